@@ -1,0 +1,34 @@
+# Every target works on a fresh clone: the virtual environment is made on demand.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help quickstart test quality bench clean
+.DEFAULT_GOAL := help
+
+help:  ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+quickstart: $(STAMP)  ## train, evaluate and export a small English-French encoder
+	$(BIN)/hf-xlsr train quickstart --output_dir outputs/quickstart
+
+test: $(STAMP)  ## the whole suite, offline
+	$(BIN)/python -m pytest -q
+
+quality: $(STAMP)  ## ruff, ruff format, mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python tests/typecheck.py
+
+bench: $(STAMP)  ## speed and memory beside sentence-transformers
+	$(BIN)/python benchmarks/lightweight.py
+
+clean:  ## remove the virtual environment and all outputs
+	rm -rf $(VENV) outputs build *.egg-info

@@ -1,0 +1,18 @@
+"""hf-xlsr: cross-lingual sentence encoders as a plugin of the Hugging Face ecosystem.
+
+Importing the package registers its architectures with the Auto classes.
+"""
+
+from __future__ import annotations
+
+from transformers import AutoConfig, AutoModel
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
+
+__version__ = "0.1.0"
+
+AutoConfig.register(LightweightConfig.model_type, LightweightConfig, exist_ok=True)
+AutoModel.register(LightweightConfig, LightweightDualTransformer, exist_ok=True)
+
+__all__ = ["LightweightConfig", "LightweightDualTransformer", "XlsrError", "__version__"]

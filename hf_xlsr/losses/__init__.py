@@ -1,0 +1,21 @@
+"""Losses as pure functions of tensors; each names the equation it computes."""
+
+from __future__ import annotations
+
+from hf_xlsr.losses.alignment import alignment_loss
+from hf_xlsr.losses.combination import weighted_sum
+from hf_xlsr.losses.masked_lm import masked_lm_loss
+from hf_xlsr.losses.similarity import similarity_loss
+from hf_xlsr.losses.sparse_targets import sparse_target_cross_entropy
+from hf_xlsr.losses.unified_generative import generative_labels, generative_loss, swap_sides
+
+__all__ = [
+    "alignment_loss",
+    "generative_labels",
+    "generative_loss",
+    "masked_lm_loss",
+    "similarity_loss",
+    "sparse_target_cross_entropy",
+    "swap_sides",
+    "weighted_sum",
+]

@@ -1,0 +1,35 @@
+"""Weighted sums of named loss parts, equation 7 of the lightweight dual transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from hf_xlsr.errors import XlsrError
+
+
+def weighted_sum(parts: Mapping[str, torch.Tensor], weights: Mapping[str, float]) -> torch.Tensor:
+    r"""Equation 7: :math:`L = \omega_0 L_{XMLM} + \omega_1 L_{align} + \omega_2 L_{sim}`.
+
+    Args:
+        parts: The losses by name.
+        weights: A factor for each of them.
+
+    Returns:
+        A scalar.
+
+    Raises:
+        XlsrError: there is no part, or a part has no weight.
+
+    Example:
+        >>> parts = {"generative": torch.tensor(3.0), "alignment": torch.tensor(0.5)}
+        >>> weighted_sum(parts, {"generative": 1.0, "alignment": 2.0})
+        tensor(4.)
+    """
+    if not parts:
+        raise XlsrError("there is no loss left: every weight is 0; give at least one task a weight above 0.")
+    missing = sorted(set(parts) - set(weights))
+    if missing:
+        raise XlsrError(f"loss parts without a weight: {', '.join(missing)}; name each in `weights`.")
+    return torch.stack([weights[name] * value for name, value in parts.items()]).sum()

@@ -1,0 +1,63 @@
+"""In-batch similarity structure, equation 6 of the lightweight dual transformer."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from hf_xlsr.errors import XlsrError
+
+SIMILARITY_REDUCTIONS = ("batchmean", "sum")
+
+
+def similarity_loss(
+    source: torch.Tensor,
+    target: torch.Tensor,
+    *,
+    temperature: float = 1.0,
+    normalize: bool = False,
+    reduction: str = "batchmean",
+    epsilon: float = 1e-4,
+) -> torch.Tensor:
+    r"""The sentences of a batch should resemble each other alike in both languages.
+
+    .. math:: L_{sim} = -\sum_{j_1, j_2} \log \cos \frac{\pi}{2} \left(
+              \frac{\exp(u_{j_1}^\top u_{j_2})}{\sum_k \exp(u_{j_1}^\top u_k)} -
+              \frac{\exp(v_{j_1}^\top v_{j_2})}{\sum_k \exp(v_{j_1}^\top v_k)} \right)
+
+    At a difference of exactly 1 the cosine is 0 (a little below in float32) and its logarithm is not a number, so the
+    difference is clamped to `1 - epsilon` and all is computed in float32 at least, also under autocast. The clamp
+    passes no gradient, so the slope is bounded by `1 / epsilon` as well.
+
+    Args:
+        source: Sentence vectors `u`, `(batch, width)`.
+        target: Vectors `v` of their translations, `(batch, width)`.
+        temperature: Divides the similarities before the softmax.
+        normalize: Compare by cosine instead of the inner product.
+        reduction: `batchmean` divides the sum over the matrix by the batch size, as the other losses are averaged over
+            sentences; `sum` (the released code) does not, and so grows with the batch.
+        epsilon: Distance from 1 that the difference is kept at.
+
+    Returns:
+        A scalar, 0 when both similarity matrices are equal.
+
+    Raises:
+        XlsrError: `reduction` is unknown.
+
+    Example:
+        >>> vectors = torch.randn(4, 8)
+        >>> similarity_loss(vectors, vectors)
+        tensor(0.)
+    """
+    if reduction not in SIMILARITY_REDUCTIONS:
+        raise XlsrError(f"similarity reduction is '{reduction}'; use one of {', '.join(SIMILARITY_REDUCTIONS)}.")
+    if source.dtype != torch.float64:
+        source, target = source.float(), target.float()
+    if normalize:
+        source, target = F.normalize(source, dim=-1), F.normalize(target, dim=-1)
+    with torch.autocast(source.device.type, enabled=False):
+        difference = F.softmax(source @ source.T / temperature, 1) - F.softmax(target @ target.T / temperature, 1)
+        total = -torch.log(torch.cos(math.pi / 2 * difference.clamp(-1 + epsilon, 1 - epsilon))).sum() + 0.0
+        return total / len(source) if reduction == "batchmean" else total

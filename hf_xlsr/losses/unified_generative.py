@@ -1,0 +1,182 @@
+"""The generative task of the lightweight dual transformer: labels of equations 1 to 4, and their loss.
+
+Rows come as a stack, first every source sentence, then every target sentence in the same order, so that one call
+serves both languages: row `i` and row `(i + batch) % (2 * batch)` are translations.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.losses.sparse_targets import accumulation_dtype, sparse_target_cross_entropy
+
+GENERATIVE_TASKS = ("smlm", "xtr", "ugt", "mlm", "mlm+xtr")
+LABEL_MODES = ("accumulate", "set")
+IGNORE = -100
+
+
+def swap_sides(stacked: torch.Tensor) -> torch.Tensor:
+    """Gives each row of a `(2 * batch, ...)` stack its translation's row.
+
+    Example:
+        >>> swap_sides(torch.tensor([1, 2, 10, 20]))
+        tensor([10, 20,  1,  2])
+    """
+    half = len(stacked) // 2
+    return torch.cat([stacked[half:], stacked[:half]])
+
+
+def merge_duplicates(
+    ids: torch.Tensor, probs: torch.Tensor, *, keep_first: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Brings the mass of a repeated piece together, row by row, so that each piece carries mass once.
+
+    Args:
+        ids: `(rows, targets)`.
+        probs: Mass of each entry, `(rows, targets)`; entries with mass 0 are padding.
+        keep_first: Keep the mass of one entry instead of the sum.
+
+    Returns:
+        Sorted ids and merged mass, both `(rows, targets)`; what was merged away has mass 0.
+
+    Example:
+        >>> merge_duplicates(torch.tensor([[5, 2, 5]]), torch.tensor([[0.5, 0.25, 0.25]]))
+        (tensor([[2, 5, 5]]), tensor([[0.2500, 0.7500, 0.0000]]))
+    """
+    # Padding must not stand before a real entry of the same piece: it would be taken for its first occurrence.
+    key = ids * 2 + (probs == 0)
+    key, order = key.sort(dim=1, stable=True)
+    ids, probs = ids.gather(1, order), probs.gather(1, order)
+    first = torch.ones_like(ids, dtype=torch.bool)
+    first[:, 1:] = ids[:, 1:] != ids[:, :-1]
+    if keep_first:
+        return ids, probs * first
+    group = first.long().cumsum(1) - 1  # index of the run that the entry belongs to
+    summed = torch.zeros_like(probs).scatter_add_(1, group, probs)
+    return ids, summed.gather(1, group) * first
+
+
+def generative_labels(
+    original_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    masked_ids: torch.Tensor | None = None,
+    *,
+    task: str = "ugt",
+    label_mode: str = "accumulate",
+    mask_token_id: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    r"""Label distributions `q` of the sentence-level generative tasks, as sparse rows.
+
+    `xtr` (equations 2, 3) puts :math:`N_w / \lVert S' \rVert` on each piece of the translation `S'`. `smlm` (equation
+    1) puts everything on the hidden piece, on both sides of the pair. `ugt` (equation 4) halves: on the side where
+    piece `t` was hidden, 1/2 on `t` and 1/2 spread over the translation; on the other side it is `xtr`.
+
+    Two readings of `ugt` and `xtr` exist and the label mode says which:
+
+    - `accumulate` (the paper's equations): mass is added up, so every row sums to 1; the side that was not masked is
+      asked for the full sentence, the hidden piece included, and nothing for `<mask>`.
+    - `set` (the released code): each distinct piece is *set* to `1 / length` (half of it beside `t`), so repeated
+      pieces count once, a hidden piece that also occurs in the translation loses its 1/2, and the unmasked side is
+      asked for `<mask>` in place of the hidden piece.
+
+    Args:
+        original_ids: Pieces before masking, `(2 * batch, length)`, sources over targets.
+        attention_mask: 1 for pieces that count, `(2 * batch, length)`.
+        masked_ids: The hidden piece of each row, -100 where the row was not masked, `(2 * batch,)`. Not used by `xtr`.
+        task: `ugt`, `xtr` or `smlm`.
+        label_mode: `accumulate` or `set`.
+        mask_token_id: Id of `<mask>`; needed by `set`, which gives it mass.
+
+    Returns:
+        Piece ids and mass, both `(2 * batch, length + 1)`; every piece carries mass once.
+
+    Example:
+        >>> pair = torch.tensor([[7, 1, 1, 2], [8, 9, 0, 0]])          # o = [t, a, a, b] is row 0's translation below
+        >>> mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+        >>> ids, mass = generative_labels(pair, mask, torch.tensor([-100, 8]))
+        >>> mass.sum(1)
+        tensor([1., 1.])
+    """
+    if task not in ("ugt", "xtr", "smlm"):
+        raise XlsrError(f"sentence-level generative task is '{task}'; use ugt, xtr or smlm.")
+    if label_mode not in LABEL_MODES:
+        raise XlsrError(f"label mode is '{label_mode}'; use one of {', '.join(LABEL_MODES)}.")
+    dtype = torch.float64 if original_ids.device.type != "mps" else torch.float32
+    rows = len(original_ids)
+    hidden = torch.full((rows,), IGNORE, device=original_ids.device) if masked_ids is None else masked_ids
+    is_masked = hidden != IGNORE
+    if task == "smlm":
+        # Equation 1: both sides predict the piece that was hidden on one of them.
+        piece = torch.where(is_masked, hidden, swap_sides(hidden))
+        return piece.clamp(min=0).unsqueeze(1), (piece != IGNORE).float().unsqueeze(1)
+
+    translation, counts = swap_sides(original_ids), swap_sides(attention_mask).to(dtype)
+    share = counts / counts.sum(1, keepdim=True).clamp(min=1.0)  # N_w / ||S'||, piece by piece
+    if task == "ugt":
+        share = torch.where(is_masked.unsqueeze(1), share / 2, share)
+        hidden_share = is_masked.to(dtype) / 2
+    else:
+        hidden_share = torch.zeros(rows, dtype=dtype, device=original_ids.device)
+    if label_mode == "accumulate":
+        ids = torch.cat([translation, hidden.clamp(min=0).unsqueeze(1)], 1)
+        ids, probs = merge_duplicates(ids, torch.cat([share, hidden_share.unsqueeze(1)], 1))
+        return ids, probs.float()
+
+    if task == "ugt":
+        if mask_token_id is None:
+            raise XlsrError("label mode 'set' needs mask_token_id: the released code gives <mask> mass.")
+        # The row whose translation was masked sees <mask> where the hidden piece stood: one occurrence of it.
+        hidden_there = swap_sides(hidden).unsqueeze(1)
+        occurs = (translation == hidden_there) & (counts > 0)
+        first = occurs & (occurs.long().cumsum(1) == 1)
+        translation = translation.masked_fill(first, mask_token_id)
+    # The pieces of the translation come first: merging keeps the first, so they overwrite the hidden piece's 1/2.
+    ids = torch.cat([translation, hidden.clamp(min=0).unsqueeze(1)], 1)
+    ids, probs = merge_duplicates(ids, torch.cat([share, hidden_share.unsqueeze(1)], 1), keep_first=True)
+    return ids, probs.float()
+
+
+def generative_loss(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    target_ids: torch.Tensor,
+    target_probs: torch.Tensor,
+    *,
+    chunk_size: int = 128,
+) -> torch.Tensor:
+    r"""Equation 2, averaged over pairs.
+
+    .. math:: D_{KL}(q(S_l) \,\|\, p(h_{S_l})) + D_{KL}(q(S_{l'}) \,\|\, p(h_{S_{l'}}))
+
+    With one-hot rows (`smlm`) the entropy of `q` is 0 and this is equation 1, the sum of the monolingual and the
+    cross-lingual negative log-likelihood.
+
+    Args:
+        hidden: States after the fully connected layer, `(2 * batch, width)`.
+        weight: Tied word embeddings, `(vocabulary, width)`.
+        bias: `(vocabulary,)`.
+        target_ids: From `generative_labels`, `(2 * batch, targets)`.
+        target_probs: Likewise; pieces must not repeat within a row.
+        chunk_size: Rows of logits held at a time.
+
+    Returns:
+        A scalar: summed over the two sides, averaged over the batch (`KLDivLoss(reduction="batchmean")` per side).
+
+    Relations:
+        `torch.nn.KLDivLoss` on dense labels gives the same value and gradient with `rows x vocabulary` memory.
+
+    Example:
+        >>> labels = generative_labels(torch.tensor([[3, 4], [5, 6]]), torch.ones(2, 2), task="xtr")
+        >>> generative_loss(torch.zeros(2, 8), torch.zeros(16, 8), torch.zeros(16), *labels)  # 2 (log 16 - log 2)
+        tensor(4.1589)
+    """
+    pairs = len(hidden) // 2
+    target_probs = target_probs.to(accumulation_dtype(hidden))
+    row_weights = torch.full((len(hidden),), 1 / max(pairs, 1), device=hidden.device, dtype=target_probs.dtype)
+    cross_entropy = sparse_target_cross_entropy(
+        hidden, weight, bias, target_ids, target_probs, row_weights, chunk_size=chunk_size
+    )
+    negative_entropy = torch.xlogy(target_probs, target_probs).sum() / max(pairs, 1)
+    return cross_entropy + negative_entropy

@@ -1,0 +1,3 @@
+"""Model classes, one folder a method."""
+
+from __future__ import annotations

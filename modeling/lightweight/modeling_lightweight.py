@@ -1,0 +1,265 @@
+"""The lightweight dual transformer: one shallow encoder for both languages, a generative and two contrastive tasks."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from transformers import MODEL_MAPPING, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import initialization as init
+from transformers.utils import ModelOutput
+
+from hf_xlsr.distributed import gather_with_gradient
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.losses import (
+    alignment_loss,
+    generative_labels,
+    generative_loss,
+    masked_lm_loss,
+    similarity_loss,
+    weighted_sum,
+)
+from hf_xlsr.pooling import pool
+
+from .configuration_lightweight import LightweightConfig
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+
+@dataclass
+class LightweightOutput(ModelOutput):
+    """What `LightweightDualTransformer` returns.
+
+    Args:
+        loss: Equation 7, a scalar.
+        losses: Its parts by name, before weighting: `generative`, `alignment`, `similarity`.
+        source_embeds: Pooled vectors of the first half of the batch, `(batch, width)`, not normalised.
+        target_embeds: Pooled vectors of the second half, `(batch, width)`.
+    """
+
+    loss: torch.FloatTensor | None = None
+    losses: dict[str, torch.Tensor] | None = None
+    source_embeds: torch.FloatTensor | None = None
+    target_embeds: torch.FloatTensor | None = None
+
+
+class GenerativeHead(nn.Module):
+    """The fully connected layer between the sentence vector and the tied decoder (figure 1, left)."""
+
+    def __init__(self, width: int, vocab_size: int, eps: float = 1e-12) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+        self.activation = nn.SiLU()
+        self.norm = nn.LayerNorm(width, eps=eps)
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """`(rows, width)` to `(rows, width)`."""
+        return self.norm(self.activation(self.dense(states)))
+
+
+def _no_pooler(text_config: PreTrainedConfig) -> dict[str, bool]:
+    """Encoders with a pooler would carry unused weights, which DDP waits for in vain."""
+    encoder_class = MODEL_MAPPING.get(type(text_config), None)
+    takes_it = isinstance(encoder_class, type) and "add_pooling_layer" in inspect.signature(encoder_class).parameters
+    return {"add_pooling_layer": False} if takes_it else {}
+
+
+class LightweightDualTransformer(PreTrainedModel):
+    """Two-layer dual transformer with shared weights (Mao et al., 2021).
+
+    "Dual" means that each sentence of a pair is encoded on its own, by the same weights. A batch is a stack of rows,
+    first all source sentences, then all target sentences in the same order: one pass serves both languages.
+
+    Example:
+        >>> from hf_xlsr.modeling.lightweight import LightweightConfig
+        >>> encoder = {"model_type": "bert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1,
+        ...            "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 16}
+        >>> model = LightweightDualTransformer(LightweightConfig(text_config=encoder, generative_task="xtr"))
+        >>> ids = torch.tensor([[3, 4], [5, 6], [7, 8], [9, 10]])  # two pairs: rows 0 and 2, rows 1 and 3
+        >>> output = model(input_ids=ids, attention_mask=torch.ones_like(ids))
+        >>> sorted(output.losses)
+        ['alignment', 'generative', 'similarity']
+    """
+
+    config: LightweightConfig
+    config_class = LightweightConfig  # postponed annotations hide the type from the line above
+    base_model_prefix = "encoder"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    accepts_loss_kwargs = False  # the loss is a mean over the batch; Trainer must not rescale it
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+
+    def __init__(self, config: LightweightConfig) -> None:
+        super().__init__(config)
+        text_config = config.get_text_config()
+        self.encoder = AutoModel.from_config(text_config, **_no_pooler(text_config))
+        table_width = self.encoder.get_input_embeddings().weight.shape[1]
+        if config.generative_weight and table_width != text_config.hidden_size:
+            raise XlsrError(
+                f"text_config '{text_config.model_type}' has embeddings of width {table_width} and states of width "
+                f"{text_config.hidden_size}, but the decoder is tied to the embeddings; use an encoder where they "
+                "agree, or generative_weight 0."
+            )
+        self.head = GenerativeHead(text_config.hidden_size, text_config.vocab_size)
+        self.post_init()
+        if config.initialization == "released":
+            self._initialize_like_released_code()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, GenerativeHead):
+            init.zeros_(module.bias)
+
+    @torch.no_grad()
+    def _initialize_like_released_code(self) -> None:
+        """PyTorch's own defaults everywhere, the embedding rows of padding at 0, every layer a copy of the first."""
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.LayerNorm, nn.Embedding)):
+                module.reset_parameters()
+        layers = getattr(getattr(self.encoder, "encoder", None), "layer", None)
+        for layer in list(layers or [])[1:]:
+            layer.load_state_dict(copy.deepcopy(layers[0].state_dict()))
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.encoder.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.encoder.set_input_embeddings(value)
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resizes the embeddings and, since the decoder is tied to them, the head's bias; new entries start at 0."""
+        embeddings = super().resize_token_embeddings(*args, **kwargs)
+        old, size = self.head.bias, embeddings.num_embeddings
+        if size != len(old):
+            bias = old.new_zeros(size)
+            bias[: min(size, len(old))] = old.detach()[:size]
+            self.head.bias = nn.Parameter(bias, requires_grad=old.requires_grad)
+        return embeddings
+
+    def encode_sentences(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Pooled sentence vectors, `(batch, width)`, before the fully connected layer and not normalised.
+
+        Args:
+            input_ids: `(batch, length)`.
+            attention_mask: 1 for real pieces, `(batch, length)`; all of them when absent.
+        """
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        return pool(self._token_states(input_ids, mask), mask, self.config.pooling)
+
+    def _token_states(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        original_ids: torch.Tensor | None = None,
+        masked_ids: torch.Tensor | None = None,
+        mlm_labels: torch.Tensor | None = None,
+        mask_token_id: int | None = None,
+        return_loss: bool = True,
+    ) -> LightweightOutput:
+        """Encodes the stacked pairs and, unless told not to, computes equation 7.
+
+        Args:
+            input_ids: Pieces after masking, sources over targets, `(2 * batch, length)`.
+            attention_mask: 1 for real pieces, `(2 * batch, length)`.
+            original_ids: Pieces before masking, for `ugt` and `mlm+xtr`; `xtr` masks nothing and takes `input_ids`.
+            masked_ids: The piece hidden in each row, -100 for rows that were not masked, `(2 * batch,)`.
+            mlm_labels: Hidden pieces by position, -100 elsewhere, `(2 * batch, length)`; for `mlm` and `mlm+xtr`.
+            mask_token_id: Id of `<mask>`, needed by label mode `set`.
+            return_loss: Compute the losses.
+
+        Raises:
+            XlsrError: the number of rows is odd, or a task misses its labels.
+        """
+        if len(input_ids) % 2:
+            raise XlsrError(f"the batch has {len(input_ids)} rows; stack the sources over as many targets.")
+        states = self._token_states(input_ids, attention_mask)
+        pooled = pool(states, attention_mask, self.config.pooling)
+        source, target = pooled.chunk(2)
+        if not return_loss:
+            return LightweightOutput(source_embeds=source, target_embeds=target)
+        config, losses = self.config, {}
+        if config.generative_weight:
+            losses["generative"] = self._generative(
+                states, pooled, input_ids, attention_mask, original_ids, masked_ids, mlm_labels, mask_token_id
+            )
+        if config.alignment_weight or config.similarity_weight:
+            all_source, all_target = gather_with_gradient(source), gather_with_gradient(target)
+        if config.alignment_weight:
+            losses["alignment"] = alignment_loss(
+                all_source,
+                all_target,
+                temperature=config.alignment_temperature,
+                normalize=config.alignment_normalize,
+            )
+        if config.similarity_weight:
+            losses["similarity"] = similarity_loss(
+                all_source,
+                all_target,
+                temperature=config.similarity_temperature,
+                normalize=config.similarity_normalize,
+                reduction=config.similarity_reduction,
+                epsilon=config.similarity_epsilon,
+            )
+        weights = {
+            "generative": config.generative_weight,
+            "alignment": config.alignment_weight,
+            "similarity": config.similarity_weight,
+        }
+        loss = weighted_sum(losses, weights)
+        if not config.generative_weight:
+            # DDP waits for the gradient of every parameter, of the idle head too.
+            loss = loss + 0.0 * torch.stack([parameter.sum() for parameter in self.head.parameters()]).sum()
+        return LightweightOutput(loss=loss, losses=losses, source_embeds=source, target_embeds=target)
+
+    def _generative(
+        self,
+        states: torch.Tensor,
+        pooled: torch.Tensor,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        original_ids: torch.Tensor | None,
+        masked_ids: torch.Tensor | None,
+        mlm_labels: torch.Tensor | None,
+        mask_token_id: int | None,
+    ) -> torch.Tensor:
+        """The generative task that the config names; sentence-level ones read the sentence vector (figure 1)."""
+        task, chunk = self.config.generative_task, self.config.logits_chunk_size
+        table, bias = self.get_input_embeddings().weight, self.head.bias
+        if task in ("ugt", "smlm") and masked_ids is None:
+            raise XlsrError(f"generative task '{task}' needs masked_ids; use PairCollator(masking='single').")
+        if task.startswith("mlm") and mlm_labels is None:
+            raise XlsrError(f"generative task '{task}' needs mlm_labels; use PairCollator(masking='mlm').")
+        if task in ("ugt", "mlm+xtr") and original_ids is None:
+            raise XlsrError(f"generative task '{task}' needs original_ids; use PairCollator.")
+        parts = []
+        if task.startswith("mlm"):
+            parts.append(masked_lm_loss(states, mlm_labels, table, bias, transform=self.head, chunk_size=chunk))
+        if task != "mlm":
+            labels = generative_labels(
+                input_ids if original_ids is None else original_ids,
+                attention_mask,
+                masked_ids,
+                task="xtr" if task == "mlm+xtr" else task,
+                label_mode=self.config.label_mode,
+                mask_token_id=mask_token_id,
+            )
+            parts.append(generative_loss(self.head(pooled.to(table.dtype)), table, bias, *labels, chunk_size=chunk))
+        return torch.stack(parts).mean()
+
+    def to_sentence_transformer(self, tokenizer: Any, **kwargs: Any) -> SentenceTransformer:
+        """The encoder as a stock sentence-transformers model; see `hf_xlsr.export.to_sentence_transformer`."""
+        from hf_xlsr.export import to_sentence_transformer
+
+        return to_sentence_transformer(self.encoder, tokenizer, pooling=self.config.pooling, **kwargs)

@@ -1,0 +1,3 @@
+"""The recipes: one YAML file per setting of a paper, with the small twins that run on a laptop."""
+
+from __future__ import annotations

@@ -1,0 +1,88 @@
+"""What every test shares: no network, few threads, a tiny tokenizer and tiny pairs made on the spot."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import random  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from datasets import Dataset  # noqa: E402
+
+from hf_xlsr import LightweightConfig, LightweightDualTransformer  # noqa: E402
+from hf_xlsr.data.prepared import PreparedPairs, tokenize_pairs  # noqa: E402
+from hf_xlsr.data.tokenization import train_tokenizer  # noqa: E402
+
+ENGLISH = (
+    "one two three four five six seven eight nine ten red green blue house tree river stone bird fish king".split()
+)
+FRENCH = (
+    "un deux trois quatre cinq six sept huit neuf dix rouge vert bleu maison arbre fleuve pierre oiseau poisson roi"
+).split()
+
+torch.set_num_threads(1)
+
+
+def make_pairs(count: int, seed: int = 1) -> list[dict[str, str]]:
+    """Word-for-word translations of random word strings: small, and learnable."""
+    rng = random.Random(seed)
+    pairs = []
+    for _ in range(count):
+        words = [rng.randrange(len(ENGLISH)) for _ in range(rng.randint(2, 7))]
+        source, target = (" ".join(words_of[i] for i in words) for words_of in (ENGLISH, FRENCH))
+        pairs.append({"source": source, "target": target, "source_lang": "en", "target_lang": "fr"})
+    return pairs
+
+
+@pytest.fixture(scope="session")
+def pairs() -> list[dict[str, str]]:
+    return make_pairs(200)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(pairs: list[dict[str, str]]) -> Any:
+    texts = [pair[side] for pair in pairs for side in ("source", "target")]
+    return train_tokenizer(texts, vocab_size=80, algorithm="bpe", max_length=32)
+
+
+@pytest.fixture(scope="session")
+def prepared(pairs: list[dict[str, str]], tokenizer: Any) -> PreparedPairs:
+    return PreparedPairs(tokenize_pairs(Dataset.from_list(pairs), tokenizer, max_length=32)[0])
+
+
+@pytest.fixture
+def tiny_model(tokenizer: Any) -> LightweightDualTransformer:
+    torch.manual_seed(0)
+    return LightweightDualTransformer(LightweightConfig(text_config=tiny_encoder(len(tokenizer))))
+
+
+def tiny_encoder(vocab_size: int) -> dict[str, Any]:
+    return {
+        "model_type": "bert",
+        "vocab_size": vocab_size,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "max_position_embeddings": 40,
+    }
+
+
+@pytest.fixture
+def write_pairs(tmp_path: Path) -> Any:
+    """Writes tiny pairs as TSV and gives the path."""
+
+    def write(name: str = "pairs.tsv", count: int = 200, seed: int = 1) -> Path:
+        path = tmp_path / name
+        rows = (f"{pair['source']}\t{pair['target']}\n" for pair in make_pairs(count, seed))
+        path.write_text("".join(rows), "utf-8")
+        return path
+
+    return write

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.losses import weighted_sum
+
+WEIGHTS = {"generative": 1.0, "alignment": 2.0, "similarity": 2.0}
+
+
+def test_equation_seven() -> None:
+    parts = {
+        name: torch.tensor(value, requires_grad=True) for name, value in zip(WEIGHTS, (3.0, 0.5, 0.25), strict=True)
+    }
+    total = weighted_sum(parts, WEIGHTS)
+    assert total.item() == 3.0 + 2 * 0.5 + 2 * 0.25
+    gradients = torch.autograd.grad(total, list(parts.values()))
+    assert [gradient.item() for gradient in gradients] == [1.0, 2.0, 2.0]
+
+
+def test_a_weight_without_its_part_is_ignored_whatever_the_order() -> None:
+    parts = {"similarity": torch.tensor(10.0), "generative": torch.tensor(1.0)}
+    assert weighted_sum(parts, WEIGHTS).item() == 21.0
+
+
+def test_no_part_is_rejected() -> None:
+    with pytest.raises(XlsrError, match="weight above 0"):
+        weighted_sum({}, WEIGHTS)
+
+
+def test_a_part_without_weight_is_named() -> None:
+    with pytest.raises(XlsrError, match="without a weight: aligment;"):
+        weighted_sum({"aligment": torch.tensor(1.0), "generative": torch.tensor(1.0)}, WEIGHTS)

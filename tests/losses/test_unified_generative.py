@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.losses import generative_labels, generative_loss, swap_sides
+from hf_xlsr.losses.unified_generative import merge_duplicates
+
+VOCABULARY, MASK, IGNORE = 12, 11, -100
+
+
+def dense(ids: torch.Tensor, probs: torch.Tensor) -> torch.Tensor:
+    matrix = torch.zeros(len(ids), VOCABULARY, dtype=torch.float64)
+    for row in range(len(ids)):
+        for piece, mass in zip(ids[row].tolist(), probs[row].tolist(), strict=True):
+            matrix[row, piece] += mass
+    return matrix
+
+
+class Batch:
+    """Pairs of sentences, one piece of one side hidden, as the collator stacks and pads them."""
+
+    def __init__(
+        self, pairs: list[tuple[list[int], list[int]]], masked: list[tuple[int, int]], pad: int = 0, extra: int = 2
+    ) -> None:
+        """`masked` names side and position for each pair; `extra` is padding beyond the longest sentence."""
+        self.sides = [pair[0] for pair in pairs] + [pair[1] for pair in pairs]
+        width = max(len(side) for side in self.sides) + extra
+        self.original = torch.tensor([side + [pad] * (width - len(side)) for side in self.sides])
+        self.attention = torch.tensor([[1] * len(side) + [0] * (width - len(side)) for side in self.sides])
+        self.hidden = torch.full((len(self.sides),), IGNORE)
+        self.masked_sides = [list(side) for side in self.sides]
+        for index, (side, position) in enumerate(masked):
+            row = index + side * len(pairs)
+            self.hidden[row] = self.sides[row][position]
+            self.masked_sides[row][position] = MASK
+
+    def labels(self, **kwargs: object) -> torch.Tensor:
+        """Dense labels; checks on the way that no piece carries mass twice and no input changes."""
+        inputs = self.original, self.attention, self.hidden
+        before = [tensor.clone() for tensor in inputs]
+        ids, probs = generative_labels(*inputs, mask_token_id=MASK, **kwargs)  # type: ignore[arg-type]
+        assert all(torch.equal(a, b) for a, b in zip(before, inputs, strict=True))
+        assert (probs >= 0).all()
+        for row in range(len(ids)):
+            carrying = ids[row][probs[row] > 0].tolist()
+            assert len(carrying) == len(set(carrying))
+        return dense(ids, probs)
+
+
+def paper_labels(batch: Batch, task: str) -> torch.Tensor:
+    """Equations 1, 3 and 4, piece by piece."""
+    q = torch.zeros(len(batch.sides), VOCABULARY, dtype=torch.float64)
+    half = len(batch.sides) // 2
+    for row in range(len(batch.sides)):
+        other = (row + half) % len(batch.sides)
+        hidden = batch.hidden[row].item()
+        if task == "smlm":
+            q[row, hidden if hidden != IGNORE else batch.hidden[other].item()] += 1
+            continue
+        halve = task == "ugt" and hidden != IGNORE
+        for piece in batch.sides[other]:
+            q[row, piece] += 1 / len(batch.sides[other]) / (2 if halve else 1)
+        if halve:
+            q[row, hidden] += 1 / 2
+    return q
+
+
+def released_labels(batch: Batch) -> torch.Tensor:
+    """The released code as described: 0.5 at the hidden piece, then an index fill over the other side as it is fed."""
+    q = torch.zeros(len(batch.sides), VOCABULARY, dtype=torch.float64)
+    half = len(batch.sides) // 2
+    for row in range(len(batch.sides)):
+        fed = batch.masked_sides[(row + half) % len(batch.sides)]
+        if batch.hidden[row] != IGNORE:
+            q[row, batch.hidden[row]] = 0.5
+            q[row].index_fill_(0, torch.tensor(fed), 0.5 / len(fed))
+        else:
+            q[row].index_fill_(0, torch.tensor(fed), 1 / len(fed))
+    return q
+
+
+T, A, B, C = 5, 6, 7, 8
+
+
+def test_hand_worked_set_example() -> None:
+    batch = Batch([([C, T], [T, A, A, B])], [(0, 1)])
+    labels = batch.labels(label_mode="set")
+    # m = [c, t] with t hidden, o = [t, a, a, b]: t loses its half, a counts once.
+    assert labels[0].sum().item() == 0.375
+    assert {piece: labels[0, piece].item() for piece in (T, A, B)} == {T: 0.125, A: 0.125, B: 0.125}
+    # The other side is asked for the masked m: <mask> in place of t.
+    assert {piece: labels[1, piece].item() for piece in (C, MASK, T)} == {C: 0.5, MASK: 0.5, T: 0.0}
+
+
+def test_hand_worked_accumulate_example() -> None:
+    batch = Batch([([C, T], [T, A, A, B])], [(0, 1)])
+    labels = batch.labels()
+    assert {piece: labels[0, piece].item() for piece in (T, A, B)} == {T: 0.625, A: 0.25, B: 0.125}
+    assert {piece: labels[1, piece].item() for piece in (C, T, MASK)} == {C: 0.5, T: 0.5, MASK: 0.0}
+
+
+def test_hidden_piece_that_occurs_again_in_set_mode() -> None:
+    batch = Batch([([T, A, T], [B, C])], [(0, 0)])
+    labels = batch.labels(label_mode="set")
+    # The masked side still holds the other t, so all three of <mask>, a and t have a third.
+    assert labels[1, [MASK, A, T]].tolist() == pytest.approx([1 / 3] * 3)
+    assert labels[0, [T, B, C]].tolist() == [0.5, 0.25, 0.25]
+
+
+def test_hand_worked_reconstruction_without_masking() -> None:
+    batch = Batch([([C, T], [T, A, A, B])], [])
+    set_labels, accumulated = batch.labels(task="xtr", label_mode="set"), batch.labels(task="xtr")
+    assert set_labels[0, [T, A, B]].tolist() == [0.25, 0.25, 0.25]
+    assert accumulated[0, [T, A, B]].tolist() == [0.25, 0.5, 0.25]
+    assert set_labels.sum(1).tolist() == [0.75, 1.0]
+    assert set_labels[1, [C, T]].tolist() == accumulated[1, [C, T]].tolist() == [0.5, 0.5]
+
+
+def test_accumulate_is_the_default_mode() -> None:
+    batch = Batch([([T, A], [B, B])], [(1, 0)])
+    assert torch.equal(batch.labels(), batch.labels(label_mode="accumulate"))
+    assert not torch.equal(batch.labels(), batch.labels(label_mode="set"))
+
+
+# <mask> is never a piece of a sentence; 0 is both padding and a real piece, as in a vocabulary without padding.
+sentences = st.lists(st.integers(0, MASK - 1), min_size=1, max_size=6)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Batch:
+    pairs = draw(st.lists(st.tuples(sentences, sentences), min_size=1, max_size=4))
+    masked = []
+    for pair in pairs:
+        side = draw(st.integers(0, 1))
+        masked.append((side, draw(st.integers(0, len(pair[side]) - 1))))
+    return Batch(pairs, masked, pad=draw(st.integers(0, MASK)), extra=draw(st.integers(0, 3)))
+
+
+@settings(max_examples=50, deadline=None)
+@given(batch=batches(), task=st.sampled_from(["ugt", "xtr", "smlm"]))
+def test_accumulate_is_the_papers_equations(batch: Batch, task: str) -> None:
+    labels = batch.labels(task=task)
+    torch.testing.assert_close(labels, paper_labels(batch, task), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(labels.sum(1), torch.ones(len(labels), dtype=torch.float64), rtol=0, atol=1e-6)
+    assert (labels[:, MASK] == 0).all()
+
+
+@settings(max_examples=50, deadline=None)
+@given(batch=batches())
+def test_set_is_the_released_code(batch: Batch) -> None:
+    torch.testing.assert_close(batch.labels(label_mode="set"), released_labels(batch), rtol=1e-6, atol=1e-7)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    batch=batches(),
+    task=st.sampled_from(["ugt", "xtr", "smlm"]),
+    mode=st.sampled_from(["accumulate", "set"]),
+    seed=st.integers(0, 1000),
+)
+def test_what_stands_in_padding_does_not_matter(batch: Batch, task: str, mode: str, seed: int) -> None:
+    before = batch.labels(task=task, label_mode=mode)
+    noise = torch.randint(0, VOCABULARY, batch.original.shape, generator=torch.Generator().manual_seed(seed))
+    batch.original = torch.where(batch.attention == 1, batch.original, noise)
+    assert torch.equal(batch.labels(task=task, label_mode=mode), before)
+
+
+@pytest.mark.parametrize("mode", ["accumulate", "set"])
+def test_padding_gets_no_mass_even_when_it_equals_a_real_piece(mode: str) -> None:
+    # Padding is T here, which is also the hidden piece and a piece of both sentences.
+    batch = Batch([([T, A], [T, B, C])], [(0, 0)], pad=T, extra=5)
+    alone = Batch([([T, A], [T, B, C])], [(0, 0)], pad=0, extra=0)
+    assert torch.equal(batch.labels(label_mode=mode), alone.labels(label_mode=mode))
+
+
+@pytest.mark.parametrize("pad", [0, T])
+@pytest.mark.parametrize("mode", ["accumulate", "set"])
+def test_left_padding_is_the_same(mode: str, pad: int) -> None:
+    expected = Batch([([T, A], [T, B, C])], [(0, 0)]).labels(label_mode=mode)
+    batch = Batch([([T, A], [T, B, C])], [(0, 0)], pad=pad)
+    batch.original, batch.attention = batch.original.flip(1), batch.attention.flip(1)
+    assert torch.equal(batch.labels(label_mode=mode), expected)
+
+
+def test_rows_that_were_not_masked_on_either_side() -> None:
+    batch = Batch([([T, A], [B, C])], [])
+    assert torch.equal(batch.labels(task="ugt"), batch.labels(task="xtr"))
+    assert (batch.labels(task="smlm") == 0).all()
+
+
+def test_an_empty_translation_gives_no_mass_and_no_nan() -> None:
+    batch = Batch([([T, A], [])], [(0, 0)])
+    labels = batch.labels(task="ugt")
+    assert labels[0, T].item() == 0.5 and labels[0].sum().item() == 0.5
+    assert labels.isfinite().all()
+
+
+def test_boolean_attention_mask() -> None:
+    batch = Batch([([T, A], [T, B, C])], [(0, 0)])
+    expected = batch.labels()
+    batch.attention = batch.attention.bool()
+    assert torch.equal(batch.labels(), expected)
+
+
+def test_bad_arguments_are_named() -> None:
+    batch = Batch([([T, A], [B, C])], [(0, 0)])
+    with pytest.raises(XlsrError, match="'mlm'.*ugt, xtr or smlm"):
+        batch.labels(task="mlm")
+    with pytest.raises(XlsrError, match="'add'.*accumulate, set"):
+        batch.labels(label_mode="add")
+    with pytest.raises(XlsrError, match="mask_token_id"):
+        generative_labels(batch.original, batch.attention, batch.hidden, label_mode="set")
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    rows=st.lists(
+        st.lists(st.tuples(st.integers(0, 4), st.sampled_from([0.0, 0.25, 0.5])), min_size=5, max_size=5), max_size=4
+    ),
+    keep_first=st.booleans(),
+)
+def test_merging_duplicates(rows: list[list[tuple[int, float]]], keep_first: bool) -> None:
+    ids = torch.tensor([[piece for piece, _ in row] for row in rows], dtype=torch.long).reshape(-1, 5)
+    probs = torch.tensor([[mass for _, mass in row] for row in rows], dtype=torch.float64).reshape(-1, 5)
+    merged_ids, merged = merge_duplicates(ids, probs, keep_first=keep_first)
+    assert merged_ids.shape == merged.shape == ids.shape
+    for row, row_ids, row_probs in zip(rows, merged_ids.tolist(), merged.tolist(), strict=True):
+        expected: dict[int, float] = {}
+        for piece, mass in row:
+            if mass and not (keep_first and piece in expected):
+                expected[piece] = expected.get(piece, 0.0) + mass
+        entries = [(piece, mass) for piece, mass in zip(row_ids, row_probs, strict=True) if mass]
+        assert len(entries) == len(expected)
+        assert dict(entries) == expected
+
+
+def test_swap_sides_twice_is_nothing() -> None:
+    stacked = torch.arange(24).reshape(6, 4)
+    assert swap_sides(stacked)[0].tolist() == stacked[3].tolist()
+    assert torch.equal(swap_sides(swap_sides(stacked)), stacked)
+
+
+def parameters(rows: int, width: int = 4) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    shapes = (rows, width), (VOCABULARY, width), (VOCABULARY,)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
+
+
+PAIRS = [([T, A], [T, A, A, B]), ([1, 2, 3], [4]), ([0, 0], [C, T, 9])]
+MASKED = [(0, 0), (1, 0), (0, 1)]
+
+
+@pytest.mark.parametrize("task", ["ugt", "xtr", "smlm"])
+@pytest.mark.parametrize("mode", ["accumulate", "set"])
+@pytest.mark.parametrize("chunk_size", [1, 4, 128])
+def test_loss_and_gradient_equal_kl_divergence_on_dense_labels(task: str, mode: str, chunk_size: int) -> None:
+    batch = Batch(PAIRS, MASKED)
+    ids, probs = generative_labels(
+        batch.original, batch.attention, batch.hidden, task=task, label_mode=mode, mask_token_id=MASK
+    )
+    leaves = hidden, weight, bias = parameters(len(ids))
+    loss = generative_loss(hidden, weight, bias, ids, probs, chunk_size=chunk_size)
+
+    logs, labels = (hidden @ weight.T + bias).log_softmax(-1), dense(ids, probs)
+    divergence = torch.nn.KLDivLoss(reduction="batchmean")
+    half = len(ids) // 2
+    twin = divergence(logs[:half], labels[:half]) + divergence(logs[half:], labels[half:])
+    torch.testing.assert_close(loss, twin, rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        torch.autograd.grad(loss, leaves), torch.autograd.grad(twin, leaves), rtol=1e-11, atol=1e-13
+    )
+
+
+def test_smlm_loss_is_equation_one() -> None:
+    batch = Batch(PAIRS, MASKED)
+    labels = generative_labels(batch.original, batch.attention, batch.hidden, task="smlm")
+    hidden, weight, bias = parameters(len(batch.sides))
+    logs = (hidden @ weight.T + bias).log_softmax(-1)
+    pieces = [batch.hidden[index + side * 3].item() for index, (side, _) in enumerate(MASKED)]
+    expected = sum(-logs[index, piece] - logs[index + 3, piece] for index, piece in enumerate(pieces)) / 3
+    torch.testing.assert_close(generative_loss(hidden, weight, bias, *labels), expected, rtol=1e-12, atol=0)
+
+
+def test_a_perfect_prediction_has_zero_divergence() -> None:
+    batch = Batch([([T, A], [B, C, C])], [(0, 0)])
+    ids, probs = generative_labels(batch.original, batch.attention, batch.hidden)
+    # One width a row and logits log q: the softmax is q itself.
+    weight = dense(ids, probs).clamp(min=1e-12).log().T.contiguous()
+    loss = generative_loss(torch.eye(2, dtype=torch.float64), weight, torch.zeros(VOCABULARY).double(), ids, probs)
+    assert loss.item() == pytest.approx(0, abs=1e-6)
+
+
+def test_bfloat16_autocast_stays_close() -> None:
+    batch = Batch(PAIRS, MASKED)
+    labels = generative_labels(batch.original, batch.attention, batch.hidden)
+    leaves = [leaf.detach().float().requires_grad_() for leaf in parameters(len(batch.sides))]
+    expected = generative_loss(*leaves, *labels)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = generative_loss(*leaves, *labels)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-2)
+    for gradient, twin in zip(torch.autograd.grad(loss, leaves), torch.autograd.grad(expected, leaves), strict=True):
+        assert (gradient - twin).norm() < 2e-2 * twin.norm()

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_xlsr.errors import XlsrError, nearest
+
+names = st.text("abcdefgh_.", min_size=1, max_size=12)
+
+
+def test_users_of_the_library_can_catch_a_value_error() -> None:
+    with pytest.raises(ValueError, match="what, where, mend"):
+        raise XlsrError("what, where, mend")
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "expected"),
+    [
+        ("temprature", ["width", "temperature"], "did you mean 'temperature'?"),
+        ("quikstart", ("quickstart", "lightweight"), "did you mean 'quickstart'?"),
+        ("wieght", ["loss.weight", "data.corpus"], "did you mean 'loss.weight'?"),
+        ("model.wieght", ["loss.weight", "data.corpus"], "did you mean 'loss.weight'?"),
+        ("zzz", ["b", "a", "b"], "known are a, b."),
+        ("x", iter(["only"]), "known are only."),
+    ],
+)
+def test_nearest(name: str, known: list[str], expected: str) -> None:
+    assert nearest(name, known) == expected
+
+
+def test_the_whole_name_goes_before_its_last_part() -> None:
+    assert nearest("train.seed", ["data.seed", "train.speed"]) == "did you mean 'train.speed'?"
+
+
+@settings(max_examples=50, deadline=None)
+@given(name=names, known=st.lists(names, min_size=1, max_size=6))
+def test_only_known_names_are_offered(name: str, known: list[str]) -> None:
+    sentence = nearest(name, known)
+    assert sentence == nearest(name, reversed(known))
+    if sentence.startswith("did you mean"):
+        assert sentence[len("did you mean '") : -len("'?")] in known
+    else:
+        assert sentence == f"known are {', '.join(sorted(set(known)))}."
+
+
+@settings(max_examples=30, deadline=None)
+@given(known=st.lists(names, min_size=1, max_size=6))
+def test_a_known_name_is_nearest_to_itself(known: list[str]) -> None:
+    assert nearest(known[0], known) == f"did you mean '{known[0]}'?"

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.pooling import POOLING_MODES, normalize, pool
+
+LENGTHS = [4, 1, 2]
+
+
+def states(seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def mask() -> torch.Tensor:
+    return (torch.arange(4) < torch.tensor(LENGTHS).unsqueeze(1)).long()
+
+
+def looped(hidden: torch.Tensor, mode: str) -> torch.Tensor:
+    rows = [row[:length] for row, length in zip(hidden, LENGTHS, strict=True)]
+    if mode == "cls":
+        return torch.stack([row[0] for row in rows])
+    return torch.stack([row.mean(0) if mode == "mean" else row.max(0).values for row in rows])
+
+
+@pytest.mark.parametrize("mode", POOLING_MODES)
+def test_value_and_gradient_equal_the_loop(mode: str) -> None:
+    hidden = states().requires_grad_()
+    pooled, twin = pool(hidden, mask(), mode), looped(hidden, mode)
+    torch.testing.assert_close(pooled, twin)
+    cotangent = torch.randn(3, 5, dtype=torch.float64)
+    torch.testing.assert_close(
+        torch.autograd.grad(pooled, hidden, cotangent), torch.autograd.grad(twin, hidden, cotangent)
+    )
+
+
+def test_mean_is_the_default() -> None:
+    assert torch.equal(pool(states(), mask()), pool(states(), mask(), "mean"))
+
+
+@pytest.mark.parametrize("mode", POOLING_MODES)
+@pytest.mark.parametrize("filler", [1e6, -1e6, float("inf"), float("nan")])
+def test_padding_never_leaks_into_value_or_gradient(mode: str, filler: float) -> None:
+    hidden = states()
+    dirty = torch.where(mask().bool().unsqueeze(-1), hidden, filler).requires_grad_()
+    pooled = pool(dirty, mask(), mode)
+    assert torch.equal(pooled, pool(hidden, mask(), mode))
+    (gradient,) = torch.autograd.grad(pooled.sum(), dirty)
+    assert gradient.isfinite().all()
+    assert (gradient[mask() == 0] == 0).all()
+
+
+@pytest.mark.parametrize("mode", ["mean", "max"])
+def test_a_sentence_without_tokens_is_zero(mode: str) -> None:
+    nothing = mask()
+    nothing[1] = 0
+    hidden = states().requires_grad_()
+    pooled = pool(hidden, nothing, mode)
+    assert (pooled[1] == 0).all()
+    assert torch.equal(pooled[[0, 2]], pool(hidden, mask(), mode)[[0, 2]])
+    (gradient,) = torch.autograd.grad(pooled.sum(), hidden)
+    assert gradient.isfinite().all() and (gradient[1] == 0).all()
+
+
+@pytest.mark.parametrize("mode", POOLING_MODES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_low_precision_states_are_pooled_in_float32(mode: str, dtype: torch.dtype) -> None:
+    hidden = states(dtype=dtype)
+    pooled = pool(hidden, mask(), mode)
+    assert pooled.dtype == torch.float32
+    assert torch.equal(pooled, pool(hidden.float(), mask(), mode))
+
+
+def test_a_long_sum_does_not_overflow_half_precision() -> None:
+    hidden = torch.full((1, 4, 1), 6e4, dtype=torch.float16)
+    assert pool(hidden, torch.ones(1, 4)).item() == pytest.approx(6e4, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.int32, torch.float32])
+def test_any_kind_of_mask(kind: torch.dtype) -> None:
+    for mode in POOLING_MODES:
+        assert torch.equal(pool(states(), mask().to(kind), mode), pool(states(), mask(), mode))
+
+
+def test_inputs_are_not_mutated() -> None:
+    hidden, ones = states(), mask()
+    before = hidden.clone(), ones.clone()
+    for mode in POOLING_MODES:
+        pool(hidden, ones, mode)
+    assert torch.equal(hidden, before[0]) and torch.equal(ones, before[1])
+
+
+def test_unknown_mode_is_rejected() -> None:
+    with pytest.raises(XlsrError, match="'average'.*mean, max, cls"):
+        pool(states(), mask(), "average")
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 1000), extra=st.integers(1, 5))
+def test_more_padding_changes_nothing(seed: int, extra: int) -> None:
+    hidden = states(seed)
+    longer = torch.cat([hidden, torch.randn(3, extra, 5, dtype=torch.float64)], 1)
+    wider = torch.cat([mask(), torch.zeros(3, extra, dtype=torch.long)], 1)
+    for mode in POOLING_MODES:
+        torch.testing.assert_close(pool(longer, wider, mode), pool(hidden, mask(), mode))
+
+
+def test_normalize() -> None:
+    vectors = torch.tensor([[3.0, 4.0], [0.0, 0.0], [-0.5, 0.0]])
+    torch.testing.assert_close(normalize(vectors), torch.tensor([[0.6, 0.8], [0.0, 0.0], [-1.0, 0.0]]))
+    assert vectors[0, 0] == 3.0
+    torch.testing.assert_close(normalize(states()).norm(dim=-1), torch.ones(3, 4, dtype=torch.float64))

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.precision import choose_precision, cpu_has_fast_bfloat16
+
+
+@pytest.fixture
+def bf16_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    monkeypatch.delenv("DNNL_MAX_CPU_ISA", raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+
+
+@pytest.mark.usefixtures("bf16_cpu")
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (None, "bfloat16"),
+        ("AVX2", "float32"),
+        ("AVX512_CORE_VNNI", "float32"),
+        ("avx512_core_amx", "bfloat16"),
+        ("AVX512_CORE_BF16", "bfloat16"),
+        ("ALL", "bfloat16"),
+    ],
+)
+def test_onednn_may_be_told_to_forget_bfloat16(
+    limit: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if limit:
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    assert choose_precision("auto", cpu=True) == expected
+
+
+@pytest.mark.usefixtures("bf16_cpu")
+def test_old_processor_takes_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    for check in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"):
+        monkeypatch.setattr(torch.cpu, check, lambda: False, raising=False)
+    assert not cpu_has_fast_bfloat16()
+    assert choose_precision("auto", cpu=True) == "float32"
+
+
+def test_given_precision_is_taken() -> None:
+    assert choose_precision("bfloat16", cpu=True) == "bfloat16"
+    assert choose_precision("float16", cpu=False) == "float16"
+
+
+def test_mistakes() -> None:
+    with pytest.raises(XlsrError, match="float16 needs a GPU"):
+        choose_precision("float16", cpu=True)
+    with pytest.raises(XlsrError, match="use one of auto"):
+        choose_precision("half")
