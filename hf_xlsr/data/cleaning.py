@@ -1,0 +1,183 @@
+"""Cleaning of streams of rows, counted step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from inspect import signature
+from itertools import islice
+from typing import Any, cast
+
+from hf_xlsr.data.cleaning_steps import (
+    TEXT_COLUMNS,
+    Deduplicate,
+    DropIdentical,
+    LanguageFilter,
+    LengthBounds,
+    Normalize,
+    RatioBounds,
+    RemoveEvaluation,
+    Row,
+    Sample,
+    Step,
+    evaluation_keys,
+)
+from hf_xlsr.data.normalization import match_key, normalize_text
+from hf_xlsr.errors import XlsrError, nearest
+
+__all__ = [
+    "STEPS",
+    "TEXT_COLUMNS",
+    "Cleaner",
+    "Deduplicate",
+    "DropIdentical",
+    "LanguageFilter",
+    "LengthBounds",
+    "Normalize",
+    "RatioBounds",
+    "RemoveEvaluation",
+    "Sample",
+    "Step",
+    "build_cleaner",
+    "evaluation_keys",
+    "match_key",
+    "normalize_text",
+]
+
+_BATCH_ROWS = 1024
+
+
+class Cleaner:
+    """Runs rows through steps, one after the other, and counts.
+
+    Rows are read in batches of 1024, since the steps that remember rows are several times as fast on batches; the
+    counts are those of the rows handed on so far, as if each row went through alone. What steps remember lasts as long
+    as they do: several corpora given one after the other are deduplicated against each other, and for a second pass
+    over the same corpus a new cleaner is needed.
+
+    Args:
+        steps: The steps in order; `steps` may be changed between passes.
+
+    Example:
+        >>> cleaner = Cleaner([Normalize(), DropIdentical()])
+        >>> list(cleaner([{"source": "a  b", "target": "c"}, {"source": "OK", "target": "ok."}]))
+        [{'source': 'a b', 'target': 'c'}]
+        >>> cleaner.counts
+        {'normalize': {'in': 2, 'out': 2, 'changed': 1}, 'drop_identical': {'in': 2, 'out': 1, 'changed': 0}}
+    """
+
+    def __init__(self, steps: Iterable[Step] = ()) -> None:
+        self.steps: list[Step] = list(steps)
+        self._counts: dict[int, dict[str, int]] = {}
+
+    def __call__(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yields the rows that stay, in order."""
+        stream = iter(rows)
+        while batch := list(islice(stream, _BATCH_ROWS)):
+            yield from self._clean(batch)
+
+    def _clean(self, batch: list[Row]) -> Iterator[Row]:
+        stages: list[list[Row | None]] = [list(batch)]
+        for step in self.steps:
+            alive = [(place, row) for place, row in enumerate(stages[-1]) if row is not None]
+            after: list[Row | None] = [None] * len(batch)
+            for (place, _), row in zip(alive, step.apply([row for _, row in alive]), strict=True):
+                after[place] = row
+            stages.append(after)
+        counts = list(self.counts.values())
+        for row_stages in zip(*stages, strict=True):
+            for count, before, now in zip(counts, row_stages, row_stages[1:], strict=False):
+                if before is None:
+                    break
+                count["in"] += 1
+                count["out"] += now is not None
+                count["changed"] += now is not None and now is not before
+            if row_stages[-1] is not None:
+                yield row_stages[-1]
+
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Step -> rows `in`, rows `out`, and how many of these the step `changed`.
+
+        A step that occurs again is called `length-2`.
+        """
+        counts: dict[str, dict[str, int]] = {}
+        names = [step.name for step in self.steps]
+        for place, step in enumerate(self.steps):
+            repeat = names[:place].count(step.name)
+            name = f"{step.name}-{repeat + 1}" if repeat else step.name
+            counts[name] = self._counts.setdefault(id(step), {"in": 0, "out": 0, "changed": 0})
+        return counts
+
+    def report(self) -> list[dict[str, Any]]:
+        """The counts as rows of a table.
+
+        Returns:
+            For each step `step`, `in`, `out`, `changed`, `removed` and `removed_share`, of the rows in.
+        """
+        return [
+            {
+                "step": name,
+                **count,
+                "removed": count["in"] - count["out"],
+                "removed_share": (count["in"] - count["out"]) / max(count["in"], 1),
+            }
+            for name, count in self.counts.items()
+        ]
+
+
+STEPS: Mapping[str, type] = {
+    step.name: step
+    for step in (Normalize, Deduplicate, LengthBounds, RatioBounds, DropIdentical, LanguageFilter, Sample)
+}
+"""The steps that a recipe can name; `RemoveEvaluation` takes texts, not options."""
+
+
+def build_cleaner(
+    config: Sequence[str | Mapping[str, Any]] | Mapping[str, Any], languages: Sequence[str] | None = None
+) -> Cleaner:
+    """Makes a cleaner of the `cleaning` section of a recipe.
+
+    Args:
+        config: A list of steps, each a name or `{name: options}`; or a mapping of names to options (None for none).
+        languages: `LanguageFilter`'s languages when its options name none.
+
+    Raises:
+        XlsrError: a step or an option is unknown, missing or has a wrong value.
+
+    Example:
+        >>> cleaner = build_cleaner([{"normalize": {"form": "NFC"}}, "deduplicate", {"length": {"max_chars": 500}}])
+        >>> [step.name for step in cleaner.steps]
+        ['normalize', 'deduplicate', 'length']
+    """
+    entries: list[Any] = [{name: config[name]} for name in config] if isinstance(config, Mapping) else list(config)
+    return Cleaner(_build_step(entry, languages) for entry in entries)
+
+
+def _build_step(entry: Any, languages: Sequence[str] | None) -> Step:
+    if isinstance(entry, str):
+        entry = {entry: None}
+    if not isinstance(entry, Mapping) or len(entry) != 1:
+        raise XlsrError(
+            f"cleaning: {entry!r} is not a step; write a name, or a name with options: {{length: {{...}}}}."
+        )
+    name, options = next(iter(entry.items()))
+    if name not in STEPS:
+        raise XlsrError(f"cleaning step '{name}' is unknown; {nearest(str(name), STEPS)}")
+    options = {} if options is None else options
+    if not isinstance(options, Mapping):
+        raise XlsrError(f"cleaning step '{name}' has {options!r} for options; write a mapping of options to values.")
+    known = signature(STEPS[name]).parameters
+    for option in options:
+        if option not in known:
+            raise XlsrError(
+                f"cleaning step '{name}' has no option '{option}'; "
+                + (nearest(str(option), known) if known else "it has none.")
+            )
+    for option, parameter in known.items():
+        if parameter.default is parameter.empty and option not in options:
+            raise XlsrError(
+                f"cleaning step '{name}' needs the option '{option}'; write {{{name}: {{{option}: ...}}}}."
+            )
+    if name == LanguageFilter.name:
+        options = {"languages": languages, **options}
+    return cast(Step, STEPS[name](**options))

@@ -1,0 +1,54 @@
+"""What every reader gets and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hf_xlsr.data.quarantine import Quarantine
+
+
+class BadLine(Exception):
+    """One line cannot be used; the message is the reason under which it is counted."""
+
+
+class BrokenFile(Exception):
+    """The file cannot be read any further; the message is the cause."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One corpus, found on disk and not opened yet.
+
+    Attributes:
+        name: What the user gave, for messages.
+        paths: Its files: one, or one a side for Moses. The id itself for a data set on the Hub.
+        labels: What tells the files of a Moses corpus apart, usually languages.
+        columns: Our name -> file column; empty for the default of the format.
+        required: Our names that no row may lack.
+        languages: Languages of the required columns, for TMX.
+        split: Split of a data set.
+        config: Configuration of a data set.
+        quarantine: Where bad lines go.
+    """
+
+    name: str
+    paths: tuple[Path, ...]
+    labels: tuple[str, ...]
+    columns: Mapping[str, str]
+    required: tuple[str, ...]
+    languages: tuple[str, ...]
+    split: str | None
+    config: str | None
+    quarantine: Quarantine
+
+    def reject(self, number: int, reason: object, text: str | bytes, path: Path | None = None) -> None:
+        """Sends a line to the quarantine, under the source's name unless one of several files is meant."""
+        self.quarantine.reject(path or self.name, number, str(reason), text)
+
+
+# Line number, row by our names, and the raw line (None where a format has none).
+Record = tuple[int, dict[str, Any], "str | bytes | None"]
+Reader = Callable[[Source], Iterator[Record]]

@@ -1,0 +1,106 @@
+"""Texts in one form: normalised for training, reduced to a key for comparison, measured."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+from typing import Literal
+
+# Control characters that are not white space, surrogates, and format characters without a width.
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ud800-\udfff\ufeff"
+    "\ufff9-\ufffb\U0001d173-\U0001d17a\U000e0001]+"
+)
+_WIDE = re.compile("[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\uff00-\uff60\U00020000-\U0003fffd]")
+_VIRAMA = 9  # canonical combining class
+
+
+def normalize_text(text: str, form: Literal["NFKC", "NFC"] = "NFKC", lowercase: bool = False) -> str:
+    r"""Normalises Unicode, removes invisible characters and collapses white space; twice changes no more than once.
+
+    Removed are control and zero-width characters, but for joiners between letters, which Persian, Hindi and other
+    languages spell with. All white space, no-break spaces included, becomes single spaces, none at the ends.
+
+    Args:
+        text: Any text.
+        form: `NFKC` also replaces ligatures, full-width letters and other variants; `NFC` does not.
+        lowercase: Lower the case.
+
+    Example:
+        >>> normalize_text("  ﬁne\u200b\u00a0 day ")
+        'fine day'
+    """
+    text, before = _compose(text, form), ""
+    # What stood apart can compose or change places then, and so take away what a joiner stands between.
+    while text != before and _INVISIBLE.search(text):
+        text, before = _compose(_INVISIBLE.sub(_keep_joiner, text), form), text
+    if lowercase:
+        text = _compose(text.lower(), form)
+    return " ".join(text.split())
+
+
+def _compose(text: str, form: Literal["NFKC", "NFC"]) -> str:
+    return text if text.isascii() else unicodedata.normalize(form, text)
+
+
+def _keep_joiner(match: re.Match[str]) -> str:
+    joiner = next((character for character in match.group() if character in "\u200c\u200d"), "")
+    before = match.string[max(match.start() - 1, 0) : match.start()]
+    after = match.string[match.end() : match.end() + 1]
+    # Behind a virama a joiner asks for the half form of the consonant, also at the end of a word.
+    joins = _is_letter_or_mark(after) or (before != "" and unicodedata.combining(before) == _VIRAMA)
+    return joiner if joiner and joins and _is_letter_or_mark(before) else ""
+
+
+def _is_letter_or_mark(character: str) -> bool:
+    return character != "" and unicodedata.category(character)[0] in "LM"
+
+
+class _KeyCharacters(dict[int, int | str | None]):
+    """A table for `str.translate`: letters, marks and digits stay, format characters go, others become a space."""
+
+    def __missing__(self, code: int) -> int | str | None:
+        character = chr(code)
+        category = unicodedata.category(character)
+        if category == "Cf" or "VARIATION SELECTOR" in unicodedata.name(character, ""):
+            self[code] = None
+        else:
+            self[code] = code if category[0] in "LMN" else " "
+        return self[code]
+
+
+_KEY_CHARACTERS = _KeyCharacters()
+
+
+# Several steps in a row ask for the keys of the same batch.
+@lru_cache(maxsize=8192)
+def match_key(text: str) -> str:
+    """What is the same in texts that differ only in case, punctuation, spacing or Unicode form.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        Its letters, marks and digits in NFKC, case-folded, with single spaces between; for a text without letters and
+        digits the folded text itself; empty only for a text that shows nothing.
+
+    Example:
+        >>> match_key(" Don't  PANIC！")
+        'don t panic'
+        >>> match_key("?!")
+        '?!'
+    """
+    folded = _compose(_compose(_INVISIBLE.sub("", text), "NFKC").casefold(), "NFKC")
+    key = _compose(" ".join(folded.translate(_KEY_CHARACTERS).split()), "NFKC")
+    return key if any(map(str.isalnum, key)) else " ".join(folded.split())
+
+
+def width(text: str) -> int:
+    """The length in characters, where Chinese, Japanese and Korean ones count two.
+
+    Example:
+        >>> width("ab"), width("漢字")
+        (2, 4)
+    """
+    return len(text) if text.isascii() else len(text) + len(_WIDE.findall(text))

@@ -1,0 +1,169 @@
+"""From a recipe's data section to tokenised pairs on disk, once per run folder."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, load_from_disk
+from transformers import AutoTokenizer
+
+from hf_xlsr.data.cleaning import RemoveEvaluation, Sample, build_cleaner
+from hf_xlsr.data.columns import parse_columns
+from hf_xlsr.data.prepared import PreparedPairs, store_pairs, tokenize_pairs
+from hf_xlsr.data.quarantine import Quarantine
+from hf_xlsr.data.sources import open_source
+from hf_xlsr.data.tokenization import smoothed_text, train_tokenizer
+from hf_xlsr.errors import XlsrError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class PreparedData:
+    """What a run trains on.
+
+    Args:
+        train: Tokenised pairs.
+        tokenizer: The fast tokenizer.
+        report: Counts: `cleaning` (rows in and out by step), `rejected` (bad lines by reason), `pairs`, `pieces`,
+            `truncated_sides`, `vocab_size`.
+    """
+
+    train: PreparedPairs
+    tokenizer: Any
+    report: dict[str, Any]
+
+
+def evaluation_rows(
+    sources: Sequence[Any], *, languages: Sequence[str], split: str, quarantine: Quarantine | None = None
+) -> list[dict[str, Any]]:
+    """The rows of small evaluation sets, in memory."""
+    return [
+        row
+        for source in sources
+        for row in open_source(source, languages=languages, split=split, quarantine=quarantine)
+    ]
+
+
+def held_out_texts(sources: Sequence[Any], *, languages: Sequence[str]) -> Iterator[str]:
+    """Every text of data sets that no training may see, whatever their columns are called.
+
+    A source without a column mapping must have `source` and `target`; with one, each mapped column is read.
+    """
+    for source in sources:
+        columns = source.get("columns") if isinstance(source, Mapping) else None
+        for row in _held_out_rows(source, columns, languages):
+            yield from (text for text in row.values() if isinstance(text, str) and text)
+
+
+def _held_out_rows(source: Any, columns: Any, languages: Sequence[str]) -> Iterator[dict[str, Any]]:
+    if columns is None:
+        yield from open_source(source, languages=languages, split="test")
+        return
+    # One pass per column: a row that lacks one translation is still held out in the others.
+    for ours, theirs in parse_columns(columns).items():
+        yield from open_source(
+            {**source, "columns": {ours: theirs}}, languages=languages, split="test", required=(ours,)
+        )
+
+
+def prepare(
+    *,
+    data: Mapping[str, Any],
+    tokenizer: Mapping[str, Any],
+    languages: Sequence[str],
+    evaluation_texts: Iterator[str],
+    folder: str | Path,
+    seed: int,
+) -> PreparedData:
+    """Reads, cleans and tokenises the training pairs into `folder`, or takes what a finished call left there.
+
+    Args:
+        data: The recipe's `data` section.
+        tokenizer: Its `tokenizer` section; `path` names an existing one.
+        languages: All languages of the recipe.
+        evaluation_texts: Sentences that are removed from training, on either side.
+        folder: The run's folder: `data/`, `tokenizer/`, `rejected.jsonl` and, last of all, `prepared.json`.
+        seed: For sampling and the order of drawn text.
+
+    Raises:
+        XlsrError: what readers, cleaning and tokenizer training raise; no pair is left.
+    """
+    folder = Path(folder)
+    marker = folder / "prepared.json"
+    if not marker.is_file():
+        for part in ("data", "tokenizer", "rows"):
+            shutil.rmtree(folder / part, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        report = _prepare_fresh(data, tokenizer, languages, evaluation_texts, folder, seed)
+        shutil.rmtree(folder / "rows", ignore_errors=True)
+        marker.write_text(json.dumps(report, indent=2), "utf-8")
+    return PreparedData(
+        train=PreparedPairs(load_from_disk(str(folder / "data"))),
+        tokenizer=AutoTokenizer.from_pretrained(str(folder / "tokenizer")),
+        report=json.loads(marker.read_text("utf-8")),
+    )
+
+
+def _prepare_fresh(
+    data: Mapping[str, Any],
+    tokenizer_options: Mapping[str, Any],
+    languages: Sequence[str],
+    evaluation_texts: Iterator[str],
+    folder: Path,
+    seed: int,
+) -> dict[str, Any]:
+    sources = data["train"] if isinstance(data["train"], (list, tuple)) else [data["train"]]
+    if sources == [None]:
+        raise XlsrError("the recipe has no data.train; name a corpus or a path there.")
+    cleaner = build_cleaner(data["cleaning"] or [], languages=list(languages))
+    cleaner.steps.append(RemoveEvaluation(evaluation_texts))
+    if data["fraction"] != 1.0:
+        cleaner.steps.append(Sample(fraction=data["fraction"], seed=seed))
+    with Quarantine(folder / "rejected.jsonl") as quarantine:
+        rows = chain.from_iterable(
+            open_source(source, languages=languages, split="train", quarantine=quarantine) for source in sources
+        )
+        cleaned = cleaner(rows)
+        pairs = store_pairs(islice(cleaned, data["limit"]), folder / "rows")
+        rejected = dict(quarantine.counts)
+        if quarantine.total:
+            logger.warning("%s", quarantine.report())
+    tokenizer = _tokenizer(pairs, tokenizer_options, data["max_length"], seed)
+    tokenizer.save_pretrained(str(folder / "tokenizer"))
+    tokenised, counts = tokenize_pairs(pairs, tokenizer, max_length=data["max_length"])
+    tokenised.save_to_disk(str(folder / "data"))
+    return {**counts, "vocab_size": len(tokenizer), "rejected": rejected, "cleaning": dict(cleaner.counts)}
+
+
+def _tokenizer(pairs: Dataset, options: Mapping[str, Any], max_length: int, seed: int) -> Any:
+    if options["path"]:
+        return AutoTokenizer.from_pretrained(options["path"])
+    sizes: dict[str, int] = {}
+    for side in ("source", "target"):
+        for batch in pairs.select_columns([f"{side}_lang"]).iter(batch_size=10_000):
+            for lang in batch[f"{side}_lang"]:
+                sizes[lang] = sizes.get(lang, 0) + 1
+
+    def texts_of(language: str) -> Iterator[str]:
+        for batch in pairs.iter(batch_size=1_000):
+            for side in ("source", "target"):
+                yield from (
+                    text for text, lang in zip(batch[side], batch[f"{side}_lang"], strict=True) if lang == language
+                )
+
+    texts = {language: (lambda language=language: texts_of(language)) for language in sorted(sizes)}
+    return train_tokenizer(
+        smoothed_text(texts, {name: sizes[name] for name in sorted(sizes)}, exponent=options["smoothing"], seed=seed),
+        vocab_size=options["vocab_size"],
+        algorithm=options["algorithm"],
+        lowercase=options["lowercase"],
+        max_length=max_length,
+    )

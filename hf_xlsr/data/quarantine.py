@@ -1,0 +1,86 @@
+"""Bad lines are counted by reason and kept in a side file; they are never silently lost and never stop a job."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import TextIO
+
+MAX_TEXT = 1000
+
+
+class Quarantine:
+    """Collects the lines that a reader could not use.
+
+    The side file is JSONL with the fields `file`, `line`, `reason` and `text`. It is made at the first bad line; one
+    left by an earlier run is removed at once, so that a side file always belongs to the run that reports it.
+
+    Args:
+        path: The side file; None counts only.
+
+    Example:
+        >>> bad = Quarantine()
+        >>> bad.reject("corpus.tsv", 7, "wrong column count", "one column only")
+        >>> bad.counts
+        {'wrong column count': 1}
+        >>> bad.report()
+        '1 bad line was skipped (1 wrong column count).'
+    """
+
+    def __init__(self, path: Path | str | None = None) -> None:
+        self.path = None if path is None else Path(path)
+        self.counts: dict[str, int] = {}
+        self._file: TextIO | None = None
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+    @property
+    def total(self) -> int:
+        """Bad lines so far."""
+        return sum(self.counts.values())
+
+    def reject(self, file: Path | str, line_number: int, reason: str, text: str | bytes) -> None:
+        """Counts a bad line and keeps it in the side file.
+
+        Args:
+            file: The file that holds the line.
+            line_number: Its number, from 1; the row's number where a format has no lines.
+            reason: A few words, the same for all lines with the same fault: they are counted together.
+            text: The line; its first 1,000 characters are kept, undecodable bytes as backslash escapes.
+        """
+        self.counts[reason] = self.counts.get(reason, 0) + 1
+        if self.path is None:
+            return
+        if self._file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Line by line to disk: a job that is killed keeps what it found.
+            self._file = self.path.open("a", encoding="utf-8", buffering=1)
+        if isinstance(text, str):
+            text = text[:MAX_TEXT].encode("utf-8", "backslashreplace")
+        text = text[: 4 * MAX_TEXT].decode("utf-8", "backslashreplace")[:MAX_TEXT]
+        entry = {"file": str(file), "line": line_number, "reason": reason, "text": text}
+        self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+
+    def report(self) -> str:
+        """One sentence: how many lines, for which reasons, and where they lie; empty when there were none."""
+        if not self.counts:
+            return ""
+        reasons = ", ".join(f"{n:,} {reason}" for reason, n in sorted(self.counts.items(), key=lambda item: -item[1]))
+        lines = "1 bad line was" if self.total == 1 else f"{self.total:,} bad lines were"
+        place = "skipped" if self.path is None else f"set aside in {self.path}"
+        return f"{lines} {place} ({reasons})."
+
+    def close(self) -> None:
+        """Closes the side file; a later `reject` opens it again and goes on behind what it holds."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> Quarantine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,162 @@
+"""Mixing over languages and batching by length: deterministic by seed and epoch, the same on every process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from torch.utils.data import Sampler
+
+from hf_xlsr.data.tokenization import smoothed_shares
+from hf_xlsr.errors import XlsrError
+
+MIXINGS = ("proportional", "equal", "temperature")
+# Batches whose examples are sorted by length together: large enough to leave little padding, small enough to keep
+# batches random.
+BATCHES_PER_BUCKET = 50
+
+ExampleKey = tuple[int, int]
+
+
+def group_counts(sizes: Sequence[int], mixing: str = "proportional", exponent: float = 0.3) -> list[int]:
+    """How many examples of each group an epoch draws; their sum is the number of examples there are.
+
+    Args:
+        sizes: Examples in each group (language or language pair).
+        mixing: `proportional` (each example once), `equal` (the same number from each group) or `temperature` (shares
+            `n ** exponent`).
+        exponent: For `temperature`.
+
+    Example:
+        >>> group_counts([900, 100], "equal")
+        [500, 500]
+    """
+    if mixing not in MIXINGS:
+        raise XlsrError(f"mixing is '{mixing}'; use one of {', '.join(MIXINGS)}.")
+    power = {"proportional": 1.0, "equal": 0.0, "temperature": exponent}[mixing]
+    total = sum(sizes)
+    shares = smoothed_shares({str(index): size for index, size in enumerate(sizes)}, power)
+    exact = [shares[str(index)] * total for index in range(len(sizes))]
+    counts = [int(value) for value in exact]
+    # The largest remainders get the examples that rounding down left over.
+    for index in sorted(range(len(sizes)), key=lambda i: exact[i] - counts[i], reverse=True)[: total - sum(counts)]:
+        counts[index] += 1
+    return counts
+
+
+class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
+    """Batches of examples of like length, in random order, split over processes.
+
+    An epoch is a pure function of `(seed, epoch)`: examples are drawn (each group without repetition until it is used
+    up), shuffled, cut into buckets of 50 batches, sorted by length inside a bucket, cut into global batches, and the
+    global batches are shuffled. Each process takes its slice of every global batch, so two processes of 64 see the
+    batches of one process of 128. Nothing else is kept: skipping the first `n` batches resumes exactly.
+
+    It yields `(epoch, index)` pairs, so that everything drawn at random for an example (its mask) is a function of the
+    example and the epoch, whatever worker loads it.
+
+    Args:
+        lengths: Length of each example, in pieces.
+        batch_size: Examples a batch and process.
+        groups: Group of each example, `0 .. n - 1`; one group when absent.
+        mixing: See `group_counts`.
+        exponent: Likewise.
+        homogeneous: Fill each global batch from one group.
+        bucket: Sort by length inside buckets; without, batches are cut in random order.
+        seed: Seed of the run.
+        num_processes: Processes that train together.
+        process_index: This one's rank.
+
+    Raises:
+        XlsrError: there are fewer examples than one global batch holds, or a batch of one.
+
+    Example:
+        >>> sampler = LengthBucketBatchSampler([3, 9, 4, 8], batch_size=2, seed=1)
+        >>> sorted(index for batch in sampler for _, index in batch)
+        [0, 1, 2, 3]
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int] | np.ndarray,
+        batch_size: int,
+        *,
+        groups: Sequence[int] | np.ndarray | None = None,
+        mixing: str = "proportional",
+        exponent: float = 0.3,
+        homogeneous: bool = False,
+        bucket: bool = True,
+        seed: int = 1,
+        num_processes: int = 1,
+        process_index: int = 0,
+    ) -> None:
+        self.lengths = np.asarray(lengths, dtype=np.int64)
+        self.groups = np.zeros(len(self.lengths), dtype=np.int64) if groups is None else np.asarray(groups)
+        self.batch_size, self.global_batch = batch_size, batch_size * num_processes
+        self.homogeneous, self.bucket, self.seed = homogeneous, bucket, seed
+        self.num_processes, self.process_index = num_processes, process_index
+        self.drop_last = True  # every batch is full: the in-batch losses compare rows over processes
+        self.epoch = 0
+        if self.global_batch < 2:
+            raise XlsrError(
+                "per_device_train_batch_size is 1: a batch of one pair has no negatives to contrast with; "
+                "use 2 or more."
+            )
+        if len(self.lengths) < self.global_batch:
+            raise XlsrError(
+                f"the training data has {len(self.lengths):,} examples after cleaning, fewer than one batch of "
+                f"{self.global_batch:,}; give more data or lower per_device_train_batch_size."
+            )
+        self.members = [np.flatnonzero(self.groups == group) for group in range(int(self.groups.max()) + 1)]
+        self.counts = group_counts([len(members) for members in self.members], mixing, exponent)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Selects the epoch that the next iteration yields."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        if self.homogeneous:
+            return sum(count // self.global_batch for count in self.counts)
+        return sum(self.counts) // self.global_batch
+
+    def __iter__(self) -> Iterator[list[ExampleKey]]:
+        epoch = self.epoch
+        rng = np.random.default_rng([self.seed, epoch])
+        drawn = [
+            self._draw(members, count, group, epoch)
+            for group, (members, count) in enumerate(zip(self.members, self.counts, strict=True))
+        ]
+        if self.homogeneous:
+            batches = [batch for examples in drawn for batch in self._cut(examples, rng)]
+        else:
+            batches = self._cut(np.concatenate(drawn), rng)
+        for position in rng.permutation(len(batches)):
+            mine = batches[position][self.process_index * self.batch_size : (self.process_index + 1) * self.batch_size]
+            yield [(epoch, int(index)) for index in mine]
+
+    def _draw(self, members: np.ndarray, count: int, group: int, epoch: int) -> np.ndarray:
+        """The group's next `count` examples, reading on through its own endless sequence of permutations.
+
+        A group that is drawn less than once an epoch thus still shows all its examples before it repeats one.
+        """
+        start, size = epoch * count, len(members)
+        if not count:
+            return members[:0]
+        rounds = range(start // size, (start + count - 1) // size + 1)
+        order = np.concatenate(
+            [np.random.default_rng([self.seed, group, 1, turn]).permutation(size) for turn in rounds]
+        )
+        return members[order[start % size : start % size + count]]
+
+    def _cut(self, examples: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+        examples = rng.permutation(examples)
+        if self.bucket:
+            width = self.global_batch * BATCHES_PER_BUCKET
+            pieces = [examples[start : start + width] for start in range(0, len(examples), width)]
+            examples = np.concatenate([piece[np.argsort(self.lengths[piece], kind="stable")] for piece in pieces])
+        whole = len(examples) // self.global_batch
+        # Drop from random places, not always the longest examples of the last bucket.
+        keep = np.sort(rng.permutation(len(examples))[: whole * self.global_batch])
+        batches = np.split(examples[keep], whole) if whole else []
+        # Inside a batch the order is random again: processes must not get the short and the long half.
+        return [rng.permutation(batch) for batch in batches]

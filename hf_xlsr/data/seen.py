@@ -1,0 +1,137 @@
+"""A memory-lean set of strings for streams of hundreds of millions of rows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+_BUFFER_LIMIT = 1 << 16  # hashes kept in a Python set (about 6 MB when full) before they become a sorted array
+
+
+def hash64(key: str | bytes) -> int:
+    """The 64-bit BLAKE2b hash of a key, the same on every machine and in every run.
+
+    Example:
+        >>> hash64("Hello") == hash64(b"Hello")
+        True
+    """
+    return int.from_bytes(_digest(key), "little")
+
+
+def _digest(key: str | bytes) -> bytes:
+    # Lone surrogates occur in badly decoded files; they must not stop a long job.
+    data = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
+    return hashlib.blake2b(data, digest_size=8).digest()
+
+
+class SeenHashes:
+    """A set that remembers 64-bit hashes of its keys: 8 bytes for each distinct key.
+
+    The hashes live in a few sorted arrays, each more than twice as long as the next, and a small buffer; a full buffer
+    is merged with the arrays that are not larger than it (a log-structured merge). A lookup is one binary search an
+    array. For the moment of a merge the memory can double.
+
+    Two keys with equal hashes are taken for one. A new key meets one of `n` stored hashes with probability
+    `n / 2**64`, so among `n` distinct keys about `n**2 / 2**65` are wrongly called seen: 0.002 keys out of 300 million,
+    0.03 out of a billion. A key that was added is never called new.
+
+    Args:
+        keys: The first keys.
+
+    Example:
+        >>> seen = SeenHashes()
+        >>> seen.add("a"), seen.add("b"), seen.add("a")
+        (True, True, False)
+        >>> seen.add_many(["b", "c", "c"]).tolist()
+        [False, True, False]
+        >>> len(seen), "c" in seen
+        (3, True)
+    """
+
+    def __init__(self, keys: Iterable[str | bytes] = ()) -> None:
+        self._buffer: set[int] = set()
+        self._arrays: list[np.ndarray] = []  # sorted uint64, disjoint, longest first
+        for key in keys:
+            self.add(key)
+
+    def __len__(self) -> int:
+        return len(self._buffer) + sum(map(len, self._arrays))
+
+    def __contains__(self, key: str | bytes) -> bool:
+        return self._holds(hash64(key))
+
+    def add(self, key: str | bytes) -> bool:
+        """Adds one key.
+
+        Args:
+            key: Text, or its UTF-8 bytes: both are the same key.
+
+        Returns:
+            Whether the key is new.
+        """
+        value = hash64(key)
+        if self._holds(value):
+            return False
+        self._buffer.add(value)
+        self._flush_when_full()
+        return True
+
+    def add_many(self, keys: Sequence[str | bytes]) -> np.ndarray:
+        """Adds keys in order, several times as fast as `add` one by one and with the same answers.
+
+        Args:
+            keys: The batch.
+
+        Returns:
+            Whether each key is new, `(len(keys),)`, bool. Of equal keys in the batch only the first can be new.
+        """
+        hashes, first = np.unique(_hash_array(keys), return_index=True)
+        fresh = ~self._holds_sorted(hashes)
+        self._buffer.update(hashes[fresh].tolist())
+        self._flush_when_full()
+        new = np.zeros(len(keys), dtype=bool)
+        new[first[fresh]] = True
+        return new
+
+    def contains_many(self, keys: Sequence[str | bytes]) -> np.ndarray:
+        """Whether each key was added before, `(len(keys),)`, bool."""
+        hashes, inverse = np.unique(_hash_array(keys), return_inverse=True)
+        return self._holds_sorted(hashes)[inverse]
+
+    def _holds(self, value: int) -> bool:
+        if value in self._buffer:
+            return True
+        needle = np.uint64(value)
+        for array in self._arrays:
+            position = array.searchsorted(needle)
+            if position < len(array) and array[position] == needle:
+                return True
+        return False
+
+    def _holds_sorted(self, hashes: np.ndarray) -> np.ndarray:
+        found = np.fromiter((value in self._buffer for value in hashes.tolist()), dtype=bool, count=len(hashes))
+        for array in self._arrays:
+            positions = array.searchsorted(hashes)
+            positions[positions == len(array)] = 0  # any place will do: a hash beyond the last equals none
+            found |= array[positions] == hashes
+        return found
+
+    def _flush_when_full(self) -> None:
+        if len(self._buffer) < _BUFFER_LIMIT:
+            return
+        parts = [np.fromiter(self._buffer, dtype=np.uint64, count=len(self._buffer))]
+        self._buffer = set()
+        size = len(parts[0])
+        while self._arrays and len(self._arrays[-1]) <= 2 * size:
+            parts.append(self._arrays.pop())
+            size += len(parts[-1])
+        merged = np.concatenate(parts)
+        parts.clear()  # frees the parts before the sort asks for its working memory
+        merged.sort(kind="stable")  # merges sorted runs in linear time
+        self._arrays.append(merged)
+
+
+def _hash_array(keys: Sequence[str | bytes]) -> np.ndarray:
+    return np.frombuffer(b"".join(map(_digest, keys)), dtype="<u8").astype(np.uint64, copy=False)

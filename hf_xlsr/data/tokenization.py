@@ -1,0 +1,171 @@
+"""Training one subword vocabulary for a pair or a set of languages, saved as a fast tokenizer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from hf_xlsr.errors import XlsrError
+
+logger = logging.getLogger(__name__)
+
+PAD, UNK, MASK = "<pad>", "<unk>", "<mask>"
+ALGORITHMS = ("unigram", "bpe")
+# Each mark on its own, but for the ▁ that stands for a space and is a symbol to Unicode.
+PUNCTUATION_SPLIT = Regex(r"(?!▁)[\p{P}\p{S}]")
+
+
+def smoothed_shares(sizes: Mapping[str, int], exponent: float = 0.3) -> dict[str, float]:
+    r"""Sampling shares :math:`q_l = n_l^\alpha / \sum_k n_k^\alpha` of languages of different sizes.
+
+    Args:
+        sizes: Number of sentences of each language.
+        exponent: The smoothing exponent: 1 is proportional, 0 equal.
+
+    Example:
+        >>> {k: round(v, 3) for k, v in smoothed_shares({"en": 1000, "sw": 10}, 0.3).items()}
+        {'en': 0.799, 'sw': 0.201}
+    """
+    powers = {name: size**exponent if size else 0.0 for name, size in sizes.items()}
+    total = sum(powers.values())
+    return {name: power / total if total else 0.0 for name, power in powers.items()}
+
+
+def smoothed_text(
+    texts: Mapping[str, Callable[[], Iterable[str]]],
+    sizes: Mapping[str, int],
+    *,
+    exponent: float = 0.3,
+    limit: int = 2_000_000,
+    seed: int = 1,
+) -> Iterator[str]:
+    """Draws training text for a tokenizer so that small languages are not drowned.
+
+    Each language contributes its smoothed share of the drawn sentences: large ones are thinned at random, small ones
+    repeated. The total is the size of all text, at most `limit`.
+
+    Args:
+        texts: For each language a function that starts a fresh pass over its sentences.
+        sizes: Sentences in such a pass.
+        exponent: See `smoothed_shares`.
+        limit: Most sentences drawn in all.
+        seed: Seed of the thinning.
+
+    Yields:
+        Sentences, language by language.
+    """
+    total = min(sum(sizes.values()), limit)
+    rng = np.random.default_rng(seed)
+    for name, share in smoothed_shares(sizes, exponent).items():
+        if not sizes[name]:
+            continue
+        whole, rest = divmod(share * total, sizes[name])
+        for _ in range(int(whole)):
+            yield from texts[name]()
+        yield from (text for text in texts[name]() if rng.random() < rest / sizes[name])
+
+
+def train_tokenizer(
+    texts: Iterable[str],
+    *,
+    vocab_size: int = 50_000,
+    algorithm: str = "unigram",
+    lowercase: bool = True,
+    max_length: int = 200,
+    show_progress: bool = False,
+) -> PreTrainedTokenizerFast:
+    """Trains a joint subword vocabulary and wraps it as a fast tokenizer without sentence-boundary tokens.
+
+    Text is normalised by NFKC (and lower-cased), split at spaces with SentencePiece's `▁` mark, and every punctuation
+    character is a piece of its own.
+
+    Args:
+        texts: Sentences of all languages; see `smoothed_text` for many.
+        vocab_size: Pieces wanted, the special ones among them. 50,000 is the lightweight paper's.
+        algorithm: `unigram` or `bpe`.
+        lowercase: Lower-case all text.
+        max_length: `model_max_length` of the result: longer sentences are cut there.
+        show_progress: Show the trainer's progress bars.
+
+    Returns:
+        A tokenizer with `<pad>` 0, `<unk>` 1 and `<mask>` 2, padding on the right.
+
+    Raises:
+        XlsrError: there is no text, the algorithm is unknown, or the text allows fewer pieces than asked for.
+
+    Example:
+        >>> tokenizer = train_tokenizer(["the cat sat", "le chat dort"] * 50, vocab_size=20, algorithm="bpe")
+        >>> tokenizer.convert_tokens_to_ids("<mask>")
+        2
+    """
+    if algorithm not in ALGORITHMS:
+        raise XlsrError(f"tokenizer algorithm is '{algorithm}'; use one of {', '.join(ALGORITHMS)}.")
+    special = [AddedToken(token, special=True, normalized=False) for token in (PAD, UNK, MASK)]
+    if algorithm == "unigram":
+        tokenizer = Tokenizer(models.Unigram())
+        trainer: Any = trainers.UnigramTrainer(
+            vocab_size=vocab_size, special_tokens=special, unk_token=UNK, show_progress=show_progress
+        )
+    else:
+        tokenizer = Tokenizer(models.BPE(unk_token=UNK))
+        trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=special, show_progress=show_progress)
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFKC(), *([normalizers.Lowercase()] if lowercase else [])]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Metaspace(), pre_tokenizers.Split(PUNCTUATION_SPLIT, behavior="isolated")]
+    )
+    tokenizer.decoder = decoders.Metaspace()
+
+    seen = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal seen
+        for text in texts:
+            seen += 1
+            yield text
+
+    tokenizer.train_from_iterator(counted(), trainer)
+    if not seen:
+        raise XlsrError("the tokenizer got no text: the training corpus is empty; check data.train and the cleaning.")
+    learned = tokenizer.get_vocab_size()
+    # The unigram trainer prunes by steps and stops a little short even on ample text; half is a real shortage.
+    if learned < vocab_size * (0.5 if algorithm == "unigram" else 1.0):
+        raise XlsrError(
+            f"tokenizer.vocab_size is {vocab_size:,} but {seen:,} sentences allow only {learned:,} pieces; "
+            f"set it to {learned:,} or less, or give more text."
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        unk_token=UNK,
+        mask_token=MASK,
+        model_max_length=max_length,
+        padding_side="right",
+        truncation_side="right",
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def punctuation_ids(tokenizer: Any) -> np.ndarray:
+    """Which pieces hold no letter and no digit: True for punctuation and special tokens, `(vocabulary,)`.
+
+    Example:
+        >>> tokenizer = train_tokenizer(["yes, no. yes"] * 20, vocab_size=12, algorithm="bpe")
+        >>> bool(punctuation_ids(tokenizer)[tokenizer.convert_tokens_to_ids(",")])
+        True
+    """
+    pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    special = set(tokenizer.all_special_ids)
+    return np.array(
+        [
+            index in special or not any(character.isalnum() for character in piece)
+            for index, piece in enumerate(pieces)
+        ],
+        dtype=bool,
+    )

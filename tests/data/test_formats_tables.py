@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+from formats_helpers import fails, read_with_side_file, write
+
+from hf_xlsr.data.formats import read_rows
+
+
+def test_nested_columns_and_numbers(tmp_path):
+    records: list[dict[str, Any]] = [
+        {"translation": {"en": "one", "fr": "un"}, "label": 1, "score": 0.5, "source_lang": 7, "blob": b"skip"},
+        {"translation": {"en": "two", "fr": None}, "label": 2, "score": 1.5, "source_lang": None, "blob": b"skip"},
+        {"translation": {"en": "3", "fr": "trois"}, "label": None, "score": None, "source_lang": None, "blob": b""},
+    ]
+    pq.write_table(pa.Table.from_pylist(records), tmp_path / "a.parquet")
+    write(tmp_path, "a.jsonl", "".join(json.dumps({**r, "blob": ""}) + "\n" for r in records))
+    columns = "source=translation.en,target=translation.fr,label=label,score=score,source_lang=source_lang"
+    for name in ("a.parquet", "a.jsonl"):
+        rows, bad, _ = read_with_side_file(tmp_path, tmp_path / name, columns=columns)
+        assert rows == [
+            {"source": "one", "target": "un", "label": 1, "score": 0.5, "source_lang": "7"},
+            {"source": "3", "target": "trois", "label": None, "score": None, "source_lang": None},
+        ]
+        assert type(rows[0]["label"]) is int and type(rows[0]["score"]) is float
+        assert bad == [(2, "empty target")]
+        fails(tmp_path / name, "'translation.fe'", "did you mean 'translation.fr'?", columns="source=translation.fe")
+        fails(tmp_path / name, "no column 'source'")
+        rows, bad, _ = read_with_side_file(tmp_path, tmp_path / name, required=("label",))
+        assert [row["label"] for row in rows] == [1, 2] and bad == [(3, "empty label")]
+
+
+def test_parquet_text_that_is_not_utf_8(tmp_path):
+    offsets = pa.array(["ab", "cd", "ef"]).buffers()[:2]
+    broken = pa.Array.from_buffers(pa.string(), 3, [*offsets, pa.py_buffer(b"ab\xff\xfeef")])
+    nan = pa.array([1.5, 2.5, float("nan")])
+    unused = pa.Array.from_buffers(pa.string(), 3, [*offsets, pa.py_buffer(b"\xff\xfecdef")])
+    pq.write_table(pa.table({"source": broken, "target": nan, "unused": unused}), tmp_path / "a.parquet")
+    rows, bad, _ = read_with_side_file(tmp_path, tmp_path / "a.parquet")
+    assert rows == [{"source": "ab", "target": "1.5"}]
+    assert bad == [(2, "invalid UTF-8"), (3, "empty target")]
+
+
+def test_saved_and_plain_folders(tmp_path):
+    data = datasets.Dataset.from_dict(
+        {
+            "translation": [{"en": "one", "fr": "un"}, {"en": "two", "fr": ""}],
+            "label": [1, 0],
+            "lang": ["x", "y"],
+        }
+    )
+    data.with_format("numpy").save_to_disk(tmp_path / "single")
+    datasets.DatasetDict(test=data.select([1]), train=data).save_to_disk(tmp_path / "splits")
+    datasets.DatasetDict(dev=data, test=data).save_to_disk(tmp_path / "no_train")
+    (tmp_path / "plain").mkdir()
+    data.to_parquet(tmp_path / "plain" / "train.parquet")
+    (tmp_path / "lines").mkdir()
+    data.to_json(tmp_path / "lines" / "train.jsonl")
+    columns = "translation.en=source,translation.fr=target,label=label"
+    for name in ("single", "splits", "plain", "lines"):
+        rows, bad, _ = read_with_side_file(tmp_path, tmp_path / name, columns=columns)
+        assert rows == [{"source": "one", "target": "un", "label": 1}] and type(rows[0]["label"]) is int
+        assert bad == [(2, "empty target")]
+    assert list(read_rows(tmp_path / "splits", required=("lang",), split="test")) == [{"lang": "y", "label": 0}]
+    fails(tmp_path / "splits", "did you mean 'test'?", columns=columns, split="tset")
+    fails(tmp_path / "no_train", "dev, test", columns=columns)
+    fails(tmp_path / "single", "has no splits", columns=columns, split="train")
+    fails(tmp_path / "single", "no column 'source'", "translation.en")
+    (tmp_path / "nothing").mkdir()
+    fails(tmp_path / "nothing", "cannot be opened as a data set")
+
+
+def test_hub_out_of_reach_is_one_sentence(monkeypatch):
+    asked = []
+
+    def unreachable(path, **options):
+        asked.append((path, options))
+        raise ConnectionError(f"Couldn't reach '{path}'\nand a long story")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    fails("owner/some-data.v2", "'owner/some-data.v2'", "Couldn't reach", "offline", "save_to_disk", config="en-fr")
+    fails("owner/some-data.tvs", "did you mean '.tsv'?")
+    assert asked == [("owner/some-data.v2", {"name": "en-fr", "streaming": True})]
+
+
+def test_hub_stream(monkeypatch):
+    stream = datasets.IterableDataset.from_generator(lambda: iter([{"first": "a", "second": 1, "z": {"q": 2}}]))
+    monkeypatch.setattr(datasets, "load_dataset", lambda path, **options: {"train": stream})
+    assert list(read_rows("owner/name", required=("first", "second"))) == [{"first": "a", "second": "1"}]
+
+
+def test_stream_that_breaks_off(monkeypatch):
+    def rows():
+        yield {"source": "a", "target": "b"}
+        raise ConnectionResetError("reset by peer")
+
+    stream = datasets.IterableDataset.from_generator(rows)
+    monkeypatch.setattr(datasets, "load_dataset", lambda path, **options: {"train": stream})
+    fails("owner/name", "owner/name", "first 1 rows", "reset by peer")

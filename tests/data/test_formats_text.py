@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import gzip
+import logging
+
+import pytest
+from formats_helpers import fails, read_with_side_file, write
+
+from hf_xlsr.data.formats import read_rows
+from hf_xlsr.data.formats_lines import MAX_LINE
+from hf_xlsr.data.quarantine import Quarantine
+from hf_xlsr.errors import XlsrError
+
+
+def test_header_or_not(tmp_path):
+    path = write(tmp_path, "a.tsv", "id\ttarget\tsource\tlabel\textra\n1\tzwei\ttwo\t0.5\tx\n")
+    assert list(read_rows(path)) == [{"source": "two", "target": "zwei", "label": "0.5"}]
+    assert list(read_rows(path, columns="source=extra")) == [{"source": "x", "target": "zwei"}]
+    path = write(tmp_path, "b.csv", "one,eins\ntwo,zwei\n")
+    assert list(read_rows(path))[0] == {"source": "one", "target": "eins"}
+    assert list(read_rows(path, required=("second", "first")))[0] == {"second": "one", "first": "eins"}
+    assert list(read_rows(path, columns="target=0,source=1"))[1] == {"target": "two", "source": "zwei"}
+    fails(path, "no column 'oen'; did you mean 'one'?", columns="source=oen,target=eins")
+    fails(path, "no position 2", columns="source=0,target=2")
+    fails(path, "none for 'target'", columns="source=0")
+    fails(path, "mixes", columns="source=0,target=eins")
+    fails(path, "b.csv has 2 columns", "text", required=("text",))
+
+
+def test_tsv_knows_no_quotation(tmp_path):
+    path = write(tmp_path, "a.tsv", '"open\tb\n"c"\t""\n')
+    assert list(read_rows(path)) == [{"source": '"open', "target": "b"}, {"source": '"c"', "target": '""'}]
+
+
+def test_stray_quotation_mark_in_csv_costs_one_line(tmp_path):
+    content = 'source,target\n"a\nb","c, ""d"""\r\n"open,x\ne,f\n"g"h,i\nj 5" k,l\n"m\r\nn",o\n"never closed,p\nq,r\n'
+    rows, bad, _ = read_with_side_file(tmp_path, write(tmp_path, "a.csv", content))
+    assert rows == [
+        {"source": "a\nb", "target": 'c, "d"'},
+        {"source": "e", "target": "f"},
+        {"source": 'j 5" k', "target": "l"},
+        {"source": "m\r\nn", "target": "o"},
+        {"source": "q", "target": "r"},
+    ]
+    assert bad == [(4, "malformed quoting"), (6, "malformed quoting"), (10, "unclosed quote")]
+
+
+def test_unclosed_quote_before_a_long_rest(tmp_path):
+    rest = "".join(f"s{i},{'t' * 90}\n" for i in range(15_000))  # more than a line may hold
+    rows, bad, _ = read_with_side_file(tmp_path, write(tmp_path, "a.csv", 'source,target\n"open,x\n' + rest))
+    assert bad == [(2, "unclosed quote")]
+    assert [row["source"] for row in rows] == [f"s{i}" for i in range(15_000)]
+
+
+LONG = b"x" * (MAX_LINE + 1)
+BAD_SIDES = [
+    (b"caf\xe9", "invalid UTF-8"),
+    (b"nul \0 here", "NUL character"),
+    (b" \xe3\x80\x80", "empty target"),
+    (LONG, "over-long line"),
+    (b"x" * 3 * MAX_LINE, "over-long line"),
+]
+
+
+@pytest.mark.parametrize("kind", ["tsv", "csv"])
+def test_each_bad_line_of_a_table(tmp_path, kind):
+    comma = b"\t" if kind == "tsv" else b","
+    lines = [b"\xef\xbb\xbfsource" + comma + b"target", b"one" + comma + b"un"]
+    lines += [b"bad" + comma + side for side, _ in BAD_SIDES]
+    lines += [b"bad", b"", comma.join([b"bad"] * 3), b"two" + comma + b"deux\r", b"three" + comma + "\u2028x".encode()]
+    path = write(tmp_path, f"a.{kind}", b"\n".join(lines))
+    rows, bad, entries = read_with_side_file(tmp_path, path)
+    assert [row["target"] for row in rows] == ["un", "deux", "\u2028x"]
+    expected = [(3 + i, reason) for i, (_, reason) in enumerate(BAD_SIDES)]
+    assert bad == expected + [(n, "wrong column count") for n in (8, 9, 10)]
+    assert {entry["file"] for entry in entries} == {str(path)}
+    assert entries[0]["text"] == f"bad{comma.decode()}caf\\xe9"
+    assert max(len(entry["text"]) for entry in entries) == 1000
+
+
+def test_each_bad_line_of_jsonl(tmp_path):
+    good = b'{"source": "one", "target": "un"}'
+    lines = [good, b'{"source": "caf\xe9", "target": "b"}', b'{"source": "a\0", "target": "b"}', b"{nonsense", b""]
+    lines += [b'["a", "b"]', b"null", b'{"source": "a", "target": null}', b'{"source": "a"}', b"[" * 100_000]
+    lines += [b'{"source": "\\ud800", "target": "b"}', b'{"source": "\\u0000", "target": "b"}', LONG, good]
+    lines += [b'{"source": ["a"], "target": "b"}', b'{"source": 7, "target": "\\ud83d\\ude00"}']
+    rows, bad, _ = read_with_side_file(tmp_path, write(tmp_path, "a.jsonl", b"\n".join(lines)))
+    assert rows == [{"source": "one", "target": "un"}] * 2 + [{"source": "7", "target": "\U0001f600"}]
+    reasons = ["invalid UTF-8", "NUL character", "malformed JSON", "malformed JSON", "no JSON object"]
+    reasons += ["no JSON object", "empty target", "empty target", "malformed JSON", "malformed JSON"]
+    reasons += ["NUL character", "over-long line"]
+    assert bad == [*enumerate(reasons, 2), (15, "source is not a text")]
+
+
+def test_each_bad_line_of_moses_keeps_the_alignment(tmp_path):
+    sides = [side for side, _ in BAD_SIDES]
+    english = write(tmp_path, "c.en", b"\n".join([b"a", *[b"bad"] * len(sides), b"\t", b"z\r\n"]))
+    french = write(tmp_path, "c.fr", b"\n".join([b"\xef\xbb\xbfA", *sides, b"good", b"Z"]))
+    rows, bad, entries = read_with_side_file(tmp_path, f"{tmp_path}/c.{{en,fr}}")
+    assert rows == [{"source": "a", "target": "A"}, {"source": "z", "target": "Z"}]
+    assert bad == [*((2 + i, reason) for i, (_, reason) in enumerate(BAD_SIDES)), (7, "empty source")]
+    assert [entry["file"] for entry in entries] == [str(french)] * len(BAD_SIDES) + [str(english)]
+
+
+@pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_a_line_may_hold_exactly_the_limit(tmp_path, bom, end):
+    longest = b"y" * (MAX_LINE - 2)
+    path = write(tmp_path, "a.tsv", bom + b"a\t" + longest + b"\n" + b"b\t" + longest + end)
+    rows, bad, _ = read_with_side_file(tmp_path, path)
+    assert [len(row["target"]) for row in rows] == [MAX_LINE - 2] * 2 and not bad
+    path = write(tmp_path, "b.tsv", bom + b"a\t" + longest + b"y\nb\tc\nd\t" + longest + b"y" + end)
+    rows, bad, _ = read_with_side_file(tmp_path, path)
+    assert rows == [{"source": "b", "target": "c"}]
+    assert bad == [(1, "over-long line"), (3, "over-long line")]
+
+
+def test_bad_lines_without_a_quarantine_are_reported_once(tmp_path, caplog):
+    path = write(tmp_path, "a.tsv", "a\tb\nc\nd\t\n")
+    with caplog.at_level(logging.WARNING, "hf_xlsr"):
+        assert len(list(read_rows(path))) == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{path}: 2 bad lines were skipped (1 wrong column count, 1 empty target)."
+    ]
+    caplog.clear()
+    list(read_rows(path, quarantine=Quarantine()))
+    assert not caplog.records
+
+
+def test_utf_16_is_named(tmp_path):
+    fails(write(tmp_path, "a.tsv", "a\tb\n".encode("utf-16")), "UTF-16")
+
+
+def test_moses_paths(tmp_path):
+    english = write(tmp_path, "c.en.gz", gzip.compress(b"one\ntwo\n"))
+    french = write(tmp_path, "c.fr.gz", gzip.compress(b"un\ndeux\n"))
+    expected = [{"source": "one", "target": "un"}, {"source": "two", "target": "deux"}]
+    brace = f"{tmp_path}/c.{{en,fr}}.gz"
+    assert list(read_rows(brace)) == list(read_rows([english, str(french)])) == expected
+    assert list(read_rows(brace, columns="source=fr,target=en"))[0] == {"source": "un", "target": "one"}
+    assert list(read_rows([english, french], columns="fr=source,en=target"))[0] == {"source": "un", "target": "one"}
+    assert list(read_rows(brace, columns="source=1,target=0"))[0] == {"source": "un", "target": "one"}
+    fails(brace, "no column 'de'", columns="source=de,target=en")
+    fails(brace, "2 line-aligned file(s)", required=("text",))
+    assert list(read_rows(write(tmp_path, "mono.txt", "a\tb\nc"), required=("text",))) == [
+        {"text": "a\tb"},
+        {"text": "c"},
+    ]
+
+
+@pytest.mark.parametrize(("left", "right"), [(3, 5), (5, 3), (0, 2)])
+def test_moses_of_unequal_length(tmp_path, left, right):
+    english = write(tmp_path, "c.en", "a\n" * left)
+    french = write(tmp_path, "c.fr", "b\n" * right)
+    rows = read_rows([english, french])
+    for _ in range(min(left, right)):
+        assert next(rows) == {"source": "a", "target": "b"}
+    with pytest.raises(XlsrError) as error:
+        next(rows)
+    assert f"{english} has {left} and {french} has {right} lines" in str(error.value)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+from formats_helpers import fails, read_with_side_file, write
+
+from hf_xlsr.data.formats import read_rows
+from hf_xlsr.data.formats_lines import MAX_LINE
+from hf_xlsr.errors import XlsrError
+
+
+def tmx(body: str, top: str = "") -> str:
+    return f'<?xml version="1.0"?>\n{top}<tmx version="1.4"><header srclang="en"/><body>\n{body}\n</body></tmx>'
+
+
+def unit(*variants: tuple[str, str]) -> str:
+    return "<tu>" + "".join(f'<tuv xml:lang="{lang}"><seg>{text}</seg></tuv>' for lang, text in variants) + "</tu>"
+
+
+def test_tmx_languages_and_variants(tmp_path):
+    body = [
+        unit(("en-US", "one"), ("de", "eins"), ("FR_ca", "un")),
+        '<tu><note>n</note><tuv lang="fr"><prop type="p">p</prop><seg>deux</seg></tuv>'
+        '<tuv lang="en"><seg>two</seg></tuv></tu>',
+        unit(("en", "only")),
+        unit(("en", "three"), ("fr", "trois"), ("fr-FR", "trois !")),
+        unit(("eng", "x"), ("fr", "y")),
+        unit(("en", " "), ("fr", "y")),
+    ]
+    path = write(tmp_path, "a.tmx", tmx("\n".join(body)))
+    rows, bad, entries = read_with_side_file(tmp_path, path, languages=("en", "fr"))
+    assert [(row["source"], row["target"]) for row in rows] == [
+        ("one", "un"),
+        ("two", "deux"),
+        ("three", "trois"),
+        ("three", "trois !"),
+    ]
+    assert bad == [(5, "no variant in 'fr'"), (7, "no variant in 'en'"), (8, "empty source")]
+    assert entries[0]["text"] == "only"
+    assert list(read_rows(path, columns="target=de,source=fr")) == [{"source": "un", "target": "eins"}]
+    fails(path, "needs a language for 'source'")
+    fails(path, "no unit in 'fr-BE'", languages=("en", "fr-BE"))
+
+
+def test_tmx_inline_elements(tmp_path):
+    seg = 'a <hi>b <hi type="x">c</hi></hi> <bpt i="1">&lt;b&gt;</bpt>d<ept i="1">&lt;/b&gt;</ept> <ph>{0}</ph>&amp; e'
+    path = write(tmp_path, "a.tmx", tmx(unit(("en", seg), ("fr", "<![CDATA[<x>]]>é&#233;<!-- no -->"))))
+    assert list(read_rows(path, languages=("en", "fr"))) == [{"source": "a b c d & e", "target": "<x>éé"}]
+
+
+def test_tmx_over_long_unit(tmp_path):
+    noted = unit(("en", "a"), ("fr", "b")).replace("</tuv></tu>", f"<note>{'n' * MAX_LINE}</note></tuv></tu>")
+    body = [unit(("en", "x" * (MAX_LINE + 1)), ("fr", "y")), noted]
+    rows, bad, _ = read_with_side_file(
+        tmp_path, write(tmp_path, "a.tmx", tmx("\n".join(body))), languages=("en", "fr")
+    )
+    assert rows == [{"source": "a", "target": "b"}] and bad == [(3, "over-long unit")]
+
+
+def test_tmx_entities_are_refused(tmp_path):
+    secret = write(tmp_path, "secret.txt", "hidden words")
+    laughs = '<!DOCTYPE tmx [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;"><!ENTITY c "&b;&b;&b;&b;">]>\n'
+    outside = f'<!DOCTYPE tmx [<!ENTITY c SYSTEM "{secret.as_uri()}">]>\n'
+    parameter = f'<!DOCTYPE tmx [<!ENTITY % c SYSTEM "{secret.as_uri()}"> %c;]>\n'
+    harmless = "<!DOCTYPE tmx [<!ELEMENT tmx ANY>]>\n"
+    for top in (laughs, outside, parameter, harmless):
+        path = write(tmp_path, "a.tmx", tmx(unit(("en", "&c;"), ("fr", "y")), top))
+        assert "hidden" not in fails(path, "which are refused", languages=("en", "fr"))
+
+
+def test_tmx_that_names_the_public_document_type(tmp_path):
+    top = '<!DOCTYPE tmx SYSTEM "tmx14.dtd">\n'
+    content = tmx(unit(("en", "a"), ("fr", "b")), top).replace("<tmx ", '<tmx xmlns="http://www.lisa.org/tmx14" ')
+    path = write(tmp_path, "a.tmx", content)
+    assert list(read_rows(path, languages=("en", "fr"))) == [{"source": "a", "target": "b"}]
+    path = write(tmp_path, "b.tmx", tmx(unit(("en", "&nbsp;"), ("fr", "b")), top))
+    fails(path, "undefined entity", languages=("en", "fr"))
+
+
+def test_tmx_cut_off_keeps_what_came_before(tmp_path):
+    content = tmx("\n".join(unit(("en", f"a{i}"), ("fr", f"b{i}")) for i in range(50)))
+    rows = read_rows(write(tmp_path, "a.tmx", content[: len(content) // 2]), languages=("en", "fr"))
+    got = []
+    with pytest.raises(XlsrError) as error:
+        for row in rows:
+            got.append(row)
+    assert len(got) > 20 and f"first {len(got)} rows" in str(error.value)

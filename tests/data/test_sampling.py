@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_xlsr.data.sampling import LengthBucketBatchSampler, group_counts
+from hf_xlsr.errors import XlsrError
+
+LENGTHS = st.lists(st.integers(1, 60), min_size=8, max_size=300)
+
+
+def epoch_of(sampler: LengthBucketBatchSampler, epoch: int) -> list[list[int]]:
+    sampler.set_epoch(epoch)
+    return [[index for _, index in batch] for batch in sampler]
+
+
+@settings(max_examples=30, deadline=None)
+@given(LENGTHS, st.integers(2, 8), st.integers(0, 3))
+def test_every_batch_is_full_and_no_example_comes_twice(lengths: list[int], size: int, epoch: int) -> None:
+    batches = epoch_of(LengthBucketBatchSampler(lengths, size, seed=3), epoch)
+    drawn = [index for batch in batches for index in batch]
+    assert all(len(batch) == size for batch in batches)
+    assert len(set(drawn)) == len(drawn) == len(lengths) // size * size
+
+
+@settings(max_examples=20, deadline=None)
+@given(LENGTHS, st.integers(1, 4), st.integers(2, 3))
+def test_processes_split_the_batches_of_one_process(lengths: list[int], size: int, processes: int) -> None:
+    if len(lengths) < size * processes:
+        return
+    whole = epoch_of(LengthBucketBatchSampler(lengths, size * processes, seed=5), 2)
+    shards = [
+        epoch_of(LengthBucketBatchSampler(lengths, size, seed=5, num_processes=processes, process_index=rank), 2)
+        for rank in range(processes)
+    ]
+    assert whole == [sum(parts, []) for parts in zip(*shards, strict=True)]
+
+
+def test_same_seed_same_epoch_same_batches_else_others() -> None:
+    lengths = list(range(1, 101))
+    one = LengthBucketBatchSampler(lengths, 4, seed=1)
+    assert epoch_of(one, 1) == epoch_of(LengthBucketBatchSampler(lengths, 4, seed=1), 1)
+    assert epoch_of(one, 1) == epoch_of(one, 1)
+    assert epoch_of(one, 1) != epoch_of(one, 0)
+    assert epoch_of(one, 1) != epoch_of(LengthBucketBatchSampler(lengths, 4, seed=2), 1)
+
+
+def test_keys_carry_the_epoch() -> None:
+    sampler = LengthBucketBatchSampler([1, 2, 3, 4], 2)
+    sampler.set_epoch(7)
+    assert {epoch for batch in sampler for epoch, _ in batch} == {7}
+
+
+def test_buckets_leave_little_padding() -> None:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 100, 5000)
+
+    def padded(bucket: bool) -> float:
+        batches = epoch_of(LengthBucketBatchSampler(lengths, 32, bucket=bucket), 0)
+        return sum(len(batch) * lengths[batch].max() for batch in batches) / sum(lengths[b].sum() for b in batches)
+
+    assert padded(True) < 1.1 < 1.7 < padded(False)
+
+
+def test_batch_order_does_not_follow_length() -> None:
+    lengths = np.repeat(np.arange(1, 51), 8)
+    batches = epoch_of(LengthBucketBatchSampler(lengths, 8), 0)
+    means = [lengths[batch].mean() for batch in batches]
+    assert abs(np.corrcoef(means, range(len(means)))[0, 1]) < 0.5
+
+
+def test_homogeneous_batches_hold_one_group() -> None:
+    groups = [0] * 30 + [1] * 20 + [2] * 11
+    sampler = LengthBucketBatchSampler([5] * 61, 4, groups=groups, homogeneous=True)
+    batches = epoch_of(sampler, 0)
+    assert all(len({groups[index] for index in batch}) == 1 for batch in batches)
+    assert {groups[batch[0]] for batch in batches} == {0, 1, 2}
+    assert len(batches) == len(sampler) == 7 + 5 + 2
+
+
+def test_mixed_batches_without_homogeneity() -> None:
+    groups = [0] * 50 + [1] * 50
+    batches = epoch_of(LengthBucketBatchSampler([5] * 100, 10, groups=groups), 0)
+    assert any(len({groups[index] for index in batch}) == 2 for batch in batches)
+
+
+def test_equal_mixing_repeats_the_small_group_and_thins_the_large_one() -> None:
+    groups = np.array([0] * 90 + [1] * 10)
+    drawn = np.concatenate(epoch_of(LengthBucketBatchSampler([1] * 100, 10, groups=groups, mixing="equal"), 0))
+    assert (groups[drawn] == 0).sum() == (groups[drawn] == 1).sum() == 50
+    assert len(set(drawn[groups[drawn] == 0])) == 50  # no repeat before the group is used up
+    assert np.bincount(drawn, minlength=100)[90:].tolist() == [5] * 10
+
+
+def test_a_thinned_group_shows_every_example_before_it_repeats_one() -> None:
+    sampler = LengthBucketBatchSampler([1] * 100, 10, groups=[0] * 90 + [1] * 10, mixing="equal")
+    seen = [index for epoch in range(2) for batch in epoch_of(sampler, epoch) for index in batch if index < 90]
+    assert len(set(seen)) == 90  # 50 + 50 draws cover all 90
+
+
+@given(
+    st.lists(st.integers(0, 1000), min_size=1, max_size=6), st.sampled_from(["proportional", "equal", "temperature"])
+)
+@settings(max_examples=50, deadline=None)
+def test_group_counts_add_up(sizes: list[int], mixing: str) -> None:
+    counts = group_counts(sizes, mixing)
+    assert sum(counts) == sum(sizes) and min(counts) >= 0
+    if mixing == "proportional":
+        assert counts == sizes
+
+
+def test_temperature_lies_between_equal_and_proportional() -> None:
+    assert group_counts([900, 100], "equal")[1] > group_counts([900, 100], "temperature")[1] > 100
+
+
+def test_batch_of_one_is_refused() -> None:
+    with pytest.raises(XlsrError, match="batch of one"):
+        LengthBucketBatchSampler([1, 2, 3], 1)
+
+
+def test_one_example_a_process_is_a_batch() -> None:
+    assert len(LengthBucketBatchSampler([1, 2, 3, 4], 1, num_processes=2)) == 2
+
+
+def test_too_few_examples_are_refused() -> None:
+    with pytest.raises(XlsrError, match="3 examples.*fewer than one batch of 4"):
+        LengthBucketBatchSampler([1, 2, 3], 4)
+
+
+def test_unknown_mixing_is_refused() -> None:
+    with pytest.raises(XlsrError, match="use one of proportional"):
+        group_counts([1], "magic")

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from hf_xlsr.data.tokenization import punctuation_ids, smoothed_shares, smoothed_text, train_tokenizer
+from hf_xlsr.errors import XlsrError
+
+TEXTS = ["The cat sat, quietly.", "Le chat s'assit, sans bruit.", "Ein Hund bellt laut!"] * 60
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe"])
+def trained(request: pytest.FixtureRequest) -> Any:
+    return train_tokenizer(TEXTS, vocab_size=45, algorithm=request.param)
+
+
+def test_round_trip_through_auto_tokenizer(trained: Any, tmp_path: Path) -> None:
+    trained.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    text = "the cat barks, laut!"
+    assert loaded(text)["input_ids"] == trained(text)["input_ids"]
+    assert (loaded.pad_token_id, loaded.unk_token_id, loaded.mask_token_id) == (0, 1, 2)
+    assert set(loaded(text)) == {"input_ids", "attention_mask"}
+
+
+def test_no_boundary_tokens_and_lower_case(trained: Any) -> None:
+    assert trained("THE CAT")["input_ids"] == trained("the cat")["input_ids"]
+    assert not set(trained("the cat")["input_ids"]) & {0, 1, 2}
+
+
+def test_decoding_gives_the_text_back(trained: Any) -> None:
+    assert trained.decode(trained("the cat sat quietly")["input_ids"]) == "the cat sat quietly"
+
+
+def test_punctuation_stands_alone(trained: Any) -> None:
+    pieces = trained.convert_ids_to_tokens(trained("the cat, sat.")["input_ids"])
+    assert "," in pieces and "." in pieces
+    assert "▁" not in pieces[1:]  # the mark of a space is a symbol to Unicode, and must stay with its word
+    avoided = punctuation_ids(trained)
+    assert avoided[trained.convert_tokens_to_ids(",")] and avoided[trained.mask_token_id]
+    assert not avoided[trained("cat")["input_ids"][-1]]
+
+
+def test_case_is_kept_on_request() -> None:
+    cased = train_tokenizer(TEXTS, vocab_size=45, algorithm="bpe", lowercase=False)
+    assert cased("The")["input_ids"] != cased("the")["input_ids"]
+
+
+def test_more_pieces_than_the_text_allows() -> None:
+    with pytest.raises(XlsrError, match=r"vocab_size is 5,000 but 180 sentences allow only \d+ pieces; set it to"):
+        train_tokenizer(TEXTS, vocab_size=5000, algorithm="bpe")
+
+
+def test_no_text() -> None:
+    with pytest.raises(XlsrError, match="got no text"):
+        train_tokenizer([], vocab_size=50)
+
+
+def test_unknown_algorithm() -> None:
+    with pytest.raises(XlsrError, match="use one of unigram, bpe"):
+        train_tokenizer(TEXTS, algorithm="wordpiece")
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 10**6), min_size=1), st.floats(0, 1))
+def test_smoothing_keeps_order_and_sums_to_one(sizes: dict[str, int], exponent: float) -> None:
+    shares = smoothed_shares(sizes, exponent)
+    assert abs(sum(shares.values()) - 1) < 1e-9
+    order = sorted(sizes, key=lambda name: sizes[name])
+    assert all(shares[a] <= shares[b] + 1e-12 for a, b in zip(order, order[1:], strict=False))
+
+
+def test_small_languages_are_repeated_and_large_ones_thinned() -> None:
+    texts = {"en": lambda: ("en" for _ in range(10_000)), "sw": lambda: ("sw" for _ in range(100))}
+    drawn = list(smoothed_text(texts, {"en": 10_000, "sw": 100}, exponent=0.3, seed=1))
+    share = smoothed_shares({"en": 10_000, "sw": 100})["sw"]
+    assert abs(drawn.count("sw") / len(drawn) - share) < 0.02
+    assert abs(len(drawn) - 10_100) < 200
+    assert drawn == list(smoothed_text(texts, {"en": 10_000, "sw": 100}, exponent=0.3, seed=1))
