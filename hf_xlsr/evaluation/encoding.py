@@ -1,0 +1,77 @@
+"""Sentence vectors from anything with a sentence-transformers style `encode`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.mining.neighbours import as_vectors
+
+
+class Encoder(Protocol):
+    """What the protocols ask of a model: `SentenceTransformer.encode`, or a method that takes the same arguments."""
+
+    def encode(self, *args: Any, **kwargs: Any) -> Any:
+        """Takes a list of texts, `batch_size`, `convert_to_numpy`, `normalize_embeddings` and `show_progress_bar`."""
+
+
+def embed(
+    encoder: Encoder,
+    texts: Sequence[str],
+    *,
+    prompt: str = "",
+    batch_size: int = 64,
+    task: str | None = None,
+    show_progress_bar: bool = False,
+) -> np.ndarray:
+    """Encodes the texts; a text that occurs several times is encoded once, and its vector is the same each time.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`.
+        texts: The sentences.
+        prompt: Put before every text, for instance `"query: "`.
+        batch_size: Texts encoded at a time.
+        task: The route through a model with an encoder for each side, handed to `encode`; left out when None.
+        show_progress_bar: Handed to `encode`.
+
+    Returns:
+        `(len(texts), width)`, float32, C-contiguous, each row of length 1 (a zero vector stays zero).
+
+    Raises:
+        XlsrError: there is no text, a single string was given, or the encoder gave something else than one finite
+            vector for each text.
+
+    Example:
+        >>> class Lengths:
+        ...     def encode(self, texts, **kwargs):
+        ...         return np.array([[len(text), 1.0] for text in texts])
+        >>> embed(Lengths(), ["a", "bcde", "a"]).shape
+        (3, 2)
+    """
+    if isinstance(texts, str):
+        raise XlsrError(f"texts is the single string {texts[:40]!r}; give a list of sentences.")
+    if not len(texts):
+        raise XlsrError("there are no texts to encode; give at least one sentence.")
+    positions: dict[str, int] = {}
+    spread = np.array([positions.setdefault(text, len(positions)) for text in texts])
+    route = {} if task is None else {"task": task}
+    encoded = encoder.encode(
+        [prompt + text for text in positions],
+        batch_size=batch_size,
+        convert_to_numpy=True,
+        normalize_embeddings=True,
+        show_progress_bar=show_progress_bar,
+        **route,
+    )
+    if np.ndim(encoded) != 2 or len(encoded) != len(positions):
+        raise XlsrError(
+            f"the encoder gave an array of shape {np.shape(encoded)} for {len(positions)} texts; "
+            "its encode has to return one vector for each."
+        )
+    vectors = as_vectors(encoded, "the encoder's output")
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors = vectors / np.where(lengths > 0, lengths, 1)
+    return vectors if len(positions) == len(texts) else vectors[spread]

@@ -1,0 +1,115 @@
+"""Exact nearest neighbours by inner product, with ties that do not depend on the machine."""
+
+from __future__ import annotations
+
+import faiss
+import numpy as np
+
+from hf_xlsr.errors import XlsrError
+
+# FAISS rounds in float32 and its rounding depends on where a vector stands in a block, so that two equal candidates
+# may differ in the last bits. A few more neighbours than asked for are scored again in float64; a row whose last one
+# could still be tied with the k-th is searched again, wider.
+SPARE = 4
+ROUNDING = 2e-6  # of the product of the lengths: what a float32 inner product may be off by
+QUERIES_AT_ONCE = 4096
+PAIRS_AT_ONCE = 2**22  # float64 numbers gathered for scoring at a time: 32 MiB a side
+
+
+def as_vectors(vectors: np.ndarray, name: str) -> np.ndarray:
+    """The vectors as a C-contiguous float32 matrix; the input is never written to.
+
+    Args:
+        vectors: `(n, width)`, any real type.
+        name: What the caller's argument is called, for the error sentence.
+
+    Returns:
+        `(n, width)`, float32; the input itself where it already is one.
+
+    Raises:
+        XlsrError: it is no matrix, or holds NaN or infinity.
+
+    Example:
+        >>> as_vectors([[1, 2]], "queries")
+        array([[1., 2.]], dtype=float32)
+    """
+    matrix = np.ascontiguousarray(vectors, dtype=np.float32)
+    if matrix.ndim != 2:
+        raise XlsrError(f"{name} has shape {np.shape(vectors)}; give a matrix with one row a sentence.")
+    bad = np.flatnonzero(~np.isfinite(matrix).all(axis=1))
+    if bad.size:
+        raise XlsrError(
+            f"row {bad[0]} of {name} holds NaN or infinity ({bad.size} such rows); "
+            "check the encoder, or encode in float32."
+        )
+    return matrix
+
+
+def nearest_neighbours(queries: np.ndarray, candidates: np.ndarray, k: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """The `k` candidates of largest inner product for each query (cosine, for vectors of length 1).
+
+    FAISS searches (`IndexFlatIP`, exact); what it finds is scored again in float64 and rounded to float32. Results
+    therefore depend neither on the other queries nor on the order of the candidates, and a tie, meaning equal float32
+    similarities, goes to the lowest index.
+
+    Args:
+        queries: `(n, width)`.
+        candidates: `(m, width)`.
+        k: Neighbours for each query; cut to `m`.
+
+    Returns:
+        Similarities, float32, and candidate indices, int64, both `(n, min(k, m))`, best first.
+
+    Raises:
+        XlsrError: `k` is below 1, there are no candidates, or the two matrices do not fit together.
+
+    Example:
+        >>> similarities, indices = nearest_neighbours(np.eye(2), np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0]]), k=2)
+        >>> indices.tolist()
+        [[1, 2], [0, 1]]
+    """
+    queries, candidates = as_vectors(queries, "queries"), as_vectors(candidates, "candidates")
+    if k < 1:
+        raise XlsrError(f"k is {k}; ask for 1 neighbour or more.")
+    if not len(candidates):
+        raise XlsrError("candidates is empty; give at least one vector to search among.")
+    if queries.shape[1] != candidates.shape[1]:
+        raise XlsrError(
+            f"queries are {queries.shape[1]} wide and candidates {candidates.shape[1]}; encode both with one model."
+        )
+    k = min(k, len(candidates))
+    index = faiss.IndexFlatIP(candidates.shape[1])
+    index.add(candidates)
+    similarities = np.empty((len(queries), k), np.float32)
+    indices = np.empty((len(queries), k), np.int64)
+    longest = float(np.sqrt(np.einsum("nd,nd->n", candidates, candidates).max()))
+    for start in range(0, len(queries), QUERIES_AT_ONCE):
+        pending = np.arange(start, min(start + QUERIES_AT_ONCE, len(queries)))
+        width = min(k + SPARE, len(candidates))
+        while pending.size:
+            rows = queries[pending]
+            found_similarities, found = index.search(rows, width)
+            exact = _inner_products(rows, candidates, found)
+            order = np.lexsort((found, -exact), axis=-1)[:, :k]
+            similarities[pending] = np.take_along_axis(exact, order, axis=1)
+            indices[pending] = np.take_along_axis(found, order, axis=1)
+            if width == len(candidates):
+                break
+            # A candidate that was not found lies at or below the last one found, give or take the rounding.
+            unsure = ROUNDING * longest * np.linalg.norm(rows, axis=1)
+            pending = pending[similarities[pending, -1] <= found_similarities[:, -1] + unsure]
+            width = min(4 * width, len(candidates))
+    return similarities, indices
+
+
+def _inner_products(queries: np.ndarray, candidates: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """Inner products of each query with its own candidates, summed in float64: `(n, width)`, float32."""
+    rows = np.repeat(np.arange(len(queries)), indices.shape[1])
+    columns = indices.ravel()
+    products = np.empty(len(rows), np.float32)
+    step = max(1, PAIRS_AT_ONCE // max(1, queries.shape[1]))
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        # Not a matrix product: the order of summation must be the same wherever a pair stands.
+        products[part] = (queries[rows[part]].astype(np.float64) * candidates[columns[part]]).sum(axis=1)
+    return products.reshape(indices.shape)

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation import embed
+
+
+class Recorder:
+    """Gives each text a vector of its own and remembers what it was asked."""
+
+    def __init__(self, dtype: type = np.float64):
+        self.calls: list[tuple[list[str], dict[str, Any]]] = []
+        self.dtype = dtype
+
+    def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
+        self.calls.append((texts, kwargs))
+        return np.array([[len(text), text.count("a"), 1.0] for text in texts], self.dtype)
+
+
+def test_rows_are_unit_float32_in_the_order_of_the_texts():
+    vectors = embed(Recorder(), ["a", "bb", "cacaca"])
+    expected = np.array([[1.0, 1.0, 1.0], [2.0, 0.0, 1.0], [6.0, 3.0, 1.0]])
+    np.testing.assert_allclose(vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), rtol=1e-6)
+    assert vectors.dtype == np.float32 and vectors.flags.c_contiguous
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_any_precision_comes_back_as_float32(dtype: type):
+    vectors = embed(Recorder(dtype), ["a", "a", "b"])
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-6)
+
+
+def test_duplicates_are_encoded_once_and_spread_back():
+    encoder = Recorder()
+    texts = ["x", "yy", "x", "zzz", "yy", "x"]
+    vectors = embed(encoder, texts, prompt="query: ")
+    assert [call[0] for call in encoder.calls] == [["query: x", "query: yy", "query: zzz"]]
+    np.testing.assert_array_equal(vectors, np.concatenate([embed(Recorder(), [f"query: {text}"]) for text in texts]))
+    assert texts == ["x", "yy", "x", "zzz", "yy", "x"]
+
+
+def test_arguments_reach_the_encoder():
+    encoder = Recorder()
+    embed(encoder, ["a"], batch_size=7, show_progress_bar=True)
+    expected = {"batch_size": 7, "show_progress_bar": True, "convert_to_numpy": True, "normalize_embeddings": True}
+    assert encoder.calls[0][1] == expected
+    embed(encoder, ["a"], task="target")
+    assert encoder.calls[1][1]["task"] == "target"
+
+
+def test_the_encoders_array_is_not_written_to():
+    kept = np.array([[3.0, 4.0]], np.float32)
+
+    class Cached:
+        def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
+            return kept
+
+    np.testing.assert_allclose(embed(Cached(), ["a"]), [[0.6, 0.8]], rtol=1e-6)
+    np.testing.assert_array_equal(kept, [[3.0, 4.0]])
+
+
+def test_a_zero_vector_stays_zero():
+    class Zero:
+        def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
+            return np.zeros((len(texts), 3))
+
+    np.testing.assert_array_equal(embed(Zero(), ["a", "b"]), np.zeros((2, 3)))
+
+
+def test_mistakes_are_named():
+    class Wrong:
+        def __init__(self, answer: Any):
+            self.answer = answer
+
+        def encode(self, texts: list[str], **kwargs: Any) -> Any:
+            return self.answer
+
+    with pytest.raises(XlsrError, match="single string 'a sentence'"):
+        embed(Recorder(), "a sentence")
+    with pytest.raises(XlsrError, match="no texts to encode"):
+        embed(Recorder(), [])
+    with pytest.raises(XlsrError, match=r"shape \(1, 3\) for 2 texts"):
+        embed(Wrong(np.ones((1, 3))), ["a", "b"])
+    with pytest.raises(XlsrError, match=r"shape \(2,\) for 2 texts"):
+        embed(Wrong(np.ones(2)), ["a", "b"])
+    with pytest.raises(XlsrError, match="row 1 of the encoder's output holds NaN"):
+        embed(Wrong(np.array([[1.0], [np.nan]])), ["a", "b"])
