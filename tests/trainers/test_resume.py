@@ -1,0 +1,127 @@
+"""Stopping a run, by force or by request, and going on: the weights are those of a run that was never stopped."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from hf_xlsr.trainers.base import last_whole_checkpoint
+
+STEPS = 240
+
+RECIPE = """
+method: lightweight
+languages: [en, fr]
+data:
+  train: {{path: {train}}}
+  max_length: 32
+  cleaning: [normalize]
+tokenizer: {{vocab_size: 80, algorithm: bpe}}
+model:
+  encoder:
+    hidden_size: 16
+    num_hidden_layers: 2
+    num_attention_heads: 2
+    intermediate_size: 32
+    hidden_dropout_prob: 0.1
+    attention_probs_dropout_prob: 0.1
+    max_position_embeddings: 40
+  generative_task: ugt
+training:
+  max_steps: {steps}
+  per_device_train_batch_size: 16
+  gradient_accumulation_steps: 2
+  learning_rate: 1e-2
+  logging_steps: 7
+  save_steps: 10
+  dataloader_num_workers: 2
+  precision: {precision}
+"""
+
+
+def start(recipe: Path, output: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "hf_xlsr.cli", "train", str(recipe), "--output_dir", str(output)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def wait_for(condition: Any, process: subprocess.Popen[str], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, f"the run ended early:\n{process.stdout.read() if process.stdout else ''}"
+        assert time.monotonic() < deadline, "the run did not get there in time"
+        time.sleep(0.005)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output
+    return output
+
+
+def weights(output: Path) -> dict[str, torch.Tensor]:
+    return load_file(output / "training" / "final" / "model.safetensors")
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_killed_at_a_random_step_and_resumed_is_bit_equal(precision: str, write_pairs: Any, tmp_path: Path) -> None:
+    recipe = tmp_path / "toy.yaml"
+    recipe.write_text(RECIPE.format(train=write_pairs(), steps=STEPS, precision=precision), "utf-8")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    uninterrupted = start(recipe, whole)
+    victim = start(recipe, killed)
+    checkpoints = killed / "training"
+    try:
+        wait_for(lambda: last_whole_checkpoint(checkpoints), victim)
+        time.sleep(random.uniform(0, 1.0))
+        victim.send_signal(signal.SIGKILL)
+    finally:
+        victim.kill()
+        victim.wait()
+    assert not (checkpoints / "final").exists(), "the run was over before it was killed"
+    resumed_from = last_whole_checkpoint(checkpoints)
+    assert resumed_from is not None
+    # A crash in the middle of writing leaves a torn checkpoint behind; it must be passed over.
+    torn = checkpoints / f"checkpoint-{STEPS - 1}"
+    torn.mkdir()
+    (torn / "model.safetensors").write_bytes(b"")
+    assert f"going on from {resumed_from.name}" in finish(start(recipe, killed))
+    finish(uninterrupted)
+    one, other = weights(whole), weights(killed)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_interrupt_saves_and_the_same_command_goes_on(write_pairs: Any, tmp_path: Path) -> None:
+    recipe = tmp_path / "toy.yaml"
+    recipe.write_text(RECIPE.format(train=write_pairs(), steps=4000, precision="float32"), "utf-8")
+    output = tmp_path / "run"
+    process = start(recipe, output)
+    wait_for(lambda: last_whole_checkpoint(output / "training"), process)
+    process.send_signal(signal.SIGINT)
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, text
+    assert "Stopped at step" in text and "the same command goes on" in text and "Traceback" not in text
+    saved = last_whole_checkpoint(output / "training")
+    assert saved is not None and f"step {int(saved.name.split('-')[1]):,} of 4,000" in text
+    # The optimiser's state is there: the run can really go on.
+    assert {"optimizer.pt", "scheduler.pt", "rng_state.pth"} <= set(os.listdir(saved))
+
+
+def test_last_whole_checkpoint_passes_over_torn_ones(tmp_path: Path) -> None:
+    assert last_whole_checkpoint(tmp_path) is None
+    for step, state in ((5, "{}"), (10, "{}"), (20, '{"global_st')):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(state)
+    (tmp_path / "checkpoint-30").mkdir()
+    found = last_whole_checkpoint(tmp_path)
+    assert found is not None and found.name == "checkpoint-10"

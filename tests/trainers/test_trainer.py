@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_pairs, tiny_encoder
+
+from hf_xlsr import LightweightConfig, LightweightDualTransformer
+from hf_xlsr.data.prepared import PreparedPairs
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.tatoeba import tatoeba
+from hf_xlsr.export import to_sentence_transformer
+from hf_xlsr.trainers import LightweightTrainer, LightweightTrainingArguments
+from hf_xlsr.trainers.lightweight import released_learning_rate
+
+
+def arguments(folder: Path, **options: Any) -> LightweightTrainingArguments:
+    values: dict[str, Any] = {
+        "output_dir": str(folder),
+        "max_steps": 12,
+        "per_device_train_batch_size": 16,
+        "learning_rate": 1e-2,
+        "logging_steps": 4,
+        "save_strategy": "no",
+        "precision": "float32",
+        "disable_tqdm": True,
+        "report_to": "none",
+        **options,
+    }
+    return LightweightTrainingArguments(**values)
+
+
+def model_of(tokenizer: Any, dropout: float = 0.0, **options: Any) -> LightweightDualTransformer:
+    torch.manual_seed(0)
+    encoder = {**tiny_encoder(len(tokenizer)), "hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    return LightweightDualTransformer(LightweightConfig(text_config=encoder, **options))
+
+
+def trainer_of(tokenizer: Any, prepared: PreparedPairs, folder: Path, **options: Any) -> LightweightTrainer:
+    config = {key: options.pop(key) for key in list(options) if key in ("dropout", "generative_task")}
+    evaluations = options.pop("evaluations", ())
+    return LightweightTrainer(
+        model_of(tokenizer, **config),
+        arguments(folder, **options),
+        train_dataset=prepared,
+        processing_class=tokenizer,
+        evaluations=evaluations,
+        max_length=32,
+    )
+
+
+def test_loss_parts_are_logged_and_add_up(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+    trainer = trainer_of(tokenizer, prepared, tmp_path)
+    trainer.train()
+    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert len(logs) == 3
+    for entry in logs:
+        total = entry["loss/generative"] + 2 * entry["loss/alignment"] + 2 * entry["loss/similarity"]
+        assert entry["loss"] == pytest.approx(total, rel=1e-4)
+
+
+@pytest.mark.parametrize("task", ["ugt", "smlm", "xtr", "mlm", "mlm+xtr"])
+def test_every_task_trains(task: str, tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+    trainer = trainer_of(tokenizer, prepared, tmp_path, generative_task=task, max_steps=40, logging_steps=10)
+    before = {name: value.clone() for name, value in trainer.model.named_parameters()}
+    trainer.train()
+    losses = [entry["loss/generative"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < losses[0]
+    assert all(not torch.equal(before[name], value) for name, value in trainer.model.named_parameters())
+
+
+def test_evaluation_runs_protocols_and_changes_nothing(
+    tokenizer: Any, prepared: PreparedPairs, pairs: list[dict[str, str]], tmp_path: Path
+) -> None:
+    sources, targets = [[pair[side] for pair in pairs[:40]] for side in ("source", "target")]
+
+    def protocol(encoder: Any) -> dict[str, float]:
+        return tatoeba(encoder, sources, targets, name="toy", split="dev")
+
+    quiet = trainer_of(tokenizer, prepared, tmp_path / "a", dropout=0.2)
+    quiet.train()
+    evaluated = trainer_of(
+        tokenizer, prepared, tmp_path / "b", dropout=0.2, evaluations=[protocol], eval_strategy="steps", eval_steps=3
+    )
+    evaluated.train()
+    scores = [e for e in evaluated.state.log_history if "eval_toy-tatoeba/en-fr/dev/accuracy" in e]
+    assert len(scores) == 4
+    for one, other in zip(quiet.model.parameters(), evaluated.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_live_encoder_equals_the_export(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+    trainer = trainer_of(tokenizer, prepared, tmp_path)
+    trainer.train()
+    texts = [pair["source"] for pair in make_pairs(30, seed=5)] + ["one " * 60]
+    live = trainer.live_encoder().encode(texts, batch_size=7, normalize_embeddings=True)
+    exported = to_sentence_transformer(trainer.model.encoder, tokenizer, max_length=32)
+    np.testing.assert_allclose(live, exported.encode(texts, show_progress_bar=False), atol=1e-5)
+    assert trainer.live_encoder().encode([]).shape == (0, 16)
+
+
+def test_workers_change_nothing(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+    states = []
+    for workers in (0, 2):
+        trainer = trainer_of(tokenizer, prepared, tmp_path / str(workers), dataloader_num_workers=workers, dropout=0.1)
+        trainer.train()
+        states.append(trainer.model.state_dict())
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_second_epoch_has_other_masks_and_batches(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+    trainer = trainer_of(tokenizer, prepared, tmp_path, max_steps=26)
+    seen: list[list[tuple[int, int]]] = []
+    collate = trainer.data_collator
+
+    def spy(features: list[dict[str, Any]]) -> Any:
+        seen.append([(feature["epoch"], feature["index"]) for feature in features])
+        return collate(features)
+
+    trainer.data_collator = spy
+    trainer.train()
+    assert {epoch for batch in seen[:12] for epoch, _ in batch} == {0}
+    assert {epoch for batch in seen[12:24] for epoch, _ in batch} == {1}
+    assert [[i for _, i in b] for b in seen[:12]] != [[i for _, i in b] for b in seen[12:24]]
+
+
+def test_released_optimisation(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+    trainer = trainer_of(tokenizer, prepared, tmp_path, optimization="released", weight_decay=1e-5, logging_steps=1)
+    trainer.train()
+    optimizer = trainer.optimizer.optimizer if hasattr(trainer.optimizer, "optimizer") else trainer.optimizer
+    assert isinstance(optimizer, torch.optim.Adam) and not isinstance(optimizer, torch.optim.AdamW)
+    assert optimizer.defaults["amsgrad"] and optimizer.defaults["weight_decay"] == 1e-5
+    assert "max_exp_avg_sq" in next(iter(optimizer.state.values()))
+    rates = [entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry]
+    assert rates[0] < rates[3] and rates[1] / rates[0] == pytest.approx(2, rel=0.01)
+
+
+def test_released_rate_by_hand() -> None:
+    assert released_learning_rate(0, beta2=0.999, decay_step=10_000) == pytest.approx(1 / 2000)
+    assert released_learning_rate(1999, beta2=0.999, decay_step=10_000) == 1.0
+    assert released_learning_rate(9999, beta2=0.999, decay_step=10_000) == 1.0
+    assert released_learning_rate(10_000, beta2=0.999, decay_step=10_000) == pytest.approx(0.1)
+
+
+def test_batch_of_one_is_refused(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+    with pytest.raises(XlsrError, match="batch of one"):
+        trainer_of(tokenizer, prepared, tmp_path, per_device_train_batch_size=1).train()
+
+
+def test_training_without_data_is_refused(tokenizer: Any, tmp_path: Path) -> None:
+    trainer = LightweightTrainer(model_of(tokenizer), arguments(tmp_path), processing_class=tokenizer)
+    with pytest.raises((XlsrError, ValueError), match="train_dataset"):
+        trainer.train()
+
+
+def test_unknown_optimisation_and_mixing_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(XlsrError, match="use one of trainer, released"):
+        arguments(tmp_path, optimization="lion")
+    with pytest.raises(XlsrError, match="use one of proportional"):
+        arguments(tmp_path, mixing="magic")

@@ -1,0 +1,68 @@
+"""Training arguments: what our trainers add to `transformers.TrainingArguments`, or set by default otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from transformers import TrainingArguments
+
+from hf_xlsr.data.sampling import MIXINGS
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.precision import PRECISIONS, choose_precision
+
+OPTIMIZATIONS = ("trainer", "released")
+
+
+@dataclass
+class XlsrTrainingArguments(TrainingArguments):
+    """Arguments of every trainer of this package; all of `transformers.TrainingArguments` besides.
+
+    Args:
+        precision: `auto` takes bfloat16 autocast where the device computes it fast and float32 elsewhere; it sets
+            `bf16` and `fp16`. `from_flags` leaves those two as given.
+        bucket_by_length: Batch examples of like length.
+        homogeneous_batches: Fill each batch from one language pair.
+        mixing: How language pairs of different sizes are mixed: `proportional`, `equal` or `temperature`.
+        mixing_exponent: Smoothing exponent of `temperature`.
+    """
+
+    precision: str = field(default="auto", metadata={"help": f"one of {', '.join(PRECISIONS)}, from_flags"})
+    bucket_by_length: bool = field(default=True, metadata={"help": "batch examples of like length"})
+    homogeneous_batches: bool = field(default=False, metadata={"help": "fill each batch from one language pair"})
+    mixing: str = field(default="proportional", metadata={"help": f"one of {', '.join(MIXINGS)}"})
+    mixing_exponent: float = field(default=0.3, metadata={"help": "smoothing exponent of mixing 'temperature'"})
+    remove_unused_columns: bool = field(default=False, metadata={"help": "the collator needs columns forward lacks"})
+    ddp_find_unused_parameters: bool | None = field(
+        default=False, metadata={"help": "every parameter of our models gets a gradient in every step"}
+    )
+    ddp_broadcast_buffers: bool | None = field(default=False, metadata={"help": "buffers are equal on all ranks"})
+
+    def __post_init__(self) -> None:
+        if self.precision != "from_flags":
+            self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
+            chosen = choose_precision(self.precision, cpu=self.use_cpu)
+            self.bf16, self.fp16 = chosen == "bfloat16", chosen == "float16"
+        if self.mixing not in MIXINGS:
+            raise XlsrError(f"mixing is '{self.mixing}'; use one of {', '.join(MIXINGS)}.")
+        super().__post_init__()
+
+
+@dataclass
+class LightweightTrainingArguments(XlsrTrainingArguments):
+    """Arguments of `LightweightTrainer`.
+
+    Args:
+        optimization: `trainer` uses `optim` and `lr_scheduler_type` as any Trainer does. `released` is what the
+            released code of the lightweight paper does: Adam with AMSGrad and coupled weight decay, the learning rate
+            rising over `2 / (1 - beta2)` steps and cut to a tenth at the start of epoch `decay_epoch`.
+        decay_epoch: Epoch of that cut: 3, for Italian 6.
+    """
+
+    optimization: str = field(default="trainer", metadata={"help": f"one of {', '.join(OPTIMIZATIONS)}"})
+    decay_epoch: int = field(default=3, metadata={"help": "epoch of the tenfold cut under optimization 'released'"})
+
+    def __post_init__(self) -> None:
+        if self.optimization not in OPTIMIZATIONS:
+            raise XlsrError(f"optimization is '{self.optimization}'; use one of {', '.join(OPTIMIZATIONS)}.")
+        super().__post_init__()

@@ -1,0 +1,161 @@
+"""The shared trainer: our batches, named loss parts, protocols as evaluation, checkpoints that are whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import Trainer
+from transformers.trainer_utils import seed_worker
+
+from hf_xlsr.data.sampling import LengthBucketBatchSampler
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
+from hf_xlsr.trainers.live_encoder import LiveEncoder
+
+Evaluation = Callable[[LiveEncoder], Mapping[str, float]]
+
+
+def last_whole_checkpoint(folder: str | Path) -> Path | None:
+    """The newest checkpoint that was written to its end; a killed process may leave a torn one behind.
+
+    Trainer writes `trainer_state.json` last, so a checkpoint with a readable one is whole.
+
+    Args:
+        folder: `output_dir` of the training.
+
+    Returns:
+        Its path, or None when there is none.
+    """
+    candidates = [path for path in Path(folder).glob("checkpoint-*") if path.name.rsplit("-", 1)[1].isdigit()]
+    for path in sorted(candidates, key=lambda path: int(path.name.rsplit("-", 1)[1]), reverse=True):
+        try:
+            json.loads((path / "trainer_state.json").read_text("utf-8"))
+        except (OSError, ValueError):
+            continue
+        return path
+    return None
+
+
+class XlsrTrainer(Trainer):
+    """`transformers.Trainer` for models that return `losses` by name and data sets of prepared pairs.
+
+    - Batches come from `LengthBucketBatchSampler`, already split over processes.
+    - Each loss part is logged as `loss/NAME`, averaged since the last log and over processes.
+    - `evaluate` runs protocols on the live model; metrics come back as `eval_NAME`, so that early stopping and
+      `metric_for_best_model` work.
+    - Ctrl-C saves a checkpoint; `stopped_early` says so.
+
+    Args:
+        evaluations: Functions from an encoder to named numbers, run by `evaluate`.
+        **kwargs: As for `Trainer`; `processing_class` is the tokenizer.
+
+    Raises:
+        XlsrError: training without a data set.
+    """
+
+    # What Trainer declares more widely than our trainers take.
+    args: Any
+    model: Any
+    processing_class: Any
+    train_dataset: Any
+
+    def __init__(self, *args: Any, evaluations: Sequence[Evaluation] = (), **kwargs: Any) -> None:
+        self.evaluations = list(evaluations)
+        if self.evaluations:
+            # Trainer wants an eval_dataset with an eval_strategy; protocols bring their own text.
+            kwargs.setdefault("eval_dataset", self.evaluations)
+        super().__init__(*args, **kwargs)
+        self._part_sums: dict[str, torch.Tensor] = {}
+        self._part_count = 0
+        self._graceful_stop = GracefulStopCallback()
+        self.add_callback(SamplerEpochCallback())
+        self.add_callback(self._graceful_stop)
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether a signal ended the last training."""
+        return self._graceful_stop.stopped
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Length-bucketed batches. The loader is not wrapped by accelerate: the sampler knows the processes itself."""
+        data, args = self.train_dataset, self.args
+        if data is None:
+            raise XlsrError("training needs a train_dataset; give the trainer a PreparedPairs.")
+        sampler = LengthBucketBatchSampler(
+            data.lengths,
+            self._train_batch_size,
+            groups=data.groups,
+            mixing=args.mixing,
+            exponent=args.mixing_exponent,
+            homogeneous=args.homogeneous_batches,
+            bucket=args.bucket_by_length,
+            seed=args.data_seed if args.data_seed is not None else args.seed,
+            num_processes=args.world_size,
+            process_index=args.process_index,
+        )
+        workers = args.dataloader_num_workers
+        return DataLoader(
+            data,
+            batch_sampler=sampler,
+            collate_fn=self.data_collator,
+            num_workers=workers,
+            pin_memory=args.dataloader_pin_memory and args.device.type == "cuda",
+            persistent_workers=args.dataloader_persistent_workers,
+            prefetch_factor=args.dataloader_prefetch_factor,
+            worker_init_fn=partial(seed_worker, num_workers=workers, rank=args.process_index),
+        )
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """The model's loss; its parts are kept for the next log."""
+        outputs = model(**inputs)
+        if model.training:
+            for name, value in outputs.losses.items():
+                value = value.detach().float()
+                self._part_sums[name] = self._part_sums[name] + value if name in self._part_sums else value
+            self._part_count += 1
+        return (outputs.loss, outputs) if return_outputs else outputs.loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Adds the loss parts to each training log."""
+        if "loss" in logs and self._part_count:
+            names = list(self._part_sums)
+            means = torch.stack([self._part_sums[name] for name in names]) / self._part_count
+            means = self.accelerator.gather(means.unsqueeze(0)).mean(0)
+            logs.update({f"loss/{name}": value for name, value in zip(names, means.tolist(), strict=True)})
+            self._part_sums, self._part_count = {}, 0
+        super().log(logs, start_time)
+
+    def live_encoder(self) -> LiveEncoder:
+        """The model as it stands, as something that evaluation and mining take."""
+        args = self.args
+        dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
+        tokenizer = self.processing_class
+        limit = min(getattr(self.data_collator, "max_length", 200), tokenizer.model_max_length)
+        model = self.accelerator.unwrap_model(self.model)
+        return LiveEncoder(model, tokenizer, max_length=limit, autocast_dtype=dtype)
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Runs the protocols on the live model; without any, Trainer's own evaluation on `eval_dataset`."""
+        if not self.evaluations:
+            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        encoder, metrics = self.live_encoder(), {}
+        for evaluation in self.evaluations:
+            metrics.update({f"{metric_key_prefix}_{name}": value for name, value in evaluation(encoder).items()})
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics

@@ -1,0 +1,94 @@
+"""Training the lightweight dual transformer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+
+from hf_xlsr.data.collators import PairCollator
+from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
+from hf_xlsr.trainers.base import XlsrTrainer
+
+MASKING_OF_TASK = {"ugt": "single", "smlm": "single", "xtr": "none", "mlm": "mlm", "mlm+xtr": "mlm"}
+
+
+def released_learning_rate(step: int, *, beta2: float, decay_step: int) -> float:
+    """The released code's factor on the learning rate: untuned linear warm-up, then a tenth from `decay_step` on.
+
+    Args:
+        step: Steps taken.
+        beta2: Adam's second beta; the warm-up lasts `2 / (1 - beta2)` steps.
+        decay_step: First step of the cut rate.
+
+    Example:
+        >>> [round(released_learning_rate(s, beta2=0.999, decay_step=5000), 3) for s in (0, 999, 1999, 5000)]
+        [0.001, 0.5, 1.0, 0.1]
+    """
+    return min(1.0, (step + 1) * (1 - beta2) / 2) * (0.1 if step >= decay_step else 1.0)
+
+
+class LightweightTrainer(XlsrTrainer):
+    """`XlsrTrainer` for `LightweightDualTransformer`: masks as the generative task wants, logs each loss part.
+
+    Args:
+        model: The model; its config names the generative task.
+        args: `LightweightTrainingArguments`.
+        train_dataset: `PreparedPairs`.
+        processing_class: The tokenizer.
+        max_length: Sentences are cut here, in pieces.
+        **kwargs: As for `XlsrTrainer`.
+
+    Example:
+        A script that trains on one's own pairs stands in `docs/train.md`.
+    """
+
+    def __init__(
+        self, model: LightweightDualTransformer, args: Any = None, *, max_length: int = 200, **kwargs: Any
+    ) -> None:
+        if kwargs.get("data_collator") is None:
+            config: LightweightConfig = model.config
+            kwargs["data_collator"] = PairCollator(
+                kwargs["processing_class"],
+                masking=MASKING_OF_TASK[config.generative_task] if config.generative_weight else "none",
+                mask_punctuation=config.mask_punctuation,
+                mlm_probability=config.mlm_probability,
+                seed=args.data_seed if args.data_seed is not None else args.seed,
+                max_length=max_length,
+            )
+        super().__init__(model, args, **kwargs)
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Adds the id of `<mask>`, which label mode `set` needs."""
+        return super().compute_loss(
+            model, {**inputs, "mask_token_id": self.processing_class.mask_token_id}, *args, **kwargs
+        )
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """Trainer's optimiser, or the released code's Adam with AMSGrad and coupled weight decay."""
+        if self.args.optimization == "released" and self.optimizer is None:
+            parameters = [p for p in (self.model if model is None else model).parameters() if p.requires_grad]
+            self.optimizer = torch.optim.Adam(
+                parameters,
+                lr=self.args.learning_rate,
+                betas=(self.args.adam_beta1, self.args.adam_beta2),
+                eps=self.args.adam_epsilon,
+                weight_decay=self.args.weight_decay,
+                amsgrad=True,
+            )
+        return super().create_optimizer(model)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Trainer's schedule, or the released code's."""
+        if self.args.optimization == "released" and self.lr_scheduler is None:
+            decay_step = round(num_training_steps * self.args.decay_epoch / max(self.args.num_train_epochs, 1))
+            beta2 = self.args.adam_beta2
+            chosen: Any = self.optimizer if optimizer is None else optimizer
+            self.lr_scheduler = LambdaLR(
+                chosen,
+                lambda step: released_learning_rate(step, beta2=beta2, decay_step=decay_step),
+            )
+            self._created_lr_scheduler = True
+            return self.lr_scheduler
+        return super().create_scheduler(num_training_steps, optimizer)

@@ -1,0 +1,60 @@
+"""A model in training, seen through the `encode` that evaluation expects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from hf_xlsr.data.collators import pad_rows
+from hf_xlsr.pooling import normalize
+
+
+class LiveEncoder:
+    """Encodes with the weights as they stand; leaves the model in the mode it was found in.
+
+    Args:
+        model: With `encode_sentences`.
+        tokenizer: A fast tokenizer.
+        max_length: Sentences are cut here, in pieces.
+        autocast_dtype: Precision of the pass; the weights' own when absent.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: Any,
+        *,
+        max_length: int = 200,
+        autocast_dtype: torch.dtype | None = None,
+    ) -> None:
+        self.model: Any = model
+        self.tokenizer = tokenizer
+        self.max_length, self.autocast_dtype = max_length, autocast_dtype
+
+    @torch.no_grad()
+    def encode(
+        self, sentences: Sequence[str], batch_size: int = 64, normalize_embeddings: bool = False, **_: Any
+    ) -> np.ndarray:
+        """Sentence vectors in the order given, `(sentences, width)`, float32."""
+        if not sentences:
+            return np.empty((0, self.model.config.hidden_size), dtype=np.float32)
+        ids = self.tokenizer(list(sentences), return_attention_mask=False, verbose=False)["input_ids"]
+        ids = [row[: self.max_length] for row in ids]
+        order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
+        was_training, device = self.model.training, self.model.device
+        self.model.eval()
+        parts = []
+        with torch.autocast(device.type, dtype=self.autocast_dtype, enabled=self.autocast_dtype is not None):
+            for start in range(0, len(order), batch_size):
+                rows = [ids[index] for index in order[start : start + batch_size]]
+                batch = [torch.from_numpy(array).to(device) for array in pad_rows(rows, self.tokenizer.pad_token_id)]
+                vectors = self.model.encode_sentences(*batch).float()
+                parts.append((normalize(vectors) if normalize_embeddings else vectors).cpu())
+        self.model.train(was_training)
+        result = np.empty((len(order), self.model.config.hidden_size), dtype=np.float32)
+        result[order] = torch.cat(parts).numpy()
+        return result
