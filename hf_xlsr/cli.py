@@ -1,0 +1,182 @@
+"""The `hf-xlsr` command: thin, every verb a call into the package."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hf_xlsr.errors import XlsrError, nearest
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one verb.
+
+    Args:
+        arguments: Words of the command line; `sys.argv` when absent.
+
+    Returns:
+        Exit status: 0 done, 1 a mistake in the input (one sentence on standard error), 130 stopped by a signal.
+    """
+    parser = argparse.ArgumentParser(
+        prog="hf-xlsr", description="Train, evaluate and use cross-lingual sentence encoders."
+    )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
+    for name, (summary, configure, _) in VERBS.items():
+        configure(verbs.add_parser(name, help=summary, description=summary))
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words:
+        parser.print_help()
+        return 0
+    if not words[0].startswith("-") and words[0] not in VERBS:
+        print(f"hf-xlsr: unknown command '{words[0]}'; {nearest(words[0], VERBS)}", file=sys.stderr)
+        return 1
+    options, rest = parser.parse_known_args(words)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    if rest and options.verb != "train":
+        print(
+            f"hf-xlsr {options.verb}: unknown option '{rest[0]}'; see hf-xlsr {options.verb} --help.", file=sys.stderr
+        )
+        return 1
+    try:
+        return VERBS[options.verb][2](options, rest)
+    except XlsrError as error:
+        print(f"hf-xlsr: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("hf-xlsr: interrupted.", file=sys.stderr)
+        return 130
+
+
+def _configure_train(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", help="name of a recipe that comes with the package, or path of a YAML file")
+    parser.add_argument("--only", nargs="+", metavar="RUN", help="only these runs of a list of ablations")
+    parser.add_argument("--show", action="store_true", help="print the resolved recipe and stop")
+    parser.epilog = "Any key of the recipe may follow as --key value, e.g. --seed 2 or --training.learning_rate 1e-3."
+
+
+def _train(options: argparse.Namespace, rest: list[str]) -> int:
+    from hf_xlsr.recipe import load_runs
+
+    runs = load_runs(options.recipe, rest, only=options.only)
+    if options.show:
+        import yaml
+
+        print(yaml.safe_dump_all(runs, sort_keys=False, allow_unicode=True), end="")
+        return 0
+    from hf_xlsr.runs import train_recipe
+
+    for run in runs:
+        if train_recipe(run).stopped:
+            return 130
+    return 0
+
+
+def _configure_recipes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _recipes(options: argparse.Namespace, rest: list[str]) -> int:
+    from hf_xlsr.recipe import read_recipe, recipe_names
+
+    recipes = [read_recipe(name) for name in recipe_names()]
+    rows = [
+        {
+            "recipe": recipe["name"],
+            "languages": " ".join(recipe.get("languages") or []),
+            "runs": len(recipe.get("runs") or []) or 1,
+            "description": " ".join(str(recipe.get("description", "")).split()),
+        }
+        for recipe in recipes
+    ]
+    return _print_rows(rows, options.json)
+
+
+def _corpora(options: argparse.Namespace, rest: list[str]) -> int:
+    from hf_xlsr.data.corpora import corpora_table
+
+    return _print_rows(corpora_table(), options.json)
+
+
+def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> int:
+    if as_json:
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*rows[0], show_lines=False)
+    for row in rows:
+        values = (" ".join(map(str, v)) if isinstance(v, (list, tuple)) else str(v or "") for v in row.values())
+        table.add_row(*values)
+    Console().print(table)
+    return 0
+
+
+def _configure_tokenizer(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", help="recipe whose data and tokenizer sections are used")
+    parser.add_argument("--output", required=True, help="folder for the tokenizer")
+
+
+def _tokenizer(options: argparse.Namespace, rest: list[str]) -> int:
+    from hf_xlsr.recipe import load_runs
+    from hf_xlsr.runs import train_tokenizer_of
+
+    print(train_tokenizer_of(load_runs(options.recipe)[0], options.output))
+    return 0
+
+
+def _configure_evaluate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="folder or id that sentence-transformers loads")
+    parser.add_argument("--protocol", required=True, help="tatoeba or xsr")
+    parser.add_argument("--data", required=True, nargs="+", help="file of pairs, two Moses files, or a corpus name")
+    parser.add_argument("--columns", help="our column = column of the file, e.g. source=en,target=fr")
+    parser.add_argument("--languages", default="en,fr", help="source,target, as metric keys name them (default en,fr)")
+    parser.add_argument("--split", default="test", help="split of a corpus, and of the metric keys (default test)")
+    parser.add_argument("--pool", nargs="+", help="xsr: more target sentences to search among; a file")
+    parser.add_argument("--prompt", default="", help='put before each sentence, e.g. "query: "')
+    parser.add_argument("--limit", type=int, help="use at most so many pairs")
+    parser.add_argument("--batch-size", type=int, default=128, help="sentences encoded at a time (default 128)")
+    parser.add_argument("--output", help="write the results here, as JSON")
+
+
+def _evaluate(options: argparse.Namespace, rest: list[str]) -> int:
+    from rich.console import Console
+
+    from hf_xlsr.evaluation.command import evaluate_files
+    from hf_xlsr.evaluation.report import results_table
+
+    metrics = evaluate_files(
+        options.model,
+        protocol=options.protocol,
+        data=options.data,
+        columns=options.columns,
+        languages=options.languages.split(","),
+        split=options.split,
+        pool=options.pool,
+        prompt=options.prompt,
+        limit=options.limit,
+        batch_size=options.batch_size,
+        output=options.output,
+    )
+    Console().print(results_table(metrics, title=f"{options.model}, {options.protocol}"))
+    return 0
+
+
+VERBS: dict[
+    str,
+    tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace, list[str]], int]],
+] = {
+    "train": ("Train by a recipe, evaluate, export, write the card.", _configure_train, _train),
+    "evaluate": ("Evaluate any sentence encoder under a named protocol.", _configure_evaluate, _evaluate),
+    "tokenizer": ("Train the tokenizer of a recipe and save it.", _configure_tokenizer, _tokenizer),
+    "recipes": ("List the recipes.", _configure_recipes, _recipes),
+    "corpora": ("List the named corpora.", _configure_recipes, _corpora),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""Model cards, filled from a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCardData
+from jinja2 import Environment, StrictUndefined
+
+from hf_xlsr.data.corpora import CORPORA
+from hf_xlsr.data.sources import as_list
+
+METHOD_PAPERS = {"lightweight": "*Lightweight Cross-Lingual Sentence Representation Learning* (Mao et al., ACL 2021)"}
+CITATIONS = {
+    "lightweight": """@inproceedings{mao2021lightweight,
+  title     = {Lightweight Cross-Lingual Sentence Representation Learning},
+  author    = {Mao, Zhuoyuan and Gupta, Prakhar and Wang, Pei and Chu, Chenhui and Jaggi, Martin and Kurohashi, Sadao},
+  booktitle = {Proceedings of ACL-IJCNLP},
+  year      = {2021}
+}"""
+}
+
+
+def render_card(recipe: Mapping[str, Any], metrics: Mapping[str, float], settings: Mapping[str, Any]) -> str:
+    """The card of a run, with its metadata header.
+
+    Args:
+        recipe: The resolved recipe.
+        metrics: Test metrics by key.
+        settings: What the run wrote to `results.json`.
+
+    Returns:
+        Markdown.
+    """
+    name = str(recipe["name"])
+    shown = {key: _shown(key, value) for key, value in metrics.items()}
+    scores = {key: value for key, value in metrics.items() if isinstance(value, float) and 0 <= value <= 1}
+    data = ModelCardData(
+        language=list(recipe["languages"]),
+        library_name="sentence-transformers",
+        pipeline_tag="sentence-similarity",
+        tags=["sentence-transformers", "feature-extraction", "cross-lingual", "bitext-mining", "hf-xlsr"],
+        model_name=name if scores else None,
+        eval_results=[_eval_result(key, value) for key, value in scores.items()] or None,
+    )
+    encoder = recipe["model"].get("encoder") or {}
+    template = (resources.files("hf_xlsr.model_cards") / "card.md.jinja").read_text("utf-8")
+    return (
+        Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+        .from_string(template)
+        .render(
+            card_data=data.to_yaml(),
+            title=name,
+            description=" ".join(str(recipe["description"]).split()),
+            languages=recipe["languages"],
+            dimension=encoder.get("hidden_size", 512),
+            architecture=encoder.get("model_type", "bert"),
+            recipe_name=name,
+            method_paper=METHOD_PAPERS[recipe["method"]],
+            metrics=shown,
+            facts=_facts(recipe, settings),
+            max_length=recipe["data"]["max_length"],
+            citation=CITATIONS[recipe["method"]],
+        )
+    )
+
+
+def write_card(
+    path: str | Path, recipe: Mapping[str, Any], metrics: Mapping[str, float], settings: Mapping[str, Any]
+) -> None:
+    """Writes `render_card` to a file."""
+    Path(path).write_text(render_card(recipe, metrics, settings), "utf-8")
+
+
+def _shown(key: str, value: float) -> str:
+    return f"{100 * value:.1f} %" if isinstance(value, float) and 0 <= value <= 1 else f"{value:,}"
+
+
+def _eval_result(key: str, value: float) -> EvalResult:
+    *task, metric = key.split("/")
+    return EvalResult(
+        task_type="sentence-similarity",
+        dataset_type=task[0],
+        dataset_name="/".join(task),
+        metric_type=metric,
+        metric_value=round(value, 4),
+    )
+
+
+def _facts(recipe: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str]:
+    sources = []
+    for source in as_list(recipe["data"]["train"]):
+        corpus = source.get("corpus") if isinstance(source, Mapping) else None
+        licence = f" ({CORPORA[corpus].licence})" if corpus in CORPORA else ""
+        sources.append(f"{corpus or source['path']}{licence}")
+    data = settings["data"]
+    return {
+        "training data": "; ".join(sources),
+        "pairs after cleaning": f"{data['pairs']:,}",
+        "vocabulary": f"{data['vocab_size']:,} pieces",
+        "parameters": f"{settings['parameters']:,}, the prediction head included",
+        "steps": f"{settings['steps']:,}",
+        "time": f"{settings['seconds']['training']:.0f} s on {settings['device']}, {settings['processes']} process(es), "
+        f"{settings['threads']} threads, {settings['precision']}",
+        "seed": str(recipe["seed"]),
+    }

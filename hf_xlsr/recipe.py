@@ -1,0 +1,326 @@
+"""Recipes: YAML files that say everything about a training run; read, merged with overrides, and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers import AutoConfig
+
+from hf_xlsr.data.sources import SOURCE_KEYS, as_list
+from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.modeling.lightweight import LightweightConfig
+from hf_xlsr.trainers.arguments import LightweightTrainingArguments
+
+METHODS: dict[str, tuple[type, type]] = {"lightweight": (LightweightConfig, LightweightTrainingArguments)}
+
+TOP_LEVEL: dict[str, Any] = {
+    "name": None,
+    "description": "",
+    "method": None,
+    "output_dir": None,
+    "seed": 1,
+    "languages": None,
+    "data": {},
+    "tokenizer": {},
+    "model": {},
+    "training": {},
+    "evaluation": {},
+    "export": {},
+    "overwrite": False,
+}
+SECTIONS: dict[str, dict[str, Any]] = {
+    "data": {
+        "train": None,
+        "dev": None,
+        "test": None,
+        "held_out": [],
+        "cleaning": ["normalize", "drop_identical", "deduplicate"],
+        "fraction": 1.0,
+        "limit": None,
+        "max_length": 200,
+    },
+    "tokenizer": {
+        "path": None,
+        "vocab_size": 50_000,
+        "algorithm": "unigram",
+        "lowercase": True,
+        "smoothing": 0.3,
+    },
+    "evaluation": {"protocol": "tatoeba", "batch_size": 128, "plot_pairs": 15, "mined_pairs": 3},
+    "export": {"normalize": True},
+}
+# Set by the run itself, from `output_dir` and `seed` at the top of the recipe.
+RESERVED_TRAINING_KEYS = {"output_dir", "seed", "bf16", "fp16", "remove_unused_columns"}
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as people expect it: `1e-3` is a number, and only true and false are booleans (`no` is Norwegian)."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in ("tag:yaml.org,2002:bool",)]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), "tTfF")
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(?:\.[0-9]*)?[eE][-+]?[0-9]+$"), "-+0123456789"
+)
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Parses YAML; a mistake is one sentence naming line and column."""
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise XlsrError(
+            f"{where}{place}: not valid YAML ({getattr(error, 'problem', error)}); mend it there."
+        ) from None
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes that come with the package."""
+    folder = resources.files("hf_xlsr.recipes")
+    return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def read_recipe(name_or_path: str) -> dict[str, Any]:
+    """Reads a recipe by name or path, with the recipe that its `base` names underneath; checks nothing yet.
+
+    Args:
+        name_or_path: A name of `recipe_names`, or the path of a YAML file.
+
+    Returns:
+        The recipe's keys as written, `runs` among them; `name` is set.
+
+    Raises:
+        XlsrError: there is no such recipe, or it is not valid YAML.
+    """
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise XlsrError(f"recipe file '{name_or_path}' does not exist; built-in are {', '.join(recipe_names())}.")
+        text, name = path.read_text("utf-8"), path.stem
+    elif name_or_path in recipe_names():
+        text, name = (resources.files("hf_xlsr.recipes") / f"{name_or_path}.yaml").read_text("utf-8"), name_or_path
+    else:
+        raise XlsrError(f"recipe '{name_or_path}' was not found; {nearest(name_or_path, recipe_names())}")
+    content = parse_yaml(text, f"recipe '{name}'")
+    if not isinstance(content, dict):
+        raise XlsrError(f"recipe '{name}' is not a mapping of keys to values; see recipes/quickstart.yaml.")
+    base = content.pop("base", None)
+    merged = merge(read_recipe(base), content) if base else content
+    if base:
+        merged.pop("runs", None)
+        merged.update({key: content[key] for key in ("runs",) if key in content})
+    merged["name"] = content.get("name", name)
+    return merged
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Lays one nested mapping over another; lists and values replace, mappings merge.
+
+    Example:
+        >>> merge({"a": {"x": 1, "y": 2}, "b": [1]}, {"a": {"y": 3}, "b": [2]})
+        {'a': {'x': 1, 'y': 3}, 'b': [2]}
+    """
+    result = deepcopy(dict(below))
+    for one, other in (("corpus", "path"), ("path", "corpus")):  # a source is the one or the other
+        if one in above and other not in above:
+            result.pop(other, None)
+    for key, value in above.items():
+        under = result.get(key)
+        result[key] = (
+            merge(under, value) if isinstance(under, dict) and isinstance(value, Mapping) else deepcopy(value)
+        )
+    return result
+
+
+def known_keys(method: str, encoder_type: str = "bert") -> dict[str, list[str]]:
+    """All dotted keys of a recipe, by section; the reference that overrides and typos are checked against."""
+    if method not in METHODS:
+        raise XlsrError(f"method is '{method}'; {nearest(str(method), METHODS)}")
+    model_class, arguments_class = METHODS[method]
+    base_fields = {field.name for field in dataclasses.fields(AutoConfig.for_model(encoder_type).__class__.__mro__[1])}
+    model = [field.name for field in dataclasses.fields(model_class) if field.name not in base_fields]
+    model = [name for name in model if name != "text_config"]
+    encoder = AutoConfig.for_model(encoder_type).to_dict()
+    arguments = {field.name for field in dataclasses.fields(arguments_class)} - RESERVED_TRAINING_KEYS
+    return {
+        "": [key for key in TOP_LEVEL if key not in (*SECTIONS, "model", "training")],
+        **{section: list(keys) for section, keys in SECTIONS.items()},
+        "model": [*model, "encoder"],
+        "model.encoder": [*encoder, "path"],
+        "training": sorted(arguments),
+    }
+
+
+def check_keys(recipe: Mapping[str, Any]) -> None:
+    """Refuses unknown keys, naming the nearest.
+
+    Raises:
+        XlsrError: as said.
+    """
+    name = recipe.get("name", "recipe")
+    method = recipe.get("method")
+    if method is None:
+        raise XlsrError(f"recipe '{name}' has no 'method'; {nearest('', METHODS)}")
+    encoder = (recipe.get("model") or {}).get("encoder") or {}
+    known = known_keys(method, encoder.get("model_type", "bert"))
+    for section, keys in known.items():
+        content: Any = recipe
+        for part in section.split(".") if section else []:
+            content = (content or {}).get(part)
+        allowed = [*keys, *([s for s in known if s and "." not in s] if not section else [])]
+        if content is not None and not isinstance(content, Mapping):
+            raise XlsrError(
+                f"recipe '{name}': '{section}' is {content!r}; it holds keys: {', '.join(allowed[:8])} ..."
+            )
+        for key in content or {}:
+            if key not in allowed:
+                where = f"{section}.{key}" if section else key
+                raise XlsrError(f"recipe '{name}': unknown key '{where}'; {nearest(str(key), allowed)}")
+    for split in ("train", "dev", "test", "held_out"):
+        for source in as_list((recipe.get("data") or {}).get(split)):
+            for key in source if isinstance(source, Mapping) else {}:
+                if key not in SOURCE_KEYS:
+                    raise XlsrError(
+                        f"recipe '{name}': unknown key 'data.{split}.{key}'; {nearest(str(key), SOURCE_KEYS)}"
+                    )
+
+
+def parse_overrides(arguments: Sequence[str], recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Turns `--training.learning_rate 1e-3`, `--learning_rate=1e-3` or `--data.train.path FILE` into nested keys.
+
+    A key may be shortened to its last part where that is unique. Values are read as YAML.
+
+    Args:
+        arguments: What stands on the command line behind the recipe.
+        recipe: The recipe to be overridden, for its method and encoder.
+
+    Raises:
+        XlsrError: a key is unknown or ambiguous, or misses its value.
+    """
+    encoder = (recipe.get("model") or {}).get("encoder") or {}
+    known = known_keys(recipe.get("method", ""), encoder.get("model_type", "bert"))
+    dotted = [f"{section}.{key}" if section else key for section, keys in known.items() for key in keys]
+    dotted += [f"data.{split}.{key}" for split in ("train", "dev", "test") for key in SOURCE_KEYS]
+    result: dict[str, Any] = {}
+    for key, text in _options(arguments):
+        full = _full_key(key, dotted)
+        value = parse_yaml(text, f"--{key}")
+        target = result
+        *parents, leaf = full.split(".")
+        for parent in parents:
+            target = target.setdefault(parent, {})
+        target[leaf] = value
+    return result
+
+
+def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    waiting = list(arguments)
+    while waiting:
+        word = waiting.pop(0)
+        if not word.startswith("--"):
+            raise XlsrError(f"'{word}' is no option; overrides are written --key value, for example --seed 2.")
+        key, equals, value = word[2:].partition("=")
+        if not equals:
+            if not waiting or waiting[0].startswith("--"):
+                raise XlsrError(f"--{key} has no value; write --{key} VALUE.")
+            value = waiting.pop(0)
+        yield key.replace("-", "_"), value
+
+
+def _full_key(key: str, dotted: Sequence[str]) -> str:
+    if key in dotted:
+        return key
+    matches = [name for name in dotted if name.endswith(f".{key}") and not name.startswith("data.train.")]
+    matches = [name for name in matches if name.count(".") == min(other.count(".") for other in matches)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise XlsrError(f"--{key} is ambiguous; write one of {', '.join('--' + name for name in matches)}.")
+    raise XlsrError(f"--{key} is no key of the recipe; {nearest(key, dotted)}")
+
+
+def resolve(recipe: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Fills a recipe with defaults, lays the overrides over it and checks every key.
+
+    Args:
+        recipe: From `read_recipe`, without `runs`.
+        overrides: Nested keys, from `parse_overrides` or a run of an ablation list.
+
+    Returns:
+        A recipe with every section present.
+
+    Raises:
+        XlsrError: a key is unknown, a value of the top level is of the wrong kind, or languages are missing.
+    """
+    merged = merge({key: value for key, value in recipe.items() if key != "runs"}, overrides or {})
+    check_keys(merged)
+    for section, defaults in SECTIONS.items():
+        merged[section] = merge(defaults, merged.get(section) or {})
+    for key, value in TOP_LEVEL.items():
+        if merged.get(key) is None:
+            merged[key] = deepcopy(value)
+    merged["output_dir"] = os.path.expandvars(merged["output_dir"] or f"outputs/{merged['name']}")
+    languages = as_list(merged["languages"])
+    if len(set(languages)) < 2:
+        raise XlsrError(
+            f"recipe '{merged['name']}': languages is {languages}; a cross-lingual encoder needs two, e.g. [en, fr]."
+        )
+    if not isinstance(merged["seed"], int):
+        raise XlsrError(f"recipe '{merged['name']}': seed is {merged['seed']!r}; use a whole number.")
+    return merged
+
+
+def load_runs(
+    name_or_path: str, arguments: Sequence[str] = (), only: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
+    """A recipe as the runs it stands for: one, or those of its list of ablations.
+
+    Args:
+        name_or_path: See `read_recipe`.
+        arguments: Command-line overrides; they win over the recipe and over each run.
+        only: Names of the runs wanted; all when absent.
+
+    Returns:
+        Resolved recipes; an ablation's runs are called `recipe/run` and write to folders of those names.
+
+    Raises:
+        XlsrError: as `resolve`, or a run of `only` does not exist.
+
+    Example:
+        >>> [run["languages"] for run in load_runs("quickstart")]
+        [['en', 'fr']]
+    """
+    recipe = read_recipe(name_or_path)
+    runs = recipe.pop("runs", None)
+    check_keys(recipe)
+    overrides = parse_overrides(arguments, recipe)
+    if not runs:
+        if only:
+            raise XlsrError(f"recipe '{recipe['name']}' has no list of runs; leave --only out.")
+        return [resolve(recipe, overrides)]
+    names = [run["name"] for run in runs]
+    for name in only or ():
+        if name not in names:
+            raise XlsrError(f"recipe '{recipe['name']}' has no run '{name}'; {nearest(name, names)}")
+    resolved = []
+    for run in runs:
+        if only and run["name"] not in only:
+            continue
+        full = resolve(merge(recipe, run.get("set", {})), overrides)
+        full["output_dir"] = str(Path(full["output_dir"]) / run["name"])
+        full["name"] = f"{recipe['name']}/{run['name']}"
+        resolved.append(full)
+    return resolved

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import make_pairs
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.recipe import load_runs, merge, parse_yaml, recipe_names
+from hf_xlsr.runs import train_recipe
+
+# Section 4.1 and tables 2, 5-9 and figure 2 of the paper.
+PAPER = {
+    "data.max_length": 200,
+    "tokenizer.vocab_size": 50_000,
+    "model.encoder.num_hidden_layers": 2,
+    "model.encoder.hidden_size": 512,
+    "model.encoder.num_attention_heads": 8,
+    "model.encoder.intermediate_size": 1024,
+    "model.encoder.hidden_dropout_prob": 0.1,
+    "model.encoder.attention_probs_dropout_prob": 0.1,
+    "model.generative_task": "ugt",
+    "model.label_mode": "accumulate",
+    "model.generative_weight": 1.0,
+    "model.alignment_weight": 2.0,
+    "model.similarity_weight": 2.0,
+    "training.learning_rate": 1e-3,
+    "training.per_device_train_batch_size": 128,
+    "training.num_train_epochs": 12,
+    "training.warmup_steps": 3 / 12,
+    "data.fraction": 1.0,
+}
+DEPARTURES: dict[str, dict[str, Any]] = {
+    "lightweight_en_fr": {},
+    "lightweight_en_de": {},
+    "lightweight_en_es": {},
+    "lightweight_en_it": {"training.num_train_epochs": 30, "training.warmup_steps": 6 / 30},
+    "lightweight_en_fr_released": {"model.label_mode": "set"},
+    **{f"lightweight_ablation_layers/layers-{n}": {"model.encoder.num_hidden_layers": n} for n in (1, 2, 3, 4, 5, 6)},
+    **{
+        f"lightweight_ablation_tasks/{task.replace('+', '-')}": {"model.generative_task": task}
+        for task in ("mlm", "smlm", "xtr", "mlm+xtr", "ugt")
+    },
+    "lightweight_ablation_contrast/ugt": {"model.alignment_weight": 0.0, "model.similarity_weight": 0.0},
+    "lightweight_ablation_contrast/ugt-align": {"model.similarity_weight": 0.0},
+    "lightweight_ablation_contrast/ugt-align-sim": {},
+    **{f"lightweight_ablation_batch/batch-{n}": {"training.per_device_train_batch_size": n} for n in (64, 128, 256)},
+    **{f"lightweight_ablation_corpus/corpus-{n:g}": {"data.fraction": n / 100} for n in (12.5, 25, 50, 100)},
+    **{
+        f"lightweight_ablation_width/width-{n}": {
+            "model.encoder.hidden_size": n,
+            "model.encoder.num_attention_heads": n // 64,
+            "model.encoder.intermediate_size": 2 * n,
+        }
+        for n in (128, 256, 512)
+    },
+}
+SHRINK = """
+tokenizer: {vocab_size: 80, algorithm: bpe}
+model: {encoder: {hidden_size: 16, num_attention_heads: 2, intermediate_size: 32, max_position_embeddings: 256}}
+training:
+  max_steps: 2
+  per_device_train_batch_size: 8
+  logging_steps: 1
+  eval_steps: 2
+  save_steps: 2
+  dataloader_num_workers: 0
+  precision: float32
+"""
+
+
+def every_run() -> list[dict[str, Any]]:
+    return [run for name in recipe_names() for run in load_runs(name)]
+
+
+def value_of(recipe: dict[str, Any], key: str) -> Any:
+    for part in key.split("."):
+        recipe = recipe[part]
+    return recipe
+
+
+def test_every_recipe_of_the_paper_has_its_row_and_every_row_its_recipe() -> None:
+    ours = {run["name"] for run in every_run() if run["name"].startswith("lightweight_")}
+    small = {name for name in ours if name.endswith(("_small", "_open"))}
+    assert ours - small == set(DEPARTURES)
+
+
+@pytest.mark.parametrize("run", every_run(), ids=lambda run: run["name"])
+def test_recipe_has_the_papers_values_and_runs(run: dict[str, Any], write_pairs: Any, tmp_path: Path) -> None:
+    if run["name"] in DEPARTURES:
+        for key, value in {**PAPER, **DEPARTURES[run["name"]]}.items():
+            assert value_of(run, key) == pytest.approx(value) if isinstance(value, float) else value, key
+    shrunk = merge(run, yaml.safe_load(SHRINK))
+    shrunk["model"]["encoder"].update(num_attention_heads=2, hidden_size=16)
+    languages = run["languages"]
+    rows = {"train": write_pairs("train.tsv", 60), "dev": write_pairs("dev.tsv", 10, seed=2)}
+    rows["test"] = write_pairs("test.tsv", 10, seed=3)
+    shrunk["data"].update({split: {"path": str(path)} for split, path in rows.items()}, held_out=[])
+    shrunk["data"]["cleaning"] = [step for step in shrunk["data"]["cleaning"] if step != "language"]
+    shrunk["output_dir"] = str(tmp_path / "run")
+    result = train_recipe(shrunk)
+    assert not result.stopped
+    assert {key.split("/")[1].replace("->", "-") for key in result.metrics} == {"-".join(languages[:2])}
+    for file in ("model/model.safetensors", "results.json", "README.md", "loss.png", "tsne.png"):
+        assert (tmp_path / "run" / file).stat().st_size > 0, file
+
+
+def test_overrides_by_full_and_short_name() -> None:
+    (run,) = load_runs(
+        "quickstart",
+        ["--learning_rate", "5e-4", "--model.alignment_temperature=0.1", "--seed", "7", "--languages", "[en, no]"]
+        + ["--bucket-by-length", "false"],
+    )
+    assert run["training"]["learning_rate"] == 5e-4 and run["model"]["alignment_temperature"] == 0.1
+    assert run["seed"] == 7 and run["languages"] == ["en", "no"]  # Norwegian, not False
+    assert run["training"]["bucket_by_length"] is False
+
+
+def test_overriding_the_path_puts_the_corpus_aside() -> None:
+    (run,) = load_runs("quickstart", ["--data.train.path", "pairs.tsv"])
+    assert "corpus" not in run["data"]["train"] and run["data"]["train"]["path"] == "pairs.tsv"
+
+
+def test_ablations_are_runs_in_folders_of_their_own() -> None:
+    runs = load_runs("lightweight_ablation_layers", ["--seed", "3"], only=["layers-1", "layers-6"])
+    assert [run["model"]["encoder"]["num_hidden_layers"] for run in runs] == [1, 6]
+    assert [run["seed"] for run in runs] == [3, 3]
+    assert [Path(run["output_dir"]).name for run in runs] == ["layers-1", "layers-6"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--learning_rte", "1"], "did you mean 'training.learning_rate'"),
+        (["--training.learnin_rate", "1"], "did you mean 'training.learning_rate'"),
+        (["--model.temperature", "1"], "alignment_temperature|similarity_temperature"),
+        (["--seed"], "--seed has no value"),
+        (["seed", "1"], "'seed' is no option"),
+        (["--seed", "[1"], "--seed line 1, column 3: not valid YAML"),
+        (["--languages", "[en]"], "needs two"),
+        (["--seed", "x"], "seed is 'x'"),
+    ],
+)
+def test_mistaken_overrides(arguments: list[str], message: str) -> None:
+    with pytest.raises(XlsrError, match=message):
+        load_runs("quickstart", arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("method: lightweight\nlanguages: [en, fr]\nmodle: {}", "unknown key 'modle'; did you mean 'model'"),
+        ("method: lightweight\nmodel: {poling: mean}", "unknown key 'model.poling'; did you mean 'pooling'"),
+        (
+            "method: lightweight\nmodel: {encoder: {hiden_size: 8}}",
+            "'model.encoder.hiden_size'; did you mean 'hidden_size'",
+        ),
+        ("method: lightweight\ndata: {train: {pth: x}}", "'data.train.pth'; did you mean 'path'"),
+        ("method: lightwight", "method is 'lightwight'; did you mean 'lightweight'"),
+        ("languages: [en, fr]", "has no 'method'"),
+        ("a: [1", "line 1"),
+        ("- 1", "not a mapping"),
+        ("method: lightweight\nmodel: 3", "'model' is 3"),
+        ("base: quikstart", "did you mean 'quickstart'"),
+    ],
+)
+def test_mistaken_recipes(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(XlsrError, match=message):
+        load_runs(str(path))
+
+
+def test_unknown_recipe_and_run() -> None:
+    with pytest.raises(XlsrError, match="did you mean 'quickstart'"):
+        load_runs("quikstart")
+    with pytest.raises(XlsrError, match="recipe file 'gone.yaml' does not exist"):
+        load_runs("gone.yaml")
+    with pytest.raises(XlsrError, match="no run 'layer-1'; did you mean 'layers-1'"):
+        load_runs("lightweight_ablation_layers", only=["layer-1"])
+    with pytest.raises(XlsrError, match="leave --only out"):
+        load_runs("quickstart", only=["x"])
+
+
+def test_yaml_reads_numbers_and_languages_as_people_mean_them() -> None:
+    assert parse_yaml("[1e-3, 2E5, no, yes, true, 1.5, on]", "x") == [1e-3, 2e5, "no", "yes", True, 1.5, "on"]
+
+
+def test_tiny_pairs_are_learnable_material() -> None:
+    assert len({pair["source"] for pair in make_pairs(200)}) > 150
