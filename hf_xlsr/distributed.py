@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed
+from torch.autograd.function import once_differentiable
 
 
 def world_size() -> int:
     """Number of processes that train together; 1 without a process group."""
     return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+
+
+class _GatherRows(torch.autograd.Function):
+    """The rows of all ranks; backward sums each row's gradient over the ranks and hands it to the owner."""
+
+    @staticmethod
+    def forward(ctx: Any, local: torch.Tensor) -> torch.Tensor:
+        parts = [torch.empty_like(local, memory_format=torch.contiguous_format) for _ in range(world_size())]
+        torch.distributed.all_gather(parts, local.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> torch.Tensor:
+        summed = grad_outputs[0].clone(memory_format=torch.contiguous_format)
+        torch.distributed.all_reduce(summed)
+        return summed.chunk(world_size())[torch.distributed.get_rank()]
 
 
 def gather_with_gradient(local: torch.Tensor) -> torch.Tensor:
@@ -29,6 +49,4 @@ def gather_with_gradient(local: torch.Tensor) -> torch.Tensor:
     """
     if world_size() == 1:
         return local
-    from torch.distributed.nn.functional import all_gather
-
-    return torch.cat(all_gather(local.contiguous()))
+    return _GatherRows.apply(local)

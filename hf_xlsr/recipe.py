@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from importlib import resources
@@ -164,6 +165,13 @@ def known_keys(method: str, encoder_type: str = "bert") -> dict[str, list[str]]:
     }
 
 
+def _encoder_type(recipe: Mapping[str, Any]) -> str:
+    content: Any = recipe
+    for part in ("model", "encoder", "model_type"):
+        content = content.get(part) if isinstance(content, Mapping) else None
+    return content or "bert"
+
+
 def check_keys(recipe: Mapping[str, Any]) -> None:
     """Refuses unknown keys, naming the nearest.
 
@@ -174,8 +182,7 @@ def check_keys(recipe: Mapping[str, Any]) -> None:
     method = recipe.get("method")
     if method is None:
         raise XlsrError(f"recipe '{name}' has no 'method'; {nearest('', METHODS)}")
-    encoder = (recipe.get("model") or {}).get("encoder") or {}
-    known = known_keys(method, encoder.get("model_type", "bert"))
+    known = known_keys(method, _encoder_type(recipe))
     for section, keys in known.items():
         content: Any = recipe
         for part in section.split(".") if section else []:
@@ -189,6 +196,7 @@ def check_keys(recipe: Mapping[str, Any]) -> None:
             if key not in allowed:
                 where = f"{section}.{key}" if section else key
                 raise XlsrError(f"recipe '{name}': unknown key '{where}'; {nearest(str(key), allowed)}")
+    check_numbers(recipe)
     for split in ("train", "dev", "test", "held_out"):
         for source in as_list((recipe.get("data") or {}).get(split)):
             for key in source if isinstance(source, Mapping) else {}:
@@ -196,6 +204,20 @@ def check_keys(recipe: Mapping[str, Any]) -> None:
                     raise XlsrError(
                         f"recipe '{name}': unknown key 'data.{split}.{key}'; {nearest(str(key), SOURCE_KEYS)}"
                     )
+
+
+def check_numbers(recipe: Mapping[str, Any]) -> None:
+    """Refuses words where training arguments are numbers; they would fail much later, and less clearly.
+
+    Raises:
+        XlsrError: as said.
+    """
+    hints = typing.get_type_hints(METHODS[recipe["method"]][1])
+    for key, value in (recipe.get("training") or {}).items():
+        wanted = {float: (int, float), int: (int,)}.get(hints[key])
+        if wanted and (not isinstance(value, wanted) or isinstance(value, bool)):
+            kind = "a whole number" if wanted == (int,) else "a number"
+            raise XlsrError(f"recipe '{recipe.get('name')}': training.{key} is {value!r}; it takes {kind}.")
 
 
 def parse_overrides(arguments: Sequence[str], recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,8 +232,7 @@ def parse_overrides(arguments: Sequence[str], recipe: Mapping[str, Any]) -> dict
     Raises:
         XlsrError: a key is unknown or ambiguous, or misses its value.
     """
-    encoder = (recipe.get("model") or {}).get("encoder") or {}
-    known = known_keys(recipe.get("method", ""), encoder.get("model_type", "bert"))
+    known = known_keys(recipe.get("method", ""), _encoder_type(recipe))
     dotted = [f"{section}.{key}" if section else key for section, keys in known.items() for key in keys]
     dotted += [f"data.{split}.{key}" for split in ("train", "dev", "test") for key in SOURCE_KEYS]
     result: dict[str, Any] = {}

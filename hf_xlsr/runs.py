@@ -18,7 +18,8 @@ from transformers import AutoConfig, AutoModel
 from transformers import logging as transformers_logging
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from hf_xlsr.data.prepare import PreparedData, evaluation_rows, held_out_texts, prepare
+from hf_xlsr.data.held_out import held_out_texts
+from hf_xlsr.data.prepare import PreparedData, evaluation_rows, prepare
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.encoding import embed

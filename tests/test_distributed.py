@@ -58,7 +58,8 @@ def batch(pairs):
     mask = (torch.arange(LENGTH) < torch.randint(2, LENGTH + 1, (2 * PAIRS, 1), generator=generator)).long()
     hidden = torch.where(torch.arange(2 * PAIRS) < PAIRS, ids[:, 0], -100)
     rows = [*pairs, *(pair + PAIRS for pair in pairs)]
-    return {"input_ids": ids[rows], "attention_mask": mask[rows], "original_ids": ids[rows], "masked_ids": hidden[rows]}
+    names = ("input_ids", "attention_mask", "original_ids", "masked_ids")
+    return {name: tensor[rows] for name, tensor in zip(names, (ids, mask, ids, hidden))}
 
 
 def rows_and_weights():
@@ -88,7 +89,7 @@ def main(folder):
     save_file({key: value.contiguous() for key, value in results.items()}, folder / f"{rank}.safetensors")
     facts = {"pid": os.getpid(), "rank": rank, "world_size": world_size(), "backend": dist.get_backend()}
     (folder / f"{rank}.json").write_text(json.dumps(facts))
-    dist.destroy_process_group()
+    os._exit(0)  # torch may deadlock over the GIL when a DDP model is freed after its gloo group
 
 
 if __name__ == "__main__":
@@ -103,14 +104,17 @@ class Run:
         script = folder / "worker.py"
         script.write_text(WORKER)
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        done = subprocess.run(
+        launcher = subprocess.Popen(
             [*command, str(script), str(folder)],
             env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-            capture_output=True,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=240,
         )
-        assert done.returncode == 0, done.stderr[-4000:]
+        try:
+            _, errors = launcher.communicate(timeout=200)
+        finally:
+            launcher.terminate()  # takes its workers with it
+        assert launcher.returncode == 0, errors[-4000:]
         self.code: dict[str, Any] = runpy.run_path(str(script), run_name="worker")
         self.facts = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
         self.results = [load_file(folder / f"{rank}.safetensors") for rank in range(2)]

@@ -15,8 +15,7 @@ from datasets import Dataset, load_from_disk
 from transformers import AutoTokenizer
 
 from hf_xlsr.data.cleaning import RemoveEvaluation, Sample, build_cleaner
-from hf_xlsr.data.columns import parse_columns
-from hf_xlsr.data.prepared import PreparedPairs, store_pairs, tokenize_pairs
+from hf_xlsr.data.prepared import PreparedPairs, language_pairs, store_pairs, tokenize_pairs
 from hf_xlsr.data.quarantine import Quarantine
 from hf_xlsr.data.sources import open_source
 from hf_xlsr.data.tokenization import smoothed_text, train_tokenizer
@@ -50,28 +49,6 @@ def evaluation_rows(
         for source in sources
         for row in open_source(source, languages=languages, split=split, quarantine=quarantine)
     ]
-
-
-def held_out_texts(sources: Sequence[Any], *, languages: Sequence[str]) -> Iterator[str]:
-    """Every text of data sets that no training may see, whatever their columns are called.
-
-    A source without a column mapping must have `source` and `target`; with one, each mapped column is read.
-    """
-    for source in sources:
-        columns = source.get("columns") if isinstance(source, Mapping) else None
-        for row in _held_out_rows(source, columns, languages):
-            yield from (text for text in row.values() if isinstance(text, str) and text)
-
-
-def _held_out_rows(source: Any, columns: Any, languages: Sequence[str]) -> Iterator[dict[str, Any]]:
-    if columns is None:
-        yield from open_source(source, languages=languages, split="test")
-        return
-    # One pass per column: a row that lacks one translation is still held out in the others.
-    for ours, theirs in parse_columns(columns).items():
-        yield from open_source(
-            {**source, "columns": {ours: theirs}}, languages=languages, split="test", required=(ours,)
-        )
 
 
 def prepare(
@@ -136,6 +113,7 @@ def _prepare_fresh(
         rejected = dict(quarantine.counts)
         if quarantine.total:
             logger.warning("%s", quarantine.report())
+    language_pairs(pairs)  # a corpus in one language is refused before anything is trained on it
     tokenizer = _tokenizer(pairs, tokenizer_options, data["max_length"], seed)
     tokenizer.save_pretrained(str(folder / "tokenizer"))
     tokenised, counts = tokenize_pairs(pairs, tokenizer, max_length=data["max_length"])

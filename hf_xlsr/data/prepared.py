@@ -68,15 +68,8 @@ def tokenize_pairs(pairs: Dataset, tokenizer: Any, *, max_length: int = 200) -> 
     Raises:
         XlsrError: both sides of a pair are in one language.
     """
-    groups: dict[tuple[str, str], int] = {}
+    groups = {key: number for number, key in enumerate(language_pairs(pairs))}
     counts = {"pairs": len(pairs), "truncated_sides": 0, "pieces": 0}
-    for source_lang, target_lang in _language_pairs(pairs):
-        if source_lang == target_lang:
-            raise XlsrError(
-                f"the training corpus is in one language ({source_lang or 'unnamed'}); a cross-lingual encoder needs "
-                "pairs of two: give data.languages and data.train of two languages."
-            )
-        groups[source_lang, target_lang] = len(groups)
 
     def encode(batch: dict[str, list[str]]) -> dict[str, list[Any]]:
         result: dict[str, list[Any]] = {}
@@ -104,10 +97,21 @@ def tokenize_pairs(pairs: Dataset, tokenizer: Any, *, max_length: int = 200) -> 
     return tokenised, counts
 
 
-def _language_pairs(pairs: Dataset) -> list[tuple[str, str]]:
+def language_pairs(pairs: Dataset) -> list[tuple[str, str]]:
+    """The language pairs of a data set, sorted.
+
+    Raises:
+        XlsrError: both sides of a pair are in one language.
+    """
     found: dict[tuple[str, str], None] = {}
     for batch in pairs.select_columns(["source_lang", "target_lang"]).iter(batch_size=10_000):
         found.update(dict.fromkeys(zip(batch["source_lang"], batch["target_lang"], strict=True)))
+    for source_lang, target_lang in found:
+        if source_lang == target_lang:
+            raise XlsrError(
+                f"the training corpus is in one language ({source_lang or 'unnamed'}); a cross-lingual encoder needs "
+                "pairs of two: give data.languages and data.train of two languages."
+            )
     return sorted(found)
 
 

@@ -42,10 +42,10 @@ class LightweightOutput(ModelOutput):
         target_embeds: Pooled vectors of the second half, `(batch, width)`.
     """
 
-    loss: torch.FloatTensor | None = None
+    loss: torch.Tensor | None = None
     losses: dict[str, torch.Tensor] | None = None
-    source_embeds: torch.FloatTensor | None = None
-    target_embeds: torch.FloatTensor | None = None
+    source_embeds: torch.Tensor | None = None
+    target_embeds: torch.Tensor | None = None
 
 
 class GenerativeHead(nn.Module):
@@ -125,11 +125,11 @@ class LightweightDualTransformer(PreTrainedModel):
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.LayerNorm, nn.Embedding)):
                 module.reset_parameters()
-        layers = getattr(getattr(self.encoder, "encoder", None), "layer", None)
-        for layer in list(layers or [])[1:]:
+        layers = list(getattr(getattr(self.encoder, "encoder", None), "layer", []))
+        for layer in layers[1:]:
             layer.load_state_dict(copy.deepcopy(layers[0].state_dict()))
 
-    def get_input_embeddings(self) -> nn.Module:
+    def get_input_embeddings(self) -> nn.Embedding:
         return self.encoder.get_input_embeddings()
 
     def set_input_embeddings(self, value: nn.Module) -> None:
@@ -244,7 +244,7 @@ class LightweightDualTransformer(PreTrainedModel):
         if task in ("ugt", "mlm+xtr") and original_ids is None:
             raise XlsrError(f"generative task '{task}' needs original_ids; use PairCollator.")
         parts = []
-        if task.startswith("mlm"):
+        if mlm_labels is not None and task.startswith("mlm"):
             parts.append(masked_lm_loss(states, mlm_labels, table, bias, transform=self.head, chunk_size=chunk))
         if task != "mlm":
             labels = generative_labels(

@@ -223,7 +223,7 @@ def test_float64_is_not_lowered_by_autocast() -> None:
 
 
 def test_float16_gradient_does_not_underflow_over_a_large_vocabulary() -> None:
-    # At the start of training p is near 1 / vocabulary; over the number of pairs it is beyond float16's smallest number.
+    # At the start of training p is near 1 / vocabulary; over the pairs that is below float16's smallest number.
     rows, pairs, vocabulary = 4, 1000, 50_000
     assert torch.tensor(1 / pairs / vocabulary, dtype=torch.float16) == 0
     weight = torch.zeros(vocabulary, 1, requires_grad=True)

@@ -1,0 +1,66 @@
+"""The sentences that no training may see: those of every development and test set."""
+
+from __future__ import annotations
+
+import glob
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hf_xlsr.data.sources import as_list, expand, open_source
+from hf_xlsr.errors import XlsrError
+
+EVERY_COLUMN = "*"
+
+
+def held_out_texts(sources: Sequence[Any], *, languages: Sequence[str]) -> Iterator[str]:
+    """Texts of data sets that are kept out of training.
+
+    Args:
+        sources: Sources as in a recipe's `data.held_out`. With `columns: "*"` the path is a pattern of Parquet files
+            (`*`, `?`, `**`) and every text column of every file counts, whatever it is called; `where` and `hash_split`
+            choose rows as elsewhere. Without, `source` and `target` count, of the split `test`.
+        languages: The recipe's.
+
+    Yields:
+        Texts, one by one.
+
+    Raises:
+        XlsrError: a pattern fits no file, or what the readers raise.
+    """
+    for source in sources:
+        if isinstance(source, Mapping) and source.get("columns") == EVERY_COLUMN:
+            yield from _every_text(source)
+        else:
+            for row in open_source(source, languages=languages, split="test"):
+                yield row["source"]
+                yield row["target"]
+
+
+def _every_text(source: Mapping[str, Any]) -> Iterator[str]:
+    pattern = expand(source["path"])
+    files = sorted(glob.glob(pattern, recursive=True))
+    if not files:
+        raise XlsrError(f"data.held_out: no file fits '{pattern}'; mend the path, or fetch the data (docs/data.md).")
+    conditions = {name: set(map(str, as_list(value))) for name, value in (source.get("where") or {}).items()}
+    part, key, modulus = source.get("hash_split"), source.get("hash_key"), int(source.get("hash_modulus") or 100)
+    for file in files:
+        try:
+            table = pq.ParquetFile(file)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise XlsrError(f"data.held_out: {file} cannot be read as Parquet ({error}); fetch it again.") from error
+        names = [field.name for field in table.schema_arrow]
+        missing = [name for name in (*conditions, *as_list(key)) if name not in names]
+        if missing:
+            raise XlsrError(f"data.held_out: {file} has no column '{missing[0]}'; it has {', '.join(names)}.")
+        texts = [f.name for f in table.schema_arrow if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
+        for batch in table.iter_batches(batch_size=4096):
+            for row in batch.to_pylist():
+                if any(str(row[name]) not in allowed for name, allowed in conditions.items()):
+                    continue
+                if part and (zlib.crc32(str(row[key]).encode()) % modulus == 0) != (part == "held"):
+                    continue
+                yield from (row[name] for name in texts if row[name])

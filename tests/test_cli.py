@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import make_pairs
+
+from hf_xlsr.cli import main
+from hf_xlsr.export import export_sentence_transformer
+
+TOY = """
+method: lightweight
+languages: [en, fr]
+data:
+  train: {{path: {train}}}
+  test: {{path: {test}}}
+  max_length: 32
+tokenizer: {{vocab_size: 80, algorithm: bpe}}
+model:
+  encoder: {{hidden_size: 16, num_attention_heads: 2, intermediate_size: 32, max_position_embeddings: 40}}
+training: {{max_steps: 4, per_device_train_batch_size: 16, logging_steps: 2, save_strategy: "no", precision: float32}}
+"""
+
+
+@pytest.fixture
+def toy(write_pairs: Any, tmp_path: Path) -> Path:
+    recipe = tmp_path / "toy.yaml"
+    recipe.write_text(TOY.format(train=write_pairs(), test=write_pairs("test.tsv", 12, seed=9)), "utf-8")
+    return recipe
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
+    import torch
+    from conftest import tiny_encoder
+
+    from hf_xlsr import LightweightConfig, LightweightDualTransformer
+
+    torch.manual_seed(0)
+    model = LightweightDualTransformer(LightweightConfig(text_config=tiny_encoder(len(tokenizer))))
+    path = tmp_path_factory.mktemp("exported") / "model"
+    export_sentence_transformer(model.encoder, tokenizer, path, max_length=32)
+    return path
+
+
+def failing(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 1
+    written = capsys.readouterr().err.strip()
+    error = written.splitlines()[-1]  # progress bars may stand above
+    assert error.startswith("hf-xlsr") and "Traceback" not in written
+    return error
+
+
+def test_train_prints_results_and_places(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "run"
+    assert main(["train", str(toy), "--output_dir", str(output)]) == 0
+    text = capsys.readouterr().out
+    assert "accuracy" in text and "mined, margin" in text and str(output / "model") in text
+    results = json.loads((output / "results.json").read_text())
+    assert results["metrics"]["test-tatoeba/en-fr/test/pairs"] == 12
+    assert results["settings"]["recipe"]["tokenizer"]["vocab_size"] == 80
+    assert results["settings"]["data"]["pairs"] <= 200
+
+
+def test_the_same_command_again_trains_nothing_and_gives_the_same(toy: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    command = ["train", str(toy), "--output_dir", str(output), "--save_strategy", "steps", "--save_steps", "2"]
+    assert main(command) == 0
+    first = (output / "model" / "model.safetensors").read_bytes()
+    assert main(command) == 0
+    assert (output / "model" / "model.safetensors").read_bytes() == first
+
+
+def test_a_folder_with_another_run_is_not_touched(
+    toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "run"
+    command = ["train", str(toy), "--output_dir", str(output)]
+    assert main(command) == 0
+    kept = (output / "results.json").read_bytes()
+    capsys.readouterr()
+    error = failing(capsys, *command, "--seed", "2")
+    assert "holds another run, of other seed" in error and "--overwrite true" in error
+    assert (output / "results.json").read_bytes() == kept
+    assert main([*command, "--seed", "2", "--overwrite", "true"]) == 0
+
+
+def test_a_folder_with_other_files_is_not_touched(
+    toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine" / "training").mkdir(parents=True)
+    (tmp_path / "mine" / "training" / "thesis.txt").write_text("keep")
+    error = failing(capsys, "train", str(toy), "--output_dir", str(tmp_path / "mine"))
+    assert "taken by other files" in error
+    assert (tmp_path / "mine" / "training" / "thesis.txt").read_text() == "keep"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (["--data.train.path", "gone.tsv"], "gone.tsv"),
+        (["--per_device_train_batch_size", "1"], "batch of one"),
+        (["--per_device_train_batch_size", "500"], "fewer than one batch of 500"),
+        (["--vocab_size", "5000"], "allow only"),
+        (["--languages", "[en, en]"], "needs two"),
+        (["--data.max_length", "64"], "64 pieces but the encoder has 40 positions"),
+        (["--learning_rate", "fast"], "training.learning_rate is 'fast'; it takes a number"),
+        (["--model.pooling", "sum"], "pooling is 'sum'; known are cls, max, mean"),
+        (["--evaluation.protocol", "bleu"], "tatoeba or xsr"),
+        (["--lerning_rate", "1"], "did you mean 'training.learning_rate'"),
+    ],
+)
+def test_mistakes_end_in_one_sentence(
+    override: list[str], message: str, toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in failing(capsys, "train", str(toy), "--output_dir", str(tmp_path / "run"), *override)
+
+
+def test_empty_and_one_language_corpora(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty, same = tmp_path / "empty.tsv", tmp_path / "same.tsv"
+    empty.write_text("")
+    same.write_text("".join(f"{pair['source']}\t{pair['source']}\n" for pair in make_pairs(50)))
+    for number, path in enumerate((empty, same)):
+        command = ["train", str(toy), "--output_dir", str(tmp_path / f"run{number}"), "--data.train.path", str(path)]
+        assert "empty" in failing(capsys, *command)
+    tagged = tmp_path / "tagged.tsv"
+    tagged.write_text("source\ttarget\tsource_lang\ttarget_lang\n" + "a b\tc d\ten\ten\n" * 3)
+    command = ["train", str(toy), "--output_dir", str(tmp_path / "run2"), "--data.train.path", str(tagged)]
+    assert "one language (en)" in failing(capsys, *command)
+
+
+def test_long_sentences_are_cut_and_counted(toy: Path, tmp_path: Path) -> None:
+    long = tmp_path / "long.tsv"
+    rows = [f"{pair['source']}\t{pair['target']}\n" for pair in make_pairs(60)]
+    long.write_text("".join(rows) + "red " * 100 + "\t" + "rouge " * 100 + "\n")
+    output = tmp_path / "run"
+    assert main(["train", str(toy), "--output_dir", str(output), "--data.train.path", str(long)]) == 0
+    assert json.loads((output / "results.json").read_text())["settings"]["data"]["truncated_sides"] == 2
+
+
+def test_bad_lines_are_set_aside(toy: Path, tmp_path: Path) -> None:
+    path = tmp_path / "bad.tsv"
+    rows = [f"{pair['source']}\t{pair['target']}\n" for pair in make_pairs(60)]
+    path.write_bytes("".join(rows).encode() + b"one side\n" + b"caf\xe9\tcafe\n" + b"\tempty\n")
+    output = tmp_path / "run"
+    assert main(["train", str(toy), "--output_dir", str(output), "--data.train.path", str(path)]) == 0
+    lines = [json.loads(line) for line in (output / "training" / "rejected.jsonl").read_text().splitlines()]
+    assert [line["line"] for line in lines] == [61, 62, 63]
+    assert sum(json.loads((output / "results.json").read_text())["settings"]["data"]["rejected"].values()) == 3
+
+
+def test_test_sentences_are_removed_from_training(toy: Path, tmp_path: Path, write_pairs: Any) -> None:
+    output = tmp_path / "run"
+    assert (
+        main(["train", str(toy), "--output_dir", str(output), "--data.test.path", str(write_pairs("t.tsv", 15))]) == 0
+    )
+    data = json.loads((output / "results.json").read_text())["settings"]["data"]
+    counts = data["cleaning"]["remove_evaluation"]
+    assert counts["in"] - counts["out"] >= 15  # t.tsv is the beginning of the training file
+
+
+def test_evaluate_writes_json(exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = make_pairs(25, seed=4)
+    data, pool = tmp_path / "heldout.csv", tmp_path / "pool.csv"
+    data.write_text("en,fr\n" + "".join(f"{row['source']},{row['target']}\n" for row in rows))
+    pool.write_text("en,fr\n" + "".join(f"{row['source']},{row['target']}\n" for row in make_pairs(40, seed=5)))
+    output = tmp_path / "out.json"
+    common = ["evaluate", str(exported), "--data", str(data), "--columns", "source=en,target=fr"]
+    assert main([*common, "--protocol", "tatoeba", "--output", str(output)]) == 0
+    metrics = json.loads(output.read_text())["metrics"]
+    assert metrics["heldout-tatoeba/en-fr/test/pairs"] == 25
+    assert main([*common, "--protocol", "xsr", "--pool", str(pool), "--output", str(output), "--prompt", "q: "]) == 0
+    metrics = json.loads(output.read_text())["metrics"]
+    distinct = len({row["target"] for row in rows + make_pairs(40, seed=5)})
+    assert distinct in [value for key, value in metrics.items() if key.endswith("pool_size")]
+    assert "accuracy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--protocol", "tatoba", "--data", "x.tsv"], "did you mean 'tatoeba'"),
+        (["--protocol", "tatoeba", "--data", "gone.tsv"], "gone.tsv"),
+        (["--protocol", "tatoeba", "--data", "x.tsv", "--pool", "y.tsv"], "--pool is for protocol xsr"),
+        (["--protocol", "tatoeba", "--data", "x.tsv", "--languages", "en"], "give source and target"),
+        (["--protocol", "tatoeba", "--data", "x.tsv", "--colums", "a=b"], "unknown option '--colums'"),
+    ],
+)
+def test_mistaken_evaluations(
+    arguments: list[str], message: str, exported: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in failing(capsys, "evaluate", str(exported), *arguments)
+
+
+def test_missing_model(write_pairs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    error = failing(capsys, "evaluate", "./gone", "--protocol", "tatoeba", "--data", str(write_pairs()))
+    assert "model folder './gone' does not exist" in error
+
+
+def test_unknown_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "did you mean 'train'" in failing(capsys, "trian")
+
+
+def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes", "--json"]) == 0
+    assert "quickstart" in [row["recipe"] for row in json.loads(capsys.readouterr().out)]
+    assert main(["corpora", "--json"]) == 0
+    assert "bible" in capsys.readouterr().out
+    assert main([]) == 0
+    assert "train" in capsys.readouterr().out
+
+
+def test_show_prints_the_resolved_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "quickstart", "--show", "--seed", "5"]) == 0
+    assert "seed: 5" in capsys.readouterr().out
+
+
+def test_tokenizer_is_saved(toy: Path, tmp_path: Path) -> None:
+    assert main(["tokenizer", str(toy), "--output", str(tmp_path / "tok")]) == 0
+    assert (tmp_path / "tok" / "tokenizer.json").is_file()
+
+
+def test_export_loads_without_the_package(exported: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys, numpy as np\n"
+        "class Refuse:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] == 'hf_xlsr': raise ImportError(name)\n"
+        "sys.meta_path.insert(0, Refuse())\n"
+        "from sentence_transformers import SentenceTransformer\n"
+        f"model = SentenceTransformer({str(exported)!r})\n"
+        "assert 'hf_xlsr' not in sys.modules\n"
+        f"np.save({str(tmp_path / 'v.npy')!r}, model.encode(['one two', 'trois']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "MISSING" not in done.stderr and "newly initialized" not in done.stderr
+    vectors = np.load(tmp_path / "v.npy")
+    assert vectors.shape == (2, 16)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
