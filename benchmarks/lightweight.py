@@ -6,7 +6,7 @@ ratio is taken round by round. All train on the same pairs once, with the same e
 - `ours`: `LightweightTrainer` with every loss on (unified generative task, alignment, similarity).
 - `sentence-transformers`: `SentenceTransformerTrainer` with `MultipleNegativesRankingLoss`.
 
-usage: python benchmarks/lightweight.py [--pairs 5120] [--rounds 3] [--output outputs/benchmarks/lightweight.json]
+usage: python benchmarks/lightweight.py [--pairs 5120] [--rounds 3] [--widths 256 512] [--layers 1 2 3]
 """
 
 from __future__ import annotations
@@ -98,7 +98,6 @@ def run_worker(job: dict[str, Any]) -> dict[str, float]:
         "pairs_per_second": clock["steps"] * batch / seconds,
         "seconds_per_step": seconds / clock["steps"],
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "bfloat16": bool(trainer.args.bf16),
     }
 
 
@@ -145,6 +144,7 @@ def _peer(folder: Path, tokenizer: Any, values: dict[str, Any], common: dict[str
 def measure(job: dict[str, Any]) -> dict[str, float]:
     """Runs a job in a fresh process."""
     command = [sys.executable, __file__, "--worker", json.dumps(job)]
+    print(f"measuring {job['side']}, width {job['width']}, {job['layers']} layers", file=sys.stderr)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"the row {job} failed:\n{done.stderr[-2000:]}")
@@ -194,10 +194,16 @@ def print_tables(report: dict[str, Any]) -> None:
 
 def main() -> None:
     """Measures everything, prints the tables and writes the JSON."""
+    from hf_xlsr.precision import choose_precision
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5120, help="pairs of the Bible, English and French")
     parser.add_argument("--layer-pairs", type=int, default=2560, help="pairs for the table of layers")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--widths", type=int, nargs="*", default=[256, 512], help="widths of the comparison")
+    parser.add_argument(
+        "--layers", type=int, nargs="*", default=[1, 2, 3, 4, 5, 6], help="rows of the table of layers"
+    )
     parser.add_argument("--output", default="outputs/benchmarks/lightweight.json")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -208,16 +214,16 @@ def main() -> None:
         folder, small = Path(scratch) / "all", Path(scratch) / "small"
         make_material(folder, options.pairs)
         make_material(small, options.layer_pairs)
-        comparison = [compare(folder, width, 128, options.rounds) for width in (256, 512)]
+        comparison = [compare(folder, width, 128, options.rounds) for width in options.widths]
         layers = []
-        for count in (1, 2, 3, 4, 5, 6):
+        for count in options.layers:
             job = {"folder": str(small), "side": "ours", "width": 512, "layers": count, "batch": 128}
             layers.append({"layers": count, **measure(job)})
         report = {
             "pairs": options.pairs,
             "rounds": options.rounds,
             "processor": platform.processor() or platform.machine(),
-            "precision": "bfloat16" if layers[0]["bfloat16"] else "float32",
+            "precision": choose_precision(),
             "tokenising_seconds": json.loads((folder / "tokenising.json").read_text()),
             "comparison": comparison,
             "layers": layers,

@@ -1,4 +1,4 @@
-"""Callbacks: the epoch of the sampler, stopping cleanly, progress that a person reads at a glance."""
+"""Callbacks: the epoch of the sampler, and stopping cleanly."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import threading
 from types import FrameType
 from typing import Any
 
+import torch
+import torch.distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 
@@ -57,6 +59,11 @@ class GracefulStopCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
+        if args.world_size > 1:
+            # A signal reaches the processes at different steps; they have to stop at the same one.
+            flag = torch.tensor(float(self.stopped), device=args.device)
+            torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX)
+            self.stopped = bool(flag)
         if self.stopped:
             control.should_save = control.should_training_stop = True
         return control

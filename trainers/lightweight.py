@@ -56,6 +56,7 @@ class LightweightTrainer(XlsrTrainer):
                 mlm_probability=config.mlm_probability,
                 seed=args.data_seed if args.data_seed is not None else args.seed,
                 max_length=max_length,
+                pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
             )
         super().__init__(model, args, **kwargs)
 

@@ -43,7 +43,7 @@ class PairCollator:
         mlm_probability: Share for `mlm`; at least one piece of each sentence is masked.
         seed: Seed of the run.
         max_length: Sentences are cut here.
-        pad_to_multiple_of: Rounds the length up; 8 suits matrix units.
+        pad_to_multiple_of: Rounds the length up; 8 suits the matrix units of GPUs.
 
     Returns:
         `input_ids`, `attention_mask`, `original_ids`, each `(2 * batch, length)`; with `single` also `masked_ids`
@@ -55,7 +55,7 @@ class PairCollator:
         >>> pair = {"source_ids": [5, 6, 7], "target_ids": [8, 9], "index": 0, "epoch": 0}
         >>> batch = PairCollator(tokenizer, masking="single")([pair])
         >>> batch["input_ids"].shape, int((batch["masked_ids"] != -100).sum())
-        (torch.Size([2, 8]), 1)
+        (torch.Size([2, 3]), 1)
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class PairCollator:
         mlm_probability: float = 0.15,
         seed: int = 1,
         max_length: int = 200,
-        pad_to_multiple_of: int = 8,
+        pad_to_multiple_of: int = 1,
     ) -> None:
         if masking not in MASKINGS:
             raise ValueError(f"masking is '{masking}'; use one of {', '.join(MASKINGS)}.")

@@ -100,6 +100,9 @@ def _file_rows(
 ) -> Iterator[dict[str, Any]]:
     columns = parse_columns(options.get("columns"))
     conditions, hash_key = dict(options.get("where") or {}), options.get("hash_key")
+    modulus, part = int(options.get("hash_modulus") or 100), options.get("hash_split")
+    if part not in (None, "rest", "held") or (part and not hash_key):
+        raise XlsrError(f"data source: hash_split is '{part}'; use rest (train) or held (dev), with a hash_key.")
     # Columns that only select rows are read under their own names beside ours.
     wanted = [*conditions, *([hash_key] if hash_key else [])]
     helpers = {f"_{name}": name for name in wanted if name not in (*columns, *required)}
@@ -113,9 +116,6 @@ def _file_rows(
         config=options.get("config"),
         quarantine=quarantine,
     )
-    modulus, part = int(options.get("hash_modulus") or 100), options.get("hash_split")
-    if part not in (None, "rest", "held") or (part and not hash_key):
-        raise XlsrError(f"data source: hash_split is '{part}'; use rest (train) or held (dev), with a hash_key.")
     for row in rows:
         values = {name: str(row[f"_{name}" if f"_{name}" in helpers else name]) for name in wanted}
         if any(values[name] not in map(str, as_list(allowed)) for name, allowed in conditions.items()):

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy of the tree and unpacked beside nothing else."""
+    import shutil
+
+    folder = tmp_path_factory.mktemp("wheel")
+    skip = shutil.ignore_patterns(".git", ".venv", "outputs", "build", "*.egg-info", "__pycache__", ".*_cache")
+    shutil.copytree(ROOT, folder / "source", ignore=skip)
+    pip = [sys.executable, "-m", "pip"]
+    quiet = ["--quiet", "--no-deps", "--disable-pip-version-check", "--no-index"]
+    build = [*pip, "wheel", *quiet, "--no-build-isolation", "--wheel-dir", str(folder), str(folder / "source")]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    subprocess.run([*pip, "install", *quiet, "--target", str(folder / "site"), str(wheel)], check=True)
+    return folder / "site"
+
+
+def run(installed: Path, code: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=installed, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_wheel_imports_and_finds_its_data(installed: Path) -> None:
+    code = (
+        "import hf_xlsr, hf_xlsr.trainers, hf_xlsr.modeling.lightweight as m, hf_xlsr.recipe as r\n"
+        "from importlib import resources\n"
+        "print(hf_xlsr.__file__); print(hf_xlsr.trainers.__file__); print(m.__file__)\n"
+        "print(r.load_runs('quickstart')[0]['method'])\n"
+        "print(resources.files('hf_xlsr.model_cards').joinpath('card.md.jinja').is_file())\n"
+    )
+    *files, method, card = run(installed, code).split()
+    assert all(file.startswith(str(installed)) for file in files)
+    assert (method, card) == ("lightweight", "True")
+
+
+def test_wheel_leaks_no_generic_names(installed: Path) -> None:
+    assert not {"modeling", "trainers", "recipes", "model_cards", "tests", "train.py"} & set(os.listdir(installed))
