@@ -35,6 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"hf-xlsr: unknown command '{words[0]}'; {nearest(words[0], VERBS)}", file=sys.stderr)
         return 1
     options, rest = parser.parse_known_args(words)
+    if options.verb is None:
+        print(f"hf-xlsr: '{words[0]}' is no command; {nearest(words[0], VERBS)}", file=sys.stderr)
+        return 1
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     if rest and options.verb != "train":
         print(

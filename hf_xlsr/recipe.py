@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import AutoConfig
+from transformers import CONFIG_MAPPING, AutoConfig
 
 from hf_xlsr.data.sources import SOURCE_KEYS, as_list
 from hf_xlsr.errors import XlsrError, nearest
@@ -55,7 +55,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
         "lowercase": True,
         "smoothing": 0.3,
     },
-    "evaluation": {"protocol": "tatoeba", "batch_size": 128, "plot_pairs": 15, "mined_pairs": 3},
+    "evaluation": {"protocol": "tatoeba", "pool": None, "batch_size": 128, "plot_pairs": 15, "mined_pairs": 3},
     "export": {"normalize": True},
 }
 # Set by the run itself, from `output_dir` and `seed` at the top of the recipe.
@@ -135,9 +135,9 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
         {'a': {'x': 1, 'y': 3}, 'b': [2]}
     """
     result = deepcopy(dict(below))
-    for one, other in (("corpus", "path"), ("path", "corpus")):  # a source is the one or the other
-        if one in above and other not in above:
-            result.pop(other, None)
+    for one, other in (("corpus", "path"), ("path", "corpus")):
+        if one in above and other in result:  # another source altogether: its split, columns, ... go with it
+            result = {}
     for key, value in above.items():
         under = result.get(key)
         result[key] = (
@@ -150,6 +150,8 @@ def known_keys(method: str, encoder_type: str = "bert") -> dict[str, list[str]]:
     """All dotted keys of a recipe, by section; the reference that overrides and typos are checked against."""
     if method not in METHODS:
         raise XlsrError(f"method is '{method}'; {nearest(str(method), METHODS)}")
+    if encoder_type not in CONFIG_MAPPING:
+        raise XlsrError(f"model.encoder.model_type is '{encoder_type}'; {nearest(str(encoder_type), CONFIG_MAPPING)}")
     model_class, arguments_class = METHODS[method]
     base_fields = {field.name for field in dataclasses.fields(AutoConfig.for_model(encoder_type).__class__.__mro__[1])}
     model = [field.name for field in dataclasses.fields(model_class) if field.name not in base_fields]
@@ -196,28 +198,48 @@ def check_keys(recipe: Mapping[str, Any]) -> None:
             if key not in allowed:
                 where = f"{section}.{key}" if section else key
                 raise XlsrError(f"recipe '{name}': unknown key '{where}'; {nearest(str(key), allowed)}")
-    check_numbers(recipe)
-    for split in ("train", "dev", "test", "held_out"):
-        for source in as_list((recipe.get("data") or {}).get(split)):
+    check_types(recipe)
+    data, evaluation = recipe.get("data") or {}, recipe.get("evaluation") or {}
+    places = {f"data.{split}": data.get(split) for split in ("train", "dev", "test", "held_out")}
+    for place, sources in {**places, "evaluation.pool": evaluation.get("pool")}.items():
+        for source in as_list(sources):
             for key in source if isinstance(source, Mapping) else {}:
                 if key not in SOURCE_KEYS:
-                    raise XlsrError(
-                        f"recipe '{name}': unknown key 'data.{split}.{key}'; {nearest(str(key), SOURCE_KEYS)}"
-                    )
+                    raise XlsrError(f"recipe '{name}': unknown key '{place}.{key}'; {nearest(str(key), SOURCE_KEYS)}")
 
 
-def check_numbers(recipe: Mapping[str, Any]) -> None:
-    """Refuses words where training arguments are numbers; they would fail much later, and less clearly.
+def check_types(recipe: Mapping[str, Any]) -> None:
+    """Refuses words where numbers or true and false are meant; they would fail much later, or be taken for true.
 
     Raises:
         XlsrError: as said.
     """
     hints = typing.get_type_hints(METHODS[recipe["method"]][1])
-    for key, value in (recipe.get("training") or {}).items():
-        wanted = {float: (int, float), int: (int,)}.get(hints[key])
-        if wanted and (not isinstance(value, wanted) or isinstance(value, bool)):
-            kind = "a whole number" if wanted == (int,) else "a number"
-            raise XlsrError(f"recipe '{recipe.get('name')}': training.{key} is {value!r}; it takes {kind}.")
+    wanted: dict[str, type] = {"overwrite": bool}
+    wanted.update({f"training.{key}": hint for key, hint in hints.items() if hint in (int, float, bool)})
+    for section, defaults in SECTIONS.items():
+        wanted.update({f"{section}.{key}": type(value) for key, value in defaults.items()})
+    for name, kind in wanted.items():
+        section, _, key = name.rpartition(".")
+        content = (recipe.get(section) or {}) if section else recipe
+        value = content.get(key)
+        fits = {
+            int: isinstance(value, int) and not isinstance(value, bool),
+            float: isinstance(value, (int, float)) and not isinstance(value, bool),
+            bool: isinstance(value, bool),
+        }.get(kind, True)
+        if value is not None and not fits:
+            needs = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
+            raise XlsrError(f"recipe '{recipe.get('name')}': {name} is {value!r}; it takes {needs}.")
+
+
+def _check_runs(name: str, runs: Any) -> None:
+    names = [run.get("name") if isinstance(run, Mapping) else None for run in as_list(runs)]
+    for run, run_name in zip(as_list(runs), names, strict=True):
+        if run_name is None or not set(run) <= {"name", "set"} or not isinstance(run.get("set", {}), Mapping):
+            raise XlsrError(f"recipe '{name}': the run {run} is not of the form {{name: ..., set: {{...}}}}; mend it.")
+        if names.count(run_name) > 1:
+            raise XlsrError(f"recipe '{name}': two runs are called '{run_name}'; give each a name of its own.")
 
 
 def parse_overrides(arguments: Sequence[str], recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -293,13 +315,16 @@ def resolve(recipe: Mapping[str, Any], overrides: Mapping[str, Any] | None = Non
     for key, value in TOP_LEVEL.items():
         if merged.get(key) is None:
             merged[key] = deepcopy(value)
+    encoder_path = ((merged["model"] or {}).get("encoder") or {}).get("path")
+    if encoder_path and not merged["tokenizer"]["path"]:
+        merged["tokenizer"]["path"] = encoder_path  # its embeddings mean nothing under another vocabulary
     merged["output_dir"] = os.path.expandvars(merged["output_dir"] or f"outputs/{merged['name']}")
     languages = as_list(merged["languages"])
     if len(set(languages)) < 2:
         raise XlsrError(
             f"recipe '{merged['name']}': languages is {languages}; a cross-lingual encoder needs two, e.g. [en, fr]."
         )
-    if not isinstance(merged["seed"], int):
+    if not isinstance(merged["seed"], int) or isinstance(merged["seed"], bool):
         raise XlsrError(f"recipe '{merged['name']}': seed is {merged['seed']!r}; use a whole number.")
     return merged
 
@@ -326,6 +351,7 @@ def load_runs(
     """
     recipe = read_recipe(name_or_path)
     runs = recipe.pop("runs", None)
+    _check_runs(recipe["name"], runs)
     check_keys(recipe)
     overrides = parse_overrides(arguments, recipe)
     if not runs:

@@ -11,7 +11,7 @@ from typing import Any
 from hf_xlsr.errors import XlsrError
 
 # What may differ between a run and the call that goes on with it: where it lies, what follows training.
-FREE_KEYS = {"output_dir", "overwrite", "description", "evaluation", "export"}
+FREE_KEYS = {"name", "output_dir", "overwrite", "description", "evaluation", "export"}
 
 
 class RunFolder:
@@ -47,8 +47,10 @@ class RunFolder:
         Raises:
             XlsrError: the folder holds another run, or files that are no run.
         """
+        outputs = [self.model, self.results, self.card, self.path / "loss.png", self.path / "tsne.png"]
         if recipe["overwrite"] and self.recipe.is_file():
-            shutil.rmtree(self.training)
+            for old in (self.training, *outputs):
+                shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
         if self.recipe.is_file():
             there = json.loads(self.recipe.read_text("utf-8"))
             different = differing_keys(there, json.loads(json.dumps(recipe)))
@@ -58,7 +60,8 @@ class RunFolder:
                     "--output_dir, or remove that run with --overwrite true."
                 )
             return
-        if self.path.is_file() or (self.training.is_dir() and any(self.training.iterdir())):
+        training_taken = self.training.is_dir() and any(self.training.iterdir())
+        if self.path.is_file() or training_taken or any(path.exists() for path in outputs):
             raise XlsrError(f"output folder '{self.path}' is taken by other files; choose another --output_dir.")
         self.training.mkdir(parents=True, exist_ok=True)
         self.recipe.write_text(json.dumps(recipe, indent=2, ensure_ascii=False), "utf-8")

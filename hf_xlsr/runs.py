@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,20 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from rich.console import Console
-from transformers import AutoConfig, AutoModel
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModel, TrainerState
 from transformers import logging as transformers_logging
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from hf_xlsr.data.held_out import held_out_texts
 from hf_xlsr.data.prepare import PreparedData, evaluation_rows, prepare
-from hf_xlsr.data.sources import as_list
+from hf_xlsr.data.sources import as_list, source_name
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.encoding import embed
 from hf_xlsr.evaluation.plots import plot_loss_curves, plot_tsne
 from hf_xlsr.evaluation.report import data_hash, results_table, save_results
 from hf_xlsr.evaluation.tatoeba import tatoeba
-from hf_xlsr.evaluation.xsr import xsr
+from hf_xlsr.evaluation.xsr import xsr_both_directions
 from hf_xlsr.export import export_sentence_transformer
 from hf_xlsr.export.card import write_card
 from hf_xlsr.mining.margin import mine_pairs
@@ -35,6 +37,7 @@ from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder
 from hf_xlsr.run_folder import RunFolder
 from hf_xlsr.trainers import LightweightTrainer, LightweightTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer, last_whole_checkpoint
+from hf_xlsr.trainers.callbacks import TrainingClockCallback
 from hf_xlsr.trainers.console import ConsoleCallback
 
 RUN_PROTOCOLS = ("tatoeba", "xsr")
@@ -63,17 +66,10 @@ def evaluation_sets(recipe: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]
     }
 
 
-def dataset_name(source: Any) -> str:
-    """What metric keys call a source: its corpus, or the stem of its file."""
-    first = as_list(source)[0]
-    if isinstance(first, Mapping) and "corpus" in first:
-        return str(first["corpus"])
-    path = first["path"] if isinstance(first, Mapping) else first
-    return Path(str(path[0] if isinstance(path, list) else path)).name.split(".")[0]
-
-
 def run_protocol(encoder: Any, recipe: Mapping[str, Any], rows: list[dict[str, Any]], split: str) -> dict[str, float]:
     """Evaluates on the rows under the protocol that the recipe names.
+
+    `xsr` searches among the other rows' sentences and, on the test set, those of `evaluation.pool`.
 
     Raises:
         XlsrError: the protocol is not one of `RUN_PROTOCOLS`.
@@ -81,7 +77,7 @@ def run_protocol(encoder: Any, recipe: Mapping[str, Any], rows: list[dict[str, A
     protocol = recipe["evaluation"]["protocol"]
     common: dict[str, Any] = {
         "languages": tuple(recipe["languages"][:2]),
-        "name": dataset_name(recipe["data"][split]),
+        "name": source_name(as_list(recipe["data"][split])[0]),
         "split": split,
         "batch_size": recipe["evaluation"]["batch_size"],
     }
@@ -89,7 +85,10 @@ def run_protocol(encoder: Any, recipe: Mapping[str, Any], rows: list[dict[str, A
     if protocol == "tatoeba":
         return tatoeba(encoder, sources, targets, **common)
     if protocol == "xsr":
-        return xsr(encoder, sources, targets, pool=targets, **common)
+        more = as_list(recipe["evaluation"]["pool"]) if split == "test" else []
+        pool = [*rows, *evaluation_rows(more, languages=recipe["languages"], split=split)]
+        pools = [row["source"] for row in pool], [row["target"] for row in pool]
+        return xsr_both_directions(encoder, sources, targets, *pools, **common)
     raise XlsrError(f"evaluation.protocol is '{protocol}'; a recipe may use {' or '.join(RUN_PROTOCOLS)}.")
 
 
@@ -109,6 +108,8 @@ def build_model(recipe: Mapping[str, Any], data: PreparedData) -> LightweightDua
             sizes = {"vocab_size": len(data.tokenizer), "pad_token_id": data.tokenizer.pad_token_id, **encoder}
             text_config = paper_encoder_config(**sizes) if kind == "bert" else AutoConfig.for_model(kind, **sizes)
         config = LightweightConfig(text_config=text_config, **options)
+    except OSError:
+        raise XlsrError(f"model.encoder.path '{path}' holds no encoder that loads; check it.") from None
     except (TypeError, ValueError) as error:
         detail = " ".join(str(error).split())
         raise XlsrError(f"recipe '{recipe['name']}', model: {detail}") from None
@@ -118,10 +119,16 @@ def build_model(recipe: Mapping[str, Any], data: PreparedData) -> LightweightDua
             f"data.max_length is {recipe['data']['max_length']} pieces but the encoder has {positions} positions; lower "
             "the one or raise model.encoder.max_position_embeddings."
         )
+    if len(data.tokenizer) > text_config.vocab_size:
+        raise XlsrError(
+            f"the tokenizer has {len(data.tokenizer):,} pieces but the encoder {text_config.vocab_size:,}; give "
+            "tokenizer.path and model.encoder.path that belong together."
+        )
     model = LightweightDualTransformer(config)
     if path:
-        options = {"add_pooling_layer": False} if hasattr(model.encoder, "pooler") else {}
-        model.encoder.load_state_dict(AutoModel.from_pretrained(path, **options).state_dict(), strict=False)
+        missing, _ = model.encoder.load_state_dict(AutoModel.from_pretrained(path).state_dict(), strict=False)
+        if missing:
+            raise XlsrError(f"'{path}' lacks weights of the encoder ({missing[0]}, ...); give a whole checkpoint.")
     return model
 
 
@@ -141,7 +148,7 @@ def build_trainer(
             output_dir=str(folder.training), seed=recipe["seed"], **{k: v for k, v in options.items() if v is not None}
         )
     except (TypeError, ValueError) as error:
-        raise XlsrError(f"recipe '{recipe['name']}', training: {error}") from None
+        raise XlsrError(f"recipe '{recipe['name']}', training: {' '.join(str(error).split())}") from None
     torch.manual_seed(recipe["seed"])
     trainer = LightweightTrainer(
         build_model(recipe, data),
@@ -154,6 +161,7 @@ def build_trainer(
     trainer.remove_callback(ProgressCallback)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(ConsoleCallback())
+    trainer.add_callback(TrainingClockCallback())
     return trainer
 
 
@@ -190,7 +198,10 @@ def train_recipe(recipe: Mapping[str, Any], console: Console | None = None) -> R
     Raises:
         XlsrError: for every mistake in the recipe or its data.
     """
-    state = PartialState(cpu=True) if not torch.cuda.is_available() else PartialState()
+    # Other processes wait while the first prepares data and, at the end, evaluates: longer than the usual time-out.
+    state = PartialState(cpu=not torch.accelerator.is_available(), timeout=timedelta(days=2))
+    # The number of processes changes what an epoch draws; a run cannot go on with another.
+    recipe = {**recipe, "processes": state.num_processes}
     # Soft wrap: sentences and paths stay whole for those who search or copy them.
     console = console or Console(quiet=not state.is_main_process, soft_wrap=True)
     folder = RunFolder(recipe["output_dir"])
@@ -204,11 +215,11 @@ def train_recipe(recipe: Mapping[str, Any], console: Console | None = None) -> R
         data = prepare_data(recipe, folder.training, rows)
     _print_data(console, recipe, data)
     trainer = build_trainer(recipe, folder, data, rows["dev"])
-    checkpoint = last_whole_checkpoint(folder.training)
+    checkpoint = last_whole_checkpoint(folder.training, state.num_processes)
     _print_training(console, trainer, checkpoint)
     prepared = time.monotonic()
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    trained = time.monotonic()
+    if not (checkpoint and _take_finished(trainer, checkpoint)):
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if trainer.stopped_early and trainer.state.global_step < trainer.state.max_steps:
         console.print(
             f"Stopped at step {trainer.state.global_step:,} of {trainer.state.max_steps:,}; the checkpoint is saved and "
@@ -218,10 +229,20 @@ def train_recipe(recipe: Mapping[str, Any], console: Console | None = None) -> R
     trainer.save_model(str(folder.final))
     metrics: dict[str, float] = {}
     if state.is_main_process:
-        seconds = {"preparing": prepared - started, "training": trained - prepared}
+        seconds = {"preparing": prepared - started, "training": TrainingClockCallback.read(folder.training)}
         metrics = _finish(recipe, folder, trainer, data, rows["test"], seconds, console)
     state.wait_for_everyone()
     return RunResult(folder.path, metrics)
+
+
+def _take_finished(trainer: XlsrTrainer, checkpoint: Path) -> bool:
+    """Loads a checkpoint of the last step as it is; Trainer, told to resume from it, would take one step more."""
+    state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+    if state.global_step < state.max_steps:
+        return False
+    trainer.model.load_state_dict(load_file(checkpoint / "model.safetensors"))
+    trainer.state = state
+    return True
 
 
 def _evaluation_texts(recipe: Mapping[str, Any], rows: Mapping[str, list[dict[str, Any]]]) -> Iterator[str]:
@@ -289,7 +310,7 @@ def _finish(
         _show_alignment(recipe, plots[-1], encoder, test, console)
     arguments = trainer.args
     settings = {
-        "recipe": {key: value for key, value in recipe.items() if key != "output_dir"},
+        "recipe": {key: value for key, value in recipe.items() if key not in ("output_dir", "processes")},
         "data": data.report,
         "steps": trainer.state.global_step,
         "seconds": {name: round(value, 1) for name, value in seconds.items()},
@@ -297,6 +318,7 @@ def _finish(
         "processes": arguments.world_size,
         "device": arguments.device.type,
         "threads": torch.get_num_threads(),
+        "dimension": model.config.hidden_size,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
     }
     hashes = {"test": data_hash(text for row in test for text in (row["source"], row["target"]))}

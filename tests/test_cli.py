@@ -70,10 +70,49 @@ def test_train_prints_results_and_places(toy: Path, tmp_path: Path, capsys: pyte
 def test_the_same_command_again_trains_nothing_and_gives_the_same(toy: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     command = ["train", str(toy), "--output_dir", str(output), "--save_strategy", "steps", "--save_steps", "2"]
+    command += ["--lr_scheduler_type", "constant"]
     assert main(command) == 0
     first = (output / "model" / "model.safetensors").read_bytes()
+    seconds = json.loads((output / "results.json").read_text())["settings"]["seconds"]["training"]
     assert main(command) == 0
     assert (output / "model" / "model.safetensors").read_bytes() == first
+    assert json.loads((output / "results.json").read_text())["settings"]["seconds"]["training"] == seconds > 0
+    assert sorted(path.name for path in (output / "training").glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-4"]
+
+
+def test_changed_training_data_is_not_passed_over(
+    toy: Path, tmp_path: Path, write_pairs: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", str(toy), "--output_dir", str(tmp_path / "run")]
+    assert main(command) == 0
+    write_pairs("pairs.tsv", 150)
+    assert "pairs.tsv has changed since this run" in failing(capsys, *command)
+    assert main([*command, "--overwrite", "true"]) == 0
+
+
+def test_moses_files_of_unequal_length(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = make_pairs(40)
+    (tmp_path / "c.en").write_text("".join(f"{row['source']}\n" for row in rows))
+    (tmp_path / "c.fr").write_text("".join(f"{row['target']}\n" for row in rows[:-3]))
+    command = [
+        "train",
+        str(toy),
+        "--output_dir",
+        str(tmp_path / "run"),
+        "--data.train.path",
+        str(tmp_path / "c.{en,fr}"),
+    ]
+    error = failing(capsys, *command)
+    assert "40" in error and "37" in error
+
+
+def test_the_command_of_the_readme(write_pairs: Any, tmp_path: Path) -> None:
+    """Another file in place of the quickstart's corpus, without development or test set."""
+    command = ["train", "quickstart", "--data.train.path", str(write_pairs()), "--data.dev", "null", "--data.test"]
+    command += ["null", "--languages", "[en, es]", "--output_dir", str(tmp_path / "run"), "--max_steps", "1"]
+    small = ["--vocab_size", "80", "--algorithm", "bpe", "--per_device_train_batch_size", "16"]
+    assert main([*command, *small, "--precision", "float32"]) == 0
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["metrics"] == {}
 
 
 def test_a_folder_with_another_run_is_not_touched(
@@ -93,11 +132,13 @@ def test_a_folder_with_another_run_is_not_touched(
 def test_a_folder_with_other_files_is_not_touched(
     toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "mine" / "training").mkdir(parents=True)
-    (tmp_path / "mine" / "training" / "thesis.txt").write_text("keep")
-    error = failing(capsys, "train", str(toy), "--output_dir", str(tmp_path / "mine"))
-    assert "taken by other files" in error
-    assert (tmp_path / "mine" / "training" / "thesis.txt").read_text() == "keep"
+    for name in ("training/thesis.txt", "README.md"):
+        file = tmp_path / name.replace("/", "-") / name
+        file.parent.mkdir(parents=True)
+        file.write_text("keep")
+        error = failing(capsys, "train", str(toy), "--output_dir", str(tmp_path / name.replace("/", "-")))
+        assert "taken by other files" in error
+        assert file.read_text() == "keep"
 
 
 @pytest.mark.parametrize(
@@ -113,6 +154,10 @@ def test_a_folder_with_other_files_is_not_touched(
         (["--model.pooling", "sum"], "pooling is 'sum'; known are cls, max, mean"),
         (["--evaluation.protocol", "bleu"], "tatoeba or xsr"),
         (["--lerning_rate", "1"], "did you mean 'training.learning_rate'"),
+        (["--overwrite", "no"], "overwrite is 'no'; it takes true or false"),
+        (["--data.train.limit", "x"], "limit is 'x'; it takes a whole number"),
+        (["--tokenizer.path", "gone"], "tokenizer.path 'gone' holds no tokenizer"),
+        (["--model.encoder.path", "gone"], "'gone' holds no"),
     ],
 )
 def test_mistakes_end_in_one_sentence(

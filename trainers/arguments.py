@@ -38,6 +38,12 @@ class XlsrTrainingArguments(TrainingArguments):
     )
     ddp_broadcast_buffers: bool | None = field(default=False, metadata={"help": "buffers are equal on all ranks"})
 
+    @property
+    def n_gpu(self) -> int:
+        """At most 1. `DataParallel`, which Trainer would wrap around several GPUs, cuts the stack of sources over targets
+        in the middle and pairs the wrong rows; several GPUs take several processes (torchrun, accelerate)."""
+        return min(super().n_gpu, 1)
+
     def __post_init__(self) -> None:
         if self.precision != "from_flags":
             self.use_cpu = self.use_cpu or not torch.accelerator.is_available()

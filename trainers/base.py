@@ -22,13 +22,15 @@ from hf_xlsr.trainers.live_encoder import LiveEncoder
 Evaluation = Callable[[LiveEncoder], Mapping[str, float]]
 
 
-def last_whole_checkpoint(folder: str | Path) -> Path | None:
+def last_whole_checkpoint(folder: str | Path, processes: int = 1) -> Path | None:
     """The newest checkpoint that was written to its end; a killed process may leave a torn one behind.
 
-    Trainer writes `trainer_state.json` last, so a checkpoint with a readable one is whole.
+    The first process writes `trainer_state.json` last, and every process its random state: a checkpoint that has them
+    all is whole.
 
     Args:
         folder: `output_dir` of the training.
+        processes: Processes that train together.
 
     Returns:
         Its path, or None when there is none.
@@ -39,7 +41,9 @@ def last_whole_checkpoint(folder: str | Path) -> Path | None:
             json.loads((path / "trainer_state.json").read_text("utf-8"))
         except (OSError, ValueError):
             continue
-        return path
+        states = [f"rng_state_{rank}.pth" for rank in range(processes)] if processes > 1 else ["rng_state.pth"]
+        if all((path / name).is_file() for name in states):
+            return path
     return None
 
 
@@ -150,9 +154,13 @@ class XlsrTrainer(Trainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Runs the protocols on the live model; without any, Trainer's own evaluation on `eval_dataset`."""
+        """Runs the protocols on the live model.
+
+        Raises:
+            XlsrError: the trainer was given none.
+        """
         if not self.evaluations:
-            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+            raise XlsrError("evaluation needs protocols; give the trainer evaluations=[...].")
         encoder, metrics = self.live_encoder(), {}
         for evaluation in self.evaluations:
             metrics.update({f"{metric_key_prefix}_{name}": value for name, value in evaluation(encoder).items()})

@@ -1,9 +1,12 @@
-"""Callbacks: the epoch of the sampler, and stopping cleanly."""
+"""Callbacks: the epoch of the sampler, stopping cleanly, and how long the training took in all."""
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
+import time
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -42,26 +45,28 @@ class GracefulStopCallback(TrainerCallback):
 
     def __init__(self) -> None:
         self.stopped = False
+        self._signalled = False  # by a signal to this process; `stopped` may come from another one's
         self._previous: dict[int, Any] = {}
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.stopped:
+        if self._signalled:
             raise KeyboardInterrupt
-        self.stopped = True
+        self._signalled = True
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self.stopped = False
+        self.stopped = self._signalled = False
         if threading.current_thread() is threading.main_thread():  # Python allows handlers nowhere else
             self._previous = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
+        self.stopped = self._signalled
         if args.world_size > 1:
             # A signal reaches the processes at different steps; they have to stop at the same one.
-            flag = torch.tensor(float(self.stopped), device=args.device)
+            flag = torch.tensor(float(self._signalled), device=args.device)
             torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX)
             self.stopped = bool(flag)
         if self.stopped:
@@ -74,3 +79,33 @@ class GracefulStopCallback(TrainerCallback):
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous = {}
+
+
+class TrainingClockCallback(TrainerCallback):
+    """Adds up the seconds of training over all the calls that a run took, in `seconds.json` of the output folder.
+
+    What a killed process did after its last checkpoint is done again and not counted twice.
+    """
+
+    FILE = "seconds.json"
+
+    def __init__(self) -> None:
+        self._before, self._started = 0.0, 0.0
+
+    @classmethod
+    def read(cls, folder: str | Path) -> float:
+        """Seconds so far; 0 for a new run."""
+        file = Path(folder) / cls.FILE
+        return float(json.loads(file.read_text("utf-8"))) if file.is_file() else 0.0
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._before, self._started = self.read(str(args.output_dir)), time.monotonic()
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            file = Path(str(args.output_dir)) / self.FILE
+            file.write_text(json.dumps(round(self._before + time.monotonic() - self._started, 1)), "utf-8")
+
+    on_train_end = on_save

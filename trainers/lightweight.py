@@ -83,7 +83,8 @@ class LightweightTrainer(XlsrTrainer):
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Trainer's schedule, or the released code's."""
         if self.args.optimization == "released" and self.lr_scheduler is None:
-            decay_step = round(num_training_steps * self.args.decay_epoch / max(self.args.num_train_epochs, 1))
+            updates = -(-len(self.get_train_dataloader()) // self.args.gradient_accumulation_steps)
+            decay_step = updates * self.args.decay_epoch
             beta2 = self.args.adam_beta2
             chosen: Any = self.optimizer if optimizer is None else optimizer
             self.lr_scheduler = LambdaLR(

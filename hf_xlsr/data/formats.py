@@ -52,6 +52,7 @@ def read_rows(
     required: Sequence[str] = ("source", "target"),
     format: str | None = None,
     split: str | None = None,
+    default_split: str = "train",
     config: str | None = None,
     quarantine: Quarantine | None = None,
 ) -> Iterator[dict[str, Any]]:
@@ -69,7 +70,8 @@ def read_rows(
         languages: Languages of the required columns, in their order; needed for TMX unless `columns` gives them.
         required: Our names that each row has, not empty.
         format: One of `READERS`; None takes it from the suffix.
-        split: Split of a data set; `train` or the only one by default.
+        split: Split of a data set.
+        default_split: The split taken of a data set that has several when `split` names none.
         config: Configuration of a data set.
         quarantine: Where bad lines go; None counts them and logs one warning at the end.
 
@@ -89,7 +91,7 @@ def read_rows(
         ...     list(read_rows(file, columns="source=en,target=fr"))
         [{'source': 'good day', 'target': 'bonjour'}]
     """
-    paths, labels = _expand(path)
+    paths, labels = expand_braces(path)
     name = str(path) if isinstance(path, (str, os.PathLike)) else " + ".join(map(str, paths))
     if format is None:
         format = _detect(paths)
@@ -117,11 +119,12 @@ def read_rows(
         split=split,
         config=config,
         quarantine=Quarantine() if quarantine is None else quarantine,
+        default_split=default_split,
     )
     return _rows(source, READERS[format], log=quarantine is None)
 
 
-def _expand(path: AnyPath | Sequence[AnyPath]) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+def expand_braces(path: AnyPath | Sequence[AnyPath]) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     """The files that a path means, and what tells them apart."""
     if not isinstance(path, (str, os.PathLike)):
         paths = tuple(Path(part).expanduser() for part in path)

@@ -30,6 +30,7 @@ class Source:
         required: Our names that no row may lack.
         languages: Languages of the required columns, for TMX.
         split: Split of a data set.
+        default_split: The split of a data set that has several, when none is named.
         config: Configuration of a data set.
         quarantine: Where bad lines go.
     """
@@ -43,6 +44,7 @@ class Source:
     split: str | None
     config: str | None
     quarantine: Quarantine
+    default_split: str = "train"
 
     def reject(self, number: int, reason: object, text: str | bytes, path: Path | None = None) -> None:
         """Sends a line to the quarantine, under the source's name unless one of several files is meant."""

@@ -119,6 +119,8 @@ def _choose_split(data: Any, source: Source) -> Any:
         if source.split not in data:
             raise XlsrError(f"{source.name} has no split '{source.split}'; {nearest(source.split, data)}")
         return data[source.split]
-    if len(data) > 1 and "train" not in data:
-        raise XlsrError(f"{source.name} has several splits; give split, one of {', '.join(sorted(data))}.")
-    return data["train"] if "train" in data else next(iter(data.values()))
+    if source.default_split not in data and (len(data) > 1 or "train" in data):
+        raise XlsrError(
+            f"{source.name} has no split '{source.default_split}'; give split, one of {', '.join(sorted(data))}."
+        )
+    return data.get(source.default_split) or next(iter(data.values()))

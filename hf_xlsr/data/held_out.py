@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import glob
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hf_xlsr.data.sources import as_list, expand, open_source
+from hf_xlsr.data.sources import RowFilter, expand, open_source
 from hf_xlsr.errors import XlsrError
 
 EVERY_COLUMN = "*"
@@ -45,22 +44,18 @@ def _every_text(source: Mapping[str, Any]) -> Iterator[str]:
     files = sorted(glob.glob(pattern, recursive=True))
     if not files:
         raise XlsrError(f"data.held_out: no file fits '{pattern}'; mend the path, or fetch the data (docs/data.md).")
-    conditions = {name: set(map(str, as_list(value))) for name, value in (source.get("where") or {}).items()}
-    part, key, modulus = source.get("hash_split"), source.get("hash_key"), int(source.get("hash_modulus") or 100)
+    chosen = RowFilter(source)
     for file in files:
         try:
             table = pq.ParquetFile(file)
         except (OSError, pa.ArrowInvalid) as error:
             raise XlsrError(f"data.held_out: {file} cannot be read as Parquet ({error}); fetch it again.") from error
         names = [field.name for field in table.schema_arrow]
-        missing = [name for name in (*conditions, *as_list(key)) if name not in names]
+        missing = [name for name in chosen.columns if name not in names]
         if missing:
             raise XlsrError(f"data.held_out: {file} has no column '{missing[0]}'; it has {', '.join(names)}.")
         texts = [f.name for f in table.schema_arrow if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
         for batch in table.iter_batches(batch_size=4096):
             for row in batch.to_pylist():
-                if any(str(row[name]) not in allowed for name, allowed in conditions.items()):
-                    continue
-                if part and (zlib.crc32(str(row[key]).encode()) % modulus == 0) != (part == "held"):
-                    continue
-                yield from (row[name] for name in texts if row[name])
+                if chosen.keeps(row):
+                    yield from (row[name] for name in texts if row[name])

@@ -15,9 +15,10 @@ from datasets import Dataset, load_from_disk
 from transformers import AutoTokenizer
 
 from hf_xlsr.data.cleaning import RemoveEvaluation, Sample, build_cleaner
+from hf_xlsr.data.formats import expand_braces
 from hf_xlsr.data.prepared import PreparedPairs, language_pairs, store_pairs, tokenize_pairs
 from hf_xlsr.data.quarantine import Quarantine
-from hf_xlsr.data.sources import open_source
+from hf_xlsr.data.sources import as_list, as_source, expand, open_source
 from hf_xlsr.data.tokenization import smoothed_text, train_tokenizer
 from hf_xlsr.errors import XlsrError
 
@@ -75,11 +76,21 @@ def prepare(
     """
     folder = Path(folder)
     marker = folder / "prepared.json"
-    if not marker.is_file():
+    files = _state_of_files(as_list(data["train"]))
+    if marker.is_file():
+        then = json.loads(marker.read_text("utf-8"))["files"]
+        changed = [name for name, state in then.items() if state != files.get(name)]
+        if changed:
+            raise XlsrError(
+                f"{changed[0]} has changed since this run prepared its data from it; start anew with --overwrite true "
+                "or in another --output_dir."
+            )
+    else:
         for part in ("data", "tokenizer", "rows"):
             shutil.rmtree(folder / part, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         report = _prepare_fresh(data, tokenizer, languages, evaluation_texts, folder, seed)
+        report["files"] = files
         shutil.rmtree(folder / "rows", ignore_errors=True)
         marker.write_text(json.dumps(report, indent=2), "utf-8")
     return PreparedData(
@@ -87,6 +98,18 @@ def prepare(
         tokenizer=AutoTokenizer.from_pretrained(str(folder / "tokenizer")),
         report=json.loads(marker.read_text("utf-8")),
     )
+
+
+def _state_of_files(sources: Sequence[Any]) -> dict[str, list[int]]:
+    """Size and time of change of each local file that a source names, by name."""
+    states = {}
+    for source in sources:
+        for path in as_list(expand(as_source(source).get("path", ""))):
+            for file in expand_braces(path)[0]:
+                if file.is_file():
+                    status = file.stat()
+                    states[file.name] = [status.st_size, status.st_mtime_ns]
+    return states
 
 
 def _prepare_fresh(
@@ -97,8 +120,8 @@ def _prepare_fresh(
     folder: Path,
     seed: int,
 ) -> dict[str, Any]:
-    sources = data["train"] if isinstance(data["train"], (list, tuple)) else [data["train"]]
-    if sources == [None]:
+    sources = as_list(data["train"])
+    if not sources:
         raise XlsrError("the recipe has no data.train; name a corpus or a path there.")
     cleaner = build_cleaner(data["cleaning"] or [], languages=list(languages))
     cleaner.steps.append(RemoveEvaluation(evaluation_texts))
@@ -123,7 +146,13 @@ def _prepare_fresh(
 
 def _tokenizer(pairs: Dataset, options: Mapping[str, Any], max_length: int, seed: int) -> Any:
     if options["path"]:
-        return AutoTokenizer.from_pretrained(options["path"])
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(options["path"])
+        except (OSError, ValueError) as error:
+            raise XlsrError(f"tokenizer.path '{options['path']}' holds no tokenizer that loads; check it.") from error
+        if tokenizer.pad_token_id is None:
+            raise XlsrError(f"the tokenizer of '{options['path']}' has no padding token; give it one.")
+        return tokenizer
     sizes: dict[str, int] = {}
     for side in ("source", "target"):
         for batch in pairs.select_columns([f"{side}_lang"]).iter(batch_size=10_000):

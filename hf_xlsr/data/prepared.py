@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, Features, Value
 from datasets import Sequence as ListOf
+from datasets.exceptions import DatasetGenerationError
 from torch.utils.data import Dataset as TorchDataset
 
 from hf_xlsr.data.sampling import ExampleKey
@@ -48,9 +49,14 @@ def store_pairs(rows: Iterable[dict[str, Any]], cache_dir: str | Path) -> Datase
         yield from stream
 
     # The fingerprint is of no use here: the run's folder says what the data was made of.
-    return Dataset.from_generator(
-        whole, features=TEXT_FEATURES, cache_dir=str(cache_dir), fingerprint="pairs", keep_in_memory=False
-    )
+    try:
+        return Dataset.from_generator(
+            whole, features=TEXT_FEATURES, cache_dir=str(cache_dir), fingerprint="pairs", keep_in_memory=False
+        )
+    except DatasetGenerationError as error:
+        if isinstance(error.__cause__, XlsrError):  # a mistake that shows only further down the file
+            raise error.__cause__ from None
+        raise
 
 
 def tokenize_pairs(pairs: Dataset, tokenizer: Any, *, max_length: int = 200) -> tuple[Dataset, dict[str, int]]:

@@ -109,6 +109,12 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
             )
         self.members = [np.flatnonzero(self.groups == group) for group in range(int(self.groups.max()) + 1)]
         self.counts = group_counts([len(members) for members in self.members], mixing, exponent)
+        smallest = min(self.counts)
+        if homogeneous and smallest < self.global_batch:
+            raise XlsrError(
+                f"homogeneous_batches: a language pair gives {smallest:,} examples an epoch, fewer than one batch of "
+                f"{self.global_batch:,}, and would never be seen; lower the batch size or use another mixing."
+            )
 
     def set_epoch(self, epoch: int) -> None:
         """Selects the epoch that the next iteration yields."""

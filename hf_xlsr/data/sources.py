@@ -7,10 +7,11 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from hf_xlsr.data.columns import parse_columns
-from hf_xlsr.data.corpora import load_corpus
+from hf_xlsr.data.corpora import CORPORA, load_corpus
 from hf_xlsr.data.formats import read_rows
 from hf_xlsr.data.quarantine import Quarantine
 from hf_xlsr.errors import XlsrError, nearest
@@ -31,7 +32,9 @@ SOURCE_KEYS = {
     "source_version": "translation of the bible corpus",
     "target_version": "translation of the bible corpus",
 }
-_CORPUS_OPTIONS = ("source_version", "target_version")
+_VERSIONS = ("source_version", "target_version")
+_CORPUS_KEYS = {"corpus", "languages", "split", "limit", *_VERSIONS}
+_FILE_KEYS = set(SOURCE_KEYS) - {"corpus", *_VERSIONS}
 
 
 def as_list(value: Any) -> list[Any]:
@@ -55,8 +58,75 @@ def expand(path: Any) -> Any:
     return os.path.expandvars(str(path))
 
 
+def as_source(value: Any) -> dict[str, Any]:
+    """A source as a mapping: a bare string is a corpus if one has that name, else a path; so is a list of paths.
+
+    Example:
+        >>> as_source("bible"), as_source("pairs.tsv")
+        ({'corpus': 'bible'}, {'path': 'pairs.tsv'})
+    """
+    if isinstance(value, Mapping):
+        return dict(value)
+    return {"corpus": value} if isinstance(value, str) and value in CORPORA else {"path": value}
+
+
+def source_name(value: Any) -> str:
+    """What metric keys and cards call a source: its corpus, or the stem of its file.
+
+    Example:
+        >>> source_name({"path": "data/test.en-fr.tsv.gz"})
+        'test'
+    """
+    source = as_source(value)
+    return str(source.get("corpus") or Path(str(as_list(source["path"])[0])).name.split(".")[0])
+
+
+class RowFilter:
+    """Chooses rows by the values of columns (`where`) and by the crc32 of one (`hash_split`).
+
+    Args:
+        options: A source; its keys `where`, `hash_split`, `hash_key`, `hash_modulus` count.
+
+    Raises:
+        XlsrError: `hash_split` is not `rest` or `held`, or misses its key; the modulus is no whole number.
+
+    Example:
+        >>> RowFilter({"where": {"lang": ["fr", "it"]}}).keeps({"lang": "de"})
+        False
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.conditions = {name: set(map(str, as_list(value))) for name, value in (options.get("where") or {}).items()}
+        self.part, self.key = options.get("hash_split"), options.get("hash_key")
+        self.modulus = whole_number(options.get("hash_modulus", 100), "hash_modulus")
+        if self.part not in (None, "rest", "held") or (self.part and not self.key):
+            raise XlsrError(
+                f"data source: hash_split is '{self.part}'; use rest (train) or held (dev), with a hash_key."
+            )
+        self.columns = [*self.conditions, *([self.key] if self.key else [])]
+
+    def keeps(self, row: Mapping[str, Any]) -> bool:
+        """Whether the row, with the columns of `columns`, is chosen."""
+        if any(str(row[name]) not in allowed for name, allowed in self.conditions.items()):
+            return False
+        if not self.part or not self.key:
+            return True
+        return (zlib.crc32(str(row[self.key]).encode()) % self.modulus == 0) == (self.part == "held")
+
+
+def whole_number(value: Any, key: str) -> int:
+    """A whole number above 0 of a source.
+
+    Raises:
+        XlsrError: it is none.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise XlsrError(f"data source: {key} is {value!r}; it takes a whole number above 0.")
+    return value
+
+
 def open_source(
-    source: Mapping[str, Any] | str,
+    source: Any,
     *,
     languages: Sequence[str],
     split: str = "train",
@@ -66,9 +136,9 @@ def open_source(
     """Streams the rows of one source of a recipe.
 
     Args:
-        source: Keys of `SOURCE_KEYS`; a bare string is the name of a corpus if there is one, else a path.
+        source: Keys of `SOURCE_KEYS`, or what `as_source` takes.
         languages: Languages of the recipe.
-        split: Split of a corpus when the source names none.
+        split: Split of a corpus or data set when the source names none.
         required: Columns that no row may lack.
         quarantine: Where bad lines are counted and written.
 
@@ -76,36 +146,44 @@ def open_source(
         Rows with `source`, `target`, `source_lang`, `target_lang` (or what `required` names).
 
     Raises:
-        XlsrError: a key is unknown, neither or both of `corpus` and `path` are given, or what the readers raise.
+        XlsrError: a key is unknown or does not go with the kind of source, a source of pairs does not say which two of
+            more languages it holds, or what the readers raise.
     """
-    options = dict(source) if isinstance(source, Mapping) else {"path": source}
+    options = as_source(source)
     for key in options:
         if key not in SOURCE_KEYS:
             raise XlsrError(f"data source: unknown key '{key}'; {nearest(key, SOURCE_KEYS)}")
     if ("corpus" in options) == ("path" in options):
         raise XlsrError(f"data source {options} needs either 'corpus', a name, or 'path', a file.")
+    kind, allowed = ("corpus", _CORPUS_KEYS) if "corpus" in options else ("path", _FILE_KEYS)
+    for key in options:
+        if key not in allowed:
+            raise XlsrError(f"data source: '{key}' does not go with '{kind}'; leave it out.")
     languages = list(options.get("languages") or languages)
-    split = options.get("split") or split
-    if "corpus" in options:
-        extra = {key: options[key] for key in _CORPUS_OPTIONS if options.get(key) is not None}
-        rows = load_corpus(options["corpus"], languages=languages[:2], split=split, **extra)
+    if "source" in required and len(languages) != 2:
+        raise XlsrError(
+            f"data source {options}: of the languages {', '.join(languages)} a source of pairs holds two; "
+            "name them in its 'languages'."
+        )
+    limit = whole_number(options["limit"], "limit") if options.get("limit") is not None else None
+    if kind == "corpus":
+        extra = {key: options[key] for key in _VERSIONS if options.get(key) is not None}
+        rows = load_corpus(options["corpus"], languages=languages, split=options.get("split") or split, **extra)
     else:
-        rows = _file_rows(options, languages, required, quarantine)
-    limit = options.get("limit")
-    return islice(rows, int(limit)) if limit is not None else rows
+        rows = _file_rows(options, languages, split, required, quarantine)
+    return islice(rows, limit)
 
 
 def _file_rows(
-    options: Mapping[str, Any], languages: Sequence[str], required: Sequence[str], quarantine: Quarantine | None
+    options: Mapping[str, Any],
+    languages: Sequence[str],
+    split: str,
+    required: Sequence[str],
+    quarantine: Quarantine | None,
 ) -> Iterator[dict[str, Any]]:
-    columns = parse_columns(options.get("columns"))
-    conditions, hash_key = dict(options.get("where") or {}), options.get("hash_key")
-    modulus, part = int(options.get("hash_modulus") or 100), options.get("hash_split")
-    if part not in (None, "rest", "held") or (part and not hash_key):
-        raise XlsrError(f"data source: hash_split is '{part}'; use rest (train) or held (dev), with a hash_key.")
-    # Columns that only select rows are read under their own names beside ours.
-    wanted = [*conditions, *([hash_key] if hash_key else [])]
-    helpers = {f"_{name}": name for name in wanted if name not in (*columns, *required)}
+    columns, chosen = parse_columns(options.get("columns")), RowFilter(options)
+    # Columns that only select rows are read under names of their own beside ours.
+    helpers = {f"_{name}": name for name in chosen.columns if name not in (*columns, *required)}
     rows = read_rows(
         expand(options["path"]),
         columns={**columns, **helpers} if columns or helpers else None,
@@ -113,18 +191,16 @@ def _file_rows(
         required=tuple(required),
         format=options.get("format"),
         split=options.get("split"),
+        default_split=split,  # of a data set; taking another than the one meant would go unnoticed
         config=options.get("config"),
         quarantine=quarantine,
     )
     for row in rows:
-        values = {name: str(row[f"_{name}" if f"_{name}" in helpers else name]) for name in wanted}
-        if any(values[name] not in map(str, as_list(allowed)) for name, allowed in conditions.items()):
-            continue
-        if part and (zlib.crc32(values[hash_key].encode()) % modulus == 0) != (part == "held"):
+        if not chosen.keeps({name: row[f"_{name}" if f"_{name}" in helpers else name] for name in chosen.columns}):
             continue
         for helper in helpers:
             row.pop(helper, None)
-        if "source" in required and len(languages) > 1:
+        if "source" in required:
             row.setdefault("source_lang", languages[0])
             row.setdefault("target_lang", languages[1])
         yield row

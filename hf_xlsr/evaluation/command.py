@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_xlsr.data.columns import parse_columns
-from hf_xlsr.data.corpora import CORPORA
 from hf_xlsr.data.quarantine import Quarantine
-from hf_xlsr.data.sources import open_source
+from hf_xlsr.data.sources import as_source, open_source, source_name
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.evaluation.report import data_hash, save_results
 from hf_xlsr.evaluation.tatoeba import tatoeba
@@ -84,7 +83,7 @@ def evaluate_files(
     encoder = load_encoder(model)
     common: dict[str, Any] = {
         "languages": (languages[0], languages[1]),
-        "name": Path(data[0]).name.split(".")[0],
+        "name": source_name(data[0]),
         "split": split,
         "prompt": prompt,
         "batch_size": batch_size,
@@ -107,11 +106,8 @@ def evaluate_files(
 def _rows(
     files: Sequence[str], columns: dict[str, str] | None, languages: Sequence[str], split: str, limit: int | None
 ) -> list[dict[str, Any]]:
-    if len(files) == 1 and files[0] in CORPORA and not Path(files[0]).exists():
-        source: dict[str, Any] = {"corpus": files[0], "split": split}
-    else:
-        source = {"path": files[0] if len(files) == 1 else list(files)}
-        source.update({"columns": columns} if columns else {})
+    source = as_source(files[0] if len(files) == 1 else list(files))
+    source.update({"columns": columns} if columns else {})
     with Quarantine() as quarantine:
         rows = list(open_source({**source, "limit": limit}, languages=languages, split=split, quarantine=quarantine))
         if quarantine.total:

@@ -11,7 +11,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, StrictUndefined
 
 from hf_xlsr.data.corpora import CORPORA
-from hf_xlsr.data.sources import as_list
+from hf_xlsr.data.sources import as_list, as_source, source_name
 
 METHOD_PAPERS = {"lightweight": "*Lightweight Cross-Lingual Sentence Representation Learning* (Mao et al., ACL 2021)"}
 CITATIONS = {
@@ -56,7 +56,7 @@ def render_card(recipe: Mapping[str, Any], metrics: Mapping[str, float], setting
             title=name,
             description=" ".join(str(recipe["description"]).split()),
             languages=recipe["languages"],
-            dimension=encoder.get("hidden_size", 512),
+            dimension=settings["dimension"],
             architecture=encoder.get("model_type", "bert"),
             recipe_name=name,
             method_paper=METHOD_PAPERS[recipe["method"]],
@@ -93,9 +93,8 @@ def _eval_result(key: str, value: float) -> EvalResult:
 def _facts(recipe: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str]:
     sources = []
     for source in as_list(recipe["data"]["train"]):
-        corpus = source.get("corpus") if isinstance(source, Mapping) else None
-        licence = f" ({CORPORA[corpus].licence})" if corpus in CORPORA else ""
-        sources.append(f"{corpus or source['path']}{licence}")
+        name = source_name(source)
+        sources.append(f"{name} ({CORPORA[name].licence})" if "corpus" in as_source(source) else name)
     data = settings["data"]
     return {
         "training data": "; ".join(sources),

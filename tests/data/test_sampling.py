@@ -80,6 +80,11 @@ def test_homogeneous_batches_hold_one_group() -> None:
     assert len(batches) == len(sampler) == 7 + 5 + 2
 
 
+def test_a_language_pair_too_small_for_a_batch_is_not_dropped_silently() -> None:
+    with pytest.raises(XlsrError, match="gives 3 examples an epoch, fewer than one batch of 4"):
+        LengthBucketBatchSampler([5] * 33, 4, groups=[0] * 30 + [1] * 3, homogeneous=True)
+
+
 def test_mixed_batches_without_homogeneity() -> None:
     groups = [0] * 50 + [1] * 50
     batches = epoch_of(LengthBucketBatchSampler([5] * 100, 10, groups=groups), 0)

@@ -65,11 +65,34 @@ def test_environment_variables_are_filled_in(table: Path, monkeypatch: pytest.Mo
         ({}, "needs either 'corpus', a name, or 'path'"),
         ({"corpus": "bible", "path": "x"}, "needs either"),
         ({"path": "x.tsv", "hash_split": "train"}, "use rest"),
+        ({"path": "x.tsv", "hash_split": "rest", "hash_key": "a", "hash_modulus": "x"}, "hash_modulus is 'x'"),
+        ({"path": "x.tsv", "source_version": "k"}, "'source_version' does not go with 'path'"),
+        ({"corpus": "bible", "hash_split": "rest", "hash_key": "id"}, "'hash_split' does not go with 'corpus'"),
     ],
 )
 def test_mistakes(source: dict[str, Any], message: str) -> None:
     with pytest.raises(XlsrError, match=message):
         list(open_source(source, languages=["en", "fr"]))
+
+
+def test_pairs_of_more_than_two_languages_have_to_be_named(table: Path) -> None:
+    with pytest.raises(XlsrError, match="en, fr, de a source of pairs holds two"):
+        list(open_source({"corpus": "bible"}, languages=["en", "fr", "de"]))
+
+
+def test_splits_of_a_data_set_are_not_mixed_up(tmp_path: Path) -> None:
+    from datasets import Dataset, DatasetDict
+
+    splits = {name: Dataset.from_list([{"source": f"{name} a", "target": f"{name} b"}]) for name in ("train", "test")}
+    DatasetDict(splits).save_to_disk(str(tmp_path / "both"))
+    DatasetDict({"train": splits["train"]}).save_to_disk(str(tmp_path / "one"))
+    for split in ("train", "test"):
+        (row,) = open_source({"path": str(tmp_path / "both")}, languages=["en", "fr"], split=split)
+        assert row["source"] == f"{split} a"
+    with pytest.raises(XlsrError, match="no split 'test'; give split, one of train"):
+        list(open_source({"path": str(tmp_path / "one")}, languages=["en", "fr"], split="test"))
+    chosen = {"path": str(tmp_path / "one"), "split": "train"}
+    assert len(list(open_source(chosen, languages=["en", "fr"], split="test"))) == 1
 
 
 def test_held_out_reads_every_text_column_of_every_file(table: Path) -> None:

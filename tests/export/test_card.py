@@ -13,6 +13,7 @@ SETTINGS: dict[str, Any] = {
     "data": {"pairs": 27609, "vocab_size": 15389},
     "parameters": 5_100_000,
     "steps": 645,
+    "dimension": 256,
     "seconds": {"training": 290.4},
     "device": "cpu",
     "processes": 1,
