@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -99,6 +100,30 @@ def test_killed_at_a_random_step_and_resumed_is_bit_equal(precision: str, write_
     one, other = weights(whole), weights(killed)
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("step", [12, 18])  # the end of an epoch, and the middle of one
+def test_going_on_from_a_checkpoint_is_bit_equal(processes: int, step: int, write_pairs: Any, tmp_path: Path) -> None:
+    recipe = tmp_path / "toy.yaml"
+    text = RECIPE.format(train=write_pairs(count=192), steps=24, precision="float32")
+    text = text.replace("save_steps: 10", "save_steps: 6").replace("accumulation_steps: 2", "accumulation_steps: 1")
+    recipe.write_text(text.replace("batch_size: 16", f"batch_size: {16 // processes}"), "utf-8")
+    output = tmp_path / "run"
+    script = str(Path(__file__).resolve().parents[2] / "train.py")
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"] if processes == 2 else []
+    command = [sys.executable, *launcher, script, str(recipe), "--output_dir", str(output)]
+    results = []
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+        assert done.returncode == 0, done.stderr
+        assert f"{processes} process(es)" in done.stdout
+        results.append(weights(output))
+        shutil.rmtree(output / "training" / "final")
+        for later in range(step + 6, 25, 6):
+            shutil.rmtree(output / "training" / f"checkpoint-{later}")
+    assert f"going on from checkpoint-{step}" in done.stdout
+    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
 
 
 def test_interrupt_saves_and_the_same_command_goes_on(write_pairs: Any, tmp_path: Path) -> None:
