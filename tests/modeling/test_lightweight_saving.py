@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightweight_models import (
+    BERT,
+    ENCODERS,
+    VOCABULARY,
+    WIDTH,
+    build,
+    config,
+    gradients,
+    make_batch,
+    without_gradient,
+)
+from transformers import AutoConfig, AutoModel
+
+from hf_xlsr import LightweightConfig, LightweightDualTransformer
+from hf_xlsr.losses.unified_generative import GENERATIVE_TASKS
+
+# Configuration
+
+
+def test_defaults_are_the_papers() -> None:
+    encoder = LightweightConfig().get_text_config()
+    assert (encoder.num_hidden_layers, encoder.num_attention_heads) == (2, 8)
+    assert (encoder.hidden_size, encoder.intermediate_size, encoder.vocab_size) == (512, 1024, 50_000)
+    assert (encoder.hidden_dropout_prob, encoder.attention_probs_dropout_prob) == (0.1, 0.1)
+    ours = LightweightConfig()
+    assert (ours.generative_weight, ours.alignment_weight, ours.similarity_weight) == (1, 2, 2)
+    assert (ours.pooling, ours.generative_task, ours.label_mode) == ("mean", "ugt", "accumulate")
+    assert not ours.alignment_normalize and ours.alignment_temperature == 1
+
+
+def test_two_default_configs_share_nothing() -> None:
+    first, second = LightweightConfig(), LightweightConfig()
+    first.text_config.vocab_size = 7
+    assert second.text_config.vocab_size == 50_000
+
+
+@pytest.mark.parametrize("encoder", ENCODERS.values(), ids=list(ENCODERS))
+def test_config_round_trip(encoder: dict[str, Any], tmp_path: Path) -> None:
+    before = config(encoder, pooling="cls", label_mode="set", similarity_epsilon=1e-3, alignment_weight=0.0)
+    before.save_pretrained(tmp_path)
+    after = AutoConfig.from_pretrained(tmp_path)
+    assert type(after) is LightweightConfig
+    assert type(after.text_config) is type(AutoConfig.for_model(encoder["model_type"]))
+    assert {**after.to_dict(), "_name_or_path": ""} == before.to_dict()
+
+
+def test_a_dict_without_model_type_is_bert() -> None:
+    encoder = {name: value for name, value in BERT.items() if name != "model_type"}
+    assert config(encoder).text_config.model_type == "bert"
+
+
+# Saving and loading
+
+
+def perturb(model: torch.nn.Module) -> None:
+    """Moves every weight, constant ones too, so that no initialisation looks like it."""
+    generator = torch.Generator().manual_seed(42)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter.dtype))
+
+
+def assert_same_weights(first: torch.nn.Module, second: torch.nn.Module) -> None:
+    expected = second.state_dict()
+    assert first.state_dict().keys() == expected.keys()
+    for name, value in first.state_dict().items():
+        assert value.dtype == expected[name].dtype and torch.equal(value, expected[name]), name
+
+
+@pytest.mark.parametrize("initialization", ["bert", "released"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_round_trip_through_the_auto_class(initialization: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    model = build(initialization=initialization).to(dtype).eval()
+    perturb(model)
+    model.save_pretrained(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors"}
+    assert json.loads((tmp_path / "config.json").read_text())["initialization"] == initialization
+
+    loaded, report = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert type(loaded) is LightweightDualTransformer
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert loaded.dtype == dtype and not loaded.training
+    assert loaded.config.initialization == initialization
+    # An initialisation applied over loaded weights would show here, whether they come by meta device or not.
+    assert_same_weights(loaded, model)
+    batch = make_batch()
+    assert torch.equal(loaded(**batch).loss, model(**batch).loss)
+
+    again = tmp_path / "again"
+    loaded.save_pretrained(again)
+    assert_same_weights(LightweightDualTransformer.from_pretrained(again), model)
+
+
+def test_loading_in_another_precision(tmp_path: Path) -> None:
+    model = build().bfloat16()
+    model.save_pretrained(tmp_path)
+    loaded = AutoModel.from_pretrained(tmp_path, dtype=torch.float32)
+    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float32}
+    assert_same_weights(loaded, model.float())
+
+
+def test_loading_draws_no_released_weights_for_what_the_checkpoint_holds(tmp_path: Path) -> None:
+    model = build(initialization="released")
+    perturb(model)
+    state = model.state_dict()
+    loaded = LightweightDualTransformer.from_pretrained(None, config=model.config, state_dict=state)
+    assert_same_weights(loaded, model)
+
+
+def test_an_idle_head_gets_zero_gradients_after_loading_too(tmp_path: Path) -> None:
+    build(generative_weight=0.0).save_pretrained(tmp_path)
+    loaded, batch = AutoModel.from_pretrained(tmp_path).train(), make_batch()
+    for name, gradient in gradients(loaded, batch).items():
+        # DDP waits for every parameter.
+        assert gradient is not None and (name.startswith("head.") == bool((gradient == 0).all())), name
+    output = loaded(**batch)
+    assert output.loss.item() == pytest.approx(2 * sum(value.item() for value in output.losses.values()))
+
+
+def test_attention_implementation_reaches_the_encoder(tmp_path: Path) -> None:
+    model, batch = build().eval(), make_batch()
+    model.save_pretrained(tmp_path)
+    eager = AutoModel.from_pretrained(tmp_path, attn_implementation="eager")
+    assert eager.encoder.config._attn_implementation == "eager"
+    torch.testing.assert_close(eager(**batch).loss, model(**batch).loss)
+
+
+@pytest.mark.parametrize("task", GENERATIVE_TASKS)
+def test_bfloat16_weights_and_autocast_stay_close_to_float32(task: str) -> None:
+    batch = make_batch(task)
+    exact = build(generative_task=task)
+    expected = gradients(exact, batch)
+    loss = exact(**batch).loss.item()
+
+    def compare(model: LightweightDualTransformer, got: dict[str, torch.Tensor | None]) -> None:
+        assert model(**batch).loss.item() == pytest.approx(loss, rel=2e-2)
+        flat = torch.cat([gradient.float().flatten() for gradient in got.values()])
+        truth = torch.cat([gradient.flatten() for gradient in expected.values()])
+        assert torch.cosine_similarity(flat, truth, dim=0) > 0.99
+        assert (flat - truth).norm() < 0.1 * truth.norm()
+
+    lowered = build(generative_task=task).bfloat16()
+    compare(lowered, gradients(lowered, batch))
+    mixed = build(generative_task=task)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = mixed(**batch)
+        assert output.loss.dtype == torch.float32
+        assert all(value.dtype == torch.float32 for value in output.losses.values())
+        compare(mixed, gradients(mixed, batch))
+
+
+# Vocabulary
+
+
+@pytest.mark.parametrize("size", [VOCABULARY + 7, VOCABULARY - 5])
+def test_resizing_keeps_the_decoder_bias_in_step(size: int, tmp_path: Path) -> None:
+    model = build()
+    perturb(model)
+    bias, kept = model.head.bias.detach().clone(), min(size, VOCABULARY)
+    embeddings = model.resize_token_embeddings(size)
+    assert embeddings is model.get_input_embeddings()
+    assert model.head.bias.shape == (size,) and model.head.bias.requires_grad
+    assert torch.equal(model.head.bias[:kept], bias[:kept])
+    assert (model.head.bias[kept:] == 0).all()
+    assert model.config.get_text_config().vocab_size == model.encoder.config.vocab_size == size
+
+    batch = make_batch()
+    batch = {n: v.clamp(max=size - 1) for n, v in batch.items()}
+    batch["original_ids"][0, 0] = batch["input_ids"][0, 0] = size - 1
+    assert without_gradient(model, batch) == []
+    model.save_pretrained(tmp_path)
+    assert_same_weights(AutoModel.from_pretrained(tmp_path), model)
+
+
+def test_resizing_to_the_same_size_or_none_keeps_the_parameter() -> None:
+    model = build()
+    bias = model.head.bias
+    model.resize_token_embeddings(VOCABULARY)
+    model.resize_token_embeddings()
+    assert model.head.bias is bias
+
+
+def test_resizing_to_a_multiple() -> None:
+    model = build()
+    model.resize_token_embeddings(VOCABULARY + 1, pad_to_multiple_of=16)
+    assert len(model.head.bias) == model.get_input_embeddings().num_embeddings == 48
+
+
+def test_the_decoder_is_tied_to_the_embeddings() -> None:
+    model = build()
+    assert sum(parameter.shape == (VOCABULARY, WIDTH) for parameter in model.parameters()) == 1
+    table = torch.nn.Embedding(VOCABULARY, WIDTH)
+    model.set_input_embeddings(table)
+    batch = make_batch("xtr")
+    model.config.generative_task = "xtr"
+    gradients(model, batch)
+    # A piece that is in no sentence gets its gradient from the decoder alone.
+    absent = next(piece for piece in range(VOCABULARY) if piece not in batch["input_ids"])
+    assert table.weight.grad[absent].norm() > 0
+
+
+# Initialisation
+
+
+def test_bert_initialisation() -> None:
+    model = build({**BERT, "vocab_size": 500, "initializer_range": 0.3})
+    assert model.get_input_embeddings().weight.std().item() == pytest.approx(0.3, rel=0.1)
+    assert model.head.dense.weight.std().item() == pytest.approx(0.3, rel=0.2)
+    assert (model.head.bias == 0).all() and (model.head.dense.bias == 0).all()
+    first, second = (layer.attention.self.query.weight for layer in model.encoder.encoder.layer)
+    assert not torch.equal(first, second)
+
+
+def test_released_initialisation() -> None:
+    model = build({**BERT, "vocab_size": 2000, "num_hidden_layers": 3}, initialization="released")
+    table = model.get_input_embeddings().weight
+    assert (table[0] == 0).all()
+    assert table[1:].mean().item() == pytest.approx(0, abs=0.02)
+    assert table[1:].std().item() == pytest.approx(1, rel=0.02)
+    layers = model.encoder.encoder.layer
+    for layer in layers[1:]:
+        assert_same_weights(layer, layers[0])
+        for one, other in zip(layer.parameters(), layers[0].parameters(), strict=True):
+            assert one is not other  # alike at the start, not tied
+    linears = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+    assert "head.dense" in linears
+    for linear in linears.values():
+        bound = 1 / math.sqrt(linear.in_features)
+        assert linear.weight.abs().max() <= bound and linear.bias.abs().max() <= bound
+        assert linear.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.15)
+        assert (linear.bias != 0).any()
+    for module in model.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            assert (module.weight == 1).all() and (module.bias == 0).all()
+    assert (model.head.bias == 0).all()
+
+
+def test_released_initialisation_follows_the_seed() -> None:
+    assert_same_weights(build(initialization="released", seed=3), build(initialization="released", seed=3))
+    same = build(initialization="released", seed=4)
+    assert not torch.equal(same.head.dense.weight, build(initialization="released", seed=3).head.dense.weight)
+
+
+def test_released_layers_part_ways_in_training() -> None:
+    model, batch = build(initialization="released"), make_batch()
+    gradients(model, batch)
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    first, second = (layer.attention.self.value.weight for layer in model.encoder.encoder.layer)
+    assert not torch.equal(first, second)
