@@ -11,7 +11,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, StrictUndefined
 
 from hf_xlsr.data.corpora import CORPORA
-from hf_xlsr.data.sources import as_list, as_source, source_name
+from hf_xlsr.data.sources import as_list, as_source
 
 METHOD_PAPERS = {"lightweight": "*Lightweight Cross-Lingual Sentence Representation Learning* (Mao et al., ACL 2021)"}
 CITATIONS = {
@@ -93,8 +93,8 @@ def _eval_result(key: str, value: float) -> EvalResult:
 def _facts(recipe: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str]:
     sources = []
     for source in as_list(recipe["data"]["train"]):
-        name = source_name(source)
-        sources.append(f"{name} ({CORPORA[name].licence})" if "corpus" in as_source(source) else name)
+        corpus, path = as_source(source).get("corpus"), as_source(source).get("path")
+        sources.append(f"{corpus} ({CORPORA[corpus].licence})" if corpus else " + ".join(map(str, as_list(path))))
     data = settings["data"]
     return {
         "training data": "; ".join(sources),
