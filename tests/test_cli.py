@@ -73,10 +73,10 @@ def test_the_same_command_again_trains_nothing_and_gives_the_same(toy: Path, tmp
     command += ["--lr_scheduler_type", "constant"]
     assert main(command) == 0
     first = (output / "model" / "model.safetensors").read_bytes()
-    seconds = json.loads((output / "results.json").read_text())["settings"]["seconds"]["training"]
+    seconds = json.loads((output / "training" / "seconds.json").read_text())
     assert main(command) == 0
     assert (output / "model" / "model.safetensors").read_bytes() == first
-    assert json.loads((output / "results.json").read_text())["settings"]["seconds"]["training"] == seconds > 0
+    assert json.loads((output / "training" / "seconds.json").read_text()) == seconds > 0
     assert sorted(path.name for path in (output / "training").glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-4"]
 
 

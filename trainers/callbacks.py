@@ -106,6 +106,6 @@ class TrainingClockCallback(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             file = Path(str(args.output_dir)) / self.FILE
-            file.write_text(json.dumps(round(self._before + time.monotonic() - self._started, 1)), "utf-8")
+            file.write_text(json.dumps(round(self._before + time.monotonic() - self._started, 3)), "utf-8")
 
     on_train_end = on_save
