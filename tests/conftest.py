@@ -19,6 +19,7 @@ from datasets import Dataset  # noqa: E402
 from hf_xlsr import LightweightConfig, LightweightDualTransformer  # noqa: E402
 from hf_xlsr.data.prepared import PreparedPairs, tokenize_pairs  # noqa: E402
 from hf_xlsr.data.tokenization import train_tokenizer  # noqa: E402
+from hf_xlsr.export import export_sentence_transformer  # noqa: E402
 
 ENGLISH = (
     "one two three four five six seven eight nine ten red green blue house tree river stone bird fish king".split()
@@ -86,3 +87,13 @@ def write_pairs(tmp_path: Path) -> Any:
         return path
 
     return write
+
+
+@pytest.fixture(scope="session")
+def tiny_export(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder that sentence-transformers loads: a tiny random encoder, mean pooling."""
+    torch.manual_seed(0)
+    model = LightweightDualTransformer(LightweightConfig(text_config=tiny_encoder(len(tokenizer))))
+    folder = tmp_path_factory.mktemp("export") / "tiny"
+    export_sentence_transformer(model.encoder, tokenizer, folder, pooling="mean", normalize=True, max_length=32)
+    return str(folder)

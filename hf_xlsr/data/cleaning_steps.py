@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
+from hf_xlsr.data.languages import language_code
 from hf_xlsr.data.normalization import match_key, normalize_text, width
-from hf_xlsr.data.scripts import foreign_letters, identifier_labels, language_code, language_identifier
+from hf_xlsr.data.scripts import foreign_letters, identifier_labels, language_identifier
 from hf_xlsr.data.seen import SeenHashes, hash64
 from hf_xlsr.errors import XlsrError, nearest
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
+from hf_xlsr.data.languages import language_code
 from hf_xlsr.errors import XlsrError, nearest
 
 _WRITTEN_IN = {
@@ -103,16 +104,6 @@ def script_of(letter: str) -> str:
     names = [unicodedata.name(form, "") for form in (letter, unicodedata.normalize("NFKC", letter)[0])]
     words = [name.split(" ", 1)[0] for name in names]
     return next((_FIRST_WORDS[word] for word in words if word in _FIRST_WORDS), words[-1].lower())
-
-
-def language_code(language: str) -> str:
-    """The ISO 639-1 code in front of a region or script.
-
-    Example:
-        >>> language_code("pt_BR"), language_code("zh-Hant")
-        ('pt', 'zh')
-    """
-    return language.replace("_", "-").split("-", 1)[0].lower()
 
 
 def scripts_of(languages: Iterable[str]) -> frozenset[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.routing import route_of
 from hf_xlsr.mining.neighbours import as_vectors
 
 
@@ -18,13 +20,31 @@ class Encoder(Protocol):
         """Takes a list of texts, `batch_size`, `convert_to_numpy`, `normalize_embeddings` and `show_progress_bar`."""
 
 
+class EncodingOptions(TypedDict, total=False):
+    """How sentences become vectors: what every protocol takes as `**encoding` and hands to `embed`.
+
+    Attributes:
+        prompt: Put before every text, for instance `"query: "`.
+        batch_size: Texts encoded at a time (64).
+        routes: Language -> route of an encoder whose routes do not bear the languages' names.
+        show_progress_bar: Show one while encoding.
+    """
+
+    prompt: str
+    batch_size: int
+    routes: Mapping[str, str] | None
+    show_progress_bar: bool
+
+
 def embed(
     encoder: Encoder,
     texts: Sequence[str],
     *,
+    language: str | None = None,
     prompt: str = "",
     batch_size: int = 64,
-    task: str | None = None,
+    routes: Mapping[str, str] | None = None,
+    normalize: bool = True,
     show_progress_bar: bool = False,
 ) -> np.ndarray:
     """Encodes the texts; a text that occurs several times is encoded once, and its vector is the same each time.
@@ -32,17 +52,19 @@ def embed(
     Args:
         encoder: Anything with a sentence-transformers style `encode`.
         texts: The sentences.
+        language: Their language; a model with an encoder for each language needs it to choose (`route_of`).
         prompt: Put before every text, for instance `"query: "`.
         batch_size: Texts encoded at a time.
-        task: The route through a model with an encoder for each side, handed to `encode`; left out when None.
+        routes: Language -> route of an encoder whose routes do not bear the languages' names.
+        normalize: Bring each vector to length 1; else vectors stay as the encoder gives them.
         show_progress_bar: Handed to `encode`.
 
     Returns:
         `(len(texts), width)`, float32, C-contiguous, each row of length 1 (a zero vector stays zero).
 
     Raises:
-        XlsrError: there is no text, a single string was given, or the encoder gave something else than one finite
-            vector for each text.
+        XlsrError: there is no text, a single string was given, the encoder routes by language and got none that it
+            has, or it gave something else than one finite vector for each text.
 
     Example:
         >>> class Lengths:
@@ -57,12 +79,13 @@ def embed(
         raise XlsrError("there are no texts to encode; give at least one sentence.")
     positions: dict[str, int] = {}
     spread = np.array([positions.setdefault(text, len(positions)) for text in texts])
+    task = route_of(encoder, language, routes)
     route = {} if task is None else {"task": task}
     encoded = encoder.encode(
         [prompt + text for text in positions],
         batch_size=batch_size,
         convert_to_numpy=True,
-        normalize_embeddings=True,
+        normalize_embeddings=normalize,
         show_progress_bar=show_progress_bar,
         **route,
     )
@@ -72,6 +95,7 @@ def embed(
             "its encode has to return one vector for each."
         )
     vectors = as_vectors(encoded, "the encoder's output")
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    vectors = vectors / np.where(lengths > 0, lengths, 1)
+    if normalize:
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors = vectors / np.where(lengths > 0, lengths, 1)
     return vectors if len(positions) == len(texts) else vectors[spread]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from typing_extensions import Unpack
 
 from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.encoding import Encoder, embed
+from hf_xlsr.evaluation.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.evaluation.report import metric_prefix
 from hf_xlsr.mining.neighbours import nearest_neighbours
 
@@ -20,10 +21,7 @@ def tatoeba(
     languages: tuple[str, str] = ("en", "fr"),
     name: str = "tatoeba",
     split: str = "test",
-    prompt: str = "",
-    batch_size: int = 64,
-    tasks: tuple[str | None, str | None] = (None, None),
-    show_progress_bar: bool = False,
+    **encoding: Unpack[EncodingOptions],
 ) -> dict[str, float]:
     """Retrieval accuracy over parallel sentences, both ways, by plain cosine among all of them.
 
@@ -37,10 +35,7 @@ def tatoeba(
         languages: Codes of the two languages.
         name: The dataset.
         split: The part of it.
-        prompt: Put before every text.
-        batch_size: Texts encoded at a time.
-        tasks: Routes of the source and the target side, for a model with an encoder for each.
-        show_progress_bar: Show one while encoding.
+        encoding: See `EncodingOptions`.
 
     Returns:
         `source_to_target_accuracy`, `target_to_source_accuracy`, `accuracy` (their mean) and `pairs`, under
@@ -60,8 +55,8 @@ def tatoeba(
         )
     prefix = metric_prefix(name, "tatoeba", "-".join(languages), split)
     sides = [
-        embed(encoder, texts, prompt=prompt, batch_size=batch_size, task=task, show_progress_bar=show_progress_bar)
-        for texts, task in zip((sources, targets), tasks, strict=True)
+        embed(encoder, texts, language=language, **encoding)
+        for texts, language in zip((sources, targets), languages, strict=True)
     ]
     forward, backward = (
         float((nearest_neighbours(queries, candidates)[1][:, 0] == np.arange(len(queries))).mean())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from typing_extensions import Unpack
 
 from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.encoding import Encoder, embed
+from hf_xlsr.evaluation.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.evaluation.report import metric_prefix
 from hf_xlsr.mining.neighbours import nearest_neighbours
 
@@ -23,10 +25,7 @@ def xsr(
     name: str,
     languages: tuple[str, str] = ("en", "fr"),
     split: str = "test",
-    prompt: str = "",
-    batch_size: int = 64,
-    tasks: tuple[str | None, str | None] = (None, None),
-    show_progress_bar: bool = False,
+    **encoding: Unpack[EncodingOptions],
 ) -> dict[str, float]:
     """Share of queries whose translation is among the 1, 5 and 10 nearest sentences of a pool.
 
@@ -42,10 +41,7 @@ def xsr(
         name: The dataset.
         languages: Codes of the languages of queries and pool.
         split: The part of the dataset.
-        prompt: Put before every text.
-        batch_size: Texts encoded at a time.
-        tasks: Routes of the queries and of the pool, for a model with an encoder for each language.
-        show_progress_bar: Show one while encoding.
+        encoding: See `EncodingOptions`.
 
     Returns:
         `precision@1`, `precision@5`, `precision@10`, `pool_size` (number of candidates) and `queries`, under
@@ -61,8 +57,8 @@ def xsr(
     for text in (*pool, *golds):
         position.setdefault(text, len(position))
     query_vectors, candidate_vectors = (
-        embed(encoder, texts, prompt=prompt, batch_size=batch_size, task=task, show_progress_bar=show_progress_bar)
-        for texts, task in zip((queries, list(position)), tasks, strict=True)
+        embed(encoder, texts, language=language, **encoding)
+        for texts, language in zip((queries, list(position)), languages, strict=True)
     )
     truth = np.array([position[text] for text in golds])
     hits = nearest_neighbours(query_vectors, candidate_vectors, max(RANKS))[1] == truth[:, None]
@@ -80,10 +76,7 @@ def xsr_both_directions(
     name: str,
     languages: tuple[str, str] = ("en", "fr"),
     split: str = "test",
-    prompt: str = "",
-    batch_size: int = 64,
-    tasks: tuple[str | None, str | None] = (None, None),
-    show_progress_bar: bool = False,
+    **encoding: Unpack[EncodingOptions],
 ) -> dict[str, float]:
     """`xsr` from sources to targets and from targets to sources, each among the pool of its own target language.
 
@@ -96,10 +89,7 @@ def xsr_both_directions(
         name: The dataset.
         languages: Codes of the two languages.
         split: The part of the dataset.
-        prompt: Put before every text.
-        batch_size: Texts encoded at a time.
-        tasks: Routes of the first and of the second language.
-        show_progress_bar: Show one while encoding.
+        encoding: See `EncodingOptions`.
 
     Returns:
         The metrics of `xsr` under `{name}-xsr/en-fr/test/` and `{name}-xsr/fr-en/test/`.
@@ -108,26 +98,6 @@ def xsr_both_directions(
         XlsrError: as `xsr` does.
     """
 
-    def one_way(
-        queries: Sequence[str],
-        golds: Sequence[str],
-        pool: Sequence[str],
-        ways: tuple[str, str],
-        routes: tuple[str | None, str | None],
-    ) -> dict[str, float]:
-        return xsr(
-            encoder,
-            queries,
-            golds,
-            pool,
-            name=name,
-            languages=ways,
-            split=split,
-            prompt=prompt,
-            batch_size=batch_size,
-            tasks=routes,
-            show_progress_bar=show_progress_bar,
-        )
-
-    forward = one_way(sources, targets, target_pool, languages, tasks)
-    return forward | one_way(targets, sources, source_pool, (languages[1], languages[0]), (tasks[1], tasks[0]))
+    common: dict[str, Any] = {"name": name, "split": split, **encoding}
+    forward = xsr(encoder, sources, targets, target_pool, languages=languages, **common)
+    return forward | xsr(encoder, targets, sources, source_pool, languages=languages[::-1], **common)

@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 from tqdm.auto import tqdm
+from typing_extensions import Unpack
 
 from hf_xlsr.errors import XlsrError, nearest
-from hf_xlsr.evaluation.encoding import Encoder, embed
+from hf_xlsr.evaluation.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.evaluation.report import metric_prefix
 
 logger = logging.getLogger(__name__)
@@ -39,9 +40,7 @@ def zero_shot(
     split: str = "test",
     epochs: int = 500,
     seed: int = 1,
-    prompt: str = "",
-    batch_size: int = 64,
-    show_progress_bar: bool = False,
+    **encoding: Unpack[EncodingOptions],
 ) -> dict[str, float]:
     """Accuracy in each test language of a head trained in one language, on an encoder that stays as it is.
 
@@ -59,9 +58,7 @@ def zero_shot(
         split: The part of the dataset that `tests` are.
         epochs: Passes over `train` of the `mlp` head.
         seed: Of the `mlp` head's weights, dropout and order of documents.
-        prompt: Put before every text.
-        batch_size: Texts encoded at a time.
-        show_progress_bar: Show one while encoding and while the `mlp` head learns.
+        encoding: See `EncodingOptions`; the progress bar is also of the `mlp` head's learning.
 
     Returns:
         For a head trained on `en`: `accuracy` and `documents` under `{name}-zero-shot/en-fr/{split}/` for each test
@@ -80,26 +77,31 @@ def zero_shot(
     if len(numbers) < 2:
         raise XlsrError(f"train has {len(numbers)} different label(s); a classifier needs two or more.")
 
-    def vectors(texts: Sequence[str]) -> np.ndarray:
-        return embed(encoder, texts, prompt=prompt, batch_size=batch_size, show_progress_bar=show_progress_bar)
+    def vectors(texts: Sequence[str], language: str) -> np.ndarray:
+        return embed(encoder, texts, language=language, **encoding)
 
     # All rows are read before anything is encoded: a wrong label in the last language should not cost the wait.
     dev_texts, dev_labels = _columns(dev, "dev", numbers)
     read = {language: _columns(rows, f"tests['{language}']", numbers) for language, rows in tests.items()}
-    learn = vectors(train_texts), np.array([numbers[label] for label in train_labels])
-    choose = vectors(dev_texts), np.array([numbers[label] for label in dev_labels])
+    learn = vectors(train_texts, train_language), np.array([numbers[label] for label in train_labels])
+    choose = vectors(dev_texts, train_language), np.array([numbers[label] for label in dev_labels])
     if head == "linear":
         predict, dev_accuracy = fit_linear(learn, choose)
     else:
         predict, dev_accuracy = fit_mlp(
-            learn, choose, classes=len(numbers), epochs=epochs, seed=seed, show_progress_bar=show_progress_bar
+            learn,
+            choose,
+            classes=len(numbers),
+            epochs=epochs,
+            seed=seed,
+            show_progress_bar=encoding.get("show_progress_bar", False),
         )
     chosen_on = metric_prefix(name, "zero-shot", f"{train_language}-{train_language}", "dev")
     metrics: dict[str, float] = {f"{chosen_on}/accuracy": dev_accuracy}
     for language, (texts, labels) in read.items():
         prefix = metric_prefix(name, "zero-shot", f"{train_language}-{language}", split)
         truth = np.array([numbers[label] for label in labels])
-        metrics[f"{prefix}/accuracy"] = float((predict(vectors(texts)) == truth).mean())
+        metrics[f"{prefix}/accuracy"] = float((predict(vectors(texts, language)) == truth).mean())
         metrics[f"{prefix}/documents"] = len(texts)
     return metrics
 

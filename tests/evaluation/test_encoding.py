@@ -49,8 +49,9 @@ def test_arguments_reach_the_encoder():
     embed(encoder, ["a"], batch_size=7, show_progress_bar=True)
     expected = {"batch_size": 7, "show_progress_bar": True, "convert_to_numpy": True, "normalize_embeddings": True}
     assert encoder.calls[0][1] == expected
-    embed(encoder, ["a"], task="target")
-    assert encoder.calls[1][1]["task"] == "target"
+    encoder.routes = ("fr", "en")
+    embed(encoder, ["a"], language="eng", normalize=False)
+    assert encoder.calls[1][1]["task"] == "en" and not encoder.calls[1][1]["normalize_embeddings"]
 
 
 def test_the_encoders_array_is_not_written_to():

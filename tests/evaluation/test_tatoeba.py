@@ -21,6 +21,7 @@ class TableEncoder:
     def __init__(self, table: dict[str, Any]):
         self.table = table
         self.tasks: list[str | None] = []
+        self.routes: tuple[str, ...] = ()
 
     def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
         self.tasks.append(kwargs.get("task"))
@@ -99,9 +100,11 @@ def test_agrees_with_translation_evaluator_when_no_text_repeats():
     assert ours["toy-tatoeba/en-de/dev/accuracy"] == pytest.approx(theirs["mean_accuracy"])
 
 
-def test_prompt_and_tasks_reach_the_encoder():
+def test_prompt_and_routes_reach_the_encoder():
     encoder = TableEncoder({"query: a": [1.0, 0.0], "query: A": [1.0, 0.0]})
-    tatoeba(encoder, ["a"], ["A"], prompt="query: ", tasks=("source", "target"))
+    encoder.routes = ("source", "target")
+    routes = {"en": "source", "fr": "target"}
+    tatoeba(encoder, ["a"], ["A"], prompt="query: ", routes=routes)
     assert encoder.tasks == ["source", "target"]
 
 

@@ -127,14 +127,16 @@ def test_both_directions_are_two_runs():
     assert metrics == forward | backward and len(metrics) == 10
 
 
-def test_tasks_follow_the_side():
+def test_routes_follow_the_side():
     class Routed(WordEncoder):
+        routes = ("source", "target")
+
         def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
             assert {text[0] for text in texts} == {"w" if kwargs["task"] == "source" else "v"}
             return super().encode(texts)
 
     sources, targets, _ = corpus(pairs=5, distractors=0)
-    xsr_both_directions(Routed(), sources, targets, [], [], name="toy", tasks=("source", "target"))
+    xsr_both_directions(Routed(), sources, targets, [], [], name="toy", routes={"en": "source", "fr": "target"})
 
 
 def test_mistakes_are_named():
