@@ -16,6 +16,22 @@ KNOWN_COLUMNS = NUMERIC_COLUMNS | {
 }
 
 
+class MissingColumn(XlsrError):
+    """A file lacks a column.
+
+    Args:
+        message: The sentence for the user.
+        file: What lacks it.
+        column: The name looked for in the file.
+        ours: Our name of it.
+        names: The columns that the file has.
+    """
+
+    def __init__(self, message: str, *, file: str, column: str, ours: str, names: Collection[str]) -> None:
+        super().__init__(message)
+        self.file, self.column, self.ours, self.names = file, column, ours, tuple(names)
+
+
 def parse_columns(text: str | Mapping[Any, Any] | None) -> dict[str, str]:
     """Reads a column mapping, written in either direction.
 
@@ -71,33 +87,42 @@ def _split(piece: str, text: str) -> tuple[str, str]:
 
 
 def resolve_columns(
-    columns: Mapping[str, str], required: Sequence[str], names: Collection[str], file: str
+    columns: Mapping[str, str],
+    required: Sequence[str],
+    names: Collection[str],
+    file: str,
+    optional: Sequence[str] | None = None,
 ) -> dict[str, str]:
     """Completes a mapping for one file and checks that the file has the columns.
 
     Args:
-        columns: Our name -> file column; empty means identity: all columns of the file that bear one of our names.
+        columns: Our name -> file column; empty, without `optional`, means identity: all columns of the file that bear
+            one of our names.
         required: Our names that must be there; those without a mapping stand under their own name.
         names: The columns of the file.
         file: For the error sentence.
+        optional: Our names that are read where the file has a column of that name and nothing else is mapped to it.
 
     Returns:
         Our name -> file column, the required ones first.
 
     Raises:
-        XlsrError: The file lacks a column.
+        MissingColumn: The file lacks a column.
 
     Example:
         >>> resolve_columns({"target": "fr"}, ["source", "target"], ["source", "fr", "id"], "a.tsv")
         {'source': 'source', 'target': 'fr'}
     """
     mapping = {ours: ours for ours in required} | dict(columns)
-    if not columns:
+    if optional is not None:
+        mapping |= {name: name for name in optional if name in names and name not in mapping}
+    elif not columns:
         mapping |= {name: name for name in names if name in KNOWN_COLUMNS}
     for ours, theirs in mapping.items():
         if theirs not in names:
             way = "" if ours in columns else f" for '{ours}' (columns='{ours}=NAME' names another)"
-            raise XlsrError(f"{file} has no column '{theirs}'{way}; {nearest(theirs, names)}")
+            message = f"{file} has no column '{theirs}'{way}; {nearest(theirs, names)}"
+            raise MissingColumn(message, file=file, column=theirs, ours=ours, names=names)
     return mapping
 
 

@@ -50,6 +50,7 @@ def read_rows(
     columns: str | Mapping[str, str | int] | None = None,
     languages: Sequence[str] | None = None,
     required: Sequence[str] = ("source", "target"),
+    optional: Sequence[str] | None = None,
     format: str | None = None,
     split: str | None = None,
     default_split: str = "train",
@@ -69,6 +70,8 @@ def read_rows(
             languages, those of PO and MO `msgid` and `msgstr`, those of Moses files the labels or 0 and 1.
         languages: Languages of the required columns, in their order; needed for TMX unless `columns` gives them.
         required: Our names that each row has, not empty.
+        optional: Our names that are read beside them where a table has columns of these names; they may be empty.
+            None reads all that bear our names, unless `columns` says which.
         format: One of `READERS`; None takes it from the suffix.
         split: Split of a data set.
         default_split: The split taken of a data set that has several when `split` names none.
@@ -94,7 +97,7 @@ def read_rows(
     paths, labels = expand_braces(path)
     name = str(path) if isinstance(path, (str, os.PathLike)) else " + ".join(map(str, paths))
     if format is None:
-        format = _detect(paths)
+        format = detect_format(paths)
     elif format not in READERS:
         raise XlsrError(f"format is '{format}' for {name}; {nearest(format, READERS)}")
     if format != "moses" and len(paths) > 1:
@@ -115,6 +118,7 @@ def read_rows(
         labels=labels,
         columns=mapping,
         required=tuple(required),
+        optional=None if optional is None else tuple(optional),
         languages=tuple(languages or ()),
         split=split,
         config=config,
@@ -142,7 +146,16 @@ def _suffix(path: Path) -> str:
     return inner.suffix.lower()
 
 
-def _detect(paths: Sequence[Path]) -> str:
+def detect_format(paths: Sequence[Path]) -> str:
+    """Which of `READERS` reads these files.
+
+    Raises:
+        XlsrError: The suffix is of no known format.
+
+    Example:
+        >>> detect_format([Path("pairs.tsv.gz")]), detect_format([Path("owner/data-set")])
+        ('tsv', 'datasets')
+    """
     if len(paths) > 1:
         return "moses"
     path, suffix = paths[0], _suffix(paths[0])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hf_xlsr.data.columns import resolve_columns
 from hf_xlsr.data.quarantine import Quarantine
 
 
@@ -28,6 +29,7 @@ class Source:
         labels: What tells the files of a Moses corpus apart, usually languages.
         columns: Our name -> file column; empty for the default of the format.
         required: Our names that no row may lack.
+        optional: Our names that are read where a table has them; None reads all of ours when `columns` is empty.
         languages: Languages of the required columns, for TMX.
         split: Split of a data set.
         default_split: The split of a data set that has several, when none is named.
@@ -45,6 +47,11 @@ class Source:
     config: str | None
     quarantine: Quarantine
     default_split: str = "train"
+    optional: tuple[str, ...] | None = None
+
+    def resolve(self, names: Collection[str]) -> dict[str, str]:
+        """Our name -> column, for a table that has columns of these names."""
+        return resolve_columns(self.columns, self.required, names, self.name, self.optional)
 
     def reject(self, number: int, reason: object, text: str | bytes, path: Path | None = None) -> None:
         """Sends a line to the quarantine, under the source's name unless one of several files is meant."""

@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hf_xlsr.data.columns import column_value, flat_names, resolve_columns
+from hf_xlsr.data.columns import column_value, flat_names
 from hf_xlsr.data.formats_lines import READ_ERRORS, cause
 from hf_xlsr.data.formats_source import BrokenFile, Record, Source
+from hf_xlsr.data.splits import split_name
 from hf_xlsr.errors import XlsrError, nearest
 
 BATCH = 1024  # rows
@@ -26,7 +27,7 @@ def read_parquet(source: Source) -> Iterator[Record]:
         raise BrokenFile(cause(error)) from error
     with file:
         names = flat_names(_fields(file.schema_arrow))
-        chosen = resolve_columns(source.columns, source.required, names, source.name)
+        chosen = source.resolve(names)
         batches = file.iter_batches(BATCH, columns=list(dict.fromkeys(chosen.values())), use_threads=False)
         number = 0
         while True:
@@ -74,7 +75,7 @@ def read_datasets(source: Source) -> Iterator[Record]:
         names = list(features.flatten())
     if not names:
         return
-    chosen = resolve_columns(source.columns, source.required, names, source.name)
+    chosen = source.resolve(names)
     if features is not None:
         wanted = [
             name for name in features if any(path == name or path.startswith(f"{name}.") for path in chosen.values())
@@ -115,12 +116,16 @@ def _choose_split(data: Any, source: Source) -> Any:
         if source.split is not None:
             raise XlsrError(f"{source.name} has no splits, but split is '{source.split}'; leave it out.")
         return data
+    # `dev` finds `validation`, whichever of the two names is asked for.
+    known = {split_name(name): name for name in data} | {name: name for name in data}
     if source.split is not None:
-        if source.split not in data:
+        found = known.get(source.split) or known.get(split_name(source.split))
+        if found is None:
             raise XlsrError(f"{source.name} has no split '{source.split}'; {nearest(source.split, data)}")
-        return data[source.split]
-    if source.default_split not in data and (len(data) > 1 or "train" in data):
+        return data[found]
+    found = known.get(source.default_split) or known.get(split_name(source.default_split))
+    if found is None and (len(data) > 1 or "train" in data):
         raise XlsrError(
             f"{source.name} has no split '{source.default_split}'; give split, one of {', '.join(sorted(data))}."
         )
-    return data.get(source.default_split) or next(iter(data.values()))
+    return data[found or next(iter(data))]

@@ -181,7 +181,7 @@ def _layout(source: Source, first: list[str]) -> tuple[dict[str, int], bool]:
     if columns and any(numbered):
         raise XlsrError(f"columns mixes names and positions for {file}; use names if it has a header, else positions.")
     if columns or set(required) <= set(header):
-        chosen = resolve_columns(columns, required, header, file)
+        chosen = source.resolve(header)
         return {ours: header.index(theirs) for ours, theirs in chosen.items()}, True
     if len(first) == len(required):
         return {ours: place for place, ours in enumerate(required)}, False
@@ -205,7 +205,7 @@ def read_jsonl(source: Source) -> Iterator[Record]:
                 source.reject(number, bad, line)
                 continue
             if chosen is None:
-                chosen = resolve_columns(source.columns, source.required, flat_names(record), source.name)
+                chosen = source.resolve(flat_names(record))
             yield number, {ours: column_value(record, theirs) for ours, theirs in chosen.items()}, line
 
 

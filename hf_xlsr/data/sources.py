@@ -131,6 +131,7 @@ def open_source(
     languages: Sequence[str],
     split: str = "train",
     required: Sequence[str] = ("source", "target"),
+    optional: Sequence[str] | None = None,
     quarantine: Quarantine | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Streams the rows of one source of a recipe.
@@ -140,6 +141,7 @@ def open_source(
         languages: Languages of the recipe.
         split: Split of a corpus or data set when the source names none.
         required: Columns that no row may lack.
+        optional: Columns read where a file has them; None reads all of ours unless the source maps columns.
         quarantine: Where bad lines are counted and written.
 
     Yields:
@@ -170,7 +172,7 @@ def open_source(
         extra = {key: options[key] for key in _VERSIONS if options.get(key) is not None}
         rows = load_corpus(options["corpus"], languages=languages, split=options.get("split") or split, **extra)
     else:
-        rows = _file_rows(options, languages, split, required, quarantine)
+        rows = _file_rows(options, languages, split, required, optional, quarantine)
     return islice(rows, limit)
 
 
@@ -179,6 +181,7 @@ def _file_rows(
     languages: Sequence[str],
     split: str,
     required: Sequence[str],
+    optional: Sequence[str] | None,
     quarantine: Quarantine | None,
 ) -> Iterator[dict[str, Any]]:
     columns, chosen = parse_columns(options.get("columns")), RowFilter(options)
@@ -189,6 +192,7 @@ def _file_rows(
         columns={**columns, **helpers} if columns or helpers else None,
         languages=tuple(languages[:2]),
         required=tuple(required),
+        optional=optional,
         format=options.get("format"),
         split=options.get("split"),
         default_split=split,  # of a data set; taking another than the one meant would go unnoticed

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.data.columns import KNOWN_COLUMNS, column_value, flat_names, parse_columns, resolve_columns
+from hf_xlsr.data.columns import (
+    KNOWN_COLUMNS,
+    MissingColumn,
+    column_value,
+    flat_names,
+    parse_columns,
+    resolve_columns,
+)
 from hf_xlsr.errors import XlsrError
 
 
@@ -78,6 +85,18 @@ def test_resolve_columns():
         resolve_columns({"source": "scource"}, ["source"], names, "f")
     with pytest.raises(XlsrError, match=r"f has no column 'premise' for 'premise' \(columns='premise=NAME'"):
         resolve_columns({}, ["premise"], names, "f")
+
+
+def test_optional_columns_are_taken_where_they_are():
+    names = ["source", "target", "lang", "split", "set"]
+    taken = resolve_columns({}, ["source", "target"], names, "f", ["split", "subset"])
+    assert taken == {"source": "source", "target": "target", "split": "split"}
+    # A mapping counts before the name, and has to be right.
+    assert resolve_columns({"split": "set"}, ["source"], names, "f", ["split"]) == {"source": "source", "split": "set"}
+    with pytest.raises(MissingColumn, match="f has no column 'sett'") as error:
+        resolve_columns({"split": "sett"}, ["source"], names, "f", ["split"])
+    assert (error.value.file, error.value.ours, error.value.column) == ("f", "split", "sett")
+    assert error.value.names == tuple(names)
 
 
 def test_nested_columns():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import random
 import tempfile
 import tracemalloc
@@ -212,3 +213,24 @@ def test_parquet_memory_is_bounded_within_a_row_group(tmp_path):
     for _ in read_rows(tmp_path / "a.parquet"):
         highest = max(highest, pa.total_allocated_bytes() - before)
     assert 0 < highest < 20_000_000  # the two columns hold 40 MB
+
+
+@pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "parquet"])
+def test_optional_columns(kind, tmp_path):
+    table = pa.table({"en": ["one", "two"], "split": ["test", None], "lang": ["x", "y"]})
+    path = tmp_path / f"rows.{kind}"
+    if kind == "parquet":
+        pq.write_table(table, path)
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    else:
+        lines = [["en", "split", "lang"], ["one", "test", "x"], ["two", "", "y"]]
+        path.write_text("".join({"tsv": "\t", "csv": ","}[kind].join(line) + "\n" for line in lines))
+    empty = None if kind in ("jsonl", "parquet") else ""
+    options = {"columns": "text=en", "required": ("text",)}
+    assert list(read_rows(path, optional=("split", "subset"), **options)) == [
+        {"text": "one", "split": "test"},
+        {"text": "two", "split": empty},
+    ]
+    assert [*read_rows(path, **options)][0] == {"text": "one"}
+    assert [*read_rows(path, optional=(), required=("lang",))][0] == {"lang": "x"}

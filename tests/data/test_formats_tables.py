@@ -74,6 +74,20 @@ def test_saved_and_plain_folders(tmp_path):
     fails(tmp_path / "nothing", "cannot be opened as a data set")
 
 
+def test_one_split_by_any_of_its_names(tmp_path):
+    data = datasets.Dataset.from_dict({"text": ["a", "b"]})
+    parts = {"train": data, "validation": data.select([1]), "dev_mismatched": data.select([0])}
+    datasets.DatasetDict(parts).save_to_disk(tmp_path / "sets")
+    for options in ({"split": "dev"}, {"default_split": "val"}, {"split": "validation"}):
+        assert list(read_rows(tmp_path / "sets", required=("text",), **options)) == [{"text": "b"}]
+    assert list(read_rows(tmp_path / "sets", required=("text",), split="dev_mismatched")) == [{"text": "a"}]
+    fails(tmp_path / "sets", "known are", split="final")
+    both = {"dev": data.select([0]), "validation": data.select([1])}
+    datasets.DatasetDict(both).save_to_disk(tmp_path / "both")
+    for split, text in (("dev", "a"), ("validation", "b")):
+        assert list(read_rows(tmp_path / "both", required=("text",), split=split)) == [{"text": text}]
+
+
 def test_hub_out_of_reach_is_one_sentence(monkeypatch):
     asked = []
 
