@@ -9,8 +9,9 @@ import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.encoding import Encoder, EncodingOptions, embed
+from hf_xlsr.evaluation.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.tatoeba import embed_for_search
 from hf_xlsr.mining.neighbours import nearest_neighbours
 
 RANKS = (1, 5, 10)
@@ -48,7 +49,7 @@ def xsr(
         `{name}-xsr/en-fr/test/`.
 
     Raises:
-        XlsrError: queries and golds differ in number, or there are none.
+        XlsrError: queries and golds differ in number, there are none, or a vector is zero.
     """
     if len(queries) != len(golds):
         raise XlsrError(f"there are {len(queries)} queries and {len(golds)} golds; give one gold for each query.")
@@ -57,7 +58,7 @@ def xsr(
     for text in (*pool, *golds):
         position.setdefault(text, len(position))
     query_vectors, candidate_vectors = (
-        embed(encoder, texts, language=language, **encoding)
+        embed_for_search(encoder, texts, language=language, **encoding)
         for texts, language in zip((queries, list(position)), languages, strict=True)
     )
     truth = np.array([position[text] for text in golds])
@@ -97,7 +98,6 @@ def xsr_both_directions(
     Raises:
         XlsrError: as `xsr` does.
     """
-
     common: dict[str, Any] = {"name": name, "split": split, **encoding}
     forward = xsr(encoder, sources, targets, target_pool, languages=languages, **common)
     return forward | xsr(encoder, targets, sources, source_pool, languages=languages[::-1], **common)

@@ -1,39 +1,12 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from sentence_transformers import SentenceTransformer
+from bitext_helpers import TableEncoder, cosines, noisy, word_model, word_pairs
 from sentence_transformers.sentence_transformer.evaluation import TranslationEvaluator
-from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation import tatoeba
-
-
-class TableEncoder:
-    """Looks the vector of a text up."""
-
-    def __init__(self, table: dict[str, Any]):
-        self.table = table
-        self.tasks: list[str | None] = []
-        self.routes: tuple[str, ...] = ()
-
-    def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
-        self.tasks.append(kwargs.get("task"))
-        return np.array([self.table[text] for text in texts], np.float64)
-
-
-def noisy(count: int, noise: float, seed: int = 0) -> tuple[TableEncoder, list[str], list[str]]:
-    rng = np.random.default_rng(seed)
-    sources, targets = [f"s{i}" for i in range(count)], [f"t{i}" for i in range(count)]
-    vectors = rng.normal(size=(count, 16))
-    moved = vectors + noise * rng.normal(size=vectors.shape)
-    return TableEncoder(dict(zip(sources + targets, [*vectors, *moved], strict=True))), sources, targets
 
 
 def test_hand_example():
@@ -49,10 +22,9 @@ def test_hand_example():
 
 def test_equals_the_naive_twin():
     encoder, sources, targets = noisy(200, noise=1.2)
-    x, y = (np.array([encoder.table[text] for text in side]) for side in (sources, targets))
-    cosines = (x / np.linalg.norm(x, axis=1)[:, None]) @ (y / np.linalg.norm(y, axis=1)[:, None]).T
-    forward = np.mean([np.argmax(row) == i for i, row in enumerate(cosines)])
-    backward = np.mean([np.argmax(column) == i for i, column in enumerate(cosines.T)])
+    similarities = cosines(encoder, sources, targets)
+    forward = np.mean([np.argmax(row) == i for i, row in enumerate(similarities)])
+    backward = np.mean([np.argmax(column) == i for i, column in enumerate(similarities.T)])
     assert 0.2 < forward < 0.95 and forward != backward
     metrics = tatoeba(encoder, sources, targets)
     assert metrics["tatoeba/en-fr/test/source_to_target_accuracy"] == pytest.approx(forward)
@@ -81,17 +53,7 @@ def test_sentences_are_compared_by_number():
 
 
 def test_agrees_with_translation_evaluator_when_no_text_repeats():
-    rng = np.random.default_rng(3)
-    words = [f"w{i}" for i in range(40)]
-    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(["[UNK]", *words])}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = Whitespace()
-    weights = rng.normal(size=(41, 12)).astype(np.float32)
-    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=weights)], device="cpu")
-    # A translation is the sentence with its last word exchanged for another.
-    sources = [list(rng.choice(words, 5)) for _ in range(120)]
-    targets = [[*sentence[:4], rng.choice(words)] for sentence in sources]
-    source_texts, target_texts = ([" ".join(sentence) for sentence in side] for side in (sources, targets))
-    assert len(set(source_texts)) == len(set(target_texts)) == 120
+    model, (source_texts, target_texts) = word_model(), word_pairs(120)
     theirs = TranslationEvaluator(source_texts, target_texts, write_csv=False)(model)
     ours = tatoeba(model, source_texts, target_texts, languages=("en", "de"), name="toy", split="dev")
     assert 0.3 < theirs["src2trg_accuracy"] < 1
@@ -114,3 +76,6 @@ def test_mistakes_are_named():
         tatoeba(encoder, sources, targets[:2])
     with pytest.raises(XlsrError, match="no texts"):
         tatoeba(encoder, [], [])
+    encoder.table["s0"] = np.zeros(16)
+    with pytest.raises(XlsrError, match=r"a vector of zeros for 's0' \(1 such sentences\)"):
+        tatoeba(encoder, sources, targets)

@@ -139,10 +139,21 @@ def test_routes_follow_the_side():
     xsr_both_directions(Routed(), sources, targets, [], [], name="toy", routes={"en": "source", "fr": "target"})
 
 
+class SignedWords(WordEncoder):
+    """`v1 - v1` has nothing left."""
+
+    def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
+        return np.stack(
+            [np.zeros(16) if "-" in text else super(SignedWords, self).encode([text])[0] for text in texts]
+        )
+
+
 def test_mistakes_are_named():
     with pytest.raises(XlsrError, match="2 queries and 1 golds"):
         xsr(WordEncoder(), ["w1", "w2"], ["v1"], [], name="toy")
     with pytest.raises(XlsrError, match="no texts"):
         xsr(WordEncoder(), [], [], ["v1"], name="toy")
+    with pytest.raises(XlsrError, match="a vector of zeros for 'v1 - v1'"):
+        xsr(SignedWords(), ["w1"], ["v1"], ["v1 - v1"], name="toy")
     with pytest.raises(XlsrError, match="dataset name is 'a/b'"):
         xsr(WordEncoder(), ["w1"], ["v1"], [], name="a/b")

@@ -1,0 +1,503 @@
+from __future__ import annotations
+
+import bz2
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bitext_helpers import TableEncoder, cosines, noisy
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import precision_recall_fscore_support
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.bucc import (
+    BUCC_SETTINGS,
+    BuccData,
+    bucc,
+    bucc_settings,
+    hide_pairs,
+    read_bucc,
+    tune_threshold,
+)
+
+LANGUAGES = ("de", "en")
+
+
+def toy(count: int, share: float, seed: int, noise: float = 0.5) -> tuple[TableEncoder, BuccData, BuccData]:
+    """An encoder, and two texts with hidden pairs that it knows."""
+    encoder, sources, targets = noisy(2 * count, noise, seed=seed)
+    rows = [{"source": source, "target": target} for source, target in zip(sources, targets, strict=True)]
+    halves = rows[:count], rows[count:]
+    return encoder, hide_pairs(halves[0], share=share, seed=seed), hide_pairs(halves[1], share=share, seed=seed)
+
+
+def write(folder: Path, **files: str) -> list[Path]:
+    paths = []
+    for name, content in files.items():
+        paths.append(folder / f"{name}.txt")
+        paths[-1].write_text(content, encoding="utf-8", newline="")
+    return paths
+
+
+# The protocol
+
+
+def laser_pairs(encoder: TableEncoder, data: BuccData, k: int, margin: str) -> dict[tuple[str, str], float]:
+    """Candidates as LASER makes them, one pair and one neighbour at a time, in float64: mined texts, back to ids."""
+    sources, targets = list(dict.fromkeys(data.sources)), list(dict.fromkeys(data.targets))
+    similarities = cosines(encoder, sources, targets)
+    forward = np.sort(similarities, axis=1)[:, ::-1][:, :k].mean(axis=1)
+    backward = np.sort(similarities, axis=0)[::-1][:k].mean(axis=0)
+
+    def score(x: int, y: int) -> float:
+        average = (forward[x] + backward[y]) / 2
+        return similarities[x, y] / average if margin == "ratio" else similarities[x, y] - average
+
+    proposals = []
+    for x in range(len(sources)):
+        near = np.argsort(-similarities[x], kind="stable")[:k]
+        proposals.append((x, int(max(near, key=lambda y: score(x, y)))))
+    for y in range(len(targets)):
+        near = np.argsort(-similarities[:, y], kind="stable")[:k]
+        proposals.append((int(max(near, key=lambda x: score(x, y))), y))
+    used_sources, used_targets, mined = set(), set(), {}
+    for x, y in sorted(proposals, key=lambda pair: -score(*pair)):
+        if x not in used_sources and y not in used_targets:
+            used_sources.add(x)
+            used_targets.add(y)
+            mined[sources[x], targets[y]] = score(x, y)
+    ids = []
+    for side_ids, side in ((data.source_ids, data.sources), (data.target_ids, data.targets)):
+        ids.append({text: id_ for id_, text in zip(side_ids, side, strict=True) if list(side).count(text) == 1})
+    return {(ids[0][s], ids[1][t]): value for (s, t), value in mined.items() if s in ids[0] and t in ids[1]}
+
+
+def laser_threshold(candidates: dict[tuple[str, str], float], gold: frozenset) -> tuple[float, float]:
+    items = sorted(candidates.items(), key=lambda item: -item[1])
+    correct, best_f1, threshold = 0, 0.0, 0.0
+    for i, (pair, score) in enumerate(items):
+        correct += pair in gold
+        if correct:
+            precision, recall = correct / (i + 1), correct / len(gold)
+            f1 = 2 * precision * recall / (precision + recall)
+            if f1 > best_f1 + 1e-12:
+                best_f1 = f1
+                threshold = (score + items[i + 1][1]) / 2 if i + 1 < len(items) else score
+    return threshold, best_f1
+
+
+@pytest.mark.parametrize(("share", "noise"), [(0.3, 0.8), (1.0, 1.5)], ids=["some hidden", "all parallel"])
+@pytest.mark.parametrize("margin", ["ratio", "distance"])
+@pytest.mark.parametrize("k", [3, 4])
+def test_equals_the_naive_twin(k: int, margin: str, share: float, noise: float):
+    encoder, tune, test = toy(200, share=share, seed=k, noise=noise)
+    # Two texts stand under two ids each, gold pairs among them.
+    doubled = BuccData(
+        [*test.source_ids, "again-1", "again-2"],
+        [*test.sources, test.sources[3], test.sources[8]],
+        test.target_ids,
+        test.targets,
+        test.gold | {("again-1", test.target_ids[0])},
+    )
+    metrics = bucc(encoder, tune, doubled, languages=LANGUAGES, name="toy", k=k, margin=margin)
+    candidates = laser_pairs(encoder, tune, k, margin)
+    threshold, tune_f1 = laser_threshold(candidates, tune.gold)
+    extracted = {pair for pair, score in laser_pairs(encoder, doubled, k, margin).items() if score >= threshold}
+    right = len(extracted & doubled.gold)
+    prefix = f"toy-bucc-k{k}-{margin}/de-en"
+    assert 0.3 < tune_f1 < 0.99 and 0 < right < len(extracted)
+    assert metrics == {
+        f"{prefix}/test/precision": pytest.approx(right / len(extracted)),
+        f"{prefix}/test/recall": pytest.approx(right / len(doubled.gold)),
+        f"{prefix}/test/f1": pytest.approx(2 * right / (len(extracted) + len(doubled.gold))),
+        f"{prefix}/test/threshold": pytest.approx(threshold, rel=1e-5),
+        f"{prefix}/test/pairs": len(extracted),
+        f"{prefix}/test/gold": len(doubled.gold),
+        f"{prefix}/train/f1": pytest.approx(tune_f1),
+    }
+
+
+def plane(**degrees: float) -> TableEncoder:
+    return TableEncoder({text: [np.cos(np.deg2rad(d)), np.sin(np.deg2rad(d))] for text, d in degrees.items()})
+
+
+def test_hand_example_of_a_text_under_two_ids():
+    # With margin absolute and k 1 each source is paired with the target at its side, cosines falling from a to d.
+    encoder = plane(a=0, A=1, b=20, B=23, c=40, C=46, d=60, D=70)
+    gold = frozenset({("s1", "t1"), ("s2", "t2"), ("s4", "t4")})
+    sources, targets = ["a", "b", "c", "d"], ["A", "B", "C", "D"]
+    tune = BuccData(["s1", "s2", "s3", "s4"], sources, ["t1", "t2", "t3", "t4"], targets, gold)
+    options: dict[str, Any] = {"languages": LANGUAGES, "name": "toy", "k": 1, "margin": "absolute"}
+    # All but c - C are gold: 2/5, 4/6 ... F1 after each candidate: 2/4, 4/5, 4/6, 6/7. The last is best, so all are
+    # taken, and the threshold is the cosine of 10 degrees.
+    test = BuccData(
+        ["s1", "s2", "s5", "s3"], ["a", "b", "a", "c"], ["t1", "t2", "t3"], ["A", "B", "C"], gold - {("s4", "t4")}
+    )
+    metrics = bucc(encoder, tune, test, **options)
+    # `a` stands under s1 and s5: a - A is no candidate, its gold pair stays in the recall.
+    assert metrics == {
+        "toy-bucc-k1-absolute/de-en/test/precision": 1 / 2,  # b - B and c - C
+        "toy-bucc-k1-absolute/de-en/test/recall": 1 / 2,
+        "toy-bucc-k1-absolute/de-en/test/f1": 1 / 2,
+        "toy-bucc-k1-absolute/de-en/test/threshold": pytest.approx(np.cos(np.deg2rad(10))),
+        "toy-bucc-k1-absolute/de-en/test/pairs": 2,
+        "toy-bucc-k1-absolute/de-en/test/gold": 2,
+        "toy-bucc-k1-absolute/de-en/train/f1": pytest.approx(6 / 7),
+    }
+
+
+def test_a_text_under_two_ids_still_claims_its_partner():
+    # `a` is nearest to A. It stands under two ids, so it counts for nothing, but it keeps A from `b`.
+    encoder = plane(a=0, A=1, b=5, z=90, Z=91)
+    gold = frozenset({("s2", "t1"), ("s9", "t9")})
+    test = BuccData(["s1", "s3", "s2", "s9"], ["a", "a", "b", "z"], ["t1", "t9"], ["A", "Z"], gold)
+    tune = BuccData(["s9"], ["z"], ["t9"], ["Z"], frozenset({("s9", "t9")}))
+    metrics = bucc(encoder, tune, test, languages=LANGUAGES, name="toy", k=1, margin="absolute")
+    assert metrics["toy-bucc-k1-absolute/de-en/test/pairs"] == 1
+    assert metrics["toy-bucc-k1-absolute/de-en/test/recall"] == 0.5
+
+
+def test_the_threshold_comes_from_tune_alone():
+    encoder, tune, test = toy(120, share=0.3, seed=1)
+    key = "toy-bucc-k4-ratio/de-en/test/threshold"
+    metrics = bucc(encoder, tune, test, languages=LANGUAGES, name="toy")
+    shuffled_gold = frozenset(zip(test.source_ids, test.target_ids[: len(test.source_ids)], strict=False))
+    wrong = BuccData(test.source_ids, test.sources, test.target_ids, test.targets, shuffled_gold)
+    assert bucc(encoder, tune, wrong, languages=LANGUAGES, name="toy")[key] == metrics[key]
+    # Tuned where no pair is hidden but one, the threshold rises.
+    rare = BuccData(tune.source_ids, tune.sources, tune.target_ids, tune.targets, frozenset(sorted(tune.gold)[:1]))
+    assert bucc(encoder, rare, test, languages=LANGUAGES, name="toy")[key] != metrics[key]
+
+
+def test_perfect_unrelated_and_identical_vectors():
+    encoder, tune, test = toy(150, share=0.2, seed=2, noise=0.01)
+    options: dict[str, Any] = {"languages": LANGUAGES, "name": "toy"}
+    metrics = bucc(encoder, tune, test, **options)
+    assert metrics["toy-bucc-k4-ratio/de-en/test/f1"] > 0.95
+    assert metrics["toy-bucc-k4-ratio/de-en/test/pairs"] == pytest.approx(30, abs=3)
+    encoder, tune, test = toy(150, share=0.2, seed=2, noise=1e6)
+    assert bucc(encoder, tune, test, **options)["toy-bucc-k4-ratio/de-en/test/f1"] < 0.15
+    same = TableEncoder(dict.fromkeys(encoder.table, [1.0, 1.0]))
+    metrics = bucc(same, tune, test, **options)
+    assert metrics["toy-bucc-k4-ratio/de-en/test/f1"] < 0.1
+
+
+def test_when_nothing_can_be_found():
+    # The one gold pair of tune is of texts that stand twice; in test nothing reaches LASER's threshold of 0.
+    encoder = plane(a=0, A=180)
+    twice = BuccData(["s1", "s2"], ["a", "a"], ["t1"], ["A"], frozenset({("s1", "t1")}))
+    once = BuccData(["s1"], ["a"], ["t1"], ["A"], frozenset({("s1", "t1")}))
+    metrics = bucc(encoder, twice, once, languages=LANGUAGES, name="toy", margin="absolute", k=1)
+    values = {key.split("/", 2)[2]: value for key, value in metrics.items()}
+    assert values.pop("test/gold") == 1
+    assert set(values.values()) == {0} and len(values) == 6
+
+
+def test_several_settings_encode_once_and_equal_single_runs():
+    encoder, tune, test = toy(120, share=0.3, seed=3)
+    singles: dict[str, float] = {}
+    for k, margin in [*BUCC_SETTINGS.values(), (2, "absolute")]:
+        singles |= bucc(encoder, tune, test, languages=LANGUAGES, name="toy", k=k, margin=margin)
+    encoder.texts.clear()
+    both = [*BUCC_SETTINGS.values(), (2, "absolute")]
+    assert bucc_settings(encoder, tune, test, settings=both, languages=LANGUAGES, name="toy") == singles
+    texts = [*tune.sources, *tune.targets, *test.sources, *test.targets]
+    assert sorted(encoder.texts) == sorted(texts) and len(set(texts)) == len(texts)
+    default = bucc_settings(encoder, tune, test, languages=LANGUAGES, name="toy", split="dev", tune_split="tune")
+    assert {key.split("/")[0] for key in default} == {"toy-bucc-k3-distance", "toy-bucc-k4-ratio"}
+    assert {key.split("/")[2] for key in default} == {"dev", "tune"}
+
+
+def test_neighbourhoods_may_be_larger_than_the_data():
+    encoder, tune, test = toy(6, share=0.5, seed=4, noise=0.01)
+    large = bucc(encoder, tune, test, languages=LANGUAGES, name="toy", k=1000)
+    size = bucc(encoder, tune, test, languages=LANGUAGES, name="toy", k=6)
+    assert list(large.values()) == list(size.values())
+
+
+def test_routes_prompt_and_search_reach_their_places():
+    encoder, tune, test = toy(20, share=0.5, seed=5)
+    encoder.table = {f"query: {text}": vector for text, vector in encoder.table.items()}
+    encoder.routes = ("de", "en")
+    bucc(encoder, tune, test, languages=LANGUAGES, name="toy", prompt="query: ")
+    assert encoder.tasks == ["de", "en"] * 2
+    with pytest.raises(XlsrError, match="method is 'exat'"):
+        bucc(encoder, tune, test, languages=LANGUAGES, name="toy", prompt="query: ", search={"method": "exat"})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"margin": "rato"}, "margin is 'rato'; did you mean 'ratio'"),
+        ({"k": 0}, "k is 0; ask for 1"),
+        ({"tune_split": "test"}, r"tuned on what is tested \(splits 'test' and 'test'\)"),
+        ({"tune": "test"}, r"tuned on what is tested \(splits 'train' and 'test'\)"),
+        ({"name": "a/b"}, "dataset name is 'a/b'"),
+        ({"tune_split": ""}, "split is ''"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_encoded(options: dict[str, Any], message: str):
+    encoder, tune, test = toy(10, share=0.5, seed=6)
+    if options.pop("tune", None):
+        tune = BuccData(test.source_ids, test.sources, test.target_ids, test.targets, test.gold)
+    with pytest.raises(XlsrError, match=message):
+        bucc(encoder, tune, test, **{"languages": LANGUAGES, "name": "toy", **options})
+    with pytest.raises(XlsrError, match="settings is empty"):
+        bucc_settings(encoder, tune, test, settings=[], languages=LANGUAGES, name="toy")
+    assert not encoder.texts
+
+
+def test_zero_vectors_are_named():
+    encoder, tune, test = toy(10, share=0.5, seed=6)
+    encoder.table[test.sources[0]] = np.zeros(16)
+    with pytest.raises(XlsrError, match=f"a vector of zeros for '{test.sources[0]}'"):
+        bucc(encoder, tune, test, languages=LANGUAGES, name="toy")
+
+
+# The threshold
+
+
+def best_by_trying(scores: list[float], correct: list[bool], gold: int) -> float:
+    """The best F1 of all thresholds, by extracting with each score as threshold."""
+    best = 0.0
+    for threshold in scores:
+        taken = [right for score, right in zip(scores, correct, strict=True) if score >= threshold]
+        best = max(best, 2 * sum(taken) / (len(taken) + gold))
+    return best
+
+
+CANDIDATES = st.lists(
+    st.tuples(st.one_of(st.floats(-2, 2), st.sampled_from([0.0, 0.5, 1.0, 1.0 + 2**-52])), st.booleans()), max_size=30
+)
+
+
+@given(CANDIDATES, st.integers(0, 20))
+@example([(1.0 + 2**-52, True), (1.0, False)], 0)  # the middle of two neighbouring floats is one of them
+@example([(1.0, False), (1.0, True), (0.5, True)], 1)
+@settings(max_examples=300, deadline=None)
+def test_extraction_with_the_tuned_threshold_gives_the_best_f1(candidates: list[tuple[float, bool]], missed: int):
+    scores, correct = [score for score, _ in candidates], [right for _, right in candidates]
+    gold = sum(correct) + missed
+    threshold, f1 = tune_threshold(np.array(scores), np.array(correct, bool), gold)
+    if not any(correct):
+        assert (threshold, f1) == (0.0, 0.0)
+        return
+    taken = [right for score, right in candidates if score >= threshold]
+    assert (
+        f1
+        == pytest.approx(2 * sum(taken) / (len(taken) + gold))
+        == pytest.approx(best_by_trying(scores, correct, gold))
+    )
+
+
+@given(CANDIDATES, st.integers(0, 20))
+@settings(max_examples=200, deadline=None)
+def test_equals_lasers_sweep_where_no_scores_are_equal(candidates: list[tuple[float, bool]], missed: int):
+    distinct = dict(candidates)
+    gold = frozenset((str(score), "t") for score, right in distinct.items() if right)
+    padded = gold | {("missed", str(number)) for number in range(missed)}
+    threshold, f1 = tune_threshold(np.array(list(distinct)), np.array(list(distinct.values()), bool), len(padded))
+    expected = laser_threshold({(str(score), "t"): score for score in distinct}, padded)
+    assert f1 == pytest.approx(expected[1])
+    extracted, by_laser = ({score for score in distinct if score >= cut} for cut in (threshold, expected[0]))
+    # Where two scores are neighbouring floats LASER's middle is the lower one, which it did not mean to take.
+    assert extracted == by_laser or min(by_laser) not in extracted
+
+
+def test_threshold_hand_examples():
+    scores = np.array([0.9, 1.2, 1.0, 1.1])
+    # Descending 1.2 right, 1.1 right, 1.0 wrong, 0.9 wrong of 3 gold: F1 2/4, 4/5, 4/6, 4/7.
+    assert tune_threshold(scores, np.array([False, True, False, True]), 3) == (pytest.approx(1.05), 0.8)
+    # 2/5, 2/6, 4/7, 6/8: the last is best, and there is no next one.
+    assert tune_threshold(scores, np.array([True, True, True, False]), 4) == (0.9, 0.75)
+    # 2/3 after the first, 4/6 after the fourth: equal, so the higher threshold stays.
+    assert tune_threshold(scores, np.array([True, True, False, False]), 2) == (pytest.approx(1.15), 2 / 3)
+    # Equal scores are taken together: 2/4 for all three, whichever comes first.
+    tied = np.array([1.0, 1.0, 1.0])
+    assert tune_threshold(tied, np.array([True, False, False]), 1) == (1.0, 0.5)
+    assert tune_threshold(tied, np.array([False, False, True]), 1) == (1.0, 0.5)
+    assert tune_threshold(np.array([]), np.array([]), 5) == (0.0, 0.0)
+
+
+def test_threshold_mistakes_are_named():
+    with pytest.raises(XlsrError, match="2 scores and 1 marks"):
+        tune_threshold(np.array([1.0, 2.0]), np.array([True]), 1)
+    with pytest.raises(XlsrError, match="2 candidates are correct and total_gold is 1"):
+        tune_threshold(np.array([1.0, 2.0]), np.array([True, True]), 1)
+
+
+def test_f1_equals_scikit_learn():
+    encoder, tune, test = toy(80, share=0.4, seed=7)
+    metrics = bucc(encoder, tune, test, languages=LANGUAGES, name="toy")
+    prefix = "toy-bucc-k4-ratio/de-en/test"
+    mined = laser_pairs(encoder, test, 4, "ratio")
+    extracted = {pair for pair, score in mined.items() if score >= metrics[f"{prefix}/threshold"]}
+    every = sorted(extracted | test.gold)
+    scores = precision_recall_fscore_support(
+        [pair in test.gold for pair in every], [pair in extracted for pair in every], average="binary"
+    )
+    assert 0.2 < scores[2] < 1
+    for metric, expected in zip(("precision", "recall", "f1"), scores, strict=False):
+        assert metrics[f"{prefix}/{metric}"] == pytest.approx(expected)
+
+
+# The files
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_files_are_read_in_either_order_of_gold(tmp_path: Path, swap: bool):
+    gold = "e2\td1\ne3\td3\n" if swap else "d1\te2\nd3\te3\n"
+    paths = write(
+        tmp_path,
+        de="d1\tHallo, Welt.\nd2\t Zwei \r\nd3\tmit\tTabulator",
+        en="\ufeffe1\tOne.\ne2\tHello, world.\ne3\twith\ttab\n",
+        gold=gold,
+    )
+    assert read_bucc(*paths) == BuccData(
+        ["d1", "d2", "d3"],
+        ["Hallo, Welt.", "Zwei", "mit\tTabulator"],
+        ["e1", "e2", "e3"],
+        ["One.", "Hello, world.", "with\ttab"],
+        frozenset({("d1", "e2"), ("d3", "e3")}),
+    )
+
+
+def test_ids_that_both_sides_bear_are_taken_as_they_stand(tmp_path: Path):
+    paths = write(tmp_path, de="1\ta\n2\tb\n", en="1\tA\n2\tB\n", gold="1\t2\n")
+    assert read_bucc(*paths).gold == {("1", "2")}
+
+
+def test_compressed_files(tmp_path: Path):
+    (tmp_path / "de.gz").write_bytes(gzip.compress(b"d1\tHallo\n"))
+    (tmp_path / "en.bz2").write_bytes(bz2.compress(b"e1\tHello\n"))
+    (gold,) = write(tmp_path, gold="d1\te1\n")
+    assert read_bucc(tmp_path / "de.gz", tmp_path / "en.bz2", gold).targets == ["Hello"]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"de": "d1\tHallo\nd2 Welt\n"}, r"line 2 of .*de\.txt cannot be read \(no tab in it\)"),
+        ({"en": "e1\tHello\n\ne2\tyou\n"}, r"line 2 of .*en\.txt cannot be read \(no tab in it\)"),
+        ({"en": "e1\tHello\ne2\t \n"}, r"line 2 of .*en\.txt cannot be read \(nothing behind the tab\)"),
+        ({"de": "d1\tHallo\nd2\tWelt\nd1\tHallo\n"}, r"line 3 of .*de\.txt has id 'd1' a second time"),
+        ({"de": ""}, r"de\.txt is empty"),
+        ({"gold": ""}, r"gold\.txt has no pair"),
+        ({"gold": "d1\te1\nd7\te2\n"}, r"line 2 of .*gold\.txt has id 'd7', which .*de\.txt does not"),
+        ({"gold": "d1\te1\nd2\te7\n"}, r"line 2 of .*gold\.txt has id 'e7', which .*en\.txt does not"),
+        ({"gold": "e1\td1\ne2\td7\n"}, r"line 2 of .*gold\.txt has id 'd7', which .*de\.txt does not"),
+        ({"gold": "d1 e1\n"}, r"line 1 of .*gold\.txt cannot be read \(no tab in it\)"),
+        ({"gold": "d1\te1\t0.9\n"}, r"line 1 of .*gold\.txt has id 'e1\\t0.9'"),
+    ],
+)
+def test_file_mistakes_name_file_and_line(tmp_path: Path, files: dict[str, str], message: str):
+    usual = {"de": "d1\tHallo\nd2\tWelt\n", "en": "e1\tHello\ne2\tworld\n", "gold": "d1\te1\n"}
+    with pytest.raises(XlsrError, match=message):
+        read_bucc(*write(tmp_path, **(usual | files)))
+
+
+def test_broken_files_are_named(tmp_path: Path):
+    paths = write(tmp_path, de="d1\tHallo\n", en="e1\tHello\n", gold="d1\te1\n")
+    with pytest.raises(XlsrError, match=r"missing\.txt cannot be read \(No such file"):
+        read_bucc(tmp_path / "missing.txt", *paths[1:])
+    paths[1].write_bytes(b"e1\tHello\ne2\t\xff\xfe\n")
+    with pytest.raises(XlsrError, match=r"line 2 of .*en\.txt cannot be read \(invalid UTF-8\)"):
+        read_bucc(*paths)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sources": ["a"]}, "2 source ids and 1 sources"),
+        ({"target_ids": ["t1"]}, "1 target ids and 2 targets"),
+        ({"source_ids": ["s1", "s1"]}, "source id 's1' occurs twice"),
+        ({"gold": frozenset()}, "gold has no pair"),
+        ({"gold": frozenset({("s1", "t1"), ("t1", "s1")})}, "gold has source id 't1', which no source bears"),
+        ({"gold": frozenset({("s1", "s2")})}, "gold has target id 's2', which no target bears"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused(changes: dict[str, Any], message: str):
+    usual: dict[str, Any] = {"source_ids": ["s1", "s2"], "sources": ["a", "b"], "target_ids": ["t1", "t2"]}
+    usual |= {"targets": ["A", "B"], "gold": frozenset({("s1", "t1")})}
+    with pytest.raises(XlsrError, match=message):
+        BuccData(**(usual | changes))
+
+
+# Hidden pairs
+
+
+def translations(rows: list[dict[str, str]]) -> set[tuple[str, str]]:
+    return {(row["source"], row["target"]) for row in rows}
+
+
+def gold_texts(data: BuccData) -> set[tuple[str, str]]:
+    sources = dict(zip(data.source_ids, data.sources, strict=True))
+    targets = dict(zip(data.target_ids, data.targets, strict=True))
+    return {(sources[source], targets[target]) for source, target in data.gold}
+
+
+def test_hidden_pairs_of_distinct_rows():
+    rows = [{"source": f"s{n}", "target": f"t{n}", "other": "x"} for n in range(1001)]
+    data = hide_pairs(rows, share=0.1, seed=5)
+    assert len(data.gold) == 100
+    assert (len(data.sources), len(data.targets)) == (100 + 450, 100 + 451)
+    kept = {text[1:] for text in data.sources}, {text[1:] for text in data.targets}
+    assert kept[0] | kept[1] == {str(n) for n in range(1001)}  # no row is lost
+    assert {(f"s{n}", f"t{n}") for n in kept[0] & kept[1]} == gold_texts(data)  # what is there twice is gold
+    # The place in the text gives nothing away.
+    for side, texts in zip(zip(*gold_texts(data), strict=True), (data.sources, data.targets), strict=True):
+        places = np.array([texts.index(text) for text in side]) / len(texts)
+        assert 0.4 < places.mean() < 0.6 and places.min() < 0.05 and places.max() > 0.95
+    assert hide_pairs(rows, share=0.1, seed=5) == data
+    assert hide_pairs(rows, share=0.1, seed=6) != data
+
+
+@pytest.mark.parametrize(("count", "share", "gold"), [(1, 0.5, 1), (10, 0.001, 1), (7, 1.0, 7), (2, 0.5, 1)])
+def test_small_and_whole_shares(count: int, share: float, gold: int):
+    data = hide_pairs([{"source": f"s{n}", "target": f"t{n}"} for n in range(count)], share=share)
+    assert len(data.gold) == gold
+    assert len(data.sources) + len(data.targets) == count + gold
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=25),
+    st.floats(0.01, 1),
+    st.integers(0, 3),
+)
+@example([(0, 0), (1, 1), (0, 1)], 1.0, 0)  # the third row makes one group of the first two
+@settings(max_examples=200, deadline=None)
+def test_gold_is_all_there_is_to_find(links: list[tuple[int, int]], share: float, seed: int):
+    rows = [{"source": f"s{x}", "target": f"t{y}"} for x, y in links]
+    data = hide_pairs(rows, share=share, seed=seed)
+    assert len(set(data.sources)) == len(data.sources) and len(set(data.targets)) == len(data.targets)
+    present = {(s, t) for s, t in translations(rows) if s in data.sources and t in data.targets}
+    assert present == gold_texts(data)
+
+
+def test_rows_that_share_a_text_count_once():
+    rows = [
+        {"source": "Yes.", "target": "Oui."},
+        {"source": "Yes.", "target": "Si."},
+        {"source": "No.", "target": "Non."},
+        {"source": "Nope.", "target": "Non."},
+        {"source": "Thanks.", "target": "Merci."},
+    ]
+    data = hide_pairs(rows, share=1.0)
+    assert gold_texts(data) == {("Yes.", "Oui."), ("No.", "Non."), ("Thanks.", "Merci.")}
+    assert len(data.sources) == len(data.targets) == 3
+
+
+@pytest.mark.parametrize("share", [0.0, -0.1, 1.01, float("nan")])
+def test_share_is_a_share(share: float):
+    with pytest.raises(XlsrError, match="share is"):
+        hide_pairs([{"source": "a", "target": "A"}], share=share)
+
+
+def test_rows_without_sides_are_named():
+    with pytest.raises(XlsrError, match="there are no rows"):
+        hide_pairs([], share=0.5)
+    with pytest.raises(XlsrError, match="row 1 lacks 'source' or 'target'"):
+        hide_pairs([{"source": "a", "target": "A"}, {"source": "b"}], share=0.5)

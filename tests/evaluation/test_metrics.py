@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bitext_helpers import cosines, noisy
+from scipy.stats import spearmanr
+from sklearn.metrics import precision_recall_fscore_support
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation import tatoeba
+from hf_xlsr.evaluation.metrics import METRICS, load_metric, mining_f1, retrieval_accuracy
+
+
+@pytest.fixture(autouse=True)
+def library() -> Any:
+    return pytest.importorskip("evaluate")
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_they_are_metrics_of_the_library(name: str, library: Any):
+    metric = load_metric(name)
+    assert isinstance(metric, library.Metric)
+    assert metric.name == name and metric.module_type == "metric"
+    assert "references:" in metric.compute.__doc__ and metric.description
+    assert not os.path.exists(metric.data_dir)
+
+
+# Retrieval accuracy
+
+
+def test_retrieval_accuracy_equals_the_protocol_and_the_naive_twin():
+    encoder, sources, targets = noisy(150, noise=1.2)
+    sides = [[encoder.table[text] for text in side] for side in (sources, targets)]
+    similarities = cosines(encoder, sources, targets)
+    own = np.arange(150)
+    forward, backward = (float((similarities.argmax(axis=axis) == own).mean()) for axis in (1, 0))
+    result = load_metric("retrieval_accuracy").compute(predictions=np.array(sides[0]), references=np.array(sides[1]))
+    assert 0.2 < forward < 0.9 and forward != backward
+    assert result["source_to_target_accuracy"] == pytest.approx(forward)
+    assert result["target_to_source_accuracy"] == pytest.approx(backward)
+    protocol = tatoeba(encoder, sources, targets)
+    assert result == {key.rsplit("/", 1)[1]: value for key, value in protocol.items() if "accuracy" in key}
+
+
+def test_retrieval_accuracy_hand_example_and_batches():
+    # Nearest to (2, 0) and to (0.8, 0.6) is (0.96, 0.28); lengths do not matter.
+    metric = load_metric("retrieval_accuracy")
+    metric.add_batch(predictions=[[2.0, 0.0]], references=[[0.96, 0.28]])
+    metric.add(prediction=[0.8, 0.6], reference=[0.0, 7.0])
+    expected = {"source_to_target_accuracy": 0.5, "target_to_source_accuracy": 1.0, "accuracy": 0.75}
+    assert len(metric) == 2
+    assert metric.compute() == expected
+    # Computed, the metric starts anew.
+    assert metric.compute(predictions=np.eye(3), references=np.eye(3))["accuracy"] == 1.0
+
+
+def test_retrieval_accuracy_mistakes_are_named():
+    metric = load_metric("retrieval_accuracy")
+    with pytest.raises(XlsrError, match="row 1 of references is a zero vector"):
+        metric.compute(predictions=np.eye(2), references=[[1.0, 0.0], [0.0, 0.0]])
+    with pytest.raises(XlsrError, match="row 0 of predictions holds NaN"):
+        load_metric("retrieval_accuracy").compute(predictions=[[np.nan, 1.0]], references=[[1.0, 1.0]])
+    with pytest.raises(XlsrError, match="2 wide and candidates 3"):
+        load_metric("retrieval_accuracy").compute(predictions=np.eye(2), references=np.eye(3)[:2])
+    with pytest.raises(XlsrError, match="2 predictions and 3 references"):
+        retrieval_accuracy(np.eye(3)[:2], np.eye(3))
+    with pytest.raises(XlsrError, match="0 predictions and 0 references"):
+        retrieval_accuracy(np.empty((0, 3)), np.empty((0, 3)))
+
+
+# Mining F1
+
+
+def test_mining_f1_equals_scikit_learn():
+    rng = np.random.default_rng(0)
+    gold = {(int(s), int(t)) for s, t in rng.integers(0, 12, size=(60, 2))}
+    mined = {(int(s), int(t)) for s, t in rng.integers(0, 12, size=(50, 2))}
+    every = sorted(gold | mined)
+    expected = precision_recall_fscore_support(
+        [pair in gold for pair in every], [pair in mined for pair in every], average="binary"
+    )[:3]
+    assert 0.1 < expected[2] < 0.9
+    result = load_metric("mining_f1").compute(predictions=sorted(mined), references=sorted(gold))
+    assert [result[key] for key in ("precision", "recall", "f1")] == pytest.approx(expected)
+    assert result == mining_f1(mined, gold)
+
+
+def test_mining_f1_hand_example_in_batches():
+    metric = load_metric("mining_f1")
+    metric.add_batch(predictions=[("s1", "t1"), ("s2", "t9")], references=[("s1", "t1")])
+    metric.add_batch(predictions=[("s1", "t1")], references=[])  # once more
+    metric.add_batch(predictions=[], references=[("s3", "t3"), ("s4", "t4")])
+    assert metric.compute() == {"precision": 1 / 2, "recall": 1 / 3, "f1": 2 / 5}
+    metric.add(prediction=[("s1", "t1")], reference=[("s1", "t1")])
+    assert metric.compute()["f1"] == 1.0
+
+
+def test_mining_f1_takes_ids_of_any_kind():
+    metric = load_metric("mining_f1")
+    result = metric.compute(predictions=np.array([[1, 2], [3, 4]]), references=[(1, 2), ("3", "4"), (5, 6)])
+    assert result == {"precision": 1.0, "recall": 2 / 3, "f1": 0.8}
+    nothing = load_metric("mining_f1").compute(predictions=[], references=[(1, 2)])
+    assert nothing == {"precision": 0.0, "recall": 0.0, "f1": 0.0}
+
+
+def test_mining_f1_mistakes_are_named():
+    with pytest.raises(XlsrError, match="row 1 of references has 3 ids"):
+        load_metric("mining_f1").compute(predictions=[(1, 2)], references=[(1, 2), (1, 2, 3)])
+
+
+# Spearman
+
+
+def test_spearman_equals_scipy_and_ranks_by_hand():
+    rng = np.random.default_rng(1)
+    gold = np.round(rng.uniform(0, 5, 200), 1)  # with ties
+    similarities = gold / 5 + rng.normal(0, 0.4, 200)
+    result = load_metric("sts_spearman").compute(predictions=similarities, references=gold)
+    assert 0.3 < result["spearman"] < 0.9
+    assert result["spearman"] == pytest.approx(spearmanr(similarities, gold).statistic)
+    # Pearson's correlation of average ranks, with nothing but comparisons.
+    ranks = [
+        [np.mean([(other < value) + 0.5 * (other == value) for other in x]) for value in x]
+        for x in (similarities, gold)
+    ]
+    assert result["spearman"] == pytest.approx(np.corrcoef(*ranks)[0, 1])
+
+
+def test_spearman_hand_example_in_batches():
+    # Ranks 1 2 3 against 1 3 2: 1 - 6 * 2 / (3 * 8).
+    metric = load_metric("sts_spearman")
+    metric.add_batch(predictions=[0.1, 0.5], references=[0.0, 4.0])
+    metric.add(prediction=0.9, reference=3.5)
+    assert metric.compute() == {"spearman": pytest.approx(0.5)}
+    assert metric.compute(predictions=[1.0, 2.0], references=[5.0, 4.0]) == {"spearman": pytest.approx(-1.0)}
+
+
+def test_spearman_of_constants_is_zero_and_of_nan_refused():
+    assert load_metric("sts_spearman").compute(predictions=[0.5, 0.5], references=[1, 2]) == {"spearman": 0.0}
+    assert load_metric("sts_spearman").compute(predictions=[0.5], references=[1]) == {"spearman": 0.0}
+    with pytest.raises(XlsrError, match="row 1 of predictions is nan"):
+        load_metric("sts_spearman").compute(predictions=[0.5, float("nan")], references=[1, 2])
+
+
+# What holds for all
+
+
+def test_mistakes_are_named():
+    with pytest.raises(XlsrError, match="metric is 'mining'; did you mean 'mining_f1'"):
+        load_metric("mining")
+    for name in METRICS:
+        with pytest.raises(XlsrError, match=f"{name} has nothing to count"):
+            load_metric(name).compute()
+        if name != "mining_f1":  # which may have found nothing
+            with pytest.raises(XlsrError, match=f"{name} has nothing to count"):
+                load_metric(name).compute(predictions=[], references=[])
+        with pytest.raises(XlsrError, match=f"{name} got predictions or references alone"):
+            load_metric(name).compute(predictions=[[1.0, 2.0]])
+
+
+def test_without_the_library_the_mend_is_named(monkeypatch: pytest.MonkeyPatch):
+    from hf_xlsr.evaluation import metrics
+
+    metrics._metric_classes.cache_clear()
+    monkeypatch.setitem(sys.modules, "evaluate", None)
+    with pytest.raises(XlsrError, match=r"install hf-xlsr\[evaluate\]"):
+        load_metric("mining_f1")
+
+
+def test_options_of_the_library_are_taken(tmp_path: Path):
+    metric = load_metric("sts_spearman", cache_dir=str(tmp_path), experiment_id="mine")
+    metric.add_batch(predictions=[1.0, 2.0], references=[1.0, 2.0])
+    assert [path.name for path in tmp_path.rglob("*.arrow")] == ["mine-1-0.arrow"]
+    assert metric.compute() == {"spearman": pytest.approx(1.0)}
+
+
+SCRIPT = """
+import socket, sys
+
+def refuse(*address):
+    raise OSError("there is no network")
+
+socket.socket.connect = refuse
+from hf_xlsr.evaluation.metrics import load_metric
+assert "evaluate" not in sys.modules
+accuracy = load_metric("retrieval_accuracy").compute(predictions=[[1.0, 0.0], [0.0, 1.0]], references=[[2.0, 1.0]] * 2)
+f1 = load_metric("mining_f1").compute(predictions=[(1, 2)], references=[(1, 2), (3, 4)])
+spearman = load_metric("sts_spearman").compute(predictions=[1.0, 2.0, 3.0], references=[1.0, 3.0, 2.0])
+print(accuracy["accuracy"], round(f1["f1"], 3), round(spearman["spearman"], 3))
+"""
+
+
+def test_offline_and_without_a_trace(tmp_path: Path):
+    home, temporary = tmp_path / "home", tmp_path / "temporary"
+    home.mkdir()
+    temporary.mkdir()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "XDG_"))}
+    places = {"HOME": str(home), "USERPROFILE": str(home), "TMPDIR": str(temporary), "MPLCONFIGDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env={**kept, **places, "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "0.5 0.667 0.5\n"
+    assert not [path for path in home.rglob("*") if path.is_file()]
+    assert not list(temporary.glob("hf-xlsr-*"))
