@@ -1,0 +1,104 @@
+"""Pairs of sentences: which language each side is in, their vectors, cosines, and features for a classifier."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from typing_extensions import Unpack
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.encoding import Encoder, EncodingOptions, embed
+
+Languages = str | tuple[str, str]
+
+
+def sides_of(language: Languages) -> tuple[str, str]:
+    """The languages of both sides of a pair.
+
+    Args:
+        language: One code for both sides; two, or two lower-case codes with a hyphen or a plus between (a plus in rows
+            of mteb tasks). A region or a script that begins with a capital (`pt-BR`, `zh-Hant`) is part of one code.
+
+    Raises:
+        XlsrError: it is something else.
+
+    Example:
+        >>> sides_of("en"), sides_of("en-es"), sides_of("en+es"), sides_of(("pt-BR", "en")), sides_of("pt-BR")
+        (('en', 'en'), ('en', 'es'), ('en', 'es'), ('pt-BR', 'en'), ('pt-BR', 'pt-BR'))
+    """
+    if isinstance(language, str) and language:
+        codes = re.fullmatch(r"([a-z]{2,3})[-+]([a-z]{2,3})", language)
+        return (codes[1], codes[2]) if codes else (language, language)
+    if not isinstance(language, tuple) or len(language) != 2 or not all(isinstance(side, str) for side in language):
+        raise XlsrError(f"language is {language!r}; give a code such as 'en', or two of them such as ('en', 'es').")
+    return language
+
+
+def language_name(language: Languages) -> str:
+    """What metric keys call the languages of a pair.
+
+    Example:
+        >>> language_name("en"), language_name(("en", "es")), language_name("en-es")
+        ('en', 'en-es', 'en-es')
+    """
+    first, second = sides_of(language)
+    return first if first == second else f"{first}-{second}"
+
+
+def embed_pairs(
+    encoder: Encoder,
+    first: Sequence[str],
+    second: Sequence[str],
+    language: Languages,
+    *,
+    normalize: bool = True,
+    **encoding: Unpack[EncodingOptions],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors of both sides of pairs; a sentence that occurs on both sides of one language is encoded once.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`.
+        first: The first sentence of each pair.
+        second: The second one.
+        language: See `sides_of`.
+        normalize: Bring each vector to length 1.
+        encoding: See `EncodingOptions`.
+
+    Returns:
+        Two matrices `(n, width)`, float32.
+
+    Raises:
+        XlsrError: as `embed` does.
+    """
+    one, other = sides_of(language)
+    if one != other:
+        u = embed(encoder, first, language=one, normalize=normalize, **encoding)
+        return u, embed(encoder, second, language=other, normalize=normalize, **encoding)
+    both = embed(encoder, [*first, *second], language=one, normalize=normalize, **encoding)
+    return both[: len(first)], both[len(first) :]
+
+
+def pair_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The cosine of each row of `first` with the same row of `second`, `(n,)`, float64; 0 beside a zero vector.
+
+    Equal rows give exactly 1, so that pairs of equal sentences are tied, as they should be.
+
+    Example:
+        >>> pair_cosines(np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[3.0, 4.0], [1.0, 0.0]]))
+        array([1., 0.])
+    """
+    u, v = first.astype(np.float64), second.astype(np.float64)
+    lengths = np.sqrt(np.einsum("nd,nd->n", u, u) * np.einsum("nd,nd->n", v, v))
+    return np.einsum("nd,nd->n", u, v) / np.where(lengths > 0, lengths, 1)
+
+
+def pair_features(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """`[u, v, |u - v|, u * v]` of each pair of rows, `(n, 4 * width)`: what classifiers of sentence pairs learn from.
+
+    Example:
+        >>> pair_features(np.array([[1.0, 2.0]]), np.array([[3.0, 1.0]]))
+        array([[1., 2., 3., 1., 2., 1., 3., 2.]])
+    """
+    return np.concatenate([first, second, np.abs(first - second), first * second], axis=1)

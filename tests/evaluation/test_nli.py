@@ -1,0 +1,216 @@
+"""`nli` on an encoder whose vectors carry the relation, in one language, in all, and across two."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from sklearn.linear_model import LogisticRegression
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.nli import nli
+
+LABELS = ("entailment", "neutral", "contradiction")
+
+
+class RelationEncoder:
+    """The hypothesis `en:7:entailment` lies beside the premise `en:7:`, the contradiction opposite, neutral elsewhere.
+
+    `turned` languages have entailment and contradiction the other way round.
+    """
+
+    def __init__(self, turned: tuple[str, ...] = (), noise: float = 0.2, routes: tuple[str, ...] = ()):
+        self.turned, self.noise, self.routes = turned, noise, routes
+        self.routed: list[tuple[str | None, str]] = []  # task and language of each call
+        self.seen: list[str] = []
+
+    def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
+        self.routed.append((kwargs.get("task"), texts[0][:2]))
+        self.seen += texts
+        rows = []
+        for text in texts:
+            language, number, relation = text.split(":")
+            vector = np.random.default_rng(int(number)).choice([-1.0, 1.0], 6)
+            if relation == "neutral":
+                vector = np.random.default_rng(10_000 + int(number)).choice([-1.0, 1.0], 6)
+            elif relation and (relation == "contradiction") != (language in self.turned):
+                vector = -vector
+            rows.append(vector + self.noise * np.random.default_rng(len(text) + int(number)).normal(size=6))
+        return np.array(rows)
+
+
+def rows(language: str, start: int, count: int, numbers: bool = False) -> list[dict[str, Any]]:
+    return [
+        {
+            "premise": f"{language}:{number}:",
+            "hypothesis": f"{language}:{number}:{LABELS[number % 3]}",
+            "label": number % 3 if numbers else LABELS[number % 3],
+        }
+        for number in range(start, start + count)
+    ]
+
+
+def run(encoder: Any, **changes: Any) -> dict[str, float]:
+    arguments: dict[str, Any] = {
+        "train": rows("en", 0, 300),
+        "dev": rows("en", 1000, 60),
+        "tests": {"en": rows("en", 2000, 60), "de": rows("de", 2000, 60)},
+        "train_language": "en",
+        "name": "xnli",
+        "head": "linear",
+    }
+    return nli(encoder, **(arguments | changes))
+
+
+@pytest.mark.parametrize(("head", "options"), [("linear", {}), ("mlp", {"epochs": 12})])
+def test_a_cross_lingual_encoder_transfers(head: str, options: dict[str, Any]):
+    metrics = run(RelationEncoder(), head=head, **options)
+    assert set(metrics) == {
+        f"xnli-nli-{head}/en-en/dev/accuracy",
+        f"xnli-nli-{head}/en-en/test/accuracy",
+        f"xnli-nli-{head}/en-en/test/pairs",
+        f"xnli-nli-{head}/en-de/test/accuracy",
+        f"xnli-nli-{head}/en-de/test/pairs",
+    }
+    assert metrics[f"xnli-nli-{head}/en-de/test/pairs"] == 60
+    # A random hypothesis sometimes happens to lie beside or opposite its premise.
+    for languages in ("en-en", "en-de"):
+        assert metrics[f"xnli-nli-{head}/{languages}/test/accuracy"] > 0.85
+
+
+def test_mlp_is_the_default_head():
+    metrics = nli(
+        RelationEncoder(),
+        rows("en", 0, 30),
+        rows("en", 1000, 6),
+        {"de": rows("de", 1, 6)},
+        train_language="en",
+        name="xnli",
+        epochs=1,
+    )
+    assert "xnli-nli-mlp/en-de/test/accuracy" in metrics
+
+
+def test_equals_scikit_learn_on_features_by_hand():
+    encoder = RelationEncoder(noise=0.8)
+    metrics = run(encoder)
+
+    def features(language: str, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        chosen = rows(language, start, count, numbers=True)
+        u, v = (encoder.encode([row[side] for row in chosen]).astype(np.float32) for side in ("premise", "hypothesis"))
+        u, v = (side / np.sqrt((side**2).sum(1))[:, None] for side in (u, v))
+        return np.hstack([u, v, np.abs(u - v), u * v]), np.array([row["label"] for row in chosen])
+
+    train, dev, test = features("en", 0, 300), features("en", 1000, 60), features("de", 2000, 60)
+    models = [LogisticRegression(C=strength, max_iter=1000).fit(*train) for strength in (0.1, 1, 10, 100)]
+    best = max(models, key=lambda model: model.score(*dev))
+    assert metrics["xnli-nli-linear/en-en/dev/accuracy"] == best.score(*dev)
+    assert metrics["xnli-nli-linear/en-de/test/accuracy"] == best.score(*test) < 1
+
+
+def test_cross_pairs_each_premise_language_with_each_hypothesis_language():
+    tests = {language: rows(language, 2000, 60) for language in ("en", "de", "sw")}
+    metrics = run(RelationEncoder(turned=("sw",)), tests=tests, cross=True)
+    accuracies = {key.split("/")[1][3:]: value for key, value in metrics.items() if key.endswith("test/accuracy")}
+    assert set(accuracies) == {"en", "de", "sw", "en_de", "en_sw", "de_en", "de_sw", "sw_en", "sw_de"}
+    # The encoder turns the hypotheses of `sw`, whatever the premise: only the neutral ones are then right.
+    assert {name for name, value in accuracies.items() if value < 0.4} == {"sw", "en_sw", "de_sw"}
+    assert all(value > 0.85 for name, value in accuracies.items() if not name.endswith("sw"))
+    alone = run(RelationEncoder(turned=("sw",)), tests=tests)
+    assert {key: metrics[key] for key in alone} == alone
+
+
+def test_cross_encodes_each_side_once_and_by_its_route():
+    encoder = RelationEncoder(routes=("en", "de"))
+    run(encoder, cross=True)
+    tested = [text for text in encoder.seen if int(text.split(":")[1]) >= 2000]
+    assert len(tested) == len(set(tested)) == 240
+    assert sorted(encoder.routed[-4:]) == [("de", "de")] * 2 + [("en", "en")] * 2
+
+
+def test_labels_may_be_words_numbers_or_text():
+    expected = run(RelationEncoder())
+    spelled = [
+        {**row, "label": {"contradiction": "contradictory"}.get(row["label"], row["label"].upper())}
+        for row in rows("en", 0, 300)
+    ]
+    dev = [{**row, "label": str(row["label"])} for row in rows("en", 1000, 60, numbers=True)]
+    tests = {"en": rows("en", 2000, 60, numbers=True), "de": rows("de", 2000, 60)}
+    assert run(RelationEncoder(), train=spelled, dev=dev, tests=tests) == expected
+
+
+def test_labels_without_meaning_give_chance():
+    rng = np.random.default_rng(0)
+    data = [[{**row, "label": int(rng.integers(3))} for row in rows("en", start, 300)] for start in (0, 1000, 2000)]
+    metrics = run(RelationEncoder(), train=data[0], dev=data[1], tests={"en": data[2]}, head="mlp", epochs=5)
+    assert 0.22 < metrics["xnli-nli-mlp/en-en/test/accuracy"] < 0.45
+
+
+def test_a_trained_encoder(tiny_export: str, pairs: list[dict[str, str]]):
+    # Entailed: the same sentence. Contradiction: one that begins with `red`. Neutral: another.
+    model = SentenceTransformer(tiny_export, device="cpu")
+
+    def of(start: int, count: int) -> list[dict[str, Any]]:
+        found = []
+        for number in range(start, start + count):
+            text, other = pairs[number]["source"], pairs[(number + 7) % len(pairs)]["source"]
+            found.append({"premise": text, "hypothesis": (text, other, "red red " + text)[number % 3]})
+        return [{**row, "label": (start + number) % 3} for number, row in enumerate(found)]
+
+    metrics = nli(
+        model,
+        of(0, 90),
+        of(120, 40),
+        {"en": of(160, 40)},
+        train_language="en",
+        name="toy",
+        head="trained",
+        epochs=10,
+        learning_rate=1e-2,
+        cross=True,
+    )
+    assert set(metrics) == {
+        "toy-nli-trained/en-en/dev/accuracy",
+        "toy-nli-trained/en-en/test/accuracy",
+        "toy-nli-trained/en-en/test/pairs",
+    }
+    assert metrics["toy-nli-trained/en-en/test/accuracy"] > 0.7
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"head": "svm"}, "head is 'svm'; known are linear, mlp, trained."),
+        ({"epochs": 5}, "epochs is 5, but head 'linear' has none"),
+        (
+            {"train": [{"premise": "a", "label": 1}]},
+            "row 0 of train has no column 'hypothesis'; each row needs premise",
+        ),
+        (
+            {"dev": [*rows("en", 0, 3), {**rows("en", 0, 1)[0], "label": -1}]},
+            "row 3 of dev has label -1; give entailment, neutral, contradiction or 0, 1, 2, and leave rows without",
+        ),
+        ({"dev": [{**rows("en", 0, 1)[0], "label": None}]}, "row 0 of dev has label None"),
+        (
+            {"train": [row for row in rows("en", 0, 9) if row["label"] != "neutral"]},
+            "row 0 of dev has label 'neutral', which train does not have",
+        ),
+        (
+            {"cross": True, "tests": {"en": rows("en", 0, 9), "de": rows("de", 0, 8)}},
+            "tests['en'] has 9 rows and tests['de'] 8; cross needs the same pairs in every language.",
+        ),
+        (
+            {"cross": True, "tests": {"en": rows("en", 0, 9), "de": [*rows("de", 0, 7), *rows("de", 8, 2)]}},
+            "row 7 has one label in tests['en'] and another in tests['de']; cross needs the same pairs",
+        ),
+        ({"name": ""}, "the dataset name is ''"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_encoded(changes: dict[str, Any], says: str):
+    encoder = RelationEncoder()
+    with pytest.raises(XlsrError, match=re.escape(says)):
+        run(encoder, **changes)
+    assert not encoder.seen
