@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import pearsonr, spearmanr
+from torch import nn
+
+from hf_xlsr.evaluation import senteval_relatedness
+from hf_xlsr.evaluation.senteval_classifier import Schedule
+from hf_xlsr.evaluation.senteval_relatedness import SCHEDULE, relatedness, score_bins, squared_error_slope
+
+
+def test_scores_are_shared_between_the_two_bins_beside_them():
+    bins = score_bins(np.array([1.0, 1.5, 3.2, 5.0, 4.9]))
+    expected = [[1, 0, 0, 0, 0], [0.5, 0.5, 0, 0, 0], [0, 0, 0.8, 0.2, 0], [0, 0, 0, 0, 1], [0, 0, 0, 0.1, 0.9]]
+    np.testing.assert_allclose(bins, expected, atol=1e-12)
+    np.testing.assert_allclose(bins @ np.arange(1, 6), [1.0, 1.5, 3.2, 5.0, 4.9])
+
+
+def test_scores_below_one_are_left_short_as_in_the_toolkit():
+    np.testing.assert_allclose(score_bins(np.array([0.0, 0.25])), [[0, 0, 0, 0, 0], [0.25, 0, 0, 0, 0]])
+
+
+def test_the_slope_is_the_gradient_of_the_mean_squared_error():
+    random = torch.Generator().manual_seed(1)
+    logits = torch.randn(2, 3, 5, 7, dtype=torch.float64, generator=random, requires_grad=True)
+    targets = torch.rand(2, 1, 5, 7, dtype=torch.float64, generator=random)
+    loss = ((logits.softmax(2) - targets) ** 2).mean(2).sum()
+    (expected,) = torch.autograd.grad(loss, logits)
+    torch.testing.assert_close(squared_error_slope(logits.detach(), targets), expected)
+
+
+def pairs(rows: int, width: int, noise: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    features = random.normal(size=(rows, width))
+    scores = 3 + features @ random.normal(size=width) / width**0.5 + noise * random.normal(size=rows)
+    return features, np.clip(scores, 0, 5)
+
+
+def relatedness_alone(
+    features: np.ndarray, scores: np.ndarray, parts: list[np.ndarray], schedule: Schedule, seed: int
+) -> tuple[float, np.ndarray]:
+    """The toolkit's training by autograd: Pearson's correlation on dev, and the predictions on test."""
+    train, dev, test = parts
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(features.shape[1], 5).double(), nn.Softmax(dim=1))
+    optimizer = torch.optim.Adam(model.parameters())
+    inputs, targets = torch.from_numpy(features), torch.from_numpy(score_bins(scores))
+
+    def predict(rows: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return model(inputs[rows]).numpy() @ np.arange(1, 6)
+
+    best, best_prediction, misses, passes = -1.0, np.zeros(0), 0, 0
+    while passes <= schedule.max_passes:
+        for _ in range(schedule.passes_per_check):
+            for rows in torch.from_numpy(train[np.random.permutation(len(train))]).split(64):
+                optimizer.zero_grad()
+                nn.functional.mse_loss(model(inputs[rows]), targets[rows]).backward()
+                optimizer.step()
+        passes += schedule.passes_per_check
+        correlation = pearsonr(predict(dev), scores[dev]).statistic
+        if correlation > best:
+            best, best_prediction = correlation, predict(test)
+        else:
+            misses += 1
+            if misses > schedule.tenacity:
+                break
+    return best, best_prediction
+
+
+def test_it_is_the_toolkits(monkeypatch: pytest.MonkeyPatch):
+    features, scores = pairs(260, 20, noise=0.5)
+    schedule = Schedule(passes_per_check=6, tenacity=3, max_passes=200)
+    monkeypatch.setattr(senteval_relatedness, "SCHEDULE", schedule)
+    order = np.random.default_rng(1).permutation(260)
+    parts = [order[:150], order[150:200], order[200:]]
+    dev, tested = relatedness(features, scores, *parts, seed=3)
+    expected_dev, predicted = relatedness_alone(features, scores, parts, schedule, 3)
+    gold = scores[parts[2]]
+    assert dev == pytest.approx(expected_dev, abs=1e-8)
+    assert tested == pytest.approx(
+        {
+            "pearson": pearsonr(predicted, gold).statistic,
+            "spearman": spearmanr(predicted, gold).statistic,
+            "mse": ((predicted - gold) ** 2).mean(),
+        },
+        abs=1e-8,
+    )
+    assert 0.5 < tested["pearson"] < 0.99
+
+
+def test_a_relation_without_noise_is_learnt():
+    features, scores = pairs(400, 8, noise=0.0)
+    rows = np.arange(400)
+    dev, tested = relatedness(features.astype(np.float32), scores, rows[:300], rows[300:350], rows[350:])
+    assert dev > 0.95
+    assert tested["pearson"] > 0.95 and tested["spearman"] > 0.95 and tested["mse"] < 0.2
+
+
+def test_the_toolkits_schedule():
+    assert (SCHEDULE.optimizer, SCHEDULE.batch_size) == ("adam", 64)
+    assert (SCHEDULE.passes_per_check, SCHEDULE.tenacity, SCHEDULE.max_passes) == (50, 3, 1000)
