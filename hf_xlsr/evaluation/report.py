@@ -7,21 +7,42 @@ import json
 import math
 import os
 import platform
+import re
+import sys
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from hf_xlsr.errors import XlsrError
 
-PACKAGES = ("torch", "transformers", "sentence-transformers")
+PACKAGES = (
+    "torch",
+    "transformers",
+    "sentence-transformers",
+    "datasets",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "faiss-cpu",
+    "mteb",
+)
+PROTOCOL = re.compile(
+    r"(?:(.+?)-)?(tatoeba(?:-laser|-xtreme|-mteb)?"
+    r"|(?:xsim|xsr|bucc|sts|senteval|zero-shot|nli|pair-classification|mining|mteb)(?:-.+)?)"
+)
+# Words of metrics' names. Correlations and F1 are no shares of anything: they stand times 100, without a sign.
+PLAIN_WORDS = {"threshold", "loss", "mse", "margin", "seconds"}
+SCORE_WORDS = {"spearman", "pearson", "f1", "ap", "score"}
 
 
 def metric_prefix(dataset: str, protocol: str, languages: str, split: str) -> str:
-    """The front of a metric's key; a dataset that the protocol is named after is not named twice.
+    """The front of a metric's key; a dataset that the protocol, or its family, is named after is not named twice.
 
     Raises:
         XlsrError: a part is empty or holds a slash, so that the key could not be read back.
@@ -31,11 +52,82 @@ def metric_prefix(dataset: str, protocol: str, languages: str, split: str) -> st
         'tico19-tatoeba/en-fr/test'
         >>> metric_prefix("tatoeba", "tatoeba", "en-fr", "test")
         'tatoeba/en-fr/test'
+        >>> metric_prefix("tatoeba", "tatoeba-xtreme", "en-fr", "test")
+        'tatoeba-xtreme/en-fr/test'
     """
     for what, value in (("dataset name", dataset), ("languages", languages), ("split", split)):
         if not value or "/" in value:
             raise XlsrError(f"the {what} is '{value}'; metric keys are split at '/', so give a name without one.")
-    return "/".join([protocol if dataset == protocol else f"{dataset}-{protocol}", languages, split])
+    named = protocol == dataset or protocol.startswith(f"{dataset}-")
+    return "/".join([protocol if named else f"{dataset}-{protocol}", languages, split])
+
+
+def split_key(key: str) -> tuple[str, str, str, str]:
+    """Protocol (with the dataset), languages, split and metric of a key; a key of another shape is all metric.
+
+    Example:
+        >>> split_key("tico19-tatoeba/en-fr/test/accuracy")
+        ('tico19-tatoeba', 'en-fr', 'test', 'accuracy')
+        >>> split_key("eval_loss")
+        ('', '', '', 'eval_loss')
+    """
+    if key.count("/") < 3:
+        return "", "", "", key
+    protocol, languages, split, metric = key.split("/", 3)
+    return protocol, languages, split, metric
+
+
+def split_protocol(name: str) -> tuple[str, str]:
+    """Dataset and protocol of the first part of a key; without a protocol that is known it is all dataset.
+
+    A dataset that the protocol is named after, and an average over datasets, come without a dataset.
+
+    Example:
+        >>> split_protocol("tico19-tatoeba-laser"), split_protocol("STS12-sts"), split_protocol("tatoeba")
+        (('tico19', 'tatoeba-laser'), ('STS12', 'sts'), ('', 'tatoeba'))
+        >>> split_protocol("sts-average-of-7")
+        ('', 'sts-average-of-7')
+    """
+    match = PROTOCOL.fullmatch(name)
+    return (match[1] or "", match[2]) if match else (name, "")
+
+
+def metric_unit(metric: str) -> str:
+    """How `metric_value` writes a metric that is no count: `%`, `×100` or nothing.
+
+    Shares (accuracy, precision, recall, error rates) stand in per cent. Correlations, F1 and average precision (`ap`)
+    stand times 100 and without a sign, as papers print them. Thresholds, losses, margins and seconds stand as they are.
+
+    Example:
+        >>> [metric_unit(name) for name in ("source_to_target_error", "weighted_f1", "all_spearman", "threshold")]
+        ['%', '×100', '×100', '']
+    """
+    words = metric.lower().replace("/", "_").replace("-", "_").split("_")
+    if words[-1] in PLAIN_WORDS:
+        return ""
+    return "×100" if SCORE_WORDS.intersection(words) or words[-2:] == ["average", "precision"] else "%"
+
+
+def metric_value(metric: str, value: float) -> str:
+    """A value as tables and plots write it, without its unit: a count whole, a plain number with four decimals.
+
+    Example:
+        >>> metric_value("pairs", 1000), metric_value("accuracy", 0.9449), metric_value("threshold", 1.08632)
+        ('1000', '94.5', '1.0863')
+    """
+    if isinstance(value, int):
+        return str(value)
+    return f"{100 * value:.1f}" if metric_unit(metric) else f"{value:.4f}"
+
+
+def lower_is_better(metric: str) -> bool:
+    """Whether a metric is an error or a loss.
+
+    Example:
+        >>> lower_is_better("error_rate"), lower_is_better("accuracy")
+        (True, False)
+    """
+    return not {"error", "errors", "loss", "mse"}.isdisjoint(metric.lower().replace("/", "_").split("_"))
 
 
 def data_hash(texts: Iterable[str]) -> str:
@@ -107,11 +199,26 @@ def load_results(path: str | os.PathLike[str]) -> dict[str, Any]:
     return content
 
 
+def metrics_of(results: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of what `load_results` gave; metrics that come bare are taken as they are.
+
+    Raises:
+        XlsrError: a metric is not a finite number.
+
+    Example:
+        >>> metrics_of({"metrics": {"a": 1.0}, "settings": {}}) == metrics_of({"a": 1.0})
+        True
+    """
+    inner = results.get("metrics")
+    metrics = inner if isinstance(inner, Mapping) else results
+    return {key: _plain_number(key, value) for key, value in metrics.items()}
+
+
 def results_table(metrics: Mapping[str, float], title: str) -> Table:
     """A table for the terminal, one metric a line, with a rule between protocols.
 
-    Whole numbers are counts and stand as they are; thresholds and losses have four decimals; everything else is a
-    share and stands in per cent with one decimal.
+    Counts stand as they are, thresholds and losses have four decimals, shares and error rates stand in per cent with
+    one decimal; correlations and F1 are written times 100, which their names then say (`spearman ×100`).
 
     Args:
         metrics: Values by `protocol/languages/split/metric`.
@@ -120,34 +227,30 @@ def results_table(metrics: Mapping[str, float], title: str) -> Table:
     Returns:
         The table, to be printed by `rich.console.Console`.
     """
-    table = Table(title=title)
+    table = Table(title=escape(title))
     for column in ("protocol", "languages", "split", "metric"):
         table.add_column(column, no_wrap=column != "metric")
     table.add_column("value", justify="right", no_wrap=True)
-    above: list[str] = [""] * 3
+    above: tuple[str, ...] = ("", "", "")
     for key, value in metrics.items():
-        # A key of another shape, such as a trainer's eval_loss, keeps its whole name in the last column.
-        parts = key.split("/", 3) if key.count("/") >= 3 else ["", "", "", key]
+        *parts, metric = split_key(key)
         if table.row_count and parts[0] != above[0]:
             table.add_section()
         depth = next((i for i in range(3) if parts[i] != above[i]), 3)
-        table.add_row(*[""] * depth, *parts[depth:3], parts[3].replace("_", " "), _readable(parts[3], value))
-        above = parts[:3]
+        name, shown = metric.replace("_", " "), metric_value(metric, value)
+        if not isinstance(value, int):
+            unit = metric_unit(metric)
+            name, shown = (name, f"{shown} %") if unit == "%" else (f"{name} {unit}".rstrip(), shown)
+        # Text, for a name may hold square brackets, which rich would take for markup.
+        table.add_row(*map(Text, [*[""] * depth, *parts[depth:], name, shown]))
+        above = tuple(parts)
     return table
-
-
-def _readable(metric: str, value: float) -> str:
-    if isinstance(value, int):
-        return str(value)
-    if metric.rsplit("/", 1)[-1].endswith(("threshold", "loss")):
-        return f"{value:.4f}"
-    return f"{100 * value:.1f} %"
 
 
 def _plain_number(key: str, value: Any) -> int | float:
     number = value.item() if hasattr(value, "item") else value
     if not isinstance(number, (int, float)) or not math.isfinite(number):
-        raise XlsrError(f"metric '{key}' is {value!r}; only finite numbers can be saved.")
+        raise XlsrError(f"metric '{key}' is {value!r}; metrics are finite numbers.")
     return number
 
 
@@ -155,4 +258,12 @@ def _versions() -> dict[str, str]:
     import hf_xlsr
 
     versions = {"hf_xlsr": hf_xlsr.__version__, "python": platform.python_version()}
-    return versions | {package: version(package) for package in PACKAGES}
+    for package in PACKAGES:
+        # mteb counts only where it took part; FAISS may have come without a package of this name.
+        if package == "mteb" and package not in sys.modules:
+            continue
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions

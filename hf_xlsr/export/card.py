@@ -12,6 +12,7 @@ from jinja2 import Environment, StrictUndefined
 
 from hf_xlsr.data.corpora import CORPORA
 from hf_xlsr.data.sources import as_list, as_source
+from hf_xlsr.evaluation.report import metric_unit, metric_value, split_key
 
 METHOD_PAPERS = {"lightweight": "*Lightweight Cross-Lingual Sentence Representation Learning* (Mao et al., ACL 2021)"}
 CITATIONS = {
@@ -76,7 +77,11 @@ def write_card(
 
 
 def _shown(key: str, value: float) -> str:
-    return f"{100 * value:.1f} %" if isinstance(value, float) and 0 <= value <= 1 else f"{value:,}"
+    metric = split_key(key)[3]
+    if isinstance(value, int):
+        return f"{value:,}"
+    shown = metric_value(metric, value)
+    return f"{shown} %" if metric_unit(metric) == "%" else shown
 
 
 def _eval_result(key: str, value: float) -> EvalResult:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import sys
 import warnings
 from pathlib import Path
@@ -10,20 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.image import imread
+from plot_helpers import assert_a_picture, assert_apart, assert_inside, extents, record_figures
+from sklearn.metrics.pairwise import cosine_similarity
 
 from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation import plot_loss_curves, plot_tsne, plots
-from hf_xlsr.evaluation.plots import shorten
+from hf_xlsr.evaluation.plots import plot_heatmap, plot_tsne
+from hf_xlsr.evaluation.plots_common import COLOURS, colours_of, save_figure, shorten
+from hf_xlsr.evaluation.plots_pairs import GAP, _spread
+
+WORDS = "where does the river that runs past our house end and who has seen it there".split()
 
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that are saved during a test."""
-    saved: list[Figure] = []
-    save = plots._save
-    monkeypatch.setattr(plots, "_save", lambda figure, path: saved.append(figure) or save(figure, path))
-    return saved
+    return record_figures(monkeypatch)
 
 
 def bitext(count: int) -> dict[str, Any]:
@@ -37,23 +36,10 @@ def bitext(count: int) -> dict[str, Any]:
     }
 
 
-def history() -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = []
-    for step in range(10, 110, 10):
-        parts = {"loss/generative": 5 / step + 1, "loss/alignment": math.exp(-step / 20)}
-        entries.append({"loss": sum(parts.values()), **parts, "learning_rate": 1e-4, "epoch": step / 50, "step": step})
-        if step % 50 == 0:
-            metrics = {"eval_toy-tatoeba/en-fr/dev/accuracy": step / 200, "eval_toy-tatoeba/en-fr/dev/pairs": 10}
-            entries.append({"eval_loss": 2.0, **metrics, "eval_runtime": 1.0, "step": step})
-    return [*entries, {"train_loss": 1.5, "train_runtime": 9.0, "step": 100}]
-
-
-def assert_a_picture(path: Path) -> None:
-    pixels = imread(path)[:, :, :3]
-    height, width = pixels.shape[:2]
-    assert 500 < height < 2500 and 1000 < width < 3500
-    drawn = (pixels < 0.95).any(axis=2).mean()
-    assert 0.01 < drawn < 0.5  # neither blank nor covered
+def long_sentences(count: int) -> dict[str, Any]:
+    rng = np.random.default_rng(2)
+    texts = [" ".join(rng.choice(WORDS, size=rng.integers(2, 30))) for _ in range(2 * count)]
+    return bitext(count) | {"sources": texts[:count], "targets": texts[count:]}
 
 
 @pytest.mark.parametrize(("count", "pairs", "drawn"), [(40, 15, 15), (40, 30, 30), (5, 15, 5), (2, 2, 2)])
@@ -86,74 +72,152 @@ def test_tsne_line_joins_the_points_of_a_pair(tmp_path: Path, figures: list[Figu
     assert np.diag(distances).mean() < 0.5 * distances.mean()
 
 
-def test_tsne_repeats_with_its_seed(tmp_path: Path):
+def test_no_label_of_the_plane_lies_on_another(tmp_path: Path, figures: list[Figure]):
+    data = long_sentences(40)
+    data["target_vectors"] = data["source_vectors"]  # the two points of each pair want the same place
+    plot_tsne(tmp_path / "pairs.png", **data)
+    figure = figures[0]
+    for axes in figure.axes:
+        boxes = extents(figure, axes.texts)
+        assert len(boxes) >= 30
+        assert_apart(boxes)
+        assert_inside(figure, boxes)
+
+
+def test_capitals_end_where_their_column_does(tmp_path: Path, figures: list[Figure]):
+    plot_tsne(tmp_path / "pairs.png", **(bitext(30) | {"sources": ["WWW MMM " * 20] * 30}), pairs=30)
+    listing = figures[0].axes[1]
+    (right,) = {round(text.get_clip_box().x1) for text in listing.texts[1 : 20 * 3 : 3]}
+    assert right < min(text.get_window_extent().x0 for text in listing.texts[20 * 3 :: 3])
+
+
+@pytest.mark.parametrize("points", [np.zeros((30, 2)), np.random.default_rng(0).normal(size=(200, 2)), np.eye(2)])
+def test_points_are_moved_apart_and_no_further(points: np.ndarray):
+    before = points.copy()
+    spread = _spread(points, GAP)
+    np.testing.assert_array_equal(points, before)
+    distances = np.linalg.norm(spread[:, None] - spread[None], axis=2)
+    distances[np.diag_indices(len(points))] = np.inf
+    assert distances.min() >= GAP
+    assert np.abs(spread - 0.5).max() < 1
+
+
+def test_points_that_have_room_only_change_scale():
+    points = np.array([[0.0, 0.0], [2.0, 5.0], [4.0, 10.0]])
+    np.testing.assert_array_equal(_spread(points, GAP), [[0, 0], [0.5, 0.5], [1, 1]])
+
+
+def test_heatmap_shows_the_cosines_of_the_pairs(tmp_path: Path, figures: list[Figure]):
+    data = bitext(40)
+    assert_a_picture(plot_heatmap(tmp_path / "heat.png", **data, pairs=6))
+    axes, bar = figures[0].axes
+    assert bar.get_ylabel() == "cosine"
+    assert (axes.get_ylabel(), axes.get_xlabel()) == ("English", "French")
+    chosen = [int(label.get_text().removeprefix("sentence ")) for label in axes.get_yticklabels()]
+    assert chosen == [int(label.get_text().removeprefix("phrase ")) for label in axes.get_xticklabels()]
+    assert len(set(chosen)) == 6
+    for labels in (axes.get_yticklabels(minor=True), axes.get_xticklabels(minor=True)):
+        assert [label.get_text() for label in labels] == ["1", "2", "3", "4", "5", "6"]
+    expected = cosine_similarity(data["source_vectors"][chosen], data["target_vectors"][chosen])
+    (image,) = axes.images
+    np.testing.assert_allclose(np.asarray(image.get_array()), expected, atol=1e-6)
+    assert [text.get_text() for text in axes.texts] == [f"{value:.2f}" for value in expected.ravel()]
+    assert image.get_cmap().name == "viridis"
+    # Two frames, black and white, around each cell of the diagonal.
+    centres = [
+        (frame.get_x() + frame.get_width() / 2, frame.get_y() + frame.get_height() / 2) for frame in axes.patches
+    ]
+    np.testing.assert_allclose(centres, np.repeat(np.arange(6), 2)[:, None] * [1, 1])
+
+
+def test_large_heatmaps_have_no_numbers_in_their_cells(tmp_path: Path, figures: list[Figure]):
+    assert_a_picture(plot_heatmap(tmp_path / "heat.png", **bitext(30), pairs=21))
+    axes = figures[0].axes[0]
+    assert not axes.texts and len(axes.get_yticklabels()) == 21
+
+
+def test_labels_of_the_heatmap_do_not_overlap(tmp_path: Path, figures: list[Figure]):
+    plot_heatmap(tmp_path / "heat.png", **long_sentences(40))
+    figure = figures[0]
+    axes = figure.axes[0]
+    upright = [*axes.get_yticklabels(), *axes.get_yticklabels(minor=True), *axes.get_xticklabels(minor=True)]
+    assert_apart(extents(figure, upright))
+    assert_inside(figure, extents(figure, [*upright, *axes.get_xticklabels()]))
+    numbers, sentences = (extents(figure, axes.get_xticklabels(minor=minor)) for minor in (True, False))
+    assert max(box.y1 for box in sentences) <= min(box.y0 for box in numbers)
+
+
+def test_both_pictures_draw_the_same_pairs(tmp_path: Path, figures: list[Figure]):
+    plot_tsne(tmp_path / "a.png", **bitext(50), pairs=7, seed=5)
+    plot_heatmap(tmp_path / "b.png", **bitext(50), pairs=7, seed=5)
+    listed = [text.get_text() for text in figures[0].axes[1].texts[1::3]]
+    assert listed == [label.get_text() for label in figures[1].axes[0].get_yticklabels()]
+
+
+@pytest.mark.parametrize("plot", [plot_tsne, plot_heatmap])
+def test_pictures_of_pairs_repeat_with_their_seed(tmp_path: Path, plot: Any):
     pictures = [
-        plot_tsne(tmp_path / f"{name}.png", **bitext(30), pairs=6, seed=seed).read_bytes()
+        plot(tmp_path / f"{name}.png", **bitext(30), pairs=6, seed=seed).read_bytes()
         for name, seed in (("a", 1), ("b", 1), ("c", 2))
     ]
     assert pictures[0] == pictures[1] != pictures[2]
 
 
-def test_tsne_takes_any_text(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+@pytest.mark.parametrize("plot", [plot_tsne, plot_heatmap])
+def test_pictures_of_pairs_take_any_text(tmp_path: Path, plot: Any, caplog: pytest.LogCaptureFixture):
     data = bitext(3)
     data["sources"] = ["costs $5_$ now", "two\nlines\tand a tab", "long " * 40]
     data["targets"] = ["你好", "مرحبا", "\U0010fffd \U0010fffc"]
     with warnings.catch_warnings(), caplog.at_level(logging.WARNING):
         warnings.simplefilter("error")
-        assert_a_picture(plot_tsne(tmp_path / "pairs.png", **data))
+        assert_a_picture(plot(tmp_path / "pairs.png", **data))
     assert "drawn as boxes" in caplog.text  # no font has the last two
 
 
-def test_tsne_mistakes_are_named(tmp_path: Path):
+@pytest.mark.parametrize("plot", [plot_tsne, plot_heatmap])
+def test_mistakes_in_pairs_are_named(tmp_path: Path, plot: Any):
     with pytest.raises(XlsrError, match=r"differ in number \(5, 5, 5, 4\)"):
-        plot_tsne(tmp_path / "p.png", **(bitext(5) | {"targets": ["a"] * 4}))
+        plot(tmp_path / "p.png", **(bitext(5) | {"targets": ["a"] * 4}))
     with pytest.raises(XlsrError, match="there is 1 pair to draw"):
-        plot_tsne(tmp_path / "p.png", **bitext(1))
+        plot(tmp_path / "p.png", **bitext(1))
+    with pytest.raises(XlsrError, match="there is 1 pair to draw"):
+        plot(tmp_path / "p.png", **bitext(5), pairs=1)
+    with pytest.raises(XlsrError, match="row 2 of target_vectors holds NaN"):
+        broken = bitext(5)
+        broken["target_vectors"][2, 0] = np.nan
+        plot(tmp_path / "p.png", **broken)
+    with pytest.raises(XlsrError, match="source_vectors are 8 wide and target_vectors 7"):
+        plot(tmp_path / "p.png", **(bitext(5) | {"target_vectors": np.ones((5, 7))}))
     with pytest.raises(XlsrError, match=r"p.xyz ends in '.xyz'; use .png"):
-        plot_tsne(tmp_path / "p.xyz", **bitext(3))
+        plot(tmp_path / "p.xyz", **bitext(3))
     assert not list(tmp_path.iterdir())
 
 
-def test_loss_curves_show_total_parts_and_accuracy(tmp_path: Path, figures: list[Figure]):
-    path = plot_loss_curves(tmp_path / "new" / "losses.png", history())
-    assert_a_picture(path)
-    losses, accuracies = figures[0].axes
-    labels = [line.get_label() for line in losses.lines]
-    assert labels == ["total", "total, evaluation", "generative", "alignment"]
-    np.testing.assert_array_equal(losses.lines[0].get_xdata(), range(10, 110, 10))
-    np.testing.assert_allclose(losses.lines[3].get_ydata(), [math.exp(-step / 20) for step in range(10, 110, 10)])
-    assert [line.get_label() for line in accuracies.lines] == ["toy-tatoeba/en-fr/dev/accuracy"]
-    np.testing.assert_allclose(accuracies.lines[0].get_xydata(), [[50, 25], [100, 50]])
-
-
-@pytest.mark.parametrize(("last", "scale"), [(1.0, "linear"), (0.01, "log"), (0.0, "linear"), (-0.5, "linear")])
-def test_the_axis_is_logarithmic_when_losses_span_much(tmp_path: Path, figures: list[Figure], last: float, scale: str):
-    plot_loss_curves(tmp_path / "losses.png", [{"loss": 3.0, "step": 1}, {"loss": last, "step": 2}])
-    (losses,) = figures[0].axes  # no accuracy was logged: no second panel
-    assert losses.get_yscale() == scale
-
-
-def test_points_are_drawn_by_step_and_broken_ones_left_out(tmp_path: Path, figures: list[Figure]):
-    entries = [{"loss": 1.0, "step": 20}, {"loss": 2.0, "step": 10}, {"loss": float("nan"), "step": 30}]
-    plot_loss_curves(tmp_path / "losses.png", [*entries, {"eval_accuracy": 0.5, "step": 10}])
-    np.testing.assert_allclose(figures[0].axes[0].lines[0].get_xydata(), [[10, 2], [20, 1]])
-    assert figures[0].axes[1].lines[0].get_marker() == "o"
-
-
-def test_loss_curves_need_a_loss(tmp_path: Path):
-    with pytest.raises(XlsrError, match="log_history holds no 'loss'"):
-        plot_loss_curves(tmp_path / "losses.png", [{"train_loss": 1.0, "step": 5}])
-
-
 @pytest.mark.parametrize("ending", ["pdf", "svg"])
-def test_other_formats(tmp_path: Path, ending: str):
-    assert plot_loss_curves(tmp_path / f"losses.{ending}", history()).stat().st_size > 5000
+def test_other_formats_repeat_too(tmp_path: Path, ending: str):
+    first, second = (plot_heatmap(tmp_path / f"{name}.{ending}", **bitext(4)).read_bytes() for name in "ab")
+    assert first == second and len(first) > 5000
+    assert first.startswith({"pdf": b"%PDF", "svg": b"<?xml"}[ending])
+
+
+def test_a_picture_that_cannot_be_written_is_named(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(XlsrError, match="file/p.png cannot be written"):
+        save_figure(Figure(), tmp_path / "file" / "p.png")
 
 
 def test_pyplot_keeps_no_figure(tmp_path: Path):
-    plot_loss_curves(tmp_path / "losses.png", history())
+    plot_heatmap(tmp_path / "heat.png", **bitext(4))
     pyplot = sys.modules.get("matplotlib.pyplot")
     assert pyplot is None or not pyplot.get_fignums()
+
+
+def test_each_of_up_to_eight_has_a_colour():
+    assert list(colours_of("abcdefgh").values()) == list(COLOURS)
+    assert len(set(COLOURS)) == 8
+    for count in (0, 9):
+        with pytest.raises(XlsrError, match=f"{count} are to be drawn side by side; a picture shows 1 to 8"):
+            colours_of(map(str, range(count)))
 
 
 @pytest.mark.parametrize(

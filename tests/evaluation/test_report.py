@@ -3,8 +3,11 @@ from __future__ import annotations
 import io
 import json
 import platform
+import sys
 from datetime import datetime, timedelta, timezone
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -16,8 +19,15 @@ from rich.table import Table
 
 from hf_xlsr import __version__
 from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation import data_hash, load_results, results_table, save_results
-from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation import data_hash, load_results, report, results_table, save_results
+from hf_xlsr.evaluation.report import (
+    PACKAGES,
+    lower_is_better,
+    metric_prefix,
+    metrics_of,
+    split_key,
+    split_protocol,
+)
 
 METRICS = {
     "tatoeba/en-fr/test/accuracy": 0.9449,
@@ -47,10 +57,46 @@ def test_results_come_back_as_saved(tmp_path: Path):
     assert content["versions"]["hf_xlsr"] == __version__
     assert content["versions"]["python"] == platform.python_version()
     assert content["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
-    assert set(content["versions"]) == {"hf_xlsr", "python", "torch", "transformers", "sentence-transformers"}
+    assert {"hf_xlsr", "python", *PACKAGES[:-1]} <= set(content["versions"])
+    assert content["versions"]["numpy"] == np.__version__
     age = datetime.now(timezone.utc) - datetime.fromisoformat(content["created"])
     assert timedelta(seconds=-1) <= age < timedelta(minutes=1)
     assert [file.name for file in path.parent.iterdir()] == ["results.json"]
+
+
+def test_versions_are_of_what_is_there_and_took_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def written() -> set[str]:
+        save_results(tmp_path / "r.json", {}, settings={})
+        return set(load_results(tmp_path / "r.json")["versions"])
+
+    monkeypatch.delitem(sys.modules, "mteb", raising=False)
+    assert "mteb" not in written()  # installed perhaps, but nothing here comes from it
+    monkeypatch.setitem(sys.modules, "mteb", ModuleType("mteb"))
+    monkeypatch.setattr(report, "version", lambda package: "1.0")
+    assert written() == {"hf_xlsr", "python", *PACKAGES}
+
+    def version(package: str) -> str:
+        if package == "faiss-cpu":
+            raise PackageNotFoundError(package)
+        return "1.0"
+
+    monkeypatch.setattr(report, "version", version)
+    assert written() == {"hf_xlsr", "python", *PACKAGES} - {"faiss-cpu"}
+
+
+def test_results_of_earlier_versions_are_read(tmp_path: Path):
+    old = {"created": "2025-01-01T00:00:00+00:00", "versions": {"torch": "2.9.0"}, "metrics": {"a/b/c/accuracy": 0.5}}
+    (tmp_path / "r.json").write_text(json.dumps(old), encoding="utf-8")
+    content = load_results(tmp_path / "r.json")
+    assert content == old
+    assert metrics_of(content) == metrics_of(content["metrics"]) == {"a/b/c/accuracy": 0.5}
+
+
+def test_metrics_that_come_bare_are_checked():
+    metrics = metrics_of({"a": np.float32(0.5), "n": np.int64(3)})
+    assert metrics == {"a": 0.5, "n": 3} and [type(value) for value in metrics.values()] == [float, int]
+    with pytest.raises(XlsrError, match="metric 'a' is nan; metrics are finite numbers"):
+        metrics_of({"a": float("nan")})
 
 
 def test_numpy_numbers_are_saved_as_numbers(tmp_path: Path):
@@ -112,10 +158,83 @@ def test_table_is_readable():
     assert text.count("en-fr") == 2 and text.count("en-de") == 1
 
 
+@pytest.mark.parametrize(
+    ("metric", "value", "name", "written"),
+    [
+        ("accuracy", 0.94449, "accuracy", "94.4 %"),
+        ("accuracy", 1.0, "accuracy", "100.0 %"),
+        ("precision@10", 0.5, "precision@10", "50.0 %"),
+        ("recall", 0.125, "recall", "12.5 %"),
+        ("error", 0.0312, "error", "3.1 %"),
+        ("source_to_target_error", 0.5, "source to target error", "50.0 %"),
+        ("f1", 0.8766, "f1 ×100", "87.7"),
+        ("cosine_best_threshold_f1", 0.8766, "cosine best threshold f1 ×100", "87.7"),
+        ("cosine_f1_threshold", 0.8766, "cosine f1 threshold", "0.8766"),
+        ("threshold", 1.08632, "threshold", "1.0863"),
+        ("spearman_all", -0.0312, "spearman all ×100", "-3.1"),
+        ("spearman_all_rounded", 0.76543, "spearman all rounded ×100", "76.5"),
+        ("cosine_pearson", 1.0, "cosine pearson ×100", "100.0"),
+        ("max_ap", 0.25, "max ap ×100", "25.0"),
+        ("average_precision", 0.25, "average precision ×100", "25.0"),
+        ("main_score", 0.25, "main score ×100", "25.0"),
+        ("pairs", 14000, "pairs", "14000"),
+        ("pairs", 0, "pairs", "0"),
+    ],
+)
+def test_every_kind_of_metric_is_readable(metric: str, value: float, name: str, written: str):
+    (line,) = [
+        line for line in printed(results_table({f"toy-xsr/en-fr/test/{metric}": value}, "t")) if "toy-xsr" in line
+    ]
+    assert [cell.strip() for cell in line.strip("│").split("│")] == ["toy-xsr", "en-fr", "test", name, written]
+
+
+def test_square_brackets_are_no_markup():
+    lines = printed(results_table({"a[red]/en[b]/test/x[/b]": 0.5}, "model [/x] and [red]"))
+    assert "model [/x] and [red]" in lines[0] and any("a[red]" in line and "x[/b]" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("tatoeba", ("", "tatoeba")),
+        ("tatoeba-laser", ("", "tatoeba-laser")),
+        ("bucc-k4-ratio", ("", "bucc-k4-ratio")),
+        ("tatoeba-xsr", ("tatoeba", "xsr")),
+        ("tico19-tatoeba-xtreme", ("tico19", "tatoeba-xtreme")),
+        ("newstest-bucc-k3-distance", ("newstest", "bucc-k3-distance")),
+        ("SICK-R-sts", ("SICK-R", "sts")),
+        ("stsb-sts", ("stsb", "sts")),
+        ("xnli-nli", ("xnli", "nli")),
+        ("sib200-zero-shot-mlp", ("sib200", "zero-shot-mlp")),
+        ("Tatoeba-mteb", ("Tatoeba", "mteb")),
+        ("something-else", ("something-else", "")),
+    ],
+)
+def test_dataset_and_protocol_are_told_apart(name: str, parts: tuple[str, str]):
+    assert split_protocol(name) == parts
+
+
+def test_keys_are_split_as_they_were_made():
+    prefix = metric_prefix("tico19", "tatoeba", "en-fr", "test")
+    assert split_key(f"{prefix}/spearman/all") == ("tico19-tatoeba", "en-fr", "test", "spearman/all")
+    assert split_protocol(split_key(f"{prefix}/accuracy")[0]) == ("tico19", "tatoeba")
+    assert split_key("loss/generative") == ("", "", "", "loss/generative")
+
+
+@pytest.mark.parametrize(
+    ("metric", "lower"),
+    [("error", True), ("target_to_source_error", True), ("eval_loss", True), ("accuracy", False), ("terror@1", False)],
+)
+def test_errors_and_losses_are_better_when_lower(metric: str, lower: bool):
+    assert lower_is_better(metric) is lower
+
+
 def test_metric_prefix_names_everything_once():
     assert metric_prefix("xnli", "zero-shot", "en-fr", "test") == "xnli-zero-shot/en-fr/test"
     assert metric_prefix("tatoeba", "tatoeba", "en-fr", "dev") == "tatoeba/en-fr/dev"
     assert metric_prefix("tatoeba", "xsr", "en-fr", "dev") == "tatoeba-xsr/en-fr/dev"
+    assert metric_prefix("tatoeba", "tatoeba-laser", "en-fr", "dev") == "tatoeba-laser/en-fr/dev"
+    assert metric_prefix("tato", "tatoeba", "en-fr", "dev") == "tato-tatoeba/en-fr/dev"
     with pytest.raises(XlsrError, match="dataset name is 'owner/name'"):
         metric_prefix("owner/name", "xsr", "en-fr", "test")
     with pytest.raises(XlsrError, match="split is ''"):

@@ -1,0 +1,37 @@
+"""Text and tables that GitHub's Markdown shows as they were meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&])")
+
+
+def escape_markdown(text: str) -> str:
+    """The text on one line, with whatever Markdown would take for markup escaped; safe in a cell of a table.
+
+    Example:
+        >>> escape_markdown("a|b <i> 2*3*4")
+        'a\\\\|b \\\\<i\\\\> 2\\\\*3\\\\*4'
+    """
+    return SPECIAL.sub(r"\\\1", " ".join(text.split()))
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int = 1) -> list[str]:
+    """Lines of a table whose cells are Markdown already.
+
+    Args:
+        header: A cell for each column.
+        rows: Rows of as many cells.
+        numbers_from: From this column on, cells are set to the right.
+
+    Example:
+        >>> print("\\n".join(markdown_table(["model", "accuracy"], [["ours", "**98.0**"]])))
+        | model | accuracy |
+        |---|---:|
+        | ours | **98.0** |
+    """
+    marks = ["---" if place < numbers_from else "---:" for place in range(len(header))]
+    cells = ["| " + " | ".join(row) + " |" for row in (header, *rows)]
+    return [cells[0], f"|{'|'.join(marks)}|", *cells[1:]]

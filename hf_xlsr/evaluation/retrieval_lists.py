@@ -1,0 +1,178 @@
+"""Queries with their nearest neighbours, to be read rather than counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+from typing_extensions import Unpack
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.encoding import Encoder, EncodingOptions, embed
+from hf_xlsr.evaluation.markdown_text import escape_markdown, markdown_table
+from hf_xlsr.mining.neighbours import nearest_neighbours
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """One sentence that was found for a query.
+
+    Args:
+        rank: Its place, from 1.
+        text: The sentence.
+        similarity: Cosine with the query.
+        is_gold: Whether it is the query's translation.
+    """
+
+    rank: int
+    text: str
+    similarity: float
+    is_gold: bool = False
+
+
+@dataclass(frozen=True)
+class NeighbourList:
+    """A query and its nearest neighbours.
+
+    Args:
+        query: The sentence that was asked.
+        neighbours: What was found, nearest first.
+        missed: The translation where it was not found, with its true rank; None where it was found or is unknown.
+    """
+
+    query: str
+    neighbours: tuple[Neighbour, ...]
+    missed: Neighbour | None = None
+
+
+def nearest_neighbour_lists(
+    encoder: Encoder,
+    queries: Sequence[str],
+    candidates: Sequence[str],
+    *,
+    k: int = 5,
+    golds: Sequence[str] | None = None,
+    languages: tuple[str, str] | None = None,
+    exclude_exact_match: bool = False,
+    **encoding: Unpack[EncodingOptions],
+) -> list[NeighbourList]:
+    """The `k` nearest of the candidates for each query, by cosine.
+
+    The candidates are the distinct sentences of `candidates` and `golds`, as in protocol `xsr`. Ties go to the
+    candidate seen first.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`.
+        queries: The sentences to ask with.
+        candidates: The sentences to find.
+        k: Neighbours for each query; all candidates when there are fewer.
+        golds: The queries' translations, in their order, to be marked.
+        languages: Languages of queries and candidates, for an encoder that needs them.
+        exclude_exact_match: Leave out the candidate that is the query itself, as for paraphrases in one language.
+        encoding: See `EncodingOptions`.
+
+    Returns:
+        One list for each query, in their order.
+
+    Raises:
+        XlsrError: there are no queries or no candidates, `k` is below 1, or queries and golds differ in number.
+
+    Example:
+        >>> import numpy as np
+        >>> class Lengths:
+        ...     def encode(self, texts, **kwargs):
+        ...         return np.array([[len(text), 1.0] for text in texts])
+        >>> (found,) = nearest_neighbour_lists(Lengths(), ["four"], ["a", "word", "sentence"], k=2, golds=["word"])
+        >>> [(neighbour.text, neighbour.is_gold) for neighbour in found.neighbours]
+        [('word', True), ('sentence', False)]
+
+    References:
+        Table 10 of *Aligning Cross-lingual Sentence Representations with Dual Momentum Contrast* (Wang et al., 2021):
+        `k=3` and `exclude_exact_match`.
+    """
+    if golds is not None and len(golds) != len(queries):
+        raise XlsrError(f"there are {len(queries)} queries and {len(golds)} golds; give one gold for each query.")
+    if k < 1:
+        raise XlsrError(f"k is {k}; ask for 1 neighbour or more.")
+    position: dict[str, int] = {}
+    for text in (*candidates, *(golds or ())):
+        position.setdefault(text, len(position))
+    texts = list(position)
+    sides = zip((queries, texts), languages or (None, None), strict=True)
+    query_vectors, vectors = (embed(encoder, side, language=language, **encoding) for side, language in sides)
+    # One more than asked for, in place of the exact match.
+    similarities, found = nearest_neighbours(query_vectors, vectors, k + exclude_exact_match)
+    lists = []
+    for number, query in enumerate(queries):
+        gold = golds[number] if golds is not None else None
+        left_out = query if exclude_exact_match else None
+        kept = [
+            (texts[index], float(similarity))
+            for index, similarity in zip(found[number].tolist(), similarities[number], strict=True)
+            if texts[index] != left_out
+        ][:k]
+        neighbours = tuple(
+            Neighbour(rank, text, similarity, text == gold) for rank, (text, similarity) in enumerate(kept, start=1)
+        )
+        missed = None
+        if gold is not None and gold != left_out and not any(neighbour.is_gold for neighbour in neighbours):
+            to_all = vectors @ query_vectors[number]
+            before = to_all > to_all[position[gold]]
+            if left_out in position:
+                before[position[left_out]] = False
+            # Of candidates that are almost tied the search, in float64, may have put another first.
+            rank = max(int(before.sum()), k) + 1
+            missed = Neighbour(rank, gold, float(to_all[position[gold]]), is_gold=True)
+        lists.append(NeighbourList(query, neighbours, missed))
+    return lists
+
+
+def neighbours_table(lists: Sequence[NeighbourList], title: str) -> Table:
+    """A table for the terminal: under each query its neighbours; translations are ticked.
+
+    A translation that was not found stands last, with the rank it has.
+    """
+    table = Table(title=escape(title), caption="✓ the translation" if _has_gold(lists) else None)
+    table.add_column("rank", justify="right", no_wrap=True)
+    table.add_column("cosine", justify="right", no_wrap=True)
+    table.add_column("query and neighbours", overflow="fold")
+    for entry in lists:
+        table.add_section()
+        table.add_row("", "", Text(_line(entry.query), style="bold"))
+        for neighbour in _shown(entry):
+            text = Text(_line(neighbour.text) + (" ✓" if neighbour.is_gold else ""))
+            style = "green" if neighbour.is_gold and neighbour is not entry.missed else None
+            table.add_row(f"{neighbour.rank:,}", f"{neighbour.similarity:.3f}", text, style=style)
+    return table
+
+
+def neighbours_markdown(lists: Sequence[NeighbourList]) -> str:
+    """The lists as Markdown: a small table for each query; translations are bold and ticked.
+
+    A translation that was not found stands last, with the rank it has.
+    """
+    lines = ["The translation is bold and ticked.", ""] if _has_gold(lists) else []
+    for entry in lists:
+        rows = []
+        for neighbour in _shown(entry):
+            text = escape_markdown(neighbour.text)
+            marked = f"**{text}** ✓" if neighbour.is_gold else text
+            rows.append([f"{neighbour.rank:,}", f"{neighbour.similarity:.3f}", marked])
+        lines += [f"Query: {escape_markdown(entry.query)}", ""]
+        lines += [*markdown_table(["rank", "cosine", "sentence"], rows, numbers_from=3), ""]
+    return "\n".join(lines)
+
+
+def _shown(entry: NeighbourList) -> tuple[Neighbour, ...]:
+    return (*entry.neighbours, *([entry.missed] if entry.missed else []))
+
+
+def _has_gold(lists: Sequence[NeighbourList]) -> bool:
+    return any(neighbour.is_gold for entry in lists for neighbour in _shown(entry))
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

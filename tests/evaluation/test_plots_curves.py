@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from plot_helpers import assert_a_picture, record_figures
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.plots import plot_curves, plot_loss_curves
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    return record_figures(monkeypatch)
+
+
+def history(factor: float = 1.0) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = []
+    for step in range(10, 110, 10):
+        parts = {"loss/generative": factor * (5 / step + 1), "loss/alignment": math.exp(-step / 20)}
+        entries.append({"loss": sum(parts.values()), **parts, "learning_rate": 1e-4, "epoch": step / 50, "step": step})
+        if step % 50 == 0:
+            metrics = {"eval_toy-tatoeba/en-fr/dev/accuracy": step / 200, "eval_toy-tatoeba/en-fr/dev/pairs": 10}
+            entries.append({"eval_loss": 2.0, **metrics, "eval_runtime": 1.0, "step": step})
+    return [*entries, {"train_loss": 1.5, "train_runtime": 9.0, "step": 100}]
+
+
+def titles(figure: Figure) -> list[str]:
+    return [axes.get_title() for axes in figure.axes]
+
+
+def test_loss_curves_show_total_parts_and_accuracy(tmp_path: Path, figures: list[Figure]):
+    path = plot_loss_curves(tmp_path / "new" / "losses.png", history())
+    assert_a_picture(path)
+    losses, accuracies = figures[0].axes
+    labels = [line.get_label() for line in losses.lines]
+    assert labels == ["total", "total, evaluation", "generative", "alignment"]
+    np.testing.assert_array_equal(losses.lines[0].get_xdata(), range(10, 110, 10))
+    np.testing.assert_allclose(losses.lines[3].get_ydata(), [math.exp(-step / 20) for step in range(10, 110, 10)])
+    assert [line.get_label() for line in accuracies.lines] == ["toy-tatoeba/en-fr/dev/accuracy"]
+    np.testing.assert_allclose(accuracies.lines[0].get_xydata(), [[50, 25], [100, 50]])
+    assert accuracies.get_ylabel() == "per cent"
+    assert (losses.get_xlabel(), accuracies.get_xlabel()) == ("", "optimiser step")
+
+
+def test_loss_curves_show_the_main_number_of_each_protocol(tmp_path: Path, figures: list[Figure]):
+    metrics = {
+        "toy-xsr/en-fr/dev/precision@1": 0.4,
+        "toy-xsr/en-fr/dev/precision@5": 0.6,
+        "toy-sts/en/dev/spearman": 0.7,
+    }
+    entry = {"step": 10, "loss": 1.0, **{f"eval_{key}": value for key, value in metrics.items()}}
+    plot_loss_curves(tmp_path / "losses.png", [entry])
+    axes = figures[0].axes[1]
+    assert {line.get_label(): line.get_ydata()[0] for line in axes.lines} == {
+        "toy-xsr/en-fr/dev/precision@1": 40,
+        "toy-sts/en/dev/spearman": 70,
+    }
+    assert axes.get_ylabel() == "times 100"  # a correlation is no share
+
+
+@pytest.mark.parametrize(("last", "scale"), [(1.0, "linear"), (0.01, "log"), (0.0, "linear"), (-0.5, "linear")])
+def test_the_axis_is_logarithmic_when_losses_span_much(tmp_path: Path, figures: list[Figure], last: float, scale: str):
+    entries = [{"loss": 3.0, "step": 1}, {"loss": last, "step": 2}]
+    plot_loss_curves(tmp_path / "losses.png", entries)
+    plot_curves(tmp_path / "curves.png", {"run": entries})
+    for figure in figures:
+        (losses,) = figure.axes  # no accuracy was logged: no second panel
+        assert losses.get_yscale() == scale
+
+
+def test_points_are_drawn_by_step_and_broken_ones_left_out(tmp_path: Path, figures: list[Figure]):
+    entries = [{"loss": 1.0, "step": 20}, {"loss": 2.0, "step": 10}, {"loss": float("nan"), "step": 30}]
+    plot_loss_curves(tmp_path / "losses.png", [*entries, {"eval_accuracy": 0.5, "step": 10}])
+    np.testing.assert_allclose(figures[0].axes[0].lines[0].get_xydata(), [[10, 2], [20, 1]])
+    assert figures[0].axes[1].lines[0].get_marker() == "o"
+
+
+def test_loss_curves_need_a_loss(tmp_path: Path):
+    with pytest.raises(XlsrError, match="log_history holds no 'loss'"):
+        plot_loss_curves(tmp_path / "losses.png", [{"train_loss": 1.0, "step": 5}])
+
+
+def test_runs_side_by_side_have_a_panel_for_each_quantity(tmp_path: Path, figures: list[Figure]):
+    runs = {"plain": history(), "twice": history(2.0)}
+    assert_a_picture(plot_curves(tmp_path / "curves.png", runs))
+    figure = figures[0]
+    assert titles(figure) == ["total loss", "generative loss", "alignment loss", "toy-tatoeba/en-fr/dev\naccuracy"]
+    total, generative, alignment, accuracy = figure.axes
+    np.testing.assert_allclose(generative.lines[1].get_ydata(), 2 * np.asarray(generative.lines[0].get_ydata()))
+    assert [line.get_linestyle() for line in total.lines] == ["-", "--", "-", "--"]
+    assert alignment.get_yscale() == "log"
+    np.testing.assert_allclose(accuracy.lines[0].get_xydata(), [[50, 25], [100, 50]])
+    assert accuracy.get_ylabel() == "per cent"
+    # One colour a run, in every panel and in the legend.
+    colours = [generative.lines[0].get_color(), generative.lines[1].get_color()]
+    assert [line.get_color() for line in total.lines] == [colours[0]] * 2 + [colours[1]] * 2
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["plain", "twice", "of an evaluation"]
+    assert [handle.get_color() for handle in legend.legend_handles[:2]] == colours
+
+
+def test_runs_that_logged_different_things(tmp_path: Path, figures: list[Figure]):
+    error = {"eval_toy-tatoeba-laser/en-de/dev/error": 0.25, "step": 4}
+    plot_curves(tmp_path / "curves.png", {"a": [{"loss": 1.0, "step": 4}], "b": [error]})
+    loss, measured = figures[0].axes
+    assert (len(loss.lines), len(measured.lines)) == (1, 1)
+    assert measured.get_ylabel() == "per cent (lower is better)"
+    assert loss.lines[0].get_color() != measured.lines[0].get_color()
+    assert loss.lines[0].get_marker() == measured.lines[0].get_marker() == "o"
+
+
+def test_metrics_of_curves_can_be_named(tmp_path: Path, figures: list[Figure]):
+    metrics = {
+        "eval_a-bucc/de-en/dev/f1": 0.5,
+        "eval_a-bucc/de-en/dev/recall": 0.4,
+        "eval_a-bucc/de-en/dev/threshold": 1.1,
+    }
+    runs = {"run": [{"step": 1, **metrics}]}
+    plot_curves(tmp_path / "curves.png", runs, metrics=["recall", "threshold"])
+    recall, threshold = figures[0].axes
+    assert [recall.lines[0].get_ydata()[0], threshold.lines[0].get_ydata()[0]] == [40, 1.1]
+    assert [recall.get_ylabel(), threshold.get_ylabel()] == ["per cent", ""]
+    with pytest.raises(XlsrError, match="no run logged a metric 'recal'; did you mean 'recall'?"):
+        plot_curves(tmp_path / "other.png", runs, metrics=["recal"])
+    with pytest.raises(XlsrError, match="no run logged a metric 'f1'; nothing was measured in them"):
+        plot_curves(tmp_path / "other.png", {"run": [{"loss": 1.0, "step": 1}]}, metrics=["f1"])
+
+
+def test_mistakes_in_runs_are_named(tmp_path: Path):
+    with pytest.raises(XlsrError, match="the logs of a, b hold neither a loss nor a metric"):
+        plot_curves(tmp_path / "c.png", {"a": [], "b": [{"step": 1, "learning_rate": 0.1}]})
+    with pytest.raises(XlsrError, match="0 are to be drawn side by side"):
+        plot_curves(tmp_path / "c.png", {})
+    with pytest.raises(XlsrError, match="c.txt ends in '.txt'"):
+        plot_curves(tmp_path / "c.txt", {"a": history()})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("ending", ["pdf", "png"])
+def test_curves_in_other_formats(tmp_path: Path, ending: str):
+    first, second = (plot_loss_curves(tmp_path / f"{name}.{ending}", history()).read_bytes() for name in "ab")
+    assert first == second and len(first) > 5000

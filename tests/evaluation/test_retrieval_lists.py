@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from markdown_it import MarkdownIt
+from rich.console import Console
+from sentence_transformers.util import semantic_search
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.retrieval_lists import (
+    Neighbour,
+    NeighbourList,
+    nearest_neighbour_lists,
+    neighbours_markdown,
+    neighbours_table,
+)
+
+
+class Random:
+    """A vector for each text, drawn by the text; it keeps what it was asked."""
+
+    routes = ("en", "de")
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str | None, list[str]]] = []
+
+    def encode(self, texts: list[str], task: str | None = None, **kwargs: Any) -> np.ndarray:
+        self.asked.append((task, texts))
+        return np.stack([vector(text) for text in texts])
+
+
+class Plane:
+    """Texts are directions in degrees."""
+
+    def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
+        angles = np.radians([float(text.split()[0]) for text in texts])
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1)
+
+
+def vector(text: str) -> np.ndarray:
+    return np.random.default_rng(list(text.encode())).normal(size=8)
+
+
+def unit(texts: list[str]) -> np.ndarray:
+    vectors = np.stack([vector(text) for text in texts])
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+QUERIES = [f"question {i}" for i in range(20)]
+CANDIDATES = [f"answer {i}" for i in range(50)]
+
+
+def ask(**options: Any) -> list[NeighbourList]:
+    return nearest_neighbour_lists(Random(), QUERIES, CANDIDATES, languages=("de", "en"), **options)
+
+
+def test_neighbours_are_those_of_sentence_transformers():
+    lists = ask(k=4)
+    expected = semantic_search(unit(QUERIES).astype(np.float32), unit(CANDIDATES).astype(np.float32), top_k=4)
+    assert [entry.query for entry in lists] == QUERIES
+    for entry, hits in zip(lists, expected, strict=True):
+        assert [neighbour.text for neighbour in entry.neighbours] == [CANDIDATES[hit["corpus_id"]] for hit in hits]
+        assert [neighbour.rank for neighbour in entry.neighbours] == [1, 2, 3, 4]
+        cosines = [neighbour.similarity for neighbour in entry.neighbours]
+        np.testing.assert_allclose(cosines, [hit["score"] for hit in hits], atol=1e-6)
+        assert entry.missed is None and not any(neighbour.is_gold for neighbour in entry.neighbours)
+
+
+def test_golds_are_marked_or_stand_last_with_their_rank():
+    golds = CANDIDATES[5:25]
+    lists = ask(k=10, golds=golds)
+    cosines = unit(QUERIES) @ unit(CANDIDATES).T
+    missed = 0
+    for row, entry in enumerate(lists):
+        gold = 5 + row
+        rank = 1 + int((cosines[row] > cosines[row, gold]).sum())
+        marked = [neighbour for neighbour in entry.neighbours if neighbour.is_gold]
+        if rank <= 10:
+            assert [neighbour.rank for neighbour in marked] == [rank] and entry.missed is None
+            assert marked[0].text == golds[row]
+        else:
+            assert not marked and entry.missed is not None
+            assert (entry.missed.rank, entry.missed.text, entry.missed.is_gold) == (rank, golds[row], True)
+            assert entry.missed.similarity == pytest.approx(cosines[row, gold], abs=1e-6)
+            missed += 1
+    assert 0 < missed < len(lists)
+
+
+def test_exact_matches_can_be_left_out():
+    candidates = ["0", "10", "20", "40", "80"]
+    (plain,) = nearest_neighbour_lists(Plane(), ["10"], candidates, k=2)
+    assert [neighbour.text for neighbour in plain.neighbours] == ["10", "0"]  # 0 and 20 are tied: the first seen
+    (without,) = nearest_neighbour_lists(Plane(), ["10"], candidates, k=2, exclude_exact_match=True)
+    assert [(neighbour.rank, neighbour.text) for neighbour in without.neighbours] == [(1, "0"), (2, "20")]
+    assert without.neighbours[0].similarity == pytest.approx(np.cos(np.radians(10)), abs=1e-7)
+    (far,) = nearest_neighbour_lists(Plane(), ["10"], candidates, k=2, golds=["80"], exclude_exact_match=True)
+    assert far.missed == Neighbour(4, "80", pytest.approx(np.cos(np.radians(70)), abs=1e-6), True)
+
+
+def test_candidates_are_distinct_and_hold_the_golds():
+    (entry,) = nearest_neighbour_lists(Plane(), ["0"], ["5", "30", "5", "30"], k=9, golds=["1 gold"])
+    assert [neighbour.text for neighbour in entry.neighbours] == ["1 gold", "5", "30"]
+    assert [neighbour.is_gold for neighbour in entry.neighbours] == [True, False, False]
+
+
+def test_each_side_is_encoded_in_its_language_with_the_prompt():
+    encoder = Random()
+    nearest_neighbour_lists(encoder, ["frage"], ["answer"], languages=("deu", "eng"), prompt="query: ")
+    assert encoder.asked == [("de", ["query: frage"]), ("en", ["query: answer"])]
+    with pytest.raises(XlsrError, match="the sentences' language was not given"):
+        nearest_neighbour_lists(encoder, ["frage"], ["answer"])
+
+
+def test_mistakes_are_named():
+    with pytest.raises(XlsrError, match="there are 2 queries and 1 golds; give one gold for each query"):
+        nearest_neighbour_lists(Plane(), ["1", "2"], ["3"], golds=["3"])
+    with pytest.raises(XlsrError, match="k is 0; ask for 1 neighbour or more"):
+        nearest_neighbour_lists(Plane(), ["1"], ["3"], k=0)
+    with pytest.raises(XlsrError, match="k is 0; ask for 1 neighbour or more"):
+        nearest_neighbour_lists(Plane(), ["1"], ["3"], k=0, exclude_exact_match=True)
+    for queries, candidates in (([], ["1"]), (["1"], [])):
+        with pytest.raises(XlsrError, match="there are no texts to encode"):
+            nearest_neighbour_lists(Plane(), queries, candidates)
+
+
+LISTS = [
+    NeighbourList("a|b [red]", (Neighbour(1, "*x* [/y]", 0.98765, True), Neighbour(2, "line\nbreak", 0.5))),
+    NeighbourList("second", (Neighbour(1, "wrong", 0.25),), missed=Neighbour(1234, "right", -0.125, True)),
+]
+
+
+def test_table_for_the_terminal():
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(neighbours_table(LISTS, "Lists [/of] e5"))
+    text = console.export_text()
+    rows = [
+        [cell.strip() for cell in line.strip("│").split("│")] for line in text.splitlines() if line.startswith("│")
+    ]
+    assert rows == [
+        ["", "", "a|b [red]"],
+        ["1", "0.988", "*x* [/y] ✓"],
+        ["2", "0.500", "line break"],
+        ["", "", "second"],
+        ["1", "0.250", "wrong"],
+        ["1,234", "-0.125", "right ✓"],
+    ]
+    assert "Lists [/of] e5" in text and "✓ the translation" in text
+
+
+def test_markdown_reads_back():
+    html = MarkdownIt("commonmark").enable("table").render(neighbours_markdown(LISTS))
+    assert html.count("<table>") == 2
+    assert "<p>Query: a|b [red]</p>" in html
+    assert "<td><strong>*x* [/y]</strong> ✓</td>" in html
+    assert "<td>line break</td>" in html
+    assert "<tr>\n<td>1,234</td>\n<td>-0.125</td>\n<td><strong>right</strong> ✓</td>" in html
+    assert "bold and ticked" in html
+
+
+def test_lists_without_golds_speak_of_none():
+    lists = [NeighbourList("q", (Neighbour(1, "a", 0.5),))]
+    assert "ticked" not in neighbours_markdown(lists)
+    assert neighbours_table(lists, "t").caption is None
