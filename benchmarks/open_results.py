@@ -15,7 +15,7 @@ from rich.console import Console
 
 from hf_xlsr.data.sources import open_source
 from hf_xlsr.evaluation import tatoeba, zero_shot
-from hf_xlsr.evaluation.command import load_encoder
+from hf_xlsr.evaluation.encoders import load_encoder
 from hf_xlsr.evaluation.report import data_hash, results_table, save_results
 from hf_xlsr.evaluation.xsr import xsr_both_directions
 

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hf_xlsr.cli_evaluation import configure_evaluate, configure_plot, evaluate, plot
+from hf_xlsr.cli_mining import configure_mine, configure_score, mine, score
 from hf_xlsr.errors import XlsrError, nearest
 
 
@@ -132,49 +134,15 @@ def _tokenizer(options: argparse.Namespace, rest: list[str]) -> int:
     return 0
 
 
-def _configure_evaluate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="folder or id that sentence-transformers loads")
-    parser.add_argument("--protocol", required=True, help="tatoeba or xsr")
-    parser.add_argument("--data", required=True, nargs="+", help="file of pairs, two Moses files, or a corpus name")
-    parser.add_argument("--columns", help="our column = column of the file, e.g. source=en,target=fr")
-    parser.add_argument("--languages", default="en,fr", help="source,target, as metric keys name them (default en,fr)")
-    parser.add_argument("--split", default="test", help="split of a corpus, and of the metric keys (default test)")
-    parser.add_argument("--pool", nargs="+", help="xsr: more target sentences to search among; a file")
-    parser.add_argument("--prompt", default="", help='put before each sentence, e.g. "query: "')
-    parser.add_argument("--limit", type=int, help="use at most so many pairs")
-    parser.add_argument("--batch-size", type=int, default=128, help="sentences encoded at a time (default 128)")
-    parser.add_argument("--output", help="write the results here, as JSON")
-
-
-def _evaluate(options: argparse.Namespace, rest: list[str]) -> int:
-    from rich.console import Console
-
-    from hf_xlsr.evaluation.command import evaluate_files
-    from hf_xlsr.evaluation.report import results_table
-
-    metrics = evaluate_files(
-        options.model,
-        protocol=options.protocol,
-        data=options.data,
-        columns=options.columns,
-        languages=options.languages.split(","),
-        split=options.split,
-        pool=options.pool,
-        prompt=options.prompt,
-        limit=options.limit,
-        batch_size=options.batch_size,
-        output=options.output,
-    )
-    Console().print(results_table(metrics, title=f"{options.model}, {options.protocol}"))
-    return 0
-
-
 VERBS: dict[
     str,
     tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace, list[str]], int]],
 ] = {
     "train": ("Train by a recipe, evaluate, export, write the card.", _configure_train, _train),
-    "evaluate": ("Evaluate any sentence encoder under a named protocol.", _configure_evaluate, _evaluate),
+    "evaluate": ("Evaluate any sentence encoder under a named protocol.", configure_evaluate, evaluate),
+    "plot": ("Draw translation pairs, retrieval results or training runs.", configure_plot, plot),
+    "mine": ("Find translations in two texts.", configure_mine, mine),
+    "score": ("Score given pairs by margin and cosine.", configure_score, score),
     "tokenizer": ("Train the tokenizer of a recipe and save it.", _configure_tokenizer, _tokenizer),
     "recipes": ("List the recipes.", _configure_recipes, _recipes),
     "corpora": ("List the named corpora.", _configure_recipes, _corpora),

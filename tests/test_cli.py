@@ -230,16 +230,89 @@ def test_evaluate_writes_json(exported: Path, tmp_path: Path, capsys: pytest.Cap
     ("arguments", "message"),
     [
         (["--protocol", "tatoba", "--data", "x.tsv"], "did you mean 'tatoeba'"),
-        (["--protocol", "tatoeba", "--data", "gone.tsv"], "gone.tsv"),
+        (["--protocol", "tatoeba", "--data", "gone.tsv"], "there is no file gone.tsv"),
         (["--protocol", "tatoeba", "--data", "x.tsv", "--pool", "y.tsv"], "--pool is for protocol xsr"),
-        (["--protocol", "tatoeba", "--data", "x.tsv", "--languages", "en"], "give source and target"),
+        (["--protocol", "tatoeba,sts", "--data", "x.tsv"], "take different data"),
+        (["--protocol", "tatoeba", "--data", "a", "b", "c"], "--data has 3 files"),
         (["--protocol", "tatoeba", "--data", "x.tsv", "--colums", "a=b"], "unknown option '--colums'"),
+        (["--protocol", "tatoeba"], "--data FILE is missing"),
+        (["--data", "x.tsv"], "--protocol NAME is missing"),
+        (
+            ["--protocol", "sts", "--data", "x.tsv", "--k", "3"],
+            "--k is for protocol xsim or bucc; leave it out with sts",
+        ),
+        (["--protocol", "bucc", "--data", "a.de", "a.en"], "--tune is missing"),
     ],
 )
 def test_mistaken_evaluations(
     arguments: list[str], message: str, exported: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert message in failing(capsys, "evaluate", str(exported), *arguments)
+
+
+def test_languages_that_nothing_tells(exported: Path, write_pairs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["evaluate", str(exported), "--protocol", "tatoeba", "--data", str(write_pairs())]
+    assert "say --languages en,fr" in failing(capsys, *command)
+    assert main([*command, "--languages", "en, fr"]) == 0
+    assert "pairs-tatoeba" in capsys.readouterr().out
+    assert "device 'cuda:77' cannot be used" in failing(
+        capsys, *command, "--languages", "en,fr", "--device", "cuda:77"
+    )
+
+
+def test_list_of_protocols(capsys: pytest.CaptureFixture[str]) -> None:
+    from hf_xlsr.evaluation.protocols import PROTOCOLS
+
+    assert main(["evaluate", "--list"]) == 0
+    written = capsys.readouterr().out
+    assert all(name in written for name in PROTOCOLS)
+    assert "premise, hypothesis, label" in written and "--tune-gold" in written
+
+
+def test_plots_of_translation_pairs(exported: Path, write_pairs: Any, tmp_path: Path, capsys: Any) -> None:
+    for kind in ("tsne", "heatmap"):
+        picture = tmp_path / f"{kind}.png"
+        command = ["plot", kind, str(exported), "--data", str(write_pairs()), "--output", str(picture), "--pairs", "8"]
+        assert main([*command, "--languages", "en,fr"]) == 0
+        assert capsys.readouterr().out.strip() == str(picture) and picture.stat().st_size > 1000
+    assert "--data is missing" in failing(capsys, "plot", "tsne", str(exported), "--output", "x.png")
+    assert "draws one model" in failing(capsys, "plot", "heatmap", "a", "b", "--output", "x.png")
+    wide = tmp_path / "wide.tsv"
+    wide.write_text("en\tfr\tde\none\tun\teins\ntwo\tdeux\tzwei\n")
+    several = ["plot", "tsne", str(exported), "--data", str(wide), "--columns", "source=en,target={lang}", "--output"]
+    error = failing(capsys, *several, "x.png", "--languages", "en,fr,de")
+    assert "the data hold the pairs en-fr, en-de; choose one by --languages" in error
+
+
+def test_plots_of_results_and_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from hf_xlsr.evaluation.report import save_results
+
+    for name, value in (("one", 0.5), ("two", 0.75)):
+        (tmp_path / name / "training").mkdir(parents=True)
+        save_results(tmp_path / f"{name}.json", {"t-xsr/en-fr/test/precision@1": value}, settings={})
+        log = [{"loss": value + step, "step": step} for step in (1, 2, 3)]
+        (tmp_path / name / "training" / "log.json").write_text(json.dumps(log))
+        (tmp_path / f"{name}-state").mkdir()
+        (tmp_path / f"{name}-state" / "trainer_state.json").write_text(json.dumps({"log_history": log}))
+    picture = str(tmp_path / "picture.svg")
+    results = [str(tmp_path / "one.json"), f"second={tmp_path / 'two.json'}"]
+    assert main(["plot", "retrieval", *results, "--output", picture]) == 0
+    drawn = Path(picture).read_text()
+    assert main(["plot", "retrieval", *results, "--output", picture, "--protocol", "t-xsr"]) == 0
+    assert Path(picture).read_text() == drawn
+    for runs in (
+        [tmp_path / "one"],
+        [tmp_path / "one", tmp_path / "two-state"],
+        [tmp_path / "two" / "training" / "log.json"],
+    ):
+        assert main(["plot", "curves", *map(str, runs), "--output", picture]) == 0
+    assert "did you mean 'precision@1'" in failing(
+        capsys, "plot", "retrieval", *results, "--output", picture, "--metric", "precision@3"
+    )
+    assert "did you mean 'tsne'" in failing(capsys, "plot", "tsn", "x", "--output", picture)
+    assert "holds no log of training" in failing(capsys, "plot", "curves", str(tmp_path), "--output", picture)
+    assert "holds no log of training" in failing(capsys, "plot", "curves", results[0], "--output", picture)
+    assert "two sources are called 'a'" in failing(capsys, "plot", "curves", "a=x", "a=y", "--output", picture)
 
 
 def test_missing_model(write_pairs: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,238 @@
+"""The verbs `evaluate` and `plot` of the command `hf-xlsr`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_xlsr.errors import XlsrError
+
+PLOTS = ("tsne", "heatmap", "retrieval", "curves")
+
+
+def configure_evaluate(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `hf-xlsr evaluate`."""
+    add = parser.add_argument
+    add("model", nargs="?", help="folder or id that sentence-transformers loads")
+    add("--protocol", help="name of a protocol, or several with commas that take the same data")
+    add("--data", nargs="+", help="files, a corpus, the id or folder of a data set, or mteb:TASK")
+    add("--list", action="store_true", help="print the protocols with their columns and options, and stop")
+    _add_reading(parser)
+    add("--name", help="what metric keys call the data (default: the corpus, or the file's name up to its first dot)")
+    group = parser.add_argument_group("options of some protocols (--list says which)").add_argument
+    group("--pool", nargs="+", help="further pairs, or lines of targets, that join the candidates")
+    group("--gold", help="pairs of ids that are translations, id-tab-id")
+    group("--tune", nargs="+", help="data to choose a threshold or a head on")
+    group("--tune-gold", help="pairs of ids that are translations in the data of --tune")
+    group("--train", nargs="+", help="rows that a head learns from (default: split train of --data)")
+    group("--train-language", help="their language (default: the first of --languages)")
+    group("--hold-out", metavar="COLUMN", help="choose the head on a tenth of the training rows, by crc32 of COLUMN")
+    group("--head", help="kind of classifier: linear, mlp or trained")
+    group("--epochs", type=int, help="of a head's training")
+    group("--learning-rate", type=float, help="likewise")
+    group("--cross", action="store_true", help="also premises of one language with hypotheses of another")
+    group("--setting", help="of SentEval's classifiers")
+    group("--subsets", action="store_true", help="also the correlation of each subset of a task")
+    group("--k", type=int, help="size of the neighbourhoods of a margin")
+    group("--margin", help="ratio, distance or absolute")
+    _add_encoding(parser)
+    add("--seed", type=int, help="of all that is random (default: the protocol's published one)")
+    add("--output", help="write the results here, as JSON")
+    add("--report", metavar="DIR", help="write a report with plots into this folder")
+
+
+def evaluate(options: argparse.Namespace, rest: list[str]) -> int:
+    """Runs `hf-xlsr evaluate`."""
+    from rich.console import Console
+
+    if options.list:
+        Console().print(_protocols_table())
+        return 0
+    for name, what in (("model", "MODEL, a folder or id"), ("protocol", "--protocol NAME"), ("data", "--data FILE")):
+        if not getattr(options, name):
+            raise XlsrError(f"{what} is missing; see hf-xlsr evaluate --help, and --list for the protocols.")
+
+    from hf_xlsr.evaluation.command import evaluate_files
+    from hf_xlsr.evaluation.report import results_table
+
+    metrics = evaluate_files(request_of(options))
+    Console().print(results_table(metrics, title=f"{options.model}, {options.protocol}"))
+    return 0
+
+
+def request_of(options: argparse.Namespace) -> Any:
+    """The `Request` that the words of a command line mean."""
+    from dataclasses import fields
+
+    from hf_xlsr.evaluation.request import Request
+
+    given = {key: value for key, value in vars(options).items() if value is not None}
+    given["languages"] = [piece.strip() for piece in (options.languages or "").split(",") if piece.strip()]
+    given["routes"] = _routes(options.routes)
+    names = {field.name for field in fields(Request)}
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in given.items() if key in names
+    }
+    return Request(**values)
+
+
+def configure_plot(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of `hf-xlsr plot`."""
+    add = parser.add_argument
+    add("kind", help="tsne, heatmap (translation pairs of a model), retrieval (results) or curves (training runs)")
+    add("sources", nargs="+", help="the model; results files; or folders of runs. LABEL=PATH names one in the picture")
+    add("--output", required=True, help="the picture: .png, .pdf or .svg")
+    add("--data", nargs="+", help="tsne, heatmap: translation pairs, as evaluate takes them")
+    add("--pairs", type=int, default=15, help="tsne, heatmap: so many random pairs (default 15)")
+    add("--metric", help="retrieval, curves: last part of the keys to draw, e.g. precision@5")
+    add("--protocol", help="retrieval: first parts of the keys to draw, with commas, e.g. tico19-xsr")
+    _add_reading(parser)
+    _add_encoding(parser)
+    add("--seed", type=int, default=1, help="of the choice of pairs (default 1)")
+
+
+def plot(options: argparse.Namespace, rest: list[str]) -> int:
+    """Runs `hf-xlsr plot`."""
+    from hf_xlsr.errors import nearest
+
+    if options.kind not in PLOTS:
+        raise XlsrError(f"there is no plot '{options.kind}'; {nearest(options.kind, PLOTS)}")
+    draw = {"retrieval": _plot_retrieval, "curves": _plot_curves}.get(options.kind, _plot_pairs)
+    print(draw(options))
+    return 0
+
+
+def _plot_pairs(options: argparse.Namespace) -> Path:
+    from hf_xlsr.evaluation import plots
+    from hf_xlsr.evaluation.command_report import random_rows
+    from hf_xlsr.evaluation.encoders import check_model_place, load_encoder
+    from hf_xlsr.evaluation.inputs import by_pair, read_inputs
+    from hf_xlsr.evaluation.protocols import PROTOCOLS
+    from hf_xlsr.evaluation.tatoeba import encode_pairs
+
+    if len(options.sources) != 1:
+        raise XlsrError(f"{options.kind} draws one model, and {len(options.sources)} are given; draw each alone.")
+    if not options.data:
+        raise XlsrError(f"--data is missing; {options.kind} draws translation pairs, give a file of them.")
+    options.model, options.protocol = options.sources[0], "tatoeba"
+    check_model_place(options.model)
+    request = request_of(options)
+    groups = by_pair(read_inputs(request, PROTOCOLS["tatoeba"]).only)
+    if len(groups) > 1:
+        named = ", ".join("-".join(languages) for languages in groups)
+        raise XlsrError(f"the data hold the pairs {named}; choose one by --languages.")
+    (languages, rows), *_ = groups.items()
+    rows = random_rows(rows, options.pairs, options.seed)
+    encoder = load_encoder(request.model, request.device, request.dtype)
+    sources, targets = ([row[side] for row in rows] for side in ("source", "target"))
+    first, second = encode_pairs(
+        encoder,
+        sources,
+        targets,
+        languages,
+        prompt=request.prompt,
+        batch_size=request.batch_size,
+        routes=request.routes or None,
+    )
+    draw = plots.plot_tsne if options.kind == "tsne" else plots.plot_heatmap
+    return draw(options.output, first, second, sources, targets, languages, pairs=options.pairs, seed=options.seed)
+
+
+def _plot_retrieval(options: argparse.Namespace) -> Path:
+    from hf_xlsr.evaluation.plots import plot_retrieval
+    from hf_xlsr.evaluation.report import load_results
+
+    results = {label: load_results(path) for label, path in _labelled(options.sources).items()}
+    protocols = options.protocol.split(",") if options.protocol else None
+    return plot_retrieval(options.output, results, metric=options.metric, protocols=protocols)
+
+
+def _plot_curves(options: argparse.Namespace) -> Path:
+    from hf_xlsr.evaluation.plots import plot_curves, plot_loss_curves
+
+    runs = {label: _log_history(path) for label, path in _labelled(options.sources).items()}
+    metrics = options.metric.split(",") if options.metric else None
+    if len(runs) == 1 and metrics is None:
+        return plot_loss_curves(options.output, *runs.values())
+    return plot_curves(options.output, runs, metrics=metrics)
+
+
+def _log_history(path: str) -> list[dict[str, Any]]:
+    """The log of a run of ours, of a Trainer's checkpoint, or of the file itself."""
+    import json
+
+    places = [Path(path), *(Path(path) / name for name in ("training/log.json", "log.json", "trainer_state.json"))]
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
+        raise XlsrError(f"'{path}' holds no log of training; give a folder that hf-xlsr train wrote, or its log.json.")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise XlsrError(f"the log {file} cannot be read ({str(error).splitlines()[0]}); check the file.") from error
+    history = content.get("log_history") if isinstance(content, dict) else content
+    if not isinstance(history, list) or not all(isinstance(entry, dict) for entry in history):
+        raise XlsrError(f"{file} holds no log of training; give log.json of a run, or trainer_state.json.")
+    return history
+
+
+def _labelled(sources: Sequence[str]) -> dict[str, str]:
+    """Path by label; a path without one is called by its name, by its folder where names are the same."""
+    labelled: dict[str, str] = {}
+    for source in sources:
+        label, equals, path = source.partition("=")
+        if not equals or Path(source).exists():
+            path = source
+            stems = [Path(other).stem for other in sources]
+            label = Path(source).stem if stems.count(Path(source).stem) == 1 else source
+        if label in labelled:
+            raise XlsrError(f"two sources are called '{label}'; tell them apart by LABEL=PATH.")
+        labelled[label] = path
+    return labelled
+
+
+def _add_reading(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("reading data").add_argument
+    add("--columns", help="our column = column of the file; {lang} stands for each language: source=en,target={lang}")
+    add("--languages", help="codes with commas; of pairs the source's first, e.g. en,de,fr")
+    add("--split", default="test", help="split of the data, and of metric keys (default test)")
+    add("--where", nargs="+", help="keep rows with these values: COLUMN=VALUE ...")
+    add("--config", help="configuration of a data set; may hold {lang}")
+    add("--limit", type=int, help="at most so many rows of each language (pair)")
+
+
+def _add_encoding(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("encoding").add_argument
+    add("--prompt", default="", help='put before each sentence, e.g. "query: "')
+    add("--routes", help="language=route of a model with several encoders, e.g. en=source,de=target")
+    add("--batch-size", type=int, default=128, help="sentences encoded at a time (default 128)")
+    add("--device", help="cpu, cuda, cuda:1, ... (default: the best there is)")
+    add("--dtype", help="weights in float32, bfloat16 or float16 (default: as the model's files)")
+
+
+def _routes(text: str | None) -> dict[str, str]:
+    routes = {}
+    for piece in (text or "").split(",") if text else ():
+        language, equals, route = (part.strip() for part in piece.partition("="))
+        if not (language and equals and route):
+            raise XlsrError(f"--routes has '{piece.strip()}'; write LANGUAGE=ROUTE,..., e.g. en=source,de=target.")
+        routes[language] = route
+    return routes
+
+
+def _protocols_table() -> Any:
+    from rich.table import Table
+
+    from hf_xlsr.evaluation.protocols import PROTOCOLS
+
+    table = Table("protocol", "what it measures, and on what", show_lines=True)
+    table.columns[0].no_wrap = True
+    for protocol in PROTOCOLS.values():
+        lines = [protocol.summary, f"data: {protocol.takes}"]
+        if protocol.optional:
+            lines.append(f"columns read where there are: {', '.join(protocol.optional)}")
+        if protocol.options:
+            lines.append("options: " + " ".join(f"--{option.replace('_', '-')}" for option in protocol.options))
+        table.add_row(protocol.name, "\n".join(lines))
+    return table

@@ -1,0 +1,84 @@
+"""The report of one `hf-xlsr evaluate`: its results, and for translation pairs what they look like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hf_xlsr.evaluation.encoding import Encoder
+from hf_xlsr.evaluation.input_rows import Row
+from hf_xlsr.evaluation.inputs import Inputs, by_pair
+from hf_xlsr.evaluation.markdown_report import markdown_report
+from hf_xlsr.evaluation.plots import plot_heatmap, plot_retrieval, plot_tsne
+from hf_xlsr.evaluation.report import split_key
+from hf_xlsr.evaluation.retrieval_lists import NeighbourList, nearest_neighbour_lists
+from hf_xlsr.evaluation.tatoeba import encode_pairs
+
+DRAWN_PAIRS = 15
+DRAWN_LANGUAGES = 4  # a report of a hundred language pairs should stay readable
+QUERIES = 5
+
+
+def write_report(
+    folder: str, label: str, results: Mapping[str, Any], inputs: Inputs, encoder: Encoder, *, seed: int = 1
+) -> Path:
+    """Writes `report.md` and its pictures.
+
+    Of translation pairs the first four pairs of languages are drawn, 15 random pairs of each, and the nearest neighbours
+    of 5 random sources listed.
+
+    Args:
+        folder: Where it goes.
+        label: What the encoder is called.
+        results: As `load_results` gives them.
+        inputs: What was evaluated on.
+        encoder: What was evaluated.
+        seed: Of the choice of pairs.
+
+    Returns:
+        The report.
+    """
+    home = Path(folder)
+    plots: dict[str, Path] = {}
+    neighbours: dict[str, list[NeighbourList]] = {}
+    rows = next(iter(inputs.rows.values()), [])
+    pairs = by_pair(rows) if rows and "source_lang" in rows[0] else {}
+    for languages, group in list(pairs.items())[:DRAWN_LANGUAGES]:
+        code = "-".join(languages)
+        chosen = random_rows(group, DRAWN_PAIRS, seed)
+        if len(chosen) > 1:
+            sources, targets = ([row[side] for row in chosen] for side in ("source", "target"))
+            first, second = encode_pairs(encoder, sources, targets, languages, **inputs.encoding)
+            for kind, stem, draw in (("t-SNE", "tsne", plot_tsne), ("Cosines", "cosines", plot_heatmap)):
+                plots[f"{kind} of translation pairs, {code}"] = draw(
+                    home / f"{stem}-{code}.png", first, second, sources, targets, languages, seed=seed
+                )
+        asked = random_rows(group, QUERIES, seed)
+        neighbours[f"{code}, among {len({row['target'] for row in group}):,} sentences"] = nearest_neighbour_lists(
+            encoder,
+            [row["source"] for row in asked],
+            [row["target"] for row in group],
+            golds=[row["target"] for row in asked],
+            languages=languages,
+            **inputs.encoding,
+        )
+    compared = {split_key(key)[1] for key in results["metrics"]}
+    if pairs and len(compared) > 1:
+        plots["Retrieval by language"] = plot_retrieval(home / "retrieval.png", {label: results})
+    return markdown_report(
+        home, {label: results}, title=f"{label} on {inputs.name}", plots=plots, neighbours=neighbours
+    )
+
+
+def random_rows(rows: list[Row], count: int, seed: int) -> list[Row]:
+    """Rows drawn without replacement, in their order; all when there are fewer.
+
+    Example:
+        >>> [row["id"] for row in random_rows([{"id": 0}, {"id": 1}], 5, seed=1)]
+        [0, 1]
+    """
+    order = np.random.default_rng(seed).choice(len(rows), min(count, len(rows)), replace=False)
+    return [rows[place] for place in np.sort(order)]

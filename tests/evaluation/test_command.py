@@ -1,0 +1,294 @@
+"""Each protocol from the words of a command line to a file of results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import make_pairs
+from sentence_transformers import SentenceTransformer
+
+from hf_xlsr.cli import main
+from hf_xlsr.evaluation import BUCC_SETTINGS, bucc_settings, read_bucc, tatoeba, xsim
+from hf_xlsr.evaluation.command import evaluate_files
+from hf_xlsr.evaluation.content_hash import content_hash
+from hf_xlsr.evaluation.protocols import PROTOCOLS
+from hf_xlsr.evaluation.report import data_hash
+from hf_xlsr.evaluation.request import Request
+
+PAIRS = make_pairs(40, seed=3)
+
+
+def write(path: Path, header: str, rows: list[tuple[Any, ...]]) -> str:
+    lines = [header.replace(" ", "\t"), *("\t".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    return str(path)
+
+
+def pairs_file(folder: Path, name: str = "pairs.tsv", rows: list[dict[str, str]] = PAIRS) -> str:
+    return write(folder / name, "en fr", [(row["source"], row["target"]) for row in rows])
+
+
+def pairs_of(folder: Path) -> list[str]:
+    return ["--data", pairs_file(folder), "--columns", "source=en,target=fr"]
+
+
+def bucc_of(folder: Path) -> list[str]:
+    words = []
+    for part, gold, rows in (("data", "gold", PAIRS[:20]), ("tune", "tune-gold", PAIRS[20:])):
+        for end, side in (("en", "source"), ("fr", "target")):
+            lines = [f"{end}-{part}-{n}\t{row[side]}" for n, row in enumerate(rows)]
+            (folder / f"{part}.{end}").write_text("\n".join(lines) + "\n", "utf-8")
+        ids = [f"en-{part}-{n}\tfr-{part}-{n}" for n in range(0, len(rows), 2)]
+        (folder / f"{part}.gold").write_text("\n".join(ids) + "\n", "utf-8")
+        words += [f"--{part}", str(folder / f"{part}.en"), str(folder / f"{part}.fr")]
+        words += [f"--{gold}", str(folder / f"{part}.gold")]
+    return words
+
+
+def sts_of(folder: Path) -> list[str]:
+    rows = [(row["source"], row["target"], n % 6, "ab"[n % 2], "test") for n, row in enumerate(PAIRS)]
+    files = [
+        write(folder / f"{name}.tsv", "sentence1 sentence2 score subset split", rows) for name in ("STS12", "STS13")
+    ]
+    return ["--data", *files, "--languages", "en", "--subsets"]
+
+
+def pair_classification_of(folder: Path) -> list[str]:
+    rows = [(row["source"], row["target"], n % 2, ("test", "dev")[n > 20]) for n, row in enumerate(PAIRS)]
+    file = write(folder / "paws.tsv", "sentence1 sentence2 label split", rows)
+    return ["--data", file, "--tune", file, "--languages", "en"]
+
+
+def splits(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return [(*row, ("train", "train", "dev", "test")[n // 2 % 4]) for n, row in enumerate(rows)]
+
+
+def zero_shot_of(folder: Path) -> list[str]:
+    rows = splits([(row["source"], n % 2) for n, row in enumerate(PAIRS)])
+    tagged = [(lang, *row) for lang in ("eng_Latn", "fra_Latn") for row in rows]
+    return ["--data", write(folder / "topics.tsv", "lang text label split", tagged), "--train-language", "en"]
+
+
+def nli_of(folder: Path) -> list[str]:
+    labels = ("entailment", "neutral", "contradiction")
+    rows = splits([(row["source"], row["target"], labels[n // 8 % 3]) for n, row in enumerate(PAIRS)])
+    file = write(folder / "xnli.tsv", "premise_en hypothesis_en label split", rows)
+    columns = "premise=premise_{lang},hypothesis=hypothesis_{lang}"
+    return ["--data", file, "--columns", columns, "--languages", "en", "--epochs", "2", "--cross"]
+
+
+def senteval_of(folder: Path) -> list[str]:
+    rows = [(row["source"], row["target"], n % 2) for n, row in enumerate(PAIRS)]
+    reviews = write(folder / "reviews.tsv", "text label", [(row[0], row[2]) for row in rows])
+    entailed = write(folder / "SICK-E.tsv", "sentence1 sentence2 label split", splits(rows))
+    return ["--data", f"MR={reviews}", entailed, "--languages", "en", "--setting", "fast"]
+
+
+CASES: dict[str, tuple[Callable[[Path], list[str]], set[str]]] = {
+    "tatoeba": (pairs_of, {"pairs-tatoeba/en-fr/test/accuracy"}),
+    "tatoeba-laser": (pairs_of, {"pairs-tatoeba-laser/en-fr/test/error"}),
+    "tatoeba-xtreme": (pairs_of, {"pairs-tatoeba-xtreme/en-fr/test/accuracy"}),
+    "tatoeba-mteb": (pairs_of, {"pairs-tatoeba-mteb/en-fr/test/f1"}),
+    "xsim": (pairs_of, {"pairs-xsim/en-fr/test/error"}),
+    "xsr": (pairs_of, {"pairs-xsr/en-fr/test/precision@5", "pairs-xsr/fr-en/test/precision@5"}),
+    "bucc": (bucc_of, {"data-bucc-k4-ratio/en-fr/test/f1", "data-bucc-k3-distance/en-fr/test/f1"}),
+    "sts": (
+        sts_of,
+        {"STS12-sts/en/test/spearman_all", "sts-average-of-2/en/test/pearson_wmean", "STS13.a-sts/en/test/pairs"},
+    ),
+    "pair-classification": (pair_classification_of, {"paws-pair-classification/en/test/cosine_accuracy"}),
+    "zero-shot": (
+        zero_shot_of,
+        {"topics-zero-shot-linear/en-fr/test/accuracy", "topics-zero-shot-linear/mean-of-2/test/accuracy"},
+    ),
+    "nli": (nli_of, {"xnli-nli-mlp/en-en/test/accuracy", "xnli-nli-mlp/en-en/dev/accuracy"}),
+    "senteval": (senteval_of, {"MR-senteval-fast/en/test/accuracy", "senteval-fast-average-of-2/en/test/accuracy"}),
+}
+
+
+def test_every_protocol_has_a_case() -> None:
+    assert {*CASES, "mteb"} == set(PROTOCOLS)  # mteb has a test of its own below
+
+
+@pytest.mark.parametrize("protocol", CASES)
+def test_protocol_on_local_files(
+    protocol: str, tiny_export: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, expected = CASES[protocol]
+    output = tmp_path / "results.json"
+    command = [
+        "evaluate",
+        tiny_export,
+        "--protocol",
+        protocol,
+        *words(tmp_path),
+        "--seed",
+        "3",
+        "--output",
+        str(output),
+    ]
+    assert main(command) == 0, capsys.readouterr().err
+    results = json.loads(output.read_text())
+    assert expected <= set(results["metrics"]), sorted(results["metrics"])
+    assert all(np.isfinite(value) for value in results["metrics"].values())
+    assert results["settings"]["seed"] == 3 and results["settings"]["protocol"] == protocol
+    assert results["data_sha256"] and all(len(value) == 64 for value in results["data_sha256"].values())
+    # The same words again give the same numbers.
+    assert main(command) == 0
+    assert json.loads(output.read_text())["metrics"] == results["metrics"]
+
+
+def test_numbers_are_those_of_the_functions(tiny_export: str, tmp_path: Path) -> None:
+    request = Request(
+        tiny_export, "tatoeba,xsim", (pairs_file(tmp_path),), columns="source=en,target=fr", k=2, prompt="red "
+    )
+    model = SentenceTransformer(tiny_export)
+    sides = [row["source"] for row in PAIRS], [row["target"] for row in PAIRS]
+    common: dict[str, Any] = {"languages": ("en", "fr"), "name": "pairs", "prompt": "red "}
+    expected = tatoeba(model, *sides, **common) | xsim(model, *sides, k=2, **common)
+    assert evaluate_files(request) == pytest.approx(expected)
+
+
+def test_bucc_numbers_and_one_setting(tiny_export: str, tmp_path: Path) -> None:
+    words = bucc_of(tmp_path)
+    files = {part: [str(tmp_path / f"{part}.{end}") for end in ("en", "fr", "gold")] for part in ("data", "tune")}
+    tune, test = read_bucc(*files["tune"]), read_bucc(*files["data"])
+    common: dict[str, Any] = {"languages": ("en", "fr"), "name": "bucc"}
+    model = SentenceTransformer(tiny_export)
+    output = tmp_path / "out.json"
+    command = ["evaluate", tiny_export, "--protocol", "bucc", *words, "--name", "bucc", "--output", str(output)]
+    assert main(command) == 0
+    both = bucc_settings(model, tune, test, settings=BUCC_SETTINGS.values(), **common)
+    assert json.loads(output.read_text())["metrics"] == pytest.approx(both)
+    assert main([*command, "--k", "2", "--margin", "absolute"]) == 0
+    one = bucc_settings(model, tune, test, settings=[(2, "absolute")], **common)
+    assert json.loads(output.read_text())["metrics"] == pytest.approx(one)
+
+
+def test_results_say_what_they_were_measured_with(tiny_export: str, tmp_path: Path) -> None:
+    file = pairs_file(tmp_path, rows=[*PAIRS[:5], {"source": "", "target": "vide"}])
+    output = tmp_path / "deep" / "out.json"
+    request = Request(
+        tiny_export,
+        "tatoeba,xsim",
+        (file,),
+        columns="source=en,target={lang}",
+        languages=("en", "fr"),
+        name="tiny",
+        device="cpu",
+        output=str(output),
+    )
+    evaluate_files(request)
+    results = json.loads(output.read_text())
+    settings = results["settings"]
+    assert settings["options"] == {"xsim": {"k": 4, "margin": "ratio"}}
+    assert settings["skipped_rows"] == {"empty source": 1}
+    assert settings["encoder"] == {
+        "content_sha256": content_hash(tiny_export),
+        "device": "cpu",
+        "precision": ["float32"],
+        "max_length": 32,
+    }
+    assert settings["languages"] == ["en", "fr"] and settings["name"] == "tiny"
+    assert {"faiss-cpu", "numpy", "scikit-learn", "scipy"} <= set(results["versions"])
+    cells = [cell for row in PAIRS[:5] for cell in (row["source"], row["target"], "en", "fr", "")]
+    assert results["data_sha256"] == {"data/tiny/en-fr": data_hash(cells)}
+
+
+def test_skipped_rows_are_told(tiny_export: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = pairs_file(tmp_path, rows=[*PAIRS[:5], {"source": "", "target": "vide"}])
+    assert (
+        main(["evaluate", tiny_export, "--protocol", "tatoeba", "--data", file, "--columns", "source=en,target=fr"])
+        == 0
+    )
+    assert "1 bad line was skipped (1 empty source)." in caplog.text
+
+
+def test_several_languages_are_averaged(tiny_export: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [(row["source"], row["target"], ("fra", "deu")[n % 2]) for n, row in enumerate(PAIRS)]
+    file = write(tmp_path / "t.tsv", "english text src_lang", rows)
+    output = tmp_path / "out.json"
+    command = [
+        "evaluate",
+        tiny_export,
+        "--protocol",
+        "tatoeba",
+        "--data",
+        file,
+        "--languages",
+        "en",
+        "--name",
+        "tatoeba",
+    ]
+    command += ["--columns", "source=english,target=text,target_lang=src_lang", "--output", str(output)]
+    assert main(command) == 0
+    metrics = json.loads(output.read_text())["metrics"]
+    assert metrics["tatoeba/en-fr/test/pairs"] == metrics["tatoeba/en-de/test/pairs"] == 20
+    mean = (metrics["tatoeba/en-fr/test/accuracy"] + metrics["tatoeba/en-de/test/accuracy"]) / 2
+    assert metrics["tatoeba/mean-of-2/test/accuracy"] == pytest.approx(mean)
+    assert "mean-of-2" in capsys.readouterr().out
+
+
+def test_report_with_pictures(tiny_export: str, tmp_path: Path) -> None:
+    folder = tmp_path / "report"
+    command = ["evaluate", tiny_export, "--protocol", "tatoeba,xsr", *pairs_of(tmp_path), "--report", str(folder)]
+    assert main(command) == 0
+    text = (folder / "report.md").read_text("utf-8")
+    for name in ("tsne-en-fr.png", "cosines-en-fr.png", "retrieval.png"):
+        assert (folder / name).stat().st_size > 1000 and f"({name})" in text
+    assert "Nearest neighbours" in text and text.count("Query:") == 5
+    assert "tatoeba" in text and json.loads((folder / "results.json").read_text())["metrics"]
+    plain = tmp_path / "plain"
+    assert main(["evaluate", tiny_export, "--protocol", "sts", *sts_of(tmp_path), "--report", str(plain)]) == 0
+    assert sorted(path.name for path in plain.iterdir()) == ["report.md", "results.json"]
+
+
+def test_routes_of_a_model_with_an_encoder_for_each_language(tiny_export: str, tmp_path: Path, capsys: Any) -> None:
+    from mteb_helpers import routed_model
+
+    folder = tmp_path / "routed"
+    routed_model(tiny_export, ("first", "second")).save(str(folder))
+    command = ["evaluate", str(folder), "--protocol", "tatoeba", *pairs_of(tmp_path)]
+    output = tmp_path / "out.json"
+    for routes in ("en=first,fr=second", "en=second,fr=second"):
+        assert main([*command, "--routes", routes, "--output", str(output)]) == 0, capsys.readouterr().err
+    model = SentenceTransformer(str(folder))
+    sides = [row["source"] for row in PAIRS], [row["target"] for row in PAIRS]
+    routes_of_both = {"en": "second", "fr": "second"}
+    expected = tatoeba(model, *sides, languages=("en", "fr"), name="pairs", routes=routes_of_both)
+    assert json.loads(output.read_text())["metrics"] == pytest.approx(expected)
+    assert main([*command, "--routes", "en"]) == 1
+    assert "--routes has 'en'; write LANGUAGE=ROUTE" in capsys.readouterr().err
+
+
+def test_tasks_of_mteb_run_under_its_own_evaluation(
+    tiny_export: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mteb = pytest.importorskip("mteb")
+    from mteb_helpers import table, with_data
+
+    real = mteb.get_task
+
+    def get_task(name: str, **options: Any) -> Any:
+        task = real(name, **options)
+        columns = {"sentence1": [row["source"] for row in PAIRS], "sentence2": [row["target"] for row in PAIRS]}
+        task.load_data = lambda: with_data(task, {"test": table(**columns, score=[n % 6 for n in range(len(PAIRS))])})
+        return task
+
+    monkeypatch.setattr(mteb, "get_task", get_task)
+    output = tmp_path / "out.json"
+    command = ["evaluate", tiny_export, "--output", str(output), "--data", "mteb:STSBenchmark", "--protocol"]
+    assert main([*command, "mteb"]) == 0
+    own = json.loads(output.read_text())
+    assert own["data_sha256"] == {"STSBenchmark": real("STSBenchmark").metadata.dataset["revision"]}
+    assert main([*command, "sts"]) == 0
+    ours = json.loads(output.read_text())
+    assert ours["metrics"]["STSBenchmark-sts/en/test/spearman_all"] == pytest.approx(
+        own["metrics"]["STSBenchmark-mteb/en/test/cosine_spearman"], abs=1e-6
+    )
+    assert main([*command, "mteb", "--languages", "en"]) == 1

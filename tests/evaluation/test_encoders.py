@@ -1,0 +1,29 @@
+"""Loading encoders: device, precision, and the sentence for each that is not there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.encoders import encoder_facts, load_encoder
+from hf_xlsr.evaluation.encoding import embed
+
+
+def test_weights_come_in_the_precision_asked_for(tiny_export: str):
+    half, full = load_encoder(tiny_export, "cpu", "bfloat16"), load_encoder(tiny_export, "cpu")
+    assert {weight.dtype for weight in half.parameters()} == {torch.bfloat16}
+    assert encoder_facts(half)["precision"] == ["bfloat16"] and encoder_facts(full)["precision"] == ["float32"]
+    texts = ["one two three", "red house"]
+    cosines = (embed(half, texts) * embed(full, texts)).sum(axis=1)
+    assert (cosines > 0.99).all() and not np.array_equal(embed(half, texts), embed(full, texts))
+
+
+def test_what_is_not_there_is_said(tiny_export: str):
+    with pytest.raises(XlsrError, match="dtype is 'bf16'; did you mean 'bfloat16'"):
+        load_encoder(tiny_export, dtype="bf16")
+    with pytest.raises(XlsrError, match="device 'cuda:99' cannot be used"):
+        load_encoder(tiny_export, "cuda:99")
+    with pytest.raises(XlsrError, match="does not exist"):
+        load_encoder("./none")
