@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hf_xlsr.cli_values import parse_languages, parse_routes
 from hf_xlsr.errors import XlsrError
 
 PLOTS = ("tsne", "heatmap", "retrieval", "curves")
@@ -38,7 +39,7 @@ def configure_evaluate(parser: argparse.ArgumentParser) -> None:
     group("--k", type=int, help="size of the neighbourhoods of a margin")
     group("--margin", help="ratio, distance or absolute")
     _add_encoding(parser)
-    add("--seed", type=int, help="of all that is random (default: the protocol's published one)")
+    add("--seed", type=int, help="of all that is random (default: senteval 1111, nli 159753, as published; else 1)")
     add("--output", help="write the results here, as JSON")
     add("--report", metavar="DIR", help="write a report with plots into this folder")
 
@@ -69,8 +70,8 @@ def request_of(options: argparse.Namespace) -> Any:
     from hf_xlsr.evaluation.request import Request
 
     given = {key: value for key, value in vars(options).items() if value is not None}
-    given["languages"] = [piece.strip() for piece in (options.languages or "").split(",") if piece.strip()]
-    given["routes"] = _routes(options.routes)
+    given["languages"] = parse_languages(options.languages)
+    given["routes"] = parse_routes(options.routes)
     names = {field.name for field in fields(Request)}
     values: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in given.items() if key in names
@@ -209,16 +210,6 @@ def _add_encoding(parser: argparse.ArgumentParser) -> None:
     add("--batch-size", type=int, default=128, help="sentences encoded at a time (default 128)")
     add("--device", help="cpu, cuda, cuda:1, ... (default: the best there is)")
     add("--dtype", help="weights in float32, bfloat16 or float16 (default: as the model's files)")
-
-
-def _routes(text: str | None) -> dict[str, str]:
-    routes = {}
-    for piece in (text or "").split(",") if text else ():
-        language, equals, route = (part.strip() for part in piece.partition("="))
-        if not (language and equals and route):
-            raise XlsrError(f"--routes has '{piece.strip()}'; write LANGUAGE=ROUTE,..., e.g. en=source,de=target.")
-        routes[language] = route
-    return routes
 
 
 def _protocols_table() -> Any:

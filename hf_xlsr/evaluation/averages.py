@@ -16,7 +16,9 @@ def mean_over_languages(metrics: Mapping[str, float]) -> dict[str, float]:
     """The metrics and, for each that was measured for several language pairs, its unweighted mean.
 
     Metrics belong together when dataset, protocol, split and name are the same. Counts (whole numbers) and thresholds
-    are not averaged, and neither are keys of another shape. A mean that is there already is computed again.
+    are not averaged, and neither are keys of another shape. Each direction of a pair counts as one (`en-de`, `de-en`).
+    A head tested in the language that it learnt (`en-en`) is no transfer and is left out, and so are premises and
+    hypotheses in different languages (`en-de_fr`). A mean that is there already is computed again.
 
     Args:
         metrics: Values by `protocol/languages/split/metric`.
@@ -33,6 +35,9 @@ def mean_over_languages(metrics: Mapping[str, float]) -> dict[str, float]:
     for key, value in metrics.items():
         protocol, languages, split, metric = split_key(key)
         if not protocol or MEAN.fullmatch(languages) or isinstance(value, Integral):
+            continue
+        first, _, second = languages.partition("-")
+        if first == second or "_" in second:
             continue
         # A threshold is a setting that was found, not a score: its mean says nothing.
         if not metric.endswith("threshold"):

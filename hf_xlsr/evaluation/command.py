@@ -11,7 +11,7 @@ from hf_xlsr.evaluation.averages import mean_over_languages
 from hf_xlsr.evaluation.encoders import check_model_place, encoder_facts, load_encoder
 from hf_xlsr.evaluation.inputs import Inputs, read_inputs
 from hf_xlsr.evaluation.protocols import CHOICES, DATA_OPTIONS, check_options, protocols_of
-from hf_xlsr.evaluation.report import load_results, save_results
+from hf_xlsr.evaluation.report import check_writable, load_results, save_results
 from hf_xlsr.evaluation.request import Request
 
 # What says where results go, or is told by keys of its own.
@@ -32,8 +32,12 @@ def evaluate_files(request: Request) -> dict[str, float]:
     """
     protocols = protocols_of(request.protocol)
     asked = {name: getattr(request, name) for name in (*DATA_OPTIONS, *CHOICES)}
-    given = {name: value for name, value in asked.items() if value not in (None, (), False)}
+    given = {name: value for name, value in asked.items() if _is_given(value)}
     check_options(given, protocols)
+    if request.output:
+        check_writable(request.output, "--output")
+    if request.report:
+        check_writable(request.report, "--report", folder=True)
     check_model_place(request.model)
     inputs = read_inputs(request, protocols[0])
     encoder = load_encoder(request.model, request.device, request.dtype)
@@ -53,6 +57,8 @@ def evaluate_files(request: Request) -> dict[str, float]:
     for protocol in protocols:
         inputs.options = {name: given[name] for name in protocol.options if name in given and name in CHOICES}
         used[protocol.name] = protocol.defaults() | inputs.options
+        if protocol.layout == "rows" and inputs.tune:
+            used[protocol.name]["tune_language"] = inputs.tune_languages
         metrics |= mean_over_languages(protocol.run(shared, inputs))
     files = [Path(request.output)] if request.output else []
     if request.report:
@@ -70,9 +76,17 @@ def evaluate_files(request: Request) -> dict[str, float]:
     return metrics
 
 
+def _is_given(value: Any) -> bool:
+    """Whether the user gave an option; 0 equals False and is given all the same."""
+    return value is not None and value is not False and value != ()
+
+
 def _settings(request: Request, inputs: Inputs, used: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """What has to be known to measure again: all that was asked for, and the protocols' own choices."""
-    empty: tuple[Any, ...] = (None, False, "", (), {})
-    asked = {key: value for key, value in asdict(request).items() if key not in _NO_SETTINGS and value not in empty}
+    asked = {
+        key: value
+        for key, value in asdict(request).items()
+        if key not in _NO_SETTINGS and _is_given(value) and value not in ("", {})
+    }
     options = {name: values for name, values in used.items() if values}
     return {**asked, "name": inputs.name, "options": options, "seed": request.seed, "skipped_rows": inputs.skipped}

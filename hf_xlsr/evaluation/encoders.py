@@ -27,7 +27,7 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
 
     if dtype is not None and dtype not in DTYPES:
         raise XlsrError(f"dtype is '{dtype}'; {nearest(dtype, DTYPES)}")
-    options = {} if dtype is None else {"model_kwargs": {"dtype": dtype}}
+    options: dict[str, Any] = {} if dtype is None else {"model_kwargs": {"dtype": dtype}}
     try:
         return SentenceTransformer(model, device=None if device is None else _known_device(device), **options)
     except (OSError, ValueError, RuntimeError) as error:

@@ -36,6 +36,16 @@ class EncodingOptions(TypedDict, total=False):
     show_progress_bar: bool
 
 
+def check_batch_size(batch_size: int) -> None:
+    """Refuses batches of no sentence.
+
+    Raises:
+        XlsrError: `batch_size` is below 1.
+    """
+    if batch_size < 1:
+        raise XlsrError(f"batch_size is {batch_size}; it takes a whole number above 0.")
+
+
 def embed(
     encoder: Encoder,
     texts: Sequence[str],
@@ -63,8 +73,8 @@ def embed(
         `(len(texts), width)`, float32, C-contiguous, each row of length 1 (a zero vector stays zero).
 
     Raises:
-        XlsrError: there is no text, a single string was given, the encoder routes by language and got none that it
-            has, or it gave something else than one finite vector for each text.
+        XlsrError: there is no text, a single string was given, `batch_size` is below 1, the encoder routes by language
+            and got none that it has, or it gave something else than one finite vector for each text.
 
     Example:
         >>> class Lengths:
@@ -77,6 +87,7 @@ def embed(
         raise XlsrError(f"texts is the single string {texts[:40]!r}; give a list of sentences.")
     if not len(texts):
         raise XlsrError("there are no texts to encode; give at least one sentence.")
+    check_batch_size(batch_size)
     positions: dict[str, int] = {}
     spread = np.array([positions.setdefault(text, len(positions)) for text in texts])
     task = route_of(encoder, language, routes)

@@ -67,6 +67,23 @@ class Inputs:
         """The rows of a protocol that takes one source of them."""
         return next(iter(self.rows.values()))
 
+    @property
+    def tune_languages(self) -> dict[str, str]:
+        """In which language the rows are that each language is tuned on: its own, or the only one that there is.
+
+        Raises:
+            XlsrError: `tune` has several languages and lacks one of the test's.
+        """
+        tune = list(by_language(self.tune))
+        chosen: dict[str, str] = {}
+        for language in by_language(self.only) if tune else ():
+            if len(tune) > 1 and language not in tune:
+                raise XlsrError(
+                    f"--tune has rows in {', '.join(tune)}, none in {language}; add them or give one language."
+                )
+            chosen[language] = language if language in tune else tune[0]
+        return chosen
+
     def hashes(self, columns: Sequence[str]) -> dict[str, str]:
         """`data_hash` of all that was read, by role, task and language."""
         parts = {f"data/{task}": rows for task, rows in self.rows.items()}
@@ -97,6 +114,27 @@ def by_language(rows: Iterable[Row]) -> dict[str, list[Row]]:
     for row in rows:
         groups.setdefault(row["lang"], []).append(row)
     return groups
+
+
+def pool_of(pool: Iterable[Row], languages: tuple[str, str]) -> list[Row]:
+    """Rows of a pool that are in a pair of languages, turned round where they are in the other order.
+
+    Lines of targets, which have no language of their own, are in any.
+
+    Example:
+        >>> row = {"source": "Tag", "target": "day", "source_lang": "de", "target_lang": "en"}
+        >>> [(row["source"], row["target"]) for row in pool_of([row], ("en", "de"))]
+        [('day', 'Tag')]
+    """
+    chosen = []
+    for row in pool:
+        found = (row["source_lang"], row["target_lang"]) if "source_lang" in row else languages
+        if found == languages:
+            chosen.append(row)
+        elif found[::-1] == languages:
+            sides = {"source": row["target"], "target": row["source"]}
+            chosen.append({**row, **sides, "source_lang": found[1], "target_lang": found[0]})
+    return chosen
 
 
 def read_inputs(request: Request, protocol: Protocol) -> Inputs:
@@ -136,12 +174,14 @@ def read_inputs(request: Request, protocol: Protocol) -> Inputs:
         inputs.rows = {inputs.name: reader.read(request.data, request.split, request.languages)}
         _check_apart(request, protocol, reader)
         if protocol.layout == "trained":
-            _read_training(request, reader, inputs)
+            _read_training(request, protocol, reader, inputs)
         elif request.tune:
             _check_count(request.tune, "--tune", paired=False)
             inputs.tune = reader.read(request.tune, "dev", request.languages)
+            _check_rows_apart(inputs, protocol)
         if request.pool:
             inputs.pool = _read_pool(request, reader)
+            _check_pool(inputs)
     inputs.skipped = reader.quarantine.counts
     if inputs.skipped:
         logger.warning("%s: %s", " ".join(request.data), reader.quarantine.report())
@@ -190,6 +230,8 @@ def _name_tasks(request: Request, inputs: Inputs) -> None:
     for option in ("columns", "languages", "where", "config", "limit", "name"):
         if getattr(request, option):
             raise XlsrError(f"--{option} does not go with protocol mteb, whose tasks say it themselves; leave it out.")
+    if request.split != "test":
+        raise XlsrError(f"--split is '{request.split}'; protocol mteb tests the splits of its tasks, leave it out.")
     for name in request.data:
         if not name.startswith(MTEB):
             raise XlsrError(f"--data has '{name}'; protocol mteb runs tasks by name, give mteb:TASK.")
@@ -219,6 +261,12 @@ def _read_bitexts(request: Request, inputs: Inputs) -> None:
             name = "--gold" if part == "test" else "--tune-gold"
             raise XlsrError(f"{name} is missing; give the file of the pairs of ids that are translations in {option}.")
         inputs.bitexts[part] = read_bucc(files[0], files[1], gold)
+    test, tune = inputs.bitexts["test"], inputs.bitexts["tune"]
+    shared = [set(test.sources) & set(tune.sources), set(test.targets) & set(tune.targets)]
+    if shared == [set(test.sources), set(test.targets)] == [set(tune.sources), set(tune.targets)]:
+        raise XlsrError("--data and --tune hold the same texts; tune the threshold on other data.")
+    if any(shared):
+        logger.warning("%d sources and %d targets of --data stand in --tune too", *map(len, shared))
     if len(request.languages) not in (0, 2):
         raise XlsrError(
             f"--languages is {','.join(request.languages)}; give those of sources and targets, e.g. de,en."
@@ -231,7 +279,7 @@ def _read_bitexts(request: Request, inputs: Inputs) -> None:
     inputs.languages = codes[tags[0]], codes[tags[1]]
 
 
-def _read_training(request: Request, reader: RowReader, inputs: Inputs) -> None:
+def _read_training(request: Request, protocol: Protocol, reader: RowReader, inputs: Inputs) -> None:
     language = request.train_language or next(iter(request.languages), None)
     if language is None:
         raise XlsrError("the language that the head is trained in is not given; say --train-language, e.g. en.")
@@ -248,6 +296,8 @@ def _read_training(request: Request, reader: RowReader, inputs: Inputs) -> None:
     if request.hold_out:
         if request.tune:
             raise XlsrError("--tune and --hold-out both say which rows the head is chosen on; give one of them.")
+        # Looked at whole: the rows of a copy of the test would hide in the two parts.
+        _check_rows_apart(inputs, protocol)
         inputs.train, inputs.tune = _held_out(inputs.train, request.hold_out)
         return
     places = [request.tune] if request.tune else list(dict.fromkeys((train, request.data)))
@@ -259,6 +309,7 @@ def _read_training(request: Request, reader: RowReader, inputs: Inputs) -> None:
             "training rows by --hold-out COLUMN."
         )
     inputs.tune = reader.read(tune, "dev", (language,))
+    _check_rows_apart(inputs, protocol)
 
 
 def _held_out(rows: list[Row], column: str) -> tuple[list[Row], list[Row]]:
@@ -290,6 +341,51 @@ def _check_apart(request: Request, protocol: Protocol, reader: RowReader) -> Non
                 f"{option} and --data would be the same rows of {' '.join(files)}; give other rows, or a column 'split' "
                 "that tells them apart."
             )
+
+
+def _check_rows_apart(inputs: Inputs, protocol: Protocol) -> None:
+    """Refuses texts to learn from or to choose on that are those of the test; warns where some are.
+
+    Labels, languages and order do not count: a copy of the test file is no other data for being called otherwise.
+    """
+    columns = [name for name in protocol.required if name != "label"]
+
+    def texts(rows: Iterable[Row]) -> list[tuple[str, ...]]:
+        return [tuple(str(row[name]) for name in columns) for row in rows]
+
+    tested = {language: texts(rows) for language, rows in by_language(inputs.only).items()}
+    for option, role, rows in (("--train", "learnt from", inputs.train), ("--tune", "chosen on", inputs.tune)):
+        for language, group in by_language(rows).items():
+            seen = set(texts(group))
+            same = next((other for other, test in tested.items() if set(test) == seen), None)
+            if same is not None:
+                raise XlsrError(
+                    f"the {len(group)} rows in {language} to be {role} have the same texts as those in {same} to be "
+                    f"tested; give other rows by {option}."
+                )
+            shared = sum(text in seen for test in tested.values() for text in test)
+            if shared:
+                total = sum(map(len, tested.values()))
+                logger.warning(
+                    "%d of %d rows of the test stand among those in %s that are %s", shared, total, language, role
+                )
+
+
+def _check_pool(inputs: Inputs) -> None:
+    """Refuses a pool that nothing would be taken from, and lines that would be in several languages."""
+    if not inputs.pool:
+        raise XlsrError("--pool has no sentence; leave it out, or give one that has.")
+    pairs = by_pair(inputs.only)
+    targets = list(dict.fromkeys(target for _, target in pairs))
+    if "source_lang" not in inputs.pool[0]:
+        if len(targets) > 1:
+            raise XlsrError(
+                f"--pool is lines of one language, and --data has targets in {', '.join(targets)}; evaluate one language "
+                "at a time, or give pairs."
+            )
+    elif not any(pool_of(inputs.pool, languages) for languages in pairs):
+        has, wanted = (", ".join(map("-".join, groups)) for groups in (by_pair(inputs.pool), pairs))
+        raise XlsrError(f"--pool has pairs in {has} and --data in {wanted}; give a pool in the languages of --data.")
 
 
 def _places(files: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict, Unpack
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.content_hash import content_hash
 from hf_xlsr.evaluation.encoders import encoder_facts, load_encoder
-from hf_xlsr.evaluation.encoding import embed
+from hf_xlsr.evaluation.encoding import check_batch_size, embed
 from hf_xlsr.evaluation.input_languages import key_languages
 from hf_xlsr.evaluation.mteb_data import load_task, mteb_task, require_mteb
 from hf_xlsr.evaluation.mteb_languages import column_language, subset_languages
@@ -225,9 +225,10 @@ def evaluate_mteb(
         another subset of its task, or that has more than three, by mteb's name.
 
     Raises:
-        XlsrError: as `as_mteb_encoder` and its encoder do; a task is unknown or given twice, or its data are not to be
-            had.
+        XlsrError: as `as_mteb_encoder` and its encoder do; `batch_size` is below 1; a task is unknown or given twice,
+            or its data are not to be had.
     """
+    check_batch_size(batch_size)  # mteb makes batches of its own before a sentence reaches `embed`
     mteb = require_mteb()
     if isinstance(model, MtebEncoder):
         if options:

@@ -24,6 +24,7 @@ def pair_classification(
     tune: Iterable[Row] | None = None,
     name: str,
     language: Languages = "en",
+    tune_language: Languages | None = None,
     split: str = "test",
     **encoding: Unpack[EncodingOptions],
 ) -> dict[str, float]:
@@ -36,6 +37,7 @@ def pair_classification(
         tune: Rows of another split, on which the threshold is chosen that `rows` are then judged by.
         name: The dataset.
         language: Of the sentences; `"en-de"` or `("en", "de")` for pairs across languages.
+        tune_language: Of those of `tune`, by which an encoder with routes takes them; `language` unless given.
         split: The part of the dataset that `rows` are.
         encoding: See `EncodingOptions`.
 
@@ -68,7 +70,8 @@ def pair_classification(
         values["max"] = max(values.values())
         metrics |= {f"{prefix}/{measure}_{metric}": value for measure, value in values.items()}
     if tuned_on is not None:
-        cosines = pair_cosines(*embed_pairs(encoder, tuned_on.first, tuned_on.second, language, **encoding))
+        tuned_in = language if tune_language is None else tune_language
+        cosines = pair_cosines(*embed_pairs(encoder, tuned_on.first, tuned_on.second, tuned_in, **encoding))
         thresholds = _Ranking.of(cosines, tuned_on.labels).tuned_thresholds()
         for metric, threshold in thresholds.items():
             predicted = similarities["cosine"] >= threshold

@@ -9,7 +9,7 @@ from typing import Any
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.encoding import Encoder
 from hf_xlsr.evaluation.input_rows import Row
-from hf_xlsr.evaluation.inputs import Inputs, by_language, by_pair
+from hf_xlsr.evaluation.inputs import Inputs, by_language, by_pair, pool_of
 
 Metrics = dict[str, float]
 Run = Callable[[Encoder, Inputs], Metrics]
@@ -52,10 +52,10 @@ def tatoeba_xtreme(encoder: Encoder, inputs: Inputs) -> Metrics:
 
 
 def xsr(encoder: Encoder, inputs: Inputs) -> Metrics:
-    """Each pair of languages among its own sentences and those of the pool in its languages."""
+    """Each pair of languages among its own sentences and those of the pool in its languages, in either order."""
     metrics: Metrics = {}
     for languages, rows in by_pair(inputs.only).items():
-        pool = [row for row in inputs.pool if "source_lang" not in row or languages in by_pair([row])]
+        pool = pool_of(inputs.pool, languages)
         sides = [[row[side] for row in rows] for side in ("source", "target")]
         # A pool of lines has targets only.
         pools = [[row[side] for row in (*rows, *pool) if side in row] for side in ("source", "target")]
@@ -106,17 +106,16 @@ def _tasks_by_language(inputs: Inputs) -> dict[str, dict[str, list[Row]]]:
 
 
 def pair_classification(encoder: Encoder, inputs: Inputs) -> Metrics:
-    """Each language with the rows to tune on of its own, or of the only language that there are."""
-    tune = by_language(inputs.tune)
+    """Each language with the rows to tune on that `Inputs.tune_languages` says."""
+    tune, tune_languages = by_language(inputs.tune), inputs.tune_languages
     metrics: Metrics = {}
     for language, rows in by_language(inputs.only).items():
-        if len(tune) > 1 and language not in tune:
-            raise XlsrError(
-                f"--tune has rows in {', '.join(tune)}, none in {language}; add them or give one language."
-            )
-        chosen = tune.get(language) or next(iter(tune.values()), None)
+        tuning: dict[str, Any] = {}
+        if tune:
+            tuned_in = tune_languages[language]
+            tuning = {"tune": tune[tuned_in], "tune_language": _sides(tuned_in)}
         run = function("pair_classification", "pair_classification")
-        metrics |= run(encoder, rows, tune=chosen, language=_sides(language), **_common(inputs))
+        metrics |= run(encoder, rows, language=_sides(language), **tuning, **_common(inputs))
     return metrics
 
 
@@ -133,5 +132,5 @@ def trained(module: str, name: str) -> Run:
 
 def mteb(encoder: Encoder, inputs: Inputs) -> Metrics:
     """mteb's own evaluation of its tasks."""
-    options = {key: value for key, value in inputs.encoding.items() if value}
+    options = {key: value for key, value in inputs.encoding.items() if value not in (None, "")}
     return function("mteb", "evaluate_mteb")(encoder, list(inputs.rows), **options)

@@ -147,6 +147,31 @@ def data_hash(texts: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
+def check_writable(path: str | os.PathLike[str], option: str, *, folder: bool = False) -> None:
+    """Refuses a place that results cannot be written to, before the work is done; nothing is made there.
+
+    Args:
+        path: The file, or the folder.
+        option: Who names it, for the error sentence.
+        folder: Whether it is a folder that files are to go into.
+
+    Raises:
+        XlsrError: it is a folder where a file is meant or the other way round, a file stands on the way to it, or the
+            folder that it would be made in is not writable.
+    """
+    place = Path(path)
+    if not folder and os.path.isdir(place):
+        raise XlsrError(f"{option} is '{path}', which is a folder; give a file.")
+    # The nearest thing on the way that is there already: the rest is made. (`Path.exists` raises in a locked folder.)
+    home = place if folder else place.parent
+    while not os.path.exists(home) and home != home.parent:
+        home = home.parent
+    if not os.path.isdir(home):
+        raise XlsrError(f"{option} is '{path}', but {home} is a file; give another place.")
+    if not os.access(home, os.W_OK | os.X_OK):
+        raise XlsrError(f"{option} is '{path}', but the folder {home} is not writable; give another place.")
+
+
 def save_results(
     path: str | os.PathLike[str],
     metrics: Mapping[str, float],
@@ -163,7 +188,7 @@ def save_results(
         data_hashes: `data_hash` of the evaluated texts, by a name.
 
     Raises:
-        XlsrError: a metric is not a finite number.
+        XlsrError: a metric is not a finite number, or the file cannot be written.
     """
     plain = {key: _plain_number(key, value) for key, value in metrics.items()}
     content = {
@@ -174,11 +199,15 @@ def save_results(
         "metrics": plain,
     }
     file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n"
     # Written beside and moved into place: a run that is stopped here leaves the old results readable.
     partial = file.with_name(file.name + ".partial")
-    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
-    partial.replace(file)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(file)
+    except OSError as error:
+        raise XlsrError(f"results {file} cannot be written ({error.strerror}); give another place.") from error
 
 
 def load_results(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -39,6 +39,13 @@ def test_what_belongs_together():
     }
 
 
+def test_the_language_of_training_and_mixed_pairs_are_left_out():
+    cells = {"en-en": 0.9, "en-de": 0.5, "en-fr": 0.7, "en-de_fr": 0.1}
+    metrics = {f"xnli-nli-mlp/{pair}/test/accuracy": value for pair, value in cells.items()}
+    averaged = mean_over_languages(metrics)
+    assert averaged == metrics | {"xnli-nli-mlp/mean-of-2/test/accuracy": pytest.approx(0.6)}
+
+
 def test_metrics_of_fewer_languages_say_so():
     metrics = {f"news-xsr/{pair}/test/precision@1": 0.5 for pair in ("en-fr", "fr-en", "en-de")}
     metrics |= {f"news-xsr/{pair}/test/precision@5": 1.0 for pair in ("en-fr", "fr-en")}
@@ -61,8 +68,8 @@ def test_counts_thresholds_and_other_keys_stay_as_they_are():
 
 
 def test_metric_names_may_hold_slashes_and_numpy_numbers():
-    metrics = {"sts/en-en/test/sts12/spearman": np.float32(0.5), "sts/de-de/test/sts12/spearman": np.float64(0.75)}
-    mean = mean_over_languages(metrics)["sts/mean-of-2/test/sts12/spearman"]
+    metrics = {"sts/en-es/test/sts17/spearman": np.float32(0.5), "sts/en-de/test/sts17/spearman": np.float64(0.75)}
+    mean = mean_over_languages(metrics)["sts/mean-of-2/test/sts17/spearman"]
     assert mean == 0.625 and type(mean) is float
 
 

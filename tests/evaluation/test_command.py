@@ -13,9 +13,11 @@ from conftest import make_pairs
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import main
-from hf_xlsr.evaluation import BUCC_SETTINGS, bucc_settings, read_bucc, tatoeba, xsim
-from hf_xlsr.evaluation.command import evaluate_files
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation import BUCC_SETTINGS, bucc_settings, pair_classification, read_bucc, tatoeba, xsim
+from hf_xlsr.evaluation.command import _settings, evaluate_files
 from hf_xlsr.evaluation.content_hash import content_hash
+from hf_xlsr.evaluation.inputs import Inputs
 from hf_xlsr.evaluation.protocols import PROTOCOLS
 from hf_xlsr.evaluation.report import data_hash
 from hf_xlsr.evaluation.request import Request
@@ -70,7 +72,7 @@ def splits(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 def zero_shot_of(folder: Path) -> list[str]:
     rows = splits([(row["source"], n % 2) for n, row in enumerate(PAIRS)])
-    tagged = [(lang, *row) for lang in ("eng_Latn", "fra_Latn") for row in rows]
+    tagged = [(lang, *row) for lang in ("eng_Latn", "fra_Latn", "deu_Latn") for row in rows]
     return ["--data", write(folder / "topics.tsv", "lang text label split", tagged), "--train-language", "en"]
 
 
@@ -170,6 +172,70 @@ def test_bucc_numbers_and_one_setting(tiny_export: str, tmp_path: Path) -> None:
     assert json.loads(output.read_text())["metrics"] == pytest.approx(one)
 
 
+def test_zero_is_an_option_like_any_other(
+    tiny_export: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out.json"
+    command = ["evaluate", tiny_export, "--protocol", "zero-shot", *zero_shot_of(tmp_path)]
+    command += ["--head", "mlp", "--output", str(output)]
+    assert main([*command, "--epochs", "2", "--seed", "0"]) == 0
+    settings = json.loads(output.read_text())["settings"]
+    assert settings["seed"] == 0 and settings["options"]["zero-shot"]["seed"] == 0
+    capsys.readouterr()
+    for option, says in (("--epochs", "epochs is 0; head 'mlp' needs 1"), ("--learning-rate", "learning_rate is 0.0")):
+        assert main([*command, option, "0"]) == 1
+        assert says in " ".join(capsys.readouterr().err.split())
+    xsim_command = ["evaluate", tiny_export, "--protocol", "xsim", *pairs_of(tmp_path)]
+    assert main([*xsim_command, "--k", "0"]) == 1
+    assert "k is 0" in " ".join(capsys.readouterr().err.split())
+    assert main([*xsim_command, "--limit", "5", "--batch-size", "0"]) == 1
+    assert "batch_size is 0" in " ".join(capsys.readouterr().err.split())
+
+
+def test_settings_hold_what_is_zero() -> None:
+    request = Request("m", "zero-shot", ("x",), learning_rate=0.0, epochs=0)
+    settings = _settings(request, Inputs("x", "test"), {})
+    assert settings["learning_rate"] == 0 and settings["epochs"] == 0
+    assert not {"cross", "where", "routes", "prompt", "k"} & set(settings)
+
+
+def test_places_of_results_are_looked_at_before_the_model_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hf_xlsr.evaluation.command.load_encoder", lambda *_: pytest.fail("the model was loaded"))
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "modules.json").write_text("[]")
+    file = pairs_file(tmp_path)
+    for option, place in (("output", f"{file}/out.json"), ("output", str(model)), ("report", file)):
+        asked: dict[str, Any] = {option: place}
+        with pytest.raises(XlsrError, match=f"--{option} is '{place}'"):
+            evaluate_files(Request(str(model), "tatoeba", (file,), columns="source=en,target=fr", **asked))
+
+
+def test_settings_say_in_which_language_the_threshold_was_tuned(tiny_export: str, tmp_path: Path) -> None:
+    from mteb_helpers import routed_model
+
+    folder = tmp_path / "routed"
+    routed_model(tiny_export, ("de", "en")).save(str(folder))
+    rows = [("de", row["source"], row["target"], n % 2) for n, row in enumerate(PAIRS[:20])]
+    test = write(tmp_path / "test.tsv", "lang sentence1 sentence2 label", rows)
+    tune_rows = [("en", row["source"], row["target"], n % 2) for n, row in enumerate(PAIRS[20:])]
+    tune = write(tmp_path / "tune.tsv", "lang sentence1 sentence2 label", tune_rows)
+    output = tmp_path / "out.json"
+    metrics = evaluate_files(
+        Request(str(folder), "pair-classification", (test,), tune=(tune,), name="X", output=str(output))
+    )
+    settings = json.loads(output.read_text())["settings"]
+    assert settings["options"]["pair-classification"]["tune_language"] == {"de": "en"}
+    model = SentenceTransformer(str(folder))
+    named = [dict(zip(("sentence1", "sentence2", "label"), row[1:], strict=True)) for row in (*rows, *tune_rows)]
+    common: dict[str, Any] = {"tune": named[20:], "language": "de", "name": "X"}
+    assert metrics == pytest.approx(pair_classification(model, named[:20], tune_language="en", **common))
+    threshold = "X-pair-classification/de/test/cosine_f1_threshold"
+    assert metrics[threshold] != pytest.approx(pair_classification(model, named[:20], **common)[threshold])
+
+
 def test_results_say_what_they_were_measured_with(tiny_export: str, tmp_path: Path) -> None:
     file = pairs_file(tmp_path, rows=[*PAIRS[:5], {"source": "", "target": "vide"}])
     output = tmp_path / "deep" / "out.json"
@@ -267,7 +333,7 @@ def test_routes_of_a_model_with_an_encoder_for_each_language(tiny_export: str, t
 
 
 def test_tasks_of_mteb_run_under_its_own_evaluation(
-    tiny_export: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_export: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mteb = pytest.importorskip("mteb")
     from mteb_helpers import table, with_data
@@ -292,3 +358,7 @@ def test_tasks_of_mteb_run_under_its_own_evaluation(
         own["metrics"]["STSBenchmark-mteb/en/test/cosine_spearman"], abs=1e-6
     )
     assert main([*command, "mteb", "--languages", "en"]) == 1
+    assert main([*command, "mteb", "--batch-size", "0"]) == 1
+    assert "batch_size is 0" in " ".join(capsys.readouterr().err.split())
+    assert main([*command, "mteb", "--split", "dev"]) == 1
+    assert "--split is 'dev'; protocol mteb tests the splits of its tasks" in " ".join(capsys.readouterr().err.split())

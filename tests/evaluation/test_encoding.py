@@ -85,6 +85,9 @@ def test_mistakes_are_named():
         embed(Recorder(), "a sentence")
     with pytest.raises(XlsrError, match="no texts to encode"):
         embed(Recorder(), [])
+    for size in (0, -5):
+        with pytest.raises(XlsrError, match=f"batch_size is {size}; it takes a whole number above 0"):
+            embed(Recorder(), ["a"], batch_size=size)
     with pytest.raises(XlsrError, match=r"shape \(1, 3\) for 2 texts"):
         embed(Wrong(np.ones((1, 3))), ["a", "b"])
     with pytest.raises(XlsrError, match=r"shape \(2,\) for 2 texts"):

@@ -12,7 +12,7 @@ import pytest
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.input_languages import pair_views
 from hf_xlsr.evaluation.input_rows import RowReader, data_name, parse_where
-from hf_xlsr.evaluation.inputs import read_inputs
+from hf_xlsr.evaluation.inputs import pool_of, read_inputs
 from hf_xlsr.evaluation.protocols import PROTOCOLS
 from hf_xlsr.evaluation.request import Request
 
@@ -184,7 +184,7 @@ def test_wide_pairs_of_sentences(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps({**row, "premise_en": f"a{n}"}) + "\n" for n, row in enumerate(rows)), "utf-8")
     columns = "premise=premise_{lang},hypothesis=hypothesis_{lang}"
     other = tmp_path / "train.jsonl"
-    other.write_bytes(path.read_bytes())
+    other.write_text(path.read_text("utf-8").replace('"a', '"other a'), "utf-8")
     options: dict[str, Any] = {"columns": columns, "train": (str(other),), "hold_out": "premise"}
     inputs = read("nli", str(path), languages=("sw", "en"), train_language="en", **options)
     assert texts(inputs.only, "lang", "premise", "hypothesis")[:1] == [("sw", "c", "d")]
@@ -230,6 +230,25 @@ def test_pool_of_pairs_and_of_lines(wide: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"columns": "source=en,target={lang}", "languages": ("en", "de")}
     assert read("xsr", wide, pool=(lines,), **options).pool == [{"target": "vier"}, {"target": "fünf"}]
     assert texts(read("xsr", wide, pool=(wide,), **options).pool, "target") == [("eins",), ("zwei",), ("drei",)]
+
+
+def test_pools_that_cannot_serve(wide: str, tmp_path: Path) -> None:
+    lines = write_tsv(tmp_path / "pool.txt", ["vier"])
+    options: dict[str, Any] = {"columns": "source=en,target={lang}", "languages": ("en", "de", "fr")}
+    with pytest.raises(XlsrError, match="--pool is lines of one language, and --data has targets in de, fr"):
+        read("xsr", wide, pool=(lines,), **options)
+    empty = tmp_path / "empty.txt"
+    empty.write_text("", "utf-8")
+    with pytest.raises(XlsrError, match="--pool has no sentence"):
+        read("xsr", wide, pool=(str(empty),), **options | {"languages": ("en", "de")})
+    header = "source_lang\ttarget_lang\tsource\ttarget"
+    test = write_tsv(tmp_path / "test.tsv", [header, "en\tde\tday\tTag"])
+    pool = write_tsv(tmp_path / "pool.tsv", [header, "en\tfr\tday\tjour", "fr\tit\tjour\tgiorno"])
+    with pytest.raises(XlsrError, match="--pool has pairs in en-fr, fr-it and --data in en-de; give a pool in the"):
+        read("xsr", test, pool=(pool,))
+    turned = write_tsv(tmp_path / "turned.tsv", [header, "de\ten\tNacht\tnight", "en\tfr\tday\tjour"])
+    inputs = read("xsr", test, pool=(turned,))
+    assert texts(pool_of(inputs.pool, ("en", "de")), *PAIR) == [("en", "de", "night", "Nacht")]
 
 
 def bucc_files(tmp_path: Path) -> dict[str, Any]:
@@ -346,6 +365,55 @@ def test_tested_rows_are_not_learnt_from(tmp_path: Path) -> None:
         read("pair-classification", split, tune=(split,), languages=("en",), split="dev")
 
 
+def test_a_copy_of_the_tested_rows_is_not_learnt_from(tmp_path: Path) -> None:
+    lines = [f"t{n}\t{n % 2}" for n in range(40)]
+    test = write_tsv(tmp_path / "test.tsv", ["text\tlabel", *lines])
+    other = write_tsv(tmp_path / "other.tsv", ["text\tlabel", *(f"u{n}\t{n % 2}" for n in range(40))])
+    third = write_tsv(tmp_path / "third.tsv", ["text\tlabel", *(f"v{n}\t{n % 2}" for n in range(40))])
+    # The same bytes; the rows in another order; other labels.
+    for number, copied in enumerate((lines, lines[::-1], [f"t{n}\t{(n + 1) % 2}" for n in range(40)])):
+        copy = write_tsv(tmp_path / f"copy{number}.tsv", ["text\tlabel", *copied])
+        with pytest.raises(XlsrError, match="40 rows in en to be learnt from have the same texts .* by --train"):
+            read("zero-shot", test, train=(copy,), tune=(other,), languages=("en",))
+        with pytest.raises(XlsrError, match="rows in en to be chosen on have the same texts .* by --tune"):
+            read("zero-shot", test, train=(other,), tune=(copy,), languages=("en",))
+        with pytest.raises(XlsrError, match="rows in fr to be learnt from .* as those in en to be tested"):
+            read("zero-shot", test, train=(copy,), hold_out="text", languages=("en",), train_language="fr")
+    assert read("zero-shot", test, train=(other,), tune=(third,), languages=("en",)).tune
+
+    rows = ["sentence1\tsentence2\tlabel", "a\tb\t1", "b\tc\t0"]
+    pairs, copy = (write_tsv(tmp_path / name, rows) for name in ("pairs.tsv", "pairs-copy.tsv"))
+    with pytest.raises(XlsrError, match="the 2 rows in en to be chosen on have the same texts as those in en"):
+        read("pair-classification", pairs, tune=(copy,), languages=("en",))
+
+
+def test_shared_rows_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = ["sentence1\tsentence2\tlabel", "a\tb\t1", "b\tc\t0", "c\td\t0"]
+    test = write_tsv(tmp_path / "test.tsv", rows)
+    tune = write_tsv(tmp_path / "tune.tsv", [*rows[:3], "e\tf\t1"])
+    read("pair-classification", test, tune=(tune,), languages=("en",))
+    assert caplog.messages == ["2 of 3 rows of the test stand among those in en that are chosen on"]
+    caplog.clear()
+    apart = write_tsv(tmp_path / "apart.tsv", [rows[0], "e\tf\t1", "a\tf\t1"])
+    read("pair-classification", test, tune=(apart,), languages=("en",))
+    assert not caplog.messages
+
+
+def test_bucc_is_not_tuned_on_a_copy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = bucc_files(tmp_path)
+    read("bucc", *files["data"], **{key: value for key, value in files.items() if key != "data"})
+    assert not caplog.messages
+    for end in ("de", "en"):  # the texts of the test under the ids of the training part
+        lines = [f"train-{end}-{n}\t{end} test {n}" for n in range(3)]
+        write_tsv(tmp_path / f"train.{end}", lines)
+        if end == "de":
+            read("bucc", *files["data"], **{key: value for key, value in files.items() if key != "data"})
+            assert caplog.messages == ["3 sources and 0 targets of --data stand in --tune too"]
+    write_tsv(tmp_path / "train.gold", ["train-de-2\ttrain-en-2"])
+    with pytest.raises(XlsrError, match="--data and --tune hold the same texts; tune the threshold on other data"):
+        read("bucc", *files.pop("data"), **files)
+
+
 def test_too_many_files(wide: str) -> None:
     with pytest.raises(
         XlsrError, match="--data has 3 files; this protocol takes one table, or two line-aligned files"
@@ -413,7 +481,7 @@ def test_data_set_without_splits_is_not_learnt_from(tmp_path: Path) -> None:
 
 
 def test_bad_rows_of_a_file_that_is_read_twice_count_once(tmp_path: Path) -> None:
-    rows = [f"a{n}\t{n}\t{split}\ten" for n in (0, 1) for split in ("train", "dev", "test")]
+    rows = [f"{split} {n}\t{n}\t{split}\ten" for n in (0, 1) for split in ("train", "dev", "test")]
     path = write_tsv(tmp_path / "t.tsv", ["text\tlabel\tsplit\tlang", *rows, "\t1\ttest\ten", "b\t1\t\ten", "c"])
     inputs = read("zero-shot", path, train_language="en")
     assert inputs.skipped == {"empty text": 1, "wrong column count": 1, "empty split": 1}

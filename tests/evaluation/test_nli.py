@@ -94,6 +94,16 @@ def test_mlp_is_the_default_head():
     assert "xnli-nli-mlp/en-de/test/accuracy" in metrics
 
 
+def test_the_seed_is_lasers_unless_given():
+    data = rows("en", 0, 30), rows("en", 1000, 9), {"de": rows("de", 1, 60)}
+
+    def accuracies(**seed: int) -> dict[str, float]:
+        encoder = RelationEncoder(noise=2.0)
+        return nli(encoder, *data, train_language="en", name="xnli", epochs=1, **seed)
+
+    assert accuracies() == accuracies(seed=159753) != accuracies(seed=1)
+
+
 def test_equals_scikit_learn_on_features_by_hand():
     encoder = RelationEncoder(noise=0.8)
     metrics = run(encoder)

@@ -196,6 +196,14 @@ def test_each_side_takes_its_own_route():
     assert {key.rsplit("/", 1)[0] for key in metrics} == {"X-pair-classification/en-de/dev"}
 
 
+def test_tune_takes_the_route_of_its_own_language():
+    encoder = TableEncoder(routes=("de", "en"))
+    rows = of_cosines([0.5, 0.1], [1, 0])
+    metrics = pair_classification(encoder, rows, tune=rows, name="X", language="de", tune_language="en")
+    assert encoder.tasks == ["de", "en"]
+    assert {key.rsplit("/", 1)[0] for key in metrics} == {"X-pair-classification/de/test"}
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

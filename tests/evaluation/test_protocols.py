@@ -102,8 +102,9 @@ def test_xtreme_asks_in_english_whichever_side_it_is() -> None:
 def test_each_language_is_tuned_on_its_own_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
-    def record(encoder: Any, rows: Any, *, tune: Any, language: Any, **_: Any) -> dict[str, float]:
-        seen.append((language, tune and tune[0]["sentence1"]))
+    def record(encoder: Any, rows: Any, *, language: Any, **options: Any) -> dict[str, float]:
+        tune = options.get("tune")
+        seen.append((language, tune and tune[0]["sentence1"], options.get("tune_language")))
         return {}
 
     monkeypatch.setattr(protocol_runs, "function", lambda module, name: record)
@@ -115,7 +116,11 @@ def test_each_language_is_tuned_on_its_own_rows(monkeypatch: pytest.MonkeyPatch)
     run(None, Inputs("x", "test", rows={"x": rows("de", "fr")}, tune=rows("fr", "de")))
     run(None, Inputs("x", "test", rows={"x": rows("de", "en+fr")}, tune=rows("en")))
     run(None, Inputs("x", "test", rows={"x": rows("de")}))
-    assert seen == [("de", "de"), ("fr", "fr"), ("de", "en"), (("en", "fr"), "en"), ("de", None)]
+    run(None, Inputs("x", "test", rows={"x": rows("de")}, tune=rows("en+fr")))
+    assert seen == [
+        *[("de", "de", "de"), ("fr", "fr", "fr"), ("de", "en", "en"), (("en", "fr"), "en", "en")],
+        *[("de", None, None), ("de", "en+fr", ("en", "fr"))],
+    ]
     with pytest.raises(XlsrError, match="--tune has rows in en, fr, none in de"):
         run(None, Inputs("x", "test", rows={"x": rows("de")}, tune=rows("en", "fr")))
 
@@ -130,9 +135,10 @@ def test_pool_joins_the_pair_of_its_languages(monkeypatch: pytest.MonkeyPatch) -
         return {"source": source, "target": target, "source_lang": "en", "target_lang": other}
 
     rows = [row("a", "A", "de"), row("b", "B", "fr")]
-    pool = [row("c", "C", "fr"), {"target": "D"}]
+    turned = {"source": "E", "target": "e", "source_lang": "de", "target_lang": "en"}
+    pool = [row("c", "C", "fr"), {"target": "D"}, turned]
     protocol_runs.xsr(SimpleNamespace(encode=None), Inputs("x", "test", rows={"x": rows}, pool=pool))
-    assert seen == [(["a"], ["A"], ["a"], ["A", "D"]), (["b"], ["B"], ["b", "c"], ["B", "C", "D"])]
+    assert seen == [(["a"], ["A"], ["a", "e"], ["A", "D", "E"]), (["b"], ["B"], ["b", "c"], ["B", "C", "D"])]
 
 
 def test_functions_are_not_hidden_by_their_modules() -> None:

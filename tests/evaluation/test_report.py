@@ -22,6 +22,7 @@ from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation import data_hash, load_results, report, results_table, save_results
 from hf_xlsr.evaluation.report import (
     PACKAGES,
+    check_writable,
     lower_is_better,
     metric_prefix,
     metrics_of,
@@ -239,3 +240,30 @@ def test_metric_prefix_names_everything_once():
         metric_prefix("owner/name", "xsr", "en-fr", "test")
     with pytest.raises(XlsrError, match="split is ''"):
         metric_prefix("name", "xsr", "en-fr", "")
+
+
+def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = tmp_path / "file"
+    file.write_text("x")
+    check_writable(file, "--output")
+    check_writable(tmp_path / "new" / "deep" / "out.json", "--output")
+    check_writable(tmp_path / "new" / "deep", "--report", folder=True)
+    check_writable(tmp_path, "--report", folder=True)
+    check_writable("out.json", "--output")
+    assert sorted(tmp_path.iterdir()) == [file]
+    with pytest.raises(XlsrError, match=f"--output is '{tmp_path}', which is a folder; give a file"):
+        check_writable(tmp_path, "--output")
+    with pytest.raises(XlsrError, match=f"--output is '{file}/a/b.json', but {file} is a file; give another place"):
+        check_writable(file / "a" / "b.json", "--output")
+    with pytest.raises(XlsrError, match=f"--report is '{file}', but {file} is a file"):
+        check_writable(file, "--report", folder=True)
+    monkeypatch.setattr("os.access", lambda place, mode: False)
+    with pytest.raises(XlsrError, match=f"the folder {tmp_path} is not writable"):
+        check_writable(tmp_path / "x" / "out.json", "--output")
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path):
+    (tmp_path / "file").write_text("x")
+    for place in (tmp_path / "file" / "out.json", tmp_path):
+        with pytest.raises(XlsrError, match=f"results {place} cannot be written .*; give another place"):
+            save_results(place, {"a": 1}, settings={})
