@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from hf_xlsr.evaluation.tatoeba import tatoeba
 from hf_xlsr.evaluation.xsr import xsr_both_directions
 from hf_xlsr.export import export_sentence_transformer
 from hf_xlsr.export.card import write_card
-from hf_xlsr.mining.margin import mine_pairs
+from hf_xlsr.mining.extraction import mine_vectors
 from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
 from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder_config
 from hf_xlsr.run_folder import RunFolder
@@ -336,10 +337,12 @@ def _show_alignment(
     """Mines the test text as if its order were unknown, prints the first pairs, and plots some translations."""
     sources, targets = [row["source"] for row in test], [row["target"] for row in test]
     source_vectors, target_vectors = embed(encoder, sources), embed(encoder, targets)
-    for pair in mine_pairs(source_vectors, target_vectors, k=4)[: recipe["evaluation"]["mined_pairs"]]:
-        right = "right" if targets[pair.target_index] == targets[pair.source_index] else "wrong"
-        console.print(f"mined, margin {pair.score:.2f} ({right})", style="bold", highlight=False)
-        for text in (sources[pair.source_index], targets[pair.target_index]):
+    mined = mine_vectors(source_vectors, target_vectors, k=4)
+    shown = zip(mined.source, mined.target, mined.score, strict=True)
+    for source, target, score in islice(shown, recipe["evaluation"]["mined_pairs"]):
+        right = "right" if targets[target] == targets[source] else "wrong"
+        console.print(f"mined, margin {score:.2f} ({right})", style="bold", highlight=False)
+        for text in (sources[source], targets[target]):
             console.print(f"  {text}", highlight=False, markup=False)
     plot_tsne(
         plot,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import faiss
 import numpy as np
 
@@ -13,7 +15,7 @@ from hf_xlsr.errors import XlsrError
 SPARE = 4
 ROUNDING = 2e-6  # of the product of the lengths: what a float32 inner product may be off by
 QUERIES_AT_ONCE = 4096
-PAIRS_AT_ONCE = 2**22  # float64 numbers gathered for scoring at a time: 32 MiB a side
+NUMBERS_AT_ONCE = 2**17  # float64 numbers gathered for scoring at a time: a few MiB, which stay in the cache
 
 
 def as_vectors(vectors: np.ndarray, name: str) -> np.ndarray:
@@ -89,7 +91,8 @@ def nearest_neighbours(queries: np.ndarray, candidates: np.ndarray, k: int = 1) 
         while pending.size:
             rows = queries[pending]
             found_similarities, found = index.search(rows, width)
-            exact = _inner_products(rows, candidates, found)
+            places = np.repeat(np.arange(len(rows)), width)
+            exact = pair_products(rows, places, candidates, found.ravel()).reshape(found.shape)
             order = np.lexsort((found, -exact), axis=-1)[:, :k]
             similarities[pending] = np.take_along_axis(exact, order, axis=1)
             indices[pending] = np.take_along_axis(found, order, axis=1)
@@ -102,14 +105,30 @@ def nearest_neighbours(queries: np.ndarray, candidates: np.ndarray, k: int = 1) 
     return similarities, indices
 
 
-def _inner_products(queries: np.ndarray, candidates: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """Inner products of each query with its own candidates, summed in float64: `(n, width)`, float32."""
-    rows = np.repeat(np.arange(len(queries)), indices.shape[1])
-    columns = indices.ravel()
+class Rows(Protocol):
+    """Vectors that can be had by their positions: a matrix, or `hf_xlsr.mining.vectors.Vectors`."""
+
+    def __getitem__(self, positions: np.ndarray) -> np.ndarray: ...
+
+
+def pair_products(queries: np.ndarray, rows: np.ndarray, candidates: Rows, columns: np.ndarray) -> np.ndarray:
+    """Inner products of single pairs, summed in float64.
+
+    Args:
+        queries: `(n, width)`, float32.
+        rows: Each pair's row of `queries`.
+        candidates: `(m, width)`, float32.
+        columns: Each pair's row of `candidates`.
+
+    Returns:
+        One float32 a pair, which depends on the two vectors alone.
+    """
     products = np.empty(len(rows), np.float32)
-    step = max(1, PAIRS_AT_ONCE // max(1, queries.shape[1]))
+    # Candidates that lie near each other in a file are read together.
+    order = np.argsort(columns, kind="stable")
+    step = max(1, NUMBERS_AT_ONCE // max(1, queries.shape[1]))
     for start in range(0, len(rows), step):
-        part = slice(start, start + step)
+        part = order[start : start + step]
         # Not a matrix product: the order of summation must be the same wherever a pair stands.
         products[part] = (queries[rows[part]].astype(np.float64) * candidates[columns[part]]).sum(axis=1)
-    return products.reshape(indices.shape)
+    return products

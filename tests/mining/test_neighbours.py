@@ -89,7 +89,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch):
     x, y = unit(8, 45, 16), unit(9, 90, 16)
     whole = nearest_neighbours(x, y, k=4)
     monkeypatch.setattr(neighbours, "QUERIES_AT_ONCE", 7)
-    monkeypatch.setattr(neighbours, "PAIRS_AT_ONCE", 50)
+    monkeypatch.setattr(neighbours, "NUMBERS_AT_ONCE", 50)
     for got, expected in zip(nearest_neighbours(x, y, k=4), whole, strict=True):
         np.testing.assert_array_equal(got, expected)
 

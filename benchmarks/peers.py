@@ -1,0 +1,117 @@
+"""Encoders side by side under every protocol that the sets behind HF_XLSR_DATA feed; docs/results.md has the outcome.
+
+One command does it all and can be stopped and called again: each encoder and unit leaves a file, and a file of the same
+weights is not made twice. Peers are folders of HF_XLSR_ENCODERS, ours are run folders of recipes.
+
+usage: python benchmarks/peers.py [--peers e5-small minilm-en] [--ours en-fr=RUN/model en-de=RUN/model]
+           [--units tatoeba bucc ...] [--output outputs/results/peers]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from peer_units import UNITS, Peer
+from rich.console import Console
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.content_hash import content_hash
+from hf_xlsr.evaluation.encoders import load_encoder
+from hf_xlsr.evaluation.markdown_report import markdown_report
+from hf_xlsr.evaluation.remembered import RememberedEncoder
+from hf_xlsr.evaluation.report import load_results, results_table, save_results
+from hf_xlsr.precision import choose_precision
+
+PEERS: dict[str, dict[str, Any]] = {
+    "e5-small": {
+        "languages": "de fr es it zh ru ar bg el tr vi hi ur th sw".split(),
+        "prompt": "query: ",
+        "skip": ("zero-shot-trained",),  # 118 million parameters: minutes for each epoch
+    },
+    # An English encoder: what it scores across languages is chance, names and cognates.
+    "minilm-en": {"languages": ["de", "fr"], "prompt": "", "skip": ("zero-shot-trained",)},
+}
+
+
+def find_peers(names: list[str], ours: list[str]) -> list[Peer]:
+    """The encoders that the command line names.
+
+    Raises:
+        XlsrError: a name is unknown, or HF_XLSR_ENCODERS is not set.
+    """
+    peers = []
+    for name in names:
+        if name not in PEERS:
+            raise XlsrError(f"--peers names '{name}'; known are {', '.join(PEERS)}.")
+        if "HF_XLSR_ENCODERS" not in os.environ:
+            raise XlsrError(f"peer '{name}' is a folder of HF_XLSR_ENCODERS, which is not set; see docs/data.md.")
+        peers.append(Peer(name, Path(os.environ["HF_XLSR_ENCODERS"]) / name, **PEERS[name]))
+    for piece in ours:
+        label, _, folder = piece.partition("=")
+        if not folder or not label.startswith("en-"):
+            raise XlsrError(f"--ours has '{piece}'; write en-XX=FOLDER.")
+        peers.append(Peer(label, Path(folder), [label.removeprefix("en-")], ours=True))
+    return peers
+
+
+def measure(peer: Peer, units: list[str], output: Path, console: Console) -> dict[str, float]:
+    """Runs the units that have no file of this encoder yet; gives the metrics of all."""
+    revision = content_hash(peer.folder)
+    precision = choose_precision("auto", cpu=True)
+    encoder: Any = None
+    metrics: dict[str, float] = {}
+    for unit in (unit for unit in units if unit not in peer.skip):
+        file = output / peer.label / f"{unit}.json"
+        if not (file.is_file() and load_results(file)["settings"].get("revision") == revision):
+            if encoder is None:
+                encoder = RememberedEncoder(load_encoder(str(peer.folder), dtype=precision))
+            encoding = {"prompt": peer.prompt, "batch_size": 128, "show_progress_bar": True}
+            wall, processor = time.monotonic(), time.process_time()
+            found = UNITS[unit](encoder, peer, encoding)
+            settings = {
+                "model": peer.label,
+                "revision": revision,
+                "unit": unit,
+                "prompt": peer.prompt,
+                "languages": peer.languages,
+                "seed": 1,
+                "precision": precision,
+                "threads": torch.get_num_threads(),
+                "seconds": round(time.monotonic() - wall, 1),
+                "cpu_seconds": round(time.process_time() - processor, 1),
+            }
+            save_results(file, found, settings=settings)
+            encoder.forget()
+            if found:
+                console.print(results_table(found, title=f"{peer.label}, {unit}"))
+        metrics |= load_results(file)["metrics"]
+    return metrics
+
+
+def main() -> None:
+    """Measures, then writes the report and the time that all of it took."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", nargs="*", default=list(PEERS))
+    parser.add_argument("--ours", nargs="*", default=[])
+    parser.add_argument("--units", nargs="*", default=list(UNITS), choices=list(UNITS))
+    parser.add_argument("--output", type=Path, default=Path("outputs/results/peers"))
+    options = parser.parse_args()
+    console = Console(soft_wrap=True)
+    try:
+        peers = find_peers(options.peers, options.ours)
+        results = {peer.label: measure(peer, options.units, options.output, console) for peer in peers}
+    except XlsrError as error:
+        raise SystemExit(f"peers: {error}") from None
+    report = markdown_report(options.output, results)
+    spent = [load_results(file)["settings"] for file in sorted(options.output.glob("*/*.json"))]
+    total = sum(entry["cpu_seconds"] for entry in spent) / 60
+    console.print(f"{len(spent)} units, {total:.0f} minutes of processor time in all; report {report}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,319 @@
+"""Searching two sides block by block, within a memory budget, so that a later process can go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.memory import readable_size
+from hf_xlsr.mining.cells import lay_out, probe_cells
+from hf_xlsr.mining.neighbours import ROUNDING
+from hf_xlsr.mining.storage import Workspace, available_bytes, drop_pages, resident_bytes, trim
+from hf_xlsr.mining.tiles import Best, Filter, Tile, as_tensor, product_precision, search_down_to, settle
+from hf_xlsr.mining.vectors import Survey, Vectors
+
+# Queries at a time, and queries and candidates of a tile, from the fastest to the smallest.
+SIZES = (
+    (131072, 2048),
+    (32768, 2048),
+    (8192, 2048),
+    (8192, 1024),
+    (4096, 1024),
+    (2048, 1024),
+    (1024, 512),
+    (512, 512),
+)
+LARGEST_EXACT_BLOCK = 8192  # a block is what a killed process loses
+ROWS_SETTLED = 1024
+ROWS_COPIED = 2**16
+RESERVE = 64_000_000  # what libraries take when they are first used
+PROGRESS = "progress"
+
+
+class Sizes(NamedTuple):
+    """How a search is cut up.
+
+    Attributes:
+        rows: Queries at a time.
+        tile: Queries, and candidates, whose similarities are computed at a time.
+        in_files: Whether arrays that grow with the sides lie in files.
+    """
+
+    rows: int
+    tile: int
+    in_files: bool
+
+
+class Task(NamedTuple):
+    """What a search's memory depends on: rows of either side, their width and bytes a number, and how it searches."""
+
+    source: int
+    target: int
+    width: int
+    itemsize: int
+    k: int
+    method: str
+    cells: int
+    probes: int
+
+
+class Neighbours(NamedTuple):
+    """Similarities (float32) and indices (int64) of one side's neighbours, `(rows, k)` each."""
+
+    similarities: np.ndarray
+    indices: np.ndarray
+
+
+def choose_sizes(task: Task, memory: int | None, filter_: Filter) -> Sizes:
+    """Block sizes with which the process stays within a budget.
+
+    Args:
+        task: What is searched.
+        memory: The most that the process may have resident; half of what the machine can give when None.
+        filter_: How products are computed.
+
+    Raises:
+        XlsrError: the budget is too small for the smallest blocks.
+    """
+    resident = resident_bytes()
+    if memory is None:
+        memory = resident + available_bytes() // 2
+    free = memory - resident - RESERVE
+    rows, most, listed = task.source + task.target, max(task.source, task.target), task.k + filter_.spare
+    growing = 12 * task.k * rows
+    growing += 8 * listed * task.target if task.method == "exact" else task.width * task.itemsize * rows
+    # One after the other: fingerprints, training, sorting by cell, blocks.
+    phases = [24 * most]
+    if task.method == "ivf":
+        free -= 4 * rows
+        phases += [48 * task.width * task.cells, 16 * most]
+    for in_files in (False, True):
+        for block, tile in SIZES:
+            if task.method == "exact" and block > LARGEST_EXACT_BLOCK:
+                continue
+            needed = max(*phases, _block_bytes(task, block, tile, listed)) + (0 if in_files else growing)
+            if needed <= free:
+                return Sizes(block, tile, in_files)
+    raise XlsrError(
+        f"memory is {readable_size(memory)}, of which {readable_size(resident)} are in use already; this search needs "
+        f"{readable_size(memory - free + needed)} in all: allow that much, or free some."
+    )
+
+
+def _block_bytes(task: Task, block: int, tile: int, listed: int) -> int:
+    block = min(block, max(task.source, task.target))
+    vectors = 4 * task.width * (block + 4 * tile)
+    probing = 8 * task.width * task.cells + 40 * block * task.probes if task.method == "ivf" else 0
+    return vectors + probing + 16 * block * listed + 5 * tile * tile + 512 * tile * listed
+
+
+class BlockSearch:
+    """The neighbours of two sides in each other.
+
+    Args:
+        sides: Source and target.
+        surveys: Of source and target.
+        results: Of source and target: where neighbours go, by the sides' labels.
+        sizes: Block sizes.
+        filter_: How products are computed.
+        workspace: Where arrays lie, and what a later process goes on from.
+        show_progress_bar: Show one.
+    """
+
+    def __init__(
+        self,
+        sides: tuple[Vectors, Vectors],
+        surveys: tuple[Survey, Survey],
+        results: tuple[Neighbours, Neighbours],
+        sizes: Sizes,
+        filter_: Filter,
+        workspace: Workspace,
+        show_progress_bar: bool = False,
+    ) -> None:
+        self.sides, self.surveys, self.results, self.sizes = sides, surveys, results, sizes
+        self.filter, self.device, self.workspace = filter_, filter_.device, workspace
+        self.show_progress_bar = show_progress_bar
+        self.tile = Tile(sizes.tile, filter_)
+
+    def exact(self) -> None:
+        """Compares every source with every target, once for both directions."""
+        source, target = self.sides
+        done = self.workspace.noted(PROGRESS).get("exact", 0)
+        kept = self._column_arrays(done)
+        columns = self._best(1, *(as_tensor(array, self.device) for array in kept))
+        with product_precision(self.filter.precision), self._bar(len(source), done) as bar:
+            for start in range(done, len(source), self.sizes.rows):
+                block = source.block(start, start + self.sizes.rows)
+                queries, lists = as_tensor(block, self.device), self._lists(0, len(block))
+                for first, candidates in self._blocks(target):
+                    askers = slice(first, first + len(candidates))
+                    for top in range(0, len(block), self.sizes.tile):
+                        part = slice(top, min(top + self.sizes.tile, len(block)))
+                        products = self.tile.product(queries[part], candidates)
+                        lists.offer(part, products, first, by_row=True)
+                        columns.offer(askers, products, start + top, by_row=False)
+                    self._let_go(kept)
+                    bar.update(start + len(block) * askers.stop // len(target) - bar.n)
+                self._finish(0, source, start, block, lists, target)
+                trim()
+                self._keep(columns, start + len(block))
+            for start in range(0, len(target), ROWS_SETTLED):
+                lists = columns[start : start + ROWS_SETTLED]
+                self._finish(1, target, start, target.block(start, start + ROWS_SETTLED), lists, source)
+                self._let_go(kept)
+
+    def by_cells(self, cells: int, probes: int) -> None:
+        """Compares every vector of either side with those of the other side that lie in the cells nearest to it."""
+        done, before = self.workspace.noted(PROGRESS).get("cells", 0), 0
+        with product_precision(self.filter.precision), self._bar(sum(map(len, self.sides)), done) as bar:
+            laid = [
+                lay_out(side, name, cells, self.workspace, self.tile)
+                for side, name in zip(self.sides, ("source", "target"), strict=True)
+            ]
+            trim()
+            for direction, (asking, other) in enumerate((laid, laid[::-1])):
+                queries = asking.vectors
+                for start in range(max(0, done - before), len(queries), self.sizes.rows):
+                    block = queries.block(start, start + self.sizes.rows)
+                    lists = self._lists(direction, len(block))
+                    probe_cells(as_tensor(block, self.device), other, probes, lists, self.tile, self.sizes.tile)
+                    self._finish(direction, queries, start, block, lists, other.vectors, certain=False)
+                    trim()
+                    self.workspace.note(PROGRESS, {"cells": before + start + len(block)})
+                    bar.update(len(block))
+                before += len(queries)
+
+    def recall(self, sample: int) -> float:
+        """Share of the true neighbours of random rows of both sides that the results hold.
+
+        Args:
+            sample: Rows of either side.
+        """
+        hits = []
+        for direction, (side, result) in enumerate(zip(self.sides, self.results, strict=True)):
+            rows = np.sort(np.random.default_rng(0).choice(len(side), min(sample, len(side)), replace=False))
+            with product_precision(self.filter.precision):
+                true = self._nearest(direction, side[rows])[1]
+            hits.append((result.indices[side.labels(rows)][:, :, None] == true[:, None]).any(1).ravel())
+            self._let_go(result)
+        return float(np.concatenate(hits).mean())
+
+    def _bar(self, total: int, done: int) -> tqdm:
+        return tqdm(
+            total=total,
+            initial=done,
+            desc="neighbours",
+            unit=" rows",
+            unit_scale=True,
+            disable=not self.show_progress_bar,
+        )
+
+    def _lists(self, direction: int, askers: int) -> Best:
+        """Lists without candidates."""
+        shape = (askers, self._listed(direction))
+        values = torch.full(shape, -torch.inf, device=self.device)
+        return self._best(direction, values, torch.zeros(shape, dtype=torch.int32, device=self.device))
+
+    def _best(self, direction: int, values: torch.Tensor, candidates: torch.Tensor) -> Best:
+        slack = self.filter.slack(self.surveys[direction], self.surveys[1 - direction])
+        return Best(values, candidates, self.results[direction].indices.shape[1], slack)
+
+    def _listed(self, direction: int) -> int:
+        """How many candidates a list holds: `k` and some more, so that rounding hides none."""
+        return min(self.results[direction].indices.shape[1] + self.filter.spare, len(self.sides[1 - direction]))
+
+    def _blocks(self, side: Vectors) -> Iterator[tuple[int, torch.Tensor]]:
+        for first in range(0, len(side), self.sizes.tile):
+            yield first, as_tensor(side.block(first, first + self.sizes.tile), self.device)
+
+    def _nearest(self, direction: int, block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Exact neighbours of some vectors."""
+        queries, lists, candidates = (
+            as_tensor(block, self.device),
+            self._lists(direction, len(block)),
+            self.sides[1 - direction],
+        )
+        for first, columns in self._blocks(candidates):
+            for top in range(0, len(block), self.sizes.tile):
+                part = slice(top, min(top + self.sizes.tile, len(block)))
+                lists.offer(part, self.tile.product(queries[part], columns), first, by_row=True)
+        return self._settle(direction, block, lists, candidates, certain=True)
+
+    def _finish(
+        self,
+        direction: int,
+        queries: Vectors,
+        start: int,
+        block: np.ndarray,
+        lists: Best,
+        candidates: Vectors,
+        *,
+        certain: bool = True,
+    ) -> None:
+        """Stores the neighbours of a block of queries, which begins at `start`."""
+        result = self.results[direction]
+        for first in range(0, len(block), ROWS_SETTLED):
+            some = lists[first : first + ROWS_SETTLED]
+            labels = queries.labels(np.arange(start + first, start + first + len(some)))
+            result.similarities[labels], result.indices[labels] = self._settle(
+                direction, block[first : first + ROWS_SETTLED], some, candidates, certain=certain
+            )
+            self._let_go(result)
+
+    def _settle(
+        self, direction: int, block: np.ndarray, lists: Best, candidates: Vectors, *, certain: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        similarities, indices, doubtful = settle(block, lists, candidates)
+        if not certain:
+            # Cells that hold fewer than `k` vectors together.
+            missing = np.flatnonzero(similarities[:, -1] == -np.inf)
+            if missing.size:
+                similarities[missing], indices[missing] = self._nearest(direction, block[missing])
+            return similarities, indices
+        with product_precision("ieee"):
+            for first in range(0, len(doubtful), self.sizes.tile):
+                rows = doubtful[first : first + self.sizes.tile]
+                queries = block[rows]
+                lengths = self.surveys[1 - direction].longest * np.linalg.norm(queries, axis=1)
+                floor = similarities[rows, -1] - ROUNDING * lengths
+                similarities[rows], indices[rows] = search_down_to(queries, floor, candidates, lists.k, self.tile)
+        return similarities, indices
+
+    def _column_arrays(self, done: int) -> tuple[np.ndarray, np.ndarray]:
+        """The targets' lists after so many sources."""
+        shape = (len(self.sides[1]), self._listed(1))
+        arrays = self.workspace.array("values", shape, np.float32), self.workspace.array("candidates", shape, np.int32)
+        for array, name, fill in zip(arrays, ("values", "candidates"), (-np.inf, 0), strict=True):
+            kept = self.workspace.array(f"{name}-{done}", shape, array.dtype.type, kept=True) if done else None
+            for start in range(0, len(array), ROWS_COPIED):
+                part = slice(start, start + ROWS_COPIED)
+                array[part] = fill if kept is None else kept[part]
+                self._let_go([array] if kept is None else [array, kept])
+        return arrays
+
+    def _keep(self, columns: Best, done: int) -> None:
+        """Keeps the targets' lists as they are after so many sources, and forgets the ones before."""
+        if self.workspace.folder is None:
+            return
+        before = self.workspace.noted(PROGRESS).get("exact", 0)
+        for tensor, name, kind in (
+            (columns.values, "values", np.float32),
+            (columns.candidates, "candidates", np.int32),
+        ):
+            kept = self.workspace.array(f"{name}-{done}", tuple(tensor.shape), kind, kept=True)
+            for start in range(0, len(kept), ROWS_COPIED):
+                kept[start : start + ROWS_COPIED] = tensor[start : start + ROWS_COPIED].cpu().numpy()
+                self._let_go([kept])
+        self.workspace.note(PROGRESS, {"exact": done})
+        if before:
+            self.workspace.remove(f"values-{before}", f"candidates-{before}")
+
+    def _let_go(self, arrays: Iterable[np.ndarray]) -> None:
+        if self.sizes.in_files:
+            for array in arrays:
+                drop_pages(array)

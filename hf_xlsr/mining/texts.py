@@ -1,0 +1,278 @@
+"""The sentences of one side on disk: read line by line, deduplicated by hash, fetched again by row."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from tqdm import tqdm
+
+from hf_xlsr.data.formats_lines import decode, iter_lines, open_binary
+from hf_xlsr.data.formats_source import BadLine, BrokenFile
+from hf_xlsr.data.quarantine import Quarantine
+from hf_xlsr.data.seen import hash64
+from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.evaluation.report import data_hash
+from hf_xlsr.mining.storage import resident_bytes
+from hf_xlsr.mining.work_folder import save_rows
+
+DUPLICATES = ("merge", "keep", "drop")
+TEXTS, ROWS, HASHES, SKIPPED = "texts.bin", "rows.npy", "hashes.bin", "skipped.jsonl"
+LINES_AT_ONCE = 1 << 14
+ROWS_AT_ONCE = 1 << 16
+BLOCK = 1 << 20  # bytes
+BYTES_A_HASH = 96  # what finding the equal ones among hashes takes for each
+SMALLEST_PART = 1 << 24
+SHOWN = 5  # line numbers named for each reason
+
+# A file, or texts that can be gone through more than once.
+Sentences = str | os.PathLike[str] | Iterable[str]
+
+
+def input_hash(sentences: Sentences, name: str) -> str:
+    """SHA-256 of a file's bytes, or of a list's texts (`data_hash`).
+
+    Raises:
+        XlsrError: there is no such file, or an element of the list is no text.
+    """
+    if not isinstance(sentences, (str, os.PathLike)):
+        return data_hash(_checked(sentences, name))
+    path = Path(sentences).expanduser()
+    if not path.is_file():
+        raise XlsrError(f"there is no file {path}; check the path of the {name} sentences.")
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _checked(sentences: Iterable[str], name: str) -> Iterator[str]:
+    for number, text in enumerate(sentences, 1):
+        if not isinstance(text, str):
+            raise XlsrError(f"sentence {number} of {name} is of type {type(text).__name__}; give strings.")
+        yield text
+
+
+def read_texts(
+    sentences: Sentences,
+    folder: Path,
+    *,
+    name: str,
+    duplicates: str = "merge",
+    skip: bool = True,
+    memory: int | None = None,
+    show_progress_bar: bool = False,
+) -> dict[str, Any]:
+    """Copies the sentences of one side into a folder, for `TextStore`.
+
+    A line without a letter (only white space), not UTF-8, with a NUL character or above 1 MiB is skipped and goes to
+    `skipped.jsonl`. A carriage return at the end of a line is no part of the sentence. Memory does not grow with the
+    texts: 1 byte a line, and what `memory` allows for finding equal ones.
+
+    Args:
+        sentences: A file, one sentence a line (`.gz`, `.bz2`, `.xz` and `.zst` are decompressed), or texts.
+        folder: Where the store goes; it exists.
+        name: What messages call this side.
+        duplicates: `merge`: equal lines are one sentence, under the first one's line; `keep`: every line is a sentence
+            of its own; `drop`: a text that occurs twice is left out.
+        skip: Leave bad lines out; otherwise they stay, as empty texts, so that rows are lines.
+        memory: Bytes that the process may have resident.
+        show_progress_bar: Show one.
+
+    Returns:
+        `lines`, `skipped` (by reason: `count` and the first `lines`, from 1), `duplicates` (lines that are no sentence
+        of their own), `sentences`.
+
+    Raises:
+        XlsrError: the file cannot be read to its end, or nothing can be used.
+    """
+    if duplicates not in DUPLICATES:
+        raise XlsrError(f"duplicates is '{duplicates}'; {nearest(duplicates, DUPLICATES)}")
+    skipped: dict[str, dict[str, Any]] = {}
+    spans = folder / "spans.tmp"
+    lines = 0
+    with ExitStack() as stack:
+        quarantine = stack.enter_context(Quarantine(folder / SKIPPED))
+        texts_file = stack.enter_context((folder / TEXTS).open("wb"))
+        spans_file = stack.enter_context(spans.open("wb"))
+        hashes_file = stack.enter_context((folder / HASHES).open("wb"))
+        bar = stack.enter_context(
+            tqdm(desc=f"reading {name}", unit=" lines", unit_scale=True, disable=not show_progress_bar)
+        )
+        end = 0
+        for batch in _batches(_raw_lines(sentences, name, stack)):
+            texts, ends, numbers, hashes = list[bytes](), list[int](), list[int](), list[int]()
+            for line in batch:
+                lines += 1
+                text = line.removesuffix(b"\r")
+                try:
+                    if not decode(text).strip():
+                        raise BadLine("blank")
+                except BadLine as bad:
+                    quarantine.reject(name, lines, str(bad), line)
+                    entry = skipped.setdefault(str(bad), {"count": 0, "lines": []})
+                    entry["count"] += 1
+                    if len(entry["lines"]) < SHOWN:
+                        entry["lines"].append(lines)
+                    if skip:
+                        continue
+                    text = b""
+                end += len(text)
+                texts.append(text)
+                ends.append(end)
+                numbers.append(lines - 1)
+                hashes.append(hash64(text))
+            texts_file.write(b"".join(texts))
+            spans_file.write(np.array([ends, numbers], np.int64).T.tobytes())
+            hashes_file.write(np.array(hashes, np.uint64).tobytes())
+            bar.update(len(batch))
+    kept = _kept(folder / HASHES, duplicates, memory)
+    if not kept.any():
+        reason = "; ".join(f"{entry['count']:,} {reason}" for reason, entry in skipped.items())
+        why = f"all {lines:,} lines were left out" + (f" ({reason})" if reason else ", each occurs twice")
+        raise XlsrError(f"{name} has no sentence: {why if lines else 'it is empty'}; give another file.")
+    count = int(kept.sum())
+    save_rows(folder / ROWS, _rows(spans, kept), (count, 3), np.int64)
+    spans.unlink()
+    return {"lines": lines, "skipped": skipped, "duplicates": len(kept) - count, "sentences": count}
+
+
+def _raw_lines(sentences: Sentences, name: str, stack: ExitStack) -> Iterator[bytes]:
+    if not isinstance(sentences, (str, os.PathLike)):
+        # A lone surrogate becomes bytes that are not UTF-8, and the line is set aside as such.
+        yield from (text.encode("utf-8", "surrogatepass") for text in sentences)
+        return
+    try:
+        yield from iter_lines(stack.enter_context(open_binary(Path(sentences).expanduser())))
+    except BrokenFile as error:
+        raise XlsrError(f"{name} cannot be read to its end ({error}); fetch or write it again.") from error
+
+
+def _batches(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    size = 0
+    for line in lines:
+        batch.append(line)
+        size += len(line)
+        if len(batch) == LINES_AT_ONCE or size > 8 * BLOCK:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _kept(hashes: Path, duplicates: str, memory: int | None) -> np.ndarray:
+    """Which lines become sentences, `(lines,)`, bool.
+
+    Equal hashes are found among one residue class at a time, as many classes as the memory asks for.
+    """
+    total = hashes.stat().st_size // 8
+    kept = np.ones(total, bool)
+    if duplicates == "keep" or not total:
+        return kept
+    free = None if memory is None else max(SMALLEST_PART, (memory - resident_bytes()) // 2)
+    parts = 1 if free is None else -(-total * BYTES_A_HASH // free)
+    for part in range(parts):
+        found, places = [], []
+        for start in range(0, total, ROWS_AT_ONCE):
+            block = np.fromfile(hashes, np.uint64, min(ROWS_AT_ONCE, total - start), offset=8 * start)
+            chosen = np.flatnonzero(block % np.uint64(parts) == part)
+            found.append(block[chosen])
+            places.append(chosen + start)
+        where = np.concatenate(places)
+        _, first, counts = np.unique(np.concatenate(found), return_index=True, return_counts=True)
+        kept[where] = False
+        kept[where[first if duplicates == "merge" else first[counts == 1]]] = True
+    return kept
+
+
+def _rows(spans: Path, kept: np.ndarray) -> Iterator[np.ndarray]:
+    """The rows' `start`, `stop` (bytes) and `line` (from 0), block by block: `(rows, 3)`, int64."""
+    before = 0
+    for start in range(0, len(kept), ROWS_AT_ONCE):
+        ends, numbers = np.fromfile(spans, np.int64, 2 * ROWS_AT_ONCE, offset=16 * start).reshape(-1, 2).T
+        rows = np.stack([np.append(before, ends[:-1]), ends, numbers], axis=1)
+        yield rows[kept[start : start + ROWS_AT_ONCE]]
+        before = int(ends[-1])
+
+
+class TextStore:
+    """Sentences that `read_texts` wrote, by row.
+
+    Args:
+        folder: The folder.
+        name: What messages call this side.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name = folder, name
+        self._count: int = self._rows().shape[0]
+        self._file: BinaryIO = (folder / TEXTS).open("rb")
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _rows(self) -> np.ndarray:
+        # Mapped anew each time: pages of a map that is gone no longer count as this process's memory.
+        return np.load(self.folder / ROWS, mmap_mode="r")
+
+    def texts(self, rows: np.ndarray) -> list[str]:
+        """The sentences of some rows, in the order asked for."""
+        spans = self._rows()[rows, :2]
+        found: list[str] = [""] * len(spans)
+        for place in np.argsort(spans[:, 0], kind="stable").tolist():  # forwards through the file
+            start, stop = spans[place].tolist()
+            self._file.seek(start)
+            found[place] = self._file.read(stop - start).decode("utf-8")
+        return found
+
+    def rows_of_lines(self) -> np.ndarray:
+        """Row of each line that was not skipped, in the order read, where equal lines were merged; int64."""
+        hashes = np.fromfile(self.folder / HASHES, np.uint64)
+        _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
+        return np.argsort(np.argsort(first))[group]
+
+    def lines(self, rows: np.ndarray) -> np.ndarray:
+        """Line of each row in the file that was read, from 0; int64."""
+        return np.array(self._rows()[rows, 2])
+
+    def shards(self, rows: int, size: int) -> list[tuple[int, int]]:
+        """Ranges of consecutive rows, each of at most so many rows and, above one row, so many bytes."""
+        starts, stops = self._rows()[:, :2].T
+        ranges: list[tuple[int, int]] = []
+        start = 0
+        while start < len(self):
+            fitting = int(np.searchsorted(stops, starts[start] + size, side="right"))
+            stop = min(start + rows, max(fitting, start + 1), len(self))
+            ranges.append((start, stop))
+            start = stop
+        return ranges
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def skipped_sentence(name: str, counts: dict[str, Any]) -> str:
+    """One sentence on the lines of a side that were skipped; empty when none were.
+
+    Example:
+        >>> skipped_sentence("a.txt", {"lines": 9, "skipped": {"blank": {"count": 2, "lines": [4, 7]}}})
+        'a.txt: 2 of 9 lines skipped (2 blank: 4, 7).'
+    """
+    skipped = counts["skipped"]
+    if not skipped:
+        return ""
+    reasons = [
+        f"{entry['count']:,} {reason}: {', '.join(map(str, entry['lines']))}"
+        + (", ..." if entry["count"] > len(entry["lines"]) else "")
+        for reason, entry in skipped.items()
+    ]
+    total = sum(entry["count"] for entry in skipped.values())
+    return f"{name}: {total:,} of {counts['lines']:,} lines skipped ({'; '.join(reasons)})."

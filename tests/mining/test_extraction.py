@@ -1,0 +1,310 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.mining import (
+    MARGINS,
+    RETRIEVALS,
+    BothWays,
+    MinedBitext,
+    extract_pairs,
+    extraction,
+    mine_vectors,
+    neighbours_both_ways,
+)
+
+Triple = tuple[int, int, float]
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def bitext(seed: int, count: int, extra: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors with one true pair per number, in different orders, and `extra` unpaired targets."""
+    rng = np.random.default_rng(seed)
+    # All lie around one direction, as the vectors of real encoders do: mean cosines stay above zero.
+    source = rng.normal(size=(count, 12)) + 1.5
+    target = np.concatenate([source + noise * rng.normal(size=source.shape), rng.normal(size=(extra, 12)) + 1.5])
+    return unit(source), unit(target)
+
+
+def triples(mined: MinedBitext) -> list[Triple]:
+    return list(zip(mined.source.tolist(), mined.target.tolist(), mined.score.tolist(), strict=True))
+
+
+def pairs(mined: MinedBitext) -> list[tuple[int, int]]:
+    return [triple[:2] for triple in triples(mined)]
+
+
+def one_by_one(proposed: list[Triple]) -> list[Triple]:
+    """Greedy matching in order: what the vectorised one must equal."""
+    taken: list[Triple] = []
+    used_sources, used_targets = set(), set()
+    for i, j, score in proposed:
+        if i not in used_sources and j not in used_targets:
+            taken.append((i, j, score))
+            used_sources.add(i)
+            used_targets.add(j)
+    return taken
+
+
+def naive(
+    source: np.ndarray,
+    target: np.ndarray,
+    k: int,
+    margin: str,
+    retrieval: str = "max",
+    threshold: float | None = None,
+    one_to_one: bool = True,
+) -> list[Triple]:
+    """Sentence by sentence from the dense matrix, in float64."""
+    cosines = source.astype(np.float64) @ target.astype(np.float64).T
+
+    def neighbours(row: np.ndarray) -> list[int]:
+        return sorted(range(len(row)), key=lambda j: (-row[j], j))[:k]
+
+    mean_x = [float(np.mean([row[j] for j in neighbours(row)])) for row in cosines]
+    mean_y = [float(np.mean([column[i] for i in neighbours(column)])) for column in cosines.T]
+
+    def score(i: int, j: int) -> float:
+        average = (mean_x[i] + mean_y[j]) / 2
+        return {"ratio": cosines[i, j] / average, "distance": cosines[i, j] - average, "absolute": cosines[i, j]}[
+            margin
+        ]
+
+    forward = {(i, max(neighbours(row), key=lambda j: score(i, j))) for i, row in enumerate(cosines)}
+    backward = {(max(neighbours(column), key=lambda i: score(i, j)), j) for j, column in enumerate(cosines.T)}
+    proposed = {
+        "forward": forward,
+        "backward": backward,
+        "intersection": forward & backward,
+        "max": forward | backward,
+    }[retrieval]
+    ordered = sorted(((i, j, score(i, j)) for i, j in proposed), key=lambda triple: (-triple[2], *triple[:2]))
+    ordered = [triple for triple in ordered if threshold is None or triple[2] >= threshold]
+    return one_by_one(ordered) if one_to_one else ordered
+
+
+def assert_same(got: MinedBitext, expected: list[Triple]) -> None:
+    """Equal pairs and scores; the order of scores that differ by rounding alone is left open."""
+    assert sorted(pairs(got)) == sorted(triple[:2] for triple in expected)
+    np.testing.assert_allclose(got.score, [triple[2] for triple in expected], rtol=1e-5, atol=1e-6)
+    assert (np.diff(got.score) <= 0).all()
+    assert (got.source.dtype, got.target.dtype, got.score.dtype) == (np.int64, np.int64, np.float64)
+
+
+def given_neighbours(forward: list[list[tuple[int, float]]], backward: list[list[tuple[int, float]]]) -> BothWays:
+    arrays = [
+        np.array([[cell[part] for cell in row] for row in side], kind)
+        for side in (forward, backward)
+        for part, kind in ((1, np.float32), (0, np.int64))
+    ]
+    return BothWays(*arrays, "exact", 1.0)
+
+
+def test_by_hand():
+    # Cosines in halves, quarters and eighths, so that every mean is exact. Target 0 is a hub.
+    #            t0     t1     t2
+    #   s0      0.75   0.5   0.25      means of two: s0 0.625, s1 0.75, s2 0.375
+    #   s1      1.0    0.5   0.25                    t0 0.875, t1 0.5,  t2 0.375
+    #   s2      0.25   0.25  0.5
+    found = given_neighbours(
+        [[(0, 0.75), (1, 0.5)], [(0, 1.0), (1, 0.5)], [(2, 0.5), (0, 0.25)]],
+        [[(1, 1.0), (0, 0.75)], [(0, 0.5), (1, 0.5)], [(2, 0.5), (0, 0.25)]],
+    )
+    # distance: s0-t0 0, s0-t1 -0.0625, s1-t0 0.1875, s1-t1 -0.125, s2-t2 0.125
+    expected = {
+        "forward": [(1, 0, 0.1875), (2, 2, 0.125), (0, 0, 0.0)],
+        "backward": [(1, 0, 0.1875), (2, 2, 0.125), (0, 1, -0.0625)],
+        "intersection": [(1, 0, 0.1875), (2, 2, 0.125)],
+        "max": [(1, 0, 0.1875), (2, 2, 0.125), (0, 0, 0.0), (0, 1, -0.0625)],
+    }
+    for retrieval, proposals in expected.items():
+        options = {"margin": "distance", "retrieval": retrieval}
+        assert triples(extract_pairs(found, one_to_one=False, **options)) == proposals
+        assert triples(extract_pairs(found, **options)) == one_by_one(proposals)
+    assert triples(extract_pairs(found, margin="distance"))[-1] == (0, 1, -0.0625)
+    assert triples(extract_pairs(found))[0] == (2, 2, 0.5 / 0.375)
+
+
+def test_margin_overrules_cosine():
+    # Target 0 is near everything (a hub): source 0 has the higher cosine with it, but the better margin with target 1.
+    source = unit(np.array([[1.0, 0.0, 0.3], [1.0, 0.5, 0.0], [1.0, 0.45, -0.1]]))
+    target = unit(np.array([[1.0, 0.1, 0.1], [1.0, -0.2, 0.8]]))
+    assert pairs(mine_vectors(source, target, k=3, margin="absolute")) == [(0, 0)]
+    for margin in ("ratio", "distance"):
+        assert pairs(mine_vectors(source, target, k=3, margin=margin)) == [(0, 1), (2, 0)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    count=st.integers(1, 12),
+    extra=st.integers(0, 6),
+    k=st.integers(1, 15),
+    margin=st.sampled_from(MARGINS),
+    retrieval=st.sampled_from(RETRIEVALS),
+    quantile=st.sampled_from([None, 0.2, 0.7]),
+    one_to_one=st.booleans(),
+)
+def test_equals_the_naive_twin(
+    seed: int, count: int, extra: int, k: int, margin: str, retrieval: str, quantile: float | None, one_to_one: bool
+):
+    source, target = bitext(seed, count, extra, noise=0.7)
+    threshold = None
+    if quantile is not None:
+        # Between two scores, where rounding decides nothing.
+        scores = np.array([triple[2] for triple in naive(source, target, k, margin)])
+        threshold = float(np.quantile(scores, quantile)) + 1e-5
+    options = {"margin": margin, "retrieval": retrieval, "threshold": threshold, "one_to_one": one_to_one}
+    assert_same(mine_vectors(source, target, k=k, **options), naive(source, target, k, **options))
+
+
+@pytest.mark.parametrize("margin", MARGINS)
+@pytest.mark.parametrize("retrieval", RETRIEVALS)
+def test_equals_the_naive_twin_among_hubs(retrieval: str, margin: str, monkeypatch: pytest.MonkeyPatch):
+    # Few dimensions and much noise: neighbourhoods differ in density, so that means and margins decide the pairs.
+    monkeypatch.setattr(extraction, "ROWS_AT_ONCE", 16)
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        source, target = (unit(rng.normal(size=(count, 4)) + 1.0) for count in (70, 50))
+        for one_to_one in (True, False):
+            options = {"margin": margin, "retrieval": retrieval, "one_to_one": one_to_one}
+            assert_same(mine_vectors(source, target, k=6, **options), naive(source, target, 6, **options))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    proposed=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=60, unique=True),
+    window=st.integers(1, 8),
+)
+def test_matching_equals_the_sequential_twin(proposed: list[tuple[int, int]], window: int):
+    x, y = (np.array([pair[side] for pair in proposed], np.int64) for side in (0, 1))
+    expected = [place for place, _, _ in _sequential(proposed)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(extraction, "WINDOW", window)
+        assert extraction._greedy_matching(x, y, 10, 10).tolist() == expected
+
+
+def _sequential(proposed: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    used_sources, used_targets, taken = set(), set(), []
+    for place, (i, j) in enumerate(proposed):
+        if i not in used_sources and j not in used_targets:
+            used_sources.add(i)
+            used_targets.add(j)
+            taken.append((place, i, j))
+    return taken
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_matching_of_long_chains(backwards: bool):
+    # Each pair waits for the one before: s0-t0, s1-t0, s1-t1, s2-t1, ... Every second one is taken.
+    count = 10_000
+    x, y = np.repeat(np.arange(count), 2)[1:], np.repeat(np.arange(count), 2)[:-1]
+    if backwards:
+        x, y = count - 1 - y, count - 1 - x
+    assert extraction._greedy_matching(x, y, count, count).tolist() == list(range(0, 2 * count - 1, 2))
+
+
+def test_matching_of_many_random_pairs():
+    rng = np.random.default_rng(0)
+    proposed = list(dict.fromkeys(zip(rng.integers(0, 3000, 9000), rng.integers(0, 3000, 9000), strict=True)))
+    x, y = np.array(proposed).T
+    expected = [place for place, _, _ in _sequential(proposed)]
+    assert extraction._greedy_matching(x, y, 3000, 3000).tolist() == expected
+
+
+@pytest.mark.parametrize("margin", MARGINS)
+def test_pairs_are_one_to_one_sorted_and_true(margin: str):
+    source, target = bitext(0, 200, 50, noise=0.05)
+    order = np.random.default_rng(1).permutation(len(target))
+    mined = mine_vectors(source, target[order], margin=margin)
+    assert len(set(mined.source)) == len(set(mined.target)) == len(mined)
+    assert (order[mined.target[:200]] == mined.source[:200]).all()
+
+
+def test_sides_can_be_swapped():
+    source, target = bitext(2, 60, 20, noise=0.6)
+    for one, other in (("max", "max"), ("intersection", "intersection"), ("forward", "backward")):
+        there, back = mine_vectors(source, target, retrieval=one), mine_vectors(target, source, retrieval=other)
+        assert [(j, i, score) for i, j, score in triples(back)] == triples(there)
+
+
+@pytest.mark.parametrize("retrieval", RETRIEVALS)
+@pytest.mark.parametrize("one_to_one", [True, False])
+def test_threshold_is_inclusive_and_cuts_the_tail_in_every_mode(retrieval: str, one_to_one: bool):
+    found = neighbours_both_ways(*bitext(3, 60, 20, noise=0.6), 4)
+
+    def mine(threshold: float | None = None) -> list[Triple]:
+        return triples(extract_pairs(found, retrieval=retrieval, one_to_one=one_to_one, threshold=threshold))
+
+    everything = mine()
+    score = everything[20][2]
+    assert mine(score) == everything[:21]
+    assert mine(np.nextafter(score, 9)) == everything[:20]
+    assert mine(9.0) == []
+
+
+def test_max_pairs_keeps_the_best():
+    source, target = bitext(4, 40, 10, noise=0.6)
+    everything = triples(mine_vectors(source, target))
+    assert triples(mine_vectors(source, target, max_pairs=7)) == everything[:7]
+    assert triples(mine_vectors(source, target, max_pairs=1000)) == everything
+
+
+def test_ties_go_to_the_lower_indices():
+    same = np.repeat(unit(np.ones((1, 5))), 3, axis=0)
+    assert pairs(mine_vectors(same, same, k=2)) == [(0, 0)]
+    assert pairs(mine_vectors(same, same[:1], k=2)) == [(0, 0)]
+    # All propose pair (0, 0) or one with it; not one to one, every proposal stays.
+    assert pairs(mine_vectors(same, same, one_to_one=False)) == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0)]
+
+
+def test_order_of_rows_changes_nothing():
+    source, target = bitext(5, 80, 20, noise=0.6)
+    order, other = np.random.default_rng(6).permutation(80), np.random.default_rng(7).permutation(100)
+    shuffled = mine_vectors(source[order], target[other])
+    assert sorted(zip(order[shuffled.source], other[shuffled.target], shuffled.score, strict=True)) == sorted(
+        triples(mine_vectors(source, target))
+    )
+
+
+def test_empty_sides_and_single_sentences():
+    for source, target in ((np.empty((0, 3)), np.eye(3)), (np.eye(3), np.empty((0, 3)))):
+        mined = mine_vectors(source, target)
+        assert len(mined) == 0 and mined.source.dtype == mined.target.dtype == np.int64
+    assert triples(mine_vectors(np.array([[0.6, 0.8]]), np.array([[1.0, 0.0]]))) == [(0, 0, 1.0)]
+
+
+def test_search_options_are_passed_on():
+    source, target = bitext(8, 60, 20, noise=0.3)
+    exact = mine_vectors(source, target, retrieval="intersection")
+    assert triples(mine_vectors(source, target, retrieval="intersection", method="ivf", cells=4, probes=4)) == triples(
+        exact
+    )
+    with pytest.raises(XlsrError, match="probes is 0"):
+        mine_vectors(source, target, probes=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"margin": "ration"}, "margin is 'ration'; did you mean 'ratio'?"),
+        ({"retrieval": "foward"}, "retrieval is 'foward'; did you mean 'forward'?"),
+        ({"threshold": float("nan")}, "threshold is NaN"),
+        ({"max_pairs": 0}, "max_pairs is 0"),
+    ],
+)
+def test_mistakes_are_named(options: dict, message: str):
+    found = neighbours_both_ways(np.eye(3), np.eye(3), 2)
+    with pytest.raises(XlsrError, match=message):
+        extract_pairs(found, **options)
+    with pytest.raises(XlsrError, match=message):
+        mine_vectors(np.eye(3), np.eye(3), **options)
+    with pytest.raises(XlsrError, match="k is 0"):
+        mine_vectors(np.eye(3), np.eye(3), k=0)

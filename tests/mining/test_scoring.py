@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mining_fakes import NumberEncoder, numbered, write_lines
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.encoding import embed
+from hf_xlsr.mining import scoring
+from hf_xlsr.mining.both_ways import BothWays, neighbours_both_ways
+from hf_xlsr.mining.pipeline import mine_bitext
+from hf_xlsr.mining.scoring import run_scoring, score_bitext
+
+SOURCES, TARGETS = numbered("en", 30), numbered("fr", 30)
+
+
+def naive(
+    pairs: list[tuple[str, str]], source_pool: list[str], target_pool: list[str], k: int, margin: str
+) -> tuple[list[float], list[float]]:
+    """Scores and cosines pair by pair, in float64, from vectors rounded to float16."""
+
+    def vector(text: str) -> np.ndarray:
+        return embed(NumberEncoder(), [text])[0].astype(np.float16).astype(np.float64)
+
+    def mean(text: str, pool: list[str]) -> float:
+        cosines = sorted((float(vector(text) @ vector(other)) for other in set(pool)), reverse=True)[:k]
+        return sum(cosines) / len(cosines)
+
+    scores, cosines = [], []
+    for source, target in pairs:
+        cosine = float(vector(source) @ vector(target))
+        average = (mean(source, target_pool) + mean(target, source_pool)) / 2
+        scores.append({"ratio": cosine / average, "distance": cosine - average, "absolute": cosine}[margin])
+        cosines.append(cosine)
+    return scores, cosines
+
+
+@pytest.mark.parametrize("margin", ["ratio", "distance", "absolute"])
+@pytest.mark.parametrize("pools", ["own", "both", "target"])
+def test_equals_the_naive_twin(margin: str, pools: str, tmp_path: Path):
+    pairs = list(zip(SOURCES[:12], TARGETS[:12], strict=True)) + [(SOURCES[0], TARGETS[5]), (SOURCES[0], TARGETS[5])]
+    sources, targets = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    source_pool = SOURCES[10:] + SOURCES[10:14] if pools == "both" else None
+    target_pool = None if pools == "own" else TARGETS[8:]
+    options: dict[str, Any] = {"source_pool": source_pool}
+    if target_pool:
+        options["target_pool"] = write_lines(tmp_path / "pool.txt", target_pool)
+    scored = score_bitext(sources, targets, encoder=NumberEncoder(), k=3, margin=margin, **options)
+    scores, cosines = naive(pairs, source_pool or sources, target_pool or targets, 3, margin)
+    np.testing.assert_allclose(scored.score, scores, rtol=1e-6)
+    np.testing.assert_allclose(scored.cosine, cosines, rtol=1e-6)
+
+
+def test_mined_pairs_score_what_mining_scored(tmp_path: Path):
+    source, target = write_lines(tmp_path / "en.txt", SOURCES + SOURCES[:3]), write_lines(tmp_path / "fr.txt", TARGETS)
+    mined = mine_bitext(source, target, encoder=NumberEncoder(), k=5)
+    scored = score_bitext(
+        [(SOURCES + SOURCES[:3])[row] for row in mined.source],
+        [TARGETS[row] for row in mined.target],
+        encoder=NumberEncoder(),
+        source_pool=source,
+        target_pool=target,
+        k=5,
+    )
+    assert len(mined) > 20
+    np.testing.assert_array_equal(scored.score, mined.score)
+
+
+def test_sentences_come_in_the_order_of_the_pairs_and_nothing_is_encoded_twice(tmp_path: Path):
+    pairs = [("en 1", "fr 1"), ("en 2", "fr 1"), ("en 1", "fr 3"), ("en 1", "fr 1")]
+    encoder = NumberEncoder()
+    pools = {"source_pool": None, "target_pool": None}
+    sides = [[pair[place] for pair in pairs] for place in (0, 1)]
+    run = run_scoring(*sides, pools, tmp_path / "work", encoder=encoder)
+    assert [(row["source"], row["target"]) for row in run.sentences()] == pairs
+    assert [row["cosine"] for row in run.sentences()] == pytest.approx(run.scores.cosine.tolist())
+    assert run.scores.score[0] == run.scores.score[3]
+    assert sum(map(len, encoder.calls)) == 1 + 2 + 2
+    again = run_scoring(*sides, pools, tmp_path / "work", encoder=encoder)
+    assert sum(map(len, encoder.calls)) == 1 + 2 + 2 + 1  # one sentence tells the encoder from others
+    np.testing.assert_array_equal(again.scores.score, run.scores.score)
+
+
+def test_the_report_tells_method_and_recall_also_of_scores_that_were_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pools: dict[str, Any] = {"source_pool": None, "target_pool": None}
+    exact = run_scoring(SOURCES, TARGETS, pools, tmp_path / "work", encoder=NumberEncoder())
+    assert (exact.report["method"], exact.report["recall"]) == ("exact", 1.0)
+    assert run_scoring(SOURCES, TARGETS, pools, tmp_path / "work", encoder=NumberEncoder()).report["recall"] == 1.0
+    recalls = iter([0.9, 0.8])
+
+    def search(*arguments: Any, **options: Any) -> BothWays:
+        assert options["method"] == "ivf"
+        both = neighbours_both_ways(*arguments, **options)
+        return dataclasses.replace(both, recall=next(recalls))
+
+    monkeypatch.setattr(scoring, "neighbours_both_ways", search)
+    pools["target_pool"] = TARGETS[:20]
+    options: dict[str, Any] = {"encoder": NumberEncoder(), "method": "ivf"}
+    for _ in range(2):
+        report = run_scoring(SOURCES, TARGETS, pools, tmp_path / "ivf", **options).report
+        assert (report["method"], report["recall"]) == ("ivf", 0.8)
+
+
+@pytest.mark.parametrize(
+    ("sources", "targets", "options", "message"),
+    [
+        (["en 1"], [], {}, "there are 1 sources and 0 targets; give pairs."),
+        ([], [], {}, "source has no sentence: it is empty"),
+        (["en 1", " "], ["fr 1", "fr 2"], {}, r"source: 1 of 2 lines skipped \(1 blank: 2\); give pairs without such"),
+        (["en 1"], ["fr 1"], {"margin": "rate"}, "margin is 'rate'; did you mean 'ratio'?"),
+        (["en 1"], ["fr 1"], {"languages": ["en"]}, "languages is en; give source and target"),
+        (
+            ["en 1"],
+            ["fr 1"],
+            {"target_pool": "none.txt"},
+            "there is no file none.txt; check the path of the target_pool",
+        ),
+        (["en 1"], ["fr 1"], {"k": 0}, "k is 0"),
+        (["en 1"], ["fr 1"], {"method": "exakt"}, "method is 'exakt'; did you mean 'exact'?"),
+    ],
+)
+def test_mistakes_are_one_sentence(sources: list[str], targets: list[str], options: dict[str, Any], message: str):
+    with pytest.raises(XlsrError, match=message):
+        score_bitext(sources, targets, encoder=NumberEncoder(), **options)

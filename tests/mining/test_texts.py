@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.mining import texts as module
+from hf_xlsr.mining.texts import TextStore, input_hash, read_texts, skipped_sentence
+
+LINE = st.one_of(
+    st.sampled_from([b"", b"  \t", b"\xff\xfe", b"a\0b", b"same", b"same", b"same\r", b"other", "\u2028 x".encode()]),
+    st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"]), max_size=6).map(str.encode),
+)
+
+
+def naive(lines: list[bytes], duplicates: str) -> list[tuple[int, str]]:
+    """Line numbers from 0 and texts of the sentences, by plain dictionaries."""
+    usable = []
+    for number, line in enumerate(lines):
+        try:
+            text = line.removesuffix(b"\r").decode("utf-8")
+        except UnicodeDecodeError:
+            continue
+        if text.strip() and "\0" not in text:
+            usable.append((number, text))
+    texts = [text for _, text in usable]
+    if duplicates == "merge":
+        return [(number, text) for place, (number, text) in enumerate(usable) if text not in texts[:place]]
+    return [(number, text) for number, text in usable if duplicates == "keep" or texts.count(text) == 1]
+
+
+def store_of(sentences: Any, folder: Path, **options: Any) -> tuple[TextStore, dict[str, Any]]:
+    counts = read_texts(sentences, folder, name="side", **options)
+    return TextStore(folder, "side"), counts
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    lines=st.lists(LINE, max_size=25),
+    duplicates=st.sampled_from(["merge", "keep", "drop"]),
+    batch=st.sampled_from([1, 3, 100]),
+    parts=st.sampled_from([1, 2, 5]),
+)
+def test_agrees_with_a_naive_reading(lines: list[bytes], duplicates: str, batch: int, parts: int):
+    expected = naive(lines, duplicates)
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        folder = Path(name)
+        patch.setattr(module, "LINES_AT_ONCE", batch)
+        patch.setattr(module, "BYTES_A_HASH", parts << 24)  # so many residue classes for each line
+        (folder / "file.txt").write_bytes(b"".join(line + b"\n" for line in lines))
+        # A file that begins like UTF-16 is refused as a whole.
+        if not expected or lines[0].startswith((b"\xff\xfe", "\ufeff".encode())):
+            return
+        store, counts = store_of(folder / "file.txt", folder, duplicates=duplicates, memory=2 << 20)
+        rows = np.arange(len(store))
+        assert list(zip(store.lines(rows).tolist(), store.texts(rows), strict=True)) == expected
+        skipped = sum(entry["count"] for entry in counts["skipped"].values())
+        assert counts["lines"] == len(lines) == skipped + counts["duplicates"] + counts["sentences"]
+        assert skipped == len(lines) - len(naive(lines, "keep"))
+
+
+def test_blocks_of_hashes_and_spans_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    lines = [f"line {number % 37}" for number in range(200)]
+    whole, _ = store_of(lines, tmp_path, duplicates="merge")
+    expected = whole.texts(np.arange(len(whole)))
+    monkeypatch.setattr(module, "ROWS_AT_ONCE", 8)
+    small, _ = store_of(lines, tmp_path, duplicates="merge")
+    assert small.texts(np.arange(len(small))) == expected == lines[:37]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "compress"),
+    [
+        (".gz", gzip.compress),
+        (".bz2", bz2.compress),
+        (".xz", lzma.compress),
+        (".zst", lambda data: zstandard.ZstdCompressor().compress(data)),
+    ],
+)
+def test_compressed_files_read_like_plain_ones(suffix: str, compress: Any, tmp_path: Path):
+    file = tmp_path / f"file.txt{suffix}"
+    file.write_bytes(compress("\ufeffone\ntwo\r\none\n".encode()))
+    store, counts = store_of(file, tmp_path)
+    assert store.texts(np.array([0, 1])) == ["one", "two"]
+    assert (counts["lines"], counts["duplicates"]) == (3, 1)
+
+
+def test_skipped_lines_are_counted_numbered_and_kept(tmp_path: Path):
+    file = tmp_path / "file.txt"
+    file.write_bytes(b"one\n\nsecond \xff\n \t\n" + b"x" * (1 << 20) + b"y\nlast")
+    store, counts = store_of(file, tmp_path)
+    assert store.texts(np.array([1, 0])) == ["last", "one"]
+    assert store.lines(np.array([0, 1])).tolist() == [0, 5]
+    assert counts["skipped"] == {
+        "blank": {"count": 2, "lines": [2, 4]},
+        "invalid UTF-8": {"count": 1, "lines": [3]},
+        "over-long line": {"count": 1, "lines": [5]},
+    }
+    assert skipped_sentence("file.txt", counts) == (
+        "file.txt: 4 of 6 lines skipped (2 blank: 2, 4; 1 invalid UTF-8: 3; 1 over-long line: 5)."
+    )
+    entries = [json.loads(line) for line in (tmp_path / "skipped.jsonl").read_text().splitlines()]
+    assert [(entry["line"], entry["reason"]) for entry in entries] == [
+        (2, "blank"),
+        (3, "invalid UTF-8"),
+        (4, "blank"),
+        (5, "over-long line"),
+    ]
+    assert entries[1]["text"] == "second \\xff"
+
+
+def test_rows_are_lines_when_nothing_is_skipped(tmp_path: Path):
+    store, counts = store_of(["a", "", "a"], tmp_path, duplicates="keep", skip=False)
+    assert store.texts(np.arange(3)) == ["a", "", "a"] and store.lines(np.arange(3)).tolist() == [0, 1, 2]
+    assert counts["skipped"]["blank"]["lines"] == [2]
+
+
+def test_a_list_may_hold_line_breaks(tmp_path: Path):
+    store, _ = store_of(["one\ntwo", "three\r\n"], tmp_path)
+    assert store.texts(np.array([0, 1])) == ["one\ntwo", "three\r\n"]
+
+
+def test_rows_of_lines_undo_merging(tmp_path: Path):
+    lines = ["b", "a", "b", "c", "a"]
+    store, _ = store_of(lines, tmp_path)
+    assert store.texts(store.rows_of_lines()) == lines
+
+
+def test_shards_cover_the_rows_within_their_limits(tmp_path: Path):
+    lines = [f"{number} " + "x" * (number % 50) for number in range(100)] + ["y" * 500, "z"]
+    store, _ = store_of(lines, tmp_path)
+    shards = store.shards(10, 200)
+    assert [start for start, _ in shards] == [0, *(stop for _, stop in shards[:-1])] and shards[-1][1] == 102
+    for start, stop in shards:
+        assert 1 <= stop - start <= 10
+        assert stop - start == 1 or sum(len(line) for line in lines[start:stop]) <= 200
+    assert store.shards(1000, 1 << 20) == [(0, 102)]
+
+
+def test_hashes_tell_inputs_apart(tmp_path: Path):
+    file = tmp_path / "file.txt"
+    file.write_text("a\nb\n")
+    first = input_hash(file, "source")
+    file.write_text("a\nc\n")
+    assert first != input_hash(file, "source")
+    assert input_hash(["a", "b"], "source") != input_hash(["ab"], "source")
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        (b"", {}, "side has no sentence: it is empty; give another file."),
+        (b"\n \n", {}, r"side has no sentence: all 2 lines were left out \(2 blank\); give"),
+        (b"a\na\n", {"duplicates": "drop"}, "all 2 lines were left out, each occurs twice; give another file."),
+        ("a\n".encode("utf-16"), {}, r"side cannot be read to its end \(it is UTF-16, not UTF-8\)"),
+        (b"a\n", {"duplicates": "merg"}, "duplicates is 'merg'; did you mean 'merge'?"),
+    ],
+)
+def test_what_cannot_be_read_is_told(content: bytes, options: dict[str, Any], message: str, tmp_path: Path):
+    file = tmp_path / "file.txt"
+    file.write_bytes(content)
+    with pytest.raises(XlsrError, match=message):
+        store_of(file, tmp_path, **options)
+
+
+def test_a_damaged_archive_is_told(tmp_path: Path):
+    file = tmp_path / "file.txt.gz"
+    file.write_bytes(gzip.compress(b"one\n" * 1000)[:-9])
+    with pytest.raises(XlsrError, match="side cannot be read to its end"):
+        store_of(file, tmp_path)
+
+
+def test_missing_files_and_other_things_than_texts_are_told(tmp_path: Path):
+    with pytest.raises(XlsrError, match="there is no file .*none.txt; check the path of the source sentences."):
+        input_hash(tmp_path / "none.txt", "source")
+    with pytest.raises(XlsrError, match="sentence 2 of target is of type int; give strings."):
+        input_hash(["a", 3], "target")  # type: ignore[list-item]

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.memory import parse_size, readable_size
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("512MB", 512_000_000),
+        ("512mb", 512_000_000),
+        ("1.5 GB", 1_500_000_000),
+        ("4GiB", 4 * 2**30),
+        ("2K", 2000),
+        ("7", 7),
+        (7, 7),
+        ("3TB", 3 * 10**12),
+        (None, None),
+    ],
+)
+def test_sizes(text: str | int | None, size: int | None):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "MB", "4 apples", "-1GB", "0", 0, "0.1B", "1e9", "4 G B"])
+def test_no_sizes(text: str | int):
+    with pytest.raises(XlsrError, match="--memory is .*; give a size above 0, such as 512MB or 4GiB."):
+        parse_size(text, "--memory")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 KB"), (512e6, "512.0 MB"), (3e15, "3000.0 TB")]
+)
+def test_readable(count: float, text: str):
+    assert readable_size(count) == text
