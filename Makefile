@@ -27,8 +27,10 @@ quality: $(STAMP)  ## ruff, ruff format, mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/python tests/typecheck.py
 
-bench: $(STAMP)  ## speed and memory beside sentence-transformers
+bench: $(STAMP)  ## speed and memory beside FAISS and sentence-transformers
 	$(BIN)/python benchmarks/lightweight.py
+	$(BIN)/python benchmarks/mining.py --sizes 50000 100000
+	$(BIN)/python benchmarks/senteval.py
 
 clean:  ## remove the virtual environment and all outputs
 	rm -rf $(VENV) outputs build *.egg-info
