@@ -13,7 +13,7 @@ from hf_xlsr.errors import XlsrError
 from hf_xlsr.memory import readable_size
 from hf_xlsr.mining.cells import lay_out, probe_cells
 from hf_xlsr.mining.neighbours import ROUNDING
-from hf_xlsr.mining.storage import Workspace, available_bytes, drop_pages, resident_bytes, trim
+from hf_xlsr.mining.storage import Workspace, available_bytes, drop_pages, resident_bytes, scattered, trim
 from hf_xlsr.mining.tiles import Best, Filter, Tile, as_tensor, product_precision, search_down_to, settle
 from hf_xlsr.mining.vectors import Survey, Vectors
 
@@ -22,6 +22,8 @@ SIZES = (
     (131072, 2048),
     (32768, 2048),
     (8192, 2048),
+    (16384, 1024),
+    (16384, 512),
     (8192, 1024),
     (4096, 1024),
     (2048, 1024),
@@ -92,6 +94,7 @@ def choose_sizes(task: Task, memory: int | None, filter_: Filter) -> Sizes:
     if task.method == "ivf":
         free -= 4 * rows
         phases += [48 * task.width * task.cells, 16 * most]
+    needed = 0
     for in_files in (False, True):
         for block, tile in SIZES:
             if task.method == "exact" and block > LARGEST_EXACT_BLOCK:
@@ -107,8 +110,8 @@ def choose_sizes(task: Task, memory: int | None, filter_: Filter) -> Sizes:
 
 def _block_bytes(task: Task, block: int, tile: int, listed: int) -> int:
     block = min(block, max(task.source, task.target))
-    vectors = 4 * task.width * (block + 4 * tile)
-    probing = 8 * task.width * task.cells + 40 * block * task.probes if task.method == "ivf" else 0
+    vectors = task.width * ((4 if task.method == "exact" else task.itemsize) * block + 16 * tile)
+    probing = (8 * task.width + 2048) * task.cells + 16 * block * task.probes if task.method == "ivf" else 0
     return vectors + probing + 16 * block * listed + 5 * tile * tile + 512 * tile * listed
 
 
@@ -122,6 +125,7 @@ class BlockSearch:
         sizes: Block sizes.
         filter_: How products are computed.
         workspace: Where arrays lie, and what a later process goes on from.
+        cells: Cells of either side, for `by_cells`.
         show_progress_bar: Show one.
     """
 
@@ -133,12 +137,13 @@ class BlockSearch:
         sizes: Sizes,
         filter_: Filter,
         workspace: Workspace,
+        cells: int = 1,
         show_progress_bar: bool = False,
     ) -> None:
         self.sides, self.surveys, self.results, self.sizes = sides, surveys, results, sizes
-        self.filter, self.device, self.workspace = filter_, filter_.device, workspace
+        self.filter, self.device, self.workspace, self.cells = filter_, filter_.device, workspace, cells
         self.show_progress_bar = show_progress_bar
-        self.tile = Tile(sizes.tile, filter_)
+        self.tile = Tile(sizes.tile, filter_, cells)
 
     def exact(self) -> None:
         """Compares every source with every target, once for both directions."""
@@ -167,19 +172,19 @@ class BlockSearch:
                 self._finish(1, target, start, target.block(start, start + ROWS_SETTLED), lists, source)
                 self._let_go(kept)
 
-    def by_cells(self, cells: int, probes: int) -> None:
+    def by_cells(self, probes: int) -> None:
         """Compares every vector of either side with those of the other side that lie in the cells nearest to it."""
         done, before = self.workspace.noted(PROGRESS).get("cells", 0), 0
         with product_precision(self.filter.precision), self._bar(sum(map(len, self.sides)), done) as bar:
             laid = [
-                lay_out(side, name, cells, self.workspace, self.tile)
+                lay_out(side, name, self.cells, self.workspace, self.tile)
                 for side, name in zip(self.sides, ("source", "target"), strict=True)
             ]
             trim()
             for direction, (asking, other) in enumerate((laid, laid[::-1])):
                 queries = asking.vectors
                 for start in range(max(0, done - before), len(queries), self.sizes.rows):
-                    block = queries.block(start, start + self.sizes.rows)
+                    block = queries.block(start, start + self.sizes.rows, queries.kind)
                     lists = self._lists(direction, len(block))
                     probe_cells(as_tensor(block, self.device), other, probes, lists, self.tile, self.sizes.tile)
                     self._finish(direction, queries, start, block, lists, other.vectors, certain=False)
@@ -199,8 +204,8 @@ class BlockSearch:
             rows = np.sort(np.random.default_rng(0).choice(len(side), min(sample, len(side)), replace=False))
             with product_precision(self.filter.precision):
                 true = self._nearest(direction, side[rows])[1]
-            hits.append((result.indices[side.labels(rows)][:, :, None] == true[:, None]).any(1).ravel())
-            self._let_go(result)
+            found = scattered(result.indices, side.labels(rows))
+            hits.append((found[:, :, None] == true[:, None]).any(1).ravel())
         return float(np.concatenate(hits).mean())
 
     def _bar(self, total: int, done: int) -> tqdm:
@@ -233,11 +238,8 @@ class BlockSearch:
 
     def _nearest(self, direction: int, block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Exact neighbours of some vectors."""
-        queries, lists, candidates = (
-            as_tensor(block, self.device),
-            self._lists(direction, len(block)),
-            self.sides[1 - direction],
-        )
+        candidates = self.sides[1 - direction]
+        queries, lists = as_tensor(block, self.device), self._lists(direction, len(block))
         for first, columns in self._blocks(candidates):
             for top in range(0, len(block), self.sizes.tile):
                 part = slice(top, min(top + self.sizes.tile, len(block)))
@@ -260,8 +262,9 @@ class BlockSearch:
         for first in range(0, len(block), ROWS_SETTLED):
             some = lists[first : first + ROWS_SETTLED]
             labels = queries.labels(np.arange(start + first, start + first + len(some)))
+            part = block[first : first + ROWS_SETTLED].astype(np.float32, copy=False)
             result.similarities[labels], result.indices[labels] = self._settle(
-                direction, block[first : first + ROWS_SETTLED], some, candidates, certain=certain
+                direction, part, some, candidates, certain=certain
             )
             self._let_go(result)
 

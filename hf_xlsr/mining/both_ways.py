@@ -21,7 +21,7 @@ LARGEST_EXACT = 2e13  # multiply-adds
 RECALL_SAMPLE = 1000  # rows a side
 VERSION = 1  # of what is kept in a folder
 DONE = "done"
-RESULTS = ("forward_similarities", "forward_indices", "backward_similarities", "backward_indices")
+WAYS = ("forward", "backward")
 DEFAULT_PROBES = 32
 
 
@@ -129,8 +129,10 @@ def neighbours_both_ways(
     if width != matrices[1].shape[1]:
         raise XlsrError(f"source is {width} wide and target {matrices[1].shape[1]}; encode both with one model.")
     if not min(counts):
-        arrays = (np.empty((count, 0), kind) for count in counts for kind in (np.float32, np.int64))
-        return BothWays(*arrays, "exact", 1.0)
+        forward, backward = (
+            Neighbours(np.empty((count, 0), np.float32), np.empty((count, 0), np.int64)) for count in counts
+        )
+        return BothWays(*forward, *backward, method="exact", recall=1.0)
     if method == "auto":
         method = "ivf" if counts[0] * counts[1] * width > LARGEST_EXACT else "exact"
     cells = cells or 2 ** round(math.log2(max(1.0, min(counts) / 1000)))
@@ -142,29 +144,34 @@ def neighbours_both_ways(
         settings = (VERSION, k, method, cells, probes, filter_.precision, *map(identity, matrices))
         folder = Path(folder) / f"neighbours-{hashlib.blake2b(repr(settings).encode(), digest_size=8).hexdigest()}"
     workspace = Workspace(folder, sizes.in_files)
-    recall = workspace.noted(DONE).get("recall")
-    surveys = None if recall is not None else _survey_both(matrices, k, filter_)
+    done = workspace.noted(DONE)
+    surveys = None if done else _survey_both(matrices, k, filter_)
     trim()
-    shapes = [(count, min(k, other)) for count, other in (counts, counts[::-1])]
-    arrays = [
-        workspace.array(name, shapes[place // 2], (np.float32, np.int64)[place % 2], kept=True)
-        for place, name in enumerate(RESULTS)
-    ]
+    results = (
+        _results(workspace, WAYS[0], counts[0], min(k, counts[1])),
+        _results(workspace, WAYS[1], counts[1], min(k, counts[0])),
+    )
     if surveys is not None:
-        results = Neighbours(*arrays[:2]), Neighbours(*arrays[2:])
         sides = _without(matrices[0], surveys[0].surplus), _without(matrices[1], surveys[1].surplus)
-        search = BlockSearch(sides, surveys, results, sizes, filter_, workspace, show_progress_bar)
+        search = BlockSearch(sides, surveys, results, sizes, filter_, workspace, cells, show_progress_bar)
         if method == "exact":
             search.exact()
         else:
-            search.by_cells(cells, probes)
-        recall = search.recall(RECALL_SAMPLE) if method == "ivf" else 1.0
+            search.by_cells(probes)
+        done = {"recall": search.recall(RECALL_SAMPLE) if method == "ivf" else 1.0}
         for found, result in zip(surveys, results, strict=True):
             for array in result:
                 array[found.surplus] = array[found.originals]
-        workspace.note(DONE, {"recall": recall})
-        workspace.clear([DONE, *(f"{name}.npy" for name in RESULTS)])
-    return BothWays(*arrays, method, recall)
+        workspace.note(DONE, done)
+        workspace.clear([DONE, *(f"{way}_{part}.npy" for way in WAYS for part in Neighbours._fields)])
+    return BothWays(*results[0], *results[1], method=method, recall=done["recall"])
+
+
+def _results(workspace: Workspace, way: str, rows: int, k: int) -> Neighbours:
+    return Neighbours(
+        workspace.array(f"{way}_similarities", (rows, k), np.float32, kept=True),
+        workspace.array(f"{way}_indices", (rows, k), np.int64, kept=True),
+    )
 
 
 def _survey_both(matrices: tuple[np.ndarray, np.ndarray], k: int, filter_: Filter) -> tuple[Survey, Survey]:

@@ -16,7 +16,7 @@ import torch
 
 from hf_xlsr.mining.storage import Workspace, drop_pages
 from hf_xlsr.mining.tiles import Best, Tile, as_tensor
-from hf_xlsr.mining.vectors import Vectors
+from hf_xlsr.mining.vectors import Vectors, convert
 
 SEED = 1
 POINTS_A_CELL = 64  # of the sample that centroids are trained on
@@ -68,7 +68,7 @@ def _nearest_cells(side: Vectors, centroids: np.ndarray, tile: Tile) -> Iterator
 def copy_rows(side: Vectors, rows: np.ndarray, matrix: np.ndarray) -> None:
     """Copies vectors at some positions into a matrix, which may lie in a file."""
     for start in range(0, len(rows), side.step):
-        matrix[start : start + side.step] = side[rows[start : start + side.step]]
+        convert(side[rows[start : start + side.step]], matrix[start : start + side.step])
         drop_pages(matrix)
 
 
@@ -118,7 +118,7 @@ def probe_cells(queries: torch.Tensor, cells: Cells, probes: int, best: Best, ti
     """Offers each query the vectors of the cells whose centroids are nearest to it.
 
     Args:
-        queries: `(q, width)`.
+        queries: `(q, width)`, float16 or float32.
         cells: The other side.
         probes: How many cells a query looks into; those without vectors do not count.
         best: The queries' lists.
@@ -126,19 +126,25 @@ def probe_cells(queries: torch.Tensor, cells: Cells, probes: int, best: Best, ti
         rows: Queries at a time.
     """
     centres = as_tensor(cells.centroids, tile.device)
-    empty = torch.from_numpy(np.diff(cells.starts) == 0).to(tile.device)
-    probes = min(probes, int((~empty).sum()))
-    parts = []
-    for part in queries.split(tile.height(len(centres))):
-        products = tile.product(part, centres)[: len(part), : len(centres)]
+    counts = np.diff(cells.starts)
+    empty = torch.from_numpy(counts == 0).to(tile.device)
+    probes = min(probes, int((counts > 0).sum()))
+    chosen = np.empty((len(queries), probes), np.uint16 if len(centres) < 2**16 else np.int64)  # sorted by radix
+    height = tile.height(len(centres))
+    for start in range(0, len(queries), height):
+        part = queries[start : start + height]
+        products = tile.product(part.float(), centres)[: len(part), : len(centres)]
         products[:, empty] = -torch.inf
-        parts.append(products.topk(probes, 1, sorted=False).indices)
-    chosen = torch.cat(parts).flatten()
-    askers_by_cell = (chosen.argsort(stable=True) // probes).split(chosen.bincount(minlength=len(centres)).tolist())
+        chosen[start : start + height] = products.topk(probes, 1, sorted=False).indices.cpu().numpy()
+    askers = np.argsort(chosen, axis=None, kind="stable")
+    ends = np.cumsum(np.bincount(chosen.ravel(), minlength=len(centres)))
+    del chosen
+    askers //= probes
     columns = tile.height(rows)
-    for cell, askers in enumerate(askers_by_cell):
+    for cell in np.flatnonzero(np.diff(ends, prepend=0)):
+        ours = askers[ends[cell - 1] if cell else 0 : ends[cell]]
         stop = int(cells.starts[cell + 1])
-        for start in range(int(cells.starts[cell]), stop if len(askers) else 0, columns):
+        for start in range(int(cells.starts[cell]), stop, columns):
             candidates = as_tensor(cells.vectors.block(start, min(start + columns, stop)), tile.device)
-            for part in askers.split(rows):
-                best.offer(part, tile.product(queries[part], candidates), start, by_row=True)
+            for part in as_tensor(ours, tile.device).split(rows):
+                best.offer(part, tile.product(queries[part].float(), candidates), start, by_row=True)

@@ -15,6 +15,8 @@ import numpy as np
 
 from hf_xlsr.mining.work_folder import disk_errors
 
+SCATTERED_ROWS_AT_ONCE = 128
+
 
 def resident_bytes() -> int:
     """Memory that the process has resident now, its libraries included."""
@@ -41,6 +43,18 @@ def drop_pages(array: np.ndarray) -> None:
     mapping = _mapping(array)
     if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
         mapping.madvise(mmap.MADV_DONTNEED)
+
+
+def scattered(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Some rows of an array. Those of a mapped one are read few at a time: each makes up to 64 KiB resident around."""
+    if not is_mapped(array):
+        return array[rows]
+    taken = np.empty((len(rows), *array.shape[1:]), array.dtype)
+    for start in range(0, len(rows), SCATTERED_ROWS_AT_ONCE):
+        part = slice(start, start + SCATTERED_ROWS_AT_ONCE)
+        taken[part] = array[rows[part]]
+        drop_pages(array)
+    return taken
 
 
 def trim() -> None:
@@ -86,13 +100,14 @@ class Workspace:
             XlsrError: there is no room on the disk.
         """
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        if not size or not (self.in_files or (kept and self.folder is not None)):
+        folder = self.folder if kept else None
+        if not size or (folder is None and not self.in_files):
             return np.zeros(shape, dtype)
-        if not (kept and self.folder is not None):
+        if folder is None:
             with disk_errors(tempfile.gettempdir()), tempfile.TemporaryFile() as file:
                 _reserve(file.fileno(), size)
                 return np.memmap(file, dtype, "r+", shape=shape)
-        path = self.folder / f"{name}.npy"
+        path = folder / f"{name}.npy"
         if not path.exists():
             with disk_errors(path):
                 partial = path.with_name(path.name + ".partial")
@@ -104,14 +119,16 @@ class Workspace:
 
     def remove(self, *names: str) -> None:
         """Removes kept arrays."""
-        for name in names if self.folder is not None else ():
-            (self.folder / f"{name}.npy").unlink(missing_ok=True)
+        if self.folder is not None:
+            for name in names:
+                (self.folder / f"{name}.npy").unlink(missing_ok=True)
 
     def clear(self, keep: Collection[str]) -> None:
         """Removes all files of the folder but some."""
-        for path in self.folder.iterdir() if self.folder is not None else ():
-            if path.name not in keep:
-                path.unlink()
+        if self.folder is not None:
+            for path in self.folder.iterdir():
+                if path.name not in keep:
+                    path.unlink()
 
     def note(self, name: str, content: Mapping[str, Any]) -> None:
         """Writes a note to the folder, at once or not at all."""

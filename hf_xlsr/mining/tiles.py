@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,17 +16,19 @@ from hf_xlsr.mining.vectors import Survey, Vectors
 from hf_xlsr.precision import cpu_has_fast_bfloat16
 
 GROUP = 32  # similarities that are looked at as one, by their maximum
+LARGEST_STEP = 512
 GROUPS_AT_ONCE = 2**12  # a MiB of similarities, and some of what is made of them
 
 
 @contextmanager
 def product_precision(name: str) -> Iterator[None]:
     """Holds the precision of float32 matrix products at `ieee` or `bf16`, whatever the user's setting, in a context."""
-    settings = (torch.backends.mkldnn.matmul, torch.backends.cuda.matmul)
+    backends: Any = torch.backends
+    settings = (backends.mkldnn.matmul, backends.cuda.matmul)
     before = [setting.fp32_precision for setting in settings]
-    torch.backends.mkldnn.matmul.fp32_precision = name
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
     try:
+        for setting, value in zip(settings, (name, "ieee"), strict=True):
+            setting.fp32_precision = value
         yield
     finally:
         for setting, value in zip(settings, before, strict=True):
@@ -56,8 +59,7 @@ class Filter:
         self.device = device
         self.precision = "bf16" if coarse else "ieee"
         self.spare = 12 if coarse else 4
-        # oneDNN compiles code for every shape, and keeps it.
-        self.step = 512 if coarse else GROUP
+        self.step = LARGEST_STEP if coarse else GROUP
 
     def rounded(self, vectors: np.ndarray) -> np.ndarray:
         """What multiplication makes of float32 vectors."""
@@ -80,31 +82,38 @@ class Tile:
     Args:
         size: Its rows and columns; it takes other shapes of no more numbers.
         filter_: How it multiplies.
+        cells: Columns for which it has room in any case, if only for few rows.
     """
 
-    def __init__(self, size: int, filter_: Filter) -> None:
+    def __init__(self, size: int, filter_: Filter, cells: int = 1) -> None:
         self.device, self.step = filter_.device, filter_.step
-        self._numbers = torch.empty(self._whole(size) ** 2, device=self.device)
+        numbers = max(self._whole(size) ** 2, self.step * self._whole(cells))
+        self._numbers = torch.empty(numbers, device=self.device)
 
     def height(self, width: int) -> int:
         """How many rows there is room for when each has so many columns."""
-        return max(self.step, len(self._numbers) // self._whole(width) // self.step * self.step)
+        return len(self._numbers) // self._whole(width) // self.step * self.step
 
     def product(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         """Inner products of each row with each column, and minus infinity around them."""
-        height, width = self._whole(len(rows)), self._whole(len(columns))
+        height, width = self._height(len(rows)), self._whole(len(columns))
         padded = self._numbers[: height * width].view(height, width)
-        torch.mm(self._pad(rows), self._pad(columns).T, out=padded)
+        torch.mm(_pad(rows, height), _pad(columns, width).T, out=padded)
         padded[len(rows) :] = -torch.inf
         padded[:, len(columns) :] = -torch.inf
         return padded
 
-    def _pad(self, vectors: torch.Tensor) -> torch.Tensor:
-        missing = self._whole(len(vectors)) - len(vectors)
-        return torch.nn.functional.pad(vectors, (0, 0, 0, missing)) if missing else vectors
+    def _height(self, count: int) -> int:
+        """Rows to which so many are padded. oneDNN compiles code for every shape and keeps it, so that they are few."""
+        few = max(GROUP, 1 << (count - 1).bit_length())
+        return min(few, self._whole(count)) if self.step > GROUP else self._whole(count)
 
     def _whole(self, count: int) -> int:
         return -(-count // self.step) * self.step
+
+
+def _pad(vectors: torch.Tensor, count: int) -> torch.Tensor:
+    return torch.nn.functional.pad(vectors, (0, 0, 0, count - len(vectors))) if count > len(vectors) else vectors
 
 
 class Best:
