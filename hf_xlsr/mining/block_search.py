@@ -17,23 +17,15 @@ from hf_xlsr.mining.storage import Workspace, available_bytes, drop_pages, resid
 from hf_xlsr.mining.tiles import Best, Filter, Tile, as_tensor, product_precision, search_down_to, settle
 from hf_xlsr.mining.vectors import Survey, Vectors
 
-# Queries at a time, and queries and candidates of a tile, from the fastest to the smallest.
-SIZES = (
-    (131072, 2048),
-    (32768, 2048),
-    (8192, 2048),
-    (16384, 1024),
-    (16384, 512),
-    (8192, 1024),
-    (4096, 1024),
-    (2048, 1024),
-    (1024, 512),
-    (512, 512),
-)
-LARGEST_EXACT_BLOCK = 8192  # a block is what a killed process loses
-ROWS_SETTLED = 1024
+# Queries at a time, and queries and candidates of a tile, from the fastest to the smallest. A block is what a killed
+# process loses; the more queries it has, the more of them meet in a cell.
+SIZES = {
+    "exact": ((8192, 2048), (8192, 1024), (4096, 1024), (2048, 1024), (1024, 512), (512, 512)),
+    "ivf": ((131072, 2048), (32768, 2048), (16384, 1024), (16384, 512), (8192, 512), (4096, 512), (1024, 512)),
+}
+ROWS_SETTLED = 512
 ROWS_COPIED = 2**16
-RESERVE = 64_000_000  # what libraries take when they are first used
+RESERVE = 72_000_000  # what libraries take when they are first used
 PROGRESS = "progress"
 
 
@@ -96,9 +88,7 @@ def choose_sizes(task: Task, memory: int | None, filter_: Filter) -> Sizes:
         phases += [48 * task.width * task.cells, 16 * most]
     needed = 0
     for in_files in (False, True):
-        for block, tile in SIZES:
-            if task.method == "exact" and block > LARGEST_EXACT_BLOCK:
-                continue
+        for block, tile in SIZES[task.method]:
             needed = max(*phases, _block_bytes(task, block, tile, listed)) + (0 if in_files else growing)
             if needed <= free:
                 return Sizes(block, tile, in_files)
@@ -165,8 +155,9 @@ class BlockSearch:
                     self._let_go(kept)
                     bar.update(start + len(block) * askers.stop // len(target) - bar.n)
                 self._finish(0, source, start, block, lists, target)
-                trim()
                 self._keep(columns, start + len(block))
+                del block, queries, lists  # before the next ones take as much
+                trim()
             for start in range(0, len(target), ROWS_SETTLED):
                 lists = columns[start : start + ROWS_SETTLED]
                 self._finish(1, target, start, target.block(start, start + ROWS_SETTLED), lists, source)
@@ -188,9 +179,10 @@ class BlockSearch:
                     lists = self._lists(direction, len(block))
                     probe_cells(as_tensor(block, self.device), other, probes, lists, self.tile, self.sizes.tile)
                     self._finish(direction, queries, start, block, lists, other.vectors, certain=False)
-                    trim()
                     self.workspace.note(PROGRESS, {"cells": before + start + len(block)})
                     bar.update(len(block))
+                    del block, lists  # before the next ones take as much
+                    trim()
                 before += len(queries)
 
     def recall(self, sample: int) -> float:

@@ -122,6 +122,11 @@ def pair_products(queries: np.ndarray, rows: np.ndarray, candidates: Rows, colum
 
     Returns:
         One float32 a pair, which depends on the two vectors alone.
+
+    Example:
+        >>> vectors = np.array([[1, 2], [3, 4]], np.float32)
+        >>> pair_products(vectors, np.array([0, 1]), vectors, np.array([1, 1]))
+        array([11., 25.], dtype=float32)
     """
     products = np.empty(len(rows), np.float32)
     # Candidates that lie near each other in a file are read together.

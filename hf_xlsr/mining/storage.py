@@ -6,6 +6,7 @@ import ctypes
 import json
 import mmap
 import os
+import sys
 import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -59,7 +60,7 @@ def scattered(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 def trim() -> None:
     """Gives freed memory back to the system, where the C library keeps it and can be asked to."""
-    give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    give_back = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if give_back is not None:
         give_back(0)
 

@@ -59,7 +59,7 @@ def precision(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many blocks and tiles in few vectors."""
-    monkeypatch.setattr(block_search, "SIZES", ((96, 64),))
+    monkeypatch.setattr(block_search, "SIZES", dict.fromkeys(block_search.SIZES, ((96, 64),)))
     monkeypatch.setattr(block_search, "ROWS_SETTLED", 40)
     monkeypatch.setattr(tiles, "GROUPS_AT_ONCE", 50)
 
@@ -346,7 +346,7 @@ KILLED = """
     import hf_xlsr
     from hf_xlsr.mining import block_search, neighbours_both_ways, storage
 
-    block_search.SIZES = ((96, 64),)
+    block_search.SIZES = dict.fromkeys(block_search.SIZES, ((96, 64),))
     note = storage.Workspace.note
 
     def job(folder, method, count, when):
