@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from hf_xlsr.mining.work_folder import disk_errors
 
-SCATTERED_ROWS_AT_ONCE = 128
+SCATTERED_ROWS_AT_ONCE = 16
 
 
 def resident_bytes() -> int:
@@ -47,9 +48,14 @@ def drop_pages(array: np.ndarray) -> None:
 
 
 def scattered(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Some rows of an array. Those of a mapped one are read few at a time: each makes up to 64 KiB resident around."""
-    if not is_mapped(array):
+    """Some rows of an array. Those of a mapped one are read few at a time: each makes up to 2 MiB resident around."""
+    mapping = _mapping(array)
+    if mapping is None:
         return array[rows]
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        # Large pages of the page cache would be mapped whole.
+        with suppress(OSError):  # of kernels without such pages
+            mapping.madvise(mmap.MADV_NOHUGEPAGE)
     taken = np.empty((len(rows), *array.shape[1:]), array.dtype)
     for start in range(0, len(rows), SCATTERED_ROWS_AT_ONCE):
         part = slice(start, start + SCATTERED_ROWS_AT_ONCE)
