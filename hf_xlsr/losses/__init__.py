@@ -5,15 +5,22 @@ from __future__ import annotations
 from hf_xlsr.losses.alignment import alignment_loss
 from hf_xlsr.losses.combination import weighted_sum
 from hf_xlsr.losses.masked_lm import masked_lm_loss
+from hf_xlsr.losses.queue_info_nce import matching_pairs, queue_info_nce
+from hf_xlsr.losses.row_storage import STORAGES, QuantizedRows, quantize_rows
 from hf_xlsr.losses.similarity import similarity_loss
 from hf_xlsr.losses.sparse_targets import sparse_target_cross_entropy
 from hf_xlsr.losses.unified_generative import generative_labels, generative_loss, swap_sides
 
 __all__ = [
+    "STORAGES",
+    "QuantizedRows",
     "alignment_loss",
     "generative_labels",
     "generative_loss",
     "masked_lm_loss",
+    "matching_pairs",
+    "quantize_rows",
+    "queue_info_nce",
     "similarity_loss",
     "sparse_target_cross_entropy",
     "swap_sides",

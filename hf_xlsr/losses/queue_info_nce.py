@@ -1,0 +1,292 @@
+"""InfoNCE against a queue of negatives, equation 2 of dual momentum contrast, without the matrix of all logits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.losses.row_storage import QuantizedRows
+from hf_xlsr.losses.sparse_targets import accumulation_dtype
+
+LOSS_PRECISIONS = ("auto", "float32", "bfloat16")
+# Rows of a chunk and bytes of its logits, at most. Measured on a processor at batches of 256 and 1,024: 1,024 to 4,096
+# rows are about as fast, fewer and more are slower. An accelerator would wait for the launches of small chunks.
+_CPU_CHUNK = 4096, 16 << 20
+_OTHER_CHUNK = 32768, 128 << 20
+
+Rows = torch.Tensor | QuantizedRows
+Pairs = tuple[torch.Tensor, torch.Tensor]
+
+
+@contextmanager
+def _bfloat16_products() -> Iterator[None]:
+    """Lets the processor multiply float32 matrices in bfloat16, with sums and results in float32."""
+    mkldnn: Any = torch.backends.mkldnn  # its settings are hidden from type checkers
+    matmul = mkldnn.matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before
+
+
+def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """A matrix product; that of bfloat16 matrices is summed and written in float32 too."""
+    if left.dtype == out.dtype:
+        return torch.mm(left, right, out=out)
+    return torch.mm(left, right, out.dtype, out=out)
+
+
+def _values(rows: Rows) -> torch.Tensor:
+    return rows.values if isinstance(rows, QuantizedRows) else rows
+
+
+class _Negatives:
+    """The queue, then the other keys, in chunks, and the masked pairs of each chunk."""
+
+    def __init__(self, banks: Sequence[Rows], masked: Pairs | None, chunk_size: int) -> None:
+        firsts = [0, *(len(bank) for bank in banks[:-1])]  # the column of each bank's first row
+        self.parts = [
+            (first + start, bank[start : start + chunk_size])
+            for first, bank in zip(firsts, banks, strict=True)
+            for start in range(0, len(bank), chunk_size)
+        ]
+        self.largest = max((len(part) for _, part in self.parts), default=0)
+        self.pairs: dict[int, Pairs] = {}
+        if masked is not None and len(masked[0]):
+            columns, order = masked[1].sort()
+            rows = masked[0][order]
+            starts = torch.tensor([start for start, _ in self.parts], device=columns.device)
+            edges = [*torch.searchsorted(columns, starts).tolist(), len(columns)]
+            for (start, _), first, last in zip(self.parts, edges[:-1], edges[1:], strict=True):
+                if last > first:
+                    self.pairs[start] = rows[first:last], columns[first:last] - start
+
+    def chunks(self, dtype: torch.dtype) -> Iterator[tuple[int, torch.Tensor]]:
+        """The first column of each chunk, and its rows in `dtype`; converted rows are valid until the next chunk."""
+        buffer: torch.Tensor | None = None
+        for start, part in self.parts:
+            if isinstance(part, torch.Tensor) and part.dtype == dtype:
+                yield start, part
+                continue
+            if buffer is None:
+                stored = _values(part)
+                buffer = torch.empty(self.largest, stored.shape[1], dtype=dtype, device=stored.device)
+            rows = buffer[: len(part)]
+            yield start, part.dequantize(rows) if isinstance(part, QuantizedRows) else rows.copy_(part)
+
+    def mask(self, matrix: torch.Tensor, start: int, value: float) -> None:
+        """Writes `value` over the masked pairs in a chunk's `(batch, chunk)` matrix."""
+        if start in self.pairs:
+            matrix[self.pairs[start]] = value
+
+
+class _QueueInfoNCE(torch.autograd.Function):
+    """Loss and gradients in one pass over the chunks: flash attention's recurrence, where the values are the keys."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        queries: torch.Tensor,
+        positive_keys: torch.Tensor,
+        negatives: _Negatives,
+        temperature: float,
+        bfloat16: bool,
+        with_gradient: tuple[bool, bool],
+    ) -> torch.Tensor:
+        batch_size, device = len(queries), queries.device
+        dtype = accumulation_dtype(queries)
+        operand_dtype = torch.bfloat16 if bfloat16 and device.type == "cuda" else dtype
+        # Subnormal weights slow a processor's products a hundredfold; beside a total of 1 they would count nothing.
+        floor = 0.75 * math.log(torch.finfo(dtype).tiny) if device.type == "cpu" else None
+        scaled, positives = queries.to(dtype) / temperature, positive_keys.to(dtype)
+        operand = scaled.to(operand_dtype)
+        positive_logits = (scaled * positives).sum(1, keepdim=True)
+        maximum = positive_logits
+        total = torch.zeros_like(maximum)  # over the negatives, of exp(logit - maximum)
+        centre = torch.zeros_like(positives)  # the negatives' sum, weighted so
+        product = torch.empty_like(positives)
+        logit_buffer = torch.empty(batch_size * negatives.largest, dtype=dtype, device=device)
+        weight_buffer = logit_buffer if operand_dtype == dtype else torch.empty_like(logit_buffer, dtype=operand_dtype)
+        for start, chunk in negatives.chunks(operand_dtype):
+            shape = batch_size, len(chunk)
+            logits = _multiply(operand, chunk.T, logit_buffer[: math.prod(shape)].view(shape))
+            negatives.mask(logits, start, -math.inf)
+            raised = torch.maximum(maximum, logits.amax(1, keepdim=True))
+            logits.sub_(raised)
+            if floor is not None:
+                logits.clamp_(min=floor)
+            weights = torch.exp(logits, out=weight_buffer[: math.prod(shape)].view(shape))
+            negatives.mask(weights, start, 0.0)
+            decay = (maximum - raised).exp_()
+            total = torch.addcmul(weights.sum(1, keepdim=True, dtype=dtype), total, decay)
+            if with_gradient[0]:
+                torch.addcmul(_multiply(weights, chunk, product), centre, decay, out=centre)
+            maximum = raised
+        whole = total + (positive_logits - maximum).exp()
+        away = total / whole  # 1 - the positive's probability, without the rounding of that difference
+        slope = (centre / whole - away * positives) / (temperature * batch_size) if with_gradient[0] else None
+        key_slope = away * scaled / -batch_size if with_gradient[1] else None
+        ctx.save_for_backward(slope, key_slope)
+        ctx.dtypes = queries.dtype, positive_keys.dtype
+        lead = maximum - positive_logits + total.log()  # of all negatives together over the positive
+        return torch.logaddexp(lead, torch.zeros_like(lead)).mean()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        grads = (
+            None if slope is None else (slope * grad_outputs[0]).to(dtype)
+            for slope, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        )
+        return (*grads, None, None, None, None)
+
+
+def _check_rows(queries: torch.Tensor, positive_keys: torch.Tensor, banks: Sequence[Rows]) -> None:
+    if queries.shape != positive_keys.shape:
+        raise XlsrError(
+            f"queries are {tuple(queries.shape)} and positive_keys {tuple(positive_keys.shape)}; "
+            "give one positive key of the query's width for each query."
+        )
+    for name, bank in zip(("queue", "other_keys"), banks, strict=False):
+        values = _values(bank)
+        if values.shape[1] != queries.shape[1]:
+            raise XlsrError(
+                f"{name} holds rows of width {values.shape[1]} and the queries have width {queries.shape[1]}; "
+                "project both to one width."
+            )
+        if isinstance(bank, torch.Tensor) and not bank.is_floating_point():
+            raise XlsrError(f"{name} holds {bank.dtype} without scales; give floating-point rows or QuantizedRows.")
+
+
+def _check_masked(masked: Pairs, batch_size: int, column_count: int) -> None:
+    rows, columns = masked
+    if rows.shape != columns.shape:
+        raise XlsrError(f"masked has {len(rows)} rows and {len(columns)} columns; give one column for each row.")
+    if not len(rows):
+        return
+    limits = torch.stack([*rows.aminmax(), *columns.aminmax()]).tolist()
+    for name, low, high, count in (("query", *limits[:2], batch_size), ("column", *limits[2:], column_count)):
+        if low < 0 or high >= count:
+            raise XlsrError(
+                f"masked names {name} {low if low < 0 else high} of {count}; count from 0, columns through the queue "
+                "and then other_keys."
+            )
+
+
+def _in_bfloat16(precision: str, queries: torch.Tensor) -> bool:
+    """Whether the products are to run in bfloat16; `auto` follows autocast where the device has bfloat16."""
+    if precision not in LOSS_PRECISIONS:
+        raise XlsrError(f"the precision of the queue loss is '{precision}'; {nearest(precision, LOSS_PRECISIONS)}")
+    device = queries.device.type
+    if queries.dtype == torch.float64 or precision == "float32":
+        return False
+    if precision == "bfloat16":
+        return True
+    fast = device != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
+    return fast and torch.is_autocast_enabled(device)
+
+
+def queue_info_nce(
+    queries: torch.Tensor,
+    positive_keys: torch.Tensor,
+    queue: Rows,
+    *,
+    temperature: float = 0.04,
+    other_keys: torch.Tensor | None = None,
+    masked: Pairs | None = None,
+    chunk_size: int | None = None,
+    precision: str = "auto",
+) -> torch.Tensor:
+    r"""Each query should be nearer to its positive key than to the keys in the queue, equation 2 of the paper.
+
+    .. math:: L(x, y) = -\log \frac{\exp(h_x \cdot h_y / \tau)}{\sum_{i=0}^{K} \exp(h_x \cdot h_{y_i} / \tau)}
+
+    where `y_0 = y` is the positive and the others are the queue's entries. The negatives get no gradient, so one pass
+    over chunks of them carries the running maximum, the sum of exponentials and the negatives' weighted sum, which is
+    the gradient for the queries: two matrix products a chunk, and no matrix larger than `batch x chunk_size`. Nothing
+    of the queue is kept for the backward pass, so it may be written to in between.
+
+    Sums run in float32, or all in float64 for float64 queries. NaN in an input shows as NaN in the loss and its
+    gradients.
+
+    Args:
+        queries: `(batch, width)`, from the trained encoder.
+        positive_keys: The key of each query's translation, `(batch, width)`; gets its gradient when it requires one.
+        queue: Negatives, `(rows, width)`, possibly none: floating-point numbers or `QuantizedRows`.
+        temperature: Divides the inner products before the softmax.
+        other_keys: More negatives beside the queue, `(keys, width)`, such as the keys of the batch itself. Their
+            columns are numbered after the queue's.
+        masked: Rows and columns, two int64 tensors of equal length: query `rows[i]` does not count column `columns[i]`
+            as a negative.
+        chunk_size: Negatives a chunk; bounds memory, changes nothing else. By default as many as are fastest.
+        precision: Of the matrix products: `float32`; `bfloat16`, summed in float32, on processors and CUDA devices;
+            `auto` is `bfloat16` under autocast to bfloat16 or float16.
+
+    Returns:
+        The mean over the batch, a scalar; exactly 0 when a query has no negatives. Differentiable once.
+
+    Raises:
+        XlsrError: shapes or widths do not fit together, or an argument is out of its range.
+
+    Example:
+        >>> queries = torch.eye(2, 4)
+        >>> queue_info_nce(queries, queries, torch.eye(4), temperature=1.0)  # -log(e / (e + e + 3))
+        tensor(1.1326)
+        >>> own = torch.arange(2)
+        >>> queue_info_nce(queries, queries, torch.eye(4), temperature=1.0, masked=(own, own))  # -log(e / (e + 3))
+        tensor(0.7437)
+    """
+    banks = [queue] if other_keys is None else [queue, other_keys]
+    _check_rows(queries, positive_keys, banks)
+    if not 0 < temperature < math.inf:
+        raise XlsrError(f"temperature is {temperature}; give a finite number above 0, such as 0.04.")
+    if masked is not None:
+        _check_masked(masked, len(queries), sum(len(bank) for bank in banks))
+    on_cpu = queries.device.type == "cpu"
+    if chunk_size is None:
+        most_rows, most_bytes = _CPU_CHUNK if on_cpu else _OTHER_CHUNK
+        chunk_size = max(256, min(most_rows, most_bytes // (4 * max(1, len(queries)))))
+    elif chunk_size < 1:
+        raise XlsrError(f"chunk_size is {chunk_size}; compare with 1 negative or more at a time.")
+    bfloat16 = _in_bfloat16(precision, queries)
+    products: AbstractContextManager[None] = _bfloat16_products() if bfloat16 and on_cpu else nullcontext()
+    graded = torch.is_grad_enabled()
+    with_gradient = graded and queries.requires_grad, graded and positive_keys.requires_grad
+    with torch.autocast(queries.device.type, enabled=False), products:
+        negatives = _Negatives(banks, masked, chunk_size)
+        return _QueueInfoNCE.apply(queries, positive_keys, negatives, temperature, bfloat16, with_gradient)
+
+
+def matching_pairs(ids: torch.Tensor, queue_ids: torch.Tensor) -> Pairs:
+    """All pairs of a query and a queue row of one id, for `masked`, without comparing each with each.
+
+    Args:
+        ids: `(batch,)`, int64; may repeat.
+        queue_ids: `(rows,)`, int64; may repeat.
+
+    Returns:
+        Rows and columns, int64, sorted by column and then by row.
+
+    Example:
+        >>> matching_pairs(torch.tensor([7, 5, 7]), torch.tensor([5, 6, 7]))
+        (tensor([1, 0, 2]), tensor([0, 2, 2]))
+    """
+    # A table of the low bits passes over nearly all rows; a binary search for each would take ten times as long.
+    low_bits = (1 << 16) - 1
+    table = torch.zeros(low_bits + 1, dtype=torch.bool, device=ids.device)
+    table[ids & low_bits] = True
+    candidates = table[queue_ids & low_bits].nonzero().squeeze(1)
+    known, order = ids.sort(stable=True)
+    first = torch.searchsorted(known, queue_ids[candidates])
+    count = torch.searchsorted(known, queue_ids[candidates], right=True) - first
+    before = count.cumsum(0) - count  # pairs of earlier candidates
+    chosen = torch.arange(len(candidates), device=ids.device).repeat_interleave(count)
+    return order[torch.arange(len(chosen), device=ids.device) + (first - before)[chosen]], candidates[chosen]

@@ -1,0 +1,492 @@
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.losses import QuantizedRows, matching_pairs, quantize_rows, queue_info_nce
+
+Pairs = tuple[torch.Tensor, torch.Tensor]
+NO_PAIRS = torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long)
+
+
+def unit_rows(count: int, width: int, seed: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return F.normalize(torch.randn(count, width, generator=generator, dtype=torch.float64), dim=1).to(dtype)
+
+
+def naive(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    queue: torch.Tensor,
+    *,
+    temperature: float = 0.04,
+    other_keys: torch.Tensor | None = None,
+    masked: Pairs | None = None,
+) -> torch.Tensor:
+    """Cross-entropy on the concatenated bank."""
+    bank = queue if other_keys is None else torch.cat([queue.to(queries), other_keys.to(queries)])
+    negatives = queries @ bank.to(queries).T
+    if masked is not None:
+        keep = torch.zeros_like(negatives)
+        keep[masked] = -math.inf
+        negatives = negatives + keep
+    logits = torch.cat([(queries * keys).sum(1, keepdim=True), negatives], 1) / temperature
+    return F.cross_entropy(logits, torch.zeros(len(queries), dtype=torch.long))
+
+
+def value_and_gradients(
+    loss: Any, queries: torch.Tensor, keys: torch.Tensor, queue: Any, **options: Any
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    leaves = [tensor.clone().requires_grad_() for tensor in (queries, keys)]
+    value = loss(*leaves, queue, **options)
+    value.backward()
+    assert leaves[0].grad is not None and leaves[1].grad is not None
+    return value.detach(), leaves[0].grad, leaves[1].grad
+
+
+def random_pairs(batch_size: int, columns: int, share: float, seed: int) -> Pairs:
+    """Some pairs in no order, one of them twice."""
+    generator = torch.Generator().manual_seed(seed)
+    pairs = (torch.rand(batch_size, columns, generator=generator) < share).nonzero()
+    pairs = torch.cat([pairs, pairs[:1]])[torch.randperm(len(pairs) + len(pairs[:1]), generator=generator)]
+    return pairs[:, 0], pairs[:, 1]
+
+
+@pytest.fixture
+def own_precision() -> Iterator[str]:
+    """The user's own setting of the processor's products, which the loss has to give back."""
+    matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "ieee"
+    yield "ieee"
+    matmul.fp32_precision = before
+
+
+@contextmanager
+def watched() -> Iterator[list[tuple[str, int, str]]]:
+    """The operations that run: name, size of the largest output, precision of the processor's products."""
+    seen: list[tuple[str, int, str]] = []
+    matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = function(*args, **(kwargs or {}))
+            sizes = [leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
+            seen.append((str(function), max(sizes, default=0), matmul.fp32_precision))
+            return out
+
+    with Watch():
+        yield seen
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    batch_size=st.integers(1, 6),
+    width=st.integers(1, 7),
+    queue_rows=st.integers(0, 40),
+    others=st.none() | st.integers(0, 9),
+    chunk_size=st.integers(1, 45) | st.none(),
+    temperature=st.sampled_from([1e-3, 0.01, 0.04, 1.0, 1e3]),
+    masked_share=st.sampled_from([None, 0.0, 0.2, 0.9, 1.0]),
+)
+def test_value_and_gradients_equal_the_naive_loss(
+    seed: int,
+    batch_size: int,
+    width: int,
+    queue_rows: int,
+    others: int | None,
+    chunk_size: int | None,
+    temperature: float,
+    masked_share: float | None,
+) -> None:
+    queries, keys = unit_rows(batch_size, width, seed), unit_rows(batch_size, width, seed + 1)
+    queue = unit_rows(queue_rows, width, seed + 2)
+    other_keys = None if others is None else unit_rows(others, width, seed + 3)
+    columns = queue_rows + (others or 0)
+    masked = None if masked_share is None else random_pairs(batch_size, columns, masked_share, seed)
+    options: dict[str, Any] = {"temperature": temperature, "other_keys": other_keys, "masked": masked}
+    found = value_and_gradients(queue_info_nce, queries, keys, queue, chunk_size=chunk_size, **options)
+    expected = value_and_gradients(naive, queries, keys, queue, **options)
+    for one, twin in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, twin, rtol=1e-10, atol=1e-10)
+
+
+def test_worked_by_hand() -> None:
+    queries = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    keys = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    queue = torch.tensor([[0.0, 1.0]])
+    # Temperature 2: logits 0.5 against 0, and 0 against 1; losses log(1 + e^-0.5) and log(1 + e).
+    value, slope, key_slope = value_and_gradients(queue_info_nce, queries, keys, queue, temperature=2.0)
+    assert float(value) == pytest.approx((0.4740770 + 1.3132617) / 2)
+    # The negative's probabilities are 0.3775407 and 0.7310586; each slope is that, times (negative - key) / 2, halved.
+    torch.testing.assert_close(slope, torch.tensor([[-0.0943852, 0.0943852], [-0.1827646, 0.1827646]]))
+    torch.testing.assert_close(key_slope, torch.tensor([[-0.0943852, 0.0], [0.0, -0.3655293]]))
+
+
+def test_gradient_by_finite_differences() -> None:
+    queries, keys = unit_rows(3, 4, 0).requires_grad_(), unit_rows(3, 4, 1).requires_grad_()
+    queue, masked = unit_rows(11, 4, 2), (torch.tensor([0, 2, 1]), torch.tensor([10, 3, 3]))
+
+    def loss(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        return queue_info_nce(queries, keys, queue, temperature=0.3, masked=masked, chunk_size=4)
+
+    assert torch.autograd.gradcheck(loss, (queries, keys))
+
+
+@pytest.mark.parametrize("storage", ["float32", "float64", "bfloat16", "float16", "int8"])
+def test_storages_equal_the_naive_loss_on_what_they_hold(storage: str) -> None:
+    queries, keys, rows = unit_rows(5, 8, 0), unit_rows(5, 8, 1), unit_rows(23, 8, 2)
+    queue: torch.Tensor | QuantizedRows
+    if storage == "int8":
+        queue = quantize_rows(rows)
+        held = queue.dequantize(torch.empty_like(rows))
+    else:
+        queue = rows.to(getattr(torch, storage))
+        held = queue.double()
+    options: dict[str, Any] = {"other_keys": unit_rows(9, 8, 3, torch.float32)}
+    found = value_and_gradients(queue_info_nce, queries, keys, queue, chunk_size=7, **options)
+    for one, twin in zip(found, value_and_gradients(naive, queries, keys, held, **options), strict=True):
+        torch.testing.assert_close(one, twin, rtol=1e-10, atol=1e-10)
+    single = value_and_gradients(queue_info_nce, queries.float(), keys.float(), queue, chunk_size=7, **options)
+    for one, twin in zip(single, found, strict=True):
+        assert one.dtype == torch.float32
+        torch.testing.assert_close(one, twin.float(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("storage", ["float32", "bfloat16", "int8"])
+def test_a_queue_of_cut_out_columns(storage: str) -> None:
+    rows = unit_rows(9, 8, 2, torch.float32)
+    wide = quantize_rows(rows) if storage == "int8" else rows.to(getattr(torch, storage))
+    queue: torch.Tensor | QuantizedRows
+    if isinstance(wide, QuantizedRows):
+        queue = QuantizedRows(wide.values[:, 1:6], wide.scales)
+        held = queue.dequantize()
+    else:
+        queue = wide[:, 1:6]
+        held = queue.float()
+    queries, keys = unit_rows(3, 5, 0, torch.float32), unit_rows(3, 5, 1, torch.float32)
+    torch.testing.assert_close(queue_info_nce(queries, keys, queue, chunk_size=4), naive(queries, keys, held))
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e-2, 1.0, 1e3])
+def test_extreme_temperatures_in_float32(temperature: float) -> None:
+    queries, keys, queue = (unit_rows(count, 6, seed) for count, seed in ((8, 0), (8, 1), (50, 2)))
+    single = (queries.float(), keys.float(), queue.float())
+    found = value_and_gradients(queue_info_nce, *single, temperature=temperature, chunk_size=9)
+    expected = value_and_gradients(naive, *(t.double() for t in single), temperature=temperature)
+    for one, twin in zip(found, expected, strict=True):
+        assert one.isfinite().all()
+        torch.testing.assert_close(one.double(), twin, rtol=1e-3, atol=1e-5 * float(twin.abs().max()))
+
+
+def test_a_sure_positive_keeps_its_digits_in_float32() -> None:
+    """Probabilities near 1 leave float32 no digits; the loss and its gradient still have theirs."""
+    queries, queue = torch.tensor([[1.0, 0.0]]), torch.tensor([[-0.25, 1.0], [-0.5, 0.0]])
+    found = value_and_gradients(queue_info_nce, queries, queries, queue, temperature=0.0625)
+    expected = value_and_gradients(naive, queries.double(), queries.double(), queue.double(), temperature=0.0625)
+    assert float(expected[0]) == pytest.approx(2.0991e-9, rel=1e-4)
+    for one, twin in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), twin, rtol=1e-5, atol=0)
+
+
+def test_negatives_too_far_for_float32_weigh_nothing() -> None:
+    queries = torch.tensor([[1.0, 0.0]])
+    keys, queue = torch.tensor([[0.5, 0.0]]), torch.tensor([[0.5, 0.0], [-9.0, 0.0], [-1000.0, 0.0]])
+    value, slope, _ = value_and_gradients(queue_info_nce, queries, keys, queue, temperature=0.01, chunk_size=1)
+    assert float(value) == pytest.approx(math.log(2))
+    assert slope.abs().max() < 1e-20
+
+
+def test_far_negatives_are_as_fast_as_near_ones() -> None:
+    """Subnormal weights would take a processor a hundred times as long."""
+    queries = torch.zeros(64, 128)
+    queries[:, 0] = 1
+    seconds = []
+    for similarity in (0.5, -0.42):  # weights of e^0 and e^-92
+        queue = torch.zeros(4096, 128)
+        queue[:, 0] = similarity
+        queue[:, 1:] = 0.01
+        leaf = queries.clone().requires_grad_()
+        times = []
+        for _ in range(5):
+            started = time.process_time()
+            queue_info_nce(leaf, queries / 2, queue, temperature=0.01)
+            times.append(time.process_time() - started)
+        seconds.append(min(times))
+    assert seconds[1] < 5 * seconds[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_without_negatives_the_loss_is_nothing(dtype: torch.dtype) -> None:
+    queries, keys = unit_rows(4, 3, 0, dtype), unit_rows(4, 3, 1, dtype)
+    everything = torch.arange(4).repeat_interleave(9), torch.arange(9).repeat(4)
+    cases: list[tuple[torch.Tensor, dict[str, Any]]] = [
+        (unit_rows(0, 3, 2, dtype), {}),
+        (unit_rows(0, 3, 2, dtype), {"other_keys": unit_rows(0, 3, 2, dtype), "masked": NO_PAIRS}),
+        (unit_rows(6, 3, 2, dtype), {"other_keys": unit_rows(3, 3, 2, dtype), "masked": everything, "chunk_size": 4}),
+    ]
+    for queue, options in cases:
+        found = value_and_gradients(queue_info_nce, queries, keys, queue, **options)
+        assert all(tensor.eq(0).all() for tensor in found)
+
+
+def test_a_duplicate_of_the_positive_counts_until_it_is_masked() -> None:
+    queries, keys = unit_rows(2, 3, 0), unit_rows(2, 3, 1)
+    queue = keys[[0, 0, 1, 1]]
+    foreign = torch.tensor([0, 0, 1, 1]), torch.tensor([2, 3, 0, 1])
+    # Each query sees its positive and, in the queue, two copies of it: the loss is log 3, whatever the similarity.
+    value, slope, _ = value_and_gradients(queue_info_nce, queries, keys, queue, masked=foreign)
+    assert float(value) == pytest.approx(math.log(3), abs=1e-12)
+    assert slope.abs().max() < 1e-12
+    every = torch.cat([foreign[0], torch.tensor([0, 0, 1, 1])]), torch.cat([foreign[1], torch.arange(4)])
+    assert float(queue_info_nce(queries, keys, queue, masked=every)) == 0
+
+
+def test_other_keys_are_more_of_the_queue() -> None:
+    queries, keys, bank = unit_rows(3, 4, 0), unit_rows(3, 4, 1), unit_rows(10, 4, 2)
+    masked = (torch.tensor([2, 0, 1]), torch.tensor([6, 9, 0]))
+    together = queue_info_nce(queries, keys, bank, masked=masked)
+    apart = queue_info_nce(queries, keys, bank[:7], other_keys=bank[7:], masked=masked, chunk_size=3)
+    torch.testing.assert_close(apart, together, rtol=1e-13, atol=0)
+
+
+def test_the_order_of_the_queue_does_not_matter() -> None:
+    queries, keys, queue = unit_rows(3, 4, 0), unit_rows(3, 4, 1), unit_rows(10, 4, 2)
+    order = torch.randperm(10, generator=torch.Generator().manual_seed(0))
+    one, other = (queue_info_nce(queries, keys, rows, chunk_size=3) for rows in (queue, queue[order]))
+    torch.testing.assert_close(one, other, rtol=1e-13, atol=0)
+
+
+def test_two_forwards_before_one_backward_and_a_queue_written_in_between() -> None:
+    leaves = [unit_rows(4, 5, seed).requires_grad_() for seed in (0, 1)]
+    queue, other = unit_rows(9, 5, 2), unit_rows(6, 5, 3)
+    both = queue_info_nce(leaves[0], leaves[1], queue, chunk_size=4) + queue_info_nce(leaves[1], leaves[0], other)
+    expected = naive(leaves[0], leaves[1], queue.clone()) + naive(leaves[1], leaves[0], other)
+    wanted = torch.autograd.grad(expected, leaves)
+    queue.fill_(math.nan)
+    for slope, twin in zip(torch.autograd.grad(3 * both, leaves), wanted, strict=True):
+        torch.testing.assert_close(slope, 3 * twin, rtol=1e-10, atol=1e-10)
+
+
+def test_only_what_is_trained_gets_a_gradient_and_nothing_is_changed() -> None:
+    inputs = [unit_rows(count, 4, seed, torch.float32) for count, seed in ((3, 0), (3, 1), (8, 2), (3, 3))]
+    masked = torch.tensor([2, 0]), torch.tensor([7, 9])
+    before = [tensor.clone() for tensor in (*inputs, *masked)]
+    queries, keys, queue, others = (tensor.requires_grad_() for tensor in inputs)
+    loss = queue_info_nce(queries, keys.detach(), queue, other_keys=others, masked=masked, chunk_size=3)
+    loss.backward()
+    assert queries.grad is not None
+    assert keys.grad is None and queue.grad is None and others.grad is None
+    queue_info_nce(queries.detach(), keys, queue, other_keys=others).backward()
+    assert keys.grad is not None and queue.grad is None and others.grad is None
+    for tensor, copy in zip((*inputs, *masked), before, strict=True):
+        assert torch.equal(tensor, copy)
+    with torch.no_grad():
+        silent = queue_info_nce(queries, keys, queue, other_keys=others, masked=masked, chunk_size=3)
+    assert not silent.requires_grad
+    assert torch.equal(silent, loss)
+
+
+def test_gradients_come_in_the_type_of_their_tensor() -> None:
+    queries, keys = unit_rows(3, 4, 0, torch.bfloat16), unit_rows(3, 4, 1, torch.float16)
+    queue = unit_rows(8, 4, 2, torch.float32)
+    value, slope, key_slope = value_and_gradients(queue_info_nce, queries, keys, queue)
+    assert (value.dtype, slope.dtype, key_slope.dtype) == (torch.float32, torch.bfloat16, torch.float16)
+    expected = value_and_gradients(naive, queries.double(), keys.double(), queue)
+    torch.testing.assert_close(value.double(), expected[0], rtol=1e-5, atol=0)
+    torch.testing.assert_close(slope.double(), expected[1], rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("place", ["queries", "keys", "queue", "other_keys"])
+def test_what_is_not_a_number_shows_in_the_loss_and_the_gradient(place: str) -> None:
+    tensors = {
+        name: unit_rows(3, 4, seed, torch.float32) for seed, name in enumerate(("queries", "keys", "other_keys"))
+    }
+    tensors["queue"] = unit_rows(7, 4, 5, torch.float32)
+    tensors[place][1, 2] = math.nan
+    value, slope, key_slope = value_and_gradients(
+        queue_info_nce, tensors["queries"], tensors["keys"], tensors["queue"], other_keys=tensors["other_keys"]
+    )
+    assert value.isnan() and slope.isnan().any() and key_slope.isnan().any()
+
+
+def test_no_tensor_has_the_size_of_batch_times_queue() -> None:
+    batch_size, width, queue_rows, chunk_size = 32, 8, 3000, 100
+    queries = unit_rows(batch_size, width, 0, torch.float32).requires_grad_()
+    keys, rows = unit_rows(batch_size, width, 1, torch.float32), unit_rows(queue_rows, width, 2, torch.float32)
+    masked = matching_pairs(torch.arange(batch_size), torch.arange(queue_rows) // 2)
+    for queue in (rows, rows.bfloat16(), quantize_rows(rows)):
+        for precision in ("float32", "bfloat16"):
+            with watched() as seen:
+                queue_info_nce(
+                    queries, keys, queue, masked=masked, chunk_size=chunk_size, precision=precision
+                ).backward()
+            assert max(size for _, size, _ in seen) == batch_size * chunk_size
+            assert sum(name == "aten.mm.out" for name, _, _ in seen) == 2 * queue_rows / chunk_size
+    with watched() as seen, torch.no_grad():
+        queue_info_nce(queries, keys, rows, chunk_size=chunk_size)
+    assert sum(name == "aten.mm.out" for name, _, _ in seen) == queue_rows / chunk_size
+
+
+def test_default_chunks_hold_some_mebibytes_whatever_the_batch() -> None:
+    for batch_size in (2, 256, 6000):
+        queries, queue = unit_rows(batch_size, 2, 0, torch.float32), torch.zeros(20_000, 2)
+        with watched() as seen, torch.no_grad():
+            queue_info_nce(queries, queries, queue)
+        largest = max(size for name, size, _ in seen if name == "aten.mm.out")
+        assert largest <= max(4 << 20, 256 * batch_size)
+        assert largest >= batch_size * 256
+
+
+def test_bfloat16_products_are_near_and_are_what_autocast_picks(own_precision: str) -> None:
+    queries, keys, queue = (unit_rows(count, 64, seed, torch.float32) for count, seed in ((16, 0), (16, 1), (500, 2)))
+
+    def run(precision: str, dtype: torch.dtype | None = None, **change: Any) -> tuple[Any, set[str]]:
+        with watched() as seen, torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+            found = value_and_gradients(queue_info_nce, queries, keys, queue, precision=precision, **change)
+        assert torch.backends.mkldnn.matmul.fp32_precision == own_precision  # type: ignore[attr-defined]
+        return found, {products for name, _, products in seen if name == "aten.mm.out"}
+
+    exact, products = run("auto")
+    assert products == {own_precision}
+    near, products = run("bfloat16")
+    assert products == {"bf16"}
+    for one, twin in zip(near, exact, strict=True):
+        # bfloat16 keeps 8 bits: one part in 256 of each operand.
+        assert (one - twin).norm() <= 0.01 * twin.norm()
+        assert one.dtype == torch.float32
+    for dtype in (torch.bfloat16, torch.float16):
+        cast, products = run("auto", dtype)
+        assert products == {"bf16"}
+        assert all(torch.equal(one, twin) for one, twin in zip(cast, near, strict=True))
+    forced, products = run("float32", torch.bfloat16)
+    assert products == {own_precision}
+    assert all(torch.equal(one, twin) for one, twin in zip(forced, exact, strict=True))
+
+
+def test_float64_stays_float64_under_autocast(own_precision: str) -> None:
+    queries, keys, queue = unit_rows(3, 4, 0), unit_rows(3, 4, 1), unit_rows(9, 4, 2, torch.float32)
+    expected = naive(queries, keys, queue)
+    for precision in ("auto", "bfloat16"):
+        with watched() as seen, torch.autocast("cpu", torch.bfloat16):
+            value = queue_info_nce(queries, keys, queue, precision=precision)
+        assert {products for _, _, products in seen} == {own_precision}
+        torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_setting_of_products_is_given_back_after_an_error(own_precision: str) -> None:
+    class Failing(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if str(function) == "aten.mm.out":
+                raise MemoryError
+            return function(*args, **(kwargs or {}))
+
+    with pytest.raises(MemoryError), Failing():
+        queue_info_nce(torch.ones(2, 3), torch.ones(2, 3), torch.ones(5, 3), precision="bfloat16")
+    assert torch.backends.mkldnn.matmul.fp32_precision == own_precision  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"temperature": 0.0}, "temperature is 0.0; give a finite number above 0, such as 0.04."),
+        ({"temperature": -1.0}, "temperature is -1.0; give a finite number above 0, such as 0.04."),
+        ({"temperature": math.nan}, "temperature is nan; give a finite number above 0, such as 0.04."),
+        ({"temperature": math.inf}, "temperature is inf; give a finite number above 0, such as 0.04."),
+        ({"chunk_size": 0}, "chunk_size is 0; compare with 1 negative or more at a time."),
+        ({"precision": "bfloat"}, "the precision of the queue loss is 'bfloat'; did you mean 'bfloat16'?"),
+        (
+            {"queue": torch.zeros(5, 7)},
+            "queue holds rows of width 7 and the queries have width 4; project both to one width.",
+        ),
+        (
+            {"queue": quantize_rows(torch.zeros(5, 7))},
+            "queue holds rows of width 7 and the queries have width 4; project both to one width.",
+        ),
+        (
+            {"other_keys": torch.zeros(5, 3)},
+            "other_keys holds rows of width 3 and the queries have width 4; project both to one width.",
+        ),
+        (
+            {"queue": torch.zeros(5, 4, dtype=torch.int8)},
+            "queue holds torch.int8 without scales; give floating-point rows or QuantizedRows.",
+        ),
+        (
+            {"positive_keys": torch.zeros(2, 4)},
+            "queries are (3, 4) and positive_keys (2, 4); give one positive key of the query's width for each query.",
+        ),
+        (
+            {"masked": (torch.tensor([0, 1]), torch.tensor([0]))},
+            "masked has 2 rows and 1 columns; give one column for each row.",
+        ),
+        (
+            {"masked": (torch.tensor([0, 3]), torch.tensor([0, 0]))},
+            "masked names query 3 of 3; count from 0, columns through the queue and then other_keys.",
+        ),
+        (
+            {"masked": (torch.tensor([0, 1]), torch.tensor([6, 0])), "other_keys": torch.zeros(1, 4)},
+            "masked names column 6 of 6; count from 0, columns through the queue and then other_keys.",
+        ),
+        (
+            {"masked": (torch.tensor([0, 1]), torch.tensor([4, -1]))},
+            "masked names column -1 of 5; count from 0, columns through the queue and then other_keys.",
+        ),
+    ],
+)
+def test_mistakes_are_said(change: dict[str, Any], sentence: str) -> None:
+    given = {"queries": torch.zeros(3, 4), "positive_keys": torch.zeros(3, 4), "queue": torch.zeros(5, 4)}
+    with pytest.raises(XlsrError) as caught:
+        queue_info_nce(**(given | change))
+    assert str(caught.value) == sentence
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    ids=st.lists(st.sampled_from([-(2**63), -5, 0, 1, 2, 65536, 65537, 2**40, 2**63 - 1]), max_size=8),
+    queue_ids=st.lists(st.sampled_from([-(2**63), -5, 0, 1, 2, 3, 65536, 2**40, 2**63 - 1]), max_size=20),
+)
+def test_matching_pairs_are_all_equal_ids_by_column_and_row(ids: list[int], queue_ids: list[int]) -> None:
+    tensors = (torch.tensor(values, dtype=torch.int64) for values in (ids, queue_ids))
+    rows, columns = matching_pairs(*tensors)
+    assert rows.dtype == columns.dtype == torch.int64
+    expected = [(i, j) for j, one in enumerate(queue_ids) for i, other in enumerate(ids) if one == other]
+    assert list(zip(rows.tolist(), columns.tolist(), strict=True)) == expected
+
+
+def test_matching_pairs_never_compares_each_with_each() -> None:
+    with watched() as seen:
+        rows, columns = matching_pairs(torch.arange(500) * 3, torch.arange(3000))
+    assert torch.equal(rows * 3, columns) and len(rows) == 500
+    assert max(size for _, size, _ in seen) <= 1 << 16
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("storage", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_an_accelerator_gives_the_same(storage: str, precision: str) -> None:
+    queries, keys, rows = (unit_rows(count, 64, seed, torch.float32) for count, seed in ((16, 0), (16, 1), (500, 2)))
+    masked = matching_pairs(torch.arange(16), torch.arange(500) // 3)
+    expected = value_and_gradients(queue_info_nce, queries, keys, rows, masked=masked)
+    there = rows.cuda()
+    queue = quantize_rows(there) if storage == "int8" else there.to(getattr(torch, storage))
+    on_device = masked[0].cuda(), masked[1].cuda()
+    found = value_and_gradients(
+        queue_info_nce, queries.cuda(), keys.cuda(), queue, masked=on_device, chunk_size=77, precision=precision
+    )
+    tolerance = 1e-4 if (storage, precision) == ("float32", "float32") else 0.02
+    for one, twin in zip(found, expected, strict=True):
+        assert (one.cpu() - twin).norm() <= tolerance * twin.norm()
