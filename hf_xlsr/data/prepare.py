@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from transformers import AutoTokenizer
 
 from hf_xlsr.data.cleaning import RemoveEvaluation, Sample, build_cleaner
 from hf_xlsr.data.formats import expand_braces
-from hf_xlsr.data.prepared import PreparedPairs, language_pairs, store_pairs, tokenize_pairs
+from hf_xlsr.data.prepared import PreparedPairs, check_tokenizers, language_pairs, store_pairs, tokenize_pairs
 from hf_xlsr.data.quarantine import Quarantine
+from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list, as_source, expand, open_source
 from hf_xlsr.data.tokenization import smoothed_text, train_tokenizer
 from hf_xlsr.errors import XlsrError
@@ -31,14 +32,19 @@ class PreparedData:
 
     Args:
         train: Tokenised pairs.
-        tokenizer: The fast tokenizer.
+        tokenizer: The tokenizer of all languages; None where each has its own.
         report: Counts: `cleaning` (rows in and out by step), `rejected` (bad lines by reason), `pairs`, `pieces`,
-            `truncated_sides`, `vocab_size`.
+            `truncated_sides`, `vocab_size` (of one tokenizer); `language_pairs`, source and target of each group of
+            `train`.
+        tokenizers: Language -> tokenizer, where each has its own; languages with one path share one object.
+        nli: `PreparedNli` of a second task, where a method has one.
     """
 
     train: PreparedPairs
     tokenizer: Any
     report: dict[str, Any]
+    tokenizers: dict[str, Any] = field(default_factory=dict)
+    nli: Any = None
 
 
 def evaluation_rows(
@@ -55,28 +61,77 @@ def evaluation_rows(
 def prepare(
     *,
     data: Mapping[str, Any],
-    tokenizer: Mapping[str, Any],
+    tokenizer: Mapping[str, Any] | None,
     languages: Sequence[str],
-    evaluation_texts: Iterator[str],
+    evaluation_texts: Iterable[str] | SeenHashes,
     folder: str | Path,
     seed: int,
+    tokenizers: Mapping[str, str] | None = None,
 ) -> PreparedData:
     """Reads, cleans and tokenises the training pairs into `folder`, or takes what a finished call left there.
 
     Args:
         data: The recipe's `data` section.
-        tokenizer: Its `tokenizer` section; `path` names an existing one.
+        tokenizer: Its `tokenizer` section; `path` names an existing one. Not used, and None, with `tokenizers`.
         languages: All languages of the recipe.
-        evaluation_texts: Sentences that are removed from training, on either side.
+        evaluation_texts: Sentences that are removed from training, on either side, or their keys from
+            `evaluation_keys`.
         folder: The run's folder: `data/`, `tokenizer/`, `rejected.jsonl` and, last of all, `prepared.json`.
         seed: For sampling and the order of drawn text.
+        tokenizers: Language -> path or id of an existing tokenizer, one for each language; they are kept in
+            `tokenizer/LANGUAGE/`.
 
     Raises:
-        XlsrError: what readers, cleaning and tokenizer training raise; no pair is left.
+        XlsrError: what readers, cleaning and tokenizer training raise; no pair is left; a language has no tokenizer;
+            the folder was prepared with others.
     """
     folder = Path(folder)
+    paths = {language: str(path) for language, path in (tokenizers or {}).items()}
+    if tokenizer is None and not paths:
+        raise XlsrError(
+            "preparing data takes the recipe's tokenizer section or a tokenizer for each language; give either."
+        )
+    report = prepare_once(
+        folder,
+        as_list(data["train"]),
+        lambda: _prepare_fresh(data, tokenizer or {}, paths, languages, evaluation_texts, folder, seed),
+    )
+    if report.get("tokenizers", {}) != paths:
+        raise XlsrError(
+            f"the data in {folder} was prepared with other tokenizers; start anew with --overwrite true or in another "
+            "--output_dir."
+        )
+    train = PreparedPairs(load_from_disk(str(folder / "data")), report.get("language_pairs"))
+    if not paths:
+        return PreparedData(train, AutoTokenizer.from_pretrained(str(folder / "tokenizer")), report)
+    loaded = {path: folder / "tokenizer" / language for language, path in paths.items()}
+    by_path = {path: AutoTokenizer.from_pretrained(str(copy)) for path, copy in loaded.items()}
+    return PreparedData(train, None, report, {language: by_path[path] for language, path in paths.items()})
+
+
+def prepare_once(folder: Path, sources: Sequence[Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Has data made in a folder, unless a finished call left it there and its files have not changed since.
+
+    Args:
+        folder: Gets the data, and `prepared.json` when all of it is written.
+        sources: What the data is made of.
+        make: Makes it, in a folder without leftovers, and gives a report that JSON can hold.
+
+    Returns:
+        The report, then or now.
+
+    Raises:
+        XlsrError: a file has changed, or what `make` raises.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as scratch:
+        ...     first = prepare_once(Path(scratch), [], lambda: {"pairs": 7})
+        ...     prepare_once(Path(scratch), [], lambda: {"pairs": 8})["pairs"]
+        7
+    """
     marker = folder / "prepared.json"
-    files = _state_of_files(as_list(data["train"]))
+    files = _state_of_files(sources)
     if marker.is_file():
         then = json.loads(marker.read_text("utf-8"))["files"]
         changed = [name for name, state in then.items() if state != files.get(name)]
@@ -89,15 +144,10 @@ def prepare(
         for part in ("data", "tokenizer", "rows"):
             shutil.rmtree(folder / part, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
-        report = _prepare_fresh(data, tokenizer, languages, evaluation_texts, folder, seed)
-        report["files"] = files
+        report = make()
         shutil.rmtree(folder / "rows", ignore_errors=True)
-        marker.write_text(json.dumps(report, indent=2), "utf-8")
-    return PreparedData(
-        train=PreparedPairs(load_from_disk(str(folder / "data"))),
-        tokenizer=AutoTokenizer.from_pretrained(str(folder / "tokenizer")),
-        report=json.loads(marker.read_text("utf-8")),
-    )
+        marker.write_text(json.dumps({**report, "files": files}, indent=2), "utf-8")
+    return json.loads(marker.read_text("utf-8"))
 
 
 def _state_of_files(sources: Sequence[Any]) -> dict[str, list[int]]:
@@ -115,21 +165,31 @@ def _state_of_files(sources: Sequence[Any]) -> dict[str, list[int]]:
 def _prepare_fresh(
     data: Mapping[str, Any],
     tokenizer_options: Mapping[str, Any],
+    tokenizer_paths: Mapping[str, str],
     languages: Sequence[str],
-    evaluation_texts: Iterator[str],
+    evaluation_texts: Iterable[str] | SeenHashes,
     folder: Path,
     seed: int,
 ) -> dict[str, Any]:
     sources = as_list(data["train"])
     if not sources:
         raise XlsrError("the recipe has no data.train; name a corpus or a path there.")
+    # Before hours of reading: a missing tokenizer is a mistake that can be told at once.
+    given: dict[str, Any] = {}
+    for language, path in tokenizer_paths.items():
+        if path not in given:
+            given[path] = _load_tokenizer(path, f"tokenizers.{language}")
+    tokenizers = {language: given[path] for language, path in tokenizer_paths.items()}
+    if tokenizers:
+        check_tokenizers(tokenizers, languages)
     cleaner = build_cleaner(data["cleaning"] or [], languages=list(languages))
     cleaner.steps.append(RemoveEvaluation(evaluation_texts))
     if data["fraction"] != 1.0:
         cleaner.steps.append(Sample(fraction=data["fraction"], seed=seed))
     with Quarantine(folder / "rejected.jsonl") as quarantine:
         rows = chain.from_iterable(
-            open_source(source, languages=languages, split="train", quarantine=quarantine) for source in sources
+            open_source(source, languages=languages, split="train", quarantine=quarantine, seed=seed)
+            for source in sources
         )
         cleaned = cleaner(rows)
         pairs = store_pairs(islice(cleaned, data["limit"]), folder / "rows")
@@ -137,22 +197,34 @@ def _prepare_fresh(
         if quarantine.total:
             logger.warning("%s", quarantine.report())
     language_pairs(pairs)  # a corpus in one language is refused before anything is trained on it
-    tokenizer = _tokenizer(pairs, tokenizer_options, data["max_length"], seed)
-    tokenizer.save_pretrained(str(folder / "tokenizer"))
-    tokenised, counts = tokenize_pairs(pairs, tokenizer, max_length=data["max_length"])
+    # Saved before their first use: tokenizers keep the limits of their last call.
+    report: dict[str, Any] = {"rejected": rejected, "cleaning": dict(cleaner.counts)}
+    if tokenizers:
+        for language, tokenizer in tokenizers.items():
+            tokenizer.save_pretrained(str(folder / "tokenizer" / language))
+        report["tokenizers"] = dict(tokenizer_paths)
+    else:
+        tokenizer = _tokenizer(pairs, tokenizer_options, data["max_length"], seed)
+        tokenizer.save_pretrained(str(folder / "tokenizer"))
+        report["vocab_size"] = len(tokenizer)
+    tokenised, counts = tokenize_pairs(pairs, tokenizers or tokenizer, max_length=data["max_length"])
     tokenised.save_to_disk(str(folder / "data"))
-    return {**counts, "vocab_size": len(tokenizer), "rejected": rejected, "cleaning": dict(cleaner.counts)}
+    return {**counts, **report}
+
+
+def _load_tokenizer(path: str, key: str) -> Any:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise XlsrError(f"{key} '{path}' holds no tokenizer that loads; check it.") from error
+    if tokenizer.pad_token_id is None:
+        raise XlsrError(f"the tokenizer of '{path}' has no padding token; give it one.")
+    return tokenizer
 
 
 def _tokenizer(pairs: Dataset, options: Mapping[str, Any], max_length: int, seed: int) -> Any:
     if options["path"]:
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(options["path"])
-        except (OSError, ValueError) as error:
-            raise XlsrError(f"tokenizer.path '{options['path']}' holds no tokenizer that loads; check it.") from error
-        if tokenizer.pad_token_id is None:
-            raise XlsrError(f"the tokenizer of '{options['path']}' has no padding token; give it one.")
-        return tokenizer
+        return _load_tokenizer(options["path"], "tokenizer.path")
     sizes: dict[str, int] = {}
     for side in ("source", "target"):
         for batch in pairs.select_columns([f"{side}_lang"]).iter(batch_size=10_000):

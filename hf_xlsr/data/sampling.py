@@ -66,6 +66,7 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
         seed: Seed of the run.
         num_processes: Processes that train together.
         process_index: This one's rank.
+        batch_option: What users call `batch_size`, for error sentences.
 
     Raises:
         XlsrError: there are fewer examples than one global batch holds, or a batch of one.
@@ -89,6 +90,7 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
         seed: int = 1,
         num_processes: int = 1,
         process_index: int = 0,
+        batch_option: str = "per_device_train_batch_size",
     ) -> None:
         self.lengths = np.asarray(lengths, dtype=np.int64)
         self.groups = np.zeros(len(self.lengths), dtype=np.int64) if groups is None else np.asarray(groups)
@@ -99,13 +101,12 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
         self.epoch = 0
         if self.global_batch < 2:
             raise XlsrError(
-                "per_device_train_batch_size is 1: a batch of one pair has no negatives to contrast with; "
-                "use 2 or more."
+                f"{batch_option} is 1: a batch of one pair has no negatives to contrast with; use 2 or more."
             )
         if len(self.lengths) < self.global_batch:
             raise XlsrError(
                 f"the training data has {len(self.lengths):,} examples after cleaning, fewer than one batch of "
-                f"{self.global_batch:,}; give more data or lower per_device_train_batch_size."
+                f"{self.global_batch:,}; give more data or lower {batch_option}."
             )
         self.members = [np.flatnonzero(self.groups == group) for group in range(int(self.groups.max()) + 1)]
         self.counts = group_counts([len(members) for members in self.members], mixing, exponent)
@@ -113,7 +114,7 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
         if homogeneous and smallest < self.global_batch:
             raise XlsrError(
                 f"homogeneous_batches: a language pair gives {smallest:,} examples an epoch, fewer than one batch of "
-                f"{self.global_batch:,}, and would never be seen; lower the batch size or use another mixing."
+                f"{self.global_batch:,}, and would never be seen; lower {batch_option} or use another mixing."
             )
 
     def set_epoch(self, epoch: int) -> None:

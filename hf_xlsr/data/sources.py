@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations, islice
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from hf_xlsr.data.columns import parse_columns
@@ -21,6 +22,8 @@ SOURCE_KEYS = {
     "path": "file, pair of Moses files, folder or id of a data set; environment variables are filled in",
     "languages": "source and target; the recipe's when absent",
     "columns": "our column = column of the file, e.g. source=en,target=fr",
+    "parallel": "instead of columns, language = column of the file, two or more: every row gives all pairs of its "
+    "filled cells; languages names a subset",
     "format": "moses, tsv, csv, jsonl, parquet, tmx, po, mo or datasets; from the suffix when absent",
     "split": "train, dev or test of a corpus or data set",
     "config": "configuration of a data set",
@@ -28,12 +31,13 @@ SOURCE_KEYS = {
     "hash_split": "rest or held: keep the rows whose crc32 of hash_key modulo hash_modulus is not 0, or is 0",
     "hash_key": "column of the file for hash_split",
     "hash_modulus": "100 holds about 1 % out",
-    "limit": "at most so many rows",
+    "limit": "at most so many of the rows (of the pairs, with parallel), the first ones",
+    "sample": "so many of them at random, by the recipe's seed, in their order; the source is read twice",
     "source_version": "translation of the bible corpus",
     "target_version": "translation of the bible corpus",
 }
 _VERSIONS = ("source_version", "target_version")
-_CORPUS_KEYS = {"corpus", "languages", "split", "limit", *_VERSIONS}
+_CORPUS_KEYS = {"corpus", "languages", "split", "limit", "sample", *_VERSIONS}
 _FILE_KEYS = set(SOURCE_KEYS) - {"corpus", *_VERSIONS}
 
 
@@ -133,6 +137,7 @@ def open_source(
     required: Sequence[str] = ("source", "target"),
     optional: Sequence[str] | None = None,
     quarantine: Quarantine | None = None,
+    seed: int = 1,
 ) -> Iterator[dict[str, Any]]:
     """Streams the rows of one source of a recipe.
 
@@ -143,13 +148,24 @@ def open_source(
         required: Columns that no row may lack.
         optional: Columns read where a file has them; None reads all of ours unless the source maps columns.
         quarantine: Where bad lines are counted and written.
+        seed: Chooses the rows of `sample`.
 
-    Yields:
-        Rows with `source`, `target`, `source_lang`, `target_lang` (or what `required` names).
+    Returns:
+        Rows with `source`, `target`, `source_lang`, `target_lang` (or what `required` names). With `parallel`, the
+        pairs of a row of the file one after the other, in the order of its languages there.
 
     Raises:
         XlsrError: a key is unknown or does not go with the kind of source, a source of pairs does not say which two of
             more languages it holds, or what the readers raise.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / "wide.tsv"
+        ...     _ = file.write_text("en\\tde\\tfr\\nyes\\tja\\toui\\nno\\t\\tnon\\n")
+        ...     source = {"path": str(file), "parallel": {"en": "en", "de": "de", "fr": "fr"}}
+        ...     [(row["source"], row["target"]) for row in open_source(source, languages=["en", "de", "fr"])]
+        [('yes', 'ja'), ('yes', 'oui'), ('ja', 'oui'), ('no', 'non')]
     """
     options = as_source(source)
     for key in options:
@@ -161,19 +177,51 @@ def open_source(
     for key in options:
         if key not in allowed:
             raise XlsrError(f"data source: '{key}' does not go with '{kind}'; leave it out.")
+    parallel = _parallel_columns(options, required) if options.get("parallel") is not None else None
     languages = list(options.get("languages") or languages)
-    if "source" in required and len(languages) != 2:
+    if "source" in required and len(languages) != 2 and parallel is None:
         raise XlsrError(
             f"data source {options}: of the languages {', '.join(languages)} a source of pairs holds two; "
             "name them in its 'languages'."
         )
-    limit = whole_number(options["limit"], "limit") if options.get("limit") is not None else None
-    if kind == "corpus":
-        extra = {key: options[key] for key in _VERSIONS if options.get(key) is not None}
-        rows = load_corpus(options["corpus"], languages=languages, split=options.get("split") or split, **extra)
-    else:
-        rows = _file_rows(options, languages, split, required, optional, quarantine)
-    return islice(rows, limit)
+    limit, sample = (
+        None if options.get(key) is None else whole_number(options[key], key) for key in ("limit", "sample")
+    )
+    if limit is not None and sample is not None:
+        raise XlsrError(
+            f"data source {options}: 'limit' takes the first rows, 'sample' random ones; keep one of them."
+        )
+
+    def read(quarantine: Quarantine | None) -> Iterator[dict[str, Any]]:
+        if kind == "corpus":
+            extra = {key: options[key] for key in _VERSIONS if options.get(key) is not None}
+            return load_corpus(options["corpus"], languages=languages, split=options.get("split") or split, **extra)
+        if parallel is not None:
+            return _parallel_rows(options, parallel, split, quarantine)
+        return _file_rows(options, languages, split, required, optional, quarantine)
+
+    return islice(read(quarantine), limit) if sample is None else _random_rows(read, sample, seed, quarantine)
+
+
+def _random_rows(
+    read: Callable[[Quarantine | None], Iterator[dict[str, Any]]],
+    size: int,
+    seed: int,
+    quarantine: Quarantine | None,
+) -> Iterator[dict[str, Any]]:
+    """A random subset of the rows, each of its size equally likely, in order and in constant memory.
+
+    Selection sampling (Knuth, volume 2, algorithm S): a row is kept with probability wanted / left.
+    """
+    left = sum(1 for _ in read(quarantine))
+    wanted, random = min(size, left), Random(seed)
+    for row in read(Quarantine()):  # the first pass counted the bad lines
+        if not wanted:
+            return
+        if random.random() * left < wanted:
+            wanted -= 1
+            yield row
+        left -= 1
 
 
 def _file_rows(
@@ -184,7 +232,25 @@ def _file_rows(
     optional: Sequence[str] | None,
     quarantine: Quarantine | None,
 ) -> Iterator[dict[str, Any]]:
-    columns, chosen = parse_columns(options.get("columns")), RowFilter(options)
+    columns = parse_columns(options.get("columns"))
+    for row in _chosen_rows(options, columns, languages, split, required, optional, quarantine):
+        if "source" in required:
+            row.setdefault("source_lang", languages[0])
+            row.setdefault("target_lang", languages[1])
+        yield row
+
+
+def _chosen_rows(
+    options: Mapping[str, Any],
+    columns: Mapping[str, str],
+    languages: Sequence[str],
+    split: str,
+    required: Sequence[str],
+    optional: Sequence[str] | None,
+    quarantine: Quarantine | None,
+) -> Iterator[dict[str, Any]]:
+    """The rows of a file that `where` and `hash_split` keep."""
+    chosen = RowFilter(options)
     # Columns that only select rows are read under names of their own beside ours.
     helpers = {f"_{name}": name for name in chosen.columns if name not in (*columns, *required)}
     rows = read_rows(
@@ -200,11 +266,51 @@ def _file_rows(
         quarantine=quarantine,
     )
     for row in rows:
-        if not chosen.keeps({name: row[f"_{name}" if f"_{name}" in helpers else name] for name in chosen.columns}):
-            continue
-        for helper in helpers:
-            row.pop(helper, None)
-        if "source" in required:
-            row.setdefault("source_lang", languages[0])
-            row.setdefault("target_lang", languages[1])
-        yield row
+        if chosen.keeps({name: row[f"_{name}" if f"_{name}" in helpers else name] for name in chosen.columns}):
+            for helper in helpers:
+                row.pop(helper, None)
+            yield row
+
+
+def _parallel_columns(options: Mapping[str, Any], required: Sequence[str]) -> dict[str, str]:
+    """Language -> column of the file, of the languages that are wanted.
+
+    Raises:
+        XlsrError: `parallel` is no such mapping, stands beside `columns` or where no pairs are read, or `languages`
+            names others or fewer than two.
+    """
+    given = options["parallel"]
+    if (
+        not isinstance(given, Mapping)
+        or len(given) < 2
+        or any(isinstance(part, bool) or not isinstance(part, (str, int)) for pair in given.items() for part in pair)
+    ):
+        raise XlsrError(
+            f"data source: parallel is {given!r}; it maps two or more languages to columns of the file, "
+            "such as {en: en, de: de, fr: fr}."
+        )
+    if options.get("columns") is not None:
+        raise XlsrError(
+            "data source: 'columns' does not go with 'parallel', which names the columns; keep one of them."
+        )
+    if "source" not in required:
+        raise XlsrError(
+            f"data source: 'parallel' gives pairs, but rows of {', '.join(required)} are read here; use 'columns'."
+        )
+    columns = {str(language): str(column) for language, column in given.items()}
+    wanted = as_list(options.get("languages")) or list(columns)
+    for language in wanted:
+        if language not in columns:
+            raise XlsrError(f"data source: parallel has no language '{language}'; {nearest(str(language), columns)}")
+    if len(set(wanted)) < 2:
+        raise XlsrError(f"data source: languages is {wanted}, but 'parallel' pairs two or more; name more of its own.")
+    return {language: column for language, column in columns.items() if language in wanted}
+
+
+def _parallel_rows(
+    options: Mapping[str, Any], columns: Mapping[str, str], split: str, quarantine: Quarantine | None
+) -> Iterator[dict[str, Any]]:
+    for row in _chosen_rows(options, columns, list(columns), split, (), None, quarantine):
+        filled = [(language, row[language]) for language in columns if (row[language] or "").strip()]
+        for (source_lang, source), (target_lang, target) in combinations(filled, 2):
+            yield {"source": source, "target": target, "source_lang": source_lang, "target_lang": target_lang}

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import langcodes
 
+from hf_xlsr.data.language_identification import language_shares
 from hf_xlsr.data.languages import language_code
-from hf_xlsr.data.scripts import SCRIPTS, foreign_letters, identifier_labels, language_identifier
 from hf_xlsr.errors import XlsrError
 
 SAMPLE = 2000  # texts of a column that vote
 CLEAR = 2 / 3  # share of the votes that settles a column's language
-# Latin names stand in texts of every script, other letters hardly ever in a Latin one: a fifth of them settles a text.
-BESIDE_LATIN = 4
 
 
 def langscript(language: str) -> str | None:
@@ -71,8 +68,9 @@ def column_language(texts: Sequence[str], candidates: tuple[str, str], *, place:
         'ru'
     """
     first, second = candidates
-    share = _first_share(candidates, place)
-    votes = [vote for text in texts[:: max(1, len(texts) // SAMPLE)] if (vote := share(text)) is not None]
+    mend = "evaluate this subset with a protocol of hf-xlsr, which takes the languages of both sides"
+    shares = language_shares(candidates, place=place, mend=mend)
+    votes = [found[0] for text in texts[:: max(1, len(texts) // SAMPLE)] if (found := shares(text)) is not None]
     won = sum(0.5 if vote == 0.5 else vote > 0.5 for vote in votes) / max(len(votes), 1)
     if votes and won >= CLEAR:
         return first
@@ -80,51 +78,5 @@ def column_language(texts: Sequence[str], candidates: tuple[str, str], *, place:
         return second
     raise XlsrError(
         f"{place} cannot be told to be in {first} or {second}: {won:.0%} of its {len(votes)} texts with letters look "
-        f"like {first}; evaluate this subset with a protocol of hf-xlsr, which takes the languages of both sides."
+        f"like {first}; {mend}."
     )
-
-
-def _first_share(candidates: tuple[str, str], place: str) -> Callable[[str], float | None]:
-    """A function: how much a text is of the first language rather than of the second, 0 to 1; None: nothing says it."""
-    first, second = candidates
-    if first in SCRIPTS and second in SCRIPTS and not SCRIPTS[first] & SCRIPTS[second]:
-        return lambda text: _share(*(_own_letters(text, language) for language in candidates))
-    if importlib.util.find_spec("py3langid") is None:
-        raise XlsrError(
-            f"to tell whether {place} is in {first} or {second}, the package py3langid is needed; install it with "
-            "`pip install 'hf-xlsr[langid]'`."
-        )
-    labels = [_labels(language) for language in candidates]
-    if labels[0] & labels[1] or not (labels[0] or labels[1]):
-        raise XlsrError(
-            f"{place} is in {first} or {second}, which py3langid cannot tell apart; evaluate this subset with a "
-            "protocol of hf-xlsr, which takes the languages of both sides."
-        )
-
-    def share(text: str) -> float | None:
-        if not any(map(str.isalpha, text)):
-            return None
-        probability = dict(language_identifier().rank(text))
-        of_first, of_second = (sum(probability[label] for label in known) for known in labels)
-        if not labels[0] or not labels[1]:
-            return of_first if labels[0] else 1 - of_second
-        return _share(of_first, of_second)
-
-    return share
-
-
-def _labels(language: str) -> frozenset[str]:
-    try:
-        return identifier_labels((language,))
-    except XlsrError:
-        return frozenset()
-
-
-def _own_letters(text: str, language: str) -> int:
-    """How many letters of a text are of the language's scripts, weighted."""
-    own = sum(map(str.isalpha, text)) - len(text.translate(foreign_letters((language,))))
-    return own if "latin" in SCRIPTS[language] else BESIDE_LATIN * own
-
-
-def _share(first: float, second: float) -> float | None:
-    return first / (first + second) if first + second else None

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import zlib
+from collections import Counter
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hf_xlsr.data.held_out import held_out_texts
+from hf_xlsr.data.quarantine import Quarantine
 from hf_xlsr.data.sources import open_source
 from hf_xlsr.errors import XlsrError
 
@@ -119,3 +122,139 @@ def test_held_out_mistakes(table: Path) -> None:
         list(held_out_texts([{"path": str(table.parent / "*.none"), "columns": "*"}], languages=[]))
     with pytest.raises(XlsrError, match="no column 'year'"):
         list(held_out_texts([{"path": str(table), "columns": "*", "where": {"year": 1}}], languages=[]))
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Path:
+    """Cells of three languages, some of them empty; row 3 has one cell only, row 4 none."""
+    rows = [
+        {"english": "a0", "de": "b0", "fr": "c0", "key": "x"},
+        {"english": "a1", "de": None, "fr": "c1", "key": "y"},
+        {"english": None, "de": "b2", "fr": "c2", "key": "x"},
+        {"english": "a3", "de": None, "fr": "  ", "key": "y"},
+        {"english": None, "de": "", "fr": None, "key": "x"},
+    ]
+    path = tmp_path / "wide.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+COLUMNS = {"en": "english", "de": "de", "fr": "fr"}
+
+
+def parallel(wide: Path, **options: Any) -> list[str]:
+    source = {"path": str(wide), "parallel": COLUMNS, **options}
+    return [
+        f"{row['source']} {row['target']} {row['source_lang']}-{row['target_lang']}"
+        for row in open_source(source, languages=["en", "de", "fr"])
+    ]
+
+
+def test_a_multi_parallel_row_gives_all_pairs_of_its_filled_cells(wide: Path) -> None:
+    assert parallel(wide) == ["a0 b0 en-de", "a0 c0 en-fr", "b0 c0 de-fr", "a1 c1 en-fr", "b2 c2 de-fr"]
+
+
+def test_multi_parallel_pairs_are_in_the_order_of_the_mapping(wide: Path) -> None:
+    columns = {"fr": "fr", "en": "english"}
+    assert parallel(wide, parallel=columns) == ["c0 a0 fr-en", "c1 a1 fr-en"]
+    assert parallel(wide, languages=["fr", "en"]) == ["a0 c0 en-fr", "a1 c1 en-fr"]  # a subset, in the mapping's order
+
+
+def test_multi_parallel_rows_are_chosen_and_pairs_are_limited(wide: Path) -> None:
+    assert parallel(wide, where={"key": "y"}) == ["a1 c1 en-fr"]
+    assert parallel(wide, where={"english": "a0"}, limit=2) == ["a0 b0 en-de", "a0 c0 en-fr"]
+    key_of = {"0": "x", "1": "y", "2": "x"}  # by the number of the row
+    for part in ("rest", "held"):
+        assert parallel(wide, hash_split=part, hash_key="key", hash_modulus=2) == [
+            line for line in parallel(wide) if (zlib.crc32(key_of[line[1]].encode()) % 2 == 0) == (part == "held")
+        ]
+
+
+def test_multi_parallel_reads_other_tables_too(tmp_path: Path) -> None:
+    path = tmp_path / "wide.tsv"
+    path.write_text("en\tde\tfr\nyes\tja\toui\nno\t\tnon\n", "utf-8")
+    source = {"path": str(path), "parallel": {"en": "en", "fr": "fr"}}
+    assert [row["target"] for row in open_source(source, languages=["en", "fr"])] == ["oui", "non"]
+    path.write_text("yes\tja\toui\n", "utf-8")
+    source = {"path": str(path), "parallel": {"en": 0, "fr": 2}}
+    assert [row["target"] for row in open_source(source, languages=["en", "fr"])] == ["oui"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"columns": "source=en,target=fr"}, "'columns' does not go with 'parallel'"),
+        ({"parallel": {"en": "english"}}, "maps two or more languages to columns"),
+        ({"parallel": ["en", "de"]}, "maps two or more languages to columns"),
+        ({"parallel": {"en": "english", "de": None}}, "maps two or more languages to columns"),
+        ({"languages": ["en", "it"]}, "parallel has no language 'it'; known are de, en, fr"),
+        ({"languages": ["en"]}, "'parallel' pairs two or more"),
+        ({"languages": ["en", "en"]}, "'parallel' pairs two or more"),
+        ({"parallel": {"en": "englsh", "de": "de"}}, "no column 'englsh'.*did you mean 'english'"),
+    ],
+)
+def test_multi_parallel_mistakes(wide: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(XlsrError, match=message):
+        parallel(wide, **options)
+
+
+def test_multi_parallel_is_of_files_and_of_pairs(wide: Path) -> None:
+    with pytest.raises(XlsrError, match="'parallel' does not go with 'corpus'"):
+        open_source({"corpus": "bible", "parallel": COLUMNS}, languages=["en", "fr"])
+    with pytest.raises(XlsrError, match="'parallel' gives pairs, but rows of text are read here"):
+        open_source({"path": str(wide), "parallel": COLUMNS}, languages=["en"], required=["text"])
+
+
+def sampled(table: Path, size: int, seed: int = 1, **options: Any) -> list[int]:
+    source = {"path": str(table), "columns": "source=en,target=xx", "sample": size, **options}
+    rows = open_source(source, languages=["en", "fr"], seed=seed)
+    return [int(row["source"].removeprefix("word ")) for row in rows]
+
+
+def test_a_sample_has_its_size_its_order_and_its_seed(table: Path) -> None:
+    chosen = sampled(table, 50)
+    assert len(chosen) == len(set(chosen)) == 50 and chosen == sorted(chosen)
+    assert sampled(table, 50) == chosen != sampled(table, 50, seed=2)
+    assert sampled(table, 1000) == sampled(table, 400) == list(range(400))
+    assert all(number % 2 for number in sampled(table, 30, where={"lang": "fr"}))
+
+
+def test_a_sample_is_uniform(tmp_path: Path) -> None:
+    path = tmp_path / "six.tsv"
+    path.write_text("".join(f"word {i}\tmot {i}\n" for i in range(6)), "utf-8")
+    source = {"path": str(path), "sample": 2}
+    runs = 1500
+    subsets = [
+        tuple(row["source"][5:] for row in open_source(source, languages=["en", "fr"], seed=seed))
+        for seed in range(runs)
+    ]
+    counts = Counter(subsets)
+    assert set(counts) == set(combinations("012345", 2))  # each of the 15 subsets
+    expected = runs / 15
+    assert sum((count - expected) ** 2 / expected for count in counts.values()) < 36.1  # chi square, 14 degrees: 0.1 %
+
+
+def test_a_sample_of_a_multi_parallel_file_counts_pairs(wide: Path) -> None:
+    some = parallel(wide, sample=3)
+    assert len(some) == 3 and [line for line in parallel(wide) if line in some] == some
+
+
+def test_a_sample_counts_bad_lines_once(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("a\tb\nbad\nc\td\n", "utf-8")
+    quarantine = Quarantine()
+    rows = list(open_source({"path": str(path), "sample": 1}, languages=["en", "fr"], quarantine=quarantine))
+    assert len(rows) == 1 and quarantine.total == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sample": 0}, "sample is 0; it takes a whole number above 0"),
+        ({"sample": 1.5}, "sample is 1.5; it takes a whole number above 0"),
+        ({"sample": 5, "limit": 5}, "'limit' takes the first rows, 'sample' random ones; keep one of them"),
+    ],
+)
+def test_sample_mistakes(table: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(XlsrError, match=message):
+        read(table, **options)

@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Any
+
+import pytest
+import torch
+from accelerate.data_loader import SkipBatchSampler
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from hf_xlsr.data.multitask import (
+    MAIN,
+    MultiTaskBatchSampler,
+    MultiTaskCollator,
+    MultiTaskDataset,
+    TaskKey,
+    endless_batches,
+)
+from hf_xlsr.data.sampling import LengthBucketBatchSampler
+from hf_xlsr.errors import XlsrError
+
+SIZES = st.integers(4, 60)
+
+
+def make(
+    main: int, other: int, size: int = 2, other_size: int = 3, single: int = 4, **options: Any
+) -> MultiTaskBatchSampler:
+    """Pairs, and two other tasks of which the second has one batch an epoch."""
+
+    def sampler(count: int, size: int, seed: int) -> LengthBucketBatchSampler:
+        return LengthBucketBatchSampler([5 + i % 3 for i in range(count)], size, seed=seed, **options)
+
+    return MultiTaskBatchSampler(
+        sampler(main, size, 1), {"nli": sampler(other, other_size, 2), "single": sampler(4, single, 3)}
+    )
+
+
+def epoch_of(sampler: Any, epoch: int) -> list[list[TaskKey]]:
+    sampler.set_epoch(epoch)
+    return list(sampler)
+
+
+def keys_of(batch: list[TaskKey], task: str) -> list[Any]:
+    return [key for name, key in batch if name == task]
+
+
+@settings(max_examples=40, deadline=None)
+@given(SIZES, SIZES, st.integers(0, 4), st.data())
+def test_skipping_resumes_with_the_tail(main: int, other: int, epoch: int, data: st.DataObject) -> None:
+    whole = epoch_of(make(main, other), epoch)
+    skipped = data.draw(st.integers(0, len(whole)))
+    resumed = make(main, other)
+    resumed.set_epoch(epoch)
+    assert list(SkipBatchSampler(resumed, skipped)) == whole[skipped:]
+    assert epoch_of(resumed, epoch + 1) == epoch_of(make(main, other), epoch + 1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SIZES, SIZES, st.lists(st.integers(0, 5), min_size=1, max_size=4))
+def test_each_task_runs_on_by_itself(main: int, other: int, epochs: list[int]) -> None:
+    """Whatever epochs were asked for before: the other task's batches are those of its own epochs in a row."""
+    sampler, alone = make(main, other), make(main, other)
+    needed = (max(epochs) + 1) * len(sampler)
+    nli = alone.others["nli"]
+    in_a_row = list(chain.from_iterable(epoch_of(nli, epoch) for epoch in range(needed // len(nli) + 1)))
+    for epoch in epochs:
+        batches = epoch_of(sampler, epoch)
+        assert [keys_of(batch, MAIN) for batch in batches] == epoch_of(alone.main, epoch)
+        start = epoch * len(sampler)
+        assert [keys_of(batch, "nli") for batch in batches] == in_a_row[start : start + len(sampler)]
+        assert [len(keys_of(batch, "single")) for batch in batches] == [4] * len(sampler)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(8, 60), st.integers(8, 60), st.integers(0, 3))
+def test_processes_split_the_batches_of_one_process(main: int, other: int, epoch: int) -> None:
+    whole = make(main, other, 4, 6, 4)
+    shards = [make(main, other, 2, 3, 2, num_processes=2, process_index=rank) for rank in range(2)]
+    for together, *parts in zip(epoch_of(whole, epoch), *(epoch_of(shard, epoch) for shard in shards), strict=True):
+        for task in (MAIN, "nli", "single"):
+            assert keys_of(together, task) == sum((keys_of(part, task) for part in parts), [])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 20), st.integers(2, 20))
+def test_every_example_of_every_task_is_seen(main: int, other: int) -> None:
+    sampler = make(2 * main, 3 * other)  # whole batches: nothing is left over
+    epochs = [epoch_of(sampler, epoch) for epoch in range(other)]
+    for epoch, batches in enumerate(epochs):
+        assert sorted(chain.from_iterable(keys_of(batch, MAIN) for batch in batches)) == [
+            (epoch, index) for index in range(2 * main)
+        ]
+    # `other` epochs of `main` batches are `main` epochs of `other` batches.
+    drawn = sorted(chain.from_iterable(keys_of(batch, "nli") for batches in epochs for batch in batches))
+    assert drawn == [(epoch, index) for epoch in range(main) for index in range(3 * other)]
+
+
+def test_two_iterations_at_a_time_do_not_disturb_each_other() -> None:
+    sampler, expected = make(10, 33), [epoch_of(make(10, 33), epoch) for epoch in range(3)]
+    assert epoch_of(sampler, 0) == expected[0]
+    sampler.set_epoch(1)
+    first = iter(sampler)
+    found = [next(first)]
+    second = iter(sampler)
+    both = [(next(first), next(second)) for _ in range(2)]
+    assert found + [one for one, _ in both] + list(first) == expected[1]
+    assert [other for _, other in both] + list(second) == expected[1]
+    assert epoch_of(sampler, 2) == expected[2]
+
+
+class Counting(LengthBucketBatchSampler):
+    drawn = 0
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        for batch in super().__iter__():
+            self.drawn += 1
+            yield batch
+
+
+def test_a_long_stream_is_not_searched_again_for_each_epoch_of_a_short_one() -> None:
+    main, other = LengthBucketBatchSampler([5] * 8, 2), Counting([5] * 2000, 2)
+    sampler = MultiTaskBatchSampler(main, {"nli": other})
+    for epoch in range(20):
+        sampler.set_epoch(epoch)
+        # As Trainer does: it asks for as many batches as there are, and no further.
+        list(islice(sampler, len(sampler)))
+    assert other.drawn == 80
+    epoch_of(sampler, 100)  # a jump costs one search
+    assert other.drawn == 80 + 404
+
+
+def test_endless_batches_start_anywhere() -> None:
+    sampler = LengthBucketBatchSampler([5] * 10, 2, seed=4)
+    in_a_row = [batch for epoch in range(4) for batch in epoch_of(sampler, epoch)]
+    for start in range(12):
+        assert list(islice(endless_batches(sampler, start), 7)) == in_a_row[start : start + 7]
+
+
+class Numbers(torch.utils.data.Dataset):
+    """A task's examples: its name and the key."""
+
+    def __init__(self, name: str, count: int) -> None:
+        self.name, self.count = name, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, key: tuple[int, int]) -> dict[str, Any]:
+        return {"from": self.name, "epoch": key[0], "index": key[1]}
+
+
+def stack(features: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    return {name: torch.tensor([feature[name] for feature in features]) for name in ("epoch", "index")}
+
+
+def test_features_come_from_their_data_set_in_the_order_of_the_keys() -> None:
+    data = MultiTaskDataset({"pairs": Numbers("pairs", 7), "nli": Numbers("nli", 5)})
+    assert len(data) == 7
+    assert data[TaskKey("nli", (0, 4))] == {"task": "nli", "from": "nli", "epoch": 0, "index": 4}
+    keys = [TaskKey(MAIN, (1, 2)), TaskKey("nli", (3, 0)), TaskKey(MAIN, (1, 5))]
+    found = [(feature["task"], feature["from"], feature["index"]) for feature in data.__getitems__(keys)]
+    assert found == [("main", "pairs", 2), ("nli", "nli", 0), ("main", "pairs", 5)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loaders_give_the_sampler_s_batches(workers: int) -> None:
+    sampler = make(12, 9)
+    loader = DataLoader(
+        MultiTaskDataset({"pairs": Numbers("pairs", 12), "nli": Numbers("nli", 9), "single": Numbers("single", 4)}),
+        batch_sampler=sampler,
+        collate_fn=MultiTaskCollator({"pairs": stack, "nli": stack, "single": stack}),
+        num_workers=workers,
+    )
+    for epoch in (1, 2):
+        expected = epoch_of(make(12, 9), epoch)
+        sampler.set_epoch(epoch)
+        for batch, keys in zip(loader, expected, strict=True):
+            assert set(batch) == {f"{task}{name}" for task in ("", "nli_", "single_") for name in ("epoch", "index")}
+            for task, prefix in ((MAIN, ""), ("nli", "nli_"), ("single", "single_")):
+                assert list(zip(batch[f"{prefix}epoch"], batch[f"{prefix}index"], strict=True)) == keys_of(keys, task)
+
+
+def test_sizes_are_those_of_the_main_task() -> None:
+    sampler = make(11, 30, size=4)
+    assert (len(sampler), sampler.batch_size, sampler.drop_last) == (2, 4, True)
+    collate = MultiTaskCollator({"pairs": type("Collator", (), {"max_length": 17})(), "nli": stack})
+    assert collate.max_length == 17
+    assert getattr(MultiTaskCollator({"pairs": stack}), "max_length", 200) == 200
+
+
+def test_mistakes() -> None:
+    main = LengthBucketBatchSampler([5] * 4, 2)
+    with pytest.raises(XlsrError, match="a task beside the main one is called 'main'"):
+        MultiTaskBatchSampler(main, {"main": main})
+    with pytest.raises(XlsrError, match="data sets of the tasks are none; that of the main task comes first"):
+        MultiTaskDataset({})
+    with pytest.raises(XlsrError, match="collators of the tasks are nli, main; that of the main task comes first"):
+        MultiTaskCollator({"nli": stack, "main": stack})
+    with pytest.raises(XlsrError, match="no data set for task 'nlli'; did you mean 'nli'"):
+        MultiTaskDataset({"pairs": [], "nli": []})[TaskKey("nlli", 0)]
+    with pytest.raises(XlsrError, match="no collator for task 'nlli'; did you mean 'nli'"):
+        MultiTaskCollator({"pairs": stack, "nli": stack})([{"task": "nlli"}])
+
+
+def test_too_little_data_of_a_task_names_its_own_option() -> None:
+    with pytest.raises(XlsrError, match="has 3 examples .* one batch of 4; give more data or lower nli_batch_size"):
+        LengthBucketBatchSampler([5] * 3, 4, batch_option="nli_batch_size")
+
+
+def test_a_task_without_a_batch_is_refused() -> None:
+    class Empty(LengthBucketBatchSampler):
+        def __len__(self) -> int:
+            return 0
+
+    main = LengthBucketBatchSampler([5] * 4, 2)
+    with pytest.raises(XlsrError, match="the data of task 'nli' is fewer than one batch"):
+        MultiTaskBatchSampler(main, {"nli": Empty([5] * 4, 2)})

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_xlsr.data.pair_collators import DualCollator, NliCollator, cut_row
+from hf_xlsr.errors import XlsrError
+
+PADS = {"en": 0, "zh": 9}
+
+
+def pair(index: int, source: list[int], target: list[int], **more: Any) -> dict[str, Any]:
+    texts = {"source_text": -(2**63) + index, "target_text": 2**63 - 1 - index}
+    return {"source_ids": source, "target_ids": target, "index": index, "epoch": 0} | texts | more
+
+
+def english_chinese(index: int, source: list[int], target: list[int]) -> dict[str, Any]:
+    return pair(index, source, target, source_lang="en", target_lang="zh")
+
+
+def test_sides_are_padded_by_themselves_with_their_own_padding() -> None:
+    batch = DualCollator(PADS)([english_chinese(4, [1, 2, 3], [5]), english_chinese(2, [1], [5, 6])])
+    assert batch["source_input_ids"].tolist() == [[1, 2, 3], [1, 0, 0]]
+    assert batch["source_attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert batch["target_input_ids"].tolist() == [[5, 9], [5, 6]]
+    assert batch["target_attention_mask"].tolist() == [[1, 0], [1, 1]]
+    assert batch["examples"].tolist() == [4, 2]
+    assert batch["source_texts"].tolist() == [-(2**63) + 4, -(2**63) + 2]
+    assert batch["target_texts"].tolist() == [2**63 - 5, 2**63 - 3]
+    assert (batch["source_lang"], batch["target_lang"]) == ("en", "zh")
+    assert all(value.dtype == torch.int64 for value in batch.values() if isinstance(value, torch.Tensor))
+    assert len(batch) == 9
+
+
+def test_lengths_are_cut_and_rounded_up() -> None:
+    collate = DualCollator(PADS, max_length=5, pad_to_multiple_of=4)
+    batch = collate([english_chinese(0, [7, 1, 2, 3, 4, 5, 8], [7, 1, 8])])
+    assert batch["source_input_ids"].tolist() == [[7, 1, 2, 3, 8, 0, 0, 0]]  # the last special piece stays
+    assert batch["target_input_ids"].tolist() == [[7, 1, 8, 9]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.integers(1, 14))
+def test_a_cut_row_is_a_beginning_and_the_end(ids: list[int], max_length: int) -> None:
+    cut = list(cut_row(ids, max_length))
+    assert len(cut) == min(len(ids), max_length) and cut[-1] == ids[-1] and cut[:-1] == ids[: len(cut) - 1]
+
+
+def test_a_batch_of_several_language_pairs_is_refused() -> None:
+    other = pair(1, [1], [2], source_lang="zh", target_lang="en")
+    with pytest.raises(XlsrError, match="language pairs en-zh, zh-en, but .* set homogeneous_batches to true"):
+        DualCollator(PADS)([english_chinese(0, [1], [2]), other])
+
+
+def test_pairs_have_to_name_their_languages() -> None:
+    with pytest.raises(XlsrError, match="give PreparedPairs its language_pairs"):
+        DualCollator(PADS)([pair(0, [1], [2])])
+
+
+def test_a_language_without_padding_is_refused() -> None:
+    with pytest.raises(XlsrError, match="a batch is in 'fr', for which no tokenizer is known; known are en, zh"):
+        DualCollator(PADS)([pair(0, [1], [2], source_lang="en", target_lang="fr")])
+
+
+def inference(label: int, lang: str = "zh") -> dict[str, Any]:
+    return {"premise_ids": [1, 2], "hypothesis_ids": [3, 4, 5][: label + 1], "label": label, "lang": lang}
+
+
+def test_premises_and_hypotheses() -> None:
+    batch = NliCollator(PADS, max_length=2)([inference(2), inference(0)])
+    assert batch["premise_input_ids"].tolist() == [[1, 2], [1, 2]]
+    assert batch["hypothesis_input_ids"].tolist() == [[3, 5], [3, 9]]
+    assert batch["hypothesis_attention_mask"].tolist() == [[1, 1], [1, 0]]
+    assert batch["labels"].tolist() == [2, 0] and batch["labels"].dtype == torch.int64
+    assert batch["lang"] == "zh" and len(batch) == 6
+
+
+def test_a_batch_of_nli_in_several_languages_is_refused() -> None:
+    with pytest.raises(XlsrError, match=r"several languages \(en, zh\).*homogeneous batches"):
+        NliCollator(PADS)([inference(0), inference(1, "en")])

@@ -1,0 +1,27 @@
+"""Tokenizers as pretrained encoders have them: whole words, with special tokens around each sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+PAD, UNK, CLS, SEP = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
+
+
+def word_tokenizer(words: Sequence[str], *, special_first: bool = True, sentence_marks: bool = True) -> Any:
+    """A tokenizer that knows these words; its special tokens are numbered before or behind them."""
+    special = [PAD, UNK, CLS, SEP]
+    order = [*special, *words] if special_first else [*words, *special]
+    vocabulary = {piece: number for number, piece in enumerate(order)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNK))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    if sentence_marks:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{CLS} $A {SEP}", special_tokens=[(CLS, vocabulary[CLS]), (SEP, vocabulary[SEP])]
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=PAD, unk_token=UNK, cls_token=CLS, sep_token=SEP
+    )
