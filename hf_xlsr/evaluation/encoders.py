@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from hf_xlsr.errors import XlsrError, nearest
 
 DTYPES = ("float32", "bfloat16", "float16")
+LANGUAGE_ROUTER = "hf_xlsr.export.language_router.LanguageRouter"
 
 
 def load_encoder(model: str, device: str | None = None, dtype: str | None = None) -> Any:
@@ -28,6 +30,8 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
     if dtype is not None and dtype not in DTYPES:
         raise XlsrError(f"dtype is '{dtype}'; {nearest(dtype, DTYPES)}")
     options: dict[str, Any] = {} if dtype is None else {"model_kwargs": {"dtype": dtype}}
+    if _only_ours(model):
+        options["trust_remote_code"] = True
     try:
         return SentenceTransformer(model, device=None if device is None else _known_device(device), **options)
     except (OSError, ValueError, RuntimeError) as error:
@@ -35,6 +39,23 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
             raise
         reason = " ".join(str(error).split())[:200]
         raise XlsrError(f"model '{model}' cannot be loaded by sentence-transformers: {reason}") from error
+
+
+def _only_ours(model: str) -> bool:
+    """Whether a folder's modules are stock ones, and one that this package itself brings.
+
+    sentence-transformers wants trust for every class from outside itself, also from an installed package. With a
+    folder's own code trust would be another matter: then the user has to load the model.
+    """
+    file = Path(model) / "modules.json"
+    if not file.is_file() or any(Path(model).glob("**/*.py")):
+        return False
+    outside = {
+        module["type"]
+        for module in json.loads(file.read_text("utf-8"))
+        if not module["type"].startswith("sentence_transformers.")
+    }
+    return outside == {LANGUAGE_ROUTER}
 
 
 def check_model_place(model: str) -> None:

@@ -2,44 +2,123 @@
 
 from __future__ import annotations
 
-import inspect
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Normalize, Transformer
+from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from sentence_transformers.base.modules.module import Module
 from sentence_transformers.sentence_transformer.modules import Pooling
+from torch import nn
 from transformers import PreTrainedModel
 
+from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.modeling.encoders import no_pooler
+from hf_xlsr.pooling import POOLING_MODES
 
-def _loading_options(encoder: PreTrainedModel) -> dict[str, Any]:
-    """Our encoders carry no pooler; without this its weights would be made up at random on loading."""
-    takes_it = "add_pooling_layer" in inspect.signature(type(encoder)).parameters
-    return {"add_pooling_layer": False} if takes_it and getattr(encoder, "pooler", None) is None else {}
+MAX_LENGTH = 200
+
+
+def encoder_modules(encoder: PreTrainedModel, tokenizer: Any, *, pooling: str, max_length: int) -> list[Module]:
+    """`Transformer` and `Pooling` around a copy of an encoder, in float32 and without its pooler.
+
+    Args:
+        encoder: A stock Hugging Face encoder.
+        tokenizer: Its fast tokenizer.
+        pooling: `mean`, `max` or `cls`.
+        max_length: Longest sentence, in pieces.
+
+    Returns:
+        The two modules, on the processor.
+
+    Raises:
+        XlsrError: the pooling is unknown.
+    """
+    if pooling not in POOLING_MODES:
+        raise XlsrError(f"pooling mode is '{pooling}'; {nearest(pooling, POOLING_MODES)}")
+    # No vector comes from a pooler. Without the option its weights would be made up at random on loading.
+    options = no_pooler(encoder.config)
+    weights = encoder.state_dict()
+    if options:
+        weights = {name: weight for name, weight in weights.items() if not name.startswith("pooler.")}
+    with tempfile.TemporaryDirectory() as folder:
+        encoder.save_pretrained(folder, state_dict=weights)
+        tokenizer.save_pretrained(folder)
+        # In transformers 5 a model comes back in the precision that it was saved in.
+        loading = {**options, "dtype": torch.float32}
+        transformer: Any = Transformer(folder, max_seq_length=max_length, model_kwargs=loading)
+    # The stock class reads `model_kwargs` from its configuration file and does not write them.
+    transformer.model_kwargs = options
+    transformer.config_keys = [*transformer.config_keys, *(["model_kwargs"] if options else [])]
+    return [transformer, Pooling(encoder.config.hidden_size, pooling_mode=pooling)]
+
+
+def check_projection(projection: nn.Linear, encoder: PreTrainedModel, place: str = "projection") -> None:
+    """Refuses a projection of another width than its encoder's.
+
+    Args:
+        projection: A linear layer.
+        encoder: Whose pooled vectors it takes.
+        place: What the error sentence calls the layer.
+
+    Raises:
+        XlsrError: the widths differ.
+    """
+    width = encoder.config.hidden_size
+    if projection.in_features != width:
+        raise XlsrError(
+            f"{place} takes vectors of width {projection.in_features} and its encoder gives {width}; "
+            f"make it an nn.Linear({width}, ...)."
+        )
+
+
+def projection_module(projection: nn.Linear) -> Dense:
+    """A linear layer as sentence-transformers has it: a copy, on the processor, in float32, without activation."""
+    weight, bias = (
+        None if part is None else part.detach().to("cpu", torch.float32, copy=True)
+        for part in (projection.weight, projection.bias)
+    )
+    return Dense(
+        projection.in_features,
+        projection.out_features,
+        bias=bias is not None,
+        activation_function=nn.Identity(),
+        init_weight=weight,
+        init_bias=bias,
+    )
 
 
 def to_sentence_transformer(
-    encoder: PreTrainedModel, tokenizer: Any, *, pooling: str = "mean", normalize: bool = True, max_length: int = 200
+    encoder: PreTrainedModel,
+    tokenizer: Any,
+    *,
+    projection: nn.Linear | None = None,
+    pooling: str = "mean",
+    normalize: bool = True,
+    max_length: int = MAX_LENGTH,
 ) -> SentenceTransformer:
-    """Wraps a plain encoder as `Transformer + Pooling (+ Normalize)`.
+    """Wraps a plain encoder as `Transformer + Pooling (+ Dense) (+ Normalize)`.
 
     Args:
         encoder: A stock Hugging Face encoder, for example `model.encoder`.
         tokenizer: Its fast tokenizer.
+        projection: A linear layer that pooled vectors go through.
         pooling: `mean`, `max` or `cls`.
         normalize: Give unit vectors.
         max_length: Longest sentence, in pieces.
 
     Returns:
-        The model, on the processor; its weights are copies.
+        The model, on the processor, in float32; its weights are copies.
+
+    Raises:
+        XlsrError: the pooling is unknown, or the projection does not take the encoder's width.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        encoder.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        transformer = Transformer(folder, max_seq_length=max_length, model_kwargs=_loading_options(encoder))
-    modules: list[Any] = [transformer, Pooling(encoder.config.hidden_size, pooling_mode=pooling)]
+    modules = encoder_modules(encoder, tokenizer, pooling=pooling, max_length=max_length)
+    if projection is not None:
+        check_projection(projection, encoder)
+        modules.append(projection_module(projection))
     return SentenceTransformer(modules=[*modules, *([Normalize()] if normalize else [])], device="cpu")
 
 
@@ -58,9 +137,4 @@ def export_sentence_transformer(
         The model as the folder gives it.
     """
     to_sentence_transformer(encoder, tokenizer, **options).save(str(path), create_model_card=False)
-    loading = _loading_options(encoder)
-    if loading:
-        file = Path(path) / "sentence_bert_config.json"
-        settings = json.loads(file.read_text("utf-8"))
-        file.write_text(json.dumps({**settings, "model_kwargs": loading}, indent=2), "utf-8")
     return SentenceTransformer(str(path), device="cpu")

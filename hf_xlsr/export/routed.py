@@ -1,0 +1,154 @@
+"""Export of an encoder for each language as one sentence-transformers model, which routes by `task`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Normalize, Router
+from sentence_transformers.base.modules.module import Module
+from torch import nn
+from transformers import PreTrainedModel
+
+from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.export.language_router import LanguageRouter, check_route_names
+from hf_xlsr.export.sentence_transformer import (
+    MAX_LENGTH,
+    check_projection,
+    encoder_modules,
+    projection_module,
+    to_sentence_transformer,
+)
+
+
+def to_routed_sentence_transformer(
+    encoders: Mapping[str, PreTrainedModel],
+    tokenizers: Mapping[str, Any],
+    projections: Mapping[str, nn.Linear] | None = None,
+    *,
+    pooling: str = "mean",
+    normalize: bool = True,
+    max_length: int = MAX_LENGTH,
+    detect_language: bool = False,
+) -> SentenceTransformer:
+    """Joins encoders as `Router({language: [Transformer, Pooling (, Dense)]}) (+ Normalize)`.
+
+    The language goes into `task`: `model.encode(texts, task="zh")`. What happens where none is named:
+
+    - `encode(texts)` raises a `ValueError` that lists the routes: no text goes through the wrong encoder unnoticed.
+    - `encode_query` and `encode_document`, which sentence-transformers itself calls (its model cards and retrieval
+      evaluators do) and which take no language, take the first one of `encoders`, both of them. Retrieval in
+      another language, or across two, calls `encode` with the task of either side.
+    - With `detect_language` all three look at each text; see `LanguageRouter`.
+
+    One encoder with one tokenizer and one projection (or none) under all languages needs no router: it gives what
+    `to_sentence_transformer` does, which takes texts of any language and pays no heed to `task`. An object under some
+    of the languages is exported once, and their routes share it.
+
+    Args:
+        encoders: Language -> a stock Hugging Face encoder; the first language is the default one described above.
+        tokenizers: Language -> the encoder's fast tokenizer.
+        projections: Language -> a linear layer that its pooled vectors go through; languages may be absent.
+        pooling: `mean`, `max` or `cls`.
+        normalize: Give unit vectors.
+        max_length: Longest sentence, in pieces.
+        detect_language: Route texts without a task by their language. Such a model needs this package and
+            `trust_remote_code=True` where it is loaded; else the modules are stock and need neither.
+
+    Returns:
+        The model, on the processor, in float32; its weights are copies.
+
+    Raises:
+        XlsrError: there is no encoder, tokenizers or projections do not fit them, vectors of the languages differ in
+            width, a name cannot be a route's (`check_route_names`), the pooling is unknown, or languages are to be
+            detected that cannot be told apart here.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> from hf_xlsr.data.tokenization import train_tokenizer
+        >>> texts = ["the red house", "the blue river", "la maison rouge", "la rivière bleue"]
+        >>> tokenizer = train_tokenizer(texts, vocab_size=40, algorithm="bpe", max_length=16)
+        >>> size = BertConfig(vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, num_attention_heads=1)
+        >>> encoders = {"en": BertModel(size), "fr": BertModel(size)}
+        >>> model = to_routed_sentence_transformer(encoders, {"en": tokenizer, "fr": tokenizer}, max_length=16)
+        >>> model.encode(texts[:3], task="fr").shape
+        (3, 8)
+    """
+    projections = projections or {}
+    _check_languages(encoders, tokenizers, projections)
+    parts = {name: (encoder, tokenizers[name], projections.get(name)) for name, encoder in encoders.items()}
+    first = next(iter(parts))
+    if len({tuple(map(id, part)) for part in parts.values()}) == 1:
+        encoder, tokenizer, projection = parts[first]
+        return to_sentence_transformer(
+            encoder, tokenizer, projection=projection, pooling=pooling, normalize=normalize, max_length=max_length
+        )
+    check_route_names(parts)
+    _check_width(encoders, projections)
+    transformers: dict[tuple[int, int], list[Module]] = {}
+    dense: dict[int, Module] = {}
+    routes: dict[str, list[Module]] = {}
+    for name, (encoder, tokenizer, projection) in parts.items():
+        key = id(encoder), id(tokenizer)
+        if key not in transformers:
+            transformers[key] = encoder_modules(encoder, tokenizer, pooling=pooling, max_length=max_length)
+        routes[name] = list(transformers[key])
+        if projection is not None:
+            if id(projection) not in dense:
+                dense[id(projection)] = projection_module(projection)
+            routes[name].append(dense[id(projection)])
+    if detect_language:
+        router: Router = LanguageRouter(routes, default_route=first)
+        router.detect([])  # what cannot be told apart is met now, not at the first text
+    else:
+        without_language: Any = {("query", None): first, ("document", None): first}
+        router = Router(routes, allow_empty_key=False, route_mappings=without_language)
+    return SentenceTransformer(modules=[router, *([Normalize()] if normalize else [])], device="cpu")
+
+
+def export_routed_sentence_transformer(
+    encoders: Mapping[str, PreTrainedModel], tokenizers: Mapping[str, Any], path: str | Path, **options: Any
+) -> SentenceTransformer:
+    """Writes a folder that `SentenceTransformer(path)` loads, without this package and without trusted code.
+
+    With `detect_language=True` it takes both: `SentenceTransformer(path, trust_remote_code=True)`.
+
+    Args:
+        encoders: See `to_routed_sentence_transformer`.
+        tokenizers: Likewise.
+        path: The folder; it is made.
+        **options: As for `to_routed_sentence_transformer`.
+
+    Returns:
+        The model as the folder gives it.
+
+    Raises:
+        XlsrError: See `to_routed_sentence_transformer`.
+    """
+    model = to_routed_sentence_transformer(encoders, tokenizers, **options)
+    model.save(str(path), create_model_card=False)
+    return SentenceTransformer(str(path), device="cpu", trust_remote_code=isinstance(model[0], LanguageRouter))
+
+
+def _check_languages(encoders: Collection[str], tokenizers: Collection[str], projections: Collection[str]) -> None:
+    if not encoders:
+        raise XlsrError("encoders is empty; give an encoder for each language, such as {'en': ..., 'zh': ...}.")
+    for name, given in (("tokenizers", tokenizers), ("projections", projections)):
+        if unknown := next((language for language in given if language not in encoders), None):
+            raise XlsrError(f"{name} has '{unknown}', which encoders lacks; {nearest(unknown, encoders)}")
+    if missing := next((language for language in encoders if language not in tokenizers), None):
+        raise XlsrError(f"tokenizers has none for '{missing}'; give each language of encoders its own.")
+
+
+def _check_width(encoders: Mapping[str, PreTrainedModel], projections: Mapping[str, nn.Linear]) -> None:
+    for name, projection in projections.items():
+        check_projection(projection, encoders[name], f"the projection of '{name}'")
+    widths = {
+        name: projections[name].out_features if name in projections else encoder.config.hidden_size
+        for name, encoder in encoders.items()
+    }
+    if len(set(widths.values())) > 1:
+        shown = ", ".join(f"{width} for '{name}'" for name, width in widths.items())
+        raise XlsrError(f"the encoders give vectors of different width ({shown}); give projections to one width.")

@@ -1,0 +1,95 @@
+"""What the tests of routed exports share: two small encoders of different make, and their vectors worked out by hand."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import BertConfig, BertModel, DistilBertConfig, DistilBertModel, PreTrainedModel
+
+from hf_xlsr.data.tokenization import train_tokenizer
+
+ENGLISH = [
+    "The children are playing in the garden behind the house.",
+    "She bought three tickets for the theatre yesterday.",
+    "Where did you leave the keys of the car?",
+    "Tea.",
+]
+CHINESE = ["孩子们在房子后面的花园里玩。", "她昨天买了三张戏票。", "你把车钥匙放在哪里了？", "茶。"]
+MAX_LENGTH = 24
+
+
+class Parts:
+    """Encoders of width 16 (with a pooler, which no vector comes from) and 12, tokenizers, projections to 8."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        sizes = {"en": 48, "zh": 36}
+        self.tokenizers = {
+            language: train_tokenizer(texts, vocab_size=sizes[language], algorithm="bpe", max_length=MAX_LENGTH)
+            for language, texts in (("en", ENGLISH * 5), ("zh", CHINESE * 5))
+        }
+        vocabularies = {language: len(tokenizer) for language, tokenizer in self.tokenizers.items()}
+        self.encoders: dict[str, PreTrainedModel] = {
+            "en": BertModel(
+                BertConfig(
+                    vocab_size=vocabularies["en"],
+                    hidden_size=16,
+                    num_hidden_layers=2,
+                    num_attention_heads=2,
+                    intermediate_size=32,
+                    max_position_embeddings=40,
+                    initializer_range=0.3,
+                )
+            ),
+            "zh": DistilBertModel(
+                DistilBertConfig(
+                    vocab_size=vocabularies["zh"],
+                    dim=12,
+                    n_layers=1,
+                    n_heads=2,
+                    hidden_dim=24,
+                    max_position_embeddings=40,
+                    initializer_range=0.3,
+                )
+            ),
+        }
+        # Left in training mode, as a trainer leaves them: the export must not keep their dropout.
+        self.projections = {"en": nn.Linear(16, 8), "zh": nn.Linear(12, 8, bias=False)}
+
+    def by_hand(
+        self, texts: list[str], language: str, pooling: str = "mean", projected: bool = True, normalized: bool = True
+    ) -> np.ndarray:
+        """Vectors one text at a time, so that nothing is padded, in float64."""
+        encoder, tokenizer = self.encoders[language].double().eval(), self.tokenizers[language]
+        vectors = []
+        with torch.no_grad():
+            for text in texts:
+                ids = tokenizer(text, truncation=True, max_length=MAX_LENGTH, return_tensors="pt").input_ids
+                states = encoder(input_ids=ids).last_hidden_state[0]
+                vector = {"mean": states.mean(0), "max": states.max(0).values, "cls": states[0]}[pooling]
+                if projected:
+                    layer = self.projections[language].double()
+                    vector = layer.weight @ vector + (0 if layer.bias is None else layer.bias)
+                    layer.float()
+                vectors.append((vector / vector.square().sum().sqrt() if normalized else vector).numpy())
+        encoder.float().train()
+        return np.stack(vectors)
+
+
+def run_elsewhere(code: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
+    """Runs Python code in a process of its own, in which nothing of this one is imported."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )

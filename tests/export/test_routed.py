@@ -1,0 +1,273 @@
+"""One model with an encoder for each language: vectors, routes, files, and loading where this package is not."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from routed_helpers import CHINESE, ENGLISH, MAX_LENGTH, Parts, run_elsewhere
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from torch import nn
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.encoding import embed
+from hf_xlsr.evaluation.routing import routes_of
+from hf_xlsr.export import export_routed_sentence_transformer, to_routed_sentence_transformer
+
+
+@pytest.fixture(scope="module")
+def parts() -> Parts:
+    return Parts()
+
+
+@pytest.fixture(scope="module")
+def folder(parts: Parts, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("routed") / "model"
+    export_routed_sentence_transformer(
+        parts.encoders, parts.tokenizers, path, projections=parts.projections, max_length=MAX_LENGTH
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> SentenceTransformer:
+    return SentenceTransformer(str(folder), device="cpu")
+
+
+def close(found: Any, expected: np.ndarray) -> bool:
+    return np.asarray(found).shape == expected.shape and np.allclose(found, expected, rtol=0, atol=1e-6)
+
+
+def number_of_weights(folder: Path) -> int:
+    files = [path for path in folder.rglob("*") if path.suffix in (".safetensors", ".bin", ".pt")]
+    return sum(weight.numel() for file in files for weight in load_file(file).values())
+
+
+def test_vectors_are_those_of_each_encoder(model: SentenceTransformer, parts: Parts):
+    assert close(model.encode(ENGLISH, task="en"), parts.by_hand(ENGLISH, "en"))
+    assert close(model.encode(CHINESE, task="zh"), parts.by_hand(CHINESE, "zh"))
+    assert not np.allclose(model.encode(ENGLISH, task="zh"), parts.by_hand(ENGLISH, "en"), atol=0.1)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
+def test_every_pooling_with_and_without_projection_and_normalisation(parts: Parts, pooling: str):
+    # Only the wider encoder is projected: onto the width of the other one.
+    onto = {"en": nn.Linear(16, 12)}
+    mixed = to_routed_sentence_transformer(
+        parts.encoders, parts.tokenizers, onto, pooling=pooling, normalize=False, max_length=MAX_LENGTH
+    )
+    expected = parts.by_hand(CHINESE, "zh", pooling, projected=False, normalized=False)
+    assert close(mixed.encode(CHINESE, task="zh"), expected)
+    plain = parts.by_hand(ENGLISH, "en", pooling, projected=False, normalized=False)
+    weight, bias = (part.detach().double().numpy() for part in (onto["en"].weight, onto["en"].bias))
+    assert close(mixed.encode(ENGLISH, task="en"), plain @ weight.T + bias)
+
+
+def test_it_loads_without_this_package(folder: Path, parts: Parts, tmp_path: Path):
+    shared = tmp_path / "shared"
+    one = dict.fromkeys(("en", "fr"), parts.encoders["en"])
+    export_routed_sentence_transformer(
+        one, dict.fromkeys(one, parts.tokenizers["en"]), shared, max_length=MAX_LENGTH, detect_language=True
+    )
+    code = """
+import sys
+sys.modules["hf_xlsr"] = None
+import numpy as np
+from sentence_transformers import SentenceTransformer
+texts = open(sys.argv[3], encoding="utf-8").read().splitlines()
+routed, shared = SentenceTransformer(sys.argv[1], device="cpu"), SentenceTransformer(sys.argv[2], device="cpu")
+np.savez(sys.argv[4], zh=routed.encode(texts, task="zh"), shared=shared.encode(texts))
+"""
+    texts, found = tmp_path / "texts.txt", tmp_path / "found.npz"
+    texts.write_text("\n".join(CHINESE), "utf-8")
+    ran = run_elsewhere(code, folder, shared, texts, found)
+    assert ran.returncode == 0, ran.stderr
+    vectors = np.load(found)
+    assert close(vectors["zh"], parts.by_hand(CHINESE, "zh"))
+    assert close(vectors["shared"], parts.by_hand(CHINESE, "en", projected=False))
+
+
+def test_the_folder_names_stock_modules_alone_and_holds_no_other_weights(
+    folder: Path, model: SentenceTransformer, parts: Parts
+):
+    types = [module["type"] for module in json.loads((folder / "modules.json").read_text("utf-8"))]
+    types += json.loads((folder / "router_config.json").read_text("utf-8"))["types"].values()
+    assert len(types) == 8 and all(name.startswith("sentence_transformers.") for name in types)
+    assert not list(folder.rglob("*.py")) and not list(folder.rglob("*.bin"))
+    encoders = sum(
+        weight.numel()
+        for encoder in parts.encoders.values()
+        for name, weight in encoder.named_parameters()
+        if not name.startswith("pooler.")
+    )
+    assert number_of_weights(folder) == encoders + (16 * 8 + 8) + 12 * 8
+    assert sum(weight.numel() for weight in model.parameters()) == number_of_weights(folder)  # none made up on loading
+
+
+def test_weights_are_float32_copies_whatever_they_were(parts: Parts, tmp_path: Path):
+    encoders = {name: encoder.to(torch.bfloat16) for name, encoder in Parts().encoders.items()}
+    projections = {name: layer.to(torch.bfloat16) for name, layer in Parts().projections.items()}
+    path = tmp_path / "model"
+    exported = export_routed_sentence_transformer(encoders, parts.tokenizers, path, projections=projections)
+    assert {weight.dtype for weight in exported.parameters()} == {torch.float32}
+    assert {weight.dtype for file in path.rglob("*.safetensors") for weight in load_file(file).values()} == {
+        torch.float32
+    }
+    made = to_routed_sentence_transformer(encoders, parts.tokenizers, projections)
+    before = made.encode(ENGLISH, task="en")
+    with torch.no_grad():
+        for module in (*encoders.values(), *projections.values()):
+            for weight in module.parameters():
+                weight.zero_()
+    assert (made.encode(ENGLISH, task="en") == before).all()
+
+
+def test_a_text_without_language_is_refused_by_naming_the_routes(model: SentenceTransformer):
+    with pytest.raises(ValueError, match="Could not determine route.*task='en', task='zh'"):
+        model.encode(ENGLISH)
+    with pytest.raises(ValueError, match="No route found for task type 'fr'.*task='en', task='zh'"):
+        model.encode(ENGLISH, task="fr")
+
+
+def test_queries_and_documents_are_in_the_first_language(model: SentenceTransformer, parts: Parts):
+    expected = parts.by_hand(ENGLISH, "en")
+    assert close(model.encode_query(ENGLISH), expected) and close(model.encode_document(ENGLISH), expected)
+
+
+def test_sentence_transformers_writes_its_card(
+    model: SentenceTransformer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    with caplog.at_level(logging.WARNING):
+        model.save(str(tmp_path / "again"))
+    assert "usage snippet" not in caplog.text
+    assert "encode_query" in (tmp_path / "again" / "README.md").read_text("utf-8")
+    again = SentenceTransformer(str(tmp_path / "again"), device="cpu")
+    assert (again.encode(CHINESE, task="zh") == model.encode(CHINESE, task="zh")).all()
+    with pytest.raises(ValueError, match="Could not determine route"):
+        again.encode(CHINESE)
+
+
+def test_one_encoder_for_all_languages_needs_no_router(parts: Parts, tmp_path: Path):
+    one = dict.fromkeys(("en", "fr", "de"), parts.encoders["en"])
+    shared = export_routed_sentence_transformer(
+        one,
+        dict.fromkeys(one, parts.tokenizers["en"]),
+        tmp_path / "model",
+        projections=dict.fromkeys(one, parts.projections["en"]),
+        max_length=MAX_LENGTH,
+    )
+    assert [type(module).__name__ for module in shared] == ["Transformer", "Pooling", "Dense", "Normalize"]
+    expected = parts.by_hand(ENGLISH, "en")
+    assert close(shared.encode(ENGLISH), expected) and close(shared.encode(ENGLISH, task="de"), expected)
+    assert routes_of(shared) == () and close(embed(shared, ENGLISH, language="de"), expected)
+
+
+def test_what_some_languages_share_is_there_once(parts: Parts, tmp_path: Path):
+    english, chinese = parts.encoders.values()
+    tokenizers = {"en": parts.tokenizers["en"], "fr": parts.tokenizers["en"], "zh": parts.tokenizers["zh"]}
+    layer = nn.Linear(16, 8)
+    shared = export_routed_sentence_transformer(
+        {"en": english, "fr": english, "zh": chinese},
+        tokenizers,
+        tmp_path / "model",
+        projections={"en": layer, "fr": layer, "zh": parts.projections["zh"]},
+        max_length=MAX_LENGTH,
+    )
+    routes = shared[0].sub_modules
+    assert routes["en"][0] is routes["fr"][0] and routes["en"][2] is routes["fr"][2]
+    assert close(shared.encode(CHINESE, task="zh"), parts.by_hand(CHINESE, "zh"))
+    assert (shared.encode(ENGLISH, task="fr") == shared.encode(ENGLISH, task="en")).all()
+    assert number_of_weights(tmp_path / "model") == sum(weight.numel() for weight in shared.parameters())
+
+
+def test_evaluation_finds_the_routes(model: SentenceTransformer, parts: Parts):
+    assert routes_of(model) == ("en", "zh")
+    assert close(embed(model, CHINESE, language="cmn"), parts.by_hand(CHINESE, "zh"))
+    with pytest.raises(XlsrError, match="none for 'fr'"):
+        embed(model, ENGLISH, language="fr")
+    with pytest.raises(XlsrError, match="language was not given"):
+        embed(model, ENGLISH)
+
+
+def test_everything_that_encode_takes(model: SentenceTransformer, parts: Parts):
+    expected = parts.by_hand(CHINESE, "zh")
+    assert close(model.encode(CHINESE, task="zh", batch_size=3), expected)
+    assert close(model.encode(CHINESE[0], task="zh"), expected[0])
+    assert len(model.encode([], task="zh")) == 0
+    tensor = model.encode(CHINESE, task="zh", convert_to_tensor=True)
+    assert isinstance(tensor, torch.Tensor) and close(tensor, expected)
+    prompted = parts.by_hand(["茶。" + text for text in CHINESE], "zh")
+    assert close(model.encode(CHINESE, task="zh", prompt="茶。"), prompted)
+    cosines = model.similarity(model.encode(ENGLISH, task="en"), tensor)
+    assert close(cosines, parts.by_hand(ENGLISH, "en") @ expected.T)
+    assert model.get_embedding_dimension() == 8
+
+
+def test_long_texts_are_cut_where_asked(parts: Parts, tmp_path: Path):
+    short = export_routed_sentence_transformer(
+        parts.encoders, parts.tokenizers, tmp_path / "model", projections=parts.projections, max_length=3
+    )
+    assert short.max_seq_length == 3
+    assert short.preprocess(ENGLISH, task="en")["input_ids"].shape == (4, 3)
+
+
+def change(**changes: Any) -> Any:
+    """The arguments of an export of `Parts`, with some of them changed."""
+
+    def changed(parts: Parts) -> dict[str, Any]:
+        whole = {"encoders": parts.encoders, "tokenizers": parts.tokenizers, "projections": parts.projections}
+        return {**whole, **{name: value(parts) if callable(value) else value for name, value in changes.items()}}
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        (change(encoders={}), r"encoders is empty; give an encoder for each language"),
+        (change(tokenizers=lambda parts: {"en": parts.tokenizers["en"]}), r"tokenizers has none for 'zh'; give each"),
+        (
+            change(tokenizers=lambda parts: {**parts.tokenizers, "en-GB": None}),
+            r"tokenizers has 'en-GB', which encoders lacks; known are en, zh\.",
+        ),
+        (change(projections={"hz": None}), r"projections has 'hz', which encoders lacks"),
+        (change(projections=None), r"different width \(16 for 'en', 12 for 'zh'\); give projections to one width"),
+        (
+            change(projections=lambda parts: {**parts.projections, "zh": nn.Linear(16, 8)}),
+            r"the projection of 'zh' takes vectors of width 16 and its encoder gives 12; make it an nn\.Linear\(12",
+        ),
+        (change(pooling="men"), r"pooling mode is 'men'; did you mean 'mean'\?"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(parts: Parts, changed: Any, says: str):
+    with pytest.raises(XlsrError, match=says):
+        to_routed_sentence_transformer(**changed(parts))
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (("en", "query"), r"route 'query' is no language tag; name each route after its language"),
+        (("en", "eng"), r"routes 'en' and 'eng' are the same language"),
+        (("en", "to"), r"no route can be named 'to', which is a method of torch's modules; write 'ton'"),
+    ],
+)
+def test_names_that_no_route_can_have(parts: Parts, names: tuple[str, str], says: str):
+    encoders = dict(zip(names, parts.encoders.values(), strict=True))
+    tokenizers = dict(zip(names, parts.tokenizers.values(), strict=True))
+    with pytest.raises(XlsrError, match=says):
+        to_routed_sentence_transformer(encoders, tokenizers)
+
+
+def test_a_name_with_region_works_and_is_found_by_its_language(parts: Parts):
+    encoders = {"en-GB": parts.encoders["en"], "zh-Hans": parts.encoders["zh"]}
+    tokenizers = {"en-GB": parts.tokenizers["en"], "zh-Hans": parts.tokenizers["zh"]}
+    projections = {"en-GB": parts.projections["en"], "zh-Hans": parts.projections["zh"]}
+    named = to_routed_sentence_transformer(encoders, tokenizers, projections, max_length=MAX_LENGTH)
+    assert close(embed(named, CHINESE, language="zh"), parts.by_hand(CHINESE, "zh"))
