@@ -8,11 +8,21 @@ from __future__ import annotations
 from transformers import AutoConfig, AutoModel
 
 from hf_xlsr.errors import XlsrError
+from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
 
 __version__ = "0.1.0"
 
 AutoConfig.register(LightweightConfig.model_type, LightweightConfig, exist_ok=True)
 AutoModel.register(LightweightConfig, LightweightDualTransformer, exist_ok=True)
+AutoConfig.register(DualMomentumConfig.model_type, DualMomentumConfig, exist_ok=True)
+AutoModel.register(DualMomentumConfig, DualMomentumModel, exist_ok=True)
 
-__all__ = ["LightweightConfig", "LightweightDualTransformer", "XlsrError", "__version__"]
+__all__ = [
+    "DualMomentumConfig",
+    "DualMomentumModel",
+    "LightweightConfig",
+    "LightweightDualTransformer",
+    "XlsrError",
+    "__version__",
+]

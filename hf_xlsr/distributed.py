@@ -1,4 +1,4 @@
-"""What several processes need: gathering with gradient."""
+"""What several processes need: gathering, with and without gradient."""
 
 from __future__ import annotations
 
@@ -14,21 +14,45 @@ def world_size() -> int:
     return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
 
 
+def process_index() -> int:
+    """The rank of this process; 0 without a process group."""
+    return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+
+
+@torch.no_grad()
+def gather_rows(local: torch.Tensor) -> torch.Tensor:
+    """Stacks the rows of all processes in rank order, without gradient.
+
+    Args:
+        local: `(batch, ...)`, the same shape on every rank.
+
+    Returns:
+        `(world_size * batch, ...)`; `local` itself without a process group.
+
+    Example:
+        >>> gather_rows(torch.arange(3)).tolist()
+        [0, 1, 2]
+    """
+    if world_size() == 1:
+        return local
+    parts = [torch.empty_like(local, memory_format=torch.contiguous_format) for _ in range(world_size())]
+    torch.distributed.all_gather(parts, local.detach().contiguous())
+    return torch.cat(parts)
+
+
 class _GatherRows(torch.autograd.Function):
     """The rows of all ranks; backward sums each row's gradient over the ranks and hands it to the owner."""
 
     @staticmethod
     def forward(ctx: Any, local: torch.Tensor) -> torch.Tensor:
-        parts = [torch.empty_like(local, memory_format=torch.contiguous_format) for _ in range(world_size())]
-        torch.distributed.all_gather(parts, local.contiguous())
-        return torch.cat(parts)
+        return gather_rows(local)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> torch.Tensor:
         summed = grad_outputs[0].clone(memory_format=torch.contiguous_format)
         torch.distributed.all_reduce(summed)
-        return summed.chunk(world_size())[torch.distributed.get_rank()]
+        return summed.chunk(world_size())[process_index()]
 
 
 def gather_with_gradient(local: torch.Tensor) -> torch.Tensor:

@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
-from hf_xlsr.trainers.arguments import LightweightTrainingArguments, XlsrTrainingArguments
+from hf_xlsr.trainers.adapters import add_adapters
+from hf_xlsr.trainers.arguments import (
+    DualMomentumTrainingArguments,
+    LightweightTrainingArguments,
+    XlsrTrainingArguments,
+)
 from hf_xlsr.trainers.base import XlsrTrainer
+from hf_xlsr.trainers.dual_momentum import DualMomentumTrainer
 from hf_xlsr.trainers.lightweight import LightweightTrainer
+from hf_xlsr.trainers.momentum_callbacks import MemoryQueueCallback, MomentumCallback
 
-__all__ = ["LightweightTrainer", "LightweightTrainingArguments", "XlsrTrainer", "XlsrTrainingArguments"]
+__all__ = [
+    "DualMomentumTrainer",
+    "DualMomentumTrainingArguments",
+    "LightweightTrainer",
+    "LightweightTrainingArguments",
+    "MemoryQueueCallback",
+    "MomentumCallback",
+    "XlsrTrainer",
+    "XlsrTrainingArguments",
+    "add_adapters",
+]

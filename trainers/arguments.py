@@ -8,8 +8,9 @@ import torch
 from transformers import TrainingArguments
 
 from hf_xlsr.data.sampling import MIXINGS
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.precision import PRECISIONS, choose_precision
+from hf_xlsr.trainers.momentum_callbacks import MOMENTUM_SCHEDULES
 
 OPTIMIZATIONS = ("trainer", "released")
 
@@ -71,4 +72,34 @@ class LightweightTrainingArguments(XlsrTrainingArguments):
     def __post_init__(self) -> None:
         if self.optimization not in OPTIMIZATIONS:
             raise XlsrError(f"optimization is '{self.optimization}'; use one of {', '.join(OPTIMIZATIONS)}.")
+        super().__post_init__()
+
+
+@dataclass
+class DualMomentumTrainingArguments(XlsrTrainingArguments):
+    """Arguments of `DualMomentumTrainer`. Batches hold one language pair.
+
+    Args:
+        momentum_schedule: `constant` (the paper), or `linear` or `cosine`, which raise the momentum to 1 by the end.
+        queue_prefill: Fill the queues with keys of random training sentences before the first step.
+        nli_batch_size: Pairs of the auxiliary task in an optimiser step, over all micro-batches and processes.
+    """
+
+    homogeneous_batches: bool = field(default=True, metadata={"help": "fill each batch from one language pair"})
+    momentum_schedule: str = field(default="constant", metadata={"help": "constant, linear or cosine"})
+    queue_prefill: bool = field(default=False, metadata={"help": "fill the queues before the first step"})
+    nli_batch_size: int = field(default=128, metadata={"help": "inference pairs in an optimiser step"})
+    ddp_find_unused_parameters: bool | None = field(
+        default=None, metadata={"help": "found out: true with more than two encoders"}
+    )
+
+    def __post_init__(self) -> None:
+        if not self.homogeneous_batches:
+            raise XlsrError("homogeneous_batches is false; dual momentum contrast needs batches of one language pair.")
+        if self.momentum_schedule not in MOMENTUM_SCHEDULES:
+            raise XlsrError(
+                f"momentum_schedule is '{self.momentum_schedule}'; {nearest(self.momentum_schedule, MOMENTUM_SCHEDULES)}"
+            )
+        if self.nli_batch_size < 1:
+            raise XlsrError(f"nli_batch_size is {self.nli_batch_size}; use 1 or more.")
         super().__post_init__()

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 from transformers import Trainer
 from transformers.trainer_utils import seed_worker
 
@@ -51,7 +51,8 @@ class XlsrTrainer(Trainer):
     """`transformers.Trainer` for models that return `losses` by name and data sets of prepared pairs.
 
     - Batches come from `LengthBucketBatchSampler`, already split over processes.
-    - Each loss part is logged as `loss/NAME`, averaged since the last log and over processes.
+    - Each loss part is logged as `loss/NAME`, averaged since the last log and over processes, and so are the model's
+      `statistics` under their own names.
     - `evaluate` runs protocols on the live model; metrics come back as `eval_NAME`, so that early stopping and
       `metric_for_best_model` work.
     - Ctrl-C saves a checkpoint; `stopped_early` says so.
@@ -89,21 +90,10 @@ class XlsrTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Length-bucketed batches. The loader is not wrapped by accelerate: the sampler knows the processes itself."""
-        data, args = self.train_dataset, self.args
-        if data is None:
+        args = self.args
+        if self.train_dataset is None:
             raise XlsrError("training needs a train_dataset; give the trainer a PreparedPairs.")
-        sampler = LengthBucketBatchSampler(
-            data.lengths,
-            self._train_batch_size,
-            groups=data.groups,
-            mixing=args.mixing,
-            exponent=args.mixing_exponent,
-            homogeneous=args.homogeneous_batches,
-            bucket=args.bucket_by_length,
-            seed=args.data_seed if args.data_seed is not None else args.seed,
-            num_processes=args.world_size,
-            process_index=args.process_index,
-        )
+        data, sampler = self.train_batches()
         workers = args.dataloader_num_workers
         return DataLoader(
             data,
@@ -116,6 +106,30 @@ class XlsrTrainer(Trainer):
             worker_init_fn=partial(seed_worker, num_workers=workers, rank=args.process_index),
         )
 
+    @property
+    def data_seed(self) -> int:
+        """Seed of everything that is drawn for the data."""
+        return self.args.data_seed if self.args.data_seed is not None else self.args.seed
+
+    def train_batches(self) -> tuple[Dataset, Any]:
+        """The training data, and a sampler of the batches of keys that it is asked for.
+
+        Trainers with more streams override it.
+        """
+        data, args = self.train_dataset, self.args
+        return data, LengthBucketBatchSampler(
+            data.lengths,
+            self._train_batch_size,
+            groups=data.groups,
+            mixing=args.mixing,
+            exponent=args.mixing_exponent,
+            homogeneous=args.homogeneous_batches,
+            bucket=args.bucket_by_length,
+            seed=self.data_seed,
+            num_processes=args.world_size,
+            process_index=args.process_index,
+        )
+
     def compute_loss(
         self,
         model: nn.Module,
@@ -123,10 +137,11 @@ class XlsrTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        """The model's loss; its parts are kept for the next log."""
+        """The model's loss; its parts and statistics are kept for the next log."""
         outputs = model(**inputs)
         if model.training:
-            for name, value in outputs.losses.items():
+            parts = {f"loss/{name}": value for name, value in outputs.losses.items()}
+            for name, value in {**parts, **(outputs.get("statistics") or {})}.items():
                 value = value.detach().float()
                 self._part_sums[name] = self._part_sums[name] + value if name in self._part_sums else value
             self._part_count += 1
@@ -138,18 +153,21 @@ class XlsrTrainer(Trainer):
             names = list(self._part_sums)
             means = torch.stack([self._part_sums[name] for name in names]) / self._part_count
             means = self.accelerator.gather(means.unsqueeze(0)).mean(0)
-            logs.update({f"loss/{name}": value for name, value in zip(names, means.tolist(), strict=True)})
+            logs.update(zip(names, means.tolist(), strict=True))
             self._part_sums, self._part_count = {}, 0
         super().log(logs, start_time)
 
+    @property
+    def autocast_dtype(self) -> torch.dtype | None:
+        """Precision of the forward pass where it is not that of the weights."""
+        return torch.bfloat16 if self.args.bf16 else torch.float16 if self.args.fp16 else None
+
     def live_encoder(self) -> LiveEncoder:
         """The model as it stands, as something that evaluation and mining take."""
-        args = self.args
-        dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
         tokenizer = self.processing_class
         limit = min(getattr(self.data_collator, "max_length", 200), tokenizer.model_max_length)
         model = self.accelerator.unwrap_model(self.model)
-        return LiveEncoder(model, tokenizer, max_length=limit, autocast_dtype=dtype)
+        return LiveEncoder(model, tokenizer, max_length=limit, autocast_dtype=self.autocast_dtype)
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from hf_xlsr.data.collators import pad_rows
+from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.pooling import normalize
 
 
@@ -18,7 +19,8 @@ class LiveEncoder:
 
     Args:
         model: With `encode_sentences`.
-        tokenizer: A fast tokenizer.
+        tokenizer: A fast tokenizer; or one for each language, for a model that takes `language`. Languages are then
+            the routes: `encode(sentences, task="zh")`.
         max_length: Sentences are cut here, in pieces.
         autocast_dtype: Precision of the pass; the weights' own when absent.
     """
@@ -33,17 +35,32 @@ class LiveEncoder:
     ) -> None:
         self.model: Any = model
         self.tokenizer = tokenizer
+        self.routes = tuple(tokenizer) if isinstance(tokenizer, Mapping) else ()
         self.max_length, self.autocast_dtype = max_length, autocast_dtype
 
     @torch.no_grad()
     def encode(
-        self, sentences: Sequence[str], batch_size: int = 64, normalize_embeddings: bool = False, **_: Any
+        self,
+        sentences: Sequence[str],
+        batch_size: int = 64,
+        normalize_embeddings: bool = False,
+        task: str | None = None,
+        **_: Any,
     ) -> np.ndarray:
-        """Sentence vectors in the order given, `(sentences, width)`, float32."""
+        """Sentence vectors in the order given, `(sentences, width)`, float32.
+
+        Raises:
+            XlsrError: the model routes by language and `task` names none of them.
+        """
+        tokenizer, options = self.tokenizer, {}
+        if self.routes:
+            if task not in self.routes:
+                raise XlsrError(f"task is {task!r}; {nearest(str(task), self.routes)}")
+            tokenizer, options = self.tokenizer[task], {"language": task}
         if not sentences:
             return np.empty((0, self.model.config.hidden_size), dtype=np.float32)
-        ids = self.tokenizer(list(sentences), return_attention_mask=False, verbose=False)["input_ids"]
-        ids = [row[: self.max_length] for row in ids]
+        cut = {"truncation": True, "max_length": self.max_length}
+        ids = tokenizer(list(sentences), return_attention_mask=False, verbose=False, **cut)["input_ids"]
         order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
         was_training, device = self.model.training, self.model.device
         self.model.eval()
@@ -51,8 +68,8 @@ class LiveEncoder:
         with torch.autocast(device.type, dtype=self.autocast_dtype, enabled=self.autocast_dtype is not None):
             for start in range(0, len(order), batch_size):
                 rows = [ids[index] for index in order[start : start + batch_size]]
-                batch = [torch.from_numpy(array).to(device) for array in pad_rows(rows, self.tokenizer.pad_token_id)]
-                vectors = self.model.encode_sentences(*batch).float()
+                batch = [torch.from_numpy(array).to(device) for array in pad_rows(rows, tokenizer.pad_token_id)]
+                vectors = self.model.encode_sentences(*batch, **options).float()
                 parts.append((normalize(vectors) if normalize_embeddings else vectors).cpu())
         self.model.train(was_training)
         result = np.empty((len(order), self.model.config.hidden_size), dtype=np.float32)

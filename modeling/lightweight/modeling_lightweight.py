@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from transformers import MODEL_MAPPING, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import ModelOutput
 
@@ -23,6 +22,7 @@ from hf_xlsr.losses import (
     similarity_loss,
     weighted_sum,
 )
+from hf_xlsr.modeling.encoders import encoder_from_config
 from hf_xlsr.pooling import pool
 
 from .configuration_lightweight import LightweightConfig
@@ -63,13 +63,6 @@ class GenerativeHead(nn.Module):
         return self.norm(self.activation(self.dense(states)))
 
 
-def _no_pooler(text_config: PreTrainedConfig) -> dict[str, bool]:
-    """Encoders with a pooler would carry unused weights, which DDP waits for in vain."""
-    encoder_class = MODEL_MAPPING.get(type(text_config), None)
-    takes_it = isinstance(encoder_class, type) and "add_pooling_layer" in inspect.signature(encoder_class).parameters
-    return {"add_pooling_layer": False} if takes_it else {}
-
-
 class LightweightDualTransformer(PreTrainedModel):
     """Two-layer dual transformer with shared weights (Mao et al., 2021).
 
@@ -100,7 +93,7 @@ class LightweightDualTransformer(PreTrainedModel):
     def __init__(self, config: LightweightConfig) -> None:
         super().__init__(config)
         text_config = config.get_text_config()
-        self.encoder = AutoModel.from_config(text_config, **_no_pooler(text_config))
+        self.encoder = encoder_from_config(text_config)
         table_width = self.encoder.get_input_embeddings().weight.shape[1]
         if config.generative_weight and table_width != text_config.hidden_size:
             raise XlsrError(

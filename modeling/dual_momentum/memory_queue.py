@@ -1,0 +1,95 @@
+"""The memory queue: the newest keys of one language, and which texts they belong to."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.losses.row_storage import QuantizedRows, quantize_rows
+
+NO_TEXT = -1  # example number of rows that hold nothing yet
+
+
+class MemoryQueue(nn.Module):
+    """A ring of keys, in buffers, so that checkpoints carry it and resuming is exact.
+
+    Args:
+        size: Rows.
+        width: Width of a key.
+        storage: `float32`, `bfloat16` or `int8`.
+
+    Attributes:
+        values: `(size, width)` in the storage's type.
+        scales: `(size,)` float32, of `int8` only.
+        texts: Hash of each key's text, `(size,)` int64.
+        examples: Number of each key's pair in the training data, `(size,)` int64.
+        pointer: Where the next key goes.
+        filled: `count` as a buffer; the valid rows are the first ones, since the ring is filled from its start.
+
+    Example:
+        >>> queue = MemoryQueue(4, 2)
+        >>> queue.enqueue(torch.eye(2), torch.tensor([7, 8]), torch.tensor([0, 1]))
+        >>> queue.count, queue.keys()[1].tolist()
+        (2, [0.0, 1.0])
+    """
+
+    values: torch.Tensor
+    scales: torch.Tensor | None
+    texts: torch.Tensor
+    examples: torch.Tensor
+    pointer: torch.Tensor
+    filled: torch.Tensor
+
+    def __init__(self, size: int, width: int, storage: str = "float32") -> None:
+        super().__init__()
+        self.size, self.storage = size, storage
+        self.register_buffer("values", torch.zeros(size, width, dtype=getattr(torch, storage)))
+        self.register_buffer("scales", torch.zeros(size) if storage == "int8" else None)
+        self.register_buffer("texts", torch.zeros(size, dtype=torch.long))
+        self.register_buffer("examples", torch.full((size,), NO_TEXT))
+        self.register_buffer("pointer", torch.zeros((), dtype=torch.long))
+        self.register_buffer("filled", torch.zeros((), dtype=torch.long))
+
+    @property
+    def count(self) -> int:
+        """How many rows are valid."""
+        return int(self.filled)
+
+    def keys(self) -> torch.Tensor | QuantizedRows:
+        """The valid rows as `queue_info_nce` takes them; a view, nothing is copied."""
+        count = self.count
+        if self.scales is not None:
+            return QuantizedRows(self.values[:count], self.scales[:count])
+        return self.values[:count]
+
+    @torch.no_grad()
+    def enqueue(self, keys: torch.Tensor, texts: torch.Tensor, examples: torch.Tensor) -> None:
+        """Writes keys over the oldest rows.
+
+        Args:
+            keys: `(count, width)`; the newest last.
+            texts: Hashes of their texts, `(count,)`.
+            examples: Numbers of their pairs, `(count,)`.
+
+        Raises:
+            XlsrError: there are more keys than rows.
+        """
+        count = len(keys)
+        if count > self.size:
+            raise XlsrError(
+                f"{count:,} keys of one step do not fit into a queue of {self.size:,}; raise queue_size or lower the "
+                "batch size."
+            )
+        rows = (self.pointer + torch.arange(count, device=keys.device)) % self.size
+        if self.scales is not None:
+            quantized = quantize_rows(keys)
+            self.values[rows], self.scales[rows] = quantized.values, quantized.scales
+        else:
+            self.values[rows] = keys.to(self.values.dtype)
+        self.texts[rows], self.examples[rows] = texts, examples
+        self.pointer.copy_((self.pointer + count) % self.size)
+        self.filled.copy_((self.filled + count).clamp(max=self.size))
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, {self.values.shape[1]}, storage={self.storage!r}"

@@ -1,0 +1,476 @@
+"""Dual momentum contrast: an encoder, a momentum encoder and a memory queue for each language."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.utils import ModelOutput
+
+from hf_xlsr.distributed import gather_rows, process_index
+from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.losses import matching_pairs, queue_info_nce, weighted_sum
+from hf_xlsr.modeling.encoders import encoder_from_config, encoder_from_pretrained
+from hf_xlsr.pooling import normalize, pool
+
+from .configuration_dual_momentum import DualMomentumConfig
+from .memory_queue import NO_TEXT, MemoryQueue
+from .nli_head import NliHead
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+TRAINING_ONLY = ("momentum_encoders.", "momentum_projections.", "queues.", "nli_head.")
+
+
+@dataclass
+class DualMomentumOutput(ModelOutput):
+    """What `DualMomentumModel` returns.
+
+    Args:
+        loss: Equation 3, or 5 with the auxiliary task; a scalar.
+        losses: Its parts: `source_to_target`, `target_to_source`, `nli`.
+        statistics: Numbers worth logging: `queue/filled` (share of the rows), and `queue/stale` and `queue/duplicates`,
+            the shares of queries whose own translation, or an exact copy of it from another pair, is in the queue.
+        source_embeds: Unit vectors of the base encoder, `(batch, width)`.
+        target_embeds: Likewise.
+        source_keys: Unit vectors of the momentum encoder, without gradient, `(batch, width)`.
+        target_keys: Likewise.
+    """
+
+    loss: torch.Tensor | None = None
+    losses: dict[str, torch.Tensor] | None = None
+    statistics: dict[str, torch.Tensor] | None = None
+    source_embeds: torch.Tensor | None = None
+    target_embeds: torch.Tensor | None = None
+    source_keys: torch.Tensor | None = None
+    target_keys: torch.Tensor | None = None
+
+
+class DualMomentumModel(PreTrainedModel):
+    """MoCo-BERT (Wang et al., 2021): language-specific encoders aligned by contrast with two memory queues.
+
+    A batch holds pairs of one language pair. Each side is encoded by its language's base encoder (the queries) and by
+    its momentum encoder (the keys). With `h` the unit vectors, `y_0` the translation and `y_1 .. y_K` the queue,
+
+    .. math:: L(x, y) = -\\log \\frac{\\exp(h_x \\cdot h_{y_0} / \\tau)}{\\sum_{i=0}^K \\exp(h_x \\cdot h_{y_i} / \\tau)}
+
+    (equation 2), and the loss is :math:`L(x, y) + L(y, x)` (equation 3). `forward` changes nothing: the momentum
+    encoders move in `momentum_update` (equation 1) and keys enter by `enqueue`, which the trainer's callbacks call once
+    per optimiser step.
+
+    Args:
+        config: The configuration.
+        encoders: Ready encoders by name, whose weights are kept; made from the configuration when absent.
+
+    Example:
+        >>> from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
+        >>> small = {"model_type": "bert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1,
+        ...          "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 16}
+        >>> encoders = {"en": small, "zh": small}
+        >>> model = DualMomentumModel(DualMomentumConfig(languages=["en", "zh"], encoder_configs=encoders, queue_size=8))
+        >>> ids = torch.tensor([[3, 4], [5, 6]])
+        >>> mask = torch.ones_like(ids)
+        >>> output = model(ids, mask, ids + 4, mask, source_lang="en", target_lang="zh")
+        >>> output.loss.item()  # nothing is in the queues yet
+        0.0
+        >>> model.enqueue("zh", output.target_keys, torch.tensor([1, 2]), torch.tensor([0, 1]))
+        >>> bool(model(ids, mask, ids + 4, mask, source_lang="en", target_lang="zh").loss > 0)
+        True
+    """
+
+    config: DualMomentumConfig
+    config_class = DualMomentumConfig
+    main_input_name = "source_input_ids"
+    supports_gradient_checkpointing = True
+    accepts_loss_kwargs = False  # the loss is a mean over the batch; Trainer must not rescale it
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    # A bfloat16 average would stand still: a thousandth of a step is less than its last digit.
+    _keep_in_fp32_modules_strict = ["momentum_encoders", "momentum_projections"]
+
+    def __init__(self, config: DualMomentumConfig, encoders: Mapping[str, PreTrainedModel] | None = None) -> None:
+        super().__init__(config)
+        configs = config.encoder_configs or {}
+        attention = {"attn_implementation": config._attn_implementation} if config._attn_implementation else {}
+        self.encoders = nn.ModuleDict(
+            dict(encoders)
+            if encoders is not None
+            else {name: encoder_from_config(value, **attention) for name, value in configs.items()}
+        )
+        self.projections = nn.ModuleDict()
+        if config.projection_dim:
+            for name, value in configs.items():
+                self.projections[name] = nn.Linear(value.hidden_size, config.projection_dim, bias=False)
+        self.nli_head = None
+        if config.nli_labels:
+            self.nli_head = NliHead(config.hidden_size, config.nli_hidden_size, config.nli_labels, config.nli_dropout)
+        self.momentum_encoders, self.momentum_projections = nn.ModuleDict(), nn.ModuleDict()
+        if config.use_momentum:
+            self.momentum_encoders = copy.deepcopy(self.encoders)
+            self.momentum_projections = copy.deepcopy(self.projections)
+        self.queues = nn.ModuleDict()
+        if config.queue_size:
+            for language in config.languages or ():
+                self.queues[language] = MemoryQueue(config.queue_size, config.hidden_size, config.queue_storage)
+        self.post_init()
+        self.reset_momentum()  # post_init drew the projections and their copies apart
+        self.freeze_momentum()
+
+    @classmethod
+    def from_encoders(
+        cls, encoders: Mapping[str, str], *, dropout: float | None = None, **options: Any
+    ) -> DualMomentumModel:
+        """A model on pretrained encoders.
+
+        Args:
+            encoders: Folder or Hub id of each language's encoder, or of the one named `shared`.
+            dropout: Of all encoders, 0.1 in the paper; the encoders' own when absent.
+            **options: Values of `DualMomentumConfig`; with `shared`, `languages` among them.
+
+        Raises:
+            XlsrError: an encoder does not load, or a value does not fit.
+        """
+        loaded = {
+            name: encoder_from_pretrained(path, place=f"encoder {name}", dropout=dropout)
+            for name, path in encoders.items()
+        }
+        options.setdefault("languages", list(encoders))
+        configs = {name: encoder.config for name, encoder in loaded.items()}
+        return cls(DualMomentumConfig(encoder_configs=configs, **options), loaded)
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]  # the options pass through
+        cls, path: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any
+    ) -> Any:
+        """As of any model. Momentum encoders that the folder lacks start as copies, and are frozen either way.
+
+        Raises:
+            XlsrError: the folder holds queues of another size, width or storage than the configuration asks for.
+        """
+        if not isinstance(kwargs.get("config"), DualMomentumConfig):
+            asked: dict[str, Any] = {name: kwargs[name] for name in ("queue_size", "queue_storage") if name in kwargs}
+            if asked:
+                _check_queues(str(path), DualMomentumConfig.from_pretrained(path), asked)
+        loaded: Any = super().from_pretrained(path, *args, output_loading_info=True, **kwargs)
+        model, info = loaded
+        if any(name.startswith(("momentum_encoders.", "momentum_projections.")) for name in info["missing_keys"]):
+            model.reset_momentum()
+        model.freeze_momentum()  # loading makes every parameter trainable
+        return (model, info) if output_loading_info else model
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, MemoryQueue):
+            for buffer in (module.values, module.texts, module.pointer, module.filled):
+                init.zeros_(buffer)
+            init.constant_(module.examples, NO_TEXT)
+            if module.scales is not None:
+                init.zeros_(module.scales)
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The embeddings of the first encoder."""
+        first: Any = next(iter(self.encoders.values()))
+        return first.get_input_embeddings()
+
+    def resize_token_embeddings(  # type: ignore[override]  # an encoder has to be named
+        self, new_num_tokens: int, *args: Any, language: str = "", **kwargs: Any
+    ) -> Any:
+        """Resizes the embeddings of one encoder and of its momentum copy.
+
+        Args:
+            new_num_tokens: Pieces of the new vocabulary.
+            language: Whose encoder; may be left out with a shared one.
+
+        Raises:
+            XlsrError: there are several encoders and no language was named.
+        """
+        names = list(self.encoders)
+        if len(names) > 1 and not language:
+            raise XlsrError(f"which embeddings? Name one of the encoders: language={' or '.join(names)}.")
+        name = self.config.encoder_of(language) if language else names[0]
+        encoder: Any = self.encoders[name]
+        resized = encoder.resize_token_embeddings(new_num_tokens, *args, **kwargs)
+        if self.config.use_momentum:
+            # Copied whole, not resized: new rows are drawn at random, and have to be the same ones.
+            self.momentum_encoders[name] = copy.deepcopy(encoder)
+            self.freeze_momentum()
+        (self.config.encoder_configs or {})[name].vocab_size = resized.num_embeddings
+        return resized
+
+    # The momentum encoders.
+
+    def freeze_momentum(self) -> None:
+        """Takes the gradient from the momentum encoders."""
+        self.momentum_encoders.requires_grad_(False)
+        self.momentum_projections.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> DualMomentumModel:
+        """Sets the mode; momentum encoders stay without dropout unless `key_encoder_dropout`."""
+        super().train(mode)
+        if not self.config.key_encoder_dropout:
+            self.momentum_encoders.eval()
+        return self
+
+    def momentum_pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+        """Each parameter of a base encoder that trains, with its counterpart.
+
+        By name: adapters may stand on both sides, or the order differ.
+
+        Raises:
+            XlsrError: a trained parameter has no counterpart, as with adapters on the base encoders alone.
+        """
+        for base, momentum in (
+            (self.encoders, self.momentum_encoders),
+            (self.projections, self.momentum_projections),
+        ):
+            counterparts = dict(momentum.named_parameters())
+            for name, parameter in base.named_parameters():
+                if not parameter.requires_grad:
+                    continue
+                if name not in counterparts:
+                    raise XlsrError(
+                        f"'{name}' is trained but its momentum encoder has no such weight; put adapters on the "
+                        "momentum encoders too (hf_xlsr.trainers.adapters.add_adapters does)."
+                    )
+                yield parameter, counterparts[name]
+
+    @torch.no_grad()
+    def reset_momentum(self) -> None:
+        """Makes the momentum encoders copies of the base encoders."""
+        if self.config.use_momentum:
+            self.momentum_encoders.load_state_dict(self.encoders.state_dict())
+            self.momentum_projections.load_state_dict(self.projections.state_dict())
+
+    @torch.no_grad()
+    def momentum_update(self, momentum: float | None = None) -> None:
+        """Equation 1: each momentum weight becomes `momentum` of itself and the rest of the base encoder's.
+
+        Args:
+            momentum: Instead of the configuration's, for a schedule.
+        """
+        if not self.config.use_momentum:
+            return
+        pairs = list(self.momentum_pairs())
+        if not pairs:
+            return
+        bases, averages = (list(side) for side in zip(*pairs, strict=True))
+        share = self.config.momentum if momentum is None else momentum
+        torch._foreach_lerp_(averages, [base.detach().to(average) for base, average in pairs], 1 - share)
+
+    def enqueue(self, language: str, keys: torch.Tensor, texts: torch.Tensor, examples: torch.Tensor) -> None:
+        """Puts keys of a language into its queue; see `MemoryQueue.enqueue`."""
+        if language in self.queues:
+            self._queue(language).enqueue(keys, texts, examples)
+
+    def _queue(self, language: str) -> MemoryQueue:
+        queue = self.queues[language]
+        if not isinstance(queue, MemoryQueue):
+            raise TypeError(type(queue).__name__)
+        return queue
+
+    # Vectors.
+
+    def encode_sentences(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, *, language: str, keys: bool = False
+    ) -> torch.Tensor:
+        """Unit sentence vectors `h`, `(batch, width)`, float32.
+
+        Args:
+            input_ids: `(batch, length)`, by the tokenizer of the language.
+            attention_mask: 1 for real pieces, `(batch, length)`; all of them when absent.
+            language: Whose encoder.
+            keys: By the momentum encoder.
+
+        Raises:
+            XlsrError: no encoder takes the language.
+        """
+        name = self.config.encoder_of(language)
+        momentum = keys and self.config.use_momentum
+        encoders = self.momentum_encoders if momentum else self.encoders
+        projections = self.momentum_projections if momentum else self.projections
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        states = encoders[name](input_ids=input_ids, attention_mask=mask).last_hidden_state
+        vectors = pool(states, mask, self.config.pooling)
+        return normalize(projections[name](vectors).float() if projections else vectors)
+
+    def forward(
+        self,
+        source_input_ids: torch.Tensor,
+        source_attention_mask: torch.Tensor,
+        target_input_ids: torch.Tensor,
+        target_attention_mask: torch.Tensor,
+        source_lang: str,
+        target_lang: str,
+        source_texts: torch.Tensor | None = None,
+        target_texts: torch.Tensor | None = None,
+        examples: torch.Tensor | None = None,
+        nli: Mapping[str, Any] | None = None,
+        return_loss: bool = True,
+    ) -> DualMomentumOutput:
+        """Encodes a batch of pairs and, unless told not to, computes equation 3 or 5.
+
+        Args:
+            source_input_ids: `(batch, length)`.
+            source_attention_mask: 1 for real pieces.
+            target_input_ids: Translations, in the same order.
+            target_attention_mask: Likewise.
+            source_lang: Language of all sources.
+            target_lang: Language of all targets.
+            source_texts: Hashes of the texts, `(batch,)` int64; with `examples` needed for masks and their statistics.
+            target_texts: Likewise.
+            examples: Numbers of the pairs, `(batch,)` int64.
+            nli: A batch of the auxiliary task: `premise_input_ids`, `premise_attention_mask`, `hypothesis_input_ids`,
+                `hypothesis_attention_mask`, `labels` and `lang`.
+            return_loss: Compute the losses.
+
+        Raises:
+            XlsrError: a language has no encoder, or masks are asked for and the texts are not known.
+        """
+        source_batch = (source_input_ids, source_attention_mask)
+        target_batch = (target_input_ids, target_attention_mask)
+        source = self.encode_sentences(*source_batch, language=source_lang)
+        target = self.encode_sentences(*target_batch, language=target_lang)
+        if not return_loss:
+            return DualMomentumOutput(source_embeds=source, target_embeds=target)
+        source_keys, target_keys = source.detach(), target.detach()
+        if self.config.use_momentum:
+            with torch.no_grad():
+                source_keys = self.encode_sentences(*source_batch, language=source_lang, keys=True)
+                target_keys = self.encode_sentences(*target_batch, language=target_lang, keys=True)
+        forward, onward = self._direction(source, target_keys, target_lang, target_texts, examples)
+        backward, back = self._direction(target, source_keys, source_lang, source_texts, examples)
+        losses = {"source_to_target": forward, "target_to_source": backward}
+        weights = {"source_to_target": 1.0, "target_to_source": 1.0, "nli": self.config.nli_weight}
+        if nli is not None:
+            losses["nli"] = self._nli_loss(**nli)
+        return DualMomentumOutput(
+            loss=weighted_sum(losses, weights),
+            losses=losses,
+            statistics={name: (onward[name] + back[name]) / 2 for name in onward},
+            source_embeds=source,
+            target_embeds=target,
+            source_keys=source_keys,
+            target_keys=target_keys,
+        )
+
+    def _direction(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        language: str,
+        texts: torch.Tensor | None,
+        examples: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Equation 2, from queries to the keys of `language`; and what is known of the queue."""
+        config = self.config
+        statistics: dict[str, torch.Tensor] = {}
+        rows = columns = torch.empty(0, dtype=torch.long, device=queries.device)
+        bank: Any = queries.new_empty(0, queries.shape[1])
+        queue_texts = queue_examples = rows
+        if language in self.queues:
+            queue = self._queue(language)
+            bank, count = queue.keys(), queue.count
+            queue_texts, queue_examples = queue.texts[:count], queue.examples[:count]
+            statistics["queue/filled"] = queries.new_tensor(count / queue.size)
+        others, own_column = None, None
+        if config.in_batch_negatives:
+            others = gather_rows(keys)
+            own_column = len(bank) + process_index() * len(keys) + torch.arange(len(keys), device=keys.device)
+        if texts is not None and examples is not None:
+            if others is not None:
+                queue_texts = torch.cat([queue_texts, gather_rows(texts)])
+                queue_examples = torch.cat([queue_examples, gather_rows(examples)])
+            rows, columns = matching_pairs(texts, queue_texts)
+            own = examples[rows] == queue_examples[columns]
+            for name, chosen in (("queue/stale", own), ("queue/duplicates", ~own)):
+                in_queue = rows[chosen & (columns < len(bank))]
+                statistics[name] = queries.new_tensor(in_queue.unique().numel() / len(queries))
+            kept = (own & config.mask_stale_keys) | (~own & config.mask_duplicates)
+            rows, columns = rows[kept], columns[kept]
+        elif config.mask_stale_keys or config.mask_duplicates:
+            raise XlsrError(
+                "mask_stale_keys and mask_duplicates need texts and examples in the batch; use DualCollator."
+            )
+        if own_column is not None:
+            rows = torch.cat([rows, torch.arange(len(queries), device=rows.device)])
+            columns = torch.cat([columns, own_column])
+        loss = queue_info_nce(
+            queries,
+            keys,
+            bank,
+            temperature=config.temperature,
+            other_keys=others,
+            masked=(rows, columns) if len(rows) else None,
+        )
+        return loss, statistics
+
+    def _nli_loss(
+        self,
+        premise_input_ids: torch.Tensor,
+        premise_attention_mask: torch.Tensor,
+        hypothesis_input_ids: torch.Tensor,
+        hypothesis_attention_mask: torch.Tensor,
+        labels: torch.Tensor,
+        lang: str,
+    ) -> torch.Tensor:
+        """Cross-entropy of the auxiliary task, appendix B."""
+        if self.nli_head is None:
+            raise XlsrError("the batch has a part for natural language inference but nli_labels is 0; set it to 3.")
+        premise = self.encode_sentences(premise_input_ids, premise_attention_mask, language=lang)
+        hypothesis = self.encode_sentences(hypothesis_input_ids, hypothesis_attention_mask, language=lang)
+        return F.cross_entropy(self.nli_head(premise, hypothesis).float(), labels)
+
+    # What is left after training.
+
+    def inference_state_dict(self) -> dict[str, torch.Tensor]:
+        """The weights that encode sentences: "we throw away the momentum encoders and the memory queues"."""
+        return {name: value for name, value in self.state_dict().items() if not name.startswith(TRAINING_ONLY)}
+
+    def to_sentence_transformer(self, tokenizers: Any, **options: Any) -> SentenceTransformer:
+        """The encoders as a stock sentence-transformers model, one route per language.
+
+        Args:
+            tokenizers: Tokenizer by language; with a shared encoder a single one will do.
+            **options: See `hf_xlsr.export.to_routed_sentence_transformer`.
+        """
+        from hf_xlsr.export import to_routed_sentence_transformer
+
+        return to_routed_sentence_transformer(*self.routes(tokenizers), pooling=self.config.pooling, **options)
+
+    def routes(self, tokenizers: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]:
+        """Encoders, tokenizers and projections by language, as the export takes them.
+
+        Raises:
+            XlsrError: a language has no tokenizer.
+        """
+        languages = self.config.languages or []
+        by_language = tokenizers if isinstance(tokenizers, Mapping) else dict.fromkeys(languages, tokenizers)
+        for language in languages:
+            if language not in by_language:
+                raise XlsrError(f"language '{language}' has no tokenizer; {nearest(language, by_language)}")
+        names = {language: self.config.encoder_of(language) for language in languages}
+        projections = (
+            {language: self.projections[name] for language, name in names.items()} if self.projections else None
+        )
+        encoders = {language: self.encoders[name] for language, name in names.items()}
+        return encoders, {language: by_language[language] for language in languages}, projections
+
+
+def _check_queues(path: str, stored: DualMomentumConfig, asked: Mapping[str, Any]) -> None:
+    for name, value in asked.items():
+        there = getattr(stored, name)
+        if there != value:
+            raise XlsrError(
+                f"'{path}' was saved with {name} {there} but {value} is asked for; keep {there}, or start a new run from "
+                "its encoders (DualMomentumModel.from_encoders)."
+            )

@@ -1,0 +1,62 @@
+"""Stock Hugging Face encoders inside our models."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from transformers import MODEL_MAPPING, AutoConfig, AutoModel, PreTrainedConfig
+
+from hf_xlsr.errors import XlsrError
+
+
+def no_pooler(config: PreTrainedConfig) -> dict[str, bool]:
+    """The option that leaves an encoder's pooler out, for architectures that have one.
+
+    Sentences are pooled by our own code; a pooler would carry unused weights, which DDP waits for in vain.
+    """
+    encoder_class = MODEL_MAPPING.get(type(config), None)
+    takes_it = isinstance(encoder_class, type) and "add_pooling_layer" in inspect.signature(encoder_class).parameters
+    return {"add_pooling_layer": False} if takes_it else {}
+
+
+def encoder_from_config(config: PreTrainedConfig, **options: Any) -> Any:
+    """A new encoder without a pooler, its weights random.
+
+    Args:
+        config: Configuration of a stock encoder.
+        **options: For `AutoModel.from_config`, such as `attn_implementation`.
+    """
+    return AutoModel.from_config(config, **no_pooler(config), **options)
+
+
+# What architectures call the dropout on states and on attention.
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
+
+
+def encoder_from_pretrained(path: str, *, place: str = "encoder", dropout: float | None = None, **options: Any) -> Any:
+    """A pretrained encoder without its pooler, with float32 weights.
+
+    Args:
+        path: Folder or Hub id.
+        place: What error sentences call the value.
+        dropout: On states and attention, instead of what the encoder was trained with.
+        **options: For `AutoModel.from_pretrained`.
+
+    Raises:
+        XlsrError: nothing loads from there, weights of the encoder are missing, or `dropout` is no share.
+    """
+    if dropout is not None and not 0 <= dropout < 1:
+        raise XlsrError(f"dropout is {dropout}; it is a share, 0 or above and less than 1.")
+    try:
+        config = AutoConfig.from_pretrained(path)
+        if dropout is not None:
+            options |= {name: dropout for name in DROPOUTS if hasattr(config, name)}
+        encoder, info = AutoModel.from_pretrained(
+            path, **{"dtype": "float32", **no_pooler(config), **options}, output_loading_info=True
+        )
+    except (OSError, ValueError) as error:
+        raise XlsrError(f"{place} '{path}' holds no encoder that loads; check it.") from error
+    if missing := sorted(info["missing_keys"]):
+        raise XlsrError(f"{place} '{path}' lacks weights of the encoder ({missing[0]}, ...); give a whole checkpoint.")
+    return encoder

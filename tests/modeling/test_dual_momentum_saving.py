@@ -1,0 +1,104 @@
+"""Saving and loading DualMomentumModel: frozen averages, queues in their storage, checkpoints that lack them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from dual_momentum_models import enqueue_keys, small_batch, small_encoder, small_model
+from transformers import AutoConfig, AutoModel
+
+from hf_xlsr import DualMomentumModel, XlsrError
+
+
+@pytest.mark.parametrize("storage", ["float32", "bfloat16", "int8"])
+def test_round_trip_keeps_every_bit(storage: str, tmp_path: Path) -> None:
+    model = small_model(queue_storage=storage, projection_dim=12, nli_labels=3)
+    enqueue_keys(model, small_batch(6, 1))
+    with torch.no_grad():
+        for parameter in model.encoders.parameters():
+            parameter.add_(0.1)
+    model.save_pretrained(tmp_path)
+    loaded, info = DualMomentumModel.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    before, after = model.state_dict(), loaded.state_dict()
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        assert value.dtype == after[name].dtype and torch.equal(value, after[name]), name
+    frozen = [*loaded.momentum_encoders.parameters(), *loaded.momentum_projections.parameters()]
+    assert frozen and not any(parameter.requires_grad for parameter in frozen)
+    assert all(parameter.requires_grad for parameter in loaded.encoders.parameters())
+
+
+def test_auto_classes_know_it(tmp_path: Path) -> None:
+    model = small_model({"en": small_encoder(), "fr": small_encoder(vocab_size=50, model_type="roberta")})
+    model.save_pretrained(tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert config.encoder_configs["fr"].model_type == "roberta" and config.encoder_configs["fr"].vocab_size == 50
+    loaded = AutoModel.from_pretrained(tmp_path, attn_implementation="eager")
+    assert isinstance(loaded, DualMomentumModel)
+    assert loaded.encoders["fr"].config._attn_implementation == "eager"
+    assert not any(parameter.requires_grad for parameter in loaded.momentum_encoders.parameters())
+
+
+def test_averages_and_queues_stay_float32_under_smaller_weights(tmp_path: Path) -> None:
+    small_model().save_pretrained(tmp_path)
+    loaded = DualMomentumModel.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    kinds = {name.split(".")[0]: {value.dtype} for name, value in loaded.named_parameters()}
+    assert kinds == {"encoders": {torch.bfloat16}, "momentum_encoders": {torch.float32}}
+    assert loaded.queues["en"].values.dtype == torch.float32
+
+
+def test_what_a_slim_folder_lacks_starts_as_copies_and_empty(tmp_path: Path) -> None:
+    model = small_model()
+    enqueue_keys(model, small_batch(6, 1))
+    slim = model.inference_state_dict()
+    assert {name.split(".")[0] for name in slim} == {"encoders"}
+    model.save_pretrained(tmp_path, state_dict=slim)
+    loaded = DualMomentumModel.from_pretrained(tmp_path)
+    assert loaded.queues["en"].count == 0 and int(loaded.queues["fr"].pointer) == 0
+    for name, value in loaded.encoders.state_dict().items():
+        assert torch.equal(value, loaded.momentum_encoders.state_dict()[name]), name
+    assert not any(parameter.requires_grad for parameter in loaded.momentum_encoders.parameters())
+
+
+def test_another_queue_size_is_refused(tmp_path: Path) -> None:
+    small_model().save_pretrained(tmp_path)
+    with pytest.raises(
+        XlsrError, match="was saved with queue_size 32 but 64 is asked for; keep 32, or start a new run"
+    ):
+        DualMomentumModel.from_pretrained(tmp_path, queue_size=64)
+    assert DualMomentumModel.from_pretrained(tmp_path, queue_size=32).queues["en"].size == 32
+
+
+def test_from_pretrained_encoders(tmp_path: Path) -> None:
+    for name, kind in (("one", "bert"), ("two", "distilbert")):
+        torch.manual_seed(len(name))
+        config = AutoConfig.for_model(kind, vocab_size=40, hidden_size=16, dim=16, num_attention_heads=2)
+        config.update(
+            {"n_heads": 2, "n_layers": 1, "hidden_dim": 32} if kind == "distilbert" else {"num_hidden_layers": 1}
+        )
+        AutoModel.from_config(config).save_pretrained(tmp_path / name)
+    paths = {"en": str(tmp_path / "one"), "fr": str(tmp_path / "two")}
+    model = DualMomentumModel.from_encoders(paths, queue_size=16)
+    plain: Any = AutoModel.from_pretrained(paths["en"])
+    ids = torch.tensor([[5, 6, 7]])
+    expected = torch.nn.functional.normalize(plain(ids).last_hidden_state.mean(1), dim=-1)
+    torch.testing.assert_close(model.encode_sentences(ids, language="en"), expected)
+    torch.testing.assert_close(model.encode_sentences(ids, language="en", keys=True), expected)
+    with pytest.raises(XlsrError, match="encoder fr '.*nowhere' holds no encoder that loads"):
+        DualMomentumModel.from_encoders({"en": paths["en"], "fr": str(tmp_path / "nowhere")})
+
+
+def test_resizing_embeddings_follows_on_the_average(tmp_path: Path) -> None:
+    model = small_model()
+    with pytest.raises(XlsrError, match="language=en or fr"):
+        model.resize_token_embeddings(44)
+    model.resize_token_embeddings(44, language="fr")
+    tables = [side["fr"].get_input_embeddings().weight for side in (model.encoders, model.momentum_encoders)]
+    assert tables[0].shape[0] == 44 and torch.equal(*tables) and not tables[1].requires_grad
+    assert model.encoders["en"].get_input_embeddings().weight.shape[0] == 40
+    model.save_pretrained(tmp_path)
+    assert DualMomentumModel.from_pretrained(tmp_path).encoders["fr"].config.vocab_size == 44

@@ -1,0 +1,106 @@
+"""Tiny trainings of dual momentum contrast, shared by tests."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from conftest import ENGLISH, FRENCH
+from datasets import Dataset
+
+from hf_xlsr import DualMomentumConfig, DualMomentumModel
+from hf_xlsr.data.prepared import PreparedPairs, tokenize_pairs
+from hf_xlsr.data.tokenization import train_tokenizer
+from hf_xlsr.trainers import DualMomentumTrainer, DualMomentumTrainingArguments
+
+LANGUAGES = ("en", "fr")
+WORDS = {"en": ENGLISH, "fr": FRENCH, "de": [word[::-1] for word in ENGLISH]}
+
+
+@cache
+def tokenizer_of(language: str) -> Any:
+    rng = random.Random(language)
+    texts = [" ".join(rng.choices(WORDS[language], k=5)) for _ in range(200)]
+    return train_tokenizer(texts, vocab_size=50, algorithm="bpe", max_length=32)
+
+
+def tokenizers_of(languages: Sequence[str]) -> dict[str, Any]:
+    return {language: tokenizer_of(language) for language in languages}
+
+
+def pairs_data(language_pairs: Sequence[tuple[str, str]] = (LANGUAGES,), count: int = 192) -> PreparedPairs:
+    rng = random.Random(5)
+    rows = []
+    for index in range(count):
+        source_lang, target_lang = language_pairs[index % len(language_pairs)]
+        numbers = [rng.randrange(20) for _ in range(rng.randint(2, 7))]
+        rows.append(
+            {
+                "source": " ".join(WORDS[source_lang][number] for number in numbers),
+                "target": " ".join(WORDS[target_lang][number] for number in numbers),
+                "source_lang": source_lang,
+                "target_lang": target_lang,
+            }
+        )
+    languages = sorted({language for pair in language_pairs for language in pair})
+    tokenised, counts = tokenize_pairs(Dataset.from_list(rows), tokenizers_of(languages), max_length=32)
+    return PreparedPairs(tokenised, counts["language_pairs"])
+
+
+def tiny_dual(dropout: float = 0.0, **options: Any) -> DualMomentumModel:
+    torch.manual_seed(0)
+    values: dict[str, Any] = {"languages": list(LANGUAGES), "queue_size": 64, "momentum": 0.9, **options}
+    encoder = {
+        "model_type": "bert",
+        "vocab_size": 50,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "max_position_embeddings": 40,
+        "hidden_dropout_prob": dropout,
+        "attention_probs_dropout_prob": dropout,
+    }
+    configs = {language: dict(encoder) for language in values["languages"]}
+    return DualMomentumModel(DualMomentumConfig(encoder_configs=configs, **values))
+
+
+def arguments(folder: Path, **options: Any) -> DualMomentumTrainingArguments:
+    defaults: dict[str, Any] = {
+        "precision": "float32",
+        "use_cpu": True,
+        "learning_rate": 1e-2,
+        "per_device_train_batch_size": 16,
+        "max_steps": 4,
+        "logging_steps": 1000,
+        "save_strategy": "steps",
+        "save_steps": 1000,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "max_grad_norm": 10.0,
+    }
+    return DualMomentumTrainingArguments(output_dir=str(folder), **{**defaults, **options})
+
+
+def trainer_of(
+    folder: Path,
+    *,
+    model: Any = None,
+    train_dataset: Any = None,
+    languages: Sequence[str] = LANGUAGES,
+    tokenizers: Any = None,
+    nli_dataset: Any = None,
+    **options: Any,
+) -> DualMomentumTrainer:
+    return DualMomentumTrainer(
+        tiny_dual() if model is None else model,
+        arguments(folder, **options),
+        tokenizers=tokenizers_of(languages) if tokenizers is None else tokenizers,
+        train_dataset=pairs_data() if train_dataset is None else train_dataset,
+        nli_dataset=nli_dataset,
+        max_length=32,
+    )

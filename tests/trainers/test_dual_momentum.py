@@ -1,0 +1,279 @@
+"""DualMomentumTrainer: momentum and queues once a step, accumulation like a larger batch, bad steps dropped."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from dual_momentum_runs import LANGUAGES, arguments, pairs_data, tiny_dual, tokenizers_of, trainer_of
+
+from hf_xlsr import XlsrError
+from hf_xlsr.data.nli import PreparedNli
+from hf_xlsr.trainers import DualMomentumTrainer
+from hf_xlsr.trainers.momentum_callbacks import scheduled_momentum
+
+
+def test_four_micro_batches_train_like_one_batch(tmp_path: Path) -> None:
+    """With queue negatives alone, accumulation is exactly a larger batch: same weights, same queues."""
+    states = []
+    for number, (batch, accumulation) in enumerate(((32, 1), (8, 4))):
+        trainer = trainer_of(
+            tmp_path / str(number),
+            per_device_train_batch_size=batch,
+            gradient_accumulation_steps=accumulation,
+            optim="sgd",  # Adam would blow up the rounding of gradients that are zero in truth
+            learning_rate=0.5,
+            max_steps=5,
+        )
+        take_in_order(trainer)
+        trainer.train()
+        states.append(trainer.model.state_dict())
+    moved = 0
+    for name, value in states[0].items():
+        torch.testing.assert_close(states[1][name], value, rtol=1e-4, atol=1e-6, msg=name)
+        moved += name.startswith("encoders.") and not torch.equal(value, tiny_dual().state_dict()[name])
+    assert moved > 10 and int(states[0]["queues.en.filled"]) == 64  # 160 keys went through a queue of 64
+    assert torch.equal(states[0]["queues.fr.examples"], states[1]["queues.fr.examples"])
+
+
+def take_in_order(trainer: Any) -> None:
+    """Both trainers must see the same 32 pairs in each step; the sampler's own order depends on the batch size."""
+    size = trainer.args.per_device_train_batch_size
+    data = trainer.train_dataset
+
+    class InOrder(torch.utils.data.Sampler):
+        batch_size, drop_last = size, True
+
+        def set_epoch(self, epoch: int) -> None:
+            pass
+
+        def __len__(self) -> int:
+            return len(data) // size
+
+        def __iter__(self) -> Any:
+            for start in range(0, len(data) - size + 1, size):
+                yield [(0, index) for index in range(start, start + size)]
+
+    trainer.train_batches = lambda: (data, InOrder())
+
+
+def test_the_queue_holds_the_newest_keys_of_the_average_that_made_them(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, per_device_train_batch_size=16, max_steps=3)
+    seen: list[tuple[torch.Tensor, ...]] = []
+    original = trainer.model.forward
+
+    def watched(**inputs: Any) -> Any:
+        output = original(**inputs)
+        seen.append((output.target_keys.clone(), inputs["target_texts"], inputs["examples"]))
+        return output
+
+    trainer.model.forward = watched
+    trainer.train()
+    queue = trainer.model.queues["fr"]
+    for part, values in zip(("values", "texts", "examples"), zip(*seen, strict=True), strict=True):
+        assert torch.equal(getattr(queue, part)[:48], torch.cat(values)), part
+    assert queue.count == 48
+
+
+def test_momentum_moves_once_a_step(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, gradient_accumulation_steps=2, per_device_train_batch_size=8, max_steps=1)
+    start = {name: value.clone() for name, value in trainer.model.encoders.named_parameters()}
+    trainer.train()
+    end = dict(trainer.model.encoders.named_parameters())
+    for name, value in trainer.model.momentum_encoders.named_parameters():
+        torch.testing.assert_close(value, 0.9 * start[name] + 0.1 * end[name], rtol=1e-5, atol=1e-7, msg=name)
+
+
+def test_momentum_schedules() -> None:
+    assert [scheduled_momentum(0.9, step, 4) for step in (0, 4)] == [0.9, 0.9]
+    assert [round(scheduled_momentum(0.9, step, 4, "linear"), 6) for step in (0, 1, 4, 9)] == [0.9, 0.925, 1.0, 1.0]
+    assert [round(scheduled_momentum(0.9, step, 4, "cosine"), 6) for step in (0, 2, 4)] == [0.9, 0.95, 1.0]
+    with pytest.raises(XlsrError, match="did you mean 'cosine'"):
+        arguments(Path("."), momentum_schedule="cosin")
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_a_step_that_is_not_finite_is_dropped_and_said(
+    where: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = trainer_of(tmp_path, per_device_train_batch_size=16, max_steps=4)
+    poison_call(trainer, where, call=2)
+    before: list[dict[str, torch.Tensor]] = []
+    keep_states(trainer, before)
+    with caplog.at_level(logging.WARNING):
+        trainer.train()
+    assert "step 3 was skipped: its gradient is not finite" in caplog.text and "1 skipped so far" in caplog.text
+    assert all(torch.isfinite(value).all() for value in trainer.model.state_dict().values())
+    # Nothing of step 3 stays, neither in weights nor averages nor queues; steps 2 and 4 left theirs.
+    assert all(torch.equal(before[1][name], value) for name, value in before[2].items())
+    assert not torch.equal(before[0]["queues.en.filled"], before[1]["queues.en.filled"])
+    assert int(before[3]["queues.en.filled"]) == 48
+
+
+def poison_call(trainer: Any, where: str, call: int) -> None:
+    """Makes one forward give a NaN: in the vectors, or only in the gradient."""
+    original, calls = trainer.model.forward, [0]
+
+    def poisoned(**inputs: Any) -> Any:
+        output = original(**inputs)
+        if calls[0] == call:
+            weight = trainer.model.encoders["en"].embeddings.word_embeddings.weight
+            factor = float("nan") if where == "loss" else 0.0
+            output.loss = output.loss * (1 + factor) + (0.0 if where == "loss" else 1.0) * not_finite(weight)
+            output.target_keys = torch.full_like(output.target_keys, float("nan"))
+        calls[0] += 1
+        return output
+
+    trainer.model.forward = poisoned
+
+
+def not_finite(weight: torch.Tensor) -> torch.Tensor:
+    """Zero, with an infinite gradient."""
+    return (weight.sum() * 0.0).sqrt()
+
+
+def keep_states(trainer: Any, states: list[dict[str, torch.Tensor]]) -> None:
+    from transformers import TrainerCallback
+
+    class Keep(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+            states.append({name: value.clone() for name, value in model.state_dict().items()})
+
+    trainer.add_callback(Keep())
+
+
+def test_prefilled_queues_hold_training_sentences(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, queue_prefill=True, max_steps=1, per_device_train_batch_size=8)
+    states: list[dict[str, torch.Tensor]] = []
+    trainer.add_callback(first_state(states))
+    trainer.train()
+    data = trainer.train_dataset
+    for language, side in (("en", "source"), ("fr", "target")):
+        examples = states[0][f"queues.{language}.examples"]
+        assert int(states[0][f"queues.{language}.filled"]) == 64 and len(set(examples.tolist())) == 64
+        features = data.__getitems__([(0, index) for index in examples.tolist()])
+        assert states[0][f"queues.{language}.texts"].tolist() == [feature[f"{side}_text"] for feature in features]
+        ids = torch.tensor([features[5][f"{side}_ids"]])
+        with torch.no_grad():
+            expected = tiny_dual().encode_sentences(ids, language=language, keys=True)[0]
+        torch.testing.assert_close(states[0][f"queues.{language}.values"][5], expected, rtol=1e-4, atol=1e-5)
+
+
+def first_state(states: list[dict[str, torch.Tensor]]) -> Any:
+    from transformers import TrainerCallback
+
+    class First(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+            states.append({name: value.clone() for name, value in model.state_dict().items()})
+
+    return First()
+
+
+def nli_data(count: int = 40) -> PreparedNli:
+    generator = torch.Generator().manual_seed(3)
+    ids = torch.randint(4, 30, (count, 2, 5), generator=generator).tolist()
+    rows = {
+        "premise_ids": [row[0] for row in ids],
+        "hypothesis_ids": [row[1] for row in ids],
+        "label": [index % 3 for index in range(count)],
+        "length": [5] * count,
+        "group": [0] * count,
+    }
+    return PreparedNli(Dataset.from_dict(rows), {"languages": ["en"], "pairs": count})
+
+
+def test_second_task_has_its_own_batches_and_is_logged(tmp_path: Path) -> None:
+    trainer = trainer_of(
+        tmp_path,
+        model=tiny_dual(nli_labels=3),
+        nli_dataset=nli_data(),
+        nli_batch_size=12,
+        per_device_train_batch_size=8,
+        gradient_accumulation_steps=2,
+        max_steps=3,
+        logging_steps=1,
+    )
+    sizes: list[int] = []
+    original: Callable[..., Any] = trainer.model._nli_loss
+
+    def watched(**inputs: Any) -> Any:
+        sizes.append(len(inputs["labels"]))
+        return original(**inputs)
+
+    trainer.model._nli_loss = watched
+    trainer.train()
+    assert sizes == [6] * 6
+    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    for entry in logs:
+        parts = entry["loss/source_to_target"] + entry["loss/target_to_source"] + 0.1 * entry["loss/nli"]
+        # Trainer logs the sum of an update's micro-batches, each divided by their number.
+        assert entry["loss"] == pytest.approx(parts, rel=1e-3)
+        assert {"queue/filled", "queue/stale", "queue/duplicates"} <= entry.keys()
+
+
+def test_more_than_two_languages_take_turns(tmp_path: Path) -> None:
+    languages = ("en", "fr", "de")
+    model = tiny_dual(languages=list(languages))
+    data = pairs_data([("en", "fr"), ("en", "de"), ("fr", "de")], count=96)
+    trainer = trainer_of(tmp_path, model=model, train_dataset=data, languages=languages, max_steps=12)
+    assert trainer.args.ddp_find_unused_parameters is True
+    trainer.train()
+    assert all(model.queues[language].count > 0 for language in languages)
+    pairs = [data.language_pairs[group] for group in data.groups]
+    for place, language in ((0, "en"), (1, "de")):
+        examples = model.queues[language].examples[: model.queues[language].count].tolist()
+        assert all(pairs[example][place] == language for example in examples)
+    encoder = trainer.live_encoder()
+    assert encoder.routes == languages and encoder.encode(["one two"], task="de").shape == (1, 16)
+    with pytest.raises(XlsrError, match="task is None; known are"):
+        encoder.encode(["one"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"per_device_train_batch_size": 128}, r"queue_size is 64, less than the 128 pairs .*\(128 x 1 process"),
+        ({"gradient_accumulation_steps": 9}, r"less than the 72 pairs .* 9 micro-batch\(es\)\); raise it or lower"),
+        ({"nli_dataset": object()}, "has an nli_dataset but not nli_labels 3; give both or neither"),
+        ({"model": "nli"}, "has nli_labels but not an nli_dataset"),
+        (
+            {"model": "nli", "nli_dataset": "nli", "nli_batch_size": 7, "gradient_accumulation_steps": 2},
+            "use 4 or a larger multiple of 2",
+        ),
+        ({"tokenizers": {"en": None}}, "language 'fr' has no tokenizer"),
+        ({"homogeneous_batches": False}, "needs batches of one language pair"),
+        ({"nli_batch_size": 0}, "nli_batch_size is 0; use 1 or more"),
+    ],
+)
+def test_bad_set_ups_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    chosen = dict(options)
+    if chosen.get("model") == "nli":
+        chosen["model"] = tiny_dual(nli_labels=3)
+    if chosen.get("nli_dataset") == "nli":
+        chosen["nli_dataset"] = nli_data()
+    with pytest.raises(XlsrError, match=message):
+        trainer_of(tmp_path, **{"per_device_train_batch_size": 8, **chosen})
+
+
+def test_a_zero_3_launch_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, made = tiny_dual(), arguments(tmp_path)  # which would ask for deepspeed itself, after the next line
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    monkeypatch.setenv("ACCELERATE_DEEPSPEED_ZERO_STAGE", "3")
+    with pytest.raises(XlsrError, match="does not train under DeepSpeed ZeRO stage 3"):
+        DualMomentumTrainer(model, made, tokenizers=tokenizers_of(LANGUAGES), train_dataset=pairs_data())
+
+
+def test_a_checkpoint_with_another_queue_is_refused(tmp_path: Path) -> None:
+    trainer_of(tmp_path, max_steps=2, save_steps=2).train()
+    other = trainer_of(tmp_path, model=tiny_dual(queue_size=128), max_steps=4)
+    with pytest.raises(XlsrError, match="was saved with queue_size 64 but the model has 128; set queue_size to 64"):
+        other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+
+
+def test_tokenizers_are_those_of_the_languages() -> None:
+    assert set(tokenizers_of(LANGUAGES)) == {"en", "fr"}

@@ -1,0 +1,87 @@
+"""LoRA through peft: the average follows the adapters, none is trained on it, and resuming is exact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from dual_momentum_runs import tiny_dual, trainer_of
+
+from hf_xlsr import DualMomentumModel, XlsrError
+from hf_xlsr.trainers import add_adapters
+
+peft = pytest.importorskip("peft")
+
+
+def test_adapters_train_and_their_average_follows(tmp_path: Path) -> None:
+    model = add_adapters(tiny_dual(), rank=4)
+    trained = [name for name, value in model.named_parameters() if value.requires_grad]
+    assert len(trained) == 2 * 2 * 3 * 2  # languages, layers, query key value, two factors
+    assert all("lora_" in name and ".encoders." in name for name in trained)
+    trainer = trainer_of(tmp_path, model=model, max_steps=1, queue_prefill=True)
+    start = {name: value.clone() for name, value in model.named_parameters()}
+    trainer.train()
+    moved = 0
+    for name, value in model.named_parameters():
+        if "momentum_encoders" not in name:
+            assert value.requires_grad == ("lora_" in name), name
+            if not value.requires_grad:
+                assert torch.equal(value, start[name]), name
+            continue
+        assert not value.requires_grad
+        base = dict(model.named_parameters())[name.replace("momentum_encoders", "encoders")]
+        expected = 0.9 * start[name] + 0.1 * base if "lora_" in name else start[name]
+        torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-8, msg=name)
+        moved += not torch.equal(value, start[name])
+    assert moved == 12  # one factor of each pair starts at 0 and gets the first gradient; the other waits for it
+
+
+def test_stopping_and_going_on_with_adapters_is_bit_equal(tmp_path: Path) -> None:
+    def run(folder: Path, resume: str | None = None) -> dict[str, torch.Tensor]:
+        model = add_adapters(tiny_dual(dropout=0.1, projection_dim=12), rank=4)
+        trainer = trainer_of(folder, model=model, max_steps=6, save_steps=3)
+        trainer.train(resume_from_checkpoint=resume)
+        return {name: value.clone() for name, value in model.state_dict().items()}
+
+    whole = run(tmp_path / "one")
+    again = run(tmp_path / "two", str(tmp_path / "one" / "checkpoint-3"))
+    assert int(whole["base_model.model.queues.en.filled"]) == 64
+    assert all(torch.equal(value, again[name]) for name, value in whole.items())
+    (tmp_path / "one" / "checkpoint-3" / "dual_momentum_state.safetensors").unlink()
+    with pytest.raises(XlsrError, match="lacks dual_momentum_state.safetensors; go on from an earlier checkpoint"):
+        run(tmp_path / "three", str(tmp_path / "one" / "checkpoint-3"))
+
+
+def test_merged_adapters_give_a_plain_model(tmp_path: Path) -> None:
+    model: Any = add_adapters(tiny_dual(), rank=4)
+    trainer_of(tmp_path, model=model, max_steps=3).train()
+    ids = torch.tensor([[4, 5, 6]])
+    model.eval()
+    with torch.no_grad():
+        before = model.get_base_model().encode_sentences(ids, language="fr")
+        merged = model.merge_and_unload()
+        assert isinstance(merged, DualMomentumModel)
+        torch.testing.assert_close(merged.encode_sentences(ids, language="fr"), before, rtol=1e-5, atol=1e-6)
+        assert not torch.allclose(before, tiny_dual().encode_sentences(ids, language="fr"), atol=1e-3)
+
+
+def test_adapters_without_counterpart_are_refused(tmp_path: Path) -> None:
+    settings = peft.LoraConfig(r=4, target_modules=r"encoders\..*\.(query|value)")
+    model = peft.get_peft_model(tiny_dual(), settings)
+    with pytest.raises(XlsrError, match="put adapters on the momentum encoders too"):
+        trainer_of(tmp_path, model=model)
+    with pytest.raises(XlsrError, match="no layer of the encoders is called q_proj"):
+        add_adapters(tiny_dual(), modules=["q_proj"])
+
+
+def test_a_user_s_own_adapters_on_both_sides_are_put_in_order(tmp_path: Path) -> None:
+    """A list of names hits the momentum encoders too, and trainable: the trainer freezes and equals them."""
+    model = peft.get_peft_model(tiny_dual(), peft.LoraConfig(r=4, target_modules=["query", "value"]))
+    assert any(value.requires_grad for name, value in model.named_parameters() if "momentum_encoders" in name)
+    trainer_of(tmp_path, model=model)
+    for name, value in model.named_parameters():
+        if "momentum_encoders" in name:
+            assert not value.requires_grad
+            assert torch.equal(value, dict(model.named_parameters())[name.replace("momentum_encoders", "encoders")])

@@ -1,0 +1,57 @@
+"""LoRA adapters through peft, on models whose momentum encoders have to follow them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from hf_xlsr.errors import XlsrError
+
+DEFAULT_MODULES = ("query", "key", "value")
+
+
+def add_adapters(
+    model: Any,
+    *,
+    rank: int = 16,
+    alpha: int = 32,
+    dropout: float = 0.0,
+    modules: Sequence[str] = DEFAULT_MODULES,
+) -> Any:
+    """Puts LoRA adapters on the base encoders of a `DualMomentumModel` and, untrained, on its momentum encoders.
+
+    The momentum adapters start as copies and follow by equation 1; frozen weights are equal on both sides and need no
+    average. Projections and the head of the auxiliary task stay trained as a whole.
+
+    Args:
+        model: `DualMomentumModel`.
+        rank: Rank of the adapters.
+        alpha: Their scale is `alpha / rank`.
+        dropout: On their input.
+        modules: Last part of the names of the linear layers that get one.
+
+    Returns:
+        A `peft.PeftModel` for `DualMomentumTrainer`; `merge_and_unload()` gives a plain model back.
+
+    Raises:
+        XlsrError: peft is not installed, or no layer bears one of the names.
+    """
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError as error:
+        raise XlsrError("adapters need the package peft; install it with `pip install 'hf-xlsr[peft]'`.") from error
+    pattern = rf"(?:encoders|momentum_encoders)\..*\.(?:{'|'.join(map(re.escape, modules))})"
+    if not any(re.fullmatch(pattern, name) for name, _ in model.named_modules()):
+        raise XlsrError(
+            f"no layer of the encoders is called {' or '.join(modules)}; name their linear layers in modules."
+        )
+    adapted = get_peft_model(
+        model, LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=pattern, bias="none")
+    )
+    model.projections.requires_grad_(True)
+    if model.nli_head is not None:
+        model.nli_head.requires_grad_(True)
+    model.reset_momentum()
+    model.freeze_momentum()
+    return adapted

@@ -1,0 +1,224 @@
+"""Training dual momentum contrast."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch.utils.data import Dataset
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+
+from hf_xlsr.data.multitask import MultiTaskBatchSampler, MultiTaskCollator, MultiTaskDataset
+from hf_xlsr.data.pair_collators import DualCollator, NliCollator
+from hf_xlsr.data.sampling import LengthBucketBatchSampler
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
+from hf_xlsr.trainers.base import XlsrTrainer
+from hf_xlsr.trainers.live_encoder import LiveEncoder
+from hf_xlsr.trainers.momentum_callbacks import (
+    MemoryQueueCallback,
+    MomentumCallback,
+    SoundStepCallback,
+    StepKeys,
+    base_model,
+)
+from hf_xlsr.trainers.queue_prefill import QueuePrefillCallback
+
+logger = logging.getLogger(__name__)
+
+PAIRS, NLI = "pairs", "nli"
+# What a checkpoint of adapters alone would lack.
+EXTRA_STATE_FILE = "dual_momentum_state.safetensors"
+EXTRA_STATE = ("queues.", "projections.", "momentum_projections.", "nli_head.")
+
+
+class DualMomentumTrainer(XlsrTrainer):
+    """`XlsrTrainer` for `DualMomentumModel`: batches of one language pair, momentum and queues once per step.
+
+    The keys of a step's micro-batches wait in `step_keys` and enter the queues together after the optimiser has
+    stepped; with queue negatives only, four accumulated micro-batches of 256 train like one batch of 1,024. Queues and
+    momentum encoders are part of the checkpoint, also beside adapters.
+
+    Args:
+        model: `DualMomentumModel`, or that in a PEFT wrapper (see `hf_xlsr.trainers.adapters.add_adapters`).
+        args: `DualMomentumTrainingArguments`.
+        tokenizers: Fast tokenizer of each language.
+        train_dataset: `PreparedPairs`, tokenised by them.
+        nli_dataset: `PreparedNli` for the auxiliary task of appendix B; the model needs `nli_labels`.
+        max_length: Sentences are cut here, in pieces.
+        **kwargs: As for `XlsrTrainer`.
+
+    Raises:
+        XlsrError: a queue is smaller than what one step puts in, the launch shards weights as ZeRO stage 3 does, adapters
+            have no counterpart to follow them, or the auxiliary task lacks its head, its data or a fitting batch size.
+
+    Example:
+        A script that trains on one's own pairs stands in `docs/train.md`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        args: Any,
+        *,
+        tokenizers: Mapping[str, Any],
+        nli_dataset: Any = None,
+        max_length: int = 128,
+        **kwargs: Any,
+    ) -> None:
+        _refuse_zero3()
+        ours = base_model(model)
+        config: DualMomentumConfig = ours.config
+        self.tokenizers, self.nli_dataset, self.max_length = dict(tokenizers), nli_dataset, max_length
+        missing = [language for language in config.languages or () if language not in self.tokenizers]
+        if missing:
+            raise XlsrError(f"language '{missing[0]}' has no tokenizer; give tokenizers={{'{missing[0]}': ...}}.")
+        self.nli_rows = self._check_nli(config, args, nli_dataset)
+        _check_queue(config, args)
+        if config.use_momentum:
+            list(ours.momentum_pairs())  # raises for adapters without counterpart
+        if ours is not model:
+            ours.reset_momentum()  # adapters start at random, each at its own
+            ours.freeze_momentum()
+        if args.ddp_find_unused_parameters is None:
+            # A batch of one language pair leaves the encoders of the other languages without gradient.
+            args.ddp_find_unused_parameters = len(ours.encoders) > 2
+        if kwargs.get("data_collator") is None:
+            kwargs["data_collator"] = self._collator(args)
+        self.step_keys = StepKeys()
+        super().__init__(model, args, **kwargs)
+        self.add_callback(SoundStepCallback(self.step_keys, scaled=self.accelerator.scaler is not None))
+        self.add_callback(MomentumCallback(self.step_keys, args.momentum_schedule))
+        self.add_callback(MemoryQueueCallback(self.step_keys))
+        if args.queue_prefill:
+            self.add_callback(QueuePrefillCallback(self))
+
+    @staticmethod
+    def _check_nli(config: DualMomentumConfig, args: Any, data: Any) -> int:
+        """Rows of the auxiliary task in each micro-batch of each process."""
+        if (data is None) != (config.nli_labels == 0):
+            there, lacking = ("nli_labels", "an nli_dataset") if data is None else ("an nli_dataset", "nli_labels 3")
+            raise XlsrError(f"the auxiliary task has {there} but not {lacking}; give both or neither.")
+        parts = args.world_size * args.gradient_accumulation_steps
+        if data is not None and (args.nli_batch_size % parts or args.nli_batch_size < 2 * parts):
+            raise XlsrError(
+                f"nli_batch_size is {args.nli_batch_size}, which {args.world_size} process(es) with "
+                f"{args.gradient_accumulation_steps} micro-batch(es) cannot share; use {2 * parts} or a larger multiple "
+                f"of {parts}."
+            )
+        return args.nli_batch_size // parts
+
+    def _collator(self, args: Any) -> Any:
+        pads = {language: tokenizer.pad_token_id for language, tokenizer in self.tokenizers.items()}
+        options = {"max_length": self.max_length, "pad_to_multiple_of": 8 if args.device.type == "cuda" else 1}
+        pairs = DualCollator(pads, **options)
+        return (
+            pairs if self.nli_dataset is None else MultiTaskCollator({PAIRS: pairs, NLI: NliCollator(pads, **options)})
+        )
+
+    def train_batches(self) -> tuple[Dataset, Any]:
+        """Pairs alone, or with a batch of the auxiliary task beside each."""
+        pairs, batches = super().train_batches()
+        if self.nli_dataset is None:
+            return pairs, batches
+        args = self.args
+        nli = LengthBucketBatchSampler(
+            self.nli_dataset.lengths,
+            self.nli_rows,
+            groups=self.nli_dataset.groups,
+            homogeneous=True,  # a language has its own encoder
+            bucket=args.bucket_by_length,
+            seed=self.data_seed + 1,
+            batch_option="nli_batch_size",
+            num_processes=args.world_size,
+            process_index=args.process_index,
+        )
+        return MultiTaskDataset({PAIRS: pairs, NLI: self.nli_dataset}), MultiTaskBatchSampler(batches, {NLI: nli})
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """The model's loss; the keys are kept for the end of the step."""
+        prefix = f"{NLI}_"
+        batch = {name: value for name, value in inputs.items() if not name.startswith(prefix)}
+        if len(batch) < len(inputs):
+            batch[NLI] = {name[len(prefix) :]: inputs[name] for name in inputs if name.startswith(prefix)}
+        loss, outputs = super().compute_loss(model, batch, True, num_items_in_batch)
+        if model.training:
+            for side in ("source", "target"):
+                parts = getattr(outputs, f"{side}_keys"), batch[f"{side}_texts"], batch["examples"]
+                self.step_keys.waiting.append((batch[f"{side}_lang"], *parts))
+        return (loss, outputs) if return_outputs else loss
+
+    def live_encoder(self) -> LiveEncoder:
+        """The model as it stands, with a route for each language."""
+        model = base_model(self.accelerator.unwrap_model(self.model))
+        languages = model.config.languages
+        tokenizers = {language: self.tokenizers[language] for language in languages}
+        return LiveEncoder(model, tokenizers, max_length=self.max_length, autocast_dtype=self.autocast_dtype)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        super()._save(output_dir, state_dict=state_dict)
+        model = self.accelerator.unwrap_model(self.model)
+        if base_model(model) is not model and self.args.should_save:
+            state = base_model(model).state_dict()
+            extra = {name: value.contiguous() for name, value in state.items() if name.startswith(EXTRA_STATE)}
+            save_file(extra, Path(output_dir or self.args.output_dir) / EXTRA_STATE_FILE)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        folder = Path(resume_from_checkpoint)
+        chosen = self.accelerator.unwrap_model(self.model if model is None else model)
+        ours = base_model(chosen)
+        if ours is not chosen:
+            if not (folder / EXTRA_STATE_FILE).is_file():
+                raise XlsrError(f"checkpoint '{folder}' lacks {EXTRA_STATE_FILE}; go on from an earlier checkpoint.")
+            extra = load_file(folder / EXTRA_STATE_FILE)
+            _check_same_queues(folder, ours.config, extra)
+            ours.load_state_dict(extra, strict=False)
+        else:
+            stored = DualMomentumConfig.from_pretrained(folder)
+            for name in ("queue_size", "queue_storage", "languages", "projection_dim"):
+                there, here = getattr(stored, name), getattr(ours.config, name)
+                if there != here:
+                    raise XlsrError(
+                        f"checkpoint '{folder}' was saved with {name} {there} but the model has {here}; set {name} to "
+                        f"{there}, or start a new run."
+                    )
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+
+def _check_same_queues(folder: Path, config: DualMomentumConfig, state: Mapping[str, torch.Tensor]) -> None:
+    sizes = {len(value) for name, value in state.items() if name.startswith("queues.") and name.endswith(".values")}
+    if sizes != ({config.queue_size} if config.queue_size else set()):
+        raise XlsrError(
+            f"checkpoint '{folder}' was saved with queue_size {', '.join(map(str, sizes)) or 0} but the model has "
+            f"{config.queue_size}; set queue_size to that, or start a new run."
+        )
+
+
+def _check_queue(config: DualMomentumConfig, args: Any) -> None:
+    step = args.per_device_train_batch_size * args.world_size * args.gradient_accumulation_steps
+    if config.queue_size and config.queue_size < step:
+        raise XlsrError(
+            f"queue_size is {config.queue_size:,}, less than the {step:,} pairs of one optimiser step "
+            f"({args.per_device_train_batch_size} x {args.world_size} process(es) x {args.gradient_accumulation_steps} "
+            "micro-batch(es)); raise it or lower the batch."
+        )
+
+
+def _refuse_zero3() -> None:
+    launched = os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() in ("true", "1")
+    if is_deepspeed_zero3_enabled() or (launched and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3"):
+        raise XlsrError(
+            "dual momentum contrast does not train under DeepSpeed ZeRO stage 3, where no process holds the weights that "
+            "the momentum encoders follow; use stage 2 or less, or plain data parallelism."
+        )

@@ -1,0 +1,167 @@
+"""What happens once per optimiser step: the momentum encoders move, the step's keys enter the queues.
+
+Both belong to the step, not to the forward pass: a forward may run twice (gradient checkpointing, evaluation), and the
+keys of accumulated micro-batches have to enter together for accumulation to equal a larger batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from hf_xlsr.distributed import gather_rows
+from hf_xlsr.errors import XlsrError, nearest
+
+logger = logging.getLogger(__name__)
+
+MOMENTUM_SCHEDULES = ("constant", "linear", "cosine")
+
+
+@dataclass
+class StepKeys:
+    """The keys that wait for the end of an optimiser step, and whether the step is to be dropped.
+
+    Args:
+        waiting: `(language, keys, texts, examples)` of each micro-batch and side, of this process alone.
+        dropped: Whether this step's gradient was not finite.
+        dropped_steps: How many steps were dropped in all.
+    """
+
+    waiting: list[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    dropped: bool = False
+    dropped_steps: int = 0
+
+
+def base_model(model: Any) -> Any:
+    """Our model inside a PEFT wrapper, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def scheduled_momentum(momentum: float, step: int, max_steps: int, schedule: str = "constant") -> float:
+    """The momentum of a step: constant, or rising from `momentum` to 1 at the last step.
+
+    Args:
+        momentum: At the start.
+        step: Optimiser steps taken.
+        max_steps: Steps in all.
+        schedule: `constant`, `linear` or `cosine`.
+
+    Example:
+        >>> [round(scheduled_momentum(0.9, step, 10, "cosine"), 3) for step in (0, 5, 10)]
+        [0.9, 0.95, 1.0]
+    """
+    if schedule not in MOMENTUM_SCHEDULES:
+        raise XlsrError(f"momentum_schedule is '{schedule}'; {nearest(schedule, MOMENTUM_SCHEDULES)}")
+    if schedule == "constant":
+        return momentum
+    done = min(step / max(max_steps, 1), 1.0)
+    left = 1 - done if schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
+    return 1 - (1 - momentum) * left
+
+
+def _was_skipped(optimizer: Any, keys: StepKeys) -> bool:
+    """Whether this step changed nothing: float16 overflow, or a gradient that is not finite."""
+    return keys.dropped or bool(getattr(optimizer, "step_was_skipped", False))
+
+
+class SoundStepCallback(TrainerCallback):
+    """Drops the step when its gradient is not finite: no update, no momentum, no keys; says so and goes on.
+
+    Under float16 the gradient scaler does it.
+
+    Args:
+        keys: Shared with the other callbacks.
+        scaled: Whether a gradient scaler watches the steps already.
+    """
+
+    def __init__(self, keys: StepKeys, *, scaled: bool = False) -> None:
+        self.keys, self.scaled = keys, scaled
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.keys.waiting, self.keys.dropped = [], False
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+    ) -> None:
+        if self.scaled:
+            return
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        if not gradients:
+            return
+        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        # The same on every process: gradients are averaged by now.
+        if not torch.isfinite(norm):
+            self.keys.dropped = True
+            self.keys.dropped_steps += 1
+            model.zero_grad(set_to_none=True)  # an optimiser passes over weights without gradient
+            logger.warning(
+                "step %d was skipped: its gradient is not finite (%s). Nothing was learned from it and no key was "
+                "stored; %d skipped so far. Lower the learning rate if it happens again.",
+                state.global_step + 1,
+                float(norm),
+                self.keys.dropped_steps,
+            )
+
+
+class MomentumCallback(TrainerCallback):
+    """Moves the momentum encoders after each optimiser step, equation 1.
+
+    Args:
+        keys: Shared with the other callbacks; says whether the step was dropped.
+        schedule: See `scheduled_momentum`.
+    """
+
+    def __init__(self, keys: StepKeys | None = None, schedule: str = "constant") -> None:
+        self.keys, self.schedule = keys or StepKeys(), schedule
+
+    def on_optimizer_step(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        optimizer: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        if not _was_skipped(optimizer, self.keys):
+            ours = base_model(model)
+            ours.momentum_update(
+                scheduled_momentum(ours.config.momentum, state.global_step, state.max_steps, self.schedule)
+            )
+
+
+class MemoryQueueCallback(TrainerCallback):
+    """Enqueues the keys of all micro-batches and processes of a step, once the step has really happened.
+
+    Every process gathers the same keys in the same order, so that queues stay equal without being sent around.
+
+    Args:
+        keys: Where the trainer collects them.
+    """
+
+    def __init__(self, keys: StepKeys) -> None:
+        self.keys = keys
+
+    @torch.no_grad()
+    def on_optimizer_step(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        optimizer: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        if not _was_skipped(optimizer, self.keys):
+            ours = base_model(model)
+            for language, *parts in self.keys.waiting:
+                ours.enqueue(language, *(gather_rows(part) for part in parts))
+        self.keys.waiting = []
