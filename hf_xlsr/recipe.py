@@ -13,14 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import CONFIG_MAPPING, AutoConfig
 
 from hf_xlsr.data.sources import SOURCE_KEYS, as_list
 from hf_xlsr.errors import XlsrError, nearest
-from hf_xlsr.modeling.lightweight import LightweightConfig
-from hf_xlsr.trainers.arguments import LightweightTrainingArguments
-
-METHODS: dict[str, tuple[type, type]] = {"lightweight": (LightweightConfig, LightweightTrainingArguments)}
+from hf_xlsr.methods import METHODS, get_method
 
 TOP_LEVEL: dict[str, Any] = {
     "name": None,
@@ -30,13 +26,13 @@ TOP_LEVEL: dict[str, Any] = {
     "seed": 1,
     "languages": None,
     "data": {},
-    "tokenizer": {},
     "model": {},
     "training": {},
     "evaluation": {},
     "export": {},
     "overwrite": False,
 }
+# Those of every method; each adds its own.
 SECTIONS: dict[str, dict[str, Any]] = {
     "data": {
         "train": None,
@@ -47,13 +43,6 @@ SECTIONS: dict[str, dict[str, Any]] = {
         "fraction": 1.0,
         "limit": None,
         "max_length": 200,
-    },
-    "tokenizer": {
-        "path": None,
-        "vocab_size": 50_000,
-        "algorithm": "unigram",
-        "lowercase": True,
-        "smoothing": 0.3,
     },
     "evaluation": {"protocol": "tatoeba", "pool": None, "batch_size": 128, "plot_pairs": 15, "mined_pairs": 3},
     "export": {"normalize": True},
@@ -97,6 +86,8 @@ def recipe_names() -> list[str]:
 def read_recipe(name_or_path: str) -> dict[str, Any]:
     """Reads a recipe by name or path, with the recipe that its `base` names underneath; checks nothing yet.
 
+    `data_from` names a recipe, of any method, whose `data` alone comes underneath.
+
     Args:
         name_or_path: A name of `recipe_names`, or the path of a YAML file.
 
@@ -118,8 +109,14 @@ def read_recipe(name_or_path: str) -> dict[str, Any]:
     content = parse_yaml(text, f"recipe '{name}'")
     if not isinstance(content, dict):
         raise XlsrError(f"recipe '{name}' is not a mapping of keys to values; see recipes/quickstart.yaml.")
+    if data_from := content.pop("data_from", None):
+        content["data"] = merge(read_recipe(data_from).get("data") or {}, content.get("data") or {})
     base = content.pop("base", None)
-    merged = merge(read_recipe(base), content) if base else content
+    below = read_recipe(base) if base else {}
+    models = [part.get("model") for part in (content, below)]
+    if all(isinstance(model, dict) and "encoders" in model for model in models):
+        del below["model"]["encoders"]  # they belong to the languages: all or none are taken over
+    merged = merge(below, content)
     if base:
         merged.pop("runs", None)
         merged.update({key: content[key] for key in ("runs",) if key in content})
@@ -146,32 +143,35 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def known_keys(method: str, encoder_type: str = "bert") -> dict[str, list[str]]:
-    """All dotted keys of a recipe, by section; the reference that overrides and typos are checked against."""
-    if method not in METHODS:
-        raise XlsrError(f"method is '{method}'; {nearest(str(method), METHODS)}")
-    if encoder_type not in CONFIG_MAPPING:
-        raise XlsrError(f"model.encoder.model_type is '{encoder_type}'; {nearest(str(encoder_type), CONFIG_MAPPING)}")
-    model_class, arguments_class = METHODS[method]
-    base_fields = {field.name for field in dataclasses.fields(AutoConfig.for_model(encoder_type).__class__.__mro__[1])}
-    model = [field.name for field in dataclasses.fields(model_class) if field.name not in base_fields]
-    model = [name for name in model if name != "text_config"]
-    encoder = AutoConfig.for_model(encoder_type).to_dict()
-    arguments = {field.name for field in dataclasses.fields(arguments_class)} - RESERVED_TRAINING_KEYS
+def sections_of(method: object) -> dict[str, dict[str, Any]]:
+    """The sections with defaults of a method's recipes: those of every method, and its own.
+
+    Raises:
+        XlsrError: there is no such method.
+    """
+    return merge(SECTIONS, get_method(method).sections)
+
+
+def known_keys(recipe: Mapping[str, Any]) -> dict[str, list[str]]:
+    """All dotted keys that a recipe may have, by section; the reference that overrides and typos are checked against.
+
+    Args:
+        recipe: Says the method, and what else decides on keys: the encoder's architecture, the languages.
+
+    Raises:
+        XlsrError: the recipe's method, or its encoder's architecture, is unknown.
+    """
+    name = recipe.get("method")
+    if name is None:
+        raise XlsrError(f"recipe '{recipe.get('name', 'recipe')}' has no 'method'; {nearest('', METHODS)}")
+    method, sections = get_method(name), sections_of(name)
+    arguments = {field.name for field in dataclasses.fields(method.arguments_class)} - RESERVED_TRAINING_KEYS
     return {
-        "": [key for key in TOP_LEVEL if key not in (*SECTIONS, "model", "training")],
-        **{section: list(keys) for section, keys in SECTIONS.items()},
-        "model": [*model, "encoder"],
-        "model.encoder": [*encoder, "path"],
+        "": [key for key in TOP_LEVEL if key not in (*sections, "model", "training")],
+        **{section: list(keys) for section, keys in sections.items()},
+        **method.model_keys(recipe),
         "training": sorted(arguments),
     }
-
-
-def _encoder_type(recipe: Mapping[str, Any]) -> str:
-    content: Any = recipe
-    for part in ("model", "encoder", "model_type"):
-        content = content.get(part) if isinstance(content, Mapping) else None
-    return content or "bert"
 
 
 def check_keys(recipe: Mapping[str, Any]) -> None:
@@ -180,11 +180,7 @@ def check_keys(recipe: Mapping[str, Any]) -> None:
     Raises:
         XlsrError: as said.
     """
-    name = recipe.get("name", "recipe")
-    method = recipe.get("method")
-    if method is None:
-        raise XlsrError(f"recipe '{name}' has no 'method'; {nearest('', METHODS)}")
-    known = known_keys(method, _encoder_type(recipe))
+    name, known = recipe.get("name", "recipe"), known_keys(recipe)
     for section, keys in known.items():
         content: Any = recipe
         for part in section.split(".") if section else []:
@@ -201,7 +197,8 @@ def check_keys(recipe: Mapping[str, Any]) -> None:
     check_types(recipe)
     data, evaluation = recipe.get("data") or {}, recipe.get("evaluation") or {}
     places = {f"data.{split}": data.get(split) for split in ("train", "dev", "test", "held_out")}
-    for place, sources in {**places, "evaluation.pool": evaluation.get("pool")}.items():
+    places |= {"evaluation.pool": evaluation.get("pool"), "nli.train": (recipe.get("nli") or {}).get("train")}
+    for place, sources in places.items():
         for source in as_list(sources):
             for key in source if isinstance(source, Mapping) else {}:
                 if key not in SOURCE_KEYS:
@@ -214,10 +211,10 @@ def check_types(recipe: Mapping[str, Any]) -> None:
     Raises:
         XlsrError: as said.
     """
-    hints = typing.get_type_hints(METHODS[recipe["method"]][1])
+    hints = typing.get_type_hints(get_method(recipe["method"]).arguments_class)
     wanted: dict[str, type] = {"overwrite": bool}
     wanted.update({f"training.{key}": hint for key, hint in hints.items() if hint in (int, float, bool)})
-    for section, defaults in SECTIONS.items():
+    for section, defaults in sections_of(recipe["method"]).items():
         wanted.update({f"{section}.{key}": type(value) for key, value in defaults.items()})
     for name, kind in wanted.items():
         section, _, key = name.rpartition(".")
@@ -254,7 +251,7 @@ def parse_overrides(arguments: Sequence[str], recipe: Mapping[str, Any]) -> dict
     Raises:
         XlsrError: a key is unknown or ambiguous, or misses its value.
     """
-    known = known_keys(recipe.get("method", ""), _encoder_type(recipe))
+    known = known_keys(recipe)
     dotted = [f"{section}.{key}" if section else key for section, keys in known.items() for key in keys]
     dotted += [f"data.{split}.{key}" for split in ("train", "dev", "test") for key in SOURCE_KEYS]
     result: dict[str, Any] = {}
@@ -310,14 +307,11 @@ def resolve(recipe: Mapping[str, Any], overrides: Mapping[str, Any] | None = Non
     """
     merged = merge({key: value for key, value in recipe.items() if key != "runs"}, overrides or {})
     check_keys(merged)
-    for section, defaults in SECTIONS.items():
+    for section, defaults in sections_of(merged["method"]).items():
         merged[section] = merge(defaults, merged.get(section) or {})
     for key, value in TOP_LEVEL.items():
         if merged.get(key) is None:
             merged[key] = deepcopy(value)
-    encoder_path = ((merged["model"] or {}).get("encoder") or {}).get("path")
-    if encoder_path and not merged["tokenizer"]["path"]:
-        merged["tokenizer"]["path"] = encoder_path  # its embeddings mean nothing under another vocabulary
     merged["output_dir"] = os.path.expandvars(merged["output_dir"] or f"outputs/{merged['name']}")
     languages = as_list(merged["languages"])
     if len(set(languages)) < 2:
@@ -326,6 +320,7 @@ def resolve(recipe: Mapping[str, Any], overrides: Mapping[str, Any] | None = Non
         )
     if not isinstance(merged["seed"], int) or isinstance(merged["seed"], bool):
         raise XlsrError(f"recipe '{merged['name']}': seed is {merged['seed']!r}; use a whole number.")
+    get_method(merged["method"]).complete(merged)
     return merged
 
 

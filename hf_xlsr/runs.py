@@ -16,13 +16,12 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from rich.console import Console
-from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModel, TrainerState
+from transformers import TrainerState
 from transformers import logging as transformers_logging
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from hf_xlsr.data.held_out import held_out_texts
-from hf_xlsr.data.prepare import PreparedData, evaluation_rows, prepare
+from hf_xlsr.data.prepare import PreparedData, evaluation_rows
 from hf_xlsr.data.sources import as_list, source_name
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.encoding import embed
@@ -30,13 +29,10 @@ from hf_xlsr.evaluation.plots import plot_loss_curves, plot_tsne
 from hf_xlsr.evaluation.report import data_hash, results_table, save_results
 from hf_xlsr.evaluation.tatoeba import tatoeba
 from hf_xlsr.evaluation.xsr import xsr_both_directions
-from hf_xlsr.export import export_sentence_transformer
 from hf_xlsr.export.card import write_card
+from hf_xlsr.methods import get_method
 from hf_xlsr.mining.extraction import mine_vectors
-from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
-from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder_config
 from hf_xlsr.run_folder import RunFolder
-from hf_xlsr.trainers import LightweightTrainer, LightweightTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer, last_whole_checkpoint
 from hf_xlsr.trainers.callbacks import TrainingClockCallback
 from hf_xlsr.trainers.console import ConsoleCallback
@@ -68,7 +64,7 @@ def evaluation_sets(recipe: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]
 
 
 def run_protocol(encoder: Any, recipe: Mapping[str, Any], rows: list[dict[str, Any]], split: str) -> dict[str, float]:
-    """Evaluates on the rows under the protocol that the recipe names.
+    """Evaluates on the rows under the protocol that the recipe names, each language pair for itself.
 
     `xsr` searches among the other rows' sentences and, on the test set, those of `evaluation.pool`.
 
@@ -76,89 +72,49 @@ def run_protocol(encoder: Any, recipe: Mapping[str, Any], rows: list[dict[str, A
         XlsrError: the protocol is not one of `RUN_PROTOCOLS`.
     """
     protocol = recipe["evaluation"]["protocol"]
-    common: dict[str, Any] = {
-        "languages": tuple(recipe["languages"][:2]),
-        "name": source_name(as_list(recipe["data"][split])[0]),
-        "split": split,
-        "batch_size": recipe["evaluation"]["batch_size"],
-    }
-    sources, targets = [row["source"] for row in rows], [row["target"] for row in rows]
-    if protocol == "tatoeba":
-        return tatoeba(encoder, sources, targets, **common)
-    if protocol == "xsr":
-        more = as_list(recipe["evaluation"]["pool"]) if split == "test" else []
-        pool = [*rows, *evaluation_rows(more, languages=recipe["languages"], split=split)]
-        pools = [row["source"] for row in pool], [row["target"] for row in pool]
-        return xsr_both_directions(encoder, sources, targets, *pools, **common)
-    raise XlsrError(f"evaluation.protocol is '{protocol}'; a recipe may use {' or '.join(RUN_PROTOCOLS)}.")
-
-
-def build_model(recipe: Mapping[str, Any], data: PreparedData) -> LightweightDualTransformer:
-    """The model that a recipe describes, on the vocabulary of its data.
-
-    Raises:
-        XlsrError: a value does not fit, or the positions are fewer than `data.max_length`.
-    """
-    options = dict(recipe["model"])
-    encoder = dict(options.pop("encoder", None) or {})
-    path, kind = encoder.pop("path", None), encoder.pop("model_type", "bert")
-    try:
-        if path:
-            text_config = AutoConfig.from_pretrained(path, **encoder)
+    if protocol not in RUN_PROTOCOLS:
+        raise XlsrError(f"evaluation.protocol is '{protocol}'; a recipe may use {' or '.join(RUN_PROTOCOLS)}.")
+    more = as_list(recipe["evaluation"]["pool"]) if protocol == "xsr" and split == "test" else []
+    pool = rows_by_languages(evaluation_rows(more, languages=recipe["languages"], split=split))
+    metrics: dict[str, float] = {}
+    for languages, chosen in rows_by_languages(rows).items():
+        common: dict[str, Any] = {
+            "languages": languages,
+            "name": source_name(as_list(recipe["data"][split])[0]),
+            "split": split,
+            "batch_size": recipe["evaluation"]["batch_size"],
+        }
+        sources, targets = _sides(chosen)
+        if protocol == "tatoeba":
+            metrics.update(tatoeba(encoder, sources, targets, **common))
         else:
-            sizes = {"vocab_size": len(data.tokenizer), "pad_token_id": data.tokenizer.pad_token_id, **encoder}
-            text_config = paper_encoder_config(**sizes) if kind == "bert" else AutoConfig.for_model(kind, **sizes)
-        config = LightweightConfig(text_config=text_config, **options)
-    except OSError:
-        raise XlsrError(f"model.encoder.path '{path}' holds no encoder that loads; check it.") from None
-    except (TypeError, ValueError) as error:
-        detail = " ".join(str(error).split())
-        raise XlsrError(f"recipe '{recipe['name']}', model: {detail}") from None
-    positions = getattr(text_config, "max_position_embeddings", None)
-    if positions is not None and positions < recipe["data"]["max_length"]:
-        raise XlsrError(
-            f"data.max_length is {recipe['data']['max_length']} pieces but the encoder has {positions} positions; lower "
-            "the one or raise model.encoder.max_position_embeddings."
-        )
-    if len(data.tokenizer) > text_config.vocab_size:
-        raise XlsrError(
-            f"the tokenizer has {len(data.tokenizer):,} pieces but the encoder {text_config.vocab_size:,}; give "
-            "tokenizer.path and model.encoder.path that belong together."
-        )
-    model = LightweightDualTransformer(config)
-    if path:
-        missing, _ = model.encoder.load_state_dict(AutoModel.from_pretrained(path).state_dict(), strict=False)
-        if missing:
-            raise XlsrError(f"'{path}' lacks weights of the encoder ({missing[0]}, ...); give a whole checkpoint.")
-    return model
+            pools = _sides([*chosen, *pool.get(languages, [])])
+            metrics.update(xsr_both_directions(encoder, sources, targets, *pools, **common))
+    return metrics
+
+
+def rows_by_languages(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Rows by their language pair, in the order in which the pairs appear."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["source_lang"], row["target_lang"]), []).append(row)
+    return groups
+
+
+def _sides(rows: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
+    return [row["source"] for row in rows], [row["target"] for row in rows]
 
 
 def build_trainer(
     recipe: Mapping[str, Any], folder: RunFolder, data: PreparedData, dev: list[dict[str, Any]]
 ) -> XlsrTrainer:
-    """The trainer that a recipe describes.
+    """The trainer that a recipe describes, talking to the console.
 
     Raises:
-        XlsrError: an argument does not fit.
+        XlsrError: a value of the model or an argument does not fit.
     """
-    options = {"disable_tqdm": None, "report_to": "none", **recipe["training"]}
-    if not dev:
-        options["eval_strategy"] = "no"
-    try:
-        arguments = LightweightTrainingArguments(
-            output_dir=str(folder.training), seed=recipe["seed"], **{k: v for k, v in options.items() if v is not None}
-        )
-    except (TypeError, ValueError) as error:
-        raise XlsrError(f"recipe '{recipe['name']}', training: {' '.join(str(error).split())}") from None
-    torch.manual_seed(recipe["seed"])
-    trainer = LightweightTrainer(
-        build_model(recipe, data),
-        arguments,
-        train_dataset=data.train,
-        processing_class=data.tokenizer,
-        max_length=recipe["data"]["max_length"],
-        evaluations=[partial(run_protocol, recipe=recipe, rows=dev, split="dev")] if dev else [],
-    )
+    evaluations = [partial(run_protocol, recipe=recipe, rows=dev, split="dev")] if dev else []
+    trainer = get_method(recipe["method"]).build_trainer(recipe, folder.training, data, evaluations)
     trainer.remove_callback(ProgressCallback)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(ConsoleCallback())
@@ -167,19 +123,18 @@ def build_trainer(
 
 
 def prepare_data(recipe: Mapping[str, Any], folder: Path, rows: Mapping[str, list[dict[str, Any]]]) -> PreparedData:
-    """Data and tokenizer of a recipe, made in `folder` or taken from there."""
-    return prepare(
-        data=recipe["data"],
-        tokenizer=recipe["tokenizer"],
-        languages=recipe["languages"],
-        evaluation_texts=_evaluation_texts(recipe, rows),
-        folder=folder,
-        seed=recipe["seed"],
-    )
+    """Data and tokenizers of a recipe, made in `folder` or taken from there."""
+    return get_method(recipe["method"]).prepare(recipe, folder, evaluation_texts(recipe, rows))
 
 
 def train_tokenizer_of(recipe: Mapping[str, Any], output: str | Path) -> str:
-    """Trains the tokenizer of a recipe on its cleaned data and saves it; returns a sentence that says so."""
+    """Trains the tokenizer of a recipe on its cleaned data and saves it; returns a sentence that says so.
+
+    Raises:
+        XlsrError: the method's encoders bring tokenizers of their own.
+    """
+    if "tokenizer" not in recipe:
+        raise XlsrError(f"recipe '{recipe['name']}' trains no tokenizer: its encoders bring their own.")
     with tempfile.TemporaryDirectory() as scratch:
         data = prepare_data(recipe, Path(scratch), evaluation_sets(recipe))
         data.tokenizer.save_pretrained(str(output))
@@ -241,12 +196,18 @@ def _take_finished(trainer: XlsrTrainer, checkpoint: Path) -> bool:
     state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
     if state.global_step < state.max_steps:
         return False
-    trainer.model.load_state_dict(load_file(checkpoint / "model.safetensors"))
+    trainer._load_from_checkpoint(str(checkpoint))
     trainer.state = state
     return True
 
 
-def _evaluation_texts(recipe: Mapping[str, Any], rows: Mapping[str, list[dict[str, Any]]]) -> Iterator[str]:
+def evaluation_texts(recipe: Mapping[str, Any], rows: Mapping[str, list[dict[str, Any]]]) -> Iterator[str]:
+    """The sentences that training must not see: those of its evaluation sets and of `data.held_out`.
+
+    Args:
+        recipe: Resolved.
+        rows: From `evaluation_sets`.
+    """
     for split in ("dev", "test"):
         for row in rows[split]:
             yield row["source"]
@@ -263,10 +224,11 @@ def _print_data(console: Console, recipe: Mapping[str, Any], data: PreparedData)
     }
     gone = ", ".join(f"{step} removed {count:,}" for step, count in removed.items()) or "nothing removed"
     bad = sum(report["rejected"].values())
+    pieces = f"{report['vocab_size']:,} pieces; " if report.get("vocab_size") else ""
     console.print(
         f"[bold]{recipe['name']}[/]: {report['pairs']:,} training pairs ({gone}; {bad:,} bad lines), ", end=""
     )
-    console.print(f"{report['vocab_size']:,} pieces; {report['truncated_sides']:,} sentences over the limit were cut.")
+    console.print(f"{pieces}{report['truncated_sides']:,} sentences over the limit were cut.")
 
 
 def _print_training(console: Console, trainer: XlsrTrainer, checkpoint: Path | None) -> None:
@@ -290,14 +252,7 @@ def _finish(
 ) -> dict[str, float]:
     """Exports, evaluates the export as loaded from its folder, plots, and writes results and card."""
     model = trainer.accelerator.unwrap_model(trainer.model)
-    encoder = export_sentence_transformer(
-        model.encoder,
-        data.tokenizer,
-        folder.model,
-        pooling=model.config.pooling,
-        normalize=recipe["export"]["normalize"],
-        max_length=recipe["data"]["max_length"],
-    )
+    encoder = get_method(recipe["method"]).export(recipe, trainer, data, folder.model)
     folder.log.write_text(json.dumps(trainer.state.log_history, indent=2), "utf-8")
     plots = []
     if any("loss" in entry for entry in trainer.state.log_history):  # a run shorter than logging_steps logs none
@@ -308,7 +263,8 @@ def _finish(
         metrics = run_protocol(encoder, recipe, test, "test")
         console.print(results_table(metrics, title=f"{recipe['name']}: test"))
         plots.append(folder.path / "tsne.png")
-        _show_alignment(recipe, plots[-1], encoder, test, console)
+        languages, rows = next(iter(rows_by_languages(test).items()))
+        _show_alignment(recipe, plots[-1], encoder, rows, languages, console)
     arguments = trainer.args
     settings = {
         "recipe": {key: value for key, value in recipe.items() if key not in ("output_dir", "processes")},
@@ -332,11 +288,17 @@ def _finish(
 
 
 def _show_alignment(
-    recipe: Mapping[str, Any], plot: Path, encoder: Any, test: list[dict[str, Any]], console: Console
+    recipe: Mapping[str, Any],
+    plot: Path,
+    encoder: Any,
+    test: list[dict[str, Any]],
+    languages: tuple[str, str],
+    console: Console,
 ) -> None:
     """Mines the test text as if its order were unknown, prints the first pairs, and plots some translations."""
-    sources, targets = [row["source"] for row in test], [row["target"] for row in test]
-    source_vectors, target_vectors = embed(encoder, sources), embed(encoder, targets)
+    sources, targets = _sides(test)
+    source_vectors = embed(encoder, sources, language=languages[0])
+    target_vectors = embed(encoder, targets, language=languages[1])
     mined = mine_vectors(source_vectors, target_vectors, k=4)
     shown = zip(mined.source, mined.target, mined.score, strict=True)
     for source, target, score in islice(shown, recipe["evaluation"]["mined_pairs"]):
@@ -350,7 +312,7 @@ def _show_alignment(
         target_vectors,
         sources,
         targets,
-        languages=tuple(recipe["languages"][:2]),
+        languages=languages,
         pairs=recipe["evaluation"]["plot_pairs"],
         seed=recipe["seed"],
     )

@@ -15,11 +15,13 @@ from typing import Any  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from datasets import Dataset  # noqa: E402
+from transformers import AutoConfig  # noqa: E402
 
 from hf_xlsr import LightweightConfig, LightweightDualTransformer  # noqa: E402
 from hf_xlsr.data.prepared import PreparedPairs, tokenize_pairs  # noqa: E402
 from hf_xlsr.data.tokenization import train_tokenizer  # noqa: E402
 from hf_xlsr.export import export_sentence_transformer  # noqa: E402
+from hf_xlsr.modeling.encoders import encoder_from_config  # noqa: E402
 
 ENGLISH = (
     "one two three four five six seven eight nine ten red green blue house tree river stone bird fish king".split()
@@ -74,6 +76,16 @@ def tiny_encoder(vocab_size: int) -> dict[str, Any]:
         "intermediate_size": 32,
         "max_position_embeddings": 40,
     }
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder_folder(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A pretrained encoder as folders of the Hub hold them, with its tokenizer."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("encoder")
+    encoder_from_config(AutoConfig.for_model(**tiny_encoder(len(tokenizer)))).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
 
 
 @pytest.fixture

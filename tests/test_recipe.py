@@ -60,6 +60,38 @@ DEPARTURES: dict[str, dict[str, Any]] = {
         for n in (128, 256, 512)
     },
 }
+# Table 9 and section 3.4 of the dual momentum paper.
+MOMENTUM_PAPER = {
+    "model.queue_size": 409_600,
+    "model.temperature": 0.04,
+    "model.momentum": 0.999,
+    "model.dropout": 0.1,
+    "model.pooling": "mean",
+    "training.num_train_epochs": 15,
+    "training.per_device_train_batch_size": 1024,
+    "training.learning_rate": 4e-5,
+    "training.lr_scheduler_type": "cosine",
+    "training.warmup_steps": 400,
+    "training.max_grad_norm": 10.0,
+    "training.weight_decay": 1e-4,
+}
+SMALLER: dict[str, Any] = {"model.queue_size": 204_800}
+MOMENTUM_DEPARTURES: dict[str, dict[str, Any]] = {
+    "moco_bert_en_zh": {},
+    "moco_bert_en_zh_nli": {"model.nli_weight": 0.1, "training.nli_batch_size": 128},
+    **{f"moco_bert_ablation_temperature/t-{t}": {**SMALLER, "model.temperature": t} for t in (0.01, 0.04, 0.07, 0.1)},
+    **{f"moco_bert_ablation_pooling/{mode}": {**SMALLER, "model.pooling": mode} for mode in ("mean", "max", "cls")},
+    **{
+        f"moco_bert_ablation_queue/queue-{n}k": {"model.queue_size": size}
+        for n, size in ((1, 1024), (4, 4096), (16, 16384), (64, 65536), (204, 204_800), (409, 409_600))
+    },
+    **{
+        f"moco_bert_ablation_batch/batch-{n}": {**SMALLER, "training.per_device_train_batch_size": n}
+        for n in (256, 512, 1024)
+    },
+    "moco_bert_ablation_momentum/with-momentum": SMALLER,
+    "moco_bert_ablation_momentum/without-momentum": {**SMALLER, "model.use_momentum": False},
+}
 SHRINK = """
 tokenizer: {vocab_size: 80, algorithm: bpe}
 model: {encoder: {hidden_size: 16, num_attention_heads: 2, intermediate_size: 32, max_position_embeddings: 256}}
@@ -91,12 +123,17 @@ def test_every_recipe_of_the_paper_has_its_row_and_every_row_its_recipe() -> Non
 
 
 @pytest.mark.parametrize("run", every_run(), ids=lambda run: run["name"])
-def test_recipe_has_the_papers_values_and_runs(run: dict[str, Any], write_pairs: Any, tmp_path: Path) -> None:
-    if run["name"] in DEPARTURES:
-        for key, value in {**PAPER, **DEPARTURES[run["name"]]}.items():
-            assert value_of(run, key) == pytest.approx(value) if isinstance(value, float) else value, key
+def test_recipe_has_the_papers_values_and_runs(
+    run: dict[str, Any], write_pairs: Any, tiny_encoder_folder: str, tmp_path: Path
+) -> None:
+    for paper, departures in ((PAPER, DEPARTURES), (MOMENTUM_PAPER, MOMENTUM_DEPARTURES)):
+        for key, value in {**paper, **departures[run["name"]]}.items() if run["name"] in departures else ():
+            assert value_of(run, key) == (pytest.approx(value) if isinstance(value, float) else value), key
     shrunk = merge(run, yaml.safe_load(SHRINK))
-    shrunk["model"]["encoder"].update(num_attention_heads=2, hidden_size=16)
+    if run["method"] == "dual_momentum":
+        shrink_momentum(shrunk, tiny_encoder_folder, tmp_path)
+    else:
+        shrunk["model"]["encoder"].update(num_attention_heads=2, hidden_size=16)
     languages = run["languages"]
     rows = {"train": write_pairs("train.tsv", 60), "dev": write_pairs("dev.tsv", 10, seed=2)}
     rows["test"] = write_pairs("test.tsv", 10, seed=3)
@@ -107,8 +144,20 @@ def test_recipe_has_the_papers_values_and_runs(run: dict[str, Any], write_pairs:
     result = train_recipe(shrunk)
     assert not result.stopped
     assert "-".join(languages[:2]) in {key.split("/")[1] for key in result.metrics}
-    for file in ("model/model.safetensors", "results.json", "README.md", "loss.png", "tsne.png"):
+    assert list((tmp_path / "run" / "model").rglob("model.safetensors"))
+    for file in ("results.json", "README.md", "loss.png", "tsne.png"):
         assert (tmp_path / "run" / file).stat().st_size > 0, file
+
+
+def shrink_momentum(run: dict[str, Any], encoder: str, folder: Path) -> None:
+    del run["tokenizer"], run["model"]["encoder"]
+    run["model"].update(encoders=dict.fromkeys(run["languages"], encoder), queue_size=32)
+    run["data"]["max_length"] = 32
+    run["training"]["nli_batch_size"] = 4
+    if run["nli"]["train"]:
+        rows = "".join(f"one two\tred\t{label % 3}\n" for label in range(12))
+        (folder / "nli.tsv").write_text("premise\thypothesis\tlabel\n" + rows, "utf-8")
+        run["nli"]["train"] = {"path": str(folder / "nli.tsv")}
 
 
 def test_overrides_by_full_and_short_name() -> None:

@@ -13,16 +13,7 @@ from jinja2 import Environment, StrictUndefined
 from hf_xlsr.data.corpora import CORPORA
 from hf_xlsr.data.sources import as_list, as_source
 from hf_xlsr.evaluation.report import metric_unit, metric_value, split_key
-
-METHOD_PAPERS = {"lightweight": "*Lightweight Cross-Lingual Sentence Representation Learning* (Mao et al., ACL 2021)"}
-CITATIONS = {
-    "lightweight": """@inproceedings{mao2021lightweight,
-  title     = {Lightweight Cross-Lingual Sentence Representation Learning},
-  author    = {Mao, Zhuoyuan and Gupta, Prakhar and Wang, Pei and Chu, Chenhui and Jaggi, Martin and Kurohashi, Sadao},
-  booktitle = {Proceedings of ACL-IJCNLP},
-  year      = {2021}
-}"""
-}
+from hf_xlsr.methods import get_method
 
 
 def render_card(recipe: Mapping[str, Any], metrics: Mapping[str, float], settings: Mapping[str, Any]) -> str:
@@ -47,7 +38,7 @@ def render_card(recipe: Mapping[str, Any], metrics: Mapping[str, float], setting
         model_name=name if scores else None,
         eval_results=[_eval_result(key, value) for key, value in scores.items()] or None,
     )
-    encoder = recipe["model"].get("encoder") or {}
+    method = get_method(recipe["method"])
     template = (resources.files("hf_xlsr.model_cards") / "card.md.jinja").read_text("utf-8")
     return (
         Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
@@ -58,13 +49,13 @@ def render_card(recipe: Mapping[str, Any], metrics: Mapping[str, float], setting
             description=" ".join(str(recipe["description"]).split()),
             languages=recipe["languages"],
             dimension=settings["dimension"],
-            architecture=encoder.get("model_type", "bert"),
             recipe_name=name,
-            method_paper=METHOD_PAPERS[recipe["method"]],
+            method_paper=method.paper,
             metrics=shown,
             facts=_facts(recipe, settings),
             max_length=recipe["data"]["max_length"],
-            citation=CITATIONS[recipe["method"]],
+            citation=method.citation,
+            routes=method.routes(recipe),
         )
     )
 
@@ -104,8 +95,8 @@ def _facts(recipe: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, 
     return {
         "training data": "; ".join(sources),
         "pairs after cleaning": f"{data['pairs']:,}",
-        "vocabulary": f"{data['vocab_size']:,} pieces",
-        "parameters": f"{settings['parameters']:,}, the prediction head included",
+        **get_method(recipe["method"]).facts(recipe, data),
+        "parameters": f"{settings['parameters']:,}, those used in training alone included",
         "steps": f"{settings['steps']:,}",
         "time": f"{settings['seconds']['training']:.0f} s on {settings['device']}, {settings['processes']} process(es), "
         f"{settings['threads']} threads, {settings['precision']}",

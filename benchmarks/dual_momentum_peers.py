@@ -1,0 +1,178 @@
+"""The losses of sentence-transformers on the pairs, encoders and settings of a dual momentum recipe, for the same time.
+
+Reads and cleans the recipe's training pairs as the recipe's own run does, puts its encoders into a `Router`, and trains with
+`SentenceTransformerTrainer` under `MultipleNegativesRankingLoss` or its cached version, both ways, at the recipe's
+temperature, batch size, length, learning rate, schedule and precision. The number of steps is what fits into the
+seconds given, found in a short warm-up on the machine; the warm-up counts as training time.
+
+usage: python benchmarks/dual_momentum_peers.py RECIPE --loss mnrl|cached --seconds 720 --output FOLDER
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from rich.console import Console
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
+from sentence_transformers.base.modules import Normalize, Router, Transformer
+from sentence_transformers.sentence_transformer.losses import (
+    CachedMultipleNegativesRankingLoss,
+    MultipleNegativesRankingLoss,
+)
+from sentence_transformers.sentence_transformer.modules import Pooling
+from transformers import TrainerCallback
+from transformers import logging as transformers_logging
+
+from hf_xlsr.data.cleaning import RemoveEvaluation, build_cleaner
+from hf_xlsr.data.sources import as_list, open_source
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.report import results_table, save_results
+from hf_xlsr.methods.dual_momentum import DualMomentumMethod
+from hf_xlsr.modeling.encoders import DROPOUTS
+from hf_xlsr.precision import choose_precision
+from hf_xlsr.recipe import load_runs
+from hf_xlsr.runs import evaluation_sets, evaluation_texts, run_protocol
+
+WARM_UP_STEPS = 15
+
+
+def training_pairs(recipe: dict[str, Any]) -> Iterator[dict[str, str]]:
+    """The recipe's pairs, read and cleaned."""
+    data = recipe["data"]
+    cleaner = build_cleaner(data["cleaning"] or [], languages=list(recipe["languages"]))
+    cleaner.steps.append(RemoveEvaluation(evaluation_texts(recipe, evaluation_sets(recipe))))
+    sources = (
+        open_source(source, languages=recipe["languages"], seed=recipe["seed"]) for source in as_list(data["train"])
+    )
+    for row in cleaner(chain.from_iterable(sources)):
+        yield {language: row[side] for language, side in zip(recipe["languages"], ("source", "target"), strict=True)}
+
+
+def make_model(recipe: dict[str, Any]) -> SentenceTransformer:
+    """The recipe's encoders behind a router, with its dropout and pooling."""
+    routes: dict[str, list[Any]] = {}
+    for language, path in DualMomentumMethod.paths(recipe).items():
+        transformer = Transformer(path, max_seq_length=recipe["data"]["max_length"])
+        dropout = recipe["model"].get("dropout")
+        if dropout is not None:
+            for name in DROPOUTS:
+                if hasattr(transformer.model.config, name):
+                    setattr(transformer.model.config, name, dropout)
+            for module in transformer.model.modules():
+                if isinstance(module, torch.nn.Dropout):
+                    module.p = dropout
+                elif hasattr(module, "attention_dropout"):
+                    module.attention_dropout = dropout
+        width = transformer.get_embedding_dimension()
+        routes[language] = [transformer, Pooling(width, pooling_mode=recipe["model"].get("pooling", "mean"))]
+    return SentenceTransformer(modules=[Router(routes, default_route=recipe["languages"][0]), Normalize()])
+
+
+def arguments(recipe: dict[str, Any], steps: int, folder: Path) -> SentenceTransformerTrainingArguments:
+    """The recipe's settings, for so many steps."""
+    training = recipe["training"]
+    return SentenceTransformerTrainingArguments(
+        output_dir=str(folder / "training"),
+        max_steps=steps,
+        seed=recipe["seed"],
+        per_device_train_batch_size=training["per_device_train_batch_size"],
+        learning_rate=training["learning_rate"],
+        lr_scheduler_type=training["lr_scheduler_type"],
+        # The same share of the training as in the recipe.
+        warmup_steps=training["warmup_steps"] / training["max_steps"],
+        max_grad_norm=training["max_grad_norm"],
+        weight_decay=training["weight_decay"],
+        bf16=choose_precision(training.get("precision", "auto")) == "bfloat16",
+        use_cpu=not torch.accelerator.is_available(),
+        dataloader_drop_last=True,
+        save_strategy="no",
+        logging_steps=50,
+        report_to="none",
+        router_mapping={language: language for language in recipe["languages"]},
+    )
+
+
+class StopWatch(TrainerCallback):
+    """When each step ended."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.ends.append(time.perf_counter())
+
+
+def train(
+    recipe: dict[str, Any], loss: str, seconds: float, folder: Path
+) -> tuple[SentenceTransformer, dict[str, Any]]:
+    """Trains for about so many seconds."""
+    pairs = Dataset.from_list(list(training_pairs(recipe)))
+    pairs = pairs.select(np.random.default_rng(recipe["seed"]).permutation(len(pairs)))
+    scale = 1 / recipe["model"]["temperature"]
+    both: Any = {"scale": scale, "directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"}
+
+    def run(steps: int) -> tuple[SentenceTransformer, list[float]]:
+        torch.manual_seed(recipe["seed"])
+        model = make_model(recipe)
+        chosen = (
+            MultipleNegativesRankingLoss(model, **both)
+            if loss == "mnrl"
+            else CachedMultipleNegativesRankingLoss(model, mini_batch_size=128, **both)
+        )
+        watch = StopWatch()
+        trainer = SentenceTransformerTrainer(
+            model=model, args=arguments(recipe, steps, folder), train_dataset=pairs, loss=chosen, callbacks=[watch]
+        )
+        started = time.perf_counter()
+        trainer.train()
+        return model, [started, *watch.ends]
+
+    _, ends = run(WARM_UP_STEPS)
+    step = (ends[-1] - ends[5]) / (len(ends) - 6)
+    steps = max(1, int((seconds - (ends[-1] - ends[0])) / step))
+    model, ends = run(steps)
+    spent = ends[-1] - ends[0]
+    return model, {"pairs": len(pairs), "steps": steps, "seconds": spent, "seconds_per_step": spent / steps}
+
+
+def main() -> None:
+    """Trains, evaluates on the recipe's test set, and leaves model and results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe")
+    parser.add_argument("--loss", choices=("mnrl", "cached"), required=True)
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--batch", type=int, help="instead of the recipe's")
+    parser.add_argument("--output", type=Path, required=True)
+    options, more = parser.parse_known_args()
+    console = Console(soft_wrap=True)
+    transformers_logging.set_verbosity_error()
+    try:
+        (recipe,) = load_runs(options.recipe, more)
+        if options.batch:
+            recipe["training"]["per_device_train_batch_size"] = options.batch
+        model, facts = train(recipe, options.loss, options.seconds, options.output)
+        model.save(str(options.output / "model"), create_model_card=False)
+        metrics = run_protocol(model, recipe, evaluation_sets(recipe)["test"], "test")
+    except XlsrError as error:
+        raise SystemExit(f"dual_momentum_peers: {error}") from None
+    console.print(results_table(metrics, title=f"{options.recipe}, {options.loss}: test"))
+    settings = {"loss": options.loss, "recipe": recipe, **facts, "threads": torch.get_num_threads()}
+    save_results(options.output / "results.json", metrics, settings=settings)
+    console.print(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""What a recipe's `method` stands for: how to prepare, build, train and export each of the package's methods."""
+
+from __future__ import annotations
+
+from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.methods.base import Method
+from hf_xlsr.methods.dual_momentum import DualMomentumMethod
+from hf_xlsr.methods.lightweight import LightweightMethod
+
+METHODS: dict[str, Method] = {method.name: method for method in (LightweightMethod(), DualMomentumMethod())}
+
+
+def get_method(name: object) -> Method:
+    """A method by its name.
+
+    Raises:
+        XlsrError: there is none of that name.
+
+    Example:
+        >>> get_method("lightweight").config_class.__name__
+        'LightweightConfig'
+    """
+    if name not in METHODS:
+        raise XlsrError(f"method is '{name}'; {nearest(str(name), METHODS)}")
+    return METHODS[str(name)]
+
+
+__all__ = ["METHODS", "Method", "get_method"]
