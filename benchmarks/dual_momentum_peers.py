@@ -1,6 +1,6 @@
-"""The losses of sentence-transformers on the pairs, encoders and settings of a dual momentum recipe, for the same time.
+"""The losses of sentence-transformers on the pairs, encoders and settings of a dual momentum recipe, in the same time.
 
-Reads and cleans the recipe's training pairs as the recipe's own run does, puts its encoders into a `Router`, and trains with
+Reads and cleans the recipe's training pairs as the recipe's own run does, puts its encoders into a `Router`, trains with
 `SentenceTransformerTrainer` under `MultipleNegativesRankingLoss` or its cached version, both ways, at the recipe's
 temperature, batch size, length, learning rate, schedule and precision. The number of steps is what fits into the
 seconds given, found in a short warm-up on the machine; the warm-up counts as training time.

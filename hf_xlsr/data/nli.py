@@ -19,9 +19,10 @@ from hf_xlsr.data.sampling import ExampleKey
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list, as_source, open_source, source_name
 from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.nli import LABELS
 
 LABEL_NAMES = ("entailment", "neutral", "contradiction")
+LABELS = {name: number for number, name in enumerate(LABEL_NAMES)} | {"0": 0, "1": 1, "2": 2}
+LABELS["contradictory"] = 2  # what the training files of XNLI say
 # What corpora write where the annotators did not agree or the label is not public.
 UNLABELLED = frozenset({"", "-", "-1", "none", "nan"})
 SIDES = ("premise", "hypothesis")
@@ -133,7 +134,7 @@ def label_number(label: Any) -> int | None:
         return None
     if text not in LABELS:
         raise ValueError(f"{label!r} is no label")
-    return LABEL_NAMES.index(LABELS[text])
+    return LABELS[text]
 
 
 def _prepare_fresh(

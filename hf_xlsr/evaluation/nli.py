@@ -10,18 +10,13 @@ from typing import Any
 import numpy as np
 from typing_extensions import Unpack
 
+from hf_xlsr.data.nli import LABEL_NAMES, label_number
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.evaluation.heads import XNLI_MLP, check_head, learn_classifier
 from hf_xlsr.evaluation.pairs import pair_features
 from hf_xlsr.evaluation.report import metric_prefix
 from hf_xlsr.evaluation.rows import LabelledTexts, Row, read_labelled
-
-# `contradictory` is what the training files of XNLI say.
-LABELS = {
-    **{name: name for name in ("entailment", "neutral", "contradiction")},
-    **{"0": "entailment", "1": "neutral", "2": "contradiction", "contradictory": "contradiction"},
-}
 
 
 def nli(
@@ -113,13 +108,16 @@ def nli(
 
 
 def _label(label: Any, row: int, name: str) -> str:
-    key = str(label).strip().lower().removesuffix(".0")
-    if key not in LABELS:
+    try:
+        number = label_number(label)
+    except ValueError:
+        number = None
+    if number is None:
         raise XlsrError(
             f"row {row} of {name} has label {label!r:.40}; give entailment, neutral, contradiction or 0, 1, 2, and "
             "leave rows without a label out."
         )
-    return LABELS[key]
+    return LABEL_NAMES[number]
 
 
 def _check_aligned(tests: Mapping[str, LabelledTexts]) -> None:
