@@ -5,7 +5,9 @@ Reads and cleans the recipe's training pairs as the recipe's own run does, puts 
 temperature, batch size, length, learning rate, schedule and precision. The number of steps is what fits into the
 seconds given, found in a short warm-up on the machine; the warm-up counts as training time.
 
-usage: python benchmarks/dual_momentum_peers.py RECIPE --loss mnrl|cached --seconds 720 --output FOLDER
+`--loss none` leaves the encoders as they are: where everything starts from.
+
+usage: python benchmarks/dual_momentum_peers.py RECIPE --loss mnrl|cached|none --seconds 720 --output FOLDER
 """
 
 from __future__ import annotations
@@ -119,6 +121,8 @@ def train(
     recipe: dict[str, Any], loss: str, seconds: float, folder: Path
 ) -> tuple[SentenceTransformer, dict[str, Any]]:
     """Trains for about so many seconds."""
+    if loss == "none":
+        return make_model(recipe), {}
     pairs = Dataset.from_list(list(training_pairs(recipe)))
     pairs = pairs.select(np.random.default_rng(recipe["seed"]).permutation(len(pairs)))
     scale = 1 / recipe["model"]["temperature"]
@@ -152,8 +156,8 @@ def main() -> None:
     """Trains, evaluates on the recipe's test set, and leaves model and results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe")
-    parser.add_argument("--loss", choices=("mnrl", "cached"), required=True)
-    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--loss", choices=("mnrl", "cached", "none"), required=True)
+    parser.add_argument("--seconds", type=float, default=0.0, help="of training")
     parser.add_argument("--batch", type=int, help="instead of the recipe's")
     parser.add_argument("--output", type=Path, required=True)
     options, more = parser.parse_known_args()

@@ -5,6 +5,7 @@ weights is not made twice. Peers are folders of HF_XLSR_ENCODERS, ours are run f
 
 usage: python benchmarks/peers.py [--peers e5-small minilm-en] [--ours en-fr=RUN/model en-de=RUN/model]
            [--units tatoeba bucc ...] [--output outputs/results/peers]
+Several encoders of one language pair are told apart by a name behind a dot: en-fr.mnrl=FOLDER.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ def find_peers(names: list[str], ours: list[str]) -> list[Peer]:
     for piece in ours:
         label, _, folder = piece.partition("=")
         if not folder or not label.startswith("en-"):
-            raise XlsrError(f"--ours has '{piece}'; write en-XX=FOLDER.")
-        peers.append(Peer(label, Path(folder), [label.removeprefix("en-")], ours=True))
+            raise XlsrError(f"--ours has '{piece}'; write en-XX=FOLDER, or en-XX.NAME=FOLDER.")
+        language = label.removeprefix("en-").partition(".")[0]
+        peers.append(Peer(label, Path(folder), [language], ours=True))
     return peers
 
 

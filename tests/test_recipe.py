@@ -120,6 +120,8 @@ def test_every_recipe_of_the_paper_has_its_row_and_every_row_its_recipe() -> Non
     ours = {run["name"] for run in every_run() if run["name"].startswith("lightweight_")}
     small = {name for name in ours if name.endswith(("_small", "_open"))}
     assert ours - small == set(DEPARTURES)
+    momentum = {run["name"] for run in every_run() if run["name"].startswith("moco_bert_")}
+    assert momentum - {"moco_bert_ablation_queue/queue-1600k"} == set(MOMENTUM_DEPARTURES)  # which the paper could not
 
 
 @pytest.mark.parametrize("run", every_run(), ids=lambda run: run["name"])
@@ -202,6 +204,20 @@ def test_every_source_of_the_open_recipes_opens(
 def test_a_pretrained_encoder_brings_its_tokenizer() -> None:
     (run,) = load_runs("quickstart", ["--model.encoder.path", "some/folder"])
     assert run["tokenizer"]["path"] == "some/folder"
+
+
+def test_data_of_another_method_s_recipe() -> None:
+    (french,), (german,) = load_runs("moco_en_fr_open"), load_runs("moco_en_de_open")
+    (lightweight,) = load_runs("lightweight_en_de_open")
+    assert german["data"]["train"] == lightweight["data"]["train"] and german["data"]["max_length"] == 64
+    assert german["data"]["held_out"] == french["data"]["held_out"]
+    assert german["model"]["queue_size"] == french["model"]["queue_size"]
+    assert sorted(german["model"]["encoders"]) == ["de", "en"]  # the French one did not stay
+
+
+def test_one_encoder_is_overridden_alone() -> None:
+    (run,) = load_runs("moco_en_fr_open", ["--model.encoders.fr", "mine"])
+    assert run["model"]["encoders"] == {"en": "${HF_XLSR_ENCODERS}/minilm-en", "fr": "mine"}
 
 
 def test_ablations_are_runs_in_folders_of_their_own() -> None:

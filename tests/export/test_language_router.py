@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 
 from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.encoders import load_encoder
 from hf_xlsr.evaluation.encoding import embed
 from hf_xlsr.evaluation.routing import routes_of
 from hf_xlsr.export import LanguageRouter, export_routed_sentence_transformer, to_routed_sentence_transformer
@@ -244,3 +246,14 @@ def test_it_goes_to_other_processes(model: SentenceTransformer):
     model.encode(TEXTS)
     router = pickle.loads(pickle.dumps(model[0]))
     assert isinstance(router, Router) and router.detect(TEXTS) == ["en", "zh"] * 4
+
+
+def test_evaluation_loads_it_but_no_folder_with_code_of_its_own(folder: Path, tmp_path: Path):
+    encoder = load_encoder(str(folder))
+    assert routes_of(encoder) == ("en", "zh")
+    assert embed(encoder, ENGLISH, language="en").shape == (4, 8)
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    (copy / "helper.py").write_text("raise SystemExit('ran')\n", "utf-8")
+    with pytest.raises(XlsrError, match="cannot be loaded by sentence-transformers"):
+        load_encoder(str(copy))
