@@ -165,6 +165,8 @@ def main() -> None:
     transformers_logging.set_verbosity_error()
     try:
         (recipe,) = load_runs(options.recipe, more)
+        if not recipe["training"].get("max_steps"):
+            raise XlsrError(f"recipe '{options.recipe}' has no training.max_steps; give one: --max_steps 600.")
         if options.batch:
             recipe["training"]["per_device_train_batch_size"] = options.batch
         model, facts = train(recipe, options.loss, options.seconds, options.output)

@@ -16,6 +16,7 @@ import yaml
 
 from hf_xlsr.data.sources import SOURCE_KEYS, as_list
 from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.field_types import KINDS, fits, plain_fields
 from hf_xlsr.methods import METHODS, get_method
 
 TOP_LEVEL: dict[str, Any] = {
@@ -211,23 +212,19 @@ def check_types(recipe: Mapping[str, Any]) -> None:
     Raises:
         XlsrError: as said.
     """
-    hints = typing.get_type_hints(get_method(recipe["method"]).arguments_class)
-    wanted: dict[str, type] = {"overwrite": bool}
-    wanted.update({f"training.{key}": hint for key, hint in hints.items() if hint in (int, float, bool)})
+    method = get_method(recipe["method"])
+    hints = typing.get_type_hints(method.arguments_class)
+    wanted = {"overwrite": "bool"}
+    wanted.update({f"training.{key}": hint.__name__ for key, hint in hints.items() if hint in (int, float, bool)})
+    wanted.update({f"model.{key}": kind for key, kind in plain_fields(method.config_class).items()})
     for section, defaults in sections_of(recipe["method"]).items():
-        wanted.update({f"{section}.{key}": type(value) for key, value in defaults.items()})
+        wanted.update({f"{section}.{k}": type(v).__name__ for k, v in defaults.items() if not isinstance(v, str)})
     for name, kind in wanted.items():
         section, _, key = name.rpartition(".")
         content = (recipe.get(section) or {}) if section else recipe
         value = content.get(key)
-        fits = {
-            int: isinstance(value, int) and not isinstance(value, bool),
-            float: isinstance(value, (int, float)) and not isinstance(value, bool),
-            bool: isinstance(value, bool),
-        }.get(kind, True)
-        if value is not None and not fits:
-            needs = {int: "a whole number", float: "a number", bool: "true or false"}[kind]
-            raise XlsrError(f"recipe '{recipe.get('name')}': {name} is {value!r}; it takes {needs}.")
+        if value is not None and not fits(value, kind):
+            raise XlsrError(f"recipe '{recipe.get('name')}': {name} is {value!r}; it takes {KINDS[kind]}.")
 
 
 def _check_runs(name: str, runs: Any) -> None:

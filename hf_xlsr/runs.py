@@ -196,8 +196,11 @@ def _take_finished(trainer: XlsrTrainer, checkpoint: Path) -> bool:
     state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
     if state.global_step < state.max_steps:
         return False
-    trainer._load_from_checkpoint(str(checkpoint))
     trainer.state = state
+    if trainer.args.load_best_model_at_end and state.best_model_checkpoint:
+        trainer._load_best_model()
+    else:
+        trainer._load_from_checkpoint(str(checkpoint))
     return True
 
 

@@ -30,6 +30,17 @@ def encoder_from_config(config: PreTrainedConfig, **options: Any) -> Any:
     return AutoModel.from_config(config, **no_pooler(config), **options)
 
 
+def positions_of(encoder: Any) -> int | None:
+    """How many pieces an encoder takes; None without a table of positions.
+
+    RoBERTa and its kin count positions from behind the padding id, and so have fewer than their configuration says.
+    """
+    count = getattr(encoder.config, "max_position_embeddings", None)
+    table = getattr(getattr(encoder, "embeddings", None), "position_embeddings", None)
+    padding = getattr(table, "padding_idx", None)
+    return count if count is None or padding is None else count - padding - 1
+
+
 # What architectures call the dropout on states and on attention.
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
 

@@ -17,7 +17,7 @@ def add_adapters(
     rank: int = 16,
     alpha: int = 32,
     dropout: float = 0.0,
-    modules: Sequence[str] = DEFAULT_MODULES,
+    modules: Sequence[str] | str = DEFAULT_MODULES,
 ) -> Any:
     """Puts LoRA adapters on the base encoders of a `DualMomentumModel` and, untrained, on its momentum encoders.
 
@@ -41,6 +41,9 @@ def add_adapters(
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
         raise XlsrError("adapters need the package peft; install it with `pip install 'hf-xlsr[peft]'`.") from error
+    if rank < 1 or not 0 <= dropout < 1:
+        raise XlsrError(f"adapters: rank is {rank} and dropout {dropout}; use a rank above 0 and a share below 1.")
+    modules = [modules] if isinstance(modules, str) else list(modules)
     pattern = rf"(?:encoders|momentum_encoders)\..*\.(?:{'|'.join(map(re.escape, modules))})"
     if not any(re.fullmatch(pattern, name) for name, _ in model.named_modules()):
         raise XlsrError(

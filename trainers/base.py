@@ -143,6 +143,8 @@ class XlsrTrainer(Trainer):
             parts = {f"loss/{name}": value for name, value in outputs.losses.items()}
             for name, value in {**parts, **(outputs.get("statistics") or {})}.items():
                 value = value.detach().float()
+                if self.args.logging_nan_inf_filter:  # as Trainer does with the loss itself
+                    value = torch.where(torch.isfinite(value), value, torch.zeros_like(value))
                 self._part_sums[name] = self._part_sums[name] + value if name in self._part_sums else value
             self._part_count += 1
         return (outputs.loss, outputs) if return_outputs else outputs.loss

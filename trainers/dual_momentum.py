@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch.utils.data import Dataset
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
@@ -29,12 +30,12 @@ from hf_xlsr.trainers.momentum_callbacks import (
 )
 from hf_xlsr.trainers.queue_prefill import QueuePrefillCallback
 
-logger = logging.getLogger(__name__)
-
 PAIRS, NLI = "pairs", "nli"
 # What a checkpoint of adapters alone would lack.
 EXTRA_STATE_FILE = "dual_momentum_state.safetensors"
 EXTRA_STATE = ("queues.", "projections.", "momentum_projections.", "nli_head.")
+# What a checkpoint and the model that goes on from it have to agree on.
+KEPT_SETTINGS = ("queue_size", "queue_storage", "languages", "projection_dim", "use_momentum", "nli_labels")
 
 
 class DualMomentumTrainer(XlsrTrainer):
@@ -166,43 +167,51 @@ class DualMomentumTrainer(XlsrTrainer):
         tokenizers = {language: self.tokenizers[language] for language in languages}
         return LiveEncoder(model, tokenizers, max_length=self.max_length, autocast_dtype=self.autocast_dtype)
 
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        model = self.accelerator.unwrap_model(self.model)
+        if base_model(model) is not model:
+            self._load_extra_state(Path(str(self.state.best_model_checkpoint)), base_model(model))
+
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         super()._save(output_dir, state_dict=state_dict)
         model = self.accelerator.unwrap_model(self.model)
         if base_model(model) is not model and self.args.should_save:
             state = base_model(model).state_dict()
             extra = {name: value.contiguous() for name, value in state.items() if name.startswith(EXTRA_STATE)}
-            save_file(extra, Path(output_dir or self.args.output_dir) / EXTRA_STATE_FILE)
+            settings = {name: json.dumps(getattr(base_model(model).config, name)) for name in KEPT_SETTINGS}
+            save_file(extra, Path(output_dir or self.args.output_dir) / EXTRA_STATE_FILE, metadata=settings)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         folder = Path(resume_from_checkpoint)
         chosen = self.accelerator.unwrap_model(self.model if model is None else model)
         ours = base_model(chosen)
         if ours is not chosen:
-            if not (folder / EXTRA_STATE_FILE).is_file():
-                raise XlsrError(f"checkpoint '{folder}' lacks {EXTRA_STATE_FILE}; go on from an earlier checkpoint.")
-            extra = load_file(folder / EXTRA_STATE_FILE)
-            _check_same_queues(folder, ours.config, extra)
-            ours.load_state_dict(extra, strict=False)
+            self._load_extra_state(folder, ours)
         else:
             stored = DualMomentumConfig.from_pretrained(folder)
-            for name in ("queue_size", "queue_storage", "languages", "projection_dim"):
-                there, here = getattr(stored, name), getattr(ours.config, name)
-                if there != here:
-                    raise XlsrError(
-                        f"checkpoint '{folder}' was saved with {name} {there} but the model has {here}; set {name} to "
-                        f"{there}, or start a new run."
-                    )
+            _check_same(folder, ours.config, {name: getattr(stored, name) for name in KEPT_SETTINGS})
         super()._load_from_checkpoint(resume_from_checkpoint, model)
 
+    @staticmethod
+    def _load_extra_state(folder: Path, model: Any) -> None:
+        """What stands beside adapters: queues, projections, the head."""
+        file = folder / EXTRA_STATE_FILE
+        if not file.is_file():
+            raise XlsrError(f"checkpoint '{folder}' lacks {EXTRA_STATE_FILE}; go on from an earlier checkpoint.")
+        with safe_open(file, "pt") as content:
+            _check_same(folder, model.config, {name: json.loads(text) for name, text in content.metadata().items()})
+        model.load_state_dict(load_file(file), strict=False)
 
-def _check_same_queues(folder: Path, config: DualMomentumConfig, state: Mapping[str, torch.Tensor]) -> None:
-    sizes = {len(value) for name, value in state.items() if name.startswith("queues.") and name.endswith(".values")}
-    if sizes != ({config.queue_size} if config.queue_size else set()):
-        raise XlsrError(
-            f"checkpoint '{folder}' was saved with queue_size {', '.join(map(str, sizes)) or 0} but the model has "
-            f"{config.queue_size}; set queue_size to that, or start a new run."
-        )
+
+def _check_same(folder: Path, config: DualMomentumConfig, stored: Mapping[str, Any]) -> None:
+    for name in KEPT_SETTINGS:
+        there, here = stored.get(name), getattr(config, name)
+        if there != here:
+            raise XlsrError(
+                f"checkpoint '{folder}' was saved with {name} {there} but the model has {here}; set {name} to {there}, "
+                "or start a new run."
+            )
 
 
 def _check_queue(config: DualMomentumConfig, args: Any) -> None:

@@ -43,11 +43,11 @@ def base_model(model: Any) -> Any:
 
 
 def scheduled_momentum(momentum: float, step: int, max_steps: int, schedule: str = "constant") -> float:
-    """The momentum of a step: constant, or rising from `momentum` to 1 at the last step.
+    """The momentum of a step: constant, or rising from `momentum` towards 1 over the training.
 
     Args:
         momentum: At the start.
-        step: Optimiser steps taken.
+        step: Optimiser steps taken before this one.
         max_steps: Steps in all.
         schedule: `constant`, `linear` or `cosine`.
 
@@ -72,11 +72,12 @@ def _was_skipped(optimizer: Any, keys: StepKeys) -> bool:
 class SoundStepCallback(TrainerCallback):
     """Drops the step when its gradient is not finite: no update, no momentum, no keys; says so and goes on.
 
-    Under float16 the gradient scaler does it.
+    Under float16 the gradient scaler leaves the weights as they are and lowers its scale; that happens while it finds
+    its scale and is only noted. Its own word on it, `step_was_skipped`, is wrong for fused optimisers.
 
     Args:
         keys: Shared with the other callbacks.
-        scaled: Whether a gradient scaler watches the steps already.
+        scaled: Whether a gradient scaler watches the steps.
     """
 
     def __init__(self, keys: StepKeys, *, scaled: bool = False) -> None:
@@ -90,8 +91,6 @@ class SoundStepCallback(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
     ) -> None:
-        if self.scaled:
-            return
         gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         if not gradients:
             return
@@ -101,8 +100,10 @@ class SoundStepCallback(TrainerCallback):
         if not torch.isfinite(norm):
             self.keys.dropped = True
             self.keys.dropped_steps += 1
-            model.zero_grad(set_to_none=True)  # an optimiser passes over weights without gradient
-            logger.warning(
+            if not self.scaled:
+                model.zero_grad(set_to_none=True)  # an optimiser passes over weights without gradient
+            logger.log(
+                logging.INFO if self.scaled else logging.WARNING,
                 "step %d was skipped: its gradient is not finite (%s). Nothing was learned from it and no key was "
                 "stored; %d skipped so far. Lower the learning rate if it happens again.",
                 state.global_step + 1,

@@ -10,17 +10,22 @@ from tqdm.auto import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hf_xlsr.data.collators import pad_rows
+from hf_xlsr.data.pair_collators import cut_row
 from hf_xlsr.distributed import gather_rows, process_index, world_size
+from hf_xlsr.errors import XlsrError
 from hf_xlsr.trainers.momentum_callbacks import base_model
 
 if TYPE_CHECKING:
     from hf_xlsr.trainers.dual_momentum import DualMomentumTrainer
 
+BATCH_SIZE = 256
+BATCHES_AT_ONCE = 32  # sorted by length and enqueued together: what is in memory beside the queue
+
 
 class QueuePrefillCallback(TrainerCallback):
-    """Fills empty queues with keys of random training sentences when a training begins; a resumed one keeps its own.
+    """Fills empty queues with keys of random training pairs when a training begins; a resumed one keeps its own.
 
-    A language that has fewer sentences than its queue has rows gives each of them once.
+    A language that is in fewer pairs than its queue has rows gives the key of each pair once.
 
     Args:
         trainer: Whose model, data and tokenizers.
@@ -35,58 +40,68 @@ class QueuePrefillCallback(TrainerCallback):
         ours = base_model(model)
         if any(queue.count for queue in ours.queues.values()):
             return
+        if self.trainer.train_dataset.language_pairs is None:
+            raise XlsrError(
+                "queue_prefill needs to know which pairs are in which languages; give PreparedPairs its language_pairs."
+            )
+        was_training = ours.training
+        ours.eval()
         for number, language in enumerate(ours.queues):
             self._fill(ours, language, np.random.default_rng([self.trainer.data_seed, number, 2]))
+        ours.train(was_training)
 
     def _fill(self, model: Any, language: str, rng: np.random.Generator) -> None:
-        data, size, batch_size = self.trainer.train_dataset, model.config.queue_size, 256
-        pairs = data.language_pairs
-        rows_of_side = [
-            np.flatnonzero(np.isin(data.groups, [group for group, pair in enumerate(pairs) if pair[side] == language]))
+        data = self.trainer.train_dataset
+        examples_of_side = [
+            np.flatnonzero(
+                np.isin(data.groups, [g for g, pair in enumerate(data.language_pairs) if pair[side] == language])
+            )
             for side in (0, 1)
         ]
-        places = np.concatenate(rows_of_side)
-        of_target = np.repeat([False, True], [len(rows) for rows in rows_of_side])
-        chosen = rng.permutation(len(places))[:size]
-        # Longest first and dealt out in turn, so that every process has batches of like length.
-        order = chosen[np.argsort(-np.asarray(data.lengths)[places[chosen]], kind="stable")]
-        was_training, device = model.training, model.device
-        model.eval()
-        parts: list[tuple[torch.Tensor, ...]] = []
-        step = batch_size * world_size()
+        examples = np.concatenate(examples_of_side)
+        of_target = np.repeat([False, True], [len(some) for some in examples_of_side])
+        drawn = rng.permutation(len(examples))[: model.config.queue_size]
+        block = BATCH_SIZE * BATCHES_AT_ONCE * world_size()
         hidden = self.trainer.args.disable_tqdm or process_index() > 0
-        for start in tqdm(range(0, len(order), step), desc=f"filling the queue of {language}", disable=hidden):
-            mine = order[start : start + step][process_index() :: world_size()]
-            wanted = -(-len(order[start : start + step]) // world_size())
-            mine = np.resize(mine, wanted) if len(mine) else order[start : start + 1].repeat(wanted)
-            parts.append(self._encode(model, language, data, places[mine], of_target[mine], mine, device))
-        model.train(was_training)
-        keys, texts, examples, positions = (torch.cat(part) for part in zip(*parts, strict=True))
-        # In the order drawn, not by length: the oldest keys, which leave first, must be random ones.
-        rank = np.empty(len(places), dtype=np.int64)
-        rank[positions.cpu().numpy()] = np.arange(len(positions))
-        rows = torch.from_numpy(rank[chosen]).to(keys.device)
-        model.enqueue(language, keys[rows], texts[rows], examples[rows])
+        for start in tqdm(range(0, len(drawn), block), desc=f"filling the queue of {language}", disable=hidden):
+            some = drawn[start : start + block]
+            keys, texts = self._keys(model, language, examples[some], of_target[some])
+            model.enqueue(language, keys, texts, torch.from_numpy(examples[some]).to(keys.device))
+
+    def _keys(
+        self, model: Any, language: str, examples: np.ndarray, of_target: np.ndarray
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and text hashes in the order given; each process encodes its share, in batches of like length."""
+        order = np.argsort(-np.asarray(self.trainer.train_dataset.lengths)[examples], kind="stable")
+        parts: list[tuple[torch.Tensor, ...]] = []
+        step = BATCH_SIZE * world_size()
+        for start in range(0, len(order), step):
+            batch = order[start : start + step]
+            # As many rows on every process: the last ones may be encoded twice, and are then written once.
+            mine = np.resize(batch[process_index() :: world_size()], -(-len(batch) // world_size()))
+            if len(batch) <= process_index():
+                mine = batch[:1]
+            keys, texts = self._encode(model, language, examples[mine], of_target[mine])
+            rows = torch.from_numpy(mine.astype(np.int64)).to(keys.device)
+            parts.append((gather_rows(keys), gather_rows(texts), gather_rows(rows)))
+        keys, texts, rows = (torch.cat(part) for part in zip(*parts, strict=True))
+        place = torch.empty(len(order), dtype=torch.long, device=rows.device)
+        place[rows] = torch.arange(len(rows), device=rows.device)
+        return keys[place], texts[place]
 
     def _encode(
-        self,
-        model: Any,
-        language: str,
-        data: Any,
-        places: np.ndarray,
-        of_target: np.ndarray,
-        mine: np.ndarray,
-        device: Any,
-    ) -> tuple[torch.Tensor, ...]:
-        features = data.__getitems__([(0, int(place)) for place in places])
+        self, model: Any, language: str, examples: np.ndarray, of_target: np.ndarray
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        trainer = self.trainer
+        features = trainer.train_dataset.__getitems__([(0, int(example)) for example in examples])
         sides = ["target" if target else "source" for target in of_target]
-        limit, pad = self.trainer.max_length, self.trainer.tokenizers[language].pad_token_id
-        rows = [feature[f"{side}_ids"][:limit] for feature, side in zip(features, sides, strict=True)]
-        batch = [torch.from_numpy(array).to(device) for array in pad_rows(rows, pad)]
-        dtype = self.trainer.autocast_dtype
-        with torch.no_grad(), torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
+        ids = [
+            cut_row(feature[f"{side}_ids"], trainer.max_length) for feature, side in zip(features, sides, strict=True)
+        ]
+        padded = pad_rows(ids, trainer.tokenizers[language].pad_token_id)
+        batch = [torch.from_numpy(array).to(model.device) for array in padded]
+        dtype = trainer.autocast_dtype
+        with torch.no_grad(), torch.autocast(model.device.type, dtype=dtype, enabled=dtype is not None):
             keys = model.encode_sentences(*batch, language=language, keys=True).float()
         texts = torch.tensor([feature[f"{side}_text"] for feature, side in zip(features, sides, strict=True)])
-        numbers = torch.from_numpy(np.stack([places, mine]).astype(np.int64))
-        local = (keys, texts.to(device), numbers[0].to(device), numbers[1].to(device))
-        return tuple(gather_rows(part) for part in local)
+        return keys, texts.to(keys.device)

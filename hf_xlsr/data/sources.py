@@ -15,6 +15,7 @@ from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.data.corpora import CORPORA, load_corpus
 from hf_xlsr.data.formats import read_rows
 from hf_xlsr.data.quarantine import Quarantine
+from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.errors import XlsrError, nearest
 
 SOURCE_KEYS = {
@@ -31,13 +32,15 @@ SOURCE_KEYS = {
     "hash_split": "rest or held: keep the rows whose crc32 of hash_key modulo hash_modulus is not 0, or is 0",
     "hash_key": "column of the file for hash_split",
     "hash_modulus": "100 holds about 1 % out",
+    "distinct": "true leaves out rows with a text, on either side, that a row before had: for evaluation by retrieval, "
+    "where one translation is right",
     "limit": "at most so many of the rows (of the pairs, with parallel), the first ones",
     "sample": "so many of them at random, by the recipe's seed, in their order; the source is read twice",
     "source_version": "translation of the bible corpus",
     "target_version": "translation of the bible corpus",
 }
 _VERSIONS = ("source_version", "target_version")
-_CORPUS_KEYS = {"corpus", "languages", "split", "limit", "sample", *_VERSIONS}
+_CORPUS_KEYS = {"corpus", "languages", "split", "distinct", "limit", "sample", *_VERSIONS}
 _FILE_KEYS = set(SOURCE_KEYS) - {"corpus", *_VERSIONS}
 
 
@@ -192,15 +195,32 @@ def open_source(
             f"data source {options}: 'limit' takes the first rows, 'sample' random ones; keep one of them."
         )
 
+    distinct = options.get("distinct", False)
+    if not isinstance(distinct, bool):
+        raise XlsrError(f"data source {options}: distinct is {distinct!r}; it takes true or false.")
+
     def read(quarantine: Quarantine | None) -> Iterator[dict[str, Any]]:
+        rows: Iterator[dict[str, Any]]
         if kind == "corpus":
             extra = {key: options[key] for key in _VERSIONS if options.get(key) is not None}
-            return load_corpus(options["corpus"], languages=languages, split=options.get("split") or split, **extra)
-        if parallel is not None:
-            return _parallel_rows(options, parallel, split, quarantine)
-        return _file_rows(options, languages, split, required, optional, quarantine)
+            rows = load_corpus(options["corpus"], languages=languages, split=options.get("split") or split, **extra)
+        elif parallel is not None:
+            rows = _parallel_rows(options, parallel, split, quarantine)
+        else:
+            rows = _file_rows(options, languages, split, required, optional, quarantine)
+        return _without_repeats(rows, required) if distinct else rows
 
     return islice(read(quarantine), limit) if sample is None else _random_rows(read, sample, seed, quarantine)
+
+
+def _without_repeats(rows: Iterator[dict[str, Any]], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    seen = {column: SeenHashes() for column in columns}
+    for row in rows:
+        keys = [(seen[column], str(row[column]).casefold()) for column in columns]
+        if not any(key in texts for texts, key in keys):
+            yield row
+            for texts, key in keys:
+                texts.add(key)
 
 
 def _random_rows(

@@ -56,7 +56,7 @@ def render_card(recipe: Mapping[str, Any], metrics: Mapping[str, float], setting
             max_length=recipe["data"]["max_length"],
             citation=method.citation,
             routes=method.routes(recipe),
-            detects=bool(recipe["export"].get("detect_language")),
+            detects=bool(method.routes(recipe) and recipe["export"].get("detect_language")),
         )
     )
 

@@ -19,6 +19,7 @@ from hf_xlsr.export.language_router import check_route_names
 from hf_xlsr.methods.base import Method, one_line, own_fields
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
+from hf_xlsr.modeling.encoders import positions_of
 from hf_xlsr.trainers.adapters import DEFAULT_MODULES, add_adapters
 from hf_xlsr.trainers.arguments import DualMomentumTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
@@ -63,6 +64,11 @@ class DualMomentumMethod(Method):
                 + f"; name one for each language, or a single one as '{SHARED}'."
             )
         check_route_names(languages)
+        options = {name: value for name, value in recipe["model"].items() if name not in ("encoders", "dropout")}
+        try:  # what can be said before data are prepared for it
+            DualMomentumConfig(languages=languages, **options)
+        except XlsrError as error:
+            raise XlsrError(f"recipe '{recipe['name']}', model: {error}") from None
         if recipe["export"]["detect_language"] and SHARED not in encoders:
             language_shares(languages, place="a text", mend="leave export.detect_language out")
         for name, path in encoders.items():
@@ -117,14 +123,13 @@ class DualMomentumMethod(Method):
         except (TypeError, ValueError) as error:
             raise XlsrError(f"recipe '{recipe['name']}', model: {one_line(error)}") from None
         for name, encoder in model.encoders.items():
-            positions = getattr(encoder.config, "max_position_embeddings", None)
+            positions = positions_of(encoder)
             if positions is not None and positions < recipe["data"]["max_length"]:
                 raise XlsrError(
                     f"data.max_length is {recipe['data']['max_length']} pieces but encoder {name} has {positions} "
                     "positions; lower data.max_length."
                 )
-        adapters = recipe["adapters"]
-        return add_adapters(model, **adapters) if adapters["rank"] else model
+        return add_adapters(model, **recipe["adapters"]) if recipe["adapters"]["rank"] else model
 
     def build_trainer(
         self, recipe: Mapping[str, Any], folder: Path, data: PreparedData, evaluations: Sequence[Callable[..., Any]]

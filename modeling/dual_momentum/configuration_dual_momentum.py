@@ -6,9 +6,11 @@ import math
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
+from torch import nn
 from transformers import AutoConfig, PreTrainedConfig
 
 from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.field_types import check_fields
 from hf_xlsr.losses.row_storage import STORAGES
 from hf_xlsr.pooling import POOLING_MODES
 
@@ -78,6 +80,7 @@ class DualMomentumConfig(PreTrainedConfig):
         given = self.encoder_configs or {language: {"model_type": "bert"} for language in self.languages}
         self.encoder_configs = {name: _as_config(name, value) for name, value in given.items()}
         super().__post_init__(**kwargs)
+        check_fields(self, DualMomentumConfig)
         self._check_encoders()
         self._check_values()
 
@@ -85,8 +88,12 @@ class DualMomentumConfig(PreTrainedConfig):
         languages, encoders = self.languages or [], self.encoder_configs or {}
         if len(set(languages)) < 2 or len(set(languages)) < len(languages):
             raise XlsrError(f"languages is {languages}; dual momentum contrast needs two or more different ones.")
-        if any("." in language for language in languages):
-            raise XlsrError(f"languages is {languages}; a language code has no dot in it.")
+        for language in languages:
+            if "." in language or hasattr(nn.Module, language):
+                raise XlsrError(
+                    f"languages has '{language}', which torch cannot take for the name of a module; use another code of "
+                    "the language, for example its ISO 639-3 one."
+                )
         if set(encoders) != {SHARED} and set(encoders) != set(languages):
             raise XlsrError(
                 f"encoder_configs has {', '.join(encoders)} but languages is {languages}; give one for each language, "

@@ -156,12 +156,15 @@ class DualMomentumModel(PreTrainedModel):
         Raises:
             XlsrError: the folder holds queues of another size, width or storage than the configuration asks for.
         """
-        if not isinstance(kwargs.get("config"), DualMomentumConfig):
-            asked: dict[str, Any] = {name: kwargs[name] for name in ("queue_size", "queue_storage") if name in kwargs}
-            if asked:
-                _check_queues(str(path), DualMomentumConfig.from_pretrained(path), asked)
-        loaded: Any = super().from_pretrained(path, *args, output_loading_info=True, **kwargs)
+        try:
+            loaded: Any = super().from_pretrained(path, *args, output_loading_info=True, **kwargs)
+        except RuntimeError as error:
+            if "mismatch" in str(error):  # of the sizes of tensors
+                _check_same(str(path), kwargs.get("config") or kwargs)
+            raise
         model, info = loaded
+        if any(name not in info["missing_keys"] for name in model.state_dict() if name.startswith("queues.")):
+            _check_same(str(path), model.config)  # a float queue would take whole numbers for keys
         if any(name.startswith(("momentum_encoders.", "momentum_projections.")) for name in info["missing_keys"]):
             model.reset_momentum()
         model.freeze_momentum()  # loading makes every parameter trainable
@@ -466,11 +469,14 @@ class DualMomentumModel(PreTrainedModel):
         return encoders, {language: by_language[language] for language in languages}, projections
 
 
-def _check_queues(path: str, stored: DualMomentumConfig, asked: Mapping[str, Any]) -> None:
-    for name, value in asked.items():
+def _check_same(path: str, asked: Any) -> None:
+    """Tells which setting of the folder's tensors is not the one asked for, by a configuration or by options."""
+    stored = DualMomentumConfig.from_pretrained(path)
+    for name in ("queue_size", "queue_storage", "projection_dim"):
         there = getattr(stored, name)
-        if there != value:
+        here = asked.get(name, there) if isinstance(asked, Mapping) else getattr(asked, name)
+        if there != here:
             raise XlsrError(
-                f"'{path}' was saved with {name} {there} but {value} is asked for; keep {there}, or start a new run from "
+                f"'{path}' was saved with {name} {there} but {here} is asked for; keep {there}, or start a new run from "
                 "its encoders (DualMomentumModel.from_encoders)."
             )

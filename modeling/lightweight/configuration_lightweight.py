@@ -9,6 +9,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
 from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.field_types import check_fields
 from hf_xlsr.losses.similarity import SIMILARITY_REDUCTIONS
 from hf_xlsr.losses.unified_generative import GENERATIVE_TASKS, LABEL_MODES
 from hf_xlsr.pooling import POOLING_MODES
@@ -103,6 +104,7 @@ class LightweightConfig(PreTrainedConfig):
         if self.text_config is None:
             self.text_config = paper_encoder_config()
         super().__post_init__(**kwargs)
+        check_fields(self, LightweightConfig)
         for name, value, allowed in (
             ("pooling", self.pooling, POOLING_MODES),
             ("generative_task", self.generative_task, GENERATIVE_TASKS),

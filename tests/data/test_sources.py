@@ -258,3 +258,13 @@ def test_a_sample_counts_bad_lines_once(tmp_path: Path) -> None:
 def test_sample_mistakes(table: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(XlsrError, match=message):
         read(table, **options)
+
+
+def test_distinct_leaves_one_row_for_each_text_of_either_side(tmp_path: Path) -> None:
+    file = tmp_path / "pairs.tsv"
+    file.write_text("yes\toui\nYes\tsi\nno\tnon\nnope\tNon\nwell\tbien\n", "utf-8")
+    source = {"path": str(file), "distinct": True}
+    rows = list(open_source(source, languages=["en", "fr"]))
+    assert [(row["source"], row["target"]) for row in rows] == [("yes", "oui"), ("no", "non"), ("well", "bien")]
+    with pytest.raises(XlsrError, match="distinct is 'yes'; it takes true or false"):
+        list(open_source({**source, "distinct": "yes"}, languages=["en", "fr"]))

@@ -11,6 +11,7 @@ from dual_momentum_models import enqueue_keys, small_batch, small_encoder, small
 from transformers import AutoConfig, AutoModel
 
 from hf_xlsr import DualMomentumModel, XlsrError
+from hf_xlsr.modeling.encoders import positions_of
 
 
 @pytest.mark.parametrize("storage", ["float32", "bfloat16", "int8"])
@@ -71,6 +72,14 @@ def test_another_queue_size_is_refused(tmp_path: Path) -> None:
     ):
         DualMomentumModel.from_pretrained(tmp_path, queue_size=64)
     assert DualMomentumModel.from_pretrained(tmp_path, queue_size=32).queues["en"].size == 32
+    for options in ({"queue_storage": "int8"}, {"projection_dim": 8}, {"config": small_model(queue_size=16).config}):
+        with pytest.raises(XlsrError, match="was saved with (queue_storage float32|projection_dim 0|queue_size 32)"):
+            DualMomentumModel.from_pretrained(tmp_path, **options)
+    slim = tmp_path / "slim"
+    small_model().save_pretrained(slim, state_dict=small_model().inference_state_dict())
+    assert (
+        DualMomentumModel.from_pretrained(slim, queue_size=64).queues["en"].size == 64
+    )  # nothing there to contradict
 
 
 def test_from_pretrained_encoders(tmp_path: Path) -> None:
@@ -102,3 +111,12 @@ def test_resizing_embeddings_follows_on_the_average(tmp_path: Path) -> None:
     assert model.encoders["en"].get_input_embeddings().weight.shape[0] == 40
     model.save_pretrained(tmp_path)
     assert DualMomentumModel.from_pretrained(tmp_path).encoders["fr"].config.vocab_size == 44
+
+
+def test_roberta_takes_fewer_pieces_than_its_configuration_says() -> None:
+    model = small_model({"en": small_encoder(), "fr": small_encoder(model_type="roberta", pad_token_id=1)})
+    assert (positions_of(model.encoders["en"]), positions_of(model.encoders["fr"])) == (40, 38)
+    ids = torch.full((1, 38), 5)
+    assert model.encode_sentences(ids, language="fr").shape == (1, 16)
+    with pytest.raises((IndexError, RuntimeError)):
+        model.encode_sentences(torch.full((1, 39), 5), language="fr")

@@ -94,6 +94,7 @@ def trainer_of(
     languages: Sequence[str] = LANGUAGES,
     tokenizers: Any = None,
     nli_dataset: Any = None,
+    evaluations: Sequence[Any] = (),
     **options: Any,
 ) -> DualMomentumTrainer:
     return DualMomentumTrainer(
@@ -102,5 +103,6 @@ def trainer_of(
         tokenizers=tokenizers_of(languages) if tokenizers is None else tokenizers,
         train_dataset=pairs_data() if train_dataset is None else train_dataset,
         nli_dataset=nli_dataset,
+        evaluations=evaluations,
         max_length=32,
     )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from dual_momentum_runs import tiny_dual, trainer_of
+from safetensors.torch import load_file
 
 from hf_xlsr import DualMomentumModel, XlsrError
 from hf_xlsr.trainers import add_adapters
@@ -54,6 +55,39 @@ def test_stopping_and_going_on_with_adapters_is_bit_equal(tmp_path: Path) -> Non
         run(tmp_path / "three", str(tmp_path / "one" / "checkpoint-3"))
 
 
+def test_the_best_checkpoint_is_loaded_whole(tmp_path: Path) -> None:
+    scores = iter([0.9, 0.1, 0.1])
+    model = add_adapters(tiny_dual(projection_dim=12), rank=4)
+    trainer = trainer_of(
+        tmp_path,
+        model=model,
+        evaluations=[lambda encoder: {"score": next(scores)}],
+        max_steps=6,
+        save_steps=2,
+        eval_strategy="steps",
+        eval_steps=2,
+        load_best_model_at_end=True,
+        metric_for_best_model="eval_score",
+        greater_is_better=True,
+    )
+    trainer.train()
+    kept = load_file(tmp_path / "checkpoint-2" / "dual_momentum_state.safetensors")
+    last = load_file(tmp_path / "checkpoint-6" / "dual_momentum_state.safetensors")
+    now = model.get_base_model().state_dict()
+    assert {name.split(".")[0] for name in kept} == {"projections", "momentum_projections", "queues"}
+    assert all(torch.equal(now[name], value) for name, value in kept.items())
+    assert not torch.equal(kept["projections.en.weight"], last["projections.en.weight"])
+
+
+@pytest.mark.parametrize("options", [{"queue_storage": "int8"}, {"queue_size": 128}, {"projection_dim": 8}])
+def test_checkpoints_of_other_settings_are_refused(options: dict[str, Any], tmp_path: Path) -> None:
+    trainer_of(tmp_path, model=add_adapters(tiny_dual(), rank=4), max_steps=2, save_steps=2).train()
+    other = trainer_of(tmp_path, model=add_adapters(tiny_dual(**options), rank=4), max_steps=4)
+    (name,) = options
+    with pytest.raises(XlsrError, match=f"was saved with {name} .* but the model has {options[name]}; set {name} to"):
+        other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+
+
 def test_merged_adapters_give_a_plain_model(tmp_path: Path) -> None:
     model: Any = add_adapters(tiny_dual(), rank=4)
     trainer_of(tmp_path, model=model, max_steps=3).train()
@@ -73,7 +107,9 @@ def test_adapters_without_counterpart_are_refused(tmp_path: Path) -> None:
     with pytest.raises(XlsrError, match="put adapters on the momentum encoders too"):
         trainer_of(tmp_path, model=model)
     with pytest.raises(XlsrError, match="no layer of the encoders is called q_proj"):
-        add_adapters(tiny_dual(), modules=["q_proj"])
+        add_adapters(tiny_dual(), modules="q_proj")
+    with pytest.raises(XlsrError, match="rank is -1 and dropout 2.0; use a rank above 0"):
+        add_adapters(tiny_dual(), rank=-1, dropout=2.0)
 
 
 def test_a_user_s_own_adapters_on_both_sides_are_put_in_order(tmp_path: Path) -> None:

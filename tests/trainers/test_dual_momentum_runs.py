@@ -165,13 +165,30 @@ def test_queues_and_averages_are_equal_on_all_ranks(prefill: str, tmp_path: Path
     [
         (["--model.encoders.fr", "nowhere"], "holds no tokenizer that loads|holds no encoder that loads"),
         (["--data.max_length", "64"], "encoder en has 40 positions; lower data.max_length"),
-        (["--temperature", "0"], "recipe 'toy', model: temperature is 0"),
         (["--model.queue_size", "8"], "queue_size is 8, less than the 16 pairs of one optimiser step"),
     ],
 )
 def test_bad_recipes_are_refused(options: list[str], message: str, recipe: Path, tmp_path: Path) -> None:
     with pytest.raises(XlsrError, match=message):
         run(recipe, tmp_path / "out", *options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--temperature", "0"], "recipe 'toy', model: temperature is 0"),
+        (["--temperature", "low"], "recipe 'toy': model.temperature is 'low'; it takes a number"),
+        (["--use_momentum", "no"], "model.use_momentum is 'no'; it takes true or false"),
+        (["--model.queue_size", "64.5"], "model.queue_size is 64.5; it takes a whole number"),
+        (["--pooling", "3"], "model.pooling is 3; it takes a word"),
+        (["--queue_storage", "int4"], "recipe 'toy', model: queue_storage is 'int4'; did you mean 'int8'"),
+    ],
+)
+def test_mistakes_of_the_model_are_told_before_data_are_prepared(
+    options: list[str], message: str, recipe: Path
+) -> None:
+    with pytest.raises(XlsrError, match=message):
+        load_runs(str(recipe), options)
 
 
 def test_encoders_have_to_cover_the_languages(recipe: Path) -> None:

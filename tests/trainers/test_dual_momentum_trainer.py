@@ -15,7 +15,7 @@ from dual_momentum_runs import LANGUAGES, arguments, pairs_data, tiny_dual, toke
 from hf_xlsr import XlsrError
 from hf_xlsr.data.nli import PreparedNli
 from hf_xlsr.trainers import DualMomentumTrainer
-from hf_xlsr.trainers.momentum_callbacks import scheduled_momentum
+from hf_xlsr.trainers.momentum_callbacks import SoundStepCallback, scheduled_momentum
 
 
 def test_four_micro_batches_train_like_one_batch(tmp_path: Path) -> None:
@@ -115,6 +115,23 @@ def test_a_step_that_is_not_finite_is_dropped_and_said(
     assert int(before[3]["queues.en.filled"]) == 48
 
 
+@pytest.mark.parametrize("optim", ["adamw_torch_fused", "adamw_torch", "sgd"])
+def test_a_step_that_the_gradient_scaler_skips_leaves_no_trace(optim: str, tmp_path: Path) -> None:
+    """What float16 does on a GPU, with the scaler of the processor; fused optimisers do not say that they skipped."""
+    trainer = trainer_of(tmp_path, per_device_train_batch_size=16, max_steps=4, optim=optim)
+    trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, SoundStepCallback):
+            callback.scaled = True
+    poison_call(trainer, "loss", call=2)
+    states: list[dict[str, torch.Tensor]] = []
+    keep_states(trainer, states)
+    trainer.train()
+    assert all(torch.equal(states[1][name], value) for name, value in states[2].items())
+    assert not torch.equal(states[2]["queues.fr.filled"], states[3]["queues.fr.filled"])
+    assert trainer.accelerator.scaler.get_scale() == 2.0  # it backed off
+
+
 def poison_call(trainer: Any, where: str, call: int) -> None:
     """Makes one forward give a NaN: in the vectors, or only in the gradient."""
     original, calls = trainer.model.forward, [0]
@@ -162,6 +179,31 @@ def test_prefilled_queues_hold_training_sentences(tmp_path: Path) -> None:
         with torch.no_grad():
             expected = tiny_dual().encode_sentences(ids, language=language, keys=True)[0]
         torch.testing.assert_close(states[0][f"queues.{language}.values"][5], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_language_without_pairs_is_passed_over_by_the_filling(tmp_path: Path) -> None:
+    languages = ("en", "fr", "de")
+    trainer = trainer_of(
+        tmp_path, model=tiny_dual(languages=list(languages)), languages=languages, queue_prefill=True, max_steps=1
+    )
+    trainer.train()
+    counts = {language: trainer.model.queues[language].count for language in languages}
+    assert counts == {"en": 64, "fr": 64, "de": 0}
+
+
+def test_filling_cuts_sentences_as_batches_do(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, queue_prefill=True, max_steps=1)
+    trainer.max_length = trainer.data_collator.max_length = 3
+    states: list[dict[str, torch.Tensor]] = []
+    trainer.add_callback(first_state(states))
+    trainer.train()
+    examples = states[0]["queues.en.examples"].tolist()
+    batch = trainer.data_collator(trainer.train_dataset.__getitems__([(0, index) for index in examples]))
+    with torch.no_grad():
+        ids, mask = batch["source_input_ids"], batch["source_attention_mask"]
+        expected = tiny_dual().encode_sentences(ids, mask, language="en", keys=True)
+    assert ids.shape[1] == 3
+    torch.testing.assert_close(states[0]["queues.en.values"], expected, rtol=1e-4, atol=1e-5)
 
 
 def first_state(states: list[dict[str, torch.Tensor]]) -> Any:
