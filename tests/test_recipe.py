@@ -208,9 +208,10 @@ def test_a_pretrained_encoder_brings_its_tokenizer() -> None:
 
 def test_data_of_another_method_s_recipe() -> None:
     (french,), (german,) = load_runs("moco_en_fr_open"), load_runs("moco_en_de_open")
-    (lightweight,) = load_runs("lightweight_en_de_open")
-    assert german["data"]["train"] == lightweight["data"]["train"] and german["data"]["max_length"] == 64
-    assert german["data"]["held_out"] == french["data"]["held_out"]
+    (lightweight,) = load_runs("lightweight_en_fr_open")
+    assert french["data"]["test"] == lightweight["data"]["test"] != german["data"]["test"]
+    assert german["data"]["held_out"] == french["data"]["held_out"] == lightweight["data"]["held_out"]
+    assert french["method"] == "dual_momentum" and german["data"]["max_length"] == 64
     assert german["model"]["queue_size"] == french["model"]["queue_size"]
     assert sorted(german["model"]["encoders"]) == ["de", "en"]  # the French one did not stay
 
