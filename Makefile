@@ -31,6 +31,8 @@ bench: $(STAMP)  ## speed and memory beside FAISS and sentence-transformers
 	$(BIN)/python benchmarks/lightweight.py
 	$(BIN)/python benchmarks/mining.py --sizes 50000 100000
 	$(BIN)/python benchmarks/senteval.py
+	$(BIN)/python benchmarks/queue_info_nce.py
+	$(BIN)/python benchmarks/dual_momentum.py
 
 clean:  ## remove the virtual environment and all outputs
 	rm -rf $(VENV) outputs build *.egg-info
