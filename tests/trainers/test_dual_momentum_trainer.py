@@ -97,6 +97,27 @@ def test_momentum_schedules() -> None:
         arguments(Path("."), momentum_schedule="cosin")
 
 
+def test_the_schedule_reaches_the_average(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, momentum_schedule="linear", max_steps=4)
+    used: list[float] = []
+    trainer.model.momentum_update = used.append
+    trainer.train()
+    assert used == pytest.approx([0.9, 0.925, 0.95, 0.975])
+
+
+def test_gradient_checkpointing_trains_the_same_weights_and_queues(tmp_path: Path) -> None:
+    states = []
+    for checkpointing in (False, True):
+        trainer = trainer_of(
+            tmp_path / str(checkpointing), gradient_checkpointing=checkpointing, optim="sgd", max_steps=3
+        )
+        trainer.train()
+        states.append(trainer.model.state_dict())
+    for name, value in states[0].items():
+        torch.testing.assert_close(states[1][name], value, rtol=1e-5, atol=1e-7, msg=name)
+    assert int(states[1]["queues.en.filled"]) == 48  # each forward ran twice, its keys entered once
+
+
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_a_step_that_is_not_finite_is_dropped_and_said(
     where: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
