@@ -95,7 +95,6 @@ class SoundStepCallback(TrainerCallback):
         if not gradients:
             return
         norm = torch.nn.utils.get_total_norm(gradients)
-        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         # The same on every process: gradients are averaged by now.
         if not torch.isfinite(norm):
             self.keys.dropped = True
