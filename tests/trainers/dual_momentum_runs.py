@@ -51,7 +51,7 @@ def pairs_data(language_pairs: Sequence[tuple[str, str]] = (LANGUAGES,), count: 
     return PreparedPairs(tokenised, counts["language_pairs"])
 
 
-def tiny_dual(dropout: float = 0.0, **options: Any) -> DualMomentumModel:
+def tiny_dual(dropout: float = 0.0, shared: bool = False, **options: Any) -> DualMomentumModel:
     torch.manual_seed(0)
     values: dict[str, Any] = {"languages": list(LANGUAGES), "queue_size": 64, "momentum": 0.9, **options}
     encoder = {
@@ -65,7 +65,8 @@ def tiny_dual(dropout: float = 0.0, **options: Any) -> DualMomentumModel:
         "hidden_dropout_prob": dropout,
         "attention_probs_dropout_prob": dropout,
     }
-    configs = {language: dict(encoder) for language in values["languages"]}
+    names = ["shared"] if shared else values["languages"]
+    configs = {name: dict(encoder) for name in names}
     return DualMomentumModel(DualMomentumConfig(encoder_configs=configs, **values))
 
 

@@ -14,6 +14,7 @@ from dual_momentum_runs import LANGUAGES, arguments, pairs_data, tiny_dual, toke
 
 from hf_xlsr import XlsrError
 from hf_xlsr.data.nli import PreparedNli
+from hf_xlsr.evaluation.routing import routes_of
 from hf_xlsr.trainers import DualMomentumTrainer
 from hf_xlsr.trainers.momentum_callbacks import SoundStepCallback, scheduled_momentum
 
@@ -277,6 +278,20 @@ def test_second_task_has_its_own_batches_and_is_logged(tmp_path: Path) -> None:
         # Trainer logs the sum of an update's micro-batches, each divided by their number.
         assert entry["loss"] == pytest.approx(parts, rel=1e-3)
         assert {"queue/filled", "queue/stale", "queue/duplicates"} <= entry.keys()
+
+
+def test_a_shared_encoder_trains_with_a_queue_for_each_language(tmp_path: Path) -> None:
+    model = tiny_dual(shared=True)
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    tokenizers = dict.fromkeys(LANGUAGES, tokenizers_of(LANGUAGES)["en"])
+    trainer_of(tmp_path, model=model, tokenizers=tokenizers, max_steps=2, queue_prefill=True).train()
+    end = model.state_dict()
+    moved = {name.split(".")[0] for name, value in end.items() if not torch.equal(value, start[name])}
+    assert moved == {"encoders", "momentum_encoders", "queues"}
+    assert {name.split(".")[1] for name in end if name.startswith("encoders.")} == {"shared"}
+    assert not torch.equal(end["queues.en.values"], end["queues.fr.values"])
+    exported = model.to_sentence_transformer(tokenizers, max_length=32)
+    assert exported.encode(["one two"]).shape == (1, 16) and not routes_of(exported)
 
 
 def test_more_than_two_languages_take_turns(tmp_path: Path) -> None:
