@@ -3,7 +3,7 @@
 Trains a few steps on synthetic pairs with `DualMomentumTrainer` as it is, and times its parts from outside. Momentum and
 enqueue together should take 3 % of a step at most.
 
-usage: python benchmarks/dual_momentum.py [--batch 128] [--queue 204800] [--encoders en=DIR fr=DIR] [--device cpu]
+usage: python benchmarks/dual_momentum.py [--batch 128] [--queue 204800] [--dropout 0.1] [--encoders en=DIR fr=DIR]
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hf_xlsr import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.errors import XlsrError
-from hf_xlsr.modeling.dual_momentum import modeling_dual_momentum
+from hf_xlsr.modeling.dual_momentum import direction_loss
 from hf_xlsr.trainers import DualMomentumTrainer, DualMomentumTrainingArguments
 
 WARM_UP_STEPS = 3
@@ -92,7 +92,8 @@ def make_model(options: argparse.Namespace) -> DualMomentumModel:
     """Encoders of the given folders, or random ones of MiniLM's size (12 layers, width 384)."""
     values = {"queue_size": options.queue, "queue_storage": options.storage}
     if options.encoders:
-        return DualMomentumModel.from_encoders(dict(piece.split("=", 1) for piece in options.encoders), **values)
+        paths = dict(piece.split("=", 1) for piece in options.encoders)
+        return DualMomentumModel.from_encoders(paths, dropout=options.dropout, **values)
     encoder = {
         "model_type": "bert",
         "vocab_size": 30_522,
@@ -100,6 +101,8 @@ def make_model(options: argparse.Namespace) -> DualMomentumModel:
         "num_hidden_layers": options.layers,
         "num_attention_heads": options.width // 32,
         "intermediate_size": 4 * options.width,
+        "hidden_dropout_prob": options.dropout,
+        "attention_probs_dropout_prob": options.dropout,
     }
     configs = {language: dict(encoder) for language in LANGUAGES}
     return DualMomentumModel(DualMomentumConfig(languages=list(LANGUAGES), encoder_configs=configs, **values))
@@ -154,7 +157,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             model.enqueue(language, *(part.to(model.device) for part in (keys, numbers, numbers)))
         timer = StepClock(clock)
         trainer.add_callback(timer)
-        parts: Any = modeling_dual_momentum
+        parts: Any = direction_loss
         original = parts.queue_info_nce
         parts.queue_info_nce = clock.wrap("loss", original)
         watched: Any = model
@@ -177,6 +180,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "batch": options.batch,
         "queue": options.queue,
         "storage": options.storage,
+        "dropout": options.dropout,
         "parameters": sum(parameter.numel() for parameter in model.encoders.parameters()),
         "seconds_per_step": step,
         "seconds": {**seconds, "everything else": step - sum(seconds.values())},
@@ -194,6 +198,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=24, help="mean pieces of a sentence")
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--device", default="cpu" if not torch.cuda.is_available() else "cuda")

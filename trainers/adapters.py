@@ -11,6 +11,11 @@ from hf_xlsr.errors import XlsrError
 DEFAULT_MODULES = ("query", "key", "value")
 
 
+def base_model(model: Any) -> Any:
+    """Our model inside a PEFT wrapper, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
 def add_adapters(
     model: Any,
     *,

@@ -16,6 +16,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from hf_xlsr.distributed import gather_rows
 from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.trainers.adapters import base_model
 
 logger = logging.getLogger(__name__)
 
@@ -35,11 +36,6 @@ class StepKeys:
     waiting: list[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]] = field(default_factory=list)
     dropped: bool = False
     dropped_steps: int = 0
-
-
-def base_model(model: Any) -> Any:
-    """Our model inside a PEFT wrapper, or the model itself."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def scheduled_momentum(momentum: float, step: int, max_steps: int, schedule: str = "constant") -> float:

@@ -13,7 +13,7 @@ from hf_xlsr.data.collators import pad_rows
 from hf_xlsr.data.pair_collators import cut_row
 from hf_xlsr.distributed import gather_rows, process_index, world_size
 from hf_xlsr.errors import XlsrError
-from hf_xlsr.trainers.momentum_callbacks import base_model
+from hf_xlsr.trainers.adapters import base_model
 
 if TYPE_CHECKING:
     from hf_xlsr.trainers.dual_momentum import DualMomentumTrainer

@@ -14,13 +14,13 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import ModelOutput
 
-from hf_xlsr.distributed import gather_rows, process_index
 from hf_xlsr.errors import XlsrError, nearest
-from hf_xlsr.losses import matching_pairs, queue_info_nce, weighted_sum
+from hf_xlsr.losses import weighted_sum
 from hf_xlsr.modeling.encoders import encoder_from_config, encoder_from_pretrained
 from hf_xlsr.pooling import normalize, pool
 
 from .configuration_dual_momentum import DualMomentumConfig
+from .direction_loss import direction_loss
 from .memory_queue import NO_TEXT, MemoryQueue
 from .nli_head import NliHead
 
@@ -350,8 +350,8 @@ class DualMomentumModel(PreTrainedModel):
             with torch.no_grad():
                 source_keys = self.encode_sentences(*source_batch, language=source_lang, keys=True)
                 target_keys = self.encode_sentences(*target_batch, language=target_lang, keys=True)
-        forward, onward = self._direction(source, target_keys, target_lang, target_texts, examples)
-        backward, back = self._direction(target, source_keys, source_lang, source_texts, examples)
+        forward, onward = self._direction_loss(source, target_keys, target_lang, target_texts, examples)
+        backward, back = self._direction_loss(target, source_keys, source_lang, source_texts, examples)
         losses = {"source_to_target": forward, "target_to_source": backward}
         weights = {"source_to_target": 1.0, "target_to_source": 1.0, "nli": self.config.nli_weight}
         if nli is not None:
@@ -366,56 +366,11 @@ class DualMomentumModel(PreTrainedModel):
             target_keys=target_keys,
         )
 
-    def _direction(
-        self,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        language: str,
-        texts: torch.Tensor | None,
-        examples: torch.Tensor | None,
+    def _direction_loss(
+        self, queries: torch.Tensor, keys: torch.Tensor, language: str, *rows: torch.Tensor | None
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Equation 2, from queries to the keys of `language`; and what is known of the queue."""
-        config = self.config
-        statistics: dict[str, torch.Tensor] = {}
-        rows = columns = torch.empty(0, dtype=torch.long, device=queries.device)
-        bank: Any = queries.new_empty(0, queries.shape[1])
-        queue_texts = queue_examples = rows
-        if language in self.queues:
-            queue = self._queue(language)
-            bank, count = queue.keys(), queue.count
-            queue_texts, queue_examples = queue.texts[:count], queue.examples[:count]
-            statistics["queue/filled"] = queries.new_tensor(count / queue.size)
-        others, own_column = None, None
-        if config.in_batch_negatives:
-            others = gather_rows(keys)
-            own_column = len(bank) + process_index() * len(keys) + torch.arange(len(keys), device=keys.device)
-        if texts is not None and examples is not None:
-            if others is not None:
-                queue_texts = torch.cat([queue_texts, gather_rows(texts)])
-                queue_examples = torch.cat([queue_examples, gather_rows(examples)])
-            rows, columns = matching_pairs(texts, queue_texts)
-            own = examples[rows] == queue_examples[columns]
-            for name, chosen in (("queue/stale", own), ("queue/duplicates", ~own)):
-                in_queue = rows[chosen & (columns < len(bank))]
-                statistics[name] = queries.new_tensor(in_queue.unique().numel() / len(queries))
-            kept = (own & config.mask_stale_keys) | (~own & config.mask_duplicates)
-            rows, columns = rows[kept], columns[kept]
-        elif config.mask_stale_keys or config.mask_duplicates:
-            raise XlsrError(
-                "mask_stale_keys and mask_duplicates need texts and examples in the batch; use DualCollator."
-            )
-        if own_column is not None:
-            rows = torch.cat([rows, torch.arange(len(queries), device=rows.device)])
-            columns = torch.cat([columns, own_column])
-        loss = queue_info_nce(
-            queries,
-            keys,
-            bank,
-            temperature=config.temperature,
-            other_keys=others,
-            masked=(rows, columns) if len(rows) else None,
-        )
-        return loss, statistics
+        queue = self._queue(language) if language in self.queues else None
+        return direction_loss(self.config, queries, keys, queue, *rows)
 
     def _nli_loss(
         self,

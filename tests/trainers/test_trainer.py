@@ -14,6 +14,7 @@ from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.tatoeba import tatoeba
 from hf_xlsr.export import to_sentence_transformer
 from hf_xlsr.trainers import LightweightTrainer, LightweightTrainingArguments
+from hf_xlsr.trainers.base import attention_for
 from hf_xlsr.trainers.lightweight import released_learning_rate
 
 
@@ -161,3 +162,27 @@ def test_unknown_optimisation_and_mixing_are_refused(tmp_path: Path) -> None:
         arguments(tmp_path, optimization="lion")
     with pytest.raises(XlsrError, match="use one of proportional"):
         arguments(tmp_path, mixing="magic")
+
+
+def test_attention_by_plain_products_where_the_fused_one_is_slow(
+    tokenizer: Any, prepared: PreparedPairs, tmp_path: Path
+) -> None:
+    for precision, expected in (("bfloat16", "eager"), ("float32", "sdpa")):
+        trainer = trainer_of(tokenizer, prepared, tmp_path, precision=precision, max_steps=2)
+        attention = trainer.model.encoder.config._attn_implementation
+        assert attention == expected, precision
+        trainer.train()
+
+
+@pytest.mark.parametrize(
+    ("implementation", "device", "dtype", "length", "expected"),
+    [
+        ("sdpa", "cpu", torch.bfloat16, 128, "eager"),
+        ("sdpa", "cpu", torch.bfloat16, 512, "sdpa"),
+        ("sdpa", "cuda", torch.bfloat16, 128, "sdpa"),
+        ("sdpa", "cpu", None, 128, "sdpa"),
+        ("flex_attention", "cpu", torch.bfloat16, 128, "flex_attention"),
+    ],
+)
+def test_attention_for(implementation: str, device: str, dtype: Any, length: int, expected: str) -> None:
+    assert attention_for(implementation, device, dtype, length) == expected

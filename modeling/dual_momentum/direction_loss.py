@@ -1,0 +1,83 @@
+"""The loss of one direction, from a batch's queries to the keys of the other language, and what its queue holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hf_xlsr.distributed import gather_rows, process_index
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.losses import matching_pairs, queue_info_nce
+
+from .configuration_dual_momentum import DualMomentumConfig
+from .memory_queue import MemoryQueue
+
+
+def direction_loss(
+    config: DualMomentumConfig,
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    queue: MemoryQueue | None = None,
+    texts: torch.Tensor | None = None,
+    examples: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Equation 2 over a batch: queries of one language, keys of the other, its queue as negatives.
+
+    Args:
+        config: Temperature, in-batch negatives, masks.
+        queries: Unit vectors, `(batch, width)`.
+        keys: Of the translations, in the same order, without gradient, `(batch, width)`.
+        queue: Of the keys' language; none when absent.
+        texts: Hashes of the keys' texts, `(batch,)`; with `examples` needed for masks and their statistics.
+        examples: Numbers of the pairs, `(batch,)`.
+
+    Returns:
+        The mean loss, and statistics as `DualMomentumOutput` describes them.
+
+    Raises:
+        XlsrError: masks are asked for and the texts are not known.
+
+    Example:
+        >>> config = DualMomentumConfig(queue_size=0, in_batch_negatives=True, temperature=1.0)
+        >>> loss, _ = direction_loss(config, torch.eye(2), torch.eye(2))
+        >>> round(loss.item(), 4)  # log(1 + exp(0 - 1))
+        0.3133
+    """
+    statistics: dict[str, torch.Tensor] = {}
+    rows = columns = torch.empty(0, dtype=torch.long, device=queries.device)
+    bank: Any = queries.new_empty(0, queries.shape[1])
+    queue_texts = queue_examples = rows
+    if queue is not None:
+        bank, count = queue.keys(), queue.count
+        queue_texts, queue_examples = queue.texts[:count], queue.examples[:count]
+        statistics["queue/filled"] = queries.new_tensor(count / queue.size)
+    others, own_column = None, None
+    if config.in_batch_negatives:
+        others = gather_rows(keys)
+        own_column = len(bank) + process_index() * len(keys) + torch.arange(len(keys), device=keys.device)
+    if texts is not None and examples is not None:
+        if others is not None:
+            queue_texts = torch.cat([queue_texts, gather_rows(texts)])
+            queue_examples = torch.cat([queue_examples, gather_rows(examples)])
+        rows, columns = matching_pairs(texts, queue_texts)
+        own = examples[rows] == queue_examples[columns]
+        for name, chosen in (("queue/stale", own), ("queue/duplicates", ~own)):
+            in_queue = rows[chosen & (columns < len(bank))]
+            statistics[name] = queries.new_tensor(in_queue.unique().numel() / len(queries))
+        kept = (own & config.mask_stale_keys) | (~own & config.mask_duplicates)
+        rows, columns = rows[kept], columns[kept]
+    elif config.mask_stale_keys or config.mask_duplicates:
+        raise XlsrError("mask_stale_keys and mask_duplicates need texts and examples in the batch; use DualCollator.")
+    if own_column is not None:
+        rows = torch.cat([rows, torch.arange(len(queries), device=rows.device)])
+        columns = torch.cat([columns, own_column])
+    loss = queue_info_nce(
+        queries,
+        keys,
+        bank,
+        temperature=config.temperature,
+        other_keys=others,
+        masked=(rows, columns) if len(rows) else None,
+    )
+    return loss, statistics
