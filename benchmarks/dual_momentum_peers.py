@@ -2,8 +2,9 @@
 
 Reads and cleans the recipe's training pairs as the recipe's own run does, puts its encoders into a `Router`, trains with
 `SentenceTransformerTrainer` under `MultipleNegativesRankingLoss` or its cached version, both ways, at the recipe's
-temperature, batch size, length, learning rate, schedule and precision. The number of steps is what fits into the
-seconds given, found in a short warm-up on the machine; the warm-up counts as training time.
+temperature, batch size, length, learning rate, schedule and precision, with attention computed as our trainers compute
+it, so that the encoders cost the same. The number of steps is what fits into the seconds given, found in a short
+warm-up on the machine; the warm-up counts as training time.
 
 `--loss none` leaves the encoders as they are: where everything starts from.
 
@@ -47,6 +48,7 @@ from hf_xlsr.modeling.encoders import DROPOUTS
 from hf_xlsr.precision import choose_precision
 from hf_xlsr.recipe import load_runs
 from hf_xlsr.runs import evaluation_sets, evaluation_texts, run_protocol
+from hf_xlsr.trainers.base import attention_for
 
 WARM_UP_STEPS = 15
 
@@ -78,6 +80,13 @@ def make_model(recipe: dict[str, Any]) -> SentenceTransformer:
                     module.p = dropout
                 elif hasattr(module, "attention_dropout"):
                     module.attention_dropout = dropout
+        attention = attention_for(
+            transformer.model.config._attn_implementation,
+            "cuda" if torch.cuda.is_available() else "cpu",
+            torch.bfloat16 if choose_precision(recipe["training"].get("precision", "auto")) == "bfloat16" else None,
+            recipe["data"]["max_length"],
+        )
+        transformer.model.set_attn_implementation(attention)
         width = transformer.get_embedding_dimension()
         routes[language] = [transformer, Pooling(width, pooling_mode=recipe["model"].get("pooling", "mean"))]
     return SentenceTransformer(modules=[Router(routes, default_route=recipe["languages"][0]), Normalize()])
