@@ -3,8 +3,9 @@
 Reads and cleans the recipe's training pairs as the recipe's own run does, puts its encoders into a `Router`, trains with
 `SentenceTransformerTrainer` under `MultipleNegativesRankingLoss` or its cached version, both ways, at the recipe's
 temperature, batch size, length, learning rate, schedule and precision, with attention computed as our trainers compute
-it, so that the encoders cost the same. The number of steps is what fits into the seconds given, found in a short
-warm-up on the machine; the warm-up counts as training time.
+it, so that the encoders cost the same. The number of steps is what fits into the seconds of processor time given, found
+in a short warm-up on the machine, which counts. Processor time, because other jobs beside lengthen the wall's; threads
+have to wait asleep for it (`OMP_WAIT_POLICY=passive`).
 
 `--loss none` leaves the encoders as they are: where everything starts from.
 
@@ -47,7 +48,7 @@ from hf_xlsr.methods.dual_momentum import DualMomentumMethod
 from hf_xlsr.modeling.encoders import DROPOUTS
 from hf_xlsr.precision import choose_precision
 from hf_xlsr.recipe import load_runs
-from hf_xlsr.runs import evaluation_sets, evaluation_texts, run_protocol
+from hf_xlsr.methods.sentence_encoder import evaluation_sets, evaluation_texts, run_protocol
 from hf_xlsr.trainers.base import attention_for
 
 WARM_UP_STEPS = 15
@@ -123,13 +124,13 @@ class StopWatch(TrainerCallback):
         self.ends: list[float] = []
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.ends.append(time.perf_counter())
+        self.ends.append(time.process_time())
 
 
 def train(
     recipe: dict[str, Any], loss: str, seconds: float, folder: Path
 ) -> tuple[SentenceTransformer, dict[str, Any]]:
-    """Trains for about so many seconds."""
+    """Trains for about so many seconds of processor time."""
     if loss == "none":
         return make_model(recipe), {}
     pairs = Dataset.from_list(list(training_pairs(recipe)))
@@ -149,7 +150,7 @@ def train(
         trainer = SentenceTransformerTrainer(
             model=model, args=arguments(recipe, steps, folder), train_dataset=pairs, loss=chosen, callbacks=[watch]
         )
-        started = time.perf_counter()
+        started = time.process_time()
         trainer.train()
         return model, [started, *watch.ends]
 
@@ -158,7 +159,7 @@ def train(
     steps = max(1, int((seconds - (ends[-1] - ends[0])) / step))
     model, ends = run(steps)
     spent = ends[-1] - ends[0]
-    return model, {"pairs": len(pairs), "steps": steps, "seconds": spent, "seconds_per_step": spent / steps}
+    return model, {"pairs": len(pairs), "steps": steps, "cpu_seconds": spent, "cpu_seconds_per_step": spent / steps}
 
 
 def main() -> None:
@@ -166,7 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe")
     parser.add_argument("--loss", choices=("mnrl", "cached", "none"), required=True)
-    parser.add_argument("--seconds", type=float, default=0.0, help="of training")
+    parser.add_argument("--seconds", type=float, default=0.0, help="of training, processor time")
     parser.add_argument("--batch", type=int, help="instead of the recipe's")
     parser.add_argument("--output", type=Path, required=True)
     options, more = parser.parse_known_args()

@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModel
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
+from hf_xlsr.modeling.hictl import HictlConfig, HictlForPreTraining
 from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
 
 __version__ = "0.1.0"
@@ -17,10 +18,14 @@ AutoConfig.register(LightweightConfig.model_type, LightweightConfig, exist_ok=Tr
 AutoModel.register(LightweightConfig, LightweightDualTransformer, exist_ok=True)
 AutoConfig.register(DualMomentumConfig.model_type, DualMomentumConfig, exist_ok=True)
 AutoModel.register(DualMomentumConfig, DualMomentumModel, exist_ok=True)
+AutoConfig.register(HictlConfig.model_type, HictlConfig, exist_ok=True)
+AutoModel.register(HictlConfig, HictlForPreTraining, exist_ok=True)
 
 __all__ = [
     "DualMomentumConfig",
     "DualMomentumModel",
+    "HictlConfig",
+    "HictlForPreTraining",
     "LightweightConfig",
     "LightweightDualTransformer",
     "XlsrError",

@@ -72,10 +72,13 @@ def _train(options: argparse.Namespace, rest: list[str]) -> int:
 
         print(yaml.safe_dump_all(runs, sort_keys=False, allow_unicode=True), end="")
         return 0
+    from hf_xlsr.run_folder import RunFolder
     from hf_xlsr.runs import train_recipe
 
     for run in runs:
-        if train_recipe(run).stopped:
+        if len(runs) > 1 and RunFolder(run["output_dir"]).done(run):
+            print(f"{run['name']} is done: {run['output_dir']}")
+        elif train_recipe(run).stopped:
             return 130
     return 0
 

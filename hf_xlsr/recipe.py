@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from hf_xlsr.data.sources import SOURCE_KEYS, as_list
+from hf_xlsr.data.sources import as_list
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.field_types import KINDS, fits, plain_fields
 from hf_xlsr.methods import METHODS, get_method
@@ -31,6 +31,7 @@ TOP_LEVEL: dict[str, Any] = {
     "training": {},
     "evaluation": {},
     "export": {},
+    "start_from": None,
     "overwrite": False,
 }
 # Those of every method; each adds its own.
@@ -45,9 +46,9 @@ SECTIONS: dict[str, dict[str, Any]] = {
         "limit": None,
         "max_length": 200,
     },
-    "evaluation": {"protocol": "tatoeba", "pool": None, "batch_size": 128, "plot_pairs": 15, "mined_pairs": 3},
-    "export": {"normalize": True},
 }
+# Lists of runs that a recipe may stand for: side by side, or one after the other.
+LISTS = {"runs": "run", "stages": "stage"}
 # Set by the run itself, from `output_dir` and `seed` at the top of the recipe.
 RESERVED_TRAINING_KEYS = {"output_dir", "seed", "bf16", "fp16", "remove_unused_columns"}
 
@@ -93,7 +94,7 @@ def read_recipe(name_or_path: str) -> dict[str, Any]:
         name_or_path: A name of `recipe_names`, or the path of a YAML file.
 
     Returns:
-        The recipe's keys as written, `runs` among them; `name` is set.
+        The recipe's keys as written, `runs` or `stages` among them; `name` is set.
 
     Raises:
         XlsrError: there is no such recipe, or it is not valid YAML.
@@ -119,8 +120,9 @@ def read_recipe(name_or_path: str) -> dict[str, Any]:
         del below["model"]["encoders"]  # they belong to the languages: all or none are taken over
     merged = merge(below, content)
     if base:
-        merged.pop("runs", None)
-        merged.update({key: content[key] for key in ("runs",) if key in content})
+        for key in LISTS:
+            merged.pop(key, None)
+        merged.update({key: content[key] for key in LISTS if key in content})
     merged["name"] = content.get("name", name)
     return merged
 
@@ -150,7 +152,10 @@ def sections_of(method: object) -> dict[str, dict[str, Any]]:
     Raises:
         XlsrError: there is no such method.
     """
-    return merge(SECTIONS, get_method(method).sections)
+    sections: dict[str, dict[str, Any]] = SECTIONS
+    for part in reversed(type(get_method(method)).__mro__):  # a method adds to what its kind has
+        sections = merge(sections, vars(part).get("sections", {}))
+    return sections
 
 
 def known_keys(recipe: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -196,14 +201,14 @@ def check_keys(recipe: Mapping[str, Any]) -> None:
                 where = f"{section}.{key}" if section else key
                 raise XlsrError(f"recipe '{name}': unknown key '{where}'; {nearest(str(key), allowed)}")
     check_types(recipe)
-    data, evaluation = recipe.get("data") or {}, recipe.get("evaluation") or {}
-    places = {f"data.{split}": data.get(split) for split in ("train", "dev", "test", "held_out")}
-    places |= {"evaluation.pool": evaluation.get("pool"), "nli.train": (recipe.get("nli") or {}).get("train")}
-    for place, sources in places.items():
+    method = get_method(recipe["method"])
+    for place, sources in method.sources(recipe).items():
         for source in as_list(sources):
             for key in source if isinstance(source, Mapping) else {}:
-                if key not in SOURCE_KEYS:
-                    raise XlsrError(f"recipe '{name}': unknown key '{place}.{key}'; {nearest(str(key), SOURCE_KEYS)}")
+                if key not in method.source_keys:
+                    raise XlsrError(
+                        f"recipe '{name}': unknown key '{place}.{key}'; {nearest(str(key), method.source_keys)}"
+                    )
 
 
 def check_types(recipe: Mapping[str, Any]) -> None:
@@ -227,13 +232,15 @@ def check_types(recipe: Mapping[str, Any]) -> None:
             raise XlsrError(f"recipe '{recipe.get('name')}': {name} is {value!r}; it takes {KINDS[kind]}.")
 
 
-def _check_runs(name: str, runs: Any) -> None:
+def _check_runs(name: str, runs: Any, what: str) -> None:
     names = [run.get("name") if isinstance(run, Mapping) else None for run in as_list(runs)]
     for run, run_name in zip(as_list(runs), names, strict=True):
         if run_name is None or not set(run) <= {"name", "set"} or not isinstance(run.get("set", {}), Mapping):
-            raise XlsrError(f"recipe '{name}': the run {run} is not of the form {{name: ..., set: {{...}}}}; mend it.")
+            raise XlsrError(
+                f"recipe '{name}': the {what} {run} is not of the form {{name: ..., set: {{...}}}}; mend it."
+            )
         if names.count(run_name) > 1:
-            raise XlsrError(f"recipe '{name}': two runs are called '{run_name}'; give each a name of its own.")
+            raise XlsrError(f"recipe '{name}': two {what}s are called '{run_name}'; give each a name of its own.")
 
 
 def parse_overrides(arguments: Sequence[str], recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,7 +257,8 @@ def parse_overrides(arguments: Sequence[str], recipe: Mapping[str, Any]) -> dict
     """
     known = known_keys(recipe)
     dotted = [f"{section}.{key}" if section else key for section, keys in known.items() for key in keys]
-    dotted += [f"data.{split}.{key}" for split in ("train", "dev", "test") for key in SOURCE_KEYS]
+    source_keys = get_method(recipe["method"]).source_keys
+    dotted += [f"data.{split}.{key}" for split in ("train", "dev", "test") for key in source_keys]
     result: dict[str, Any] = {}
     for key, text in _options(arguments):
         full = _full_key(key, dotted)
@@ -293,7 +301,7 @@ def resolve(recipe: Mapping[str, Any], overrides: Mapping[str, Any] | None = Non
     """Fills a recipe with defaults, lays the overrides over it and checks every key.
 
     Args:
-        recipe: From `read_recipe`, without `runs`.
+        recipe: From `read_recipe`, without `runs` and `stages`.
         overrides: Nested keys, from `parse_overrides` or a run of an ablation list.
 
     Returns:
@@ -302,7 +310,7 @@ def resolve(recipe: Mapping[str, Any], overrides: Mapping[str, Any] | None = Non
     Raises:
         XlsrError: a key is unknown, a value of the top level is of the wrong kind, or languages are missing.
     """
-    merged = merge({key: value for key, value in recipe.items() if key != "runs"}, overrides or {})
+    merged = merge({key: value for key, value in recipe.items() if key not in LISTS}, overrides or {})
     check_keys(merged)
     for section, defaults in sections_of(merged["method"]).items():
         merged[section] = merge(defaults, merged.get(section) or {})
@@ -311,7 +319,7 @@ def resolve(recipe: Mapping[str, Any], overrides: Mapping[str, Any] | None = Non
             merged[key] = deepcopy(value)
     merged["output_dir"] = os.path.expandvars(merged["output_dir"] or f"outputs/{merged['name']}")
     languages = as_list(merged["languages"])
-    if len(set(languages)) < 2:
+    if len(set(languages)) < get_method(merged["method"]).least_languages:
         raise XlsrError(
             f"recipe '{merged['name']}': languages is {languages}; a cross-lingual encoder needs two, e.g. [en, fr]."
         )
@@ -324,7 +332,10 @@ def resolve(recipe: Mapping[str, Any], overrides: Mapping[str, Any] | None = Non
 def load_runs(
     name_or_path: str, arguments: Sequence[str] = (), only: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
-    """A recipe as the runs it stands for: one, or those of its list of ablations.
+    """A recipe as the runs it stands for: one, those of its list of ablations, or its stages.
+
+    `runs` are independent. `stages` follow one another: each starts from the weights that the stage before ended with,
+    unless it says `start_from` itself.
 
     Args:
         name_or_path: See `read_recipe`.
@@ -332,18 +343,21 @@ def load_runs(
         only: Names of the runs wanted; all when absent.
 
     Returns:
-        Resolved recipes; an ablation's runs are called `recipe/run` and write to folders of those names.
+        Resolved recipes, in order; the runs of a list are called `recipe/run` and write to folders of those names.
 
     Raises:
-        XlsrError: as `resolve`, or a run of `only` does not exist.
+        XlsrError: as `resolve`, a run of `only` does not exist, or there are both kinds of lists.
 
     Example:
         >>> [run["languages"] for run in load_runs("quickstart")]
         [['en', 'fr']]
     """
     recipe = read_recipe(name_or_path)
-    runs = recipe.pop("runs", None)
-    _check_runs(recipe["name"], runs)
+    lists = {key: recipe.pop(key) for key in LISTS if recipe.get(key)}
+    if len(lists) > 1:
+        raise XlsrError(f"recipe '{recipe['name']}' has runs and stages; keep one of them.")
+    kind, runs = next(iter(lists.items()), ("runs", []))
+    _check_runs(recipe["name"], runs, LISTS[kind])
     check_keys(recipe)
     overrides = parse_overrides(arguments, recipe)
     if not runs:
@@ -353,13 +367,13 @@ def load_runs(
     names = [run["name"] for run in runs]
     for name in only or ():
         if name not in names:
-            raise XlsrError(f"recipe '{recipe['name']}' has no run '{name}'; {nearest(name, names)}")
-    resolved = []
+            raise XlsrError(f"recipe '{recipe['name']}' has no {LISTS[kind]} '{name}'; {nearest(name, names)}")
+    resolved: list[dict[str, Any]] = []
     for run in runs:
-        if only and run["name"] not in only:
-            continue
         full = resolve(merge(recipe, run.get("set", {})), overrides)
         full["output_dir"] = str(Path(full["output_dir"]) / run["name"])
         full["name"] = f"{recipe['name']}/{run['name']}"
+        if kind == "stages" and resolved and "start_from" not in run.get("set", {}):
+            full["start_from"] = resolved[-1]["output_dir"]
         resolved.append(full)
-    return resolved
+    return [full for name, full in zip(names, resolved, strict=True) if not only or name in only]

@@ -67,6 +67,20 @@ class RunFolder:
         self.recipe.write_text(json.dumps(recipe, indent=2, ensure_ascii=False), "utf-8")
 
 
+    def done(self, recipe: Mapping[str, Any]) -> bool:
+        """Whether just this run, its evaluation included, has been here to its end.
+
+        Args:
+            recipe: A resolved recipe.
+        """
+        if recipe["overwrite"] or not (self.recipe.is_file() and self.results.is_file()):
+            return False
+        there = json.loads(self.recipe.read_text("utf-8"))
+        here = json.loads(json.dumps(recipe))
+        there.pop("processes", None)
+        return all(there.get(key) == here.get(key) for key in {*there, *here} - {"output_dir", "overwrite"})
+
+
 def differing_keys(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Dotted keys under which two recipes differ; the free ones aside.
 

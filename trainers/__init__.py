@@ -5,17 +5,21 @@ from __future__ import annotations
 from hf_xlsr.trainers.adapters import add_adapters
 from hf_xlsr.trainers.arguments import (
     DualMomentumTrainingArguments,
+    HictlTrainingArguments,
     LightweightTrainingArguments,
     XlsrTrainingArguments,
 )
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.dual_momentum import DualMomentumTrainer
+from hf_xlsr.trainers.hictl import HictlTrainer
 from hf_xlsr.trainers.lightweight import LightweightTrainer
 from hf_xlsr.trainers.momentum_callbacks import MemoryQueueCallback, MomentumCallback
 
 __all__ = [
     "DualMomentumTrainer",
     "DualMomentumTrainingArguments",
+    "HictlTrainer",
+    "HictlTrainingArguments",
     "LightweightTrainer",
     "LightweightTrainingArguments",
     "MemoryQueueCallback",

@@ -103,3 +103,11 @@ class DualMomentumTrainingArguments(XlsrTrainingArguments):
         if self.nli_batch_size < 1:
             raise XlsrError(f"nli_batch_size is {self.nli_batch_size}; use 1 or more.")
         super().__post_init__()
+
+
+@dataclass
+class HictlTrainingArguments(XlsrTrainingArguments):
+    """Arguments of `HictlTrainer`. "A training batch covers 15 languages with equal probability": they are mixed so."""
+
+    mixing: str = field(default="equal", metadata={"help": f"one of {', '.join(MIXINGS)}"})
+    homogeneous_batches: bool = field(default=False, metadata={"help": "fill each batch from one language"})

@@ -9,11 +9,10 @@ import numpy as np
 import torch
 
 from hf_xlsr.data.counter_random import counter_uniform
+from hf_xlsr.data.masking import IGNORE, MaskDrawer
 from hf_xlsr.data.tokenization import punctuation_ids
 
 MASKINGS = ("none", "single", "mlm")
-IGNORE = -100
-
 
 def pad_rows(rows: Sequence[Sequence[int]], pad_id: int, multiple_of: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """Pads rows of ids on the right: ids and attention mask, both `(rows, length)`, int64.
@@ -74,10 +73,11 @@ class PairCollator:
         self.pad_id, self.mask_id, self.vocab_size = tokenizer.pad_token_id, tokenizer.mask_token_id, len(tokenizer)
         if masking != "none" and self.mask_id is None:
             raise ValueError(f"masking '{masking}' needs a tokenizer with a mask token.")
-        self.masking, self.mlm_probability, self.seed = masking, mlm_probability, seed
+        self.masking, self.seed = masking, seed
         self.max_length, self.pad_to_multiple_of = max_length, pad_to_multiple_of
         self.avoided = np.zeros(self.vocab_size, dtype=bool) if mask_punctuation else punctuation_ids(tokenizer)
-        self.ordinary = np.setdiff1d(np.arange(self.vocab_size), tokenizer.all_special_ids)
+        if masking == "mlm":
+            self.masks = MaskDrawer(tokenizer, probability=mlm_probability, seed=seed)
 
     def __call__(self, features: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
         sides = [feature[side][: self.max_length] for side in ("source_ids", "target_ids") for feature in features]
@@ -113,16 +113,9 @@ class PairCollator:
     def _mask_many(
         self, ids: np.ndarray, mask: np.ndarray, epochs: np.ndarray, examples: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """BERT's masking, 80/10/10; the lowest draw is masked where a short sentence would get nothing."""
+        """BERT's masking, of the pieces of both sides."""
         rows, width = ids.shape
-        example, epoch = np.tile(examples, 2)[:, None], np.tile(epochs, 2)[:, None]
         side = np.repeat([0, 1], rows // 2)[:, None]
-        position = (2 + np.arange(width)[None, :] * 2 + side) * 3  # three numbers a position, none shared
-        draw = np.where(mask == 1, counter_uniform(self.seed, epoch, example, position), 2.0)
-        chosen = (draw < self.mlm_probability) | (draw == draw.min(1, keepdims=True))
-        chosen &= mask == 1
-        kind = counter_uniform(self.seed, epoch, example, position + 1)
-        pick = counter_uniform(self.seed, epoch, example, position + 2)
-        random_piece = self.ordinary[(pick * len(self.ordinary)).astype(np.int64)]
-        masked = np.where(kind < 0.8, self.mask_id, np.where(kind < 0.9, random_piece, ids))
-        return np.where(chosen, masked, ids), np.where(chosen, ids, IGNORE)
+        # The first two draws of an example belong to `single`.
+        position = 2 + np.arange(width)[None, :] * 2 + side
+        return self.masks(ids, mask == 1, np.tile(epochs, 2), np.tile(examples, 2), position)

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hf_xlsr.data.sources import RowFilter, expand, open_source
+from hf_xlsr.data.corpora import CORPORA
+from hf_xlsr.data.sources import RowFilter, as_source, expand, open_source
 from hf_xlsr.errors import XlsrError
 
 EVERY_COLUMN = "*"
@@ -19,7 +20,8 @@ def held_out_texts(sources: Sequence[Any], *, languages: Sequence[str]) -> Itera
     """Texts of data sets that are kept out of training.
 
     Args:
-        sources: Sources as in a recipe's `data.held_out`. With `columns: "*"` the path is a pattern of Parquet files
+        sources: Sources as in a recipe's `data.held_out`. A corpus that names no languages is read in the recipe's, of
+            more than two the first with each other one. With `columns: "*"` the path is a pattern of Parquet files
             (`*`, `?`, `**`) and every text column of every file counts, whatever it is called; `where` and `hash_split`
             choose rows as elsewhere. Without, `source` and `target` count, of the split `test`.
         languages: The recipe's.
@@ -34,9 +36,20 @@ def held_out_texts(sources: Sequence[Any], *, languages: Sequence[str]) -> Itera
         if isinstance(source, Mapping) and source.get("columns") == EVERY_COLUMN:
             yield from _every_text(source)
         else:
-            for row in open_source(source, languages=languages, split="test"):
-                yield row["source"]
-                yield row["target"]
+            for pair in _language_pairs(source, languages):
+                for row in open_source(source, languages=pair, split="test"):
+                    yield row["source"]
+                    yield row["target"]
+
+
+def _language_pairs(source: Any, languages: Sequence[str]) -> list[Sequence[str]]:
+    """The pairs in which a source is read: of many languages, the first with each other one that a corpus has."""
+    options = as_source(source)
+    if "corpus" not in options or options.get("languages") or len(languages) < 3:
+        return [languages]
+    corpus = CORPORA.get(options["corpus"])
+    known = corpus.languages if corpus else ()
+    return [(languages[0], other) for other in languages[1:] if not known or other in known]
 
 
 def _every_text(source: Mapping[str, Any]) -> Iterator[str]:

@@ -31,7 +31,7 @@ class PreparedData:
     """What a run trains on.
 
     Args:
-        train: Tokenised pairs.
+        train: Tokenised pairs, `PreparedPairs`, or what a method made of them.
         tokenizer: The tokenizer of all languages; None where each has its own.
         report: Counts: `cleaning` (rows in and out by step), `rejected` (bad lines by reason), `pairs`, `pieces`,
             `truncated_sides`, `vocab_size` (of one tokenizer); `language_pairs`, source and target of each group of
@@ -40,7 +40,7 @@ class PreparedData:
         nli: `PreparedNli` of a second task, where a method has one.
     """
 
-    train: PreparedPairs
+    train: Any
     tokenizer: Any
     report: dict[str, Any]
     tokenizers: dict[str, Any] = field(default_factory=dict)
@@ -224,7 +224,7 @@ def _load_tokenizer(path: str, key: str) -> Any:
 
 def _tokenizer(pairs: Dataset, options: Mapping[str, Any], max_length: int, seed: int) -> Any:
     if options["path"]:
-        return _load_tokenizer(options["path"], "tokenizer.path")
+        return _load_tokenizer(expand(options["path"]), "tokenizer.path")
     sizes: dict[str, int] = {}
     for side in ("source", "target"):
         for batch in pairs.select_columns([f"{side}_lang"]).iter(batch_size=10_000):
@@ -245,4 +245,5 @@ def _tokenizer(pairs: Dataset, options: Mapping[str, Any], max_length: int, seed
         algorithm=options["algorithm"],
         lowercase=options["lowercase"],
         max_length=max_length,
+        frame=options["frame"],
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from hf_xlsr.errors import XlsrError
@@ -15,6 +15,7 @@ from hf_xlsr.errors import XlsrError
 logger = logging.getLogger(__name__)
 
 PAD, UNK, MASK = "<pad>", "<unk>", "<mask>"
+FRAME = ("<s>", "</s>")
 ALGORITHMS = ("unigram", "bpe")
 # Each mark on its own, but for the ▁ that stands for a space and is a symbol to Unicode.
 PUNCTUATION_SPLIT = Regex(r"(?!▁)[\p{P}\p{S}]")
@@ -77,9 +78,10 @@ def train_tokenizer(
     algorithm: str = "unigram",
     lowercase: bool = True,
     max_length: int = 200,
+    frame: bool = False,
     show_progress: bool = False,
 ) -> PreTrainedTokenizerFast:
-    """Trains a joint subword vocabulary and wraps it as a fast tokenizer without sentence-boundary tokens.
+    """Trains a joint subword vocabulary and wraps it as a fast tokenizer.
 
     Text is normalised by NFKC (and lower-cased), split at spaces with SentencePiece's `▁` mark, and every punctuation
     character is a piece of its own.
@@ -90,10 +92,12 @@ def train_tokenizer(
         algorithm: `unigram` or `bpe`.
         lowercase: Lower-case all text.
         max_length: `model_max_length` of the result: longer sentences are cut there.
+        frame: Put `<s>` before and `</s>` behind each sentence, and `</s>` behind each of two, as models want whose
+            sentence vector is the first state.
         show_progress: Show the trainer's progress bars.
 
     Returns:
-        A tokenizer with `<pad>` 0, `<unk>` 1 and `<mask>` 2, padding on the right.
+        A tokenizer with `<pad>` 0, `<unk>` 1 and `<mask>` 2, then `<s>` and `</s>` if asked for; padding on the right.
 
     Raises:
         XlsrError: there is no text, the algorithm is unknown, or the text allows fewer pieces than asked for.
@@ -105,7 +109,7 @@ def train_tokenizer(
     """
     if algorithm not in ALGORITHMS:
         raise XlsrError(f"tokenizer algorithm is '{algorithm}'; use one of {', '.join(ALGORITHMS)}.")
-    special = [AddedToken(token, special=True, normalized=False) for token in (PAD, UNK, MASK)]
+    special = [AddedToken(token, special=True, normalized=False) for token in (PAD, UNK, MASK, *FRAME[: 2 * frame])]
     if algorithm == "unigram":
         tokenizer = Tokenizer(models.Unigram())
         trainer: Any = trainers.UnigramTrainer(
@@ -140,11 +144,18 @@ def train_tokenizer(
             f"tokenizer.vocab_size is {vocab_size:,} but {seen:,} sentences allow only {learned:,} pieces; "
             f"set it to {learned:,} or less, or give more text."
         )
+    names = {"pad_token": PAD, "unk_token": UNK, "mask_token": MASK}
+    if frame:
+        start, end = FRAME
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{start} $A {end}",
+            pair=f"{start} $A {end} $B {end}",
+            special_tokens=[(token, tokenizer.token_to_id(token)) for token in FRAME],
+        )
+        names |= {"cls_token": start, "bos_token": start, "sep_token": end, "eos_token": end}
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        pad_token=PAD,
-        unk_token=UNK,
-        mask_token=MASK,
+        **names,
         model_max_length=max_length,
         padding_side="right",
         truncation_side="right",

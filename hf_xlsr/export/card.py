@@ -27,19 +27,18 @@ def render_card(recipe: Mapping[str, Any], metrics: Mapping[str, float], setting
     Returns:
         Markdown.
     """
-    name = str(recipe["name"])
+    name, method = str(recipe["name"]), get_method(recipe["method"])
     shown = {key: _shown(key, value) for key, value in metrics.items()}
     scores = {key: value for key, value in metrics.items() if isinstance(value, float) and 0 <= value <= 1}
     data = ModelCardData(
         language=list(recipe["languages"]),
-        library_name="sentence-transformers",
-        pipeline_tag="sentence-similarity",
-        tags=["sentence-transformers", "feature-extraction", "cross-lingual", "bitext-mining", "hf-xlsr"],
+        library_name=method.library_name,
+        pipeline_tag=method.pipeline_tag,
+        tags=[*method.card_tags, "hf-xlsr"],
         model_name=name if scores else None,
-        eval_results=[_eval_result(key, value) for key, value in scores.items()] or None,
+        eval_results=[_eval_result(key, value, method.pipeline_tag) for key, value in scores.items()] or None,
     )
-    method = get_method(recipe["method"])
-    template = (resources.files("hf_xlsr.model_cards") / "card.md.jinja").read_text("utf-8")
+    template = (resources.files("hf_xlsr.model_cards") / method.card_template).read_text("utf-8")
     return (
         Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
         .from_string(template)
@@ -55,6 +54,7 @@ def render_card(recipe: Mapping[str, Any], metrics: Mapping[str, float], setting
             facts=_facts(recipe, settings),
             max_length=recipe["data"]["max_length"],
             citation=method.citation,
+            use=method.card_use(recipe),
             routes=method.routes(recipe),
             detects=bool(method.routes(recipe) and recipe["export"].get("detect_language")),
         )
@@ -76,10 +76,10 @@ def _shown(key: str, value: float) -> str:
     return f"{shown} %" if metric_unit(metric) == "%" else shown
 
 
-def _eval_result(key: str, value: float) -> EvalResult:
+def _eval_result(key: str, value: float, pipeline_tag: str) -> EvalResult:
     *task, metric = key.split("/")
     return EvalResult(
-        task_type="sentence-similarity",
+        task_type=pipeline_tag,
         dataset_type=task[0],
         dataset_name="/".join(task),
         metric_type=metric,

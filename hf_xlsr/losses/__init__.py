@@ -7,22 +7,28 @@ from hf_xlsr.losses.combination import weighted_sum
 from hf_xlsr.losses.masked_lm import masked_lm_loss
 from hf_xlsr.losses.queue_info_nce import matching_pairs, queue_info_nce
 from hf_xlsr.losses.row_storage import STORAGES, QuantizedRows, quantize_rows
+from hf_xlsr.losses.sentence_contrast import sentence_contrast_loss
 from hf_xlsr.losses.similarity import similarity_loss
 from hf_xlsr.losses.sparse_targets import sparse_target_cross_entropy
 from hf_xlsr.losses.unified_generative import generative_labels, generative_loss, swap_sides
+from hf_xlsr.losses.word_contrast import bags_of_words, draw_negative_words, word_contrast_loss
 
 __all__ = [
     "STORAGES",
     "QuantizedRows",
     "alignment_loss",
+    "bags_of_words",
+    "draw_negative_words",
     "generative_labels",
     "generative_loss",
     "masked_lm_loss",
     "matching_pairs",
     "quantize_rows",
     "queue_info_nce",
+    "sentence_contrast_loss",
     "similarity_loss",
     "sparse_target_cross_entropy",
     "swap_sides",
     "weighted_sum",
+    "word_contrast_loss",
 ]

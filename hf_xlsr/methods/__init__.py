@@ -5,9 +5,12 @@ from __future__ import annotations
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.methods.base import Method
 from hf_xlsr.methods.dual_momentum import DualMomentumMethod
+from hf_xlsr.methods.hictl import HictlMethod
 from hf_xlsr.methods.lightweight import LightweightMethod
 
-METHODS: dict[str, Method] = {method.name: method for method in (LightweightMethod(), DualMomentumMethod())}
+METHODS: dict[str, Method] = {
+    method.name: method for method in (LightweightMethod(), DualMomentumMethod(), HictlMethod())
+}
 
 
 def get_method(name: object) -> Method:

@@ -5,14 +5,36 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rich.console import Console
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
-from hf_xlsr.data.prepare import PreparedData
+from hf_xlsr.data.sources import SOURCE_KEYS
 from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.run_folder import RunFolder
 from hf_xlsr.trainers.base import XlsrTrainer
+
+Evaluations = Sequence[Callable[..., Any]]
+
+
+@dataclass
+class Finished:
+    """What a method made of a finished training.
+
+    Args:
+        metrics: Test metrics by name; empty without a test set.
+        plots: Images that it drew.
+        data_hashes: Test set -> hash of its texts.
+        dimension: Width of the vectors that the model gives.
+    """
+
+    metrics: dict[str, float]
+    plots: list[Path] = field(default_factory=list)
+    data_hashes: dict[str, str] = field(default_factory=dict)
+    dimension: int = 0
 
 
 def own_fields(config_class: type) -> list[str]:
@@ -48,8 +70,16 @@ class Method(ABC):
     citation: ClassVar[str]
     config_class: ClassVar[type]
     arguments_class: ClassVar[type]
-    # Sections of the recipe beside data, model, training, evaluation and export, with their defaults.
+    # Sections of the recipe beside data, model and training, with their defaults, and keys beside those of every method.
     sections: ClassVar[dict[str, dict[str, Any]]] = {}
+    # Keys of a source in `data`.
+    source_keys: ClassVar[Mapping[str, str]] = SOURCE_KEYS
+    least_languages: ClassVar[int] = 2
+    # How the model card files what the method makes.
+    card_template: ClassVar[str] = "card_task.md.jinja"
+    card_tags: ClassVar[tuple[str, ...]] = ()
+    pipeline_tag: ClassVar[str] = "sentence-similarity"
+    library_name: ClassVar[str] = "transformers"
 
     @abstractmethod
     def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -62,13 +92,43 @@ class Method(ABC):
             XlsrError: a value does not go with the method.
         """
 
+    def sources(self, recipe: Mapping[str, Any]) -> dict[str, Any]:
+        """Every place of the recipe that holds a source, or a list of them, of the keys `source_keys`."""
+        data = recipe.get("data") or {}
+        return {f"data.{split}": data.get(split) for split in ("train", "dev", "test", "held_out")}
+
     @abstractmethod
-    def prepare(self, recipe: Mapping[str, Any], folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
-        """Training data and tokenizers, made in `folder` or taken from there."""
+    def evaluation_sets(self, recipe: Mapping[str, Any]) -> dict[str, Any]:
+        """What `data.dev` and `data.test` hold, by split, in a form that the method's own functions take.
+
+        Raises:
+            XlsrError: a set does not read.
+        """
+
+    @abstractmethod
+    def evaluation_texts(self, recipe: Mapping[str, Any], sets: Mapping[str, Any]) -> Iterator[str]:
+        """The sentences that training must not see: those of the evaluation sets and of `data.held_out`.
+
+        Args:
+            recipe: Resolved.
+            sets: From `evaluation_sets`.
+        """
+
+    @abstractmethod
+    def evaluations(self, recipe: Mapping[str, Any], sets: Mapping[str, Any]) -> Evaluations:
+        """Functions of the live encoder that give metrics while training goes on."""
+
+    @abstractmethod
+    def prepare(self, recipe: Mapping[str, Any], folder: Path, evaluation_texts: Iterator[str]) -> Any:
+        """Training data and tokenizers, made in `folder` or taken from there.
+
+        Returns:
+            Something with a `report`; `PreparedData` where the data are pairs.
+        """
 
     @abstractmethod
     def build_trainer(
-        self, recipe: Mapping[str, Any], folder: Path, data: PreparedData, evaluations: Sequence[Callable[..., Any]]
+        self, recipe: Mapping[str, Any], folder: Path, data: Any, evaluations: Evaluations
     ) -> XlsrTrainer:
         """The trainer, with its model.
 
@@ -76,12 +136,29 @@ class Method(ABC):
             recipe: Resolved.
             folder: Where checkpoints go.
             data: From `prepare`.
-            evaluations: Protocols to run while training.
+            evaluations: From `evaluations`.
         """
 
     @abstractmethod
-    def export(self, recipe: Mapping[str, Any], trainer: XlsrTrainer, data: PreparedData, path: Path) -> Any:
-        """Writes the sentence-transformers folder and returns the encoder as that folder gives it."""
+    def finish(
+        self,
+        recipe: Mapping[str, Any],
+        folder: RunFolder,
+        trainer: XlsrTrainer,
+        data: Any,
+        sets: Mapping[str, Any],
+        console: Console,
+    ) -> Finished:
+        """Writes the model into `folder.model`, evaluates it as loaded from there, and shows what it found.
+
+        Args:
+            recipe: Resolved.
+            folder: Of the run.
+            trainer: At the end of its training.
+            data: From `prepare`.
+            sets: From `evaluation_sets`.
+            console: For tables.
+        """
 
     @abstractmethod
     def facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
@@ -91,6 +168,25 @@ class Method(ABC):
             recipe: Resolved.
             report: Of `prepare`.
         """
+
+    def describe_data(self, report: Mapping[str, Any]) -> str:
+        """What `prepare` made, in a sentence for the console."""
+        removed = {
+            step: counts["in"] - counts["out"]
+            for step, counts in report["cleaning"].items()
+            if counts["in"] > counts["out"]
+        }
+        gone = ", ".join(f"{step} removed {count:,}" for step, count in removed.items()) or "nothing removed"
+        bad = sum(report["rejected"].values())
+        pieces = f"{report['vocab_size']:,} pieces; " if report.get("vocab_size") else ""
+        return (
+            f"{report['pairs']:,} training pairs ({gone}; {bad:,} bad lines), {pieces}"
+            f"{report['truncated_sides']:,} sentences over the limit were cut."
+        )
+
+    def card_use(self, recipe: Mapping[str, Any]) -> str:
+        """Python that loads and runs the model, for the card of a method that makes no sentence encoder."""
+        return ""
 
     def routes(self, recipe: Mapping[str, Any]) -> tuple[str, ...]:
         """The languages that users of the export have to name; none where one encoder takes all."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.export import export_routed_sentence_transformer
 from hf_xlsr.export.language_router import check_route_names
-from hf_xlsr.methods.base import Method, one_line, own_fields
+from hf_xlsr.methods.base import Evaluations, one_line, own_fields
+from hf_xlsr.methods.sentence_encoder import SentenceEncoderMethod
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
 from hf_xlsr.modeling.encoders import positions_of
@@ -28,7 +29,7 @@ from hf_xlsr.trainers.dual_momentum import DualMomentumTrainer
 NLI_LABELS = 3
 
 
-class DualMomentumMethod(Method):
+class DualMomentumMethod(SentenceEncoderMethod):
     """`method: dual_momentum`. `model.encoders` names a pretrained encoder for each language, or one as `shared`."""
 
     name = "dual_momentum"
@@ -46,6 +47,9 @@ class DualMomentumMethod(Method):
         "export": {"detect_language": False},
         "adapters": {"rank": 0, "alpha": 32, "dropout": 0.0, "modules": list(DEFAULT_MODULES)},
     }
+
+    def sources(self, recipe: Mapping[str, Any]) -> dict[str, Any]:
+        return super().sources(recipe) | {"nli.train": (recipe.get("nli") or {}).get("train")}
 
     def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, list[str]]:
         given = set(own_fields(DualMomentumConfig)) - {"languages", "encoder_configs", "nli_labels"}
@@ -132,7 +136,7 @@ class DualMomentumMethod(Method):
         return add_adapters(model, **recipe["adapters"]) if recipe["adapters"]["rank"] else model
 
     def build_trainer(
-        self, recipe: Mapping[str, Any], folder: Path, data: PreparedData, evaluations: Sequence[Callable[..., Any]]
+        self, recipe: Mapping[str, Any], folder: Path, data: PreparedData, evaluations: Evaluations
     ) -> XlsrTrainer:
         arguments = self.arguments(recipe, folder, evaluations)
         torch.manual_seed(recipe["seed"])

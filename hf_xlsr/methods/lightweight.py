@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig
 
 from hf_xlsr.data.prepare import PreparedData, prepare
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.export import export_sentence_transformer
-from hf_xlsr.methods.base import Method, encoder_keys, one_line, own_fields
+from hf_xlsr.methods.base import Evaluations, one_line, own_fields
+from hf_xlsr.methods.encoder_section import (
+    TOKENIZER_SECTION,
+    complete_tokenizer,
+    encoder_config,
+    encoder_path,
+    encoder_section,
+    encoder_section_keys,
+)
+from hf_xlsr.methods.sentence_encoder import SentenceEncoderMethod
 from hf_xlsr.modeling.encoders import encoder_from_pretrained
 from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
 from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder_config
@@ -21,7 +29,7 @@ from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.lightweight import LightweightTrainer
 
 
-class LightweightMethod(Method):
+class LightweightMethod(SentenceEncoderMethod):
     """`method: lightweight`. `model.encoder` describes the shared encoder, or names a pretrained one by `path`."""
 
     name = "lightweight"
@@ -34,24 +42,14 @@ class LightweightMethod(Method):
 }"""
     config_class = LightweightConfig
     arguments_class = LightweightTrainingArguments
-    sections = {
-        "tokenizer": {
-            "path": None,
-            "vocab_size": 50_000,
-            "algorithm": "unigram",
-            "lowercase": True,
-            "smoothing": 0.3,
-        }
-    }
+    sections = {"tokenizer": TOKENIZER_SECTION}
 
     def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, list[str]]:
         model = [name for name in own_fields(LightweightConfig) if name != "text_config"]
-        return {"model": [*model, "encoder"], "model.encoder": [*encoder_keys(_model_type(recipe)), "path"]}
+        return {"model": [*model, "encoder"], "model.encoder": encoder_section_keys(recipe)}
 
     def complete(self, recipe: dict[str, Any]) -> None:
-        encoder_path = ((recipe["model"] or {}).get("encoder") or {}).get("path")
-        if encoder_path and not recipe["tokenizer"]["path"]:
-            recipe["tokenizer"]["path"] = encoder_path  # its embeddings mean nothing under another vocabulary
+        complete_tokenizer(recipe)
 
     def prepare(self, recipe: Mapping[str, Any], folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
         return prepare(
@@ -69,39 +67,20 @@ class LightweightMethod(Method):
         Raises:
             XlsrError: a value does not fit, or the positions are fewer than `data.max_length`.
         """
-        options = dict(recipe["model"])
-        encoder = dict(options.pop("encoder", None) or {})
-        path, kind = encoder.pop("path", None), encoder.pop("model_type", "bert")
+        options = {name: value for name, value in recipe["model"].items() if name != "encoder"}
+        text_config = encoder_config(recipe, data.tokenizer, make={"bert": paper_encoder_config})
         try:
-            if path:
-                text_config = AutoConfig.from_pretrained(path, **encoder)
-            else:
-                sizes = {"vocab_size": len(data.tokenizer), "pad_token_id": data.tokenizer.pad_token_id, **encoder}
-                text_config = paper_encoder_config(**sizes) if kind == "bert" else AutoConfig.for_model(kind, **sizes)
             config = LightweightConfig(text_config=text_config, **options)
-        except OSError:
-            raise XlsrError(f"model.encoder.path '{path}' holds no encoder that loads; check it.") from None
         except (TypeError, ValueError) as error:
             raise XlsrError(f"recipe '{recipe['name']}', model: {one_line(error)}") from None
-        positions = getattr(text_config, "max_position_embeddings", None)
-        if positions is not None and positions < recipe["data"]["max_length"]:
-            raise XlsrError(
-                f"data.max_length is {recipe['data']['max_length']} pieces but the encoder has {positions} positions; "
-                "lower the one or raise model.encoder.max_position_embeddings."
-            )
-        if len(data.tokenizer) > text_config.vocab_size:
-            raise XlsrError(
-                f"the tokenizer has {len(data.tokenizer):,} pieces but the encoder {text_config.vocab_size:,}; give "
-                "tokenizer.path and model.encoder.path that belong together."
-            )
         model = LightweightDualTransformer(config)
-        if path:
+        if path := encoder_path(recipe):
             loaded = encoder_from_pretrained(path, place="model.encoder.path")
             model.encoder.load_state_dict(loaded.state_dict(), strict=False)
         return model
 
     def build_trainer(
-        self, recipe: Mapping[str, Any], folder: Path, data: PreparedData, evaluations: Sequence[Callable[..., Any]]
+        self, recipe: Mapping[str, Any], folder: Path, data: PreparedData, evaluations: Evaluations
     ) -> XlsrTrainer:
         arguments = self.arguments(recipe, folder, evaluations)
         torch.manual_seed(recipe["seed"])
@@ -126,11 +105,5 @@ class LightweightMethod(Method):
         )
 
     def facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
-        return {"architecture": _model_type(recipe), "vocabulary": f"{report['vocab_size']:,} pieces"}
-
-
-def _model_type(recipe: Mapping[str, Any]) -> str:
-    content: Any = recipe
-    for part in ("model", "encoder", "model_type"):
-        content = content.get(part) if isinstance(content, Mapping) else None
-    return content or "bert"
+        kind = encoder_section(recipe).get("model_type") or "bert"
+        return {"architecture": kind, "vocabulary": f"{report['vocab_size']:,} pieces"}

@@ -1,0 +1,57 @@
+"""BERT's masking as a function of each example's coordinates."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hf_xlsr.data.counter_random import counter_uniform
+
+IGNORE = -100
+
+
+class MaskDrawer:
+    """Chooses pieces to be predicted: most become the mask, some a random piece, some stay (80/10/10).
+
+    Args:
+        tokenizer: For the ids of the mask and of the pieces that may stand in.
+        probability: Share of the pieces; at least one piece of each row that has any is chosen.
+        seed: Seed of the run.
+
+    Raises:
+        ValueError: the tokenizer has no mask.
+    """
+
+    def __init__(self, tokenizer: object, *, probability: float = 0.15, seed: int = 1) -> None:
+        special = getattr(tokenizer, "all_special_ids", [])
+        self.mask_id = getattr(tokenizer, "mask_token_id", None)
+        if self.mask_id is None:
+            raise ValueError("masking needs a tokenizer with a mask token.")
+        self.ordinary = np.setdiff1d(np.arange(len(tokenizer)), special)  # type: ignore[arg-type]
+        self.probability, self.seed = probability, seed
+
+    def __call__(
+        self, ids: np.ndarray, allowed: np.ndarray, epochs: np.ndarray, examples: np.ndarray, positions: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Masks rows of ids.
+
+        Args:
+            ids: `(rows, length)`.
+            allowed: Which of them may be chosen, `(rows, length)`, boolean.
+            epochs: Epoch of each row, `(rows,)`.
+            examples: Number of each row's example, `(rows,)`.
+            positions: A number for each place, no two of them alike for one example and epoch; broadcasts to
+                `(rows, length)`.
+
+        Returns:
+            The masked ids, and labels: the hidden piece where one was chosen, -100 elsewhere.
+        """
+        epoch, example = epochs[:, None], examples[:, None]
+        first = np.asarray(positions) * 3  # three numbers a place, none shared
+        draw = np.where(allowed, counter_uniform(self.seed, epoch, example, first), 2.0)
+        chosen = (draw < self.probability) | (draw == draw.min(1, keepdims=True))
+        chosen &= allowed
+        kind = counter_uniform(self.seed, epoch, example, first + 1)
+        pick = counter_uniform(self.seed, epoch, example, first + 2)
+        random_piece = self.ordinary[(pick * len(self.ordinary)).astype(np.int64)]
+        masked = np.where(kind < 0.8, self.mask_id, np.where(kind < 0.9, random_piece, ids))
+        return np.where(chosen, masked, ids), np.where(chosen, ids, IGNORE)

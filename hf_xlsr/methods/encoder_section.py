@@ -1,0 +1,98 @@
+"""The sections of a recipe that describe one encoder and its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from transformers import AutoConfig, PreTrainedConfig
+
+from hf_xlsr.data.sources import expand
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.methods.base import encoder_keys, one_line
+
+TOKENIZER_SECTION: dict[str, Any] = {
+    "path": None,
+    "vocab_size": 50_000,
+    "algorithm": "unigram",
+    "lowercase": True,
+    "smoothing": 0.3,
+    "frame": False,
+}
+
+
+def encoder_section(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """`model.encoder` as written; nothing where the recipe has none."""
+    content = (recipe.get("model") or {}).get("encoder")
+    return dict(content) if isinstance(content, Mapping) else {}
+
+
+def encoder_path(recipe: Mapping[str, Any]) -> str | None:
+    """The pretrained encoder that `model.encoder` names; None for a new one.
+
+    Raises:
+        XlsrError: the path has an environment variable that is not set.
+    """
+    path = encoder_section(recipe).get("path")
+    return expand(path) if path else None
+
+
+def encoder_section_keys(recipe: Mapping[str, Any], default: str = "bert") -> list[str]:
+    """The known keys of `model.encoder`: the values of its architecture, and `path`."""
+    return [*encoder_keys(encoder_section(recipe).get("model_type") or default), "path"]
+
+
+def complete_tokenizer(recipe: dict[str, Any]) -> None:
+    """Gives a pretrained encoder its own tokenizer: its embeddings mean nothing under another vocabulary."""
+    path = encoder_section(recipe).get("path")
+    if path and not recipe["tokenizer"]["path"]:
+        recipe["tokenizer"]["path"] = path
+
+
+def encoder_config(
+    recipe: Mapping[str, Any],
+    tokenizer: Any,
+    *,
+    default: str = "bert",
+    make: Mapping[str, Callable[..., PreTrainedConfig]] | None = None,
+    positions_before: int = 0,
+) -> PreTrainedConfig:
+    """The configuration that `model.encoder` describes, on the vocabulary of the data.
+
+    Args:
+        recipe: Resolved.
+        tokenizer: Of the data.
+        default: Architecture where the recipe names none.
+        make: Architecture -> maker of its configuration, where it is not `AutoConfig.for_model`.
+        positions_before: Positions that the method needs beside those of a sentence.
+
+    Raises:
+        XlsrError: nothing loads from the path, a value does not fit, or there are too few positions or embeddings.
+    """
+    values, path = encoder_section(recipe), encoder_path(recipe)
+    values.pop("path", None)
+    kind = values.pop("model_type", None) or default
+    try:
+        if path:
+            config = AutoConfig.from_pretrained(path, **values)
+        else:
+            sizes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, **values}
+            chosen = (make or {}).get(kind)
+            config = chosen(**sizes) if chosen else AutoConfig.for_model(kind, **sizes)
+    except OSError:
+        raise XlsrError(f"model.encoder.path '{path}' holds no encoder that loads; check it.") from None
+    except (TypeError, ValueError) as error:
+        raise XlsrError(f"recipe '{recipe['name']}', model.encoder: {one_line(error)}") from None
+    needed = recipe["data"]["max_length"] + positions_before
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is not None and positions < needed:
+        raise XlsrError(
+            f"data.max_length is {recipe['data']['max_length']} pieces but the encoder has {positions} positions; "
+            "lower the one or raise model.encoder.max_position_embeddings."
+        )
+    if len(tokenizer) > config.vocab_size:
+        raise XlsrError(
+            f"the tokenizer has {len(tokenizer):,} pieces but the encoder {config.vocab_size:,}; give "
+            "tokenizer.path and model.encoder.path that belong together."
+        )
+    return config

@@ -1,0 +1,161 @@
+"""HICTL's pre-training in recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hf_xlsr.data.cleaning import evaluation_keys
+from hf_xlsr.data.concatenated import ConcatenatedExamples
+from hf_xlsr.data.prepare import PreparedData, prepare
+from hf_xlsr.data.sources import as_list
+from hf_xlsr.data.texts import prepare_texts
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.export import export_sentence_transformer
+from hf_xlsr.methods.base import Evaluations, one_line, own_fields
+from hf_xlsr.methods.encoder_section import (
+    TOKENIZER_SECTION,
+    complete_tokenizer,
+    encoder_config,
+    encoder_path,
+    encoder_section_keys,
+)
+from hf_xlsr.methods.sentence_encoder import SentenceEncoderMethod
+from hf_xlsr.modeling.hictl import HictlConfig, HictlForPreTraining
+from hf_xlsr.trainers.arguments import HictlTrainingArguments
+from hf_xlsr.trainers.base import XlsrTrainer
+from hf_xlsr.trainers.hictl import HictlTrainer
+
+# Of the configuration: what other models of the family read.
+_OTHER_MODELS = {
+    "text_config",
+    "classifier_dropout",
+    "decoder_layers",
+    "decoder_attention_heads",
+    "decoder_ffn_dim",
+    "word_similarity",
+}
+
+
+class HictlMethod(SentenceEncoderMethod):
+    """`method: hictl`. `model.encoder` describes the encoder, or names a pretrained one by `path`.
+
+    `data.train` holds pairs, `data.monolingual` sentences (rows of `text`, and `lang` or the source's `languages`).
+    """
+
+    name = "hictl"
+    paper = "*On Learning Universal Representations Across Languages* (Wei et al., ICLR 2021)"
+    citation = """@inproceedings{wei2021learning,
+  title     = {On Learning Universal Representations Across Languages},
+  author    = {Wei, Xiangpeng and Weng, Rongxiang and Hu, Yue and Xing, Luxi and Yu, Heng and Luo, Weihua},
+  booktitle = {International Conference on Learning Representations},
+  year      = {2021}
+}"""
+    config_class = HictlConfig
+    arguments_class = HictlTrainingArguments
+    sections = {"data": {"monolingual": None}, "tokenizer": {**TOKENIZER_SECTION, "frame": True}}
+
+    def sources(self, recipe: Mapping[str, Any]) -> dict[str, Any]:
+        return super().sources(recipe) | {"data.monolingual": (recipe.get("data") or {}).get("monolingual")}
+
+    def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, list[str]]:
+        model = [name for name in own_fields(HictlConfig) if name not in _OTHER_MODELS]
+        return {
+            "model": [*model, "dropout", "encoder"],
+            "model.encoder": encoder_section_keys(recipe, "xlm-roberta"),
+        }
+
+    def complete(self, recipe: dict[str, Any]) -> None:
+        complete_tokenizer(recipe)
+        try:  # what can be said before data are prepared for it
+            HictlConfig(**self._options(recipe))
+        except XlsrError as error:
+            raise XlsrError(f"recipe '{recipe['name']}', model: {error}") from None
+
+    @staticmethod
+    def _options(recipe: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in recipe["model"].items() if name not in ("encoder", "dropout")}
+
+    def prepare(self, recipe: Mapping[str, Any], folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
+        kept_out = evaluation_keys({"text": text} for text in evaluation_texts)
+        common: dict[str, Any] = {
+            "languages": recipe["languages"],
+            "evaluation_texts": kept_out,
+            "seed": recipe["seed"],
+        }
+        data = prepare(data=recipe["data"], tokenizer=recipe["tokenizer"], folder=folder, **common)
+        if sources := as_list(recipe["data"]["monolingual"]):
+            texts = prepare_texts(
+                sources,
+                tokenizers=data.tokenizer,
+                folder=folder / "monolingual",
+                cleaning=recipe["data"]["cleaning"],
+                max_length=recipe["data"]["max_length"],
+                **common,
+            )
+            data.train = ConcatenatedExamples([data.train, texts])
+            data.report = {**data.report, "monolingual": texts.report}
+        else:
+            data.train = ConcatenatedExamples([data.train])  # grouped by language, not by language pair
+        return data
+
+    def describe_data(self, report: Mapping[str, Any]) -> str:
+        pairs = super().describe_data(report)
+        texts = report.get("monolingual")
+        return pairs + (f" {texts['texts']:,} monolingual sentences." if texts else "")
+
+    def build_model(self, recipe: Mapping[str, Any], data: PreparedData) -> HictlForPreTraining:
+        """The model that a recipe describes, on the vocabulary of its data.
+
+        Raises:
+            XlsrError: a value does not fit, the encoder does not load, or it has too few positions.
+        """
+        text_config = encoder_config(recipe, data.tokenizer, default="xlm-roberta")
+        options, dropout = self._options(recipe), recipe["model"].get("dropout")
+        try:
+            if path := encoder_path(recipe):
+                return HictlForPreTraining.from_encoder(path, dropout=dropout, **options)
+            if dropout is not None:
+                text_config.hidden_dropout_prob = text_config.attention_probs_dropout_prob = dropout
+            return HictlForPreTraining(HictlConfig(text_config=text_config, **options))
+        except (TypeError, ValueError) as error:
+            raise XlsrError(f"recipe '{recipe['name']}', model: {one_line(error)}") from None
+
+    def build_trainer(
+        self, recipe: Mapping[str, Any], folder: Path, data: PreparedData, evaluations: Evaluations
+    ) -> XlsrTrainer:
+        arguments = self.arguments(recipe, folder, evaluations)
+        torch.manual_seed(recipe["seed"])
+        return HictlTrainer(
+            self.build_model(recipe, data),
+            arguments,
+            train_dataset=data.train,
+            processing_class=data.tokenizer,
+            max_length=recipe["data"]["max_length"],
+            evaluations=evaluations,
+        )
+
+    def export(self, recipe: Mapping[str, Any], trainer: XlsrTrainer, data: PreparedData, path: Path) -> Any:
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        return export_sentence_transformer(
+            model.encoder,
+            data.tokenizer,
+            path,
+            projection=model.projection,
+            pooling="cls",
+            normalize=recipe["export"]["normalize"],
+            max_length=recipe["data"]["max_length"],
+        )
+
+    def facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
+        path = encoder_path(recipe)
+        started = {"started from": Path(path).name} if path else {}
+        texts = report.get("monolingual")
+        return {
+            **started,
+            **({"monolingual sentences": f"{texts['texts']:,}"} if texts else {}),
+            "vocabulary": f"{report['vocab_size']:,} pieces",
+        }

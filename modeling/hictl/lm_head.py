@@ -1,0 +1,87 @@
+"""The masked-LM head before its decoder, of any encoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForMaskedLM
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+
+# What the architectures call the dense layer, its normalisation and the decoder's bias.
+_KNOWN_HEADS = (
+    ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
+    ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+    ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
+)
+
+
+class LmHead(nn.Module):
+    """Dense layer, activation and normalisation in front of a decoder.
+
+    As in BERT and its kin: `decoder(norm(act(dense(states)))) + bias`. The decoder is the embedding table, and no part
+    of the head, unless it is to be a matrix of its own.
+
+    Args:
+        width: Of the encoder's states and word embeddings.
+        vocab_size: Pieces.
+        activation: Name, as in transformers.
+        eps: Of the normalisation.
+        own_decoder: Whether the decoder is a matrix of the head.
+    """
+
+    def __init__(
+        self, width: int, vocab_size: int, *, activation: str = "gelu", eps: float = 1e-12, own_decoder: bool = False
+    ) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+        self.activation = ACT2FN[activation]
+        self.norm = nn.LayerNorm(width, eps=eps)
+        self.decoder = nn.Linear(width, vocab_size, bias=False) if own_decoder else None
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """What the decoder multiplies: `(rows, width)` to `(rows, width)`."""
+        return self.norm(self.activation(self.dense(states)))
+
+    def initialize(self) -> None:
+        """Sets what a model's `_init_weights` does not know."""
+        init.zeros_(self.bias)
+
+    def resize(self, size: int) -> None:
+        """Gives the bias another number of pieces; new ones start at 0."""
+        if size != len(self.bias):
+            bias = self.bias.new_zeros(size)
+            kept = min(size, len(self.bias))
+            bias[:kept] = self.bias.detach()[:kept]
+            self.bias = nn.Parameter(bias, requires_grad=self.bias.requires_grad)
+
+    @torch.no_grad()
+    def take_over(self, path: str) -> bool:
+        """Takes the weights of the masked-LM head that a checkpoint has, if it has one of this form.
+
+        Args:
+            path: Folder or Hub id of a pretrained encoder.
+
+        Returns:
+            Whether it had one.
+        """
+        try:
+            model, info = AutoModelForMaskedLM.from_pretrained(path, dtype="float32", output_loading_info=True)
+        except ValueError:  # no masked LM of the architecture
+            return False
+        there: dict[str, Any] = model.state_dict()
+        for dense, norm, bias in _KNOWN_HEADS:
+            names = {
+                "dense.weight": f"{dense}.weight",
+                "dense.bias": f"{dense}.bias",
+                "norm.weight": f"{norm}.weight",
+                "norm.bias": f"{norm}.bias",
+                "bias": bias,
+            }
+            if all(name in there for name in names.values()) and not set(names.values()) & set(info["missing_keys"]):
+                self.load_state_dict({own: there[name] for own, name in names.items()}, strict=False)
+                return True
+        return False

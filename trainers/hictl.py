@@ -1,0 +1,53 @@
+"""Pre-training by hierarchical contrast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hf_xlsr.data.hictl_collator import HictlCollator
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.trainers.adapters import base_model
+from hf_xlsr.trainers.base import XlsrTrainer
+
+
+class HictlTrainer(XlsrTrainer):
+    """`XlsrTrainer` for `HictlForPreTraining`: each batch in several languages, masked and joined as the model wants.
+
+    Args:
+        model: The model, with adapters or without.
+        args: `HictlTrainingArguments`.
+        train_dataset: `PreparedPairs`, `PreparedTexts`, or both as `ConcatenatedExamples`.
+        processing_class: The tokenizer.
+        max_length: Sentences, and two of them together, are cut here, in pieces.
+        **kwargs: As for `XlsrTrainer`.
+
+    Raises:
+        XlsrError: the tokenizer puts no special pieces around sentences, or has no mask.
+
+    Example:
+        A script that trains on one's own pairs stands in `docs/train.md`.
+    """
+
+    def __init__(self, model: Any, args: Any = None, *, max_length: int = 128, **kwargs: Any) -> None:
+        config, tokenizer = base_model(model).config, kwargs["processing_class"]
+        if kwargs.get("data_collator") is None:
+            try:
+                kwargs["data_collator"] = HictlCollator(
+                    tokenizer,
+                    mlm_probability=config.mlm_probability,
+                    seed=args.data_seed if args.data_seed is not None else args.seed,
+                    max_length=max_length,
+                    joint=bool(config.word_weight) and config.word_query == "plain",
+                    pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
+                )
+            except ValueError as error:
+                raise XlsrError(f"{error} Take another, or tokenizer.frame true for a new one.") from None
+        super().__init__(model, args, **kwargs)
+        self._special_ids = torch.tensor(tokenizer.all_special_ids)
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Adds the pieces that are no words."""
+        special_ids = self._special_ids.to(inputs["input_ids"].device)
+        return super().compute_loss(model, {**inputs, "special_ids": special_ids}, *args, **kwargs)
