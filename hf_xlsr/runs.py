@@ -24,7 +24,6 @@ from hf_xlsr.evaluation.report import save_results
 from hf_xlsr.export.card import write_card
 from hf_xlsr.methods import get_method
 from hf_xlsr.run_folder import RunFolder
-from hf_xlsr.starting import start_from
 from hf_xlsr.trainers.base import XlsrTrainer, last_whole_checkpoint
 from hf_xlsr.trainers.callbacks import TrainingClockCallback
 from hf_xlsr.trainers.console import ConsoleCallback
@@ -53,8 +52,6 @@ def build_trainer(recipe: Mapping[str, Any], folder: RunFolder, data: Any, sets:
     """
     method = get_method(recipe["method"])
     trainer = method.build_trainer(recipe, folder.training, data, method.evaluations(recipe, sets))
-    if recipe["start_from"] and last_whole_checkpoint(folder.training, trainer.args.world_size) is None:
-        start_from(trainer.accelerator.unwrap_model(trainer.model), recipe["start_from"])
     trainer.remove_callback(ProgressCallback)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(ConsoleCallback())

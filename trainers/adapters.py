@@ -16,6 +16,11 @@ def base_model(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
+def merged(model: Any) -> Any:
+    """A model with its adapters merged into its weights and no PEFT wrapper; the model itself where it has none."""
+    return model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
+
+
 def add_adapters(
     model: Any,
     *,
@@ -24,20 +29,20 @@ def add_adapters(
     dropout: float = 0.0,
     modules: Sequence[str] | str = DEFAULT_MODULES,
 ) -> Any:
-    """Puts LoRA adapters on the base encoders of a `DualMomentumModel` and, untrained, on its momentum encoders.
+    """Puts LoRA adapters on the encoder of a model; projections and heads stay trained as a whole.
 
-    The momentum adapters start as copies and follow by equation 1; frozen weights are equal on both sides and need no
-    average. Projections and the head of the auxiliary task stay trained as a whole.
+    A `DualMomentumModel` gets them on its base encoders and, untrained, on its momentum encoders: the momentum adapters
+    start as copies and follow by equation 1; frozen weights are equal on both sides and need no average.
 
     Args:
-        model: `DualMomentumModel`.
+        model: Any of this package's models.
         rank: Rank of the adapters.
         alpha: Their scale is `alpha / rank`.
         dropout: On their input.
         modules: Last part of the names of the linear layers that get one.
 
     Returns:
-        A `peft.PeftModel` for `DualMomentumTrainer`; `merge_and_unload()` gives a plain model back.
+        A `peft.PeftModel` for the model's trainer; `merged` gives a plain model back.
 
     Raises:
         XlsrError: peft is not installed, or no layer bears one of the names.
@@ -49,14 +54,16 @@ def add_adapters(
     if rank < 1 or not 0 <= dropout < 1:
         raise XlsrError(f"adapters: rank is {rank} and dropout {dropout}; use a rank above 0 and a share below 1.")
     modules = [modules] if isinstance(modules, str) else list(modules)
-    pattern = rf"(?:encoders|momentum_encoders)\..*\.(?:{'|'.join(map(re.escape, modules))})"
+    pattern = rf"(?:encoder|encoders|momentum_encoders)\..*\.(?:{'|'.join(map(re.escape, modules))})"
     if not any(re.fullmatch(pattern, name) for name, _ in model.named_modules()):
         raise XlsrError(
             f"no layer of the encoders is called {' or '.join(modules)}; name their linear layers in modules."
         )
-    adapted = get_peft_model(
-        model, LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=pattern, bias="none")
-    )
+    options: dict[str, Any] = {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout, "bias": "none"}
+    if not hasattr(model, "momentum_encoders"):
+        heads = [name for name, part in model.named_children() if name != "encoder" and list(part.parameters())]
+        return get_peft_model(model, LoraConfig(target_modules=pattern, modules_to_save=heads or None, **options))
+    adapted = get_peft_model(model, LoraConfig(target_modules=pattern, **options))
     model.projections.requires_grad_(True)
     if model.nli_head is not None:
         model.nli_head.requires_grad_(True)

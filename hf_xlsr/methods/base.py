@@ -15,9 +15,13 @@ from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 from hf_xlsr.data.sources import SOURCE_KEYS
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.run_folder import RunFolder
+from hf_xlsr.starting import start_from
+from hf_xlsr.trainers.adapters import DEFAULT_MODULES, add_adapters
 from hf_xlsr.trainers.base import XlsrTrainer
 
 Evaluations = Sequence[Callable[..., Any]]
+# The section `adapters`: LoRA; rank 0 is none.
+ADAPTERS_SECTION: dict[str, Any] = {"rank": 0, "alpha": 32, "dropout": 0.0, "modules": list(DEFAULT_MODULES)}
 
 
 @dataclass
@@ -138,6 +142,17 @@ class Method(ABC):
             data: From `prepare`.
             evaluations: From `evaluations`.
         """
+
+    def equip(self, recipe: Mapping[str, Any], model: Any) -> Any:
+        """Gives a new model the weights of `start_from` and the adapters of `adapters`, where the recipe has them.
+
+        Raises:
+            XlsrError: the weights do not fit, or no layer takes an adapter.
+        """
+        if recipe["start_from"]:
+            start_from(model, recipe["start_from"])
+        adapters = recipe.get("adapters") or {}
+        return add_adapters(model, **adapters) if adapters.get("rank") else model
 
     @abstractmethod
     def finish(

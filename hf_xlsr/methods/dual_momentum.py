@@ -16,12 +16,12 @@ from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.export import export_routed_sentence_transformer
 from hf_xlsr.export.language_router import check_route_names
-from hf_xlsr.methods.base import Evaluations, one_line, own_fields
+from hf_xlsr.methods.base import ADAPTERS_SECTION, Evaluations, one_line, own_fields
 from hf_xlsr.methods.sentence_encoder import SentenceEncoderMethod
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
 from hf_xlsr.modeling.encoders import positions_of
-from hf_xlsr.trainers.adapters import DEFAULT_MODULES, add_adapters
+from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.arguments import DualMomentumTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.dual_momentum import DualMomentumTrainer
@@ -45,7 +45,7 @@ class DualMomentumMethod(SentenceEncoderMethod):
     sections = {
         "nli": {"train": None},
         "export": {"detect_language": False},
-        "adapters": {"rank": 0, "alpha": 32, "dropout": 0.0, "modules": list(DEFAULT_MODULES)},
+        "adapters": ADAPTERS_SECTION,
     }
 
     def sources(self, recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class DualMomentumMethod(SentenceEncoderMethod):
                     f"data.max_length is {recipe['data']['max_length']} pieces but encoder {name} has {positions} "
                     "positions; lower data.max_length."
                 )
-        return add_adapters(model, **recipe["adapters"]) if recipe["adapters"]["rank"] else model
+        return self.equip(recipe, model)
 
     def build_trainer(
         self, recipe: Mapping[str, Any], folder: Path, data: PreparedData, evaluations: Evaluations
@@ -151,8 +151,7 @@ class DualMomentumMethod(SentenceEncoderMethod):
         )
 
     def export(self, recipe: Mapping[str, Any], trainer: XlsrTrainer, data: PreparedData, path: Path) -> Any:
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        model = model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
+        model = merged(trainer.accelerator.unwrap_model(trainer.model))
         encoders, tokenizers, projections = model.routes(data.tokenizers)
         return export_routed_sentence_transformer(
             encoders,

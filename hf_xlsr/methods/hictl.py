@@ -15,7 +15,7 @@ from hf_xlsr.data.sources import as_list
 from hf_xlsr.data.texts import prepare_texts
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.export import export_sentence_transformer
-from hf_xlsr.methods.base import Evaluations, one_line, own_fields
+from hf_xlsr.methods.base import ADAPTERS_SECTION, Evaluations, one_line, own_fields
 from hf_xlsr.methods.encoder_section import (
     TOKENIZER_SECTION,
     complete_tokenizer,
@@ -25,6 +25,7 @@ from hf_xlsr.methods.encoder_section import (
 )
 from hf_xlsr.methods.sentence_encoder import SentenceEncoderMethod
 from hf_xlsr.modeling.hictl import HictlConfig, HictlForPreTraining
+from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.arguments import HictlTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.hictl import HictlTrainer
@@ -56,7 +57,11 @@ class HictlMethod(SentenceEncoderMethod):
 }"""
     config_class = HictlConfig
     arguments_class = HictlTrainingArguments
-    sections = {"data": {"monolingual": None}, "tokenizer": {**TOKENIZER_SECTION, "frame": True}}
+    sections = {
+        "data": {"monolingual": None},
+        "tokenizer": {**TOKENIZER_SECTION, "frame": True},
+        "adapters": ADAPTERS_SECTION,
+    }
 
     def sources(self, recipe: Mapping[str, Any]) -> dict[str, Any]:
         return super().sources(recipe) | {"data.monolingual": (recipe.get("data") or {}).get("monolingual")}
@@ -107,7 +112,7 @@ class HictlMethod(SentenceEncoderMethod):
         texts = report.get("monolingual")
         return pairs + (f" {texts['texts']:,} monolingual sentences." if texts else "")
 
-    def build_model(self, recipe: Mapping[str, Any], data: PreparedData) -> HictlForPreTraining:
+    def build_model(self, recipe: Mapping[str, Any], data: PreparedData) -> Any:
         """The model that a recipe describes, on the vocabulary of its data.
 
         Raises:
@@ -117,12 +122,13 @@ class HictlMethod(SentenceEncoderMethod):
         options, dropout = self._options(recipe), recipe["model"].get("dropout")
         try:
             if path := encoder_path(recipe):
-                return HictlForPreTraining.from_encoder(path, dropout=dropout, **options)
+                return self.equip(recipe, HictlForPreTraining.from_encoder(path, dropout=dropout, **options))
             if dropout is not None:
                 text_config.hidden_dropout_prob = text_config.attention_probs_dropout_prob = dropout
-            return HictlForPreTraining(HictlConfig(text_config=text_config, **options))
+            model = HictlForPreTraining(HictlConfig(text_config=text_config, **options))
         except (TypeError, ValueError) as error:
             raise XlsrError(f"recipe '{recipe['name']}', model: {one_line(error)}") from None
+        return self.equip(recipe, model)
 
     def build_trainer(
         self, recipe: Mapping[str, Any], folder: Path, data: PreparedData, evaluations: Evaluations
@@ -139,7 +145,7 @@ class HictlMethod(SentenceEncoderMethod):
         )
 
     def export(self, recipe: Mapping[str, Any], trainer: XlsrTrainer, data: PreparedData, path: Path) -> Any:
-        model = trainer.accelerator.unwrap_model(trainer.model)
+        model = merged(trainer.accelerator.unwrap_model(trainer.model))
         return export_sentence_transformer(
             model.encoder,
             data.tokenizer,

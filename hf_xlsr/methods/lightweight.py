@@ -11,7 +11,7 @@ import torch
 from hf_xlsr.data.prepare import PreparedData, prepare
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.export import export_sentence_transformer
-from hf_xlsr.methods.base import Evaluations, one_line, own_fields
+from hf_xlsr.methods.base import ADAPTERS_SECTION, Evaluations, one_line, own_fields
 from hf_xlsr.methods.encoder_section import (
     TOKENIZER_SECTION,
     complete_tokenizer,
@@ -24,6 +24,7 @@ from hf_xlsr.methods.sentence_encoder import SentenceEncoderMethod
 from hf_xlsr.modeling.encoders import encoder_from_pretrained
 from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
 from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder_config
+from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.arguments import LightweightTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.lightweight import LightweightTrainer
@@ -42,7 +43,7 @@ class LightweightMethod(SentenceEncoderMethod):
 }"""
     config_class = LightweightConfig
     arguments_class = LightweightTrainingArguments
-    sections = {"tokenizer": TOKENIZER_SECTION}
+    sections = {"tokenizer": TOKENIZER_SECTION, "adapters": ADAPTERS_SECTION}
 
     def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, list[str]]:
         model = [name for name in own_fields(LightweightConfig) if name != "text_config"]
@@ -61,7 +62,7 @@ class LightweightMethod(SentenceEncoderMethod):
             seed=recipe["seed"],
         )
 
-    def build_model(self, recipe: Mapping[str, Any], data: PreparedData) -> LightweightDualTransformer:
+    def build_model(self, recipe: Mapping[str, Any], data: PreparedData) -> Any:
         """The model that a recipe describes, on the vocabulary of its data.
 
         Raises:
@@ -77,7 +78,7 @@ class LightweightMethod(SentenceEncoderMethod):
         if path := encoder_path(recipe):
             loaded = encoder_from_pretrained(path, place="model.encoder.path")
             model.encoder.load_state_dict(loaded.state_dict(), strict=False)
-        return model
+        return self.equip(recipe, model)
 
     def build_trainer(
         self, recipe: Mapping[str, Any], folder: Path, data: PreparedData, evaluations: Evaluations
@@ -94,7 +95,7 @@ class LightweightMethod(SentenceEncoderMethod):
         )
 
     def export(self, recipe: Mapping[str, Any], trainer: XlsrTrainer, data: PreparedData, path: Path) -> Any:
-        model = trainer.accelerator.unwrap_model(trainer.model)
+        model = merged(trainer.accelerator.unwrap_model(trainer.model))
         return export_sentence_transformer(
             model.encoder,
             data.tokenizer,

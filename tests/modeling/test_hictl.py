@@ -8,12 +8,14 @@ import torch
 import torch.nn.functional as F
 from conftest import tiny_encoder
 from hictl_helpers import framed_tokenizer, tiny_batch, tiny_hictl
+from peft import PeftModel
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses import bags_of_words, draw_negative_words
 from hf_xlsr.modeling.encoders import encoder_from_config
 from hf_xlsr.modeling.hictl import HictlConfig, HictlForPreTraining
+from hf_xlsr.trainers.adapters import add_adapters, base_model, merged
 
 
 @pytest.fixture(scope="module")
@@ -215,3 +217,30 @@ def test_embeddings_of_another_width_are_refused() -> None:
 def test_more_negatives_than_words_are_refused(framed: Any) -> None:
     with pytest.raises(XlsrError, match="500 negative words are asked for"):
         tiny_hictl(len(framed), negative_words=500)(**tiny_batch(framed))
+
+
+def test_compiled_it_gives_the_same(framed: Any) -> None:
+    model, batch = tiny_hictl(len(framed), word_weight=0.0), tiny_batch(framed)  # negatives are drawn at random
+    expected = model(**batch).loss
+    compiled: Any = torch.compile(model, backend="aot_eager")
+    torch.testing.assert_close(compiled(**batch).loss, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_adapters_train_save_load_and_merge(framed: Any, tmp_path: Path) -> None:
+    model, batch = add_adapters(tiny_hictl(len(framed)), rank=2, alpha=4), tiny_batch(framed)
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert any("lora_A" in name for name in trained) and not any("embeddings" in name for name in trained)
+    assert any("projection" in name for name in trained) and any("lm_head" in name for name in trained)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    for _ in range(3):
+        model(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval().save_pretrained(tmp_path)
+    expected = model(**batch, return_loss=False).source_embeds
+    loaded = PeftModel.from_pretrained(tiny_hictl(len(framed)), tmp_path).eval()
+    torch.testing.assert_close(loaded(**batch, return_loss=False).source_embeds, expected)
+    plain = merged(loaded)
+    assert isinstance(plain, HictlForPreTraining)
+    torch.testing.assert_close(plain(**batch, return_loss=False).source_embeds, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(plain.lm_head.bias, base_model(model).lm_head.bias)
