@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import log
 from typing import Any
 
 import torch
@@ -44,13 +45,16 @@ class _BiasedCrossEntropy(torch.autograd.Function):
             logits = (states @ table.T).to(accumulate)  # (chunk, vocabulary)
             logits += bias[sentence] if len(bias) > 1 else bias
             normaliser = logits.logsumexp(1)
-            total += normaliser.sum() - (1 - label_smoothing) * logits.gather(1, targets).sum() - even * logits.sum()
+            total += normaliser.sum() - (1 - label_smoothing) * logits.gather(1, targets).sum()
+            if even:
+                total -= even * logits.sum()
             if not any(wanted):
                 continue
-            # d loss / d logits = softmax - smoothed label, written over the logits
-            logits.sub_(normaliser.unsqueeze(1)).exp_().sub_(even)
-            logits.scatter_add_(1, targets, logits.new_full((1, 1), label_smoothing - 1).expand_as(targets))
-            logits.mul_(scale)
+            # scale * d loss / d logits = scale * (softmax - smoothed label), written over the logits
+            logits.sub_(normaliser.unsqueeze(1) - log(scale)).exp_()
+            if even:
+                logits.sub_(scale * even)
+            logits.scatter_add_(1, targets, logits.new_full((1, 1), scale * (label_smoothing - 1)).expand_as(targets))
             if grad_bias is not None and len(bias) > 1:
                 grad_bias.index_add_(0, sentence, logits, alpha=1 / boost)
             elif grad_bias is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from hf_xlsr.losses.sparse_targets import accumulation_dtype, sparse_target_cross_entropy
+from hf_xlsr.losses.sparse_targets import LOGITS, accumulation_dtype, sparse_target_cross_entropy
 
 
 def masked_lm_loss(
@@ -17,7 +17,7 @@ def masked_lm_loss(
     *,
     transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ignore_index: int = -100,
-    chunk_size: int = 128,
+    chunk_size: int = LOGITS,
 ) -> torch.Tensor:
     """Mean negative log-likelihood of the masked pieces (BERT's masked LM).
 
@@ -28,7 +28,7 @@ def masked_lm_loss(
         bias: `(vocabulary,)`.
         transform: The prediction head before the decoder, applied to the masked states only.
         ignore_index: Label of positions that do not count.
-        chunk_size: Rows of logits held at a time.
+        chunk_size: Logits held at a time.
 
     Returns:
         A scalar; exactly 0 (with a graph) when nothing is masked.

@@ -1,13 +1,17 @@
-"""Cross-entropy of a softmax over a large vocabulary against sparse label distributions, in chunks of rows."""
+"""Cross-entropy of a softmax over a large vocabulary against sparse label distributions, in chunks of the vocabulary."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
 
 from hf_xlsr.errors import XlsrError
+
+# Logits held at a time: 32 MiB in float32.
+LOGITS = 1 << 23
 
 
 def accumulation_dtype(tensor: torch.Tensor) -> torch.dtype:
@@ -23,7 +27,12 @@ def _matmul_dtype(device_type: str, fallback: torch.dtype) -> torch.dtype:
 
 
 class _SparseTargetCrossEntropy(torch.autograd.Function):
-    """Loss and gradients in one pass over row chunks; at most `chunk_size x vocabulary` logits exist at a time."""
+    """The value in one pass over the vocabulary, the gradients in a second one; logits are never kept.
+
+    A pass takes some columns of the logits at a time, for all rows. The normalisers of the rows, which the second pass
+    needs, are the running logarithm of a sum of the first. The gradient of the table is written where it belongs, piece
+    by piece of the vocabulary, so that nothing else of its size is made.
+    """
 
     @staticmethod
     def forward(
@@ -31,49 +40,91 @@ class _SparseTargetCrossEntropy(torch.autograd.Function):
         hidden: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor,
+        sentences: torch.Tensor | None,
         target_ids: torch.Tensor,
         target_probs: torch.Tensor,
         row_weights: torch.Tensor,
+        even_mass: float,
         chunk_size: int,
-        with_gradient: bool,
     ) -> torch.Tensor:
         accumulate = accumulation_dtype(hidden)
-        dtype = _matmul_dtype(hidden.device.type, hidden.dtype)
-        table = weight.to(dtype)
-        # 1 / (rows x vocabulary) is 0 in float16; the labels' row weights sum to 2 at most, so this cannot overflow.
-        boost = 1024.0 if dtype == torch.float16 else 1.0
-        total = hidden.new_zeros((), dtype=accumulate)
-        if with_gradient:
-            grad_hidden = torch.empty_like(hidden)
-            grad_weight = torch.zeros_like(weight, dtype=accumulate)
-            grad_bias = torch.zeros_like(bias, dtype=accumulate)
-        for start in range(0, len(hidden), chunk_size):
-            rows = slice(start, start + chunk_size)
-            states = hidden[rows].to(dtype)
-            ids, scale = target_ids[rows], row_weights[rows].to(accumulate)
-            probs = target_probs[rows].to(accumulate) * scale.unsqueeze(1)
-            logits = torch.addmm(bias.to(dtype), states, table.T).to(accumulate)  # (chunk, vocabulary)
-            normaliser = logits.logsumexp(1)
-            mass = probs.sum(1)  # the label's mass times the row's weight; "set" labels sum to less than 1
-            total += (mass * normaliser).sum() - (probs * logits.gather(1, ids)).sum()
-            if with_gradient:
-                # d loss / d logits = mass * softmax - label, written over the logits
-                logits.sub_(normaliser.unsqueeze(1)).exp_().mul_(boost * mass.unsqueeze(1))
-                logits.scatter_add_(1, ids, -boost * probs)
-                grad_bias.add_(logits.sum(0), alpha=1 / boost)
-                logits = logits.to(dtype)
-                grad_hidden[rows] = ((logits @ table).to(accumulate) / boost).to(hidden.dtype)
-                grad_weight.add_(logits.T @ states, alpha=1 / boost)
-        if with_gradient:
-            ctx.save_for_backward(grad_hidden, grad_weight.to(weight.dtype), grad_bias.to(bias.dtype))
-        return total
+        ctx.dtype, ctx.even_mass, ctx.chunk_size = (
+            _matmul_dtype(hidden.device.type, hidden.dtype),
+            even_mass,
+            chunk_size,
+        )
+        probs = target_probs.to(accumulate)
+        highest = hidden.new_full((len(hidden),), -torch.inf, dtype=accumulate)
+        mass, expected = torch.zeros_like(highest), torch.zeros_like(highest)
+        for columns, logits in _chunks(hidden, weight, bias, sentences, ctx.dtype, chunk_size):
+            ids, inside = _within(target_ids, columns)
+            expected += (probs * inside * logits.gather(1, ids)).sum(1)
+            if even_mass:
+                expected += even_mass / len(weight) * logits.sum(1)
+            before, highest = highest, torch.maximum(highest, logits.amax(1))
+            mass.mul_((before - highest).exp_()).add_(logits.sub_(highest.unsqueeze(1)).exp_().sum(1))
+        normaliser = highest + mass.log()
+        ctx.save_for_backward(hidden, weight, bias, sentences, target_ids, target_probs, row_weights, normaliser)
+        total = (row_weights.to(accumulate) * ((probs.sum(1) + even_mass) * normaliser - expected)).sum()
+        return total if len(hidden) else hidden.new_zeros((), dtype=accumulate)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, bias, sentences, target_ids, target_probs, row_weights, normaliser = ctx.saved_tensors
+        accumulate, dtype = normaliser.dtype, ctx.dtype
         (grad_output,) = grad_outputs
-        grads = [grad * grad_output.to(grad.dtype) for grad in ctx.saved_tensors]
-        return (*grads, None, None, None, None, None)
+        # A row's share of one piece is 0 in float16; the rows' factors sum to 2 at most, so this cannot overflow.
+        boost = 1024.0 if dtype == torch.float16 else 1.0
+        after = grad_output.to(accumulate) / boost
+        scale = boost * row_weights.to(accumulate).unsqueeze(1)
+        probs = target_probs.to(accumulate) * scale
+        mass = probs.sum(1, keepdim=True) + ctx.even_mass * scale  # "set" labels sum to less than 1
+        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        grad_hidden = torch.zeros_like(hidden, dtype=accumulate) if needs_hidden else None
+        grad_weight = torch.zeros_like(weight) if needs_weight else None
+        grad_bias = torch.zeros_like(bias) if needs_bias else None
+        states = hidden.to(dtype)
+        for columns, logits in _chunks(hidden, weight, bias, sentences, dtype, ctx.chunk_size):
+            # d loss / d logits = mass * softmax - label, written over the logits
+            logits.sub_(normaliser.unsqueeze(1)).exp_().mul_(mass)
+            ids, inside = _within(target_ids, columns)
+            logits.scatter_add_(1, ids, -probs * inside)
+            if ctx.even_mass:
+                logits.sub_(ctx.even_mass / len(weight) * scale)
+            if grad_bias is not None and sentences is None:
+                grad_bias[columns] = (logits.sum(0) * after).to(bias.dtype)
+            elif grad_bias is not None:
+                grad_bias[:, columns] = grad_bias[:, columns].index_add(0, sentences, (logits * after).to(bias.dtype))
+            logits = logits.to(dtype)
+            if grad_weight is not None:
+                grad_weight[columns] = ((logits.T @ states).to(accumulate) * after).to(weight.dtype)
+            if grad_hidden is not None:
+                grad_hidden += (logits @ weight[columns].to(dtype)).to(accumulate) * after
+        grad_hidden = None if grad_hidden is None else grad_hidden.to(hidden.dtype)
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None, None
+
+
+def _chunks(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    sentences: torch.Tensor | None,
+    dtype: torch.dtype,
+    chunk_size: int,
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """The logits of all rows, some columns at a time; the caller may write over them."""
+    states, width = hidden.to(dtype), max(1, chunk_size // max(len(hidden), 1))
+    for start in range(0, len(weight) if len(hidden) else 0, width):
+        columns = slice(start, min(start + width, len(weight)))
+        products = (states @ weight[columns].to(dtype).T).to(accumulation_dtype(hidden))
+        yield columns, products.add_(bias[columns] if sentences is None else bias[:, columns][sentences])
+
+
+def _within(ids: torch.Tensor, columns: slice) -> tuple[torch.Tensor, torch.Tensor]:
+    """Places of pieces in a chunk of the vocabulary, and which of them lie in it at all."""
+    inside = (ids >= columns.start) & (ids < columns.stop)
+    return torch.where(inside, ids - columns.start, 0), inside
 
 
 def sparse_target_cross_entropy(
@@ -84,23 +135,27 @@ def sparse_target_cross_entropy(
     target_probs: torch.Tensor,
     row_weights: torch.Tensor,
     *,
-    chunk_size: int = 128,
+    sentences: torch.Tensor | None = None,
+    even_mass: float = 0.0,
+    chunk_size: int = LOGITS,
 ) -> torch.Tensor:
     """Sum over rows of `-row_weight * sum_w q(w) log p(w)`, `p` the softmax of `hidden @ weight.T + bias`.
 
-    The gradient is computed together with the value, chunk by chunk, so that neither the logits of all rows nor a
-    dense label matrix is ever held: the largest tensor beside the parameters' own gradients is
-    `chunk_size x vocabulary`.
+    The vocabulary is gone through in chunks, once for the value and once for the gradient, so that neither the logits
+    nor a dense label matrix is ever held: beside the parameters' own gradients nothing grows with the vocabulary.
     Sums run in float32 (float64 for float64 input); the matrix products follow autocast.
 
     Args:
         hidden: One state a row, `(rows, width)`.
         weight: The decoder, usually the tied word embeddings, `(vocabulary, width)`.
-        bias: `(vocabulary,)`.
+        bias: `(vocabulary,)`; with `sentences` one for each of them, `(sentences, vocabulary)`.
         target_ids: The pieces that carry mass, `(rows, targets)`; padded entries may name any piece.
         target_probs: Their mass, `(rows, targets)`; 0 for padded entries. A piece named twice gets the sum.
         row_weights: One factor a row, `(rows,)`; `1 / rows` for a mean.
-        chunk_size: Rows a chunk; bounds memory, changes nothing else.
+        sentences: The sentence whose bias a row gets, `(rows,)`.
+        even_mass: Mass that every row's label spreads evenly over the vocabulary beside its pieces.
+        chunk_size: Logits held at a time, of all rows together; bounds memory, changes nothing else. A column of the
+            logits is the least.
 
     Returns:
         A scalar, differentiable once in `hidden`, `weight` and `bias`.
@@ -115,8 +170,7 @@ def sparse_target_cross_entropy(
         tensor(2.3026)
     """
     if chunk_size < 1:
-        raise XlsrError(f"chunk_size is {chunk_size}; hold 1 row of logits or more at a time.")
-    with_gradient = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad or bias.requires_grad)
+        raise XlsrError(f"chunk_size is {chunk_size}; hold 1 logit or more at a time.")
     return _SparseTargetCrossEntropy.apply(
-        hidden, weight, bias, target_ids, target_probs, row_weights, chunk_size, with_gradient
+        hidden, weight, bias, sentences, target_ids, target_probs, row_weights, even_mass, chunk_size
     )

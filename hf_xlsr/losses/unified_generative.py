@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from hf_xlsr.errors import XlsrError
-from hf_xlsr.losses.sparse_targets import accumulation_dtype, sparse_target_cross_entropy
+from hf_xlsr.losses.sparse_targets import LOGITS, accumulation_dtype, sparse_target_cross_entropy
 
 GENERATIVE_TASKS = ("smlm", "xtr", "ugt", "mlm", "mlm+xtr")
 LABEL_MODES = ("accumulate", "set")
@@ -144,7 +144,7 @@ def generative_loss(
     target_ids: torch.Tensor,
     target_probs: torch.Tensor,
     *,
-    chunk_size: int = 128,
+    chunk_size: int = LOGITS,
 ) -> torch.Tensor:
     r"""Equation 2, averaged over pairs.
 
@@ -159,7 +159,7 @@ def generative_loss(
         bias: `(vocabulary,)`.
         target_ids: From `generative_labels`, `(2 * batch, targets)`.
         target_probs: Likewise; pieces must not repeat within a row.
-        chunk_size: Rows of logits held at a time.
+        chunk_size: Logits held at a time.
 
     Returns:
         A scalar: summed over the two sides, averaged over the batch (`KLDivLoss(reduction="batchmean")` per side).

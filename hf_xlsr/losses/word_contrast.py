@@ -135,7 +135,8 @@ def draw_negative_words(
     is drawn with a probability proportional to `exp(cosine / temperature)` among the pieces that are allowed, and
     without replacement: a word is not its own rival twice. The `count` greatest values of cosine over temperature plus
     Gumbel noise are such draws (Gumbel top-k), and the greatest can be kept while the vocabulary passes by in chunks:
-    nothing larger than `batch x chunk_size` is held.
+    nothing larger than `batch x (chunk_size + count)` is held, or than a chunk of the table where that is in lower
+    precision and has to be converted.
 
     At temperature 1.0 cosines weigh little, a factor of `e^2` between a word of the same and of the opposite
     direction, and the draws are near uniform; lower temperatures give harder negatives.

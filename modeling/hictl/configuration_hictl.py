@@ -10,6 +10,7 @@ from transformers.configuration_utils import SubConfigSpec
 
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.field_types import check_fields
+from hf_xlsr.losses.sparse_targets import LOGITS
 
 WORD_QUERIES = ("plain", "masked")
 
@@ -35,7 +36,7 @@ class HictlConfig(PreTrainedConfig):
         sentence_weight: Weight of the sentence-level contrast; 0 leaves it out.
         word_weight: Weight of the word-level contrast; 0 leaves it out.
         mlm_probability: Share of masked pieces, 80/10/10 as in BERT.
-        logits_chunk_size: Rows of vocabulary logits held at a time.
+        logits_chunk_size: Vocabulary logits held at a time.
         tie_word_embeddings: Whether the language model's decoder is the embedding table.
         classifier_dropout: Before the output layer of `HictlForSequenceClassification`; the encoder's own when absent.
         decoder_layers: Of `HictlForConditionalGeneration`; its width and heads are the encoder's.
@@ -63,7 +64,7 @@ class HictlConfig(PreTrainedConfig):
     sentence_weight: float = 1.0
     word_weight: float = 1.0
     mlm_probability: float = 0.15
-    logits_chunk_size: int = 128
+    logits_chunk_size: int = LOGITS
     tie_word_embeddings: bool = True
     classifier_dropout: float | None = None
     decoder_layers: int = 4

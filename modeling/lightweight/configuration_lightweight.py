@@ -11,6 +11,7 @@ from transformers.configuration_utils import SubConfigSpec
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.field_types import check_fields
 from hf_xlsr.losses.similarity import SIMILARITY_REDUCTIONS
+from hf_xlsr.losses.sparse_targets import LOGITS
 from hf_xlsr.losses.unified_generative import GENERATIVE_TASKS, LABEL_MODES
 from hf_xlsr.pooling import POOLING_MODES
 
@@ -69,7 +70,7 @@ class LightweightConfig(PreTrainedConfig):
         similarity_weight: Weight of equation 6.
         initialization: `bert` (normal, `text_config.initializer_range`) or `released` (PyTorch's defaults: N(0, 1)
             embeddings and Kaiming-uniform linear layers, all layers alike at the start).
-        logits_chunk_size: Rows of vocabulary logits held at a time.
+        logits_chunk_size: Vocabulary logits held at a time.
 
     Example:
         >>> encoder = {"model_type": "bert", "hidden_size": 256, "num_attention_heads": 4}
@@ -98,7 +99,7 @@ class LightweightConfig(PreTrainedConfig):
     alignment_weight: float = 2.0
     similarity_weight: float = 2.0
     initialization: str = "bert"
-    logits_chunk_size: int = 128
+    logits_chunk_size: int = LOGITS
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self.text_config is None:
@@ -126,7 +127,7 @@ class LightweightConfig(PreTrainedConfig):
             # Nearer to 1 the cosine is 0 in float32, and the loss is not a number.
             raise XlsrError(f"similarity_epsilon is {self.similarity_epsilon}; use 1e-6 or more, and less than 1.")
         if self.logits_chunk_size < 1:
-            raise XlsrError(f"logits_chunk_size is {self.logits_chunk_size}; hold 1 row of logits or more at a time.")
+            raise XlsrError(f"logits_chunk_size is {self.logits_chunk_size}; hold 1 logit or more at a time.")
 
     @property
     def hidden_size(self) -> int:

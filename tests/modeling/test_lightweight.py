@@ -86,28 +86,31 @@ def test_the_chunk_size_changes_nothing() -> None:
     torch.testing.assert_close(gradients(chunked, batch), gradients(whole, batch))
 
 
-class DecodedRows(TorchDispatchMode):
-    """Records the most rows of any matrix as wide as the vocabulary."""
+class LargestTensor(TorchDispatchMode):
+    """Records the most elements of any tensor that an operation makes, those of the shape of a parameter aside."""
 
-    def __init__(self, vocabulary: int) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
-        self.vocabulary, self.rows = vocabulary, 0
+        self.shapes, self.numel = {parameter.shape for parameter in model.parameters()}, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if isinstance(result, torch.Tensor) and result.shape[-1:] == (self.vocabulary,):
-            self.rows = max(self.rows, result.numel() // self.vocabulary)
+        if isinstance(result, torch.Tensor) and result.shape not in self.shapes:
+            self.numel = max(self.numel, result.numel())
         return result
 
 
 @pytest.mark.parametrize("task", GENERATIVE_TASKS)
-def test_no_more_rows_are_decoded_at_a_time_than_the_config_says(task: str) -> None:
-    width, vocabulary = 2, 97
+def test_no_more_logits_are_held_than_the_config_says(task: str) -> None:
+    width, vocabulary, batch = 2, 4999, make_batch(task)
     encoder = {**BERT, "hidden_size": width, "intermediate_size": 4, "vocab_size": vocabulary}
-    model = build(encoder, generative_task=task, logits_chunk_size=3)
-    with DecodedRows(vocabulary) as decoded:
-        model(**make_batch(task)).loss.backward()
-    assert decoded.rows == 3
+    largest = {}
+    for chunk in (512, vocabulary * 100):
+        model = build(encoder, generative_task=task, logits_chunk_size=chunk)
+        with LargestTensor(model) as meter:
+            model(**batch).loss.backward()
+        largest[chunk] = meter.numel
+    assert largest[512] <= 512 < vocabulary < largest[vocabulary * 100]
 
 
 def test_mlm_and_reconstruction_are_halved() -> None:
