@@ -124,7 +124,9 @@ def test_every_recipe_of_the_paper_has_its_row_and_every_row_its_recipe() -> Non
     assert momentum - {"moco_bert_ablation_queue/queue-1600k"} == set(MOMENTUM_DEPARTURES)  # which the paper could not
 
 
-@pytest.mark.parametrize("run", every_run(), ids=lambda run: run["name"])
+@pytest.mark.parametrize(
+    "run", [run for run in every_run() if run["method"] in ("lightweight", "dual_momentum")], ids=lambda run: run["name"]
+)
 def test_recipe_has_the_papers_values_and_runs(
     run: dict[str, Any], write_pairs: Any, tiny_encoder_folder: str, tmp_path: Path
 ) -> None:

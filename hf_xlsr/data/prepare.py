@@ -178,7 +178,7 @@ def _prepare_fresh(
     given: dict[str, Any] = {}
     for language, path in tokenizer_paths.items():
         if path not in given:
-            given[path] = _load_tokenizer(path, f"tokenizers.{language}")
+            given[path] = load_tokenizer(path, f"tokenizers.{language}")
     tokenizers = {language: given[path] for language, path in tokenizer_paths.items()}
     if tokenizers:
         check_tokenizers(tokenizers, languages)
@@ -212,7 +212,16 @@ def _prepare_fresh(
     return {**counts, **report}
 
 
-def _load_tokenizer(path: str, key: str) -> Any:
+def load_tokenizer(path: str, key: str) -> Any:
+    """A tokenizer of a folder or Hub id.
+
+    Args:
+        path: Where it is.
+        key: What error sentences call the value.
+
+    Raises:
+        XlsrError: none loads, or it has no piece for padding.
+    """
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
@@ -224,7 +233,7 @@ def _load_tokenizer(path: str, key: str) -> Any:
 
 def _tokenizer(pairs: Dataset, options: Mapping[str, Any], max_length: int, seed: int) -> Any:
     if options["path"]:
-        return _load_tokenizer(expand(options["path"]), "tokenizer.path")
+        return load_tokenizer(expand(options["path"]), "tokenizer.path")
     sizes: dict[str, int] = {}
     for side in ("source", "target"):
         for batch in pairs.select_columns([f"{side}_lang"]).iter(batch_size=10_000):

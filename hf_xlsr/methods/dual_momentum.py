@@ -17,10 +17,10 @@ from hf_xlsr.errors import XlsrError
 from hf_xlsr.export import export_routed_sentence_transformer
 from hf_xlsr.export.language_router import check_route_names
 from hf_xlsr.methods.base import ADAPTERS_SECTION, Evaluations, one_line, own_fields
+from hf_xlsr.methods.encoder_section import check_positions
 from hf_xlsr.methods.sentence_encoder import SentenceEncoderMethod
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
-from hf_xlsr.modeling.encoders import positions_of
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.arguments import DualMomentumTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
@@ -127,12 +127,7 @@ class DualMomentumMethod(SentenceEncoderMethod):
         except (TypeError, ValueError) as error:
             raise XlsrError(f"recipe '{recipe['name']}', model: {one_line(error)}") from None
         for name, encoder in model.encoders.items():
-            positions = positions_of(encoder)
-            if positions is not None and positions < recipe["data"]["max_length"]:
-                raise XlsrError(
-                    f"data.max_length is {recipe['data']['max_length']} pieces but encoder {name} has {positions} "
-                    "positions; lower data.max_length."
-                )
+            check_positions(encoder, recipe, place=f"encoder {name}")
         return self.equip(recipe, model)
 
     def build_trainer(

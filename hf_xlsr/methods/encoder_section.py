@@ -10,6 +10,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from hf_xlsr.data.sources import expand
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.methods.base import encoder_keys, one_line
+from hf_xlsr.modeling.encoders import positions_of
 
 TOKENIZER_SECTION: dict[str, Any] = {
     "path": None,
@@ -23,7 +24,8 @@ TOKENIZER_SECTION: dict[str, Any] = {
 
 def encoder_section(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """`model.encoder` as written; nothing where the recipe has none."""
-    content = (recipe.get("model") or {}).get("encoder")
+    model = recipe.get("model")
+    content = model.get("encoder") if isinstance(model, Mapping) else None
     return dict(content) if isinstance(content, Mapping) else {}
 
 
@@ -55,7 +57,6 @@ def encoder_config(
     *,
     default: str = "bert",
     make: Mapping[str, Callable[..., PreTrainedConfig]] | None = None,
-    positions_before: int = 0,
 ) -> PreTrainedConfig:
     """The configuration that `model.encoder` describes, on the vocabulary of the data.
 
@@ -64,10 +65,9 @@ def encoder_config(
         tokenizer: Of the data.
         default: Architecture where the recipe names none.
         make: Architecture -> maker of its configuration, where it is not `AutoConfig.for_model`.
-        positions_before: Positions that the method needs beside those of a sentence.
 
     Raises:
-        XlsrError: nothing loads from the path, a value does not fit, or there are too few positions or embeddings.
+        XlsrError: nothing loads from the path, a value does not fit, or there are too few embeddings.
     """
     values, path = encoder_section(recipe), encoder_path(recipe)
     values.pop("path", None)
@@ -83,16 +83,30 @@ def encoder_config(
         raise XlsrError(f"model.encoder.path '{path}' holds no encoder that loads; check it.") from None
     except (TypeError, ValueError) as error:
         raise XlsrError(f"recipe '{recipe['name']}', model.encoder: {one_line(error)}") from None
-    needed = recipe["data"]["max_length"] + positions_before
-    positions = getattr(config, "max_position_embeddings", None)
-    if positions is not None and positions < needed:
-        raise XlsrError(
-            f"data.max_length is {recipe['data']['max_length']} pieces but the encoder has {positions} positions; "
-            "lower the one or raise model.encoder.max_position_embeddings."
-        )
     if len(tokenizer) > config.vocab_size:
         raise XlsrError(
             f"the tokenizer has {len(tokenizer):,} pieces but the encoder {config.vocab_size:,}; give "
             "tokenizer.path and model.encoder.path that belong together."
         )
     return config
+
+
+def check_positions(encoder: Any, recipe: Mapping[str, Any], *, before: int = 0, place: str = "the encoder") -> None:
+    """Refuses sentences that are longer than an encoder takes.
+
+    Args:
+        encoder: A stock encoder.
+        recipe: Resolved.
+        before: Positions that the method needs beside those of a sentence.
+        place: What the error sentence calls the encoder.
+
+    Raises:
+        XlsrError: it has too few positions.
+    """
+    positions, length = positions_of(encoder), recipe["data"]["max_length"]
+    if positions is not None and positions < length + before:
+        more = f" and {before} before them" if before else ""
+        raise XlsrError(
+            f"data.max_length is {length} pieces{more} but {place} has {positions} positions; lower data.max_length, or "
+            "raise max_position_embeddings of a new encoder."
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,15 @@ import torch
 
 from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.concatenated import ConcatenatedExamples
-from hf_xlsr.data.prepare import PreparedData, prepare
-from hf_xlsr.data.sources import as_list
-from hf_xlsr.data.texts import prepare_texts
+from hf_xlsr.data.prepare import PreparedData, load_tokenizer, prepare
+from hf_xlsr.data.sources import as_list, expand
+from hf_xlsr.data.texts import PreparedTexts, prepare_texts
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.export import export_sentence_transformer
 from hf_xlsr.methods.base import ADAPTERS_SECTION, Evaluations, one_line, own_fields
 from hf_xlsr.methods.encoder_section import (
     TOKENIZER_SECTION,
+    check_positions,
     complete_tokenizer,
     encoder_config,
     encoder_path,
@@ -91,21 +92,46 @@ class HictlMethod(SentenceEncoderMethod):
             "evaluation_texts": kept_out,
             "seed": recipe["seed"],
         }
+        sources = as_list(recipe["data"]["monolingual"])
+        if sources and not as_list(recipe["data"]["train"]):
+            return self._prepare_monolingual(recipe, sources, folder, common)
         data = prepare(data=recipe["data"], tokenizer=recipe["tokenizer"], folder=folder, **common)
-        if sources := as_list(recipe["data"]["monolingual"]):
-            texts = prepare_texts(
-                sources,
-                tokenizers=data.tokenizer,
-                folder=folder / "monolingual",
-                cleaning=recipe["data"]["cleaning"],
-                max_length=recipe["data"]["max_length"],
-                **common,
-            )
+        if sources:
+            texts = self._texts(recipe, sources, data.tokenizer, folder, common)
             data.train = ConcatenatedExamples([data.train, texts])
             data.report = {**data.report, "monolingual": texts.report}
         else:
             data.train = ConcatenatedExamples([data.train])  # grouped by language, not by language pair
         return data
+
+    @staticmethod
+    def _texts(
+        recipe: Mapping[str, Any], sources: Sequence[Any], tokenizer: Any, folder: Path, common: Mapping[str, Any]
+    ) -> PreparedTexts:
+        return prepare_texts(
+            sources,
+            tokenizers=tokenizer,
+            folder=folder / "monolingual",
+            cleaning=recipe["data"]["cleaning"],
+            max_length=recipe["data"]["max_length"],
+            **common,
+        )
+
+    def _prepare_monolingual(
+        self, recipe: Mapping[str, Any], sources: Sequence[Any], folder: Path, common: Mapping[str, Any]
+    ) -> PreparedData:
+        """Data without pairs: each sentence and its reorderings."""
+        if not recipe["tokenizer"]["path"]:
+            raise XlsrError(
+                f"recipe '{recipe['name']}' has data.monolingual but no data.train, on which a tokenizer is trained; name "
+                "one in tokenizer.path, or give pairs."
+            )
+        tokenizer = load_tokenizer(expand(recipe["tokenizer"]["path"]), "tokenizer.path")
+        tokenizer.save_pretrained(str(folder / "tokenizer"))
+        texts = self._texts(recipe, sources, tokenizer, folder, common)
+        report = {"pairs": 0, "vocab_size": len(tokenizer), "monolingual": texts.report}
+        counts = {name: texts.report[name] for name in ("cleaning", "rejected", "truncated_sides", "pieces")}
+        return PreparedData(ConcatenatedExamples([texts]), tokenizer, {**counts, **report})
 
     def describe_data(self, report: Mapping[str, Any]) -> str:
         pairs = super().describe_data(report)
@@ -122,12 +148,14 @@ class HictlMethod(SentenceEncoderMethod):
         options, dropout = self._options(recipe), recipe["model"].get("dropout")
         try:
             if path := encoder_path(recipe):
-                return self.equip(recipe, HictlForPreTraining.from_encoder(path, dropout=dropout, **options))
-            if dropout is not None:
-                text_config.hidden_dropout_prob = text_config.attention_probs_dropout_prob = dropout
-            model = HictlForPreTraining(HictlConfig(text_config=text_config, **options))
+                model = HictlForPreTraining.from_encoder(path, dropout=dropout, **options)
+            else:
+                if dropout is not None:
+                    text_config.hidden_dropout_prob = text_config.attention_probs_dropout_prob = dropout
+                model = HictlForPreTraining(HictlConfig(text_config=text_config, **options))
         except (TypeError, ValueError) as error:
             raise XlsrError(f"recipe '{recipe['name']}', model: {one_line(error)}") from None
+        check_positions(model.encoder, recipe)
         return self.equip(recipe, model)
 
     def build_trainer(

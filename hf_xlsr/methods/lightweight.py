@@ -14,6 +14,7 @@ from hf_xlsr.export import export_sentence_transformer
 from hf_xlsr.methods.base import ADAPTERS_SECTION, Evaluations, one_line, own_fields
 from hf_xlsr.methods.encoder_section import (
     TOKENIZER_SECTION,
+    check_positions,
     complete_tokenizer,
     encoder_config,
     encoder_path,
@@ -78,6 +79,7 @@ class LightweightMethod(SentenceEncoderMethod):
         if path := encoder_path(recipe):
             loaded = encoder_from_pretrained(path, place="model.encoder.path")
             model.encoder.load_state_dict(loaded.state_dict(), strict=False)
+        check_positions(model.encoder, recipe)
         return self.equip(recipe, model)
 
     def build_trainer(

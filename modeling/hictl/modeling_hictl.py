@@ -209,7 +209,7 @@ class HictlForPreTraining(PreTrainedModel):
             return_loss: Compute the losses.
 
         Raises:
-            XlsrError: the number of rows is odd, or a part of the loss misses its input.
+            XlsrError: the number of rows is odd, a part of the loss misses its input, or no pair has a word.
         """
         if len(input_ids) % 2:
             raise XlsrError(f"the batch has {len(input_ids)} rows; stack the sentences over as many counterparts.")
@@ -272,6 +272,11 @@ class HictlForPreTraining(PreTrainedModel):
         config, table = self.config, self.get_input_embeddings().weight
         mask = torch.ones_like(bag_input_ids) if bag_attention_mask is None else bag_attention_mask
         bags = bags_of_words(bag_input_ids, mask, special_ids)
+        if not len(bags[0]):
+            raise XlsrError(
+                "no pair of the batch has a word: all of their pieces are special ones; check that the tokenizer knows the "
+                "script of the text, or set word_weight to 0."
+            )
         negatives = draw_negative_words(
             query,
             table,

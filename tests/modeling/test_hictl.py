@@ -244,3 +244,10 @@ def test_adapters_train_save_load_and_merge(framed: Any, tmp_path: Path) -> None
     assert isinstance(plain, HictlForPreTraining)
     torch.testing.assert_close(plain(**batch, return_loss=False).source_embeds, expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(plain.lm_head.bias, base_model(model).lm_head.bias)
+
+
+def test_a_batch_without_any_word_is_refused(framed: Any) -> None:
+    model, batch = tiny_hictl(len(framed)), tiny_batch(framed)
+    batch["bag_input_ids"] = torch.full_like(batch["bag_input_ids"], framed.sep_token_id)
+    with pytest.raises(XlsrError, match="no pair of the batch has a word"):
+        model(**batch)

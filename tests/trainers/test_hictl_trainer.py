@@ -218,3 +218,36 @@ def test_languages_are_drawn_alike(recipe_of: Any, tmp_path: Path) -> None:
     drawn = [data.train.groups[index] for batch in sampler for _, index in batch]
     shares = [drawn.count(group) / len(drawn) for group in range(2)]
     assert data.train.languages == ["en", "fr"] and abs(shares[0] - 0.5) < 0.05
+
+
+def test_sentences_alone_are_enough(recipe_of: Any, tmp_path: Path) -> None:
+    path = recipe_of()
+    recipe = tmp_path / "alone.yaml"
+    recipe.write_text(Path(path).read_text("utf-8").replace("  train: {path", "  held_out: {path"), "utf-8")
+    (resolved,) = load_runs(str(recipe), ["--output_dir", str(tmp_path / "run"), "--max_steps", "2"])
+    train_recipe(resolved)
+    data = json.loads((tmp_path / "run" / "results.json").read_text("utf-8"))["settings"]["data"]
+    assert data["pairs"] == 0 and data["monolingual"]["languages"] == ["fr"]
+    (resolved,) = load_runs(str(recipe), ["--output_dir", str(tmp_path / "other"), "--tokenizer.path", "null"])
+    with pytest.raises(XlsrError, match="has data.monolingual but no data.train, on which a tokenizer is trained"):
+        train_recipe(resolved)
+
+
+def test_mistakes_of_the_recipe_are_told(recipe_of: Any, tmp_path: Path) -> None:
+    (recipe,) = load_runs(recipe_of(), ["--output_dir", str(tmp_path / "a"), "--data.max_length", "64"])
+    with pytest.raises(XlsrError, match=r"data.max_length is 64 pieces but the encoder has 40 positions"):
+        train_recipe(recipe)
+    (recipe,) = load_runs(recipe_of(), ["--output_dir", str(tmp_path / "b"), "--per_device_train_batch_size", "1"])
+    with pytest.raises(XlsrError, match="a batch of one pair has no negatives"):
+        train_recipe(recipe)
+    with pytest.raises(XlsrError, match="word_query is 'both'"):
+        load_runs(recipe_of(), ["--word_query", "both"])
+
+
+def test_a_tokenizer_without_mask_is_refused(recipe_of: Any, tmp_path: Path) -> None:
+    tokenizer = framed_tokenizer()
+    tokenizer.mask_token = None
+    tokenizer.save_pretrained(tmp_path / "maskless")
+    (recipe,) = load_runs(recipe_of(tokenizer=tmp_path / "maskless"), ["--output_dir", str(tmp_path / "run")])
+    with pytest.raises(XlsrError, match="needs a tokenizer with a mask token"):
+        train_recipe(recipe)
