@@ -112,7 +112,8 @@ def train_recipe(recipe: Mapping[str, Any], console: Console | None = None) -> R
     checkpoint = last_whole_checkpoint(folder.training, state.num_processes)
     _print_training(console, trainer, checkpoint)
     prepared = time.monotonic()
-    if not (checkpoint and _take_finished(trainer, checkpoint)):
+    ended = any(folder.final.glob("*.safetensors"))  # also a training that stopped early by its protocol
+    if not (checkpoint and _take_finished(trainer, checkpoint, ended)):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if trainer.stopped_early and trainer.state.global_step < trainer.state.max_steps:
         console.print(
@@ -129,10 +130,10 @@ def train_recipe(recipe: Mapping[str, Any], console: Console | None = None) -> R
     return RunResult(folder.path, metrics)
 
 
-def _take_finished(trainer: XlsrTrainer, checkpoint: Path) -> bool:
-    """Loads a checkpoint of the last step as it is; Trainer, told to resume from it, would take one step more."""
+def _take_finished(trainer: XlsrTrainer, checkpoint: Path, ended: bool) -> bool:
+    """Loads the last checkpoint of a training that is over; Trainer, told to resume from it, would take a step more."""
     state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-    if state.global_step < state.max_steps:
+    if state.global_step < state.max_steps and not ended:
         return False
     trainer.state = state
     if trainer.args.load_best_model_at_end and state.best_model_checkpoint:

@@ -11,6 +11,7 @@ from hf_xlsr.trainers.arguments import (
 )
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.dual_momentum import DualMomentumTrainer
+from hf_xlsr.trainers.fine_tune import FineTuneTrainer, FineTuneTrainingArguments
 from hf_xlsr.trainers.hictl import HictlTrainer
 from hf_xlsr.trainers.lightweight import LightweightTrainer
 from hf_xlsr.trainers.momentum_callbacks import MemoryQueueCallback, MomentumCallback
@@ -18,6 +19,8 @@ from hf_xlsr.trainers.momentum_callbacks import MemoryQueueCallback, MomentumCal
 __all__ = [
     "DualMomentumTrainer",
     "DualMomentumTrainingArguments",
+    "FineTuneTrainer",
+    "FineTuneTrainingArguments",
     "HictlTrainer",
     "HictlTrainingArguments",
     "LightweightTrainer",

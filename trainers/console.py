@@ -7,6 +7,8 @@ from typing import Any
 from transformers import TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ProgressCallback
 
+from hf_xlsr.evaluation.report import SCORE_WORDS, metric_unit
+
 
 def log_line(step: int, logs: dict[str, Any]) -> str:
     """One line of a training log.
@@ -23,6 +25,8 @@ def log_line(step: int, logs: dict[str, Any]) -> str:
         'step 200  loss 5.000 (generative 4.500, alignment 0.250)  learning rate 1.0e-03'
         >>> log_line(200, {"eval_bible-tatoeba/en-fr/dev/accuracy": 0.853})
         'step 200  bible-tatoeba/en-fr/dev/accuracy 85.3 %'
+        >>> log_line(200, {"eval_multi30k-bleu/en-de/dev/bleu": 0.31})
+        'step 200  multi30k-bleu/en-de/dev/bleu 31.0'
     """
     if "loss" in logs:
         parts = ", ".join(f"{name[5:]} {value:.3f}" for name, value in logs.items() if name.startswith("loss/"))
@@ -31,9 +35,14 @@ def log_line(step: int, logs: dict[str, Any]) -> str:
     scores = {
         name: value
         for name, value in logs.items()
-        if name.startswith("eval_") and name.endswith(("/accuracy", "precision@1"))
+        if name.startswith("eval_")
+        and name.endswith(("/accuracy", "precision@1", *(f"/{word}" for word in SCORE_WORDS)))
     }
-    return "  ".join([f"step {step:,}", *(f"{k[5:]} {100 * v:.1f} %" for k, v in scores.items())]) if scores else ""
+    shown = (
+        f"{name[5:]} {100 * value:.1f} {metric_unit(name).replace('×100', '')}".rstrip()
+        for name, value in scores.items()
+    )
+    return "  ".join([f"step {step:,}", *shown]) if scores else ""
 
 
 class ConsoleCallback(ProgressCallback):

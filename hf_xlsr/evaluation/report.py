@@ -34,11 +34,12 @@ PACKAGES = (
 )
 PROTOCOL = re.compile(
     r"(?:(.+?)-)?(tatoeba(?:-laser|-xtreme|-mteb)?"
-    r"|(?:xsim|xsr|bucc|sts|senteval|zero-shot|nli|pair-classification|mining|mteb)(?:-.+)?)"
+    r"|(?:xsim|xsr|bucc|sts|senteval|zero-shot|nli|pair-classification|mining|mteb|bleu)(?:-.+)?"
+    r"|fine-tuning|cross-lingual-test|translate-(?:test|train(?:-all)?))"
 )
 # Words of metrics' names. Correlations and F1 are no shares of anything: they stand times 100, without a sign.
 PLAIN_WORDS = {"threshold", "loss", "mse", "margin", "seconds"}
-SCORE_WORDS = {"spearman", "pearson", "f1", "ap", "score"}
+SCORE_WORDS = {"spearman", "pearson", "matthews", "bleu", "f1", "ap", "score"}
 
 
 def metric_prefix(dataset: str, protocol: str, languages: str, split: str) -> str:

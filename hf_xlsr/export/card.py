@@ -82,6 +82,8 @@ def _eval_result(key: str, value: float, pipeline_tag: str) -> EvalResult:
         task_type=pipeline_tag,
         dataset_type=task[0],
         dataset_name="/".join(task),
+        dataset_config=task[1] if len(task) > 1 else None,
+        dataset_split=task[2] if len(task) > 2 else None,
         metric_type=metric,
         metric_value=round(value, 4),
     )

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from .configuration_hictl import HictlConfig
 from .lm_head import LmHead
+from .modeling_classification import HictlClassifierOutput, HictlForSequenceClassification
 from .modeling_hictl import HictlForPreTraining, HictlOutput
 
-__all__ = ["HictlConfig", "HictlForPreTraining", "HictlOutput", "LmHead"]
+__all__ = [
+    "HictlClassifierOutput",
+    "HictlConfig",
+    "HictlForPreTraining",
+    "HictlForSequenceClassification",
+    "HictlOutput",
+    "LmHead",
+]

@@ -123,6 +123,8 @@ class HictlForPreTraining(PreTrainedModel):
             XlsrError: the encoder does not load, or a value does not fit.
         """
         encoder = encoder_from_pretrained(path, dropout=dropout)
+        # A configuration without it would take it from the encoder's, which it holds.
+        options.setdefault("attn_implementation", encoder.config._attn_implementation)
         model = cls(HictlConfig(text_config=encoder.config, **options), encoder)
         if model.lm_head is not None:
             model.lm_head.take_over(path)

@@ -1,0 +1,408 @@
+"""Labelled rows: tasks, sources, tokenised pairs, and what is kept out of training."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import zlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizer_helpers import word_tokenizer
+from tokenizers import processors
+
+from hf_xlsr.data.cleaning import evaluation_keys
+from hf_xlsr.data.labelled import (
+    LabelledCollator,
+    LabelledSet,
+    PreparedLabelled,
+    check_tokenizer,
+    encode_texts,
+    prepare_labelled,
+    read_sets,
+    row_text,
+)
+from hf_xlsr.data.labelled_tasks import LabelledTask, labelled_rows, language_views
+from hf_xlsr.data.sampling import LengthBucketBatchSampler
+from hf_xlsr.errors import XlsrError
+
+WORDS = "dogs cats birds run sleep sing hunde katzen laufen schlafen a b c d e f g h".split()
+NLI = LabelledTask(labels=("entailment", "neutral", "contradiction"))
+SINGLE = LabelledTask(texts="single", labels=("negative", "positive"))
+STS = LabelledTask(scores=(0, 5))
+
+
+def framed(*, types: bool = False) -> Any:
+    """A tokenizer of whole words, pairs as BERT has them: [CLS] first [SEP] second [SEP]."""
+    tokenizer = word_tokenizer(WORDS)
+    ids = {name: tokenizer.convert_tokens_to_ids(name) for name in ("[CLS]", "[SEP]")}
+    tokenizer._tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=list(ids.items())
+    )
+    if types:
+        tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return framed()
+
+
+def write(path: Path, *rows: tuple[Any, ...], names: tuple[str, ...] = ("first", "second", "label")) -> str:
+    pq.write_table(pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows]), path)
+    return str(path)
+
+
+def prepare(given: Any, tokenizer: Any, folder: Path, task: LabelledTask = NLI, **options: Any) -> PreparedLabelled:
+    rest = {"languages": ["en", "de"], "evaluation_texts": (), "max_length": 16, **options}
+    return prepare_labelled(given, task=task, tokenizer=tokenizer, folder=folder, **rest)
+
+
+def texts(data: PreparedLabelled, tokenizer: Any) -> list[tuple[str, Any, str]]:
+    rows = data.__getitems__([(0, index) for index in range(len(data))])
+    return [(tokenizer.decode(row["input_ids"]), row["label"], row["lang"]) for row in rows]
+
+
+# Tasks.
+
+
+@pytest.mark.parametrize(
+    ("label", "number"),
+    [("entailment", 0), (" Neutral ", 1), ("contradictory", 2), (0, 0), ("1", 1), (2.0, 2), (-1, None), ("-", None)],
+)
+def test_classes_by_name_and_number(label: Any, number: int | None) -> None:
+    assert NLI.value(label) == number
+
+
+@pytest.mark.parametrize("label", [3, -2, "maybe", 0.5, True])
+def test_what_is_no_class(label: Any) -> None:
+    with pytest.raises(ValueError):
+        NLI.value(label)
+
+
+def test_names_go_before_numbers_and_gaps() -> None:
+    stars = LabelledTask(texts="single", labels=("1", "2", "none"))
+    assert [stars.value(value) for value in ("1", 2, "none", None, "")] == [0, 1, 2, 2, None]
+
+
+def test_scores() -> None:
+    assert [STS.value(score) for score in ("2.5", 5, 0.0, "", None, float("nan"))] == [2.5, 5.0, 0.0, None, None, None]
+    below_zero = LabelledTask(scores=(-1, 1))
+    assert below_zero.value(-1) == -1.0
+    for wrong in (5.1, -1, "high", "inf"):
+        with pytest.raises(ValueError):
+            STS.value(wrong)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "both or neither of task.labels, names of classes, and task.scores; give one"),
+        ({"labels": ("a", "b"), "scores": (0, 1)}, "both or neither"),
+        ({"labels": ("a",)}, r"task.labels is \['a'\]; name two or more classes, each once"),
+        ({"labels": ("a", "A ")}, "each once"),
+        ({"scores": (5, 0)}, "give the lowest and the highest, such as"),
+        ({"scores": (0, 1, 2)}, "give the lowest and the highest"),
+        ({"labels": ("a", "b"), "texts": "pairs"}, "task.texts is 'pairs'; did you mean 'pair'"),
+        ({"labels": ("a", "b"), "metrics": ("acuracy",)}, "task.metrics has 'acuracy'; did you mean 'accuracy'"),
+        ({"labels": ("a", "b"), "metrics": ("pearson",)}, "known are accuracy, f1, matthews"),
+        ({"labels": ("a", "b", "c"), "metrics": ("f1",)}, "'f1', which is of two classes; this task has 3"),
+    ],
+)
+def test_tasks_that_are_none(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(XlsrError, match=message):
+        LabelledTask(**options)
+
+
+def test_metrics_and_outputs_follow_from_the_task() -> None:
+    assert (NLI.metrics, STS.metrics) == (("accuracy",), ("pearson", "spearman"))
+    assert (NLI.num_labels, STS.num_labels, NLI.columns, SINGLE.columns) == (3, 1, ("first", "second"), ("text",))
+
+
+# Sources.
+
+
+def test_a_wide_source_is_one_for_each_of_its_languages() -> None:
+    source = {
+        "path": "{lang}/xnli.tsv",
+        "columns": {"first": "premise_{lang}", "second": "hypothesis_{lang}"},
+        "config": "{lang}",
+        "where": {"language": ["{lang}"]},
+        "languages": ["sw", "ur"],
+        "sample": 3,
+    }
+    assert language_views(source, ["en"]) == [
+        {
+            "path": f"{language}/xnli.tsv",
+            "columns": {"first": f"premise_{language}", "second": f"hypothesis_{language}"},
+            "config": language,
+            "where": {"language": [language]},
+            "languages": [language],
+            "sample": 3,
+        }
+        for language in ("sw", "ur")
+    ]
+    # Without languages of its own it has the recipe's; without the placeholder it is read once.
+    assert [view["languages"] for view in language_views({"path": "{lang}.tsv"}, ["en", "de"])] == [["en"], ["de"]]
+    assert language_views("a.tsv", ["en", "de"]) == [{"path": "a.tsv", "languages": ["en"]}]
+
+
+def test_rows_of_wide_files_and_of_files_that_name_the_language(tmp_path: Path) -> None:
+    wide = write(
+        tmp_path / "wide.parquet",
+        ("dogs run", "dogs", "hunde laufen", "hunde", "entailment"),
+        ("cats", "run", "katzen", "laufen", "neutral"),
+        names=("premise_en", "hypothesis_en", "premise_de", "hypothesis_de", "gold"),
+    )
+    mixed = write(
+        tmp_path / "mixed.tsv.parquet",
+        ("katzen", "schlafen", "2", "de"),
+        ("cats", "sleep", "1", None),
+        names=("first", "second", "label", "lang"),
+    )
+    sources = [
+        {
+            "path": wide,
+            "columns": "first=premise_{lang},second=hypothesis_{lang},label=gold",
+            "languages": ["de", "en"],
+        },
+        {"path": mixed},
+    ]
+    assert list(labelled_rows(sources, NLI, languages=["en"])) == [
+        {"first": "hunde laufen", "second": "hunde", "lang": "de", "label": 0},
+        {"first": "katzen", "second": "laufen", "lang": "de", "label": 1},
+        {"first": "dogs run", "second": "dogs", "lang": "en", "label": 0},
+        {"first": "cats", "second": "run", "lang": "en", "label": 1},
+        {"first": "katzen", "second": "schlafen", "lang": "de", "label": 2},
+        {"first": "cats", "second": "sleep", "lang": "en", "label": 1},
+    ]
+
+
+@given(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=30))
+def test_held_and_rest_part_the_rows_by_text_in_every_language(letters: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [(letter, f"{letter}-{number}", number % 3) for number, letter in enumerate(letters)]
+        file = write(Path(folder) / "a.parquet", *rows, names=("premise_en", "premise_de", "label"))
+        common = {
+            "path": file,
+            "columns": "first=premise_{lang},second=premise_de,label=label",
+            "languages": ["en", "de"],
+            "hash_key": "premise_en",
+            "hash_modulus": 3,
+        }
+        parts = {
+            part: list(labelled_rows([{**common, "hash_split": part}], NLI, languages=["en"]))
+            for part in ("rest", "held")
+        }
+    assert len(parts["rest"]) + len(parts["held"]) == 2 * len(letters)
+    for part, held in (("rest", False), ("held", True)):
+        for row in parts[part]:
+            assert (zlib.crc32(row["first"][0].encode()) % 3 == 0) == held
+
+
+def test_mistakes_of_sources(tmp_path: Path) -> None:
+    bare = write(tmp_path / "bare.parquet", ("dogs", "run"), names=("first", "second"))
+    with pytest.raises(XlsrError, match="'bare' has no column 'label'; name the one that holds it in 'columns'"):
+        list(labelled_rows([bare], NLI, languages=["en"]))
+    wrong = write(tmp_path / "wrong.parquet", ("dogs", "run", "neutral"), ("dogs", "run", "maybe"))
+    with pytest.raises(
+        XlsrError, match="row 1 of 'wrong' has label 'maybe'; labels are entailment, neutral, .* or 0 to 2, or -1"
+    ):
+        list(labelled_rows([wrong], NLI, languages=["en"]))
+    high = write(tmp_path / "high.parquet", ("dogs", "run", 7.0))
+    with pytest.raises(XlsrError, match="row 0 of 'high' has label 7.0; scores are 0 to 5"):
+        list(labelled_rows([high], STS, languages=["en"]))
+    with pytest.raises(XlsrError, match="read from files and data sets; give 'snli' as a path"):
+        list(labelled_rows([{"corpus": "snli"}], NLI, languages=["en"]))
+    with pytest.raises(XlsrError, match="has no column 'text'"):
+        list(labelled_rows([wrong], SINGLE, languages=["en"]))
+
+
+# Tokenising.
+
+
+def test_pairs_are_tokenised_as_the_tokenizer_does_pairs(tmp_path: Path) -> None:
+    tokenizer = framed(types=True)
+    file = write(tmp_path / "a.parquet", ("dogs run", "cats", "contradiction"))
+    data = prepare(file, tokenizer, tmp_path / "out")
+    assert data[5, 0] == {
+        "input_ids": [2, 4, 7, 3, 5, 3],
+        "token_type_ids": [0, 0, 0, 0, 1, 1],
+        "label": 2,
+        "lang": "en",
+        "index": 0,
+        "epoch": 5,
+    }
+    assert data.lengths.tolist() == [6] and data.groups.tolist() == [0] and data.labels.tolist() == [2]
+    untyped = prepare(file, framed(), tmp_path / "untyped")
+    assert "token_type_ids" not in untyped[0, 0] and untyped[0, 0]["input_ids"] == [2, 4, 7, 3, 5, 3]
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(5, 24))
+def test_the_longer_text_is_cut_first(first: int, second: int, max_length: int) -> None:
+    tokenizer = framed()
+    columns, cut = encode_texts([["a " * first], ["b " * second]], tokenizer, max_length)
+    counts = Counter(tokenizer.convert_ids_to_tokens(columns["input_ids"][0]))
+    # A naive twin: take a piece from the longer one until they fit; of equals, from either.
+    left = [first, second]
+    while sum(left) + 3 > max_length:
+        left[left.index(max(left))] -= 1
+    assert cut == (first + second + 3 > max_length)
+    assert sorted([counts["a"], counts["b"]]) == sorted(left) and counts["[SEP]"] == 2 and counts["[CLS]"] == 1
+    assert (counts["a"] - counts["b"]) * (first - second) >= 0
+
+
+def test_scores_and_single_texts(tmp_path: Path, tokenizer: Any) -> None:
+    sts = write(tmp_path / "sts.parquet", ("dogs", "cats", "2.6"), ("dogs", "dogs", "5"), ("dogs", "run", None))
+    data = prepare(sts, tokenizer, tmp_path / "sts", STS)
+    assert data.labels.tolist() == pytest.approx([2.6, 5.0]) and data.report["unlabelled"] == {"sts": 1}
+    assert data.report["labels"] == {}
+    sst = write(tmp_path / "sst.parquet", ("birds sing", "1"), names=("sentence", "label"))
+    source = {"path": sst, "columns": "text=sentence,label=label"}
+    assert texts(prepare(source, tokenizer, tmp_path / "sst", SINGLE), tokenizer) == [
+        ("[CLS] birds sing [SEP]", 1, "en")
+    ]
+
+
+def test_the_report_counts(tmp_path: Path, tokenizer: Any) -> None:
+    file = write(
+        tmp_path / "a.parquet",
+        ("dogs", "run", 0),
+        ("dogs", "a " * 30, 1),
+        ("cats", "run", -1),
+        ("", "run", 1),
+        ("birds", "sing", 1),
+        ("DOGS!", "sing", 2),
+    )
+    data = prepare(file, tokenizer, tmp_path / "out", evaluation_texts=["birds"], cleaning=["deduplicate"])
+    report = data.report
+    assert report["pairs"] == len(data) == 3
+    assert report["labels"] == {"entailment": 1, "neutral": 1, "contradiction": 1}
+    assert report["languages"] == ["en"] and report["unlabelled"] == {"a": 1}
+    assert report["rejected"] == {"empty first": 1} and report["truncated_sides"] == 1
+    assert report["cleaning"]["remove_evaluation"] == {"in": 4, "out": 3, "changed": 0}
+    assert report["pieces"] == 5 + 16 + 6
+    assert json.loads((tmp_path / "out" / "prepared.json").read_text("utf-8"))["pairs"] == 3
+
+
+def test_fraction_and_limit(tmp_path: Path, tokenizer: Any) -> None:
+    file = write(tmp_path / "a.parquet", *[(f"dogs {number}", "run", number % 3) for number in range(200)])
+    assert len(prepare(file, tokenizer, tmp_path / "limit", limit=7)) == 7
+    assert 60 < len(prepare(file, tokenizer, tmp_path / "half", fraction=0.5)) < 140
+
+
+def test_rows_of_evaluation_sets_are_removed_by_text_or_by_row(tmp_path: Path, tokenizer: Any) -> None:
+    rows = [("dogs", "run", 0), ("dogs", "sleep", 1), ("cats", "birds", 2), ("birds", "cats", 1)]
+    file = write(tmp_path / "a.parquet", *rows)
+    held = [{"first": "Dogs.", "second": "run"}, {"first": "sing", "second": "cats"}]
+    by_text = prepare(file, tokenizer, tmp_path / "text", evaluation_texts=["Dogs.", "run"])
+    assert [row[1] for row in texts(by_text, tokenizer)] == [2, 1]
+    keys = prepare(file, tokenizer, tmp_path / "keys", evaluation_texts=evaluation_keys(held[:1]))
+    assert texts(keys, tokenizer) == texts(by_text, tokenizer)
+    by_row = prepare(file, tokenizer, tmp_path / "row", evaluation_texts=map(row_text, held), overlap="row")
+    assert [row[1] for row in texts(by_row, tokenizer)] == [1, 2, 1]
+    counts = by_row.report["cleaning"]["remove_evaluation"]
+    assert (counts["in"], counts["out"]) == (4, 3)
+    with pytest.raises(XlsrError, match="data.overlap is 'rows'; did you mean 'row'"):
+        prepare(file, tokenizer, tmp_path / "x", overlap="rows")
+    with pytest.raises(XlsrError, match="no labelled row is left"):
+        prepare(file, tokenizer, tmp_path / "y", evaluation_texts=["dogs", "cats"])
+
+
+def test_a_finished_preparation_is_taken_and_a_changed_file_refused(tmp_path: Path, tokenizer: Any) -> None:
+    file = write(tmp_path / "en.parquet", ("dogs", "run", 0), ("cats", "sleep", 1))
+    source = {"path": str(tmp_path / "{lang}.parquet"), "languages": ["en"]}
+    first = prepare(source, tokenizer, tmp_path / "out")
+    assert texts(prepare(source, tokenizer, tmp_path / "out"), tokenizer) == texts(first, tokenizer)
+    write(Path(file), ("dogs", "run", 1))
+    with pytest.raises(XlsrError, match="en.parquet has changed since this run prepared its data"):
+        prepare(source, tokenizer, tmp_path / "out")
+
+
+def test_tokenizers_without_special_tokens_are_refused(tokenizer: Any) -> None:
+    check_tokenizer(tokenizer, NLI, 5)
+    check_tokenizer(word_tokenizer(WORDS), SINGLE, 3)  # frames a sentence, not a pair
+    for task, one in ((SINGLE, word_tokenizer(WORDS, sentence_marks=False)), (NLI, word_tokenizer(WORDS))):
+        with pytest.raises(XlsrError, match="puts no special token in front of a text or between two"):
+            check_tokenizer(one, task, 16)
+    with pytest.raises(XlsrError, match="data.max_length is 4; special tokens and a piece of each text need 5: raise"):
+        check_tokenizer(tokenizer, NLI, 4)
+
+
+# Batches.
+
+
+def test_the_collator_pads_ids_and_types() -> None:
+    collate = LabelledCollator(9, pad_to_multiple_of=4)
+    batch = collate(
+        [
+            {"input_ids": [2, 4, 3, 5, 3], "token_type_ids": [0, 0, 0, 1, 1], "label": 1},
+            {"input_ids": [2, 4, 3], "token_type_ids": [0, 0, 0], "label": 0},
+        ]
+    )
+    assert batch["input_ids"].tolist() == [[2, 4, 3, 5, 3, 9, 9, 9], [2, 4, 3, 9, 9, 9, 9, 9]]
+    assert batch["attention_mask"].sum(1).tolist() == [5, 3]
+    assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 0, 0, 0], [0] * 8]
+    assert batch["labels"].tolist() == [1, 0] and batch["labels"].dtype == torch.int64
+    scores = LabelledCollator(0)([{"input_ids": [2], "label": 2.5}])
+    assert scores["labels"].tolist() == [2.5] and scores["labels"].dtype == torch.float32
+    assert scores.keys() == {"input_ids", "attention_mask", "labels"}
+    assert "labels" not in LabelledCollator(0)([{"input_ids": [2]}])
+
+
+def test_rows_come_in_batches_of_like_length(tmp_path: Path, tokenizer: Any) -> None:
+    rows = [("dogs " * (1 + number % 9), "run", number % 3) for number in range(90)]
+    data = prepare(write(tmp_path / "a.parquet", *rows), tokenizer, tmp_path / "out")
+    sampler = LengthBucketBatchSampler(data.lengths, 10, groups=data.groups, seed=1)
+    batches = list(sampler)
+    assert sorted(index for batch in batches for _, index in batch) == list(range(90))
+    assert all(len({int(data.lengths[index]) for _, index in batch}) == 1 for batch in batches)
+    shapes = [LabelledCollator(0)(data.__getitems__(batch))["input_ids"].shape for batch in batches]
+    assert sorted(shape[1] for shape in shapes) == list(range(5, 14))
+
+
+# Evaluation sets.
+
+
+def test_sets_are_read_by_name_and_tokenised_once(
+    tmp_path: Path, tokenizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    wide = write(tmp_path / "w.parquet", ("dogs", "hunde", 0), ("cats", "katzen", -1), names=("en", "de", "label"))
+    more = write(tmp_path / "m.parquet", ("birds", "sing", 2))
+    given = {
+        "xnli": [
+            {"path": wide, "columns": "first={lang},second=en,label=label", "languages": ["en", "de"]},
+            {"path": more, "languages": ["fr"]},
+        ]
+    }
+    (data,) = read_sets(given, NLI, languages=["en"], split="test")
+    assert (data.name, data.split) == ("xnli", "test")
+    assert "data.test.xnli: 2 rows have no label and are left out" in caplog.text
+    assert [(row["lang"], row["label"]) for row in data.rows] == [("en", 0), ("de", 0), ("fr", 2)]
+    assert list(data.texts()) == ["dogs", "dogs", "hunde", "dogs", "birds", "sing"]
+    features = data.features(tokenizer, 16)
+    assert features[1]["input_ids"] == encode_texts([["hunde"], ["dogs"]], tokenizer, 16)[0]["input_ids"][0]
+    assert data.features(tokenizer, 16) is features and data.features(tokenizer, 5) is not features
+    assert read_sets(None, NLI, languages=["en"], split="dev") == []
+
+
+def test_sets_without_name_or_rows_are_refused(tmp_path: Path) -> None:
+    bare = write(tmp_path / "a.parquet", ("dogs", "run", -1))
+    with pytest.raises(XlsrError, match="data.test.toy has no labelled row; check its path, columns and conditions"):
+        read_sets({"toy": bare}, NLI, languages=["en"], split="test")
+    for unnamed in ({"path": bare}, [bare], bare):
+        with pytest.raises(XlsrError, match="data.dev is .*; give each set a name"):
+            read_sets(unnamed, NLI, languages=["en"], split="dev")
+
+
+def test_a_set_of_single_texts(tokenizer: Any) -> None:
+    rows = [{"text": "birds sing", "lang": "en", "label": 1}]
+    assert LabelledSet("sst2", "dev", rows, SINGLE).features(tokenizer, 16) == [{"input_ids": [2, 6, 9, 3]}]

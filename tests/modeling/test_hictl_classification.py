@@ -1,0 +1,334 @@
+"""`HictlForSequenceClassification`: what it computes, where its encoder comes from, and the ecosystem around it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lightweight_models import BERT, ENCODERS, WIDTH
+from sentence_transformers import SentenceTransformer
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, BertConfig, BertForMaskedLM
+
+from hf_xlsr import HictlConfig, HictlForPreTraining, LightweightConfig, LightweightDualTransformer, XlsrError
+from hf_xlsr.modeling.encoders import encoder_from_config
+from hf_xlsr.modeling.hictl.modeling_classification import (
+    HictlForSequenceClassification,
+    classifier_dropout,
+    start_encoder,
+)
+
+IDS = torch.tensor([[3, 9, 4, 11, 5], [3, 7, 8, 4, 0], [3, 12, 4, 0, 0]])
+MASK = (IDS != 0).long()
+
+
+def build(encoder: dict[str, Any] = BERT, **options: Any) -> HictlForSequenceClassification:
+    torch.manual_seed(0)
+    return HictlForSequenceClassification(HictlConfig(text_config=dict(encoder), **options))
+
+
+def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> tuple[Path, Any]:
+    """An encoder as the Hub has them."""
+    torch.manual_seed(3)
+    encoder = encoder_from_config(AutoConfig.for_model(**BERT))
+    encoder.save_pretrained(tmp_path / "plain")
+    return tmp_path / "plain", encoder
+
+
+def test_logits_are_a_linear_layer_on_the_first_state() -> None:
+    model = build(num_labels=3).double().eval()
+    labels = torch.tensor([2, 0, 1])
+    output = model(IDS, MASK, labels=labels)
+    states = model.encoder(input_ids=IDS, attention_mask=MASK).last_hidden_state
+    logits = states[:, 0] @ model.classifier.weight.T + model.classifier.bias
+    torch.testing.assert_close(output.logits, logits, rtol=1e-12, atol=1e-12)
+    expected = -torch.log_softmax(logits, 1)[range(3), labels].mean()
+    torch.testing.assert_close(output.loss, expected, rtol=1e-12, atol=1e-12)
+    assert output.losses.keys() == {"classification"} and torch.equal(output.losses["classification"], output.loss)
+    assert model(IDS, MASK).loss is None and model(IDS, MASK).losses is None
+
+
+def test_a_single_output_is_a_regression() -> None:
+    model = build(num_labels=1).double().eval()
+    gold = torch.tensor([5.0, 0.0, 2.5], dtype=torch.float32)
+    output = model(IDS, MASK, labels=gold)
+    assert output.logits.shape == (3, 1)
+    expected = sum((output.logits[row, 0].item() - float(gold[row])) ** 2 for row in range(3)) / 3
+    assert output.loss.item() == pytest.approx(expected, rel=1e-12)
+    assert list(output.losses) == ["regression"]
+    # Gold numbers in a column are the same numbers: they must not broadcast against the outputs.
+    assert torch.equal(model(IDS, MASK, labels=gold.unsqueeze(1)).loss, output.loss)
+
+
+def test_padding_and_ignored_rows_count_for_nothing() -> None:
+    model = build(num_labels=3).eval()
+    alone = model(IDS[1:2, :4], MASK[1:2, :4], labels=torch.tensor([1]))
+    together = model(IDS, MASK, labels=torch.tensor([-100, 1, -100]))
+    torch.testing.assert_close(together.logits[1], alone.logits[0], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(together.loss, alone.loss, rtol=1e-5, atol=1e-6)
+    assert torch.equal(model(IDS[:1]).logits, model(IDS[:1], MASK[:1]).logits)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_every_kind_of_encoder_gets_gradients_everywhere(name: str) -> None:
+    model = build(ENCODERS[name], num_labels=2)
+    types = torch.zeros_like(IDS)
+    model(IDS, MASK, token_type_ids=types, labels=torch.tensor([0, 1, 1])).loss.backward()
+    assert [name for name, value in model.named_parameters() if value.grad is None] == []
+
+
+def test_token_types_reach_encoders_that_have_them() -> None:
+    types = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 1, 1], [0, 0, 0, 1, 1]])
+    typed, untyped = build({**BERT, "type_vocab_size": 2}).eval(), build().eval()
+    assert not torch.allclose(typed(IDS, MASK, types).logits, typed(IDS, MASK).logits)
+    assert torch.equal(untyped(IDS, MASK, types).logits, untyped(IDS, MASK).logits)
+
+
+def test_dropout_before_the_output_layer() -> None:
+    assert classifier_dropout(HictlConfig(text_config={**BERT, "hidden_dropout_prob": 0.3})) == 0.3
+    assert classifier_dropout(HictlConfig(text_config=dict(BERT), classifier_dropout=0.0)) == 0.0
+    model = build(classifier_dropout=0.5).train()
+    rows = torch.stack([model(IDS[:1], MASK[:1]).logits[0] for _ in range(20)])
+    assert len(rows.unique(dim=0)) > 1
+    assert len(torch.stack([model.eval()(IDS[:1], MASK[:1]).logits[0] for _ in range(2)]).unique(dim=0)) == 1
+
+
+def test_saved_and_loaded_it_is_the_same(tmp_path: Path) -> None:
+    names = {0: "entailment", 1: "neutral", 2: "contradiction"}
+    model = build(id2label=names, label2id={name: number for number, name in names.items()}).eval()
+    model.save_pretrained(tmp_path)
+    AutoModelForSequenceClassification.register(HictlConfig, HictlForSequenceClassification, exist_ok=True)
+    for kind in (HictlForSequenceClassification, AutoModelForSequenceClassification):
+        again = kind.from_pretrained(tmp_path)
+        assert isinstance(again, HictlForSequenceClassification)
+        assert equal(weights(again), weights(model)) and again.config.id2label == names
+        assert torch.equal(again.eval()(IDS, MASK).logits, model(IDS, MASK).logits)
+    with pytest.raises(Exception, match="mismatch"):
+        HictlForSequenceClassification.from_pretrained(tmp_path, num_labels=2)
+
+
+# Where the encoder comes from.
+
+
+def test_from_a_plain_encoder_and_from_a_masked_language_model(plain: tuple[Path, Any], tmp_path: Path) -> None:
+    folder, encoder = plain
+    torch.manual_seed(1)
+    model = HictlForSequenceClassification.from_encoder(folder, num_labels=3)
+    assert equal(weights(model.encoder), weights(encoder)) and model.config.num_labels == 3
+    assert model.config.problem_type == "single_label_classification"
+    other = HictlForSequenceClassification.from_encoder(folder, num_labels=3)
+    assert not torch.equal(other.classifier.weight, model.classifier.weight)
+    assert model.classifier.weight.std().item() == pytest.approx(0.02, rel=0.5) and not model.classifier.bias.any()
+    lm = BertForMaskedLM(BertConfig(**{key: value for key, value in BERT.items() if key != "model_type"}))
+    lm.save_pretrained(tmp_path / "lm")
+    loaded = HictlForSequenceClassification.from_encoder(tmp_path / "lm", num_labels=1)
+    assert equal(weights(loaded.encoder), weights(lm.bert)) and loaded.config.problem_type == "regression"
+
+
+def test_from_hictl_folders_the_encoder_alone_is_taken(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    pretrained = HictlForPreTraining(HictlConfig(text_config=dict(BERT)))
+    pretrained.save_pretrained(tmp_path / "pretrained")
+    classifier = build(num_labels=3)
+    classifier.save_pretrained(tmp_path / "classifier")
+    for name, model in (("pretrained", pretrained), ("classifier", classifier)):
+        for labels in (2, 3):
+            started = HictlForSequenceClassification.from_encoder(tmp_path / name, num_labels=labels, dropout=0.25)
+            assert equal(weights(started.encoder), weights(model.encoder))
+            assert started.classifier.out_features == labels
+            assert started.config.get_text_config().hidden_dropout_prob == 0.25
+            assert started.encoder.embeddings.dropout.p == started.dropout.p == 0.25
+    # A new task gets a new layer, even where the old one would fit.
+    assert not torch.equal(started.classifier.weight, classifier.classifier.weight)
+
+
+def test_from_an_export_of_this_package(tiny_export: str) -> None:
+    stock = SentenceTransformer(tiny_export)[0].auto_model.state_dict()
+    encoder = start_encoder(tiny_export).state_dict()
+    assert encoder.keys() <= stock.keys()  # a stock module may make a pooler of its own
+    assert all(torch.equal(value, stock[name]) for name, value in encoder.items())
+
+
+def test_from_folders_of_sentence_transformers_and_of_runs(plain: tuple[Path, Any], tmp_path: Path) -> None:
+    folder, encoder = plain
+    exported = tmp_path / "run" / "model"
+    encoder.save_pretrained(exported / "0_Transformer")
+    modules = [{"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}]
+    (exported / "modules.json").write_text(json.dumps(modules), "utf-8")
+    assert equal(weights(start_encoder(exported)), weights(encoder))
+    (tmp_path / "run" / "training").mkdir()
+    (tmp_path / "run" / "training" / "recipe.json").write_text("{}", "utf-8")
+    assert equal(weights(start_encoder(tmp_path / "run")), weights(encoder))
+    (exported / "modules.json").write_text(json.dumps([{**modules[0], "type": "x.base.modules.Router"}]), "utf-8")
+    with pytest.raises(XlsrError, match="holds an encoder for each language .*; give the folder of one of them"):
+        start_encoder(tmp_path / "run")
+    exported.rename(tmp_path / "elsewhere")
+    with pytest.raises(XlsrError, match="is a run that has not come to its end; finish it first"):
+        start_encoder(tmp_path / "run")
+
+
+def test_folders_without_an_encoder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(XlsrError, match="model.start 'nowhere' holds no encoder that loads; check it"):
+        start_encoder("nowhere", place="model.start")
+    LightweightDualTransformer(LightweightConfig(text_config=dict(BERT))).save_pretrained(tmp_path / "lightweight")
+    with pytest.raises(
+        XlsrError, match="holds a lightweight_dual_transformer, .*; give the folder 'model' of its run"
+    ):
+        start_encoder(tmp_path / "lightweight")
+    torn = build()
+    state = {name: value for name, value in torn.state_dict().items() if "layer.1" not in name}
+    torn.save_pretrained(tmp_path / "torn", state_dict=state)
+    with pytest.raises(XlsrError, match=r"lacks weights of the encoder \(encoder.encoder.layer.1.*give a whole"):
+        start_encoder(tmp_path / "torn")
+
+
+def test_attention_is_computed_as_asked_inside_the_encoder_too(plain: tuple[Path, Any], tmp_path: Path) -> None:
+    model = HictlForSequenceClassification.from_encoder(plain[0])
+    assert model.config._attn_implementation == model.encoder.config._attn_implementation == "sdpa"
+    model.save_pretrained(tmp_path / "model")
+    for kind in ("sdpa", "eager"):
+        again = HictlForSequenceClassification.from_pretrained(tmp_path / "model", attn_implementation=kind)
+        assert again.encoder.config._attn_implementation == again.config._attn_implementation == kind
+    model.set_attn_implementation("eager")
+    assert model.encoder.config._attn_implementation == "eager"
+
+
+# Mistakes.
+
+
+@pytest.mark.parametrize(("labels", "wrong"), [([0, 3, 1], 3), ([0, 1, -1], -1)])
+def test_labels_out_of_range(labels: list[int], wrong: int) -> None:
+    with pytest.raises(
+        XlsrError, match=f"a label is {wrong} but num_labels is 3; labels are 0 to 2, or -100 for none"
+    ):
+        build(num_labels=3)(IDS, MASK, labels=torch.tensor(labels))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"problem_type": "multi_label_classification", "num_labels": 3}, "takes one label a row"),
+        ({"problem_type": "regression", "num_labels": 3}, "problem_type is 'regression' with 3 labels"),
+    ],
+)
+def test_what_it_cannot_learn(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(XlsrError, match=message):
+        build(**options)
+
+
+def test_values_that_are_none(plain: tuple[Path, Any]) -> None:
+    with pytest.raises(XlsrError, match="num_labels is 0; use 1 for a number and 2 or more for classes"):
+        HictlForSequenceClassification.from_encoder(plain[0], num_labels=0)
+    with pytest.raises(XlsrError, match="dropout is 1.5; it is a share"):
+        HictlForSequenceClassification.from_encoder(plain[0], dropout=1.5)
+    with pytest.raises(XlsrError, match="classifier_dropout is 1.0"):
+        HictlForSequenceClassification.from_encoder(plain[0], classifier_dropout=1.0)
+
+
+# What the ecosystem does with it.
+
+
+def test_gradient_checkpointing_changes_no_gradient() -> None:
+    model, labels = build(num_labels=3).train(), torch.tensor([0, 1, 2])
+
+    def gradients() -> dict[str, torch.Tensor]:
+        model.zero_grad()
+        model(IDS, MASK, labels=labels).loss.backward()
+        return {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
+
+    before = gradients()
+    model.gradient_checkpointing_enable()
+    assert model.is_gradient_checkpointing
+    after = gradients()
+    assert before.keys() == after.keys() == dict(model.named_parameters()).keys()
+    for name, value in before.items():
+        torch.testing.assert_close(after[name], value, rtol=1e-5, atol=1e-7, msg=name)
+
+
+def test_compiled_it_gives_the_same() -> None:
+    model, labels = build(num_labels=3).eval(), torch.tensor([0, 1, 2])
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    expected, output = model(IDS, MASK, labels=labels), compiled(IDS, MASK, labels=labels)
+    torch.testing.assert_close(output.logits, expected.logits, rtol=1e-5, atol=1e-6)
+    output.loss.backward()
+    compiled_gradient = model.classifier.weight.grad.clone()
+    model.zero_grad()
+    expected.loss.backward()
+    torch.testing.assert_close(compiled_gradient, model.classifier.weight.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("task_type", [None, "SEQ_CLS"])
+def test_lora_trains_saves_reloads_and_merges(task_type: str | None, plain: tuple[Path, Any], tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+
+    def fresh() -> HictlForSequenceClassification:
+        torch.manual_seed(7)
+        return HictlForSequenceClassification.from_encoder(plain[0], num_labels=3)
+
+    settings = {"r": 4, "target_modules": ["query", "value"], "modules_to_save": ["classifier"]}
+    model = peft.get_peft_model(fresh(), peft.LoraConfig(task_type=task_type, **settings))
+    trained = {name for name, value in model.named_parameters() if value.requires_grad}
+    assert all("lora_" in name or "classifier.modules_to_save" in name for name in trained)
+    optimizer = torch.optim.AdamW([value for value in model.parameters() if value.requires_grad], lr=3e-2)
+    labels, losses = torch.tensor([0, 1, 2]), []
+    for _ in range(60):
+        output = model(input_ids=IDS, attention_mask=MASK, labels=labels)
+        losses.append(output.losses["classification"].item())
+        output.loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert losses[-1] < losses[0] / 2
+    model.eval()
+    expected = model(input_ids=IDS, attention_mask=MASK).logits
+    model.save_pretrained(tmp_path / "adapter")
+    again = peft.PeftModel.from_pretrained(fresh(), tmp_path / "adapter").eval()
+    torch.testing.assert_close(again(input_ids=IDS, attention_mask=MASK).logits, expected, rtol=1e-5, atol=1e-6)
+    merged = again.merge_and_unload()
+    assert isinstance(merged, HictlForSequenceClassification)
+    assert merged.state_dict().keys() == fresh().state_dict().keys()
+    torch.testing.assert_close(merged(IDS, MASK).logits, expected, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(fresh().eval()(IDS, MASK).logits, expected, atol=1e-2)
+
+
+def test_hidden_states_attentions_and_tuples_on_request() -> None:
+    model = build(attn_implementation="eager").eval()
+    output = model(IDS, MASK, output_hidden_states=True, output_attentions=True)
+    assert len(output.hidden_states) == 3 and output.hidden_states[0].shape == (3, 5, WIDTH)
+    assert len(output.attentions) == 2 and output.attentions[0].shape == (3, 2, 5, 5)
+    assert isinstance(model(IDS, MASK, return_dict=False), tuple)
+    embedded = model(inputs_embeds=model.get_input_embeddings()(IDS), attention_mask=MASK)
+    torch.testing.assert_close(embedded.logits, model(IDS, MASK).logits, rtol=1e-5, atol=1e-6)
+
+
+def test_the_encoder_of_a_checkpoint_loads_into_another_model(tmp_path: Path) -> None:
+    model = build(num_labels=2)
+    model.save_pretrained(tmp_path)
+    pretraining = AutoModel.from_pretrained(tmp_path)
+    assert isinstance(pretraining, HictlForPreTraining) and equal(weights(pretraining.encoder), weights(model.encoder))
+
+
+def test_it_learns_which_sentences_begin_with_a_word() -> None:
+    model = build(num_labels=2)
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(5, 40, (64, 6), generator=generator)
+    labels = (ids[:, 1] < 20).long()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    for _ in range(60):
+        loss = model(ids, labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert (model.eval()(ids).logits.argmax(1) == labels).float().mean() > 0.95
+    assert F.cross_entropy(torch.zeros(64, 2), labels) > 5 * loss

@@ -1,0 +1,357 @@
+"""Recipes of `method: classification`: the paper's values, and that each runs."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from conftest import ENGLISH, FRENCH, tiny_encoder
+from rich.console import Console
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForSequenceClassification, pipeline
+
+from hf_xlsr import XlsrError
+from hf_xlsr.data.sources import as_list
+from hf_xlsr.data.tokenization import train_tokenizer
+from hf_xlsr.methods import get_method
+from hf_xlsr.methods.classification import language_table
+from hf_xlsr.modeling.encoders import encoder_from_config
+from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
+from hf_xlsr.recipe import load_runs, merge, recipe_names
+from hf_xlsr.runs import train_recipe
+
+# Section 4.2: "the same optimizer as pre-training and learning rate set as 2.5e-5. We set the batch size to 32". Section
+# 4.1: Adam, linear decay, sequences of 128.
+PAPER = {
+    "training.learning_rate": 2.5e-5,
+    "training.per_device_train_batch_size": 32,
+    "training.lr_scheduler_type": "linear",
+    "data.max_length": 128,
+}
+# In the order of table 2.
+XNLI = "en fr es de el bg ru tr ar vi th zh hi sw ur".split()
+BASE = {"model.start": "FacebookAI/xlm-roberta-base"}
+NLI = {"task.texts": "pair", "task.labels": ["entailment", "neutral", "contradiction"], "task.metrics": None}
+LOCAL = {"model.start": "${HF_XLSR_ENCODERS}/e5-small"}
+PLAIN = {"task.texts": "pair", "task.metrics": None, "evaluation.protocol": "fine-tuning", "languages": ["en"]}
+TWO = {"task.metrics": ["accuracy", "f1"]}
+STS = {"task.scores": [0, 5], "task.labels": None, "task.metrics": ["pearson", "spearman"]}
+ALL = {"languages": XNLI}
+TABLE: dict[str, dict[str, Any]] = {
+    # Table 3.
+    "hictl_glue_qqp": {**BASE, **PLAIN, **TWO, "task.labels": ["not_duplicate", "duplicate"], "data.overlap": "row"},
+    "hictl_glue_qnli": {**BASE, **PLAIN, "task.labels": ["entailment", "not_entailment"], "data.overlap": "text"},
+    "hictl_glue_sst2": {**BASE, **PLAIN, "task.labels": ["negative", "positive"], "task.texts": "single"},
+    "hictl_glue_mrpc": {**BASE, **PLAIN, **TWO, "task.labels": ["not_equivalent", "equivalent"]},
+    "hictl_glue_mnli": {**BASE, **PLAIN, **NLI},
+    "hictl_glue_stsb": {**BASE, **PLAIN, **STS},
+    # Table 2.
+    "hictl_xnli_cross_lingual": {**BASE, **NLI, **ALL, "evaluation.protocol": "cross-lingual-test"},
+    "hictl_xnli_translate_test": {**BASE, **NLI, **ALL, "evaluation.protocol": "translate-test"},
+    **{
+        f"hictl_xnli_translate_train/{language}": {
+            **BASE,
+            **NLI,
+            "languages": [language],
+            "evaluation.protocol": "translate-train",
+            "training.metric_for_best_model": f"xnli-translate-train/{language}/dev/accuracy",
+        }
+        for language in XNLI
+    },
+    "hictl_xnli_translate_train_all": {**BASE, **NLI, **ALL, "evaluation.protocol": "translate-train-all"},
+    # The same on what can be had here.
+    "hictl_xnli_local_cross_lingual": {**LOCAL, **NLI, "evaluation.protocol": "cross-lingual-test"},
+    "hictl_xnli_local_translate_train_all": {**LOCAL, **NLI, "evaluation.protocol": "translate-train-all"},
+    "hictl_glue_local/mrpc": {**LOCAL, **PLAIN, **TWO},
+    "hictl_glue_local/rte": {**LOCAL, **PLAIN},
+    "hictl_glue_local/cola": {**LOCAL, **PLAIN, "task.texts": "single", "task.metrics": ["matthews", "accuracy"]},
+    "hictl_glue_local/sst2": {**LOCAL, **PLAIN, "task.texts": "single"},
+    "hictl_glue_local/stsb": {**LOCAL, **PLAIN, **STS},
+}
+SHRINK = """
+training:
+  max_steps: 2
+  num_train_epochs: 1
+  per_device_train_batch_size: 8
+  logging_steps: 1
+  eval_strategy: steps
+  eval_steps: 2
+  save_strategy: steps
+  save_steps: 2
+  precision: float32
+  disable_tqdm: true
+data: {max_length: 32, held_out: []}
+"""
+TOY = """
+method: classification
+languages: [en, fr]
+task: {{labels: [no, yes]}}
+data:
+  train: {{path: "{folder}/train-pair-{{lang}}.tsv", languages: [en]}}
+  dev: {{toy: {{path: "{folder}/pair-{{lang}}.tsv", languages: [en]}}}}
+  test: {{toy: {{path: "{folder}/pair-{{lang}}.tsv"}}}}
+  max_length: 32
+model: {{start: "{start}"}}
+training: {{max_steps: 6, per_device_train_batch_size: 8, learning_rate: 1e-3, logging_steps: 2, save_steps: 2,
+            precision: float32, disable_tqdm: true}}
+"""
+
+
+def every_run() -> list[dict[str, Any]]:
+    names = [name for name in recipe_names() if name.startswith(("hictl_glue", "hictl_xnli"))]
+    return [run for name in names for run in load_runs(name)]
+
+
+RUNS = {run["name"]: run for run in every_run()}
+# The runs of translate-train differ in their language alone.
+RUNNABLE = [name for name in RUNS if not name.startswith("hictl_xnli_translate_train/") or name.endswith("/sw")]
+
+
+def value_of(recipe: dict[str, Any], key: str) -> Any:
+    for part in key.split("."):
+        recipe = recipe[part]
+    return recipe
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pretrained encoder whose tokenizer frames sentences and pairs."""
+    folder = tmp_path_factory.mktemp("start")
+    rng = random.Random(1)
+    texts = [" ".join(rng.choices(words, k=5)) for words in (ENGLISH, FRENCH) for _ in range(60)]
+    tokenizer = train_tokenizer(texts, vocab_size=90, algorithm="bpe", frame=True, max_length=32)
+    torch.manual_seed(0)
+    encoder_from_config(AutoConfig.for_model(**tiny_encoder(len(tokenizer)))).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of each kind in each language; labels are 0 and 1, which every task of the recipes knows."""
+    folder, rng = tmp_path_factory.mktemp("toy"), random.Random(2)
+    for language in {*XNLI, "nl"}:
+        for kind, columns in (("pair", ["first", "second"]), ("single", ["text"])):
+            for part in ("", "train-"):
+                lines = ["\t".join([*columns, "label"])]
+                for number in range(24):
+                    texts = [" ".join([*rng.choices(ENGLISH, k=4), language]) for _ in columns]
+                    lines.append("\t".join([*texts, str(number % 2)]))
+                (folder / f"{part}{kind}-{language}.tsv").write_text("\n".join(lines) + "\n", "utf-8")
+    return folder
+
+
+def shrunk(run: dict[str, Any], start: Path, toy: Path, output: Path) -> dict[str, Any]:
+    """The run on toy data, from a tiny encoder: the same sets, languages and kind of rows."""
+
+    def small(sources: Any, kind: str = "") -> list[dict[str, Any]]:
+        path = str(toy / f"{kind}{run['task']['texts']}-{{lang}}.tsv")
+        return [
+            {"path": path, **{key: value for key, value in source.items() if key == "languages"}}
+            for source in as_list(sources)
+        ]
+
+    recipe = merge(run, yaml.safe_load(SHRINK))
+    recipe["data"]["train"] = small(run["data"]["train"], "train-")
+    for split in ("dev", "test"):
+        recipe["data"][split] = {name: small(sources) for name, sources in (run["data"][split] or {}).items()}
+    recipe["model"]["start"], recipe["output_dir"] = str(start), str(output)
+    return recipe
+
+
+def test_every_recipe_has_its_row_and_every_row_its_recipe() -> None:
+    assert RUNS.keys() == TABLE.keys()
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_recipe_has_the_papers_values(name: str) -> None:
+    for key, value in {**PAPER, **TABLE[name]}.items():
+        found = value_of(RUNS[name], key)
+        assert found == (pytest.approx(value) if isinstance(value, float) else value), key
+    assert "weight_decay" not in RUNS[name]["training"]  # Adam: none by default
+
+
+def test_sources_of_the_four_settings() -> None:
+    data = {
+        name: RUNS[f"hictl_xnli_{name}"]["data"] for name in ("cross_lingual", "translate_test", "translate_train_all")
+    }
+    data["fr"] = RUNS["hictl_xnli_translate_train/fr"]["data"]
+    for name, languages in (("cross_lingual", ["en"]), ("translate_test", ["en"]), ("translate_train_all", None)):
+        assert data[name]["train"]["languages"] == data[name]["dev"]["xnli"]["languages"] == languages
+    assert data["fr"]["train"]["config"] == data["fr"]["dev"]["xnli"]["config"] == "{lang}"
+    assert {part["test"]["xnli"]["split"] for name, part in data.items() if name != "translate_test"} == {"test"}
+    assert data["translate_test"]["test"]["xnli"]["path"] == "${XNLI_TRANSLATE_TEST}/{lang}.tsv"
+
+
+def test_local_sets_are_apart() -> None:
+    for name, run in RUNS.items():
+        if "local" in name:
+            data = run["data"]
+            parts = [as_list(data["train"]), *(as_list(s) for split in ("dev", "test") for s in data[split].values())]
+            keys = ["hash_split", "where", "path"]
+            chosen = [{(key, str(source.get(key))) for key in keys} for part in parts for source in part]
+            assert len({frozenset(one) for one in chosen}) == len(chosen), name
+            assert len(data["held_out"]) >= 30 and data["overlap"] == "text"
+            assert run["training"]["load_best_model_at_end"] and "/dev/" in run["training"]["metric_for_best_model"]
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_recipe_runs(name: str, start: Path, toy: Path, tmp_path: Path) -> None:
+    run = RUNS[name]
+    result = train_recipe(shrunk(run, start, toy, tmp_path / "run"))
+    assert not result.stopped
+    protocol, metrics = run["evaluation"]["protocol"], run["task"]["metrics"] or ["accuracy"]
+    for split in ("dev", "test"):
+        for data, sources in (run["data"][split] or {}).items():
+            languages = [tag for source in as_list(sources) for tag in source.get("languages") or run["languages"]]
+            for metric in metrics:
+                keys = [f"{data}-{protocol}/{language}/{split}/{metric}" for language in languages]
+                if len(languages) > 1:
+                    mean = sum(result.metrics[key] for key in keys) / len(keys)
+                    keys.append(f"{data}-{protocol}/mean-of-{len(languages)}/{split}/{metric}")
+                    assert result.metrics[keys[-1]] == pytest.approx(mean)
+                assert set(keys) <= result.metrics.keys()
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run" / "model")
+    assert isinstance(model, HictlForSequenceClassification)
+    assert list(model.config.id2label.values()) == (run["task"]["labels"] or ["LABEL_0"])
+    saved = json.loads((tmp_path / "run" / "results.json").read_text("utf-8"))
+    assert saved["metrics"] == result.metrics
+    hashed = {f"{data}/{split}" for split in ("dev", "test") for data in run["data"][split] or {}}
+    assert saved["data_sha256"].keys() == hashed
+    card = (tmp_path / "run" / "model" / "README.md").read_text("utf-8")
+    assert 'pipeline("text-classification"' in card and "pipeline_tag: text-classification" in card
+
+
+# Runs on a recipe of one's own.
+
+
+@pytest.fixture
+def recipe(start: Path, toy: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "toy.yaml"
+    path.write_text(TOY.format(folder=toy, start=start), "utf-8")
+    return path
+
+
+def run(recipe: Path, output: Path, *options: str) -> dict[str, torch.Tensor]:
+    (resolved,) = load_runs(str(recipe), ["--output_dir", str(output), *options])
+    train_recipe(resolved)
+    final = output / "training" / "final"
+    return load_file(
+        next(final / name for name in ("model.safetensors", "adapter_model.safetensors") if (final / name).is_file())
+    )
+
+
+def test_a_run_that_was_stopped_goes_on_bit_equal(recipe: Path, tmp_path: Path) -> None:
+    whole = run(recipe, tmp_path / "whole")
+    stopped = tmp_path / "stopped"
+    shutil.copytree(tmp_path / "whole", stopped)
+    for path in ("training/checkpoint-4", "training/checkpoint-6", "training/final", "model"):
+        shutil.rmtree(stopped / path)
+    again = run(recipe, stopped)
+    assert whole.keys() == again.keys() and all(torch.equal(value, again[name]) for name, value in whole.items())
+
+
+def test_a_run_starts_from_another_run_and_its_card_works(recipe: Path, tmp_path: Path) -> None:
+    first = run(recipe, tmp_path / "first")
+    second = run(recipe, tmp_path / "second", "--model.start", str(tmp_path / "first"), "--learning_rate", "1e-12")
+    for name, value in first.items():
+        if name.startswith("encoder."):
+            torch.testing.assert_close(second[name], value, msg=name)
+    assert not torch.allclose(first["classifier.weight"], second["classifier.weight"])
+    (resolved,) = load_runs(str(recipe))
+    code = (
+        get_method("classification")
+        .card_use(resolved)
+        .replace("path/to/this/folder", str(tmp_path / "first" / "model"))
+    )
+    exec(code, {})
+    classify = pipeline("text-classification", model=str(tmp_path / "first" / "model"))
+    assert classify({"text": "one red", "text_pair": "two"})["label"] in ("no", "yes")
+
+
+def test_adapters_are_merged_into_a_plain_model(recipe: Path, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    trained = run(recipe, tmp_path / "run", "--adapters.rank", "4", "--modules", "[query, value]")
+    assert any("lora_" in name for name in trained) and any("classifier" in name for name in trained)
+    model = HictlForSequenceClassification.from_pretrained(tmp_path / "run" / "model")
+    assert not any("lora" in name for name in model.state_dict())
+    with pytest.raises(XlsrError, match="no layer of the encoders is called querry; name their linear layers"):
+        run(recipe, tmp_path / "other", "--adapters.rank", "4", "--modules", "[querry]")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model.start", "null"], "recipe 'toy' has no model.start; name an encoder, a HICTL model or the folder"),
+        (["--task.labels", "null"], "recipe 'toy': the task has both or neither of task.labels"),
+        (["--task.texts", "pairs"], "recipe 'toy': task.texts is 'pairs'; did you mean 'pair'"),
+        (
+            ["--protocol", "''"],
+            "recipe 'toy': evaluation.protocol is ''; name how the model was trained, without a slash",
+        ),
+        (["--protocol", "zero/shot"], "evaluation.protocol is 'zero/shot'"),
+        (
+            ["--classifier_drop", "0"],
+            "--classifier_drop is no key of the recipe; did you mean 'model.classifier_dropout'",
+        ),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_read(options: list[str], message: str, recipe: Path) -> None:
+    with pytest.raises(XlsrError, match=message):
+        load_runs(str(recipe), options)
+
+
+def test_names_of_sets_that_keys_cannot_hold(recipe: Path) -> None:
+    recipe.write_text(recipe.read_text("utf-8").replace("test: {toy:", "test: {toy/two:"), "utf-8")
+    with pytest.raises(XlsrError, match="the dataset name is 'toy/two'; metric keys are split at '/'"):
+        load_runs(str(recipe))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model.start", "nowhere"], "model.start 'nowhere' holds no tokenizer that loads"),
+        (["--max_length", "64"], "rows of up to 64 pieces are to come, but the encoder has 40 positions"),
+        (["--metric_for_best_model", "toy-fine-tuning/fr/dev/accuracy"], "did you mean 'toy-fine-tuning/en/dev/acc"),
+        (["--classifier_dropout", "2"], "recipe 'toy', model: classifier_dropout is 2"),
+        (["--overlap", "sentence"], "data.overlap is 'sentence'; known are row, text"),
+    ],
+)
+def test_bad_recipes_are_refused(options: list[str], message: str, recipe: Path, tmp_path: Path) -> None:
+    with pytest.raises(XlsrError, match=message):
+        run(recipe, tmp_path / "out", *options)
+
+
+def test_unknown_keys_of_a_named_set_are_refused(recipe: Path) -> None:
+    recipe.write_text(
+        recipe.read_text("utf-8").replace("test: {toy: {path:", "test: {toy: {colums: x, path:"), "utf-8"
+    )
+    with pytest.raises(XlsrError, match="unknown key 'data.test.toy.colums'; did you mean 'columns'"):
+        load_runs(str(recipe))
+
+
+def test_the_table_has_languages_and_their_average() -> None:
+    metrics = {
+        "xnli-translate-test/en/test/accuracy": 0.8512,
+        "xnli-translate-test/en/test/rows": 5010,
+        "xnli-translate-test/sw/test/accuracy": 0.7,
+        "xnli-translate-test/sw/test/rows": 5010,
+        "xnli-translate-test/mean-of-2/test/accuracy": 0.7756,
+    }
+    console = Console(width=60, file=io.StringIO())
+    console.print(language_table(metrics, title="toy", protocol="translate-test"))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    lines = [line.replace("│", " ").split() for line in shown.splitlines()]
+    assert [line for line in lines if line and line[0] in ("en", "sw", "avg")] == [
+        ["en", "85.1"],
+        ["sw", "70.0"],
+        ["avg", "77.6"],
+    ]
+    assert "5010" not in shown and "toy: translate-test" in shown

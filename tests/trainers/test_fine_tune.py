@@ -1,0 +1,410 @@
+"""`FineTuneTrainer`: its metrics, its evaluations on one and two processes, and stopping and going on."""
+
+from __future__ import annotations
+
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import ENGLISH, FRENCH, tiny_encoder
+from datasets import Dataset
+from scipy import stats
+from sklearn import metrics as sklearn_metrics
+
+from hf_xlsr import HictlConfig, XlsrError
+from hf_xlsr.data.labelled import LabelledSet, PreparedLabelled, encode_texts
+from hf_xlsr.data.labelled_tasks import LabelledTask
+from hf_xlsr.data.tokenization import train_tokenizer
+from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
+from hf_xlsr.recipe import parse_yaml, resolve
+from hf_xlsr.trainers.fine_tune import (
+    METRICS,
+    FineTuneTrainer,
+    FineTuneTrainingArguments,
+    LiveClassifier,
+    evaluate_sets,
+    metric_keys,
+)
+
+TASK = LabelledTask(texts="single", labels=("calm", "red"), metrics=("accuracy", "f1"))
+PAIRS = LabelledTask(labels=("other", "same", "unknown"))
+STS = LabelledTask(scores=(0, 5))
+
+
+@cache
+def tokenizer() -> Any:
+    rng = random.Random(1)
+    texts = [" ".join(rng.choices(words, k=5)) for words in (ENGLISH, FRENCH) for _ in range(100)]
+    return train_tokenizer(texts, vocab_size=90, algorithm="bpe", frame=True, max_length=32)
+
+
+def make_rows(count: int, seed: int = 1, task: LabelledTask = TASK) -> list[dict[str, Any]]:
+    """Texts whose label hangs on the first word, in two languages."""
+    rng, rows = random.Random(seed), []
+    for number in range(count):
+        words = ENGLISH if number % 2 else FRENCH
+        texts = [" ".join(rng.choices(words, k=rng.randint(2, 6))) for _ in task.columns]
+        label = int(words.index(texts[0].split()[0]) < 10)
+        row = dict(zip(task.columns, texts, strict=True))
+        rows.append({**row, "lang": "en" if number % 2 else "fr", "label": label if task.labels else 2.5 * label})
+    return rows
+
+
+def make_data(count: int = 96, task: LabelledTask = TASK) -> PreparedLabelled:
+    rows = make_rows(count, seed=5, task=task)
+    columns, _ = encode_texts([[row[name] for row in rows] for name in task.columns], tokenizer(), 32)
+    table = {
+        **columns,
+        "label": [row["label"] for row in rows],
+        "length": [len(ids) for ids in columns["input_ids"]],
+        "group": [int(row["lang"] == "fr") for row in rows],
+    }
+    named = dict.fromkeys(task.labels, 1)
+    return PreparedLabelled(Dataset.from_dict(table), {"languages": ["en", "fr"], "labels": named})
+
+
+def make_model(num_labels: int = 2, dropout: float = 0.1) -> HictlForSequenceClassification:
+    torch.manual_seed(0)
+    sizes = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    encoder = {**tiny_encoder(len(tokenizer())), **sizes}
+    return HictlForSequenceClassification(HictlConfig(text_config=encoder, num_labels=num_labels))
+
+
+def make_trainer(
+    folder: Path, model: Any = None, evaluations: Sequence[Any] = (), data: Any = None, **options: Any
+) -> FineTuneTrainer:
+    defaults: dict[str, Any] = {
+        "precision": "float32",
+        "use_cpu": True,
+        "learning_rate": 5e-3,
+        "per_device_train_batch_size": 16,
+        "max_steps": 6,
+        "logging_steps": 3,
+        "save_steps": 100,
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+    return FineTuneTrainer(
+        make_model() if model is None else model,
+        FineTuneTrainingArguments(output_dir=str(folder), **{**defaults, **options}),
+        train_dataset=make_data() if data is None else data,
+        processing_class=tokenizer(),
+        max_length=32,
+        evaluations=evaluations,
+    )
+
+
+def toy_set(count: int = 31, name: str = "toy", split: str = "dev", task: LabelledTask = TASK) -> LabelledSet:
+    return LabelledSet(name, split, make_rows(count, seed=9, task=task), task)
+
+
+class FakeClassifier:
+    """Gives the logits it was given."""
+
+    def __init__(self, logits: Mapping[str, Any]) -> None:
+        self.given = logits
+
+    def logits(self, data: LabelledSet) -> np.ndarray:
+        return np.array(self.given[data.name], dtype=np.float32)
+
+
+def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+# Metrics.
+
+
+def test_metrics_by_hand() -> None:
+    logits = np.array([[2, 1], [0, 1], [0, 3], [5, 4], [0, 1]], dtype=np.float32)  # predicts 0 1 1 0 1
+    gold = np.array([0, 1, 0, 1, 1])
+    assert METRICS["accuracy"](logits, gold) == 0.6
+    assert METRICS["f1"](logits, gold) == pytest.approx(2 / 3)  # two right of three predicted and three there
+    assert METRICS["matthews"](logits, gold) == pytest.approx((2 * 1 - 1 * 1) / (3 * 3 * 2 * 2) ** 0.5)
+    scores, of = np.array([[1.0], [2.0], [3.0]], dtype=np.float32), np.array([1.0, 5.0, 3.0])
+    assert METRICS["pearson"](scores, of) == pytest.approx(0.5)
+    assert METRICS["spearman"](scores, of) == pytest.approx(0.5)
+
+
+def test_metrics_equal_those_of_the_libraries() -> None:
+    rng = np.random.default_rng(1)
+    logits, gold = rng.normal(size=(200, 2)).astype(np.float32), rng.integers(0, 2, 200)
+    guessed = logits.argmax(1)
+    assert METRICS["accuracy"](logits, gold) == pytest.approx(sklearn_metrics.accuracy_score(gold, guessed))
+    positive = (guessed == 1) & (gold == 1)
+    precision, recall = positive.sum() / (guessed == 1).sum(), positive.sum() / (gold == 1).sum()
+    assert METRICS["f1"](logits, gold) == pytest.approx(2 * precision * recall / (precision + recall))
+    expected = np.corrcoef(guessed, gold)[0, 1]  # of two classes, Matthews' is Pearson's
+    assert METRICS["matthews"](logits, gold) == pytest.approx(expected)
+    scores, of = rng.normal(size=(200, 1)).astype(np.float32), rng.integers(0, 6, 200).astype(float)
+    assert METRICS["pearson"](scores, of) == pytest.approx(stats.pearsonr(scores[:, 0], of)[0], abs=1e-6)
+    assert METRICS["spearman"](scores, of) == pytest.approx(stats.spearmanr(scores[:, 0], of)[0], abs=1e-6)
+
+
+def test_numbers_by_language_with_their_average() -> None:
+    rows = [
+        {"first": "", "second": "", "lang": lang, "label": label}
+        for lang, label in (("en", 0), ("de", 1), ("en", 2), ("de", 0), ("de", 2), ("zh", 1))
+    ]
+    sets = [LabelledSet("xnli", "test", rows, PAIRS), LabelledSet("anli", "dev", rows[:1], PAIRS)]
+    # Right are: en both, de one of three, zh none.
+    logits = [[9, 0, 0], [9, 0, 0], [0, 0, 9], [0, 9, 0], [0, 0, 9], [0, 0, 9]]
+    metrics = evaluate_sets(
+        FakeClassifier({"xnli": logits, "anli": [[0, 0, 9]]}), sets, protocol="translate-train-all"
+    )  # type: ignore[arg-type]
+    assert metrics == {
+        "xnli-translate-train-all/en/test/accuracy": 1.0,
+        "xnli-translate-train-all/en/test/rows": 2,
+        "xnli-translate-train-all/de/test/accuracy": pytest.approx(1 / 3),
+        "xnli-translate-train-all/de/test/rows": 3,
+        "xnli-translate-train-all/zh/test/accuracy": 0.0,
+        "xnli-translate-train-all/zh/test/rows": 1,
+        "anli-translate-train-all/en/dev/accuracy": 0.0,
+        "anli-translate-train-all/en/dev/rows": 1,
+        "xnli-translate-train-all/mean-of-3/test/accuracy": pytest.approx(4 / 9),
+    }
+    scores = {key for key in metrics if not key.endswith("/rows")}
+    assert set(metric_keys(sets, protocol="translate-train-all")) == scores
+
+
+def test_outputs_that_are_no_numbers_are_told() -> None:
+    broken = FakeClassifier({"toy": [[float("nan"), 0]] * 4})
+    with pytest.raises(XlsrError, match="outputs on toy are not all finite; lower the learning rate"):
+        evaluate_sets(broken, [toy_set(4)], protocol="x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("task", [TASK, PAIRS, STS])
+def test_logits_are_those_of_each_row_alone(task: LabelledTask) -> None:
+    model, data = make_model(task.num_labels).double().train(), toy_set(21, task=task)
+    classifier = LiveClassifier(model, tokenizer(), max_length=40, batch_size=4)
+    logits = classifier.logits(data)
+    assert logits.shape == (21, task.num_labels) and model.training
+    model.eval()
+    for row, got in zip(data.rows, logits, strict=True):
+        ids = tokenizer()(*(row[name] for name in task.columns), return_tensors="pt")["input_ids"]
+        np.testing.assert_allclose(got, model(ids).logits[0].detach().numpy(), rtol=1e-5, atol=1e-6)
+    # Rows are cut to the length asked for.
+    short = LiveClassifier(model, tokenizer(), max_length=6).logits(data)
+    assert not np.allclose(short, logits)
+
+
+# Training.
+
+
+def trained_on(task: LabelledTask, count: int = 32) -> LabelledSet:
+    """The rows of `make_data`, as a set: a tiny model can but learn them by heart."""
+    return LabelledSet("toy", "dev", make_rows(count, seed=5, task=task), task)
+
+
+def test_it_learns_and_evaluates_in_both_languages(tmp_path: Path) -> None:
+    data = trained_on(TASK)
+    evaluation = partial(evaluate_sets, sets=[data], protocol="fine-tuning")
+    trainer = make_trainer(
+        tmp_path, None, [evaluation], make_data(32), max_steps=60, eval_strategy="steps", eval_steps=30
+    )
+    trainer.train()
+    logs = [entry for entry in trainer.state.log_history if "eval_toy-fine-tuning/en/dev/accuracy" in entry]
+    assert [entry["step"] for entry in logs] == [30, 60]
+    assert logs[-1]["eval_toy-fine-tuning/mean-of-2/dev/accuracy"] > 0.85
+    assert logs[-1]["eval_toy-fine-tuning/fr/dev/f1"] > 0.8 and logs[-1]["eval_toy-fine-tuning/fr/dev/rows"] == 16
+    losses = [entry for entry in trainer.state.log_history if "loss/classification" in entry]
+    assert all(entry["loss"] == pytest.approx(entry["loss/classification"], abs=1e-3) for entry in losses)
+    alone = evaluate_sets(trainer.live_classifier(), [data], protocol="fine-tuning")
+    assert {f"eval_{name}": value for name, value in alone.items()}.items() <= logs[-1].items()
+
+
+def test_scores_are_learnt(tmp_path: Path) -> None:
+    task = LabelledTask(texts="single", scores=(0, 5))
+    evaluation = partial(evaluate_sets, sets=[trained_on(task, 16)], protocol="fine-tuning")
+    trainer = make_trainer(tmp_path, make_model(1, dropout=0.0), [evaluation], make_data(16, task), max_steps=60)
+    trainer.train()
+    assert trainer.evaluate()["eval_toy-fine-tuning/mean-of-2/dev/pearson"] > 0.7
+
+
+def test_the_defaults_are_the_papers() -> None:
+    arguments = FineTuneTrainingArguments(output_dir="x", use_cpu=True)
+    assert (arguments.learning_rate, arguments.per_device_train_batch_size) == (2.5e-5, 32)
+    assert arguments.lr_scheduler_type == "linear" and arguments.early_stopping_patience == 0
+
+
+def test_accumulated_batches_equal_a_larger_one(tmp_path: Path) -> None:
+    results = []
+    for batch, accumulation in ((16, 1), (8, 2)):
+        sizes = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation}
+        trainer = make_trainer(
+            tmp_path / str(batch), make_model(dropout=0.0), **sizes, max_steps=1, optim="sgd", data=make_data(16)
+        )
+        trainer.train()
+        results.append(weights(trainer.model))
+    for name, value in results[0].items():
+        torch.testing.assert_close(results[1][name], value, rtol=1e-4, atol=1e-6, msg=name)
+
+
+# Stopping and going on.
+
+
+def lora(model: Any) -> Any:
+    peft = pytest.importorskip("peft")
+    settings = peft.LoraConfig(
+        r=4, target_modules=["query", "value"], modules_to_save=["classifier"], lora_dropout=0.1
+    )
+    return peft.get_peft_model(model, settings)
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, lora], ids=["whole", "lora"])
+def test_a_training_that_was_stopped_goes_on_bit_equal(wrap: Callable[[Any], Any], tmp_path: Path) -> None:
+    def run(folder: Path, resume: str | None = None) -> dict[str, torch.Tensor]:
+        evaluation = partial(evaluate_sets, sets=[toy_set(8)], protocol="fine-tuning")
+        trainer = make_trainer(
+            folder, wrap(make_model()), [evaluation], max_steps=10, save_steps=4, eval_strategy="steps", eval_steps=3
+        )
+        trainer.train(resume_from_checkpoint=resume)
+        return weights(trainer.model)
+
+    whole = run(tmp_path / "one")
+    again = run(tmp_path / "two", str(tmp_path / "one" / "checkpoint-4"))
+    assert all(torch.equal(value, again[name]) for name, value in whole.items())
+    moved = [name for name, value in weights(wrap(make_model())).items() if not torch.equal(value, whole[name])]
+    assert any("classifier" in name for name in moved) and any("query" in name for name in moved)
+
+
+def test_early_stopping_remembers_its_count_and_the_best_is_kept(tmp_path: Path) -> None:
+    def run(folder: Path, scores: list[float], resume: str | None = None) -> FineTuneTrainer:
+        given = iter(scores)
+        trainer = make_trainer(
+            folder,
+            evaluations=[lambda classifier: {"toy/en/dev/accuracy": next(given)}],
+            max_steps=20,
+            save_steps=2,
+            eval_strategy="steps",
+            eval_steps=2,
+            load_best_model_at_end=True,
+            metric_for_best_model="toy/en/dev/accuracy",
+            early_stopping_patience=3,
+        )
+        trainer.train(resume_from_checkpoint=resume)
+        return trainer
+
+    whole = run(tmp_path / "one", [0.5, 0.9, 0.8, 0.9, 0.7, 1.0])
+    assert whole.state.global_step == 10  # the three that are no better came at steps 6, 8 and 10
+    assert whole.state.best_model_checkpoint == str(tmp_path / "one" / "checkpoint-4")
+    again = run(tmp_path / "two", [0.7, 1.0], str(tmp_path / "one" / "checkpoint-8"))
+    assert again.state.global_step == 10
+    assert all(torch.equal(value, weights(again.model)[name]) for name, value in weights(whole.model).items())
+
+
+def test_arguments_that_do_not_fit() -> None:
+    with pytest.raises(XlsrError, match="early_stopping_patience is -1; use 0"):
+        FineTuneTrainingArguments(output_dir="x", early_stopping_patience=-1)
+    with pytest.raises(XlsrError, match="label_smoothing_factor is 0.1, but this loss has none; leave it out"):
+        FineTuneTrainingArguments(output_dir="x", label_smoothing_factor=0.1)
+    with pytest.raises(XlsrError, match="early_stopping_patience needs metric_for_best_model"):
+        FineTuneTrainingArguments(output_dir="x", early_stopping_patience=2)
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        ((3,), (16,), r"the model has num_labels 3 but the data 2 classes \(calm, red\); make it with num_labels 2"),
+        ((2,), (16, STS), "the model has num_labels 2 but the data are scores; make it with num_labels 1"),
+    ],
+)
+def test_models_of_another_task(model: Any, data: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(XlsrError, match=message):
+        make_trainer(tmp_path, make_model(*model), data=make_data(*data))
+
+
+def test_rows_longer_than_the_positions(tmp_path: Path) -> None:
+    options = FineTuneTrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    with pytest.raises(XlsrError, match="rows of up to 64 pieces are to come, but the encoder has 40 positions"):
+        FineTuneTrainer(make_model(), options, train_dataset=make_data(), processing_class=tokenizer(), max_length=64)
+
+
+# Two processes.
+
+TWO = """
+import os, sys
+sys.path[:0] = sys.argv[1:3]
+from accelerate import PartialState
+state = PartialState(cpu=True)
+assert state.num_processes == 2
+from pathlib import Path
+import torch
+from functools import partial
+from safetensors.torch import save_file
+from test_fine_tune import *
+sets = [toy_set(31)]
+evaluation = partial(evaluate_sets, sets=sets, protocol="fine-tuning")
+trainer = make_trainer(Path(sys.argv[3]), make_model(dropout=0.0), [evaluation], per_device_train_batch_size=8,
+                       per_device_eval_batch_size=4, eval_strategy="steps", eval_steps=3)
+trainer.train()
+shared, alone = trainer.live_encoder(), trainer.live_classifier()
+assert (shared.processes, alone.processes) == (2, 1)
+passes = []
+trainer.model.register_forward_pre_hook(lambda *_: passes.append(1))
+logits = shared.logits(sets[0])
+assert len(passes) == 4, len(passes)  # of eight batches
+assert (logits == alone.logits(sets[0])).all()
+logged = [entry for entry in trainer.state.log_history if "eval_toy-fine-tuning/en/dev/accuracy" in entry]
+expected = evaluate_sets(alone, sets, protocol="fine-tuning")
+assert all(logged[-1]["eval_" + name] == value for name, value in expected.items())
+gathered = [None, None]
+torch.distributed.all_gather_object(gathered, [sorted(entry.items()) for entry in logged])
+assert gathered[0] == gathered[1] and len(gathered[0]) == 2
+if state.is_main_process:
+    save_file(weights(trainer.model), sys.argv[3] + "/two.safetensors")
+print("agreed on", state.num_processes, flush=True)
+state.wait_for_everyone()
+os._exit(0)
+"""
+
+
+def test_two_processes_share_the_evaluation_and_train_like_one(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    script = tmp_path / "two.py"
+    script.write_text(TWO, "utf-8")
+    tests = Path(__file__).resolve().parents[1]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
+    done = subprocess.run(
+        [*torchrun, str(tests), str(tests / "trainers"), str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.stdout.count("agreed on") == 2, done.stdout + done.stderr
+    one = make_trainer(tmp_path / "one", make_model(dropout=0.0))
+    one.train()
+    two = load_file(tmp_path / "out" / "two.safetensors")
+    for name, value in weights(one.model).items():
+        torch.testing.assert_close(two[name], value, rtol=1e-3, atol=1e-5, msg=name)
+
+
+# The user's guide.
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "fine-tune.md"
+
+
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL))
+def test_a_block_of_the_guide_runs(
+    block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    if "peft" in block:
+        pytest.importorskip("peft")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, str(PAGE), "exec"), {"__name__": "block"})
+    assert re.search(r"^(0\.0|1\.0|3)$", capsys.readouterr().out, flags=re.MULTILINE)
+
+
+def test_the_recipe_of_the_guide_has_known_keys() -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
+    assert resolve({"name": "guide", **parse_yaml(text, "guide")})["task"]["texts"] == "pair"

@@ -1,0 +1,234 @@
+"""Fine-tuning classifiers: accuracy by language while training goes on, and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed
+from sklearn.metrics import f1_score, matthews_corrcoef
+from tqdm.auto import tqdm
+from transformers import EarlyStoppingCallback
+
+from hf_xlsr.data.labelled import LabelledCollator, LabelledSet
+from hf_xlsr.distributed import process_index, world_size
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.averages import mean_over_languages
+from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.sts import pearson, spearman
+from hf_xlsr.modeling.encoders import positions_of
+from hf_xlsr.trainers.adapters import base_model
+from hf_xlsr.trainers.arguments import XlsrTrainingArguments
+from hf_xlsr.trainers.base import XlsrTrainer
+
+# From what a model gives, `(rows, outputs)`, and gold labels, `(rows,)`.
+METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "accuracy": lambda logits, gold: float((logits.argmax(1) == gold).mean()),
+    "f1": lambda logits, gold: float(f1_score(gold, logits.argmax(1), pos_label=1, zero_division=0.0)),
+    "matthews": lambda logits, gold: float(matthews_corrcoef(gold, logits.argmax(1))),
+    "pearson": lambda logits, gold: pearson(logits[:, 0].astype(np.float64), gold),
+    "spearman": lambda logits, gold: spearman(logits[:, 0], gold),
+}
+
+
+@dataclass
+class FineTuneTrainingArguments(XlsrTrainingArguments):
+    """Arguments of `FineTuneTrainer`, with the paper's values: Adam at 2.5e-5, linear decay, batches of 32.
+
+    The paper does not say how long it trains, nor of a warm-up: the defaults of `transformers.TrainingArguments` hold.
+
+    Args:
+        early_stopping_patience: Stop after so many evaluations without a better `metric_for_best_model`; 0 never does.
+    """
+
+    learning_rate: float = field(default=2.5e-5, metadata={"help": "at the start"})
+    per_device_train_batch_size: int = field(default=32, metadata={"help": "rows a step and process"})
+    per_device_eval_batch_size: int = field(default=128, metadata={"help": "rows evaluated together"})
+    early_stopping_patience: int = field(default=0, metadata={"help": "evaluations without improvement; 0 is never"})
+
+    def __post_init__(self) -> None:
+        if self.early_stopping_patience < 0:
+            raise XlsrError(f"early_stopping_patience is {self.early_stopping_patience}; use 0 (never) or more.")
+        if self.label_smoothing_factor:
+            raise XlsrError(
+                f"label_smoothing_factor is {self.label_smoothing_factor}, but this loss has none; leave it out."
+            )
+        if self.early_stopping_patience:
+            if not self.metric_for_best_model:
+                raise XlsrError(
+                    "early_stopping_patience needs metric_for_best_model; name the metric that is to get better."
+                )
+            # The count of evaluations without improvement belongs to the state that resuming needs.
+            self.restore_callback_states_from_checkpoint = True
+        super().__post_init__()
+
+
+class LiveClassifier:
+    """A model as it stands, as evaluation takes it.
+
+    Args:
+        model: Gives `logits`; left in the mode it was found in.
+        tokenizer: Its tokenizer.
+        max_length: Rows are cut here, in pieces.
+        batch_size: Rows that go through the model together.
+        autocast_dtype: Precision of the pass; the weights' own when absent.
+        share: Each process takes its share of the batches, and all of them get all logits; every process has to call
+            then. Without, this process does everything.
+        progress: Show a bar.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        max_length: int = 128,
+        batch_size: int = 128,
+        autocast_dtype: torch.dtype | None = None,
+        share: bool = False,
+        progress: bool = False,
+    ) -> None:
+        self.model, self.tokenizer, self.max_length, self.batch_size = model, tokenizer, max_length, batch_size
+        self.autocast_dtype, self.progress = autocast_dtype, progress
+        self.processes = world_size() if share else 1
+        self.rank = process_index() if share else 0
+
+    @torch.no_grad()
+    def logits(self, data: LabelledSet) -> np.ndarray:
+        """What the model gives for each row, `(rows, outputs)`, float32.
+
+        Rows are batched by length, the same on any number of processes, so that the numbers are the same too.
+        """
+        rows = data.features(self.tokenizer, self.max_length)
+        collate = LabelledCollator(self.tokenizer.pad_token_id)
+        order = sorted(range(len(rows)), key=lambda place: len(rows[place]["input_ids"]))
+        batches = [order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size)]
+        device, was_training = self.model.device, self.model.training
+        result = torch.zeros(len(rows), base_model(self.model).config.num_labels, device=device)
+        self.model.eval()
+        mine = batches[self.rank :: self.processes]
+        with torch.autocast(device.type, dtype=self.autocast_dtype, enabled=self.autocast_dtype is not None):
+            for places in tqdm(mine, desc=data.name, disable=not self.progress or self.rank > 0, leave=False):
+                batch = {name: value.to(device) for name, value in collate([rows[p] for p in places]).items()}
+                result[places] = self.model(**batch).logits.float()
+        self.model.train(was_training)
+        if self.processes > 1:
+            # Every row is 0 on all processes but one: the sum is that row, exactly.
+            torch.distributed.all_reduce(result)
+        return result.cpu().numpy()
+
+
+def evaluate_sets(classifier: LiveClassifier, sets: Sequence[LabelledSet], *, protocol: str) -> dict[str, float]:
+    """The metrics of the sets' task in each language, and their means over the languages, as in table 2 of the paper.
+
+    Args:
+        classifier: What is measured.
+        sets: Rows to measure on.
+        protocol: What metric keys call the way it was trained, such as `cross-lingual-test`.
+
+    Returns:
+        `{set}-{protocol}/{language}/{split}/{metric}`, the number of rows under `.../rows`, and the unweighted means over
+        languages under `{set}-{protocol}/mean-of-{n}/{split}/{metric}`.
+
+    Raises:
+        XlsrError: a model's output or a prediction is not a number.
+    """
+    metrics: dict[str, float] = {}
+    for data in sets:
+        logits = classifier.logits(data)
+        if not np.isfinite(logits).all():
+            raise XlsrError(f"the model's outputs on {data.name} are not all finite; lower the learning rate.")
+        languages = np.array([row["lang"] for row in data.rows])
+        gold = np.array([row["label"] for row in data.rows])
+        for language in dict.fromkeys(languages.tolist()):
+            prefix, of = metric_prefix(data.name, protocol, language, data.split), languages == language
+            for name in data.task.metrics:
+                metrics[f"{prefix}/{name}"] = METRICS[name](logits[of], gold[of])
+            metrics[f"{prefix}/rows"] = int(of.sum())
+    return mean_over_languages(metrics)
+
+
+def metric_keys(sets: Sequence[LabelledSet], *, protocol: str) -> list[str]:
+    """The keys of the scores that `evaluate_sets` gives, means included: what `metric_for_best_model` may be."""
+    scores = {
+        f"{metric_prefix(data.name, protocol, row['lang'], data.split)}/{name}": 0.0
+        for data in sets
+        for row in data.rows
+        for name in data.task.metrics
+    }
+    return list(mean_over_languages(scores))
+
+
+class FineTuneTrainer(XlsrTrainer):
+    """`XlsrTrainer` for `HictlForSequenceClassification`; evaluates named sets by language while it trains.
+
+    Args:
+        model: The classifier, or a PEFT wrapper around it.
+        args: `FineTuneTrainingArguments`.
+        train_dataset: `PreparedLabelled`.
+        processing_class: The tokenizer.
+        max_length: Rows to evaluate are cut here, in pieces.
+        evaluations: Functions from a `LiveClassifier` to named numbers, such as
+            `partial(evaluate_sets, sets=[...], protocol="fine-tuning")`.
+        **kwargs: As for `XlsrTrainer`.
+
+    Raises:
+        XlsrError: the model has other labels than the data, or fewer positions than the longest row.
+
+    Example:
+        A script that fine-tunes on one's own rows stands in `docs/fine-tune.md`.
+    """
+
+    def __init__(self, model: Any, args: Any = None, *, max_length: int = 128, **kwargs: Any) -> None:
+        tokenizer = kwargs["processing_class"]
+        if kwargs.get("data_collator") is None:
+            kwargs["data_collator"] = LabelledCollator(
+                tokenizer.pad_token_id,
+                max_length=max_length,
+                pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
+            )
+        _check_fit(base_model(model), kwargs.get("train_dataset"), max_length)
+        self.max_length = max_length
+        super().__init__(model, args, **kwargs)
+        if args.early_stopping_patience:
+            self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
+
+    def live_encoder(self) -> Any:
+        """The model as it stands, each process with its share of the rows."""
+        return self.live_classifier(share=True)
+
+    def live_classifier(self, *, share: bool = False) -> LiveClassifier:
+        """The model as it stands.
+
+        Args:
+            share: Among the processes, all of which have to evaluate then.
+        """
+        return LiveClassifier(
+            self.accelerator.unwrap_model(self.model),
+            self.processing_class,
+            max_length=self.max_length,
+            batch_size=self.args.per_device_eval_batch_size,
+            autocast_dtype=self.autocast_dtype,
+            share=share,
+            progress=not self.args.disable_tqdm,
+        )
+
+
+def _check_fit(model: Any, data: Any, max_length: int) -> None:
+    longest = max(max_length, int(max(getattr(data, "lengths", [0]), default=0)))
+    positions = positions_of(model.encoder)
+    if positions is not None and positions < longest:
+        raise XlsrError(
+            f"rows of up to {longest} pieces are to come, but the encoder has {positions} positions; lower max_length."
+        )
+    labels: Mapping[str, int] = getattr(data, "report", {}).get("labels", {})
+    outputs = len(labels) or 1
+    if data is not None and model.config.num_labels != outputs:
+        raise XlsrError(
+            f"the model has num_labels {model.config.num_labels} but the data "
+            + (f"{outputs} classes ({', '.join(labels)})" if labels else "are scores")
+            + f"; make it with num_labels {outputs}."
+        )
