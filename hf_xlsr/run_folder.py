@@ -66,7 +66,6 @@ class RunFolder:
         self.training.mkdir(parents=True, exist_ok=True)
         self.recipe.write_text(json.dumps(recipe, indent=2, ensure_ascii=False), "utf-8")
 
-
     def done(self, recipe: Mapping[str, Any]) -> bool:
         """Whether just this run, its evaluation included, has been here to its end.
 

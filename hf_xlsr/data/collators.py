@@ -14,6 +14,7 @@ from hf_xlsr.data.tokenization import punctuation_ids
 
 MASKINGS = ("none", "single", "mlm")
 
+
 def pad_rows(rows: Sequence[Sequence[int]], pad_id: int, multiple_of: int = 1) -> tuple[np.ndarray, np.ndarray]:
     """Pads rows of ids on the right: ids and attention mask, both `(rows, length)`, int64.
 

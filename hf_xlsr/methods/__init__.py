@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.methods.base import Method
+from hf_xlsr.methods.classification import ClassificationMethod
 from hf_xlsr.methods.dual_momentum import DualMomentumMethod
 from hf_xlsr.methods.hictl import HictlMethod
 from hf_xlsr.methods.lightweight import LightweightMethod
+from hf_xlsr.methods.translation import TranslationMethod
 
 METHODS: dict[str, Method] = {
-    method.name: method for method in (LightweightMethod(), DualMomentumMethod(), HictlMethod())
+    method.name: method
+    for method in (
+        LightweightMethod(),
+        DualMomentumMethod(),
+        HictlMethod(),
+        ClassificationMethod(),
+        TranslationMethod(),
+    )
 }
 
 

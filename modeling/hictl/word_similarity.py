@@ -1,0 +1,28 @@
+"""How similar a sentence is to each word of the vocabulary."""
+
+from __future__ import annotations
+
+import torch
+
+from hf_xlsr.pooling import normalize
+
+
+def word_similarities(queries: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """Cosine of each sentence vector and each row of the embedding table, with gradient to both.
+
+    The rows' lengths divide the products, so that no normalised copy of a large table is made. A row of zeros, as padding
+    has in new tables, is similar to nothing.
+
+    Args:
+        queries: Sentence vectors, `(batch, width)`.
+        table: Word embeddings, `(vocabulary, width)`.
+
+    Returns:
+        `(batch, vocabulary)`, between -1 and 1.
+
+    Example:
+        >>> word_similarities(torch.tensor([[3.0, 4.0]]), torch.tensor([[2.0, 0.0], [0.0, 5.0], [0.0, 0.0]]))
+        tensor([[0.6000, 0.8000, 0.0000]])
+    """
+    lengths = torch.linalg.vector_norm(table, dim=1).clamp(min=1e-12)
+    return normalize(queries).to(table.dtype) @ table.T / lengths

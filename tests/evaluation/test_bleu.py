@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import math
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+import sacrebleu
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.bleu import bleu, bleu_rows, check_tokenizer, corpus_bleu, default_tokenizer
+
+TRANSLATIONS = ["The cat sat on the mat.", "A dog barks, loudly!", "He doesn't know (yet)."]
+REFERENCES = ["The cat is sitting on the mat.", "A dog barks loudly.", "He doesn't know it yet."]
+
+
+class Fixed:
+    """Answers from a list and notes how it was asked."""
+
+    def __init__(self, answers: dict[str, str]) -> None:
+        self.answers, self.options = answers, {}
+
+    def translate(self, sentences: Any, **options: Any) -> list[str]:
+        self.options = options
+        return [self.answers[sentence] for sentence in sentences]
+
+
+def test_a_hand_worked_example() -> None:
+    # "the cat sat on the mat" against "the cat is on the mat": 5 of 6 words, 3 of 5 pairs (the cat, on the, the mat),
+    # 1 of 4 triples (on the mat), 0 of 3 quadruples, which smoothing counts as half of a third; no brevity penalty.
+    expected = math.exp(sum(map(math.log, (5 / 6, 3 / 5, 1 / 4, 1 / 6))) / 4)
+    result = corpus_bleu(["the cat sat on the mat"], ["the cat is on the mat"], tokenize="none")
+    assert result.score == pytest.approx(expected, rel=1e-12) == pytest.approx(0.379918, abs=1e-6)
+    assert result.brevity_penalty == 1
+
+
+def test_a_short_translation_pays() -> None:
+    # All n-grams of the first 6 words are right; exp(1 - 8 / 6).
+    result = corpus_bleu(["a b c d e f"], ["a b c d e f g h"], tokenize="none")
+    assert result.score == pytest.approx(math.exp(1 - 8 / 6)) == pytest.approx(result.brevity_penalty)
+
+
+def test_counts_are_those_of_the_corpus_not_a_mean_of_sentences() -> None:
+    # One perfect sentence of 4 words and one of 4 words with none right: half of everything.
+    result = corpus_bleu(["a b c d", "x x x x"], ["a b c d", "e f g h"], tokenize="none")
+    assert result.score == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("tokenize", ["13a", "intl", "char", "zh", "none"])
+def test_equals_sacrebleu(tokenize: str) -> None:
+    result = corpus_bleu(TRANSLATIONS, REFERENCES, tokenize=tokenize)
+    theirs = sacrebleu.corpus_bleu(TRANSLATIONS, [REFERENCES], tokenize=tokenize, force=True)
+    assert result.score == pytest.approx(theirs.score / 100, rel=1e-12)
+    assert 0 < result.score < 1
+    assert f"tok:{tokenize}" in result.signature and f"version:{sacrebleu.__version__}" in result.signature
+    assert "case:mixed" in result.signature and "smooth:exp" in result.signature
+
+
+def test_chinese_is_cut_into_characters() -> None:
+    assert default_tokenizer("zh") == "zh" and default_tokenizer("de") == default_tokenizer("ru") == "13a"
+    translations, references = ["我喜欢猫和狗。"], ["我喜欢狗和猫。"]
+    assert corpus_bleu(translations, references, tokenize="zh").score > 0.2
+    assert corpus_bleu(translations, references, tokenize="13a").score < 0.01  # one long word
+
+
+def test_moses_cuts_both_sides_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    languages: list[str] = []
+
+    class MosesTokenizer:
+        def __init__(self, lang: str) -> None:
+            languages.append(lang)
+
+        def tokenize(self, text: str, return_str: bool, escape: bool) -> str:
+            assert return_str and not escape
+            return text.replace(".", " .")
+
+    module = ModuleType("sacremoses")
+    module.MosesTokenizer = MosesTokenizer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "sacremoses", module)
+    result = corpus_bleu(["the cat sat."], ["the cat sat. "], tokenize="moses", language="de")
+    by_hand = corpus_bleu(["the cat sat ."], ["the cat sat ."], tokenize="none")
+    assert result.score == by_hand.score == 1 and languages[-1] == "de"
+    assert "tok:moses" in result.signature
+
+
+def test_moses_is_the_real_one_where_it_is_installed() -> None:
+    pytest.importorskip("sacremoses")
+    ours = corpus_bleu(TRANSLATIONS, REFERENCES, tokenize="moses")
+    tokenised = [
+        ["The cat sat on the mat .", "A dog barks , loudly !", "He doesn 't know ( yet ) ."],
+        ["The cat is sitting on the mat .", "A dog barks loudly .", "He doesn 't know it yet ."],
+    ]
+    assert ours.score == pytest.approx(corpus_bleu(*tokenised, tokenize="none").score, abs=0.02)
+
+
+def test_keys_name_dataset_tokenizer_languages_and_split() -> None:
+    translator = Fixed({"eins": "one two three four", "zwei": "two"})
+    signatures: dict[str, str] = {}
+    found: list[str] = []
+    metrics = bleu(
+        translator,
+        ["zwei", "eins"],
+        ["two", "one two three four"],
+        languages=("de", "en"),
+        name="multi30k",
+        tokenize=["13a", "none"],
+        signatures=signatures,
+        translations=found,
+        num_beams=4,
+        length_penalty=0.6,
+    )
+    assert metrics == {
+        "multi30k-bleu/de-en/test/bleu": 1.0,
+        "multi30k-bleu/de-en/test/sentences": 2,
+        "multi30k-bleu-none/de-en/test/bleu": 1.0,
+        "multi30k-bleu-none/de-en/test/sentences": 2,
+    }
+    assert translator.options == {"num_beams": 4, "length_penalty": 0.6} and found == ["two", "one two three four"]
+    assert [name.split("|")[3] for name in signatures.values()] == ["tok:13a", "tok:none"]
+    assert list(signatures) == ["multi30k-bleu/de-en/test/bleu", "multi30k-bleu-none/de-en/test/bleu"]
+
+
+def test_each_language_pair_is_scored_for_itself() -> None:
+    rows = [
+        {"source": "eins", "target": "one two three four", "source_lang": "de", "target_lang": "en"},
+        {"source": "eins", "target": "一二三四", "source_lang": "de", "target_lang": "zh"},
+        {"source": "zwei", "target": "two", "source_lang": "de", "target_lang": "en"},
+    ]
+    metrics = bleu_rows(Fixed({"eins": "one two three four", "zwei": "two"}), rows, name="toy", split="dev")
+    assert metrics["toy-bleu/de-en/dev/bleu"] == 1 and metrics["toy-bleu/de-en/dev/sentences"] == 2
+    assert metrics["toy-bleu-zh/de-zh/dev/bleu"] < 0.1 and metrics["toy-bleu-zh/de-zh/dev/sentences"] == 1
+
+
+def test_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(XlsrError, match="there are 1 translations but 2 references; give one of each a line"):
+        corpus_bleu(["a"], ["a", "b"])
+    with pytest.raises(XlsrError, match="BLEU needs translations, but there is none"):
+        corpus_bleu([], [])
+    with pytest.raises(XlsrError, match="the tokenizer of BLEU is '13b'; did you mean '13a'"):
+        corpus_bleu(["a"], ["a"], tokenize="13b")
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    with pytest.raises(XlsrError, match="tokenizer 'moses' of BLEU needs the package sacremoses; install it"):
+        check_tokenizer("moses")
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    monkeypatch.setitem(sys.modules, "ipadic", None)
+    sys.modules.pop("sacrebleu.tokenizers.tokenizer_ja_mecab", None)
+    with pytest.raises(XlsrError, match=r"tokenizer 'ja-mecab' of BLEU needs a package .* sacrebleu\[ja\]"):
+        check_tokenizer("ja-mecab")

@@ -1,0 +1,518 @@
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import tiny_encoder
+from translation_helpers import (
+    ENCODERS,
+    encoder_folder,
+    small_batch,
+    small_encoder,
+    small_model,
+    taught_model,
+    translation_tokenizer,
+)
+
+from hf_xlsr import XlsrError
+from hf_xlsr.modeling.hictl import modeling_generation
+from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
+from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
+from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration, check_vocabulary
+from hf_xlsr.modeling.hictl.word_similarity import word_similarities
+
+START, END = 1, 2
+
+
+def gradients(model: torch.nn.Module, batch: dict[str, torch.Tensor], **options: Any) -> dict[str, torch.Tensor]:
+    model.zero_grad()
+    model(**batch, **options).loss.backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+# Logits and loss
+
+
+def test_similarities_are_cosines() -> None:
+    queries, table = torch.tensor([[3.0, 4.0], [0.0, -2.0]]), torch.tensor([[2.0, 0.0], [0.0, 5.0], [0.0, 0.0]])
+    torch.testing.assert_close(word_similarities(queries, table), torch.tensor([[0.6, 0.8, 0.0], [0.0, -1.0, 0.0]]))
+
+
+def test_gradients_of_similarities_equal_those_of_normalised_products() -> None:
+    generator = torch.Generator().manual_seed(0)
+    parts = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((3, 5), (7, 5))]
+    weights = torch.randn(3, 7, generator=generator, dtype=torch.float64)
+
+    def twin(queries: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        return F.normalize(queries, dim=1) @ F.normalize(table, dim=1).T
+
+    results = []
+    for function in (word_similarities, twin):
+        leaves = [part.clone().requires_grad_() for part in parts]
+        results.append(torch.autograd.grad((weights * function(*leaves)).sum(), leaves))
+    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-14)
+
+
+def test_a_row_of_zeros_gives_no_gradient_that_is_not_a_number() -> None:
+    queries, table = torch.ones(1, 2, requires_grad=True), torch.zeros(3, 2, requires_grad=True)
+    word_similarities(queries, table).sum().backward()
+    assert torch.isfinite(table.grad).all() and torch.isfinite(queries.grad).all()
+
+
+@pytest.mark.parametrize("model_type", ENCODERS)
+def test_logits_are_states_times_table_plus_bias_and_cosines(model_type: str) -> None:
+    model, batch = small_model(model_type), small_batch()
+    targets = torch.tensor([[START, 5, 6], [START, 7, 8], [START, 9, 9]])
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    output = model(**inputs, decoder_input_ids=targets)
+    states = model.encoder(**inputs).last_hidden_state
+    table = model.get_input_embeddings().weight
+    hidden = model.decoder(
+        inputs_embeds=table[targets], encoder_hidden_states=states, encoder_attention_mask=batch["attention_mask"]
+    ).last_hidden_state
+    for row in range(3):
+        cosine = F.cosine_similarity(states[row, 0], table)
+        expected = hidden[row] @ table.T + model.output.bias + cosine
+        torch.testing.assert_close(output.logits[row], expected, rtol=1e-5, atol=1e-5)
+    assert output.logits.shape == (3, 3, 30)
+
+
+def test_without_word_similarity_the_cosines_are_missing() -> None:
+    model, batch = small_model(), small_batch()
+    del batch["labels"]
+    with_them = model(**batch, decoder_input_ids=torch.full((3, 1), START)).logits[:, 0]
+    model.config.word_similarity = False
+    without = model(**batch, decoder_input_ids=torch.full((3, 1), START)).logits[:, 0]
+    states = model.encode(batch["input_ids"], batch["attention_mask"]).last_hidden_state
+    cosines = word_similarities(states[:, 0], model.get_input_embeddings().weight)
+    torch.testing.assert_close(with_them - without, cosines, rtol=1e-4, atol=1e-5)
+    assert model.encode(batch["input_ids"], batch["attention_mask"]).word_similarities is None
+
+
+@pytest.mark.parametrize("word_similarity", [True, False])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_loss_and_gradient_equal_cross_entropy_on_whole_logits(word_similarity: bool, smoothing: float) -> None:
+    model, batch = small_model(word_similarity=word_similarity, logits_chunk_size=3).double(), small_batch()
+    ours = gradients(model, batch, label_smoothing=smoothing)
+    loss = model(**batch, label_smoothing=smoothing).loss
+    model.zero_grad()
+    targets = torch.cat([torch.full((3, 1), START), batch["labels"][:, :-1]], 1).clamp(min=0)
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    logits = model(**inputs, decoder_input_ids=targets).logits
+    twin = F.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), label_smoothing=smoothing)
+    twin.backward()
+    torch.testing.assert_close(loss, twin, rtol=1e-10, atol=0)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(ours[name], parameter.grad, rtol=1e-8, atol=1e-12, msg=name)
+
+
+def test_with_labels_no_logits_are_returned_and_the_part_is_named() -> None:
+    output = small_model()(**small_batch())
+    assert output.logits is None and list(output.losses) == ["translation"]
+    assert output.losses["translation"].item() == output.loss.item()
+
+
+def test_the_loss_is_divided_by_all_pieces_of_a_step() -> None:
+    model, batch = small_model(), small_batch()
+    whole = model(**batch).loss
+    count = int((batch["labels"] != -100).sum())
+    assert count == 12
+    parts = [
+        model(**{name: value[rows] for name, value in batch.items()}, num_items_in_batch=torch.tensor(count)).loss
+        for rows in (slice(0, 1), slice(1, 3))
+    ]
+    torch.testing.assert_close(sum(parts), whole)
+
+
+def test_targets_are_shifted_behind_the_start() -> None:
+    labels = torch.tensor([[5, 6, END], [7, END, -100]])
+    assert small_model().shift_right(labels).tolist() == [[START, 5, 6], [START, 7, END]]
+
+
+def test_padding_changes_nothing() -> None:
+    model, batch = small_model(), small_batch()
+    whole = gradients(model, batch)
+    padded = {name: F.pad(value, (0, 3), value=-100 if name == "labels" else 0) for name, value in batch.items()}
+    torch.testing.assert_close(gradients(model, padded), whole, rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_sees_no_later_piece() -> None:
+    model, batch = small_model(), small_batch()
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    first, second = torch.tensor([[START, 5, 6, 7]] * 3), torch.tensor([[START, 5, 9, 11]] * 3)
+    one, other = (model(**inputs, decoder_input_ids=targets).logits for targets in (first, second))
+    torch.testing.assert_close(one[:, :2], other[:, :2])
+    assert not torch.allclose(one[:, 2:], other[:, 2:])
+
+
+def test_forward_has_no_side_effects() -> None:
+    model, batch = small_model(), small_batch()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert model(**batch).loss.item() == model(**batch).loss.item()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+# Generation
+
+
+@pytest.mark.parametrize("model_type", ENCODERS)
+def test_steps_with_a_cache_give_the_logits_of_one_pass(model_type: str) -> None:
+    model, batch = small_model(model_type), small_batch()
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    targets = torch.tensor([[START, 5, 6, 7], [START, 8, 9, 3], [START, 4, 4, 10]])
+    whole = model(**inputs, decoder_input_ids=targets, use_cache=False).logits
+    encoded, cache, steps = model.get_encoder()(**inputs), None, []
+    for step in range(targets.shape[1]):
+        output = model(
+            encoder_outputs=encoded,
+            attention_mask=batch["attention_mask"],
+            decoder_input_ids=targets[:, step : step + 1],
+            past_key_values=cache,
+            use_cache=True,
+        )
+        cache = output.past_key_values
+        steps.append(output.logits)
+    torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_decoder_with_more_layers_than_the_encoder(beams: int) -> None:
+    model, batch = taught_model(decoder_layers=3, steps=40), small_batch()
+    del batch["labels"]
+    assert model.config.get_text_config().num_hidden_layers == 2
+    found = model.generate(**batch, num_beams=beams, max_new_tokens=5)
+    assert torch.equal(found, model.generate(**batch, num_beams=beams, max_new_tokens=5, use_cache=False))
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 4, "length_penalty": 0.6}, {"cache_implementation": "static"}])
+def test_generation_is_the_same_with_and_without_cache(options: dict[str, Any]) -> None:
+    model, batch = taught_model(), small_batch()
+    labels = batch.pop("labels")
+    common = {**batch, "max_new_tokens": 6, "do_sample": False}
+    cached = model.generate(**common, **options)
+    options = {name: value for name, value in options.items() if name != "cache_implementation"}
+    assert torch.equal(cached, model.generate(**common, **options, use_cache=False))
+    assert (cached[:, 0] == START).all()
+    for row, target in zip(cached.tolist(), labels.tolist(), strict=True):  # it was taught
+        assert row[1 : target.index(END) + 2] == target[: target.index(END) + 1]
+
+
+def best_by_exhaustion(model: Any, batch: dict[str, torch.Tensor], length: int, penalty: float) -> list[list[int]]:
+    """Every target of up to `length` pieces, scored by its log-probability over its length to the power of `penalty`."""
+    vocabulary = model.config.get_text_config().vocab_size
+    others = [piece for piece in range(vocabulary) if piece != END]
+    best = []
+    for row in range(len(batch["input_ids"])):
+        inputs = {name: value[row : row + 1] for name, value in batch.items()}
+        found: list[tuple[float, list[int]]] = []
+        for count in range(length + 1):
+            for prefix in product(others, repeat=count):
+                # A target ends by the final piece, or is as long as allowed.
+                target = [*prefix, END] if count < length else list(prefix)
+                logits = model(**inputs, decoder_input_ids=torch.tensor([[START, *target[:-1]]])).logits[0]
+                logs = logits.log_softmax(-1)
+                score = sum(logs[place, piece].item() for place, piece in enumerate(target))
+                found.append((score / len(target) ** penalty, target))
+        best.append(max(found)[1])
+    return best
+
+
+@pytest.mark.parametrize("penalty", [0.6, 1.0])
+def test_wide_beams_find_what_an_exhaustive_search_finds(penalty: float) -> None:
+    model, batch = taught_model(vocab_size=5, steps=20), small_batch(vocab_size=5)
+    del batch["labels"]
+    options = {"length_penalty": penalty, "max_new_tokens": 3, "early_stopping": "never"}
+    found = model.generate(**batch, num_beams=32, **options)
+    expected = best_by_exhaustion(model, batch, 3, penalty)
+    for row, target in zip(found.tolist(), expected, strict=True):
+        assert row[1 : len(target) + 1] == target and set(row[len(target) + 1 :]) <= {0, END}
+    assert len({len(target) for target in expected}) == (2 if penalty < 1 else 1)  # a smaller one lets short ones win
+
+
+def test_similarities_are_computed_once_for_each_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch = small_model(seed=3), small_batch()
+    del batch["labels"]
+    rows: list[int] = []
+
+    def counted(queries: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        rows.append(len(queries))
+        return word_similarities(queries, table)
+
+    monkeypatch.setattr(modeling_generation, "word_similarities", counted)
+    model.generate(**batch, num_beams=4, length_penalty=0.6, max_new_tokens=5)
+    assert rows == [3]
+    model.generate(encoder_outputs=model.get_encoder()(**batch), attention_mask=batch["attention_mask"], max_length=4)
+    assert rows == [3, 3]
+
+
+def test_stock_options_of_generate() -> None:
+    model, batch = small_model(seed=3), small_batch()
+    model.set_attn_implementation("eager")
+    assert model.decoder.config._attn_implementation == model.encoder.config._attn_implementation == "eager"
+    del batch["labels"]
+    output = model.generate(
+        **batch,
+        max_new_tokens=4,
+        num_beams=3,
+        num_return_sequences=2,
+        return_dict_in_generate=True,
+        output_scores=True,
+        output_attentions=True,
+        output_hidden_states=True,
+    )
+    assert output.sequences.shape[0] == 6 and output.sequences_scores.shape == (6,)
+    assert len(output.cross_attentions[0]) == len(output.encoder_attentions) == 2  # layers
+    assert output.cross_attentions[0][0].shape == (9, 2, 1, 7)  # beams, heads, target, source
+    torch.manual_seed(0)
+    sampled = model.generate(**batch, do_sample=True, top_k=5, max_new_tokens=4, bad_words_ids=[[7]])
+    assert not (sampled == 7).any()
+
+
+# From an encoder, and back
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return encoder_folder(tmp_path_factory.mktemp("encoder"))
+
+
+def test_from_encoder_keeps_the_weights_and_finds_the_ends_of_a_sentence(folder: str) -> None:
+    model = HictlForConditionalGeneration.from_encoder(folder, decoder_layers=1, dropout=0.2)
+    stored = HictlForSequenceClassification.from_encoder(folder).encoder.state_dict()
+    for name, value in model.encoder.state_dict().items():
+        assert torch.equal(value, stored[name]), name
+    tokenizer = translation_tokenizer()
+    config = model.config.get_text_config()
+    ends = config.bos_token_id, config.eos_token_id, config.pad_token_id
+    assert ends == (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
+    assert model.generation_config.bos_token_id == tokenizer.bos_token_id
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    assert model.encoder.config.hidden_dropout_prob == model.decoder.config.hidden_dropout_prob == 0.2
+    assert len(model.decoder.encoder.layer) == 1 and (model.output.bias == 0).all()
+    assert model.encoder.config._attn_implementation == model.decoder.config._attn_implementation == "sdpa"
+
+
+def test_from_encoder_takes_the_encoder_of_another_hictl_model(folder: str, tmp_path: Path) -> None:
+    other = HictlForSequenceClassification.from_encoder(folder, num_labels=5)
+    with torch.no_grad():
+        other.encoder.get_input_embeddings().weight.add_(1)
+    other.save_pretrained(tmp_path)
+    translation_tokenizer().save_pretrained(tmp_path)
+    model = HictlForConditionalGeneration.from_encoder(tmp_path, decoder_layers=1)
+    assert torch.equal(model.get_input_embeddings().weight, other.get_input_embeddings().weight)
+
+
+def test_pieces_cut_the_vocabulary(folder: str) -> None:
+    small = translation_tokenizer(60)
+    pieces = [0, 5, 7, *range(9, 9 + len(small) - 3)]
+    whole = HictlForConditionalGeneration.from_encoder(folder)
+    model = HictlForConditionalGeneration.from_encoder(folder, tokenizer=small, pieces=pieces)
+    table = model.get_input_embeddings()
+    assert torch.equal(table.weight, whole.get_input_embeddings().weight[pieces])
+    assert model.config.get_text_config().vocab_size == len(pieces) == len(model.output.bias) == len(small)
+    assert table.padding_idx == whole.get_input_embeddings().padding_idx
+    assert model.config.get_text_config().eos_token_id == small.eos_token_id
+    ids = torch.tensor([[4, 5, 2]])
+    original = torch.tensor([[pieces[4], pieces[5], pieces[2]]])
+    torch.testing.assert_close(
+        model.eval().encode(ids).last_hidden_state, whole.eval().encode(original).last_hidden_state
+    )
+
+
+def test_defaults_are_the_papers() -> None:
+    config = HictlConfig()
+    decoder = modeling_generation.decoder_config(config, 512)
+    assert (decoder.num_hidden_layers, decoder.hidden_size, decoder.num_attention_heads) == (4, 768, 12)
+    assert decoder.intermediate_size == 3072 and decoder.hidden_act == "gelu" and config.word_similarity
+
+
+def test_a_decoder_of_other_sizes() -> None:
+    model = small_model(decoder_layers=1, decoder_attention_heads=4, decoder_ffn_dim=24)
+    assert model.decoder.encoder.layer[0].intermediate.dense.out_features == 24
+    assert model.decoder.config.num_attention_heads == 4
+    assert torch.isfinite(model(**small_batch()).loss)
+
+
+@pytest.mark.parametrize("model_type", ENCODERS)
+def test_save_and_load(model_type: str, tmp_path: Path) -> None:
+    model, batch = small_model(model_type), small_batch()
+    model.generation_config.num_beams = 3
+    model.save_pretrained(tmp_path)
+    assert not list(tmp_path.glob("*.bin"))
+    loaded, info = HictlForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert loaded.generation_config.num_beams == 3 and loaded.decoder.get_input_embeddings() is None
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, loaded.state_dict()[name]), name
+    assert model(**batch).loss.item() == loaded.eval()(**batch).loss.item()
+    del batch["labels"]
+    assert torch.equal(model.generate(**batch, max_new_tokens=4), loaded.generate(**batch, max_new_tokens=4))
+    # Its encoder starts another model.
+    classifier = HictlForSequenceClassification.from_encoder(tmp_path)
+    assert torch.equal(classifier.get_input_embeddings().weight, model.get_input_embeddings().weight)
+
+
+def test_the_callers_configuration_stays_as_it_is() -> None:
+    config = HictlConfig(text_config=small_encoder(), decoder_layers=1)
+    model = HictlForConditionalGeneration(config)
+    assert model.config.is_encoder_decoder and not config.is_encoder_decoder
+
+
+def test_resizing_the_vocabulary_resizes_the_bias() -> None:
+    model = small_model()
+    before = model.output.bias.detach().clone()
+    model.resize_token_embeddings(33)
+    assert torch.equal(model.output.bias[:30], before) and (model.output.bias[30:] == 0).all()
+    assert model.config.get_text_config().vocab_size == 33
+    batch = small_batch(vocab_size=33)
+    assert torch.isfinite(model(**batch).loss)
+
+
+# Training
+
+
+def test_a_frozen_encoder_gets_no_gradient_and_no_dropout() -> None:
+    model = small_model(dropout=0.5).train()
+    assert model.encoder.training
+    model.freeze_encoder()
+    model.train()
+    assert model.decoder.training and not any(part.training for part in model.encoder.modules())
+    trained = set(gradients(model, small_batch()))
+    assert trained == {name for name, _ in model.named_parameters() if not name.startswith("encoder.")}
+    assert "output.bias" in trained
+
+
+def test_every_parameter_gets_a_gradient() -> None:
+    for word_similarity in (True, False):
+        model = small_model("xlm-roberta", word_similarity=word_similarity).train()
+        assert set(gradients(model, small_batch())) == {name for name, _ in model.named_parameters()}  # or DDP waits
+
+
+def test_gradient_checkpointing_changes_nothing() -> None:
+    model, batch = small_model().train(), small_batch()
+    plain = gradients(model, batch)
+    model.gradient_checkpointing_enable()
+    calls: list[int] = []
+    model.decoder.encoder.layer[0].attention.register_forward_hook(lambda *_: calls.append(1))
+    torch.testing.assert_close(gradients(model, batch), plain, rtol=1e-6, atol=1e-8)
+    assert len(calls) == 2  # again in the backward pass
+
+
+def test_compiled_it_gives_the_same_loss_and_gradient() -> None:
+    model, batch = small_model(decoder_layers=1), small_batch()
+    expected, loss = gradients(model, batch), model(**batch).loss
+    compiled = torch.compile(model, backend="eager")
+    model.zero_grad()
+    ours = compiled(**batch).loss
+    ours.backward()
+    torch.testing.assert_close(ours, loss, rtol=1e-6, atol=0)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_bfloat16_autocast_stays_close() -> None:
+    model, batch = small_model(), small_batch()
+    exact, loss = gradients(model, batch), model(**batch).loss
+    model.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours = model(**batch).loss
+    ours.backward()
+    assert ours.dtype == torch.float32
+    torch.testing.assert_close(ours, loss, rtol=2e-2, atol=0)
+    flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    truth = torch.cat([value.flatten() for value in exact.values()])
+    assert torch.cosine_similarity(flat, truth, dim=0) > 0.99
+
+
+@pytest.mark.parametrize("task_type", [None, "SEQ_2_SEQ_LM"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_lora_trains_saves_reloads_and_merges(task_type: str | None, checkpointing: bool, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    batch = small_batch()
+    config = peft.LoraConfig(
+        r=2, target_modules=r"encoder\..*\.(query|value)", modules_to_save=["decoder", "output"], task_type=task_type
+    )
+    adapted = peft.get_peft_model(small_model(), config).train()
+    if checkpointing:
+        adapted.gradient_checkpointing_enable()
+    optimizer = torch.optim.Adam([part for part in adapted.parameters() if part.requires_grad], lr=1e-2)
+    losses = []
+    for _ in range(12):
+        optimizer.zero_grad()
+        loss = adapted(**batch).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.9 * losses[0]
+    adapted.eval()
+    expected = adapted(**batch).loss.item()
+    adapted.save_pretrained(tmp_path)
+    reloaded = peft.PeftModel.from_pretrained(small_model(), tmp_path).eval()
+    assert reloaded(**batch).loss.item() == pytest.approx(expected, rel=1e-6)
+    sources = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    translated = reloaded.generate(**sources, num_beams=2, max_new_tokens=4)
+    merged = reloaded.merge_and_unload()
+    assert type(merged) is HictlForConditionalGeneration
+    assert merged(**batch).loss.item() == pytest.approx(expected, rel=1e-5)
+    assert torch.equal(merged.generate(**sources, num_beams=2, max_new_tokens=4), translated)
+
+
+def test_it_learns_to_copy() -> None:
+    model, batch = small_model(seed=1).train(), small_batch()
+    batch["labels"] = torch.cat([batch["input_ids"][:, 1:], torch.zeros(3, 1, dtype=torch.long)], 1)
+    batch["labels"][batch["labels"] == 0] = -100
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
+    for _ in range(150):
+        optimizer.zero_grad()
+        model(**batch).loss.backward()
+        optimizer.step()
+    model.eval()
+    labels = batch.pop("labels")
+    for beams in (1, 3):
+        found = model.generate(**batch, num_beams=beams, max_new_tokens=7)[:, 1:]
+        for row, target in zip(found.tolist(), labels.tolist(), strict=True):
+            assert row[: target.index(END) + 1] == target[: target.index(END) + 1]
+
+
+# Mistakes
+
+
+def test_embeddings_of_another_width_are_refused() -> None:
+    encoder = {"model_type": "electra", "vocab_size": 30, "hidden_size": 8, "embedding_size": 4}
+    encoder |= {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    with pytest.raises(XlsrError, match="'electra' has embeddings of width 4 and states of width 8"):
+        HictlForConditionalGeneration(HictlConfig(text_config=encoder))
+
+
+def test_a_tokenizer_with_more_pieces_than_the_encoder_is_refused() -> None:
+    with pytest.raises(XlsrError, match="has 130 pieces but the encoder, whose vocabulary the decoder shares, 20;"):
+        check_vocabulary(translation_tokenizer(), 20)
+
+
+def test_a_tokenizer_without_special_pieces_is_refused(tiny_encoder_folder: str) -> None:
+    with pytest.raises(XlsrError, match="puts no special pieces around a sentence"):
+        HictlForConditionalGeneration.from_encoder(tiny_encoder_folder)
+
+
+def test_a_tokenizer_that_does_not_pad_is_refused() -> None:
+    import copy
+
+    tokenizer = copy.deepcopy(translation_tokenizer())
+    tokenizer.pad_token = None
+    with pytest.raises(XlsrError, match="the tokenizer has no padding token"):
+        modeling_generation.sentence_ends(tokenizer)
+
+
+def test_an_encoder_that_does_not_say_its_first_piece() -> None:
+    model = HictlForConditionalGeneration(HictlConfig(text_config=tiny_encoder(30), decoder_layers=1))
+    with pytest.raises(XlsrError, match="has no bos_token_id, with which the decoder starts"):
+        model(**small_batch())
+
+
+def test_nothing_to_decode() -> None:
+    with pytest.raises(XlsrError, match="give labels or decoder_input_ids, or call generate"):
+        small_model()(input_ids=small_batch()["input_ids"])

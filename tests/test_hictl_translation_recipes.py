@@ -1,0 +1,340 @@
+"""The translation recipes: the paper's values, and runs of a few steps."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_pairs
+from rich.console import Console
+from safetensors.torch import load_file
+from transformers import AutoTokenizer
+from translation_helpers import encoder_folder
+
+from hf_xlsr import XlsrError
+from hf_xlsr.methods import METHODS
+from hf_xlsr.methods.translation import TranslationMethod
+from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration
+from hf_xlsr.recipe import load_runs
+from hf_xlsr.runs import train_recipe
+
+# Section 4.2: languages, beams, length penalty, test set.
+TASKS: dict[str, tuple[list[str], int, float, str]] = {
+    "hictl_iwslt14_en_de": (["en", "de"], 5, 1.0, "iwslt14"),
+    "hictl_iwslt14_de_en": (["de", "en"], 5, 1.0, "iwslt14"),
+    "hictl_iwslt17_en_fr": (["en", "fr"], 5, 1.0, "iwslt17"),
+    "hictl_iwslt17_en_zh": (["en", "zh"], 5, 1.0, "iwslt17"),
+    "hictl_wmt14_en_de": (["en", "de"], 4, 0.6, "wmt14"),
+    "hictl_wmt14_en_fr": (["en", "fr"], 5, 1.0, "wmt14"),
+    "hictl_wmt18_en_zh": (["en", "zh"], 5, 1.0, "wmt18"),
+    "hictl_wmt18_en_ru": (["en", "ru"], 5, 1.0, "wmt18"),
+}
+DECODERS = {
+    "hictl_iwslt_decoder": {"en-de", "de-en", "en-fr", "en-zh"},
+    "hictl_wmt_decoder": {"en-de", "en-fr", "en-zh", "en-ru"},
+}
+
+
+@pytest.fixture(autouse=True)
+def method(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "translation", TranslationMethod())
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("encoders")
+    encoder_folder(folder / "e5-small", algorithm="unigram")
+    return folder
+
+
+@pytest.fixture
+def data(write_pairs: Any) -> dict[str, str]:
+    return {"train": str(write_pairs()), "dev": str(write_pairs("dev.tsv", 12, seed=2))}
+
+
+def shrunk(data: dict[str, str], encoders: Path, output: Path, *more: str) -> list[str]:
+    """Options that leave a recipe as it is but for its size and its text."""
+    options = {
+        "output_dir": output,
+        "data.train": f"[{{path: {data['train']}}}]",
+        "data.dev": f"[{{path: {data['dev']}}}]",
+        "data.test": f"[{{path: {data['dev']}}}]",
+        "data.held_out": "[]",
+        "data.max_length": "32",
+        "model.start": encoders / "e5-small",
+        "training.max_steps": "2",
+        "training.eval_strategy": "steps",
+        "training.eval_steps": "2",
+        "training.save_strategy": "steps",
+        "training.save_steps": "2",
+        "training.per_device_train_batch_size": "16",
+        "training.dataloader_num_workers": "0",
+        "training.precision": "float32",
+    }
+    return [word for key, value in options.items() for word in (f"--{key}", str(value))] + list(more)
+
+
+# The paper's values
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_step_two_is_the_papers(name: str) -> None:
+    languages, beams, penalty, test_set = TASKS[name]
+    (recipe,) = load_runs(name)
+    assert recipe["languages"] == languages
+    evaluation = recipe["evaluation"]
+    assert (evaluation["num_beams"], evaluation["length_penalty"], evaluation["name"]) == (beams, penalty, test_set)
+    training = recipe["training"]
+    assert (training["learning_rate"], training["lr_scheduler_type"]) == (2e-5, "inverse_sqrt")
+    assert not training["freeze_encoder"] and training["load_best_model_at_end"]
+    assert recipe["model"]["decoder_layers"] == 4 and recipe["model"]["word_similarity"]
+    group = "wmt" if "wmt" in name else "iwslt"
+    assert recipe["start_from"] == f"outputs/hictl_{group}_decoder"
+    assert training["metric_for_best_model"].startswith(test_set)
+    assert f"/{'-'.join(languages)}/dev/bleu" in training["metric_for_best_model"]
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_step_one_trains_the_decoder_on_all_pairs(name: str) -> None:
+    (recipe,) = load_runs(name)
+    assert {"-".join(source["languages"]) for source in recipe["data"]["train"]} == DECODERS[name]
+    assert recipe["training"]["freeze_encoder"] and recipe["start_from"] is None
+    assert (recipe["training"]["learning_rate"], recipe["training"]["lr_scheduler_type"]) == (2e-5, "inverse_sqrt")
+    (pair,) = load_runs(name.replace("decoder", "en_de").replace("iwslt_", "iwslt14_").replace("wmt_", "wmt14_"))
+    sizes = "start", "decoder_layers", "word_similarity"
+    assert [recipe["model"][key] for key in sizes] == [pair["model"][key] for key in sizes]
+    assert recipe["vocabulary"] == pair["vocabulary"] and recipe["data"]["max_length"] == pair["data"]["max_length"]
+
+
+def names(sources: Any) -> list[str]:
+    sources = sources if isinstance(sources, list) else [sources]
+    return [
+        f"{source['corpus']}:{source.get('split', 'train')}" if "corpus" in source else Path(source["path"]).name
+        for source in sources
+    ]
+
+
+def test_splits_are_the_papers() -> None:
+    data = {name: load_runs(name)[0]["data"] for name in TASKS}
+    for name, ends in (("hictl_iwslt14_en_de", "en,de"), ("hictl_iwslt14_de_en", "de,en")):
+        assert names(data[name]["test"]) == [
+            f"{part}.{{{ends}}}" for part in ("dev2010", "dev2012", "tst2010", "tst2011", "tst2012")
+        ]
+        held, rest = data[name]["dev"], data[name]["train"]
+        assert held["path"] == rest["path"] and (held["hash_split"], rest["hash_split"]) == ("held", "rest")
+        assert held["hash_modulus"] == 23  # 160 thousand pairs over 22: 7 thousand
+        assert held["hash_key"] == ("source" if ends == "en,de" else "target")  # English in both directions
+    for language in ("fr", "zh"):
+        ours = data[f"hictl_iwslt17_en_{language}"]
+        assert [names(ours[split])[0] for split in ("train", "dev", "test")] == [
+            f"en-{language}.{split}.parquet" for split in ("train", "validation", "test")
+        ]
+        assert "hash_split" not in ours["train"][0]
+    for language in ("de", "fr"):
+        ours = data[f"hictl_wmt14_en_{language}"]
+        assert names(ours["dev"]) == [f"newstest2012.{{en,{language}}}", "wmt14:dev"]  # newstest2013
+        assert names(ours["test"]) == ["wmt14:test"]  # newstest2014
+    for language in ("zh", "ru"):
+        ours = data[f"hictl_wmt18_en_{language}"]
+        assert (names(ours["dev"]), names(ours["test"])) == (["wmt18:dev"], ["wmt18:test"])  # newstest2017, 2018
+
+
+def test_step_one_keeps_the_evaluation_sets_of_step_two_out() -> None:
+    for decoder, tasks in (("hictl_iwslt_decoder", "iwslt"), ("hictl_wmt_decoder", "wmt")):
+        held = set(names(load_runs(decoder)[0]["data"]["held_out"]))
+        for name in TASKS:
+            if tasks in name and name != "hictl_iwslt14_de_en":
+                data = load_runs(name)[0]["data"]
+                assert set(names(data["dev"])) | set(names(data["test"])) <= held
+
+
+def test_the_small_recipe_goes_in_two_steps_and_its_ablation_differs_in_one_thing() -> None:
+    first, second = load_runs("hictl_multi30k_en_de")
+    assert first["training"]["freeze_encoder"] and not second["training"].get("freeze_encoder")
+    assert second["start_from"] == first["output_dir"] and first["start_from"] is None
+    runs = {run["name"].split("/")[1]: run for run in load_runs("hictl_multi30k_en_de_ablation")}
+    assert list(runs) == ["with_decoder", "with", "without_decoder", "without"]
+    assert runs["with"]["start_from"] == runs["with_decoder"]["output_dir"]
+    assert runs["without"]["start_from"] == runs["without_decoder"]["output_dir"]
+    assert runs["without_decoder"]["start_from"] is None
+    for ours, plain in (("with_decoder", first), ("with", second), ("without_decoder", first), ("without", second)):
+        for section in ("data", "training", "evaluation", "vocabulary", "seed"):
+            assert runs[ours][section] == plain[section]
+        similar = runs[ours]["model"].pop("word_similarity")
+        assert similar == ours.startswith("with_decoder") or similar == (ours == "with")
+        assert runs[ours]["model"] == {key: value for key, value in plain["model"].items() if key != "word_similarity"}
+
+
+# Runs of two steps
+
+
+@pytest.mark.parametrize("group", ["iwslt", "wmt"])
+def test_the_papers_recipes_run(group: str, data: dict[str, str], encoders: Path, tmp_path: Path) -> None:
+    more = ["--data.cleaning", "[]", "--eval_strategy", "no"]
+    (recipe,) = load_runs(f"hictl_{group}_decoder", shrunk(data, encoders, tmp_path / "one", *more))
+    recipe["data"]["dev"] = recipe["data"]["test"] = None
+    recipe["data"]["train"] = [{"path": data["train"], "languages": ["en", "fr"]}]
+    train_recipe(recipe, Console(quiet=True))
+    first = load_file(tmp_path / "one" / "training" / "final" / "model.safetensors")
+    start = load_file(encoders / "e5-small" / "model.safetensors")
+    for name, value in start.items():
+        assert torch.equal(first[f"encoder.{name}"], value), name
+    for name in TASKS:
+        if group not in name:
+            continue
+        # The next line is what the paper's users run, less the size.
+        options = shrunk(data, encoders, tmp_path / name, "--start_from", str(tmp_path / "one"))
+        (recipe,) = load_runs(name, options)
+        metrics = train_recipe(recipe, Console(quiet=True)).metrics
+        languages, _, _, test_set = TASKS[name]
+        protocol = f"{test_set}-bleu-zh" if "zh" in languages else f"{test_set}-bleu"
+        assert f"{protocol}/{'-'.join(languages)}/test/bleu" in metrics
+        weights = load_file(tmp_path / name / "training" / "final" / "model.safetensors")
+        # Two steps at 2e-5 / 4,000 and less: still nearly what step one left.
+        torch.testing.assert_close(weights, first, atol=1e-4, rtol=0)
+        table = "encoder.embeddings.word_embeddings.weight"
+        assert not torch.equal(weights[table], first[table])
+
+
+@pytest.mark.parametrize("name", ["hictl_multi30k_en_de", "hictl_multi30k_en_de_ablation"])
+def test_the_small_recipes_run(
+    name: str, data: dict[str, str], encoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("HF_XLSR_DATA", "HF_XLSR_ENCODERS"):
+        monkeypatch.setenv(variable, str(encoders))
+    few = tmp_path / "few.tsv"
+    few.write_text("".join(f"{pair['source']}\t{pair['target']}\n" for pair in make_pairs(2, seed=3)), "utf-8")
+    sources = ["--vocabulary.sources", f"[{{path: {few}}}]"]
+    whole = len(AutoTokenizer.from_pretrained(encoders / "e5-small"))
+    runs = load_runs(name, shrunk(data, encoders, tmp_path / "out", *sources))
+    for run in runs:
+        metrics = train_recipe(run, Console(quiet=True)).metrics
+        folder = Path(run["output_dir"])
+        assert metrics["multi30k-bleu/en-de/test/sentences"] == 12
+        model = HictlForConditionalGeneration.from_pretrained(folder / "model")
+        tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+        assert len(tokenizer) == model.config.get_text_config().vocab_size < whole
+        assert model.config.word_similarity == run["model"]["word_similarity"]
+        assert (model.generation_config.num_beams, model.generation_config.length_penalty) == (5, 1.0)
+        results = json.loads((folder / "results.json").read_text("utf-8"))
+        signature = results["settings"]["data"]["bleu_signatures"]["multi30k-bleu/en-de/test/bleu"]
+        assert "tok:13a" in signature and "version:" in signature
+        lines = (folder / "training" / "translations.txt").read_text("utf-8").splitlines()
+        assert len(lines) == 12
+        card = (folder / "README.md").read_text("utf-8")
+        assert "HictlForConditionalGeneration.from_pretrained" in card and "pipeline_tag: translation" in card
+        assert signature in card
+
+
+RECIPE = """
+method: translation
+languages: [en, fr]
+data: {{train: {{path: {train}}}, dev: {{path: {dev}}}, test: {{path: {dev}}}, max_length: 32}}
+model: {{start: {start}, decoder_layers: 1, dropout: 0.0}}
+training:
+  max_steps: 6
+  per_device_train_batch_size: 16
+  learning_rate: 1e-2
+  optim: sgd
+  logging_steps: 2
+  save_steps: 3
+  precision: float32
+evaluation: {{num_beams: 2}}
+"""
+TRAIN = """
+import os, sys
+from hf_xlsr.cli import main
+from hf_xlsr.methods import METHODS
+from hf_xlsr.methods.translation import TranslationMethod
+METHODS.setdefault("translation", TranslationMethod())
+sys.exit(main(["train", *sys.argv[1:]]))
+"""
+
+
+@pytest.fixture
+def toy(data: dict[str, str], encoders: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "toy.yaml"
+    path.write_text(RECIPE.format(**data, start=encoders / "e5-small"), "utf-8")
+    return path
+
+
+def run(recipe: Path, output: Path, *options: str) -> dict[str, torch.Tensor]:
+    (resolved,) = load_runs(str(recipe), ["--output_dir", str(output), *options])
+    train_recipe(resolved, Console(quiet=True))
+    return load_file(output / "training" / "final" / "model.safetensors")
+
+
+def test_a_run_that_was_stopped_goes_on_bit_equal(toy: Path, tmp_path: Path) -> None:
+    options = ["--optim", "adamw_torch", "--model.dropout", "0.1"]
+    whole = run(toy, tmp_path / "whole", *options)
+    stopped = tmp_path / "stopped"
+    shutil.copytree(tmp_path / "whole", stopped)
+    for path in ("model", "results.json", "README.md", "training/final", "training/checkpoint-6"):
+        chosen = stopped / path
+        shutil.rmtree(chosen) if chosen.is_dir() else chosen.unlink()
+    again = run(toy, stopped, *options)
+    assert all(torch.equal(value, again[name]) for name, value in whole.items())
+    metrics = [
+        json.loads((folder / "results.json").read_text("utf-8"))["metrics"] for folder in (tmp_path / "whole", stopped)
+    ]
+    assert metrics[0] == metrics[1]
+
+
+def test_two_processes_train_like_one(toy: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN, "utf-8")
+    one = [sys.executable, str(script), str(toy), "--output_dir", str(tmp_path / "one")]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
+    two = [*torchrun, str(toy), "--output_dir", str(tmp_path / "two"), "--per_device_train_batch_size", "8"]
+    processes = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for command in (one, two)
+    ]
+    outputs = [process.communicate(timeout=280)[0] for process in processes]
+    for process, output in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, output
+    assert "1 process(es)" in outputs[0] and "2 process(es)" in outputs[1]
+    weights = [load_file(tmp_path / name / "training" / "final" / "model.safetensors") for name in ("one", "two")]
+    for name, value in weights[0].items():
+        torch.testing.assert_close(value, weights[1][name], rtol=1e-4, atol=2e-6, msg=name)
+    logs = [json.loads((tmp_path / name / "training" / "log.json").read_text("utf-8")) for name in ("one", "two")]
+    losses = [[entry["loss"] for entry in log if "loss" in entry] for log in logs]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_adapters_are_trained_and_merged(toy: Path, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    (resolved,) = load_runs(str(toy), ["--output_dir", str(tmp_path / "out"), "--adapters.rank", "2"])
+    metrics = train_recipe(resolved, Console(quiet=True)).metrics
+    assert metrics["dev-bleu/en-fr/test/sentences"] == 12
+    model = HictlForConditionalGeneration.from_pretrained(tmp_path / "out" / "model")
+    assert not any("lora" in name for name in model.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model.start", "null"], "recipe 'toy' has no model.start; name an encoder"),
+        (["--evaluation.tokenize", "13b"], "recipe 'toy': the tokenizer of BLEU is '13b'; did you mean '13a'"),
+        (["--evaluation.num_beams", "0"], "evaluation.num_beams is 0; use 1 or more"),
+        (["--model.decoder_layers", "0"], "recipe 'toy': decoder_layers is 0; use 1 or more"),
+        (["--model.decoder_layer", "2"], "unknown key|is no key of the recipe; did you mean 'model.decoder_layers'"),
+        (["--training.label_smoothing_factor", "2"], "training: label_smoothing_factor is 2; it is a share"),
+    ],
+)
+def test_mistakes_are_told_before_data_are_prepared(
+    options: list[str], message: str, toy: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(XlsrError, match=message):
+        run(toy, tmp_path / "out", *options)
+
+
+def test_an_encoder_that_does_not_load_is_told(toy: Path, tmp_path: Path) -> None:
+    with pytest.raises(XlsrError, match="model.start 'nowhere' holds no tokenizer that loads"):
+        run(toy, tmp_path / "out", "--model.start", "nowhere")

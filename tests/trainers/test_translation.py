@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_pairs
+from translation_helpers import (
+    small_model,
+    translation_pairs,
+    translation_tokenizer,
+    words_model,
+)
+
+from hf_xlsr import XlsrError
+from hf_xlsr.evaluation.bleu import bleu_rows
+from hf_xlsr.trainers import add_adapters
+from hf_xlsr.trainers.translation import LiveTranslator, TranslationTrainer, TranslationTrainingArguments
+
+
+def arguments(folder: Path, **options: Any) -> TranslationTrainingArguments:
+    defaults: dict[str, Any] = {
+        "precision": "float32",
+        "use_cpu": True,
+        "learning_rate": 1e-2,
+        "per_device_train_batch_size": 8,
+        "max_steps": 4,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+    return TranslationTrainingArguments(output_dir=str(folder), **{**defaults, **options})
+
+
+def trainer_of(
+    folder: Path, model: Any = None, data: Any = None, evaluations: Any = (), **options: Any
+) -> TranslationTrainer:
+    return TranslationTrainer(
+        words_model() if model is None else model,
+        arguments(folder, **options),
+        train_dataset=translation_pairs() if data is None else data,
+        processing_class=translation_tokenizer(),
+        max_length=32,
+        evaluations=evaluations,
+    )
+
+
+def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def test_defaults_are_the_papers(tmp_path: Path) -> None:
+    defaults = TranslationTrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    assert (defaults.learning_rate, defaults.lr_scheduler_type) == (2e-5, "inverse_sqrt")
+    assert not defaults.freeze_encoder and defaults.label_smoothing_factor == 0
+
+
+@pytest.mark.parametrize("warmup", [0, 2])
+def test_the_rate_falls_with_the_inverse_square_root(warmup: int, tmp_path: Path) -> None:
+    options = {"lr_scheduler_kwargs": {"timescale": 3}} if not warmup else {}
+    trainer = trainer_of(tmp_path, learning_rate=2e-5, warmup_steps=warmup, **options)
+    trainer.train()
+    rates = [log["learning_rate"] for log in trainer.state.log_history if "learning_rate" in log]
+    steps = range(4)
+    if warmup:  # 2e-5 * sqrt(2 / step) behind a linear rise
+        expected = [2e-5 * (step / 2 if step < 2 else math.sqrt(2 / step)) for step in steps]
+    else:
+        expected = [2e-5 * math.sqrt(3 / (3 + step)) for step in steps]
+    assert rates == pytest.approx(expected, rel=1e-6)
+
+
+def test_step_one_trains_the_decoder_alone_and_step_two_everything(tmp_path: Path) -> None:
+    model = words_model(dropout=0.1)
+    before = weights(model)
+    trainer_of(tmp_path, model, freeze_encoder=True).train()
+    middle = weights(model)
+    for name, value in before.items():
+        assert torch.equal(value, middle[name]) == name.startswith("encoder."), name
+    model.save_pretrained(tmp_path / "one")
+    second = type(model).from_pretrained(tmp_path / "one")
+    trainer_of(tmp_path, second).train()
+    for name, value in middle.items():
+        assert not torch.equal(value, second.state_dict()[name]), name
+
+
+def test_micro_batches_train_like_one_batch(tmp_path: Path) -> None:
+    data = translation_pairs(16)
+    results = []
+    for batch, accumulation in ((16, 1), (4, 4)):
+        model = words_model()
+        options = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation}
+        trainer = trainer_of(tmp_path, model, data, optim="sgd", max_steps=3, bucket_by_length=False, **options)
+        trainer.train()
+        logs = [log for log in trainer.state.log_history if "loss" in log]
+        results.append((weights(model), [log["loss"] for log in logs]))
+    # Targets differ in length: a mean of the micro-batches' means would not do.
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-5, atol=1e-6)
+    assert results[0][1] == pytest.approx(results[1][1], rel=1e-4)
+
+
+def test_the_logged_part_is_the_loss_without_smoothing_off(tmp_path: Path) -> None:
+    first = []
+    for smoothing in (0.0, 0.3):
+        trainer = trainer_of(tmp_path, max_steps=1, label_smoothing_factor=smoothing)
+        trainer.train()
+        log = trainer.state.log_history[0]
+        assert log["loss"] == pytest.approx(log["loss/translation"], rel=1e-3)
+        first.append(log["loss"])
+    assert first[0] != pytest.approx(first[1], rel=1e-5)
+
+
+def test_it_learns_its_pairs_and_keeps_the_best(tmp_path: Path) -> None:
+    key = "eval_toy-bleu/en-fr/dev/bleu"
+    evaluation = partial(bleu_rows, rows=make_pairs(16), name="toy", split="dev", num_beams=2)
+    trainer = trainer_of(
+        tmp_path,
+        data=translation_pairs(16),
+        evaluations=[evaluation],
+        max_steps=100,
+        per_device_train_batch_size=16,
+        learning_rate=2e-2,
+        warmup_steps=30,
+        logging_steps=100,
+        eval_strategy="steps",
+        eval_steps=50,
+        save_strategy="steps",
+        save_steps=50,
+        load_best_model_at_end=True,
+        metric_for_best_model=key,
+    )
+    assert trainer.evaluate()[key] < 0.1
+    trainer.train()
+    scores = [log[key] for log in trainer.state.log_history if key in log and log["step"]]
+    assert len(scores) == 2 and max(scores) > 0.9
+    assert trainer.evaluate()[key] == pytest.approx(max(scores))
+    assert trainer.evaluate()["eval_toy-bleu/en-fr/dev/sentences"] == 16
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_going_on_from_a_checkpoint_is_bit_equal(freeze: bool, tmp_path: Path) -> None:
+    options = {"save_strategy": "steps", "save_steps": 5, "max_steps": 10, "freeze_encoder": freeze}
+    whole = words_model(dropout=0.1)
+    trainer_of(tmp_path / "run", whole, **options).train()
+    again = words_model(dropout=0.1)
+    with torch.no_grad():
+        for parameter in again.parameters():
+            parameter.zero_()
+    resumed = trainer_of(tmp_path / "run", again, **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-5"))
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]), name
+
+
+def test_lora_trains_in_the_trainer(tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    adapted = add_adapters(words_model(), rank=2)
+    with pytest.raises(XlsrError, match="freeze_encoder would freeze the encoder's adapters too"):
+        trainer_of(tmp_path, adapted, freeze_encoder=True)
+    before = weights(adapted)
+    trainer = trainer_of(tmp_path, adapted, evaluations=[partial(bleu_rows, rows=make_pairs(4), name="toy")])
+    trainer.train()
+    changed = {name for name, value in adapted.state_dict().items() if not torch.equal(value, before[name])}
+    assert any("lora_B" in name for name in changed) and any("decoder.modules_to_save" in name for name in changed)
+    assert any("output.modules_to_save" in name for name in changed)
+    assert not any("base_layer" in name for name in changed)
+    assert trainer.evaluate()["eval_toy-bleu/en-fr/test/sentences"] == 4
+
+
+# Translating
+
+
+def test_translations_come_in_the_order_of_the_sentences_whatever_the_batch() -> None:
+    model, tokenizer = words_model().train(), translation_tokenizer()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.normal_(std=0.4)
+    sentences = [pair["source"] for pair in make_pairs(9, seed=4)]
+    translator = LiveTranslator(model, tokenizer, max_length=8)
+    together = translator.translate(sentences, batch_size=4, num_beams=3)
+    assert model.training
+    assert together == [translator.translate([sentence], num_beams=3)[0] for sentence in sentences]
+    assert len(set(together)) > 1
+    model.eval()
+    ids = tokenizer(sentences[0], return_tensors="pt")["input_ids"]
+    stock = model.generate(input_ids=ids, num_beams=3, max_length=8)
+    assert together[0] == tokenizer.decode(stock[0], skip_special_tokens=True).strip()
+    assert not model.training and translator.translate([]) == [] and not model.training
+
+
+def test_long_sentences_are_cut() -> None:
+    translator = LiveTranslator(words_model(), translation_tokenizer(), max_length=8)
+    (long,) = translator.translate(["one two three four five six seven eight " * 10])
+    assert len(translation_tokenizer()(long)["input_ids"]) <= 12
+
+
+# Mistakes
+
+
+def test_a_model_that_ends_otherwise_is_refused(tmp_path: Path) -> None:
+    model = small_model(vocab_size=140)
+    with pytest.raises(XlsrError, match="sentences with pieces 3 and 4 but the model with 1 and 2"):
+        trainer_of(tmp_path, model)
+
+
+def test_a_larger_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(XlsrError, match="has 130 pieces but the encoder, whose vocabulary the decoder shares, 30"):
+        trainer_of(tmp_path, small_model())
+
+
+def test_too_few_positions_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(XlsrError, match="max_length is 64 pieces but the encoder has 40 positions"):
+        TranslationTrainer(words_model(), arguments(tmp_path), processing_class=translation_tokenizer(), max_length=64)
+
+
+def test_a_tokenizer_without_special_pieces_is_refused(tokenizer: Any, tmp_path: Path) -> None:
+    with pytest.raises(XlsrError, match="puts no special pieces around a sentence"):
+        TranslationTrainer(small_model(vocab_size=140), arguments(tmp_path), processing_class=tokenizer)
+
+
+def test_label_smoothing_is_a_share(tmp_path: Path) -> None:
+    with pytest.raises(XlsrError, match="label_smoothing_factor is 1.5; it is a share"):
+        arguments(tmp_path, label_smoothing_factor=1.5)

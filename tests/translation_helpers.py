@@ -1,0 +1,117 @@
+"""A tokenizer with special pieces around each sentence, tiny translation models and their data, shared by tests."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from conftest import make_pairs
+from datasets import Dataset
+from transformers import AutoConfig
+
+from hf_xlsr.data.prepared import PreparedPairs, tokenize_pairs
+from hf_xlsr.data.tokenization import train_tokenizer
+from hf_xlsr.modeling.encoders import encoder_from_config
+from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
+from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration
+
+# Of one architecture each: how positions, embeddings and dropout are called differs.
+ENCODERS: dict[str, dict[str, Any]] = {
+    "bert": {"max_position_embeddings": 40},
+    "xlm-roberta": {"max_position_embeddings": 42},
+    "distilbert": {"max_position_embeddings": 40},
+    "mpnet": {"max_position_embeddings": 42},
+    "modernbert": {"global_attn_every_n_layers": 1, "layer_types": ["full_attention"] * 2},
+}
+
+
+@cache
+def translation_tokenizer(vocab_size: int = 130, algorithm: str = "bpe") -> Any:
+    """`<s> ... </s>` around each sentence, as XLM-R has it; padding is piece 0."""
+    texts = [pair[side] for pair in make_pairs(200) for side in ("source", "target")]
+    return train_tokenizer(texts, vocab_size=vocab_size, algorithm=algorithm, max_length=32, frame=True)
+
+
+def small_encoder(model_type: str = "bert", vocab_size: int = 30, dropout: float = 0.0, **values: Any) -> Any:
+    """The configuration of an encoder of width 8; pieces 1 and 2 begin and end a sentence, 0 is padding."""
+    names = {
+        "hidden_dropout_prob": dropout,
+        "attention_probs_dropout_prob": dropout,
+        "dropout": dropout,
+        "attention_dropout": dropout,
+        "embedding_dropout": dropout,
+        "mlp_dropout": dropout,
+    }
+    known = AutoConfig.for_model(model_type)
+    sizes = {"vocab_size": vocab_size, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 16, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    if model_type == "distilbert":
+        sizes["hidden_dim"] = sizes.pop("intermediate_size")
+    dropouts = {name: value for name, value in names.items() if hasattr(known, name)}
+    return AutoConfig.for_model(model_type, **{**sizes, **dropouts, **ENCODERS[model_type], **values})
+
+
+def words_model(*, dropout: float = 0.0, **options: Any) -> HictlForConditionalGeneration:
+    """A new model of width 16 for the words of `make_pairs`."""
+    torch.manual_seed(0)
+    tokenizer = translation_tokenizer()
+    encoder = small_encoder(vocab_size=len(tokenizer), hidden_size=16, dropout=dropout)
+    encoder.bos_token_id, encoder.eos_token_id = tokenizer.bos_token_id, tokenizer.eos_token_id
+    return HictlForConditionalGeneration(HictlConfig(text_config=encoder, **{"decoder_layers": 1, **options}))
+
+
+def small_model(model_type: str = "bert", *, seed: int = 0, **options: Any) -> HictlForConditionalGeneration:
+    """A random model whose weights are large enough for its choices to differ, in evaluation mode."""
+    torch.manual_seed(seed)
+    encoder = {name: options.pop(name) for name in ("vocab_size", "dropout", "hidden_size") if name in options}
+    config = HictlConfig(text_config=small_encoder(model_type, **encoder), **{"decoder_layers": 2, **options})
+    model = HictlForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.normal_(std=0.4)
+    return model
+
+
+def taught_model(model_type: str = "bert", *, steps: int = 60, **options: Any) -> HictlForConditionalGeneration:
+    """A small model that has begun to learn the pairs of `small_batch`: its choices differ with sentence and step."""
+    model = small_model(model_type, **options).train()
+    batch = small_batch(vocab_size=options.get("vocab_size", 30))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(**batch).loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+def small_batch(seed: int = 0, vocab_size: int = 30) -> dict[str, torch.Tensor]:
+    """Three pairs of different lengths; each side ends with piece 2."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(3, vocab_size, (3, 7), generator=generator)
+    labels = torch.randint(3, vocab_size, (3, 6), generator=generator)
+    ids[:, 0] = 1
+    for row, (source, target) in enumerate(((7, 4), (5, 6), (3, 2))):
+        ids[row, source - 1], labels[row, target - 1] = 2, 2
+        ids[row, source:], labels[row, target:] = 0, -100
+    return {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": labels}
+
+
+def translation_pairs(count: int = 96, seed: int = 1) -> PreparedPairs:
+    tokenised, counts = tokenize_pairs(
+        Dataset.from_list(make_pairs(count, seed)), translation_tokenizer(), max_length=32
+    )
+    return PreparedPairs(tokenised, counts["language_pairs"])
+
+
+def encoder_folder(folder: Path, algorithm: str = "bpe", **values: Any) -> str:
+    """A pretrained encoder as folders of the Hub hold them, with a tokenizer for translation."""
+    torch.manual_seed(0)
+    tokenizer = translation_tokenizer(algorithm=algorithm)
+    config = small_encoder(vocab_size=len(tokenizer), hidden_size=16, **values)
+    config.bos_token_id = config.eos_token_id = None  # as of BERT
+    encoder_from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)

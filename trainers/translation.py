@@ -1,0 +1,192 @@
+"""Fine-tuning on translation: the decoder first, then everything; translations and BLEU while training goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+
+from hf_xlsr.data.collators import pad_rows
+from hf_xlsr.data.translation import TranslationCollator
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.modeling.encoders import positions_of
+from hf_xlsr.modeling.hictl.modeling_generation import check_vocabulary, sentence_ends
+from hf_xlsr.trainers.adapters import base_model
+from hf_xlsr.trainers.arguments import XlsrTrainingArguments
+from hf_xlsr.trainers.base import XlsrTrainer
+
+
+@dataclass
+class TranslationTrainingArguments(XlsrTrainingArguments):
+    """Arguments of `TranslationTrainer`, with the paper's values: 2e-5 at the start, inverse square root decay.
+
+    After `step` steps beyond the warm-up the rate is `learning_rate * sqrt(timescale / (timescale + step))`, `timescale`
+    being `warmup_steps` if there are any and 10,000 otherwise (`lr_scheduler_kwargs` sets it). The paper says nothing of
+    a warm-up, of the batch or of label smoothing, for which there is `label_smoothing_factor`.
+
+    Args:
+        freeze_encoder: Train the decoder alone: the paper's first step.
+    """
+
+    learning_rate: float = field(default=2e-5, metadata={"help": "at the start"})
+    lr_scheduler_type: str = field(default="inverse_sqrt", metadata={"help": "of transformers"})
+    freeze_encoder: bool = field(default=False, metadata={"help": "train the decoder alone"})
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.label_smoothing_factor < 1:
+            raise XlsrError(
+                f"label_smoothing_factor is {self.label_smoothing_factor}; it is a share, 0 or above and less than 1."
+            )
+        super().__post_init__()
+
+
+class LiveTranslator:
+    """Translates with the weights as they stand; leaves the model in the mode it was found in.
+
+    Args:
+        model: `HictlForConditionalGeneration`, or any model with `generate`.
+        tokenizer: Of both languages.
+        max_length: Sentences are cut here and translations end here, in pieces.
+        autocast_dtype: Precision of the passes; the weights' own when absent.
+        progress: Show a bar.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        max_length: int = 128,
+        autocast_dtype: torch.dtype | None = None,
+        progress: bool = False,
+    ) -> None:
+        self.model, self.tokenizer, self.max_length = model, tokenizer, max_length
+        self.autocast_dtype, self.progress = autocast_dtype, progress
+
+    @torch.no_grad()
+    def translate(self, sentences: Sequence[str], *, batch_size: int = 32, **options: Any) -> list[str]:
+        """A translation of each sentence, in the order given.
+
+        Args:
+            sentences: Sources.
+            batch_size: Sentences decoded together.
+            **options: For `generate`, such as `num_beams` and `length_penalty`.
+        """
+        if not sentences:
+            return []
+        cut: dict[str, Any] = {"truncation": True, "max_length": self.max_length, "return_attention_mask": False}
+        ids = self.tokenizer(list(sentences), verbose=False, **cut)["input_ids"]
+        order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
+        was_training, device = self.model.training, self.model.device
+        self.model.eval()
+        result = [""] * len(ids)
+        with (
+            torch.autocast(device.type, dtype=self.autocast_dtype, enabled=self.autocast_dtype is not None),
+            tqdm(total=len(ids), desc="translating", disable=not self.progress) as bar,
+        ):
+            for start in range(0, len(order), batch_size):
+                places = order[start : start + batch_size]
+                batch, mask = pad_rows([ids[place] for place in places], self.tokenizer.pad_token_id)
+                found = self.model.generate(
+                    input_ids=torch.from_numpy(batch).to(device),
+                    attention_mask=torch.from_numpy(mask).to(device),
+                    max_length=self.max_length,
+                    **options,
+                )
+                texts = self.tokenizer.batch_decode(found, skip_special_tokens=True)
+                for place, text in zip(places, texts, strict=True):
+                    result[place] = text.strip()
+                bar.update(len(places))
+        self.model.train(was_training)
+        return result
+
+
+class TranslationTrainer(XlsrTrainer):
+    """`XlsrTrainer` for `HictlForConditionalGeneration`.
+
+    The loss of a step is the mean over all its target pieces, those of other micro-batches and processes included, so
+    that neither changes it. `evaluate` gives the evaluations a `LiveTranslator`.
+
+    Args:
+        model: `HictlForConditionalGeneration`, or that in a PEFT wrapper.
+        args: `TranslationTrainingArguments`.
+        train_dataset: `PreparedPairs`, source to target; step one takes all language pairs together.
+        processing_class: The encoder's tokenizer, with which the pairs were tokenised.
+        max_length: Sentences are cut here, in pieces.
+        **kwargs: As for `XlsrTrainer`.
+
+    Raises:
+        XlsrError: `freeze_encoder` goes with adapters; the tokenizer has more pieces than the model, puts no special pieces around sentences, or others than
+            the model starts and ends with; or the model has too few positions.
+
+    Example:
+        A script that trains stands in `docs/translate.md`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        args: TranslationTrainingArguments,
+        *,
+        processing_class: Any,
+        max_length: int = 128,
+        **kwargs: Any,
+    ) -> None:
+        ours = base_model(model)
+        if args.freeze_encoder and ours is not model:
+            raise XlsrError(
+                "freeze_encoder would freeze the encoder's adapters too; set it to false, the encoder's own weights are "
+                "frozen as they are."
+            )
+        _check_fit(ours, processing_class, max_length)
+        if args.freeze_encoder:
+            ours.freeze_encoder()
+        if kwargs.get("data_collator") is None:
+            kwargs["data_collator"] = TranslationCollator(
+                processing_class.pad_token_id,
+                max_length=max_length,
+                pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
+            )
+        super().__init__(model, args, processing_class=processing_class, **kwargs)
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """The model's loss, of which each process gives its part."""
+        smoothing = self.args.label_smoothing_factor
+        batch = {**inputs, "label_smoothing": smoothing, "num_items_in_batch": num_items_in_batch}
+        loss, outputs = super().compute_loss(model, batch, True, num_items_in_batch)
+        if num_items_in_batch is not None and self.args.average_tokens_across_devices:
+            loss = loss * self.accelerator.num_processes  # the processes' gradients are averaged, but these are shares
+        return (loss, outputs) if return_outputs else loss
+
+    def live_encoder(self) -> Any:
+        """The model as it stands, as something that translates."""
+        return LiveTranslator(
+            self.accelerator.unwrap_model(self.model),
+            self.processing_class,
+            max_length=self.data_collator.max_length,
+            autocast_dtype=self.autocast_dtype,
+        )
+
+
+def _check_fit(model: Any, tokenizer: Any, max_length: int) -> None:
+    config = model.config.get_text_config()
+    check_vocabulary(tokenizer, config.vocab_size)
+    ends, known = sentence_ends(tokenizer), (config.bos_token_id, config.eos_token_id)
+    if ends != known:
+        raise XlsrError(
+            f"the tokenizer begins and ends sentences with pieces {ends[0]} and {ends[1]} but the model with {known[0]} "
+            f"and {known[1]}; give HictlForConditionalGeneration.from_encoder this tokenizer."
+        )
+    for name in ("encoder", "decoder"):
+        positions = positions_of(getattr(model, name))
+        if positions is not None and positions < max_length:
+            raise XlsrError(f"max_length is {max_length} pieces but the {name} has {positions} positions; lower it.")
