@@ -45,10 +45,10 @@ from hf_xlsr.data.sources import as_list, open_source
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.report import results_table, save_results
 from hf_xlsr.methods.dual_momentum import DualMomentumMethod
+from hf_xlsr.methods.sentence_encoder import evaluation_sets, evaluation_texts, run_protocol
 from hf_xlsr.modeling.encoders import DROPOUTS
 from hf_xlsr.precision import choose_precision
 from hf_xlsr.recipe import load_runs
-from hf_xlsr.methods.sentence_encoder import evaluation_sets, evaluation_texts, run_protocol
 from hf_xlsr.trainers.base import attention_for
 
 WARM_UP_STEPS = 15

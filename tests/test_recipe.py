@@ -125,7 +125,9 @@ def test_every_recipe_of_the_paper_has_its_row_and_every_row_its_recipe() -> Non
 
 
 @pytest.mark.parametrize(
-    "run", [run for run in every_run() if run["method"] in ("lightweight", "dual_momentum")], ids=lambda run: run["name"]
+    "run",
+    [run for run in every_run() if run["method"] in ("lightweight", "dual_momentum")],
+    ids=lambda run: run["name"],
 )
 def test_recipe_has_the_papers_values_and_runs(
     run: dict[str, Any], write_pairs: Any, tiny_encoder_folder: str, tmp_path: Path

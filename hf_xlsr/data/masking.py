@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from hf_xlsr.data.counter_random import counter_uniform
@@ -21,12 +23,11 @@ class MaskDrawer:
         ValueError: the tokenizer has no mask.
     """
 
-    def __init__(self, tokenizer: object, *, probability: float = 0.15, seed: int = 1) -> None:
-        special = getattr(tokenizer, "all_special_ids", [])
-        self.mask_id = getattr(tokenizer, "mask_token_id", None)
-        if self.mask_id is None:
+    def __init__(self, tokenizer: Any, *, probability: float = 0.15, seed: int = 1) -> None:
+        if tokenizer.mask_token_id is None:
             raise ValueError("masking needs a tokenizer with a mask token.")
-        self.ordinary = np.setdiff1d(np.arange(len(tokenizer)), special)  # type: ignore[arg-type]
+        self.mask_id = int(tokenizer.mask_token_id)
+        self.ordinary = np.setdiff1d(np.arange(len(tokenizer)), tokenizer.all_special_ids)
         self.probability, self.seed = probability, seed
 
     def __call__(

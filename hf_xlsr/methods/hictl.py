@@ -123,8 +123,8 @@ class HictlMethod(SentenceEncoderMethod):
         """Data without pairs: each sentence and its reorderings."""
         if not recipe["tokenizer"]["path"]:
             raise XlsrError(
-                f"recipe '{recipe['name']}' has data.monolingual but no data.train, on which a tokenizer is trained; name "
-                "one in tokenizer.path, or give pairs."
+                f"recipe '{recipe['name']}' has data.monolingual but no data.train, on which a tokenizer is trained; "
+                "name one in tokenizer.path, or give pairs."
             )
         tokenizer = load_tokenizer(expand(recipe["tokenizer"]["path"]), "tokenizer.path")
         tokenizer.save_pretrained(str(folder / "tokenizer"))

@@ -276,8 +276,8 @@ class HictlForPreTraining(PreTrainedModel):
         bags = bags_of_words(bag_input_ids, mask, special_ids)
         if not len(bags[0]):
             raise XlsrError(
-                "no pair of the batch has a word: all of their pieces are special ones; check that the tokenizer knows the "
-                "script of the text, or set word_weight to 0."
+                "no pair of the batch has a word: all of their pieces are special ones; check that the tokenizer knows "
+                "the script of the text, or set word_weight to 0."
             )
         negatives = draw_negative_words(
             query,
