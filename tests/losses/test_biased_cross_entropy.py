@@ -156,13 +156,13 @@ def test_the_logits_of_all_tokens_are_never_held() -> None:
     labels = torch.randint(vocabulary, (batch, length))
     with LargestTensor() as seen:
         biased_cross_entropy(hidden, labels, weight, bias, chunk_size=chunk).backward()
-    assert seen.largest == chunk * vocabulary  # of batch x length x vocabulary, an eighth
+    assert seen.largest == batch * vocabulary  # the gradient of the bias; all logits are length times that
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"chunk_size": 0}, "chunk_size is 0; hold 1 row"),
+        ({"chunk_size": 0}, "chunk_size is 0; hold 1 logit"),
         ({"label_smoothing": 1.0}, "label_smoothing is 1.0; it is a share, 0 or above and less than 1"),
     ],
 )
