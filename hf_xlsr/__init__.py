@@ -5,11 +5,16 @@ Importing the package registers its architectures with the Auto classes.
 
 from __future__ import annotations
 
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
-from hf_xlsr.modeling.hictl import HictlConfig, HictlForPreTraining, HictlForSequenceClassification
+from hf_xlsr.modeling.hictl import (
+    HictlConfig,
+    HictlForConditionalGeneration,
+    HictlForPreTraining,
+    HictlForSequenceClassification,
+)
 from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
 
 __version__ = "0.1.0"
@@ -20,12 +25,14 @@ AutoConfig.register(DualMomentumConfig.model_type, DualMomentumConfig, exist_ok=
 AutoModel.register(DualMomentumConfig, DualMomentumModel, exist_ok=True)
 AutoConfig.register(HictlConfig.model_type, HictlConfig, exist_ok=True)
 AutoModel.register(HictlConfig, HictlForPreTraining, exist_ok=True)
+AutoModelForSeq2SeqLM.register(HictlConfig, HictlForConditionalGeneration, exist_ok=True)
 AutoModelForSequenceClassification.register(HictlConfig, HictlForSequenceClassification, exist_ok=True)
 
 __all__ = [
     "DualMomentumConfig",
     "DualMomentumModel",
     "HictlConfig",
+    "HictlForConditionalGeneration",
     "HictlForPreTraining",
     "HictlForSequenceClassification",
     "LightweightConfig",

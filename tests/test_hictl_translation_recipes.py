@@ -18,8 +18,6 @@ from transformers import AutoTokenizer
 from translation_helpers import encoder_folder
 
 from hf_xlsr import XlsrError
-from hf_xlsr.methods import METHODS
-from hf_xlsr.methods.translation import TranslationMethod
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration
 from hf_xlsr.recipe import load_runs
 from hf_xlsr.runs import train_recipe
@@ -39,11 +37,6 @@ DECODERS = {
     "hictl_iwslt_decoder": {"en-de", "de-en", "en-fr", "en-zh"},
     "hictl_wmt_decoder": {"en-de", "en-fr", "en-zh", "en-ru"},
 }
-
-
-@pytest.fixture(autouse=True)
-def method(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METHODS, "translation", TranslationMethod())
 
 
 @pytest.fixture(scope="module")
@@ -247,14 +240,6 @@ training:
   precision: float32
 evaluation: {{num_beams: 2}}
 """
-TRAIN = """
-import os, sys
-from hf_xlsr.cli import main
-from hf_xlsr.methods import METHODS
-from hf_xlsr.methods.translation import TranslationMethod
-METHODS.setdefault("translation", TranslationMethod())
-sys.exit(main(["train", *sys.argv[1:]]))
-"""
 
 
 @pytest.fixture
@@ -287,8 +272,7 @@ def test_a_run_that_was_stopped_goes_on_bit_equal(toy: Path, tmp_path: Path) -> 
 
 
 def test_two_processes_train_like_one(toy: Path, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(TRAIN, "utf-8")
+    script = Path(__file__).resolve().parents[1] / "train.py"
     one = [sys.executable, str(script), str(toy), "--output_dir", str(tmp_path / "one")]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
     two = [*torchrun, str(toy), "--output_dir", str(tmp_path / "two"), "--per_device_train_batch_size", "8"]
@@ -333,6 +317,17 @@ def test_mistakes_are_told_before_data_are_prepared(
 ) -> None:
     with pytest.raises(XlsrError, match=message):
         run(toy, tmp_path / "out", *options)
+
+
+def test_a_language_whose_tokenizer_is_not_installed_is_told(
+    toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MeCab", "ipadic"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
+    with pytest.raises(XlsrError, match="the tokenizer 'ja-mecab' of BLEU needs a package"):
+        run(toy, tmp_path / "out", "--languages", "[en, ja]")
+    run(toy, tmp_path / "other", "--languages", "[en, ja]", "--evaluation.tokenize", "char", "--max_steps", "1")
 
 
 def test_an_encoder_that_does_not_load_is_told(toy: Path, tmp_path: Path) -> None:

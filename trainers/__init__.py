@@ -15,6 +15,7 @@ from hf_xlsr.trainers.fine_tune import FineTuneTrainer, FineTuneTrainingArgument
 from hf_xlsr.trainers.hictl import HictlTrainer
 from hf_xlsr.trainers.lightweight import LightweightTrainer
 from hf_xlsr.trainers.momentum_callbacks import MemoryQueueCallback, MomentumCallback
+from hf_xlsr.trainers.translation import TranslationTrainer, TranslationTrainingArguments
 
 __all__ = [
     "DualMomentumTrainer",
@@ -27,6 +28,8 @@ __all__ = [
     "LightweightTrainingArguments",
     "MemoryQueueCallback",
     "MomentumCallback",
+    "TranslationTrainer",
+    "TranslationTrainingArguments",
     "XlsrTrainer",
     "XlsrTrainingArguments",
     "add_adapters",

@@ -119,8 +119,8 @@ class TranslationTrainer(XlsrTrainer):
         **kwargs: As for `XlsrTrainer`.
 
     Raises:
-        XlsrError: `freeze_encoder` goes with adapters; the tokenizer has more pieces than the model, puts no special pieces around sentences, or others than
-            the model starts and ends with; or the model has too few positions.
+        XlsrError: `freeze_encoder` goes with adapters; the tokenizer has more pieces than the model, puts no special
+            pieces around sentences, or others than the model starts and ends with; or there are too few positions.
 
     Example:
         A script that trains stands in `docs/translate.md`.
@@ -150,6 +150,7 @@ class TranslationTrainer(XlsrTrainer):
                 max_length=max_length,
                 pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
             )
+        self.max_length = max_length
         super().__init__(model, args, processing_class=processing_class, **kwargs)
 
     def compute_loss(
@@ -172,7 +173,7 @@ class TranslationTrainer(XlsrTrainer):
         return LiveTranslator(
             self.accelerator.unwrap_model(self.model),
             self.processing_class,
-            max_length=self.data_collator.max_length,
+            max_length=self.max_length,
             autocast_dtype=self.autocast_dtype,
         )
 

@@ -37,7 +37,7 @@ def trim_vocabulary(tokenizer: Any, texts: Iterable[str]) -> tuple[PreTrainedTok
 
     Example:
         >>> from hf_xlsr.data.tokenization import train_tokenizer
-        >>> whole = train_tokenizer(["red birds", "blue fish", "old stone"] * 50, vocab_size=40)
+        >>> whole = train_tokenizer(["red birds", "blue fish", "old stone"] * 50, vocab_size=18)
         >>> small, pieces = trim_vocabulary(whole, ["red birds"])
         >>> small.tokenize("red birds") == whole.tokenize("red birds"), len(small) < len(whole)
         (True, True)

@@ -17,7 +17,7 @@ from hf_xlsr.data.prepare import PreparedData, evaluation_rows, load_tokenizer, 
 from hf_xlsr.data.sources import as_list, expand, open_source, source_name
 from hf_xlsr.data.vocabulary import trim_vocabulary
 from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.bleu import bleu_rows, check_tokenizer
+from hf_xlsr.evaluation.bleu import bleu_rows, check_tokenizer, default_tokenizer
 from hf_xlsr.evaluation.report import data_hash, results_table
 from hf_xlsr.methods.base import ADAPTERS_SECTION, Evaluations, Finished, Method, one_line
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
@@ -96,10 +96,14 @@ class TranslationMethod(Method):
             raise XlsrError(f"recipe '{recipe['name']}': {error}") from None
 
     def evaluation_sets(self, recipe: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-        return {
+        sets = {
             split: evaluation_rows(as_list(recipe["data"][split]), languages=recipe["languages"], split=split)
             for split in ("dev", "test")
         }
+        if not recipe["evaluation"]["tokenize"]:
+            for language in sorted({row["target_lang"] for rows in sets.values() for row in rows}):
+                check_tokenizer(default_tokenizer(language))  # tells before the training what has to be installed
+        return sets
 
     def evaluation_texts(self, recipe: Mapping[str, Any], sets: Mapping[str, Any]) -> Iterator[str]:
         for split in ("dev", "test"):
@@ -243,7 +247,7 @@ class TranslationMethod(Method):
     def card_use(self, recipe: Mapping[str, Any]) -> str:
         return (
             "from transformers import AutoTokenizer\n"
-            "from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration\n\n"
+            "from hf_xlsr import HictlForConditionalGeneration\n\n"
             'folder = "path/to/this/folder"\n'
             "tokenizer = AutoTokenizer.from_pretrained(folder)\n"
             "model = HictlForConditionalGeneration.from_pretrained(folder).eval()\n"

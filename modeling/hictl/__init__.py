@@ -5,13 +5,16 @@ from __future__ import annotations
 from .configuration_hictl import HictlConfig
 from .lm_head import LmHead
 from .modeling_classification import HictlClassifierOutput, HictlForSequenceClassification
+from .modeling_generation import HictlForConditionalGeneration, HictlTranslationOutput
 from .modeling_hictl import HictlForPreTraining, HictlOutput
 
 __all__ = [
     "HictlClassifierOutput",
     "HictlConfig",
+    "HictlForConditionalGeneration",
     "HictlForPreTraining",
     "HictlForSequenceClassification",
     "HictlOutput",
+    "HictlTranslationOutput",
     "LmHead",
 ]

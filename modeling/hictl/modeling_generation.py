@@ -237,7 +237,7 @@ class HictlForConditionalGeneration(PreTrainedModel, GenerationMixin):
             self.encoder.eval()
         return self
 
-    def get_input_embeddings(self) -> nn.Module:
+    def get_input_embeddings(self) -> nn.Embedding:
         """The word embeddings of encoder, decoder and output."""
         return self.encoder.get_input_embeddings()
 
@@ -320,7 +320,8 @@ class HictlForConditionalGeneration(PreTrainedModel, GenerationMixin):
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
         given = model_kwargs.get("past_key_values")
-        result = super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
+        stock: Any = super()
+        result = stock._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
         made = model_kwargs.get("past_key_values")
         if given is None and made is not None and generation_config.cache_implementation in (None, "dynamic"):
             # Made for the layers of `text_config`, which are the encoder's.
