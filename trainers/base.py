@@ -93,6 +93,8 @@ class XlsrTrainer(Trainer):
         XlsrError: training without a data set.
     """
 
+    # Whether the examples of a batch are compared with each other.
+    contrast = True
     # What Trainer declares more widely than our trainers take.
     args: Any
     model: Any
@@ -165,6 +167,7 @@ class XlsrTrainer(Trainer):
             seed=self.data_seed,
             num_processes=args.world_size,
             process_index=args.process_index,
+            contrast=self.contrast,
         )
 
     def compute_loss(

@@ -182,6 +182,8 @@ class FineTuneTrainer(XlsrTrainer):
         A script that fine-tunes on one's own rows stands in `docs/fine-tune.md`.
     """
 
+    contrast = False
+
     def __init__(self, model: Any, args: Any = None, *, max_length: int = 128, **kwargs: Any) -> None:
         tokenizer = kwargs["processing_class"]
         if kwargs.get("data_collator") is None:

@@ -126,6 +126,8 @@ class TranslationTrainer(XlsrTrainer):
         A script that trains stands in `docs/translate.md`.
     """
 
+    contrast = False
+
     def __init__(
         self,
         model: Any,

@@ -67,6 +67,7 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
         num_processes: Processes that train together.
         process_index: This one's rank.
         batch_option: What users call `batch_size`, for error sentences.
+        contrast: Whether the examples of a batch are compared with each other, which takes two.
 
     Raises:
         XlsrError: there are fewer examples than one global batch holds, or a batch of one.
@@ -91,6 +92,7 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
         num_processes: int = 1,
         process_index: int = 0,
         batch_option: str = "per_device_train_batch_size",
+        contrast: bool = True,
     ) -> None:
         self.lengths = np.asarray(lengths, dtype=np.int64)
         self.groups = np.zeros(len(self.lengths), dtype=np.int64) if groups is None else np.asarray(groups)
@@ -99,7 +101,7 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
         self.num_processes, self.process_index = num_processes, process_index
         self.drop_last = True  # every batch is full: the in-batch losses compare rows over processes
         self.epoch = 0
-        if self.global_batch < 2:
+        if contrast and self.global_batch < 2:
             raise XlsrError(
                 f"{batch_option} is 1: a batch of one pair has no negatives to contrast with; use 2 or more."
             )

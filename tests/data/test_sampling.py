@@ -137,3 +137,9 @@ def test_too_few_examples_are_refused() -> None:
 def test_unknown_mixing_is_refused() -> None:
     with pytest.raises(XlsrError, match="use one of proportional"):
         group_counts([1], "magic")
+
+
+def test_a_batch_of_one_is_enough_where_nothing_is_compared() -> None:
+    with pytest.raises(XlsrError, match="a batch of one pair has no negatives"):
+        LengthBucketBatchSampler([3, 4], 1)
+    assert len(list(LengthBucketBatchSampler([3, 4], 1, contrast=False))) == 2
