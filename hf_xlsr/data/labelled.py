@@ -14,15 +14,13 @@ import numpy as np
 import torch
 from datasets import Dataset, Features, Value, load_from_disk
 from datasets import Sequence as ListOf
-from torch.utils.data import Dataset as TorchDataset
 
 from hf_xlsr.data.cleaning import RemoveEvaluation, Sample, build_cleaner
 from hf_xlsr.data.collators import pad_rows
 from hf_xlsr.data.labelled_tasks import LabelledTask, labelled_rows, language_views
 from hf_xlsr.data.prepare import prepare_once
-from hf_xlsr.data.prepared import features_of, kept_columns, map_rows, store_rows
+from hf_xlsr.data.prepared import PreparedByLanguage, map_rows, store_rows
 from hf_xlsr.data.quarantine import Quarantine
-from hf_xlsr.data.sampling import ExampleKey
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.errors import XlsrError, nearest
@@ -36,7 +34,7 @@ EMPTY = (
 )
 
 
-class PreparedLabelled(TorchDataset):
+class PreparedLabelled(PreparedByLanguage):
     """Tokenised labelled rows, fetched by the `(epoch, index)` keys of `LengthBucketBatchSampler`.
 
     Each is a mapping with `input_ids`, `label` (number of a class, or a score), `lang`, `index` and `epoch`, and with
@@ -63,25 +61,9 @@ class PreparedLabelled(TorchDataset):
     """
 
     def __init__(self, tokenised: Dataset, report: Mapping[str, Any]) -> None:
-        self.report = dict(report)
-        self.languages: list[str] = list(report["languages"])
         types = ["token_type_ids"] if "token_type_ids" in tokenised.column_names else []
-        self.rows = kept_columns(tokenised, ["input_ids", *types, "label"]).with_format(None)
-        columns = tokenised.select_columns(["length", "group", "label"]).with_format("arrow")[:]
-        self.lengths, self.groups = np.asarray(columns["length"]), np.asarray(columns["group"])
-        self.labels = np.asarray(columns["label"])
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __getitem__(self, key: ExampleKey) -> dict[str, Any]:
-        return self.__getitems__([key])[0]
-
-    def __getitems__(self, keys: Sequence[ExampleKey]) -> list[dict[str, Any]]:
-        features = features_of(self.rows[[index for _, index in keys]], keys)
-        for feature in features:
-            feature["lang"] = self.languages[self.groups[feature["index"]]]
-        return features
+        super().__init__(tokenised, report, ["input_ids", *types, "label"])
+        self.labels = np.asarray(tokenised.select_columns(["label"]).with_format("arrow")[:]["label"])
 
 
 class LabelledCollator:

@@ -6,16 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from datasets import Dataset, Features, Value, load_from_disk
 from datasets import Sequence as ListOf
-from torch.utils.data import Dataset as TorchDataset
 
 from hf_xlsr.data.cleaning import Cleaner, RemoveEvaluation
 from hf_xlsr.data.prepare import prepare_once
-from hf_xlsr.data.prepared import check_tokenizers, features_of, kept_columns, map_rows, store_rows, tokenize_texts
+from hf_xlsr.data.prepared import (
+    PreparedByLanguage,
+    check_tokenizers,
+    map_rows,
+    store_rows,
+    tokenize_texts,
+)
 from hf_xlsr.data.quarantine import Quarantine
-from hf_xlsr.data.sampling import ExampleKey
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list, as_source, open_source, source_name
 from hf_xlsr.errors import XlsrError
@@ -29,7 +32,7 @@ SIDES = ("premise", "hypothesis")
 _FEATURES = Features({**{name: Value("string") for name in (*SIDES, "lang")}, "label": Value("int8")})
 
 
-class PreparedNli(TorchDataset):
+class PreparedNli(PreparedByLanguage):
     """Tokenised premises and hypotheses, fetched by the `(epoch, index)` keys of `LengthBucketBatchSampler`.
 
     Each is a mapping with `premise_ids`, `hypothesis_ids`, `label` (0 entailment, 1 neutral, 2 contradiction), `lang`,
@@ -55,24 +58,7 @@ class PreparedNli(TorchDataset):
     """
 
     def __init__(self, tokenised: Dataset, report: Mapping[str, Any]) -> None:
-        self.report = dict(report)
-        self.languages: list[str] = list(report["languages"])
-        self.rows = kept_columns(tokenised, [*(f"{side}_ids" for side in SIDES), "label"]).with_format(None)
-        columns = tokenised.select_columns(["length", "group"]).with_format("arrow")[:]
-        self.lengths = np.asarray(columns["length"])
-        self.groups = np.asarray(columns["group"])
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __getitem__(self, key: ExampleKey) -> dict[str, Any]:
-        return self.__getitems__([key])[0]
-
-    def __getitems__(self, keys: Sequence[ExampleKey]) -> list[dict[str, Any]]:
-        features = features_of(self.rows[[index for _, index in keys]], keys)
-        for feature in features:
-            feature["lang"] = self.languages[self.groups[feature["index"]]]
-        return features
+        super().__init__(tokenised, report, [*(f"{side}_ids" for side in SIDES), "label"])
 
 
 def prepare_nli(

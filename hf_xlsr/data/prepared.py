@@ -264,6 +264,51 @@ class PreparedPairs(TorchDataset):
         return features
 
 
+class PreparedByLanguage(TorchDataset):
+    """Tokenised rows that are each in one language, fetched by the `(epoch, index)` keys of `LengthBucketBatchSampler`.
+
+    Each is a mapping with the columns that are kept, `lang`, `index` and `epoch`.
+
+    Args:
+        tokenised: With the columns, `length` (in pieces) and `group` (number of the language).
+        report: Its counts, `languages` among them: the language of each group.
+        columns: Those kept.
+
+    Attributes:
+        report: The counts.
+        languages: Language of each group.
+        lengths: Length of each row, in pieces, `(n,)`.
+        groups: Group of each row, `(n,)`.
+
+    Raises:
+        XlsrError: the data was tokenised by a version that kept less of it.
+
+    Example:
+        >>> rows = {"text_ids": [[4, 5]], "length": [2], "group": [0]}
+        >>> PreparedByLanguage(Dataset.from_dict(rows), {"languages": ["sw"]}, ["text_ids"])[3, 0]
+        {'text_ids': [4, 5], 'index': 0, 'epoch': 3, 'lang': 'sw'}
+    """
+
+    def __init__(self, tokenised: Dataset, report: Mapping[str, Any], columns: Sequence[str]) -> None:
+        self.report = dict(report)
+        self.languages: list[str] = list(report["languages"])
+        self.rows = kept_columns(tokenised, columns).with_format(None)
+        numbers = tokenised.select_columns(["length", "group"]).with_format("arrow")[:]
+        self.lengths, self.groups = np.asarray(numbers["length"]), np.asarray(numbers["group"])
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, key: ExampleKey) -> dict[str, Any]:
+        return self.__getitems__([key])[0]
+
+    def __getitems__(self, keys: Sequence[ExampleKey]) -> list[dict[str, Any]]:
+        features = features_of(self.rows[[index for _, index in keys]], keys)
+        for feature in features:
+            feature["lang"] = self.languages[self.groups[feature["index"]]]
+        return features
+
+
 def kept_columns(tokenised: Dataset, names: Sequence[str]) -> Dataset:
     """Some columns of tokenised data.
 

@@ -6,23 +6,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from datasets import Dataset, Features, Value, load_from_disk
 from datasets import Sequence as ListOf
-from torch.utils.data import Dataset as TorchDataset
 
 from hf_xlsr.data.cleaning import DropIdentical, RatioBounds, RemoveEvaluation, build_cleaner
 from hf_xlsr.data.prepare import prepare_once
-from hf_xlsr.data.prepared import check_tokenizers, features_of, kept_columns, map_rows, store_rows, tokenize_texts
+from hf_xlsr.data.prepared import (
+    PreparedByLanguage,
+    check_tokenizers,
+    map_rows,
+    store_rows,
+    tokenize_texts,
+)
 from hf_xlsr.data.quarantine import Quarantine
-from hf_xlsr.data.sampling import ExampleKey
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list, as_source, open_source
 
 _FEATURES = Features({"text": Value("string"), "lang": Value("string")})
 
 
-class PreparedTexts(TorchDataset):
+class PreparedTexts(PreparedByLanguage):
     """Tokenised sentences, fetched by the `(epoch, index)` keys of `LengthBucketBatchSampler`.
 
     Each is a mapping with `text_ids`, `lang`, `index` and `epoch`.
@@ -46,24 +49,7 @@ class PreparedTexts(TorchDataset):
     """
 
     def __init__(self, tokenised: Dataset, report: Mapping[str, Any]) -> None:
-        self.report = dict(report)
-        self.languages: list[str] = list(report["languages"])
-        self.rows = kept_columns(tokenised, ["text_ids"]).with_format(None)
-        columns = tokenised.select_columns(["length", "group"]).with_format("arrow")[:]
-        self.lengths = np.asarray(columns["length"])
-        self.groups = np.asarray(columns["group"])
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __getitem__(self, key: ExampleKey) -> dict[str, Any]:
-        return self.__getitems__([key])[0]
-
-    def __getitems__(self, keys: Sequence[ExampleKey]) -> list[dict[str, Any]]:
-        features = features_of(self.rows[[index for _, index in keys]], keys)
-        for feature in features:
-            feature["lang"] = self.languages[self.groups[feature["index"]]]
-        return features
+        super().__init__(tokenised, report, ["text_ids"])
 
 
 def prepare_texts(
