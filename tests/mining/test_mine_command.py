@@ -156,6 +156,7 @@ def test_interrupted_it_says_so_and_goes_on(
             return super().encode(texts, **options)
 
     def interrupted() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background of a shell ignores it
         encode_stage.load_encoder = lambda *arguments: Interrupted()  # type: ignore[assignment]
         os._exit(cli.main(words))
 
