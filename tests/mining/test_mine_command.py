@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,14 @@ def failing(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
     written = capsys.readouterr().err
     assert "Traceback" not in written
     return written.strip().splitlines()[-1]
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """A suite that runs in the background of a shell ignores Ctrl-C, and so would its commands."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_a_real_encoder_end_to_end(tiny_export: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -156,7 +164,6 @@ def test_interrupted_it_says_so_and_goes_on(
             return super().encode(texts, **options)
 
     def interrupted() -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background of a shell ignores it
         encode_stage.load_encoder = lambda *arguments: Interrupted()  # type: ignore[assignment]
         os._exit(cli.main(words))
 
