@@ -21,8 +21,9 @@ from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallbac
 from hf_xlsr.trainers.live_encoder import LiveEncoder
 
 Evaluation = Callable[[LiveEncoder], Mapping[str, float]]
-# Up to this length matrix products win on a processor; beyond it their score matrices cost more than they save.
-PLAIN_ATTENTION_PIECES = 256
+# Up to this length matrix products win on a processor; beyond it their score matrices cost more than they save. Most
+# sentences are far shorter than the longest, by which it is decided.
+PLAIN_ATTENTION_PIECES = 200
 
 
 def last_whole_checkpoint(folder: str | Path, processes: int = 1) -> Path | None:
@@ -53,9 +54,9 @@ def last_whole_checkpoint(folder: str | Path, processes: int = 1) -> Path | None
 def attention_for(implementation: str, device: str, dtype: torch.dtype | None, max_length: int) -> str:
     """How attention is computed fastest in training.
 
-    The backward pass of torch's fused attention on a processor takes most of a step under bfloat16: a 12-layer encoder of
-    width 384 needed 0.84 s for 128 sentences of 16 pieces where plain matrix products needed 0.22 s, forward passes
-    being equal (`benchmarks/attention.py`).
+    The backward pass of torch's fused attention on a processor takes most of a step under bfloat16: through a 12-layer
+    encoder of width 384 it needed 1.6 s for 256 sentences of 16 pieces, where plain matrix products needed 0.4 s, forward
+    passes being equal (`benchmarks/attention.py`). Attention dropout makes torch fall back to products by itself.
 
     Args:
         implementation: What the model uses, in the words of transformers.
@@ -64,7 +65,7 @@ def attention_for(implementation: str, device: str, dtype: torch.dtype | None, m
         max_length: Of sentences, in pieces.
 
     Returns:
-        `eager` in place of `sdpa` on a processor under bfloat16 for sentences of up to 256 pieces, else `implementation`.
+        `eager` in place of `sdpa` on a processor under bfloat16 for sentences of up to 200 pieces, else `implementation`.
 
     Example:
         >>> attention_for("sdpa", "cpu", torch.bfloat16, 128)
