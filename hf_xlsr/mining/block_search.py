@@ -25,7 +25,8 @@ SIZES = {
 }
 ROWS_SETTLED = 512
 ROWS_COPIED = 2**16
-RESERVE = 72_000_000  # what libraries take when they are first used
+# What libraries take when they are first used, by the precision of the products; those of float32 are packed first.
+RESERVE = {"bf16": 72_000_000, "ieee": 108_000_000}
 PROGRESS = "progress"
 
 
@@ -77,7 +78,7 @@ def choose_sizes(task: Task, memory: int | None, filter_: Filter) -> Sizes:
     resident = resident_bytes()
     if memory is None:
         memory = resident + available_bytes() // 2
-    free = memory - resident - RESERVE
+    free = memory - resident - RESERVE[filter_.precision]
     rows, most, listed = task.source + task.target, max(task.source, task.target), task.k + filter_.spare
     growing = 12 * task.k * rows
     growing += 8 * listed * task.target if task.method == "exact" else task.width * task.itemsize * rows

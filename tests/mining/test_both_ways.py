@@ -424,8 +424,10 @@ MEASURED = """
     import hf_xlsr
     from hf_xlsr.errors import XlsrError
     from hf_xlsr.memory import parse_size
-    from hf_xlsr.mining import extract_pairs, neighbours_both_ways
+    from hf_xlsr.mining import extract_pairs, neighbours_both_ways, tiles
 
+    if sys.argv[3] == "float32":
+        tiles.cpu_has_fast_bfloat16 = lambda: False
     source, target = (np.load(f"{sys.argv[1]}/{side}.npy", mmap_mode="r") for side in ("source", "target"))
     options = {"method": sys.argv[2], "cells": 8, "probes": 2}
     try:
@@ -452,8 +454,9 @@ def large_sides(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux")
 @pytest.mark.parametrize("method", ["exact", "ivf"])
-def test_too_little_memory_is_refused_and_enough_is_kept(large_sides: Path, method: str):
+@pytest.mark.parametrize("products", ["the processor's", "float32"])
+def test_too_little_memory_is_refused_and_enough_is_kept(large_sides: Path, method: str, products: str):
     """The smallest budget that the refusal names is accepted, and the process stays below it."""
-    command = [sys.executable, "-c", textwrap.dedent(MEASURED), str(large_sides), method]
+    command = [sys.executable, "-c", textwrap.dedent(MEASURED), str(large_sides), method, products]
     needed, peak = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
     assert peak <= needed
