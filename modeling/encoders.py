@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from torch import nn
 from transformers import MODEL_MAPPING, AutoConfig, AutoModel, PreTrainedConfig
 
 from hf_xlsr.errors import XlsrError
@@ -28,6 +29,21 @@ def encoder_from_config(config: PreTrainedConfig, **options: Any) -> Any:
         **options: For `AutoModel.from_config`, such as `attn_implementation`.
     """
     return AutoModel.from_config(config, **no_pooler(config), **options)
+
+
+def resized_bias(bias: nn.Parameter, size: int) -> nn.Parameter:
+    """A decoder's bias for another number of pieces; new ones start at 0.
+
+    Example:
+        >>> import torch
+        >>> resized_bias(nn.Parameter(torch.ones(2)), 3).tolist()
+        [1.0, 1.0, 0.0]
+    """
+    if size == len(bias):
+        return bias
+    resized = bias.new_zeros(size)
+    resized[: min(size, len(bias))] = bias.detach()[:size]
+    return nn.Parameter(resized, requires_grad=bias.requires_grad)
 
 
 def positions_of(encoder: Any) -> int | None:

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from hf_xlsr.data.counter_random import counter_uniform
-from hf_xlsr.data.masking import IGNORE, MaskDrawer
+from hf_xlsr.data.masking import MaskDrawer
 from hf_xlsr.data.tokenization import punctuation_ids
+from hf_xlsr.losses.masked_lm import IGNORE
 
 MASKINGS = ("none", "single", "mlm")
 

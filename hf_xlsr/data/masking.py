@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from hf_xlsr.data.counter_random import counter_uniform
-
-IGNORE = -100
+from hf_xlsr.losses.masked_lm import IGNORE
 
 
 class MaskDrawer:

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from hf_xlsr.data.collators import IGNORE, pad_rows
+from hf_xlsr.data.collators import pad_rows
 from hf_xlsr.data.pair_collators import cut_row
+from hf_xlsr.losses.masked_lm import IGNORE
 
 
 class TranslationCollator:

@@ -8,6 +8,8 @@ import torch
 
 from hf_xlsr.losses.sparse_targets import LOGITS, accumulation_dtype, sparse_target_cross_entropy
 
+IGNORE = -100  # torch's own label of what does not count
+
 
 def masked_lm_loss(
     hidden: torch.Tensor,
@@ -16,7 +18,7 @@ def masked_lm_loss(
     bias: torch.Tensor,
     *,
     transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE,
     chunk_size: int = LOGITS,
 ) -> torch.Tensor:
     """Mean negative log-likelihood of the masked pieces (BERT's masked LM).

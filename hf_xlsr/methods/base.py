@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from rich.console import Console
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
@@ -74,6 +75,7 @@ class Method(ABC):
     citation: ClassVar[str]
     config_class: ClassVar[type]
     arguments_class: ClassVar[type]
+    trainer_class: ClassVar[type]
     # Sections of the recipe beside data, model and training, with their defaults, and keys beside those of every method.
     sections: ClassVar[dict[str, dict[str, Any]]] = {}
     # Keys of a source in `data`.
@@ -131,6 +133,17 @@ class Method(ABC):
         """
 
     @abstractmethod
+    def build_model(self, recipe: Mapping[str, Any], data: Any) -> Any:
+        """The model that a recipe describes, for its data; with adapters, in a PEFT wrapper.
+
+        Raises:
+            XlsrError: a value does not fit, or an encoder does not load.
+        """
+
+    def trainer_options(self, data: Any) -> dict[str, Any]:
+        """What the trainer takes of the data beside `train_dataset`."""
+        return {"processing_class": data.tokenizer}
+
     def build_trainer(
         self, recipe: Mapping[str, Any], folder: Path, data: Any, evaluations: Evaluations
     ) -> XlsrTrainer:
@@ -142,6 +155,16 @@ class Method(ABC):
             data: From `prepare`.
             evaluations: From `evaluations`.
         """
+        arguments = self.arguments(recipe, folder, evaluations)
+        torch.manual_seed(recipe["seed"])
+        return self.trainer_class(
+            self.build_model(recipe, data),
+            arguments,
+            train_dataset=data.train,
+            max_length=recipe["data"]["max_length"],
+            evaluations=evaluations,
+            **self.trainer_options(data),
+        )
 
     def equip(self, recipe: Mapping[str, Any], model: Any) -> Any:
         """Gives a new model the weights of `start_from` and the adapters of `adapters`, where the recipe has them.

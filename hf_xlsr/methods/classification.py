@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -23,6 +22,7 @@ from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.evaluation.averages import MEAN
 from hf_xlsr.evaluation.report import data_hash, metric_prefix, metric_unit, metric_value, split_key
 from hf_xlsr.methods.base import ADAPTERS_SECTION, Evaluations, Finished, Method, one_line
+from hf_xlsr.methods.hictl import HICTL_CITATION, HICTL_PAPER
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification, encoder_folder
 from hf_xlsr.run_folder import RunFolder
@@ -56,15 +56,10 @@ class ClassificationMethod(Method):
     """`method: classification`. `model.start` names an encoder, a HICTL model or a run; `task` says what rows hold."""
 
     name = "classification"
-    paper = "*On Learning Universal Representations Across Languages* (Wei et al., ICLR 2021)"
-    citation = """@inproceedings{wei2021learning,
-  title     = {On Learning Universal Representations Across Languages},
-  author    = {Wei, Xiangpeng and Weng, Rongxiang and Hu, Yue and Xing, Luxi and Yu, Heng and Luo, Weihua},
-  booktitle = {International Conference on Learning Representations},
-  year      = {2021}
-}"""
+    paper, citation = HICTL_PAPER, HICTL_CITATION
     config_class = HictlConfig
     arguments_class = FineTuneTrainingArguments
+    trainer_class = FineTuneTrainer
     sections: ClassVar[dict[str, dict[str, Any]]] = {
         "data": {"cleaning": [], "max_length": 128, "overlap": "text"},
         "task": {"texts": "pair", "labels": None, "scores": None, "metrics": None},
@@ -158,7 +153,7 @@ class ClassificationMethod(Method):
         )
         return ClassificationData(train, tokenizer, train.report)
 
-    def build_model(self, recipe: Mapping[str, Any]) -> Any:
+    def build_model(self, recipe: Mapping[str, Any], data: ClassificationData) -> Any:
         """The model that a recipe describes; with adapters, in a PEFT wrapper.
 
         Raises:
@@ -178,20 +173,6 @@ class ClassificationMethod(Method):
         except (TypeError, ValueError) as error:
             raise XlsrError(f"recipe '{recipe['name']}', model: {one_line(error)}") from None
         return self.equip(recipe, model)
-
-    def build_trainer(
-        self, recipe: Mapping[str, Any], folder: Path, data: ClassificationData, evaluations: Evaluations
-    ) -> XlsrTrainer:
-        arguments = self.arguments(recipe, folder, evaluations)
-        torch.manual_seed(recipe["seed"])
-        return FineTuneTrainer(
-            self.build_model(recipe),
-            arguments,
-            train_dataset=data.train,
-            processing_class=data.tokenizer,
-            max_length=recipe["data"]["max_length"],
-            evaluations=evaluations,
-        )
 
     def finish(
         self,

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.language_identification import language_shares
 from hf_xlsr.data.nli import prepare_nli
@@ -16,7 +14,7 @@ from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.export import export_routed_sentence_transformer
 from hf_xlsr.export.language_router import check_route_names
-from hf_xlsr.methods.base import ADAPTERS_SECTION, Evaluations, one_line, own_fields
+from hf_xlsr.methods.base import ADAPTERS_SECTION, one_line, own_fields
 from hf_xlsr.methods.encoder_section import check_positions
 from hf_xlsr.methods.sentence_encoder import SentenceEncoderMethod
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
@@ -42,6 +40,7 @@ class DualMomentumMethod(SentenceEncoderMethod):
 }"""
     config_class = DualMomentumConfig
     arguments_class = DualMomentumTrainingArguments
+    trainer_class = DualMomentumTrainer
     sections = {
         "nli": {"train": None},
         "export": {"detect_language": False},
@@ -130,20 +129,8 @@ class DualMomentumMethod(SentenceEncoderMethod):
             check_positions(encoder, recipe, place=f"encoder {name}")
         return self.equip(recipe, model)
 
-    def build_trainer(
-        self, recipe: Mapping[str, Any], folder: Path, data: PreparedData, evaluations: Evaluations
-    ) -> XlsrTrainer:
-        arguments = self.arguments(recipe, folder, evaluations)
-        torch.manual_seed(recipe["seed"])
-        return DualMomentumTrainer(
-            self.build_model(recipe, data),
-            arguments,
-            tokenizers=data.tokenizers,
-            train_dataset=data.train,
-            nli_dataset=data.nli,
-            max_length=recipe["data"]["max_length"],
-            evaluations=evaluations,
-        )
+    def trainer_options(self, data: PreparedData) -> dict[str, Any]:
+        return {"tokenizers": data.tokenizers, "nli_dataset": data.nli}
 
     def export(self, recipe: Mapping[str, Any], trainer: XlsrTrainer, data: PreparedData, path: Path) -> Any:
         model = merged(trainer.accelerator.unwrap_model(trainer.model))

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.concatenated import ConcatenatedExamples
 from hf_xlsr.data.prepare import PreparedData, load_tokenizer, prepare
@@ -15,7 +13,7 @@ from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.data.texts import PreparedTexts, prepare_texts
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.export import export_sentence_transformer
-from hf_xlsr.methods.base import ADAPTERS_SECTION, Evaluations, one_line, own_fields
+from hf_xlsr.methods.base import ADAPTERS_SECTION, one_line, own_fields
 from hf_xlsr.methods.encoder_section import (
     TOKENIZER_SECTION,
     check_positions,
@@ -31,6 +29,13 @@ from hf_xlsr.trainers.arguments import HictlTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.hictl import HictlTrainer
 
+HICTL_PAPER = "*On Learning Universal Representations Across Languages* (Wei et al., ICLR 2021)"
+HICTL_CITATION = """@inproceedings{wei2021learning,
+  title     = {On Learning Universal Representations Across Languages},
+  author    = {Wei, Xiangpeng and Weng, Rongxiang and Hu, Yue and Xing, Luxi and Yu, Heng and Luo, Weihua},
+  booktitle = {International Conference on Learning Representations},
+  year      = {2021}
+}"""
 # Of the configuration: what other models of the family read.
 _OTHER_MODELS = {
     "text_config",
@@ -49,15 +54,10 @@ class HictlMethod(SentenceEncoderMethod):
     """
 
     name = "hictl"
-    paper = "*On Learning Universal Representations Across Languages* (Wei et al., ICLR 2021)"
-    citation = """@inproceedings{wei2021learning,
-  title     = {On Learning Universal Representations Across Languages},
-  author    = {Wei, Xiangpeng and Weng, Rongxiang and Hu, Yue and Xing, Luxi and Yu, Heng and Luo, Weihua},
-  booktitle = {International Conference on Learning Representations},
-  year      = {2021}
-}"""
+    paper, citation = HICTL_PAPER, HICTL_CITATION
     config_class = HictlConfig
     arguments_class = HictlTrainingArguments
+    trainer_class = HictlTrainer
     sections = {
         "data": {"monolingual": None},
         "tokenizer": {**TOKENIZER_SECTION, "frame": True},
@@ -157,20 +157,6 @@ class HictlMethod(SentenceEncoderMethod):
             raise XlsrError(f"recipe '{recipe['name']}', model: {one_line(error)}") from None
         check_positions(model.encoder, recipe)
         return self.equip(recipe, model)
-
-    def build_trainer(
-        self, recipe: Mapping[str, Any], folder: Path, data: PreparedData, evaluations: Evaluations
-    ) -> XlsrTrainer:
-        arguments = self.arguments(recipe, folder, evaluations)
-        torch.manual_seed(recipe["seed"])
-        return HictlTrainer(
-            self.build_model(recipe, data),
-            arguments,
-            train_dataset=data.train,
-            processing_class=data.tokenizer,
-            max_length=recipe["data"]["max_length"],
-            evaluations=evaluations,
-        )
 
     def export(self, recipe: Mapping[str, Any], trainer: XlsrTrainer, data: PreparedData, path: Path) -> Any:
         model = merged(trainer.accelerator.unwrap_model(trainer.model))

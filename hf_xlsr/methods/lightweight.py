@@ -6,12 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hf_xlsr.data.prepare import PreparedData, prepare
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.export import export_sentence_transformer
-from hf_xlsr.methods.base import ADAPTERS_SECTION, Evaluations, one_line, own_fields
+from hf_xlsr.methods.base import ADAPTERS_SECTION, one_line, own_fields
 from hf_xlsr.methods.encoder_section import (
     TOKENIZER_SECTION,
     check_positions,
@@ -44,6 +42,7 @@ class LightweightMethod(SentenceEncoderMethod):
 }"""
     config_class = LightweightConfig
     arguments_class = LightweightTrainingArguments
+    trainer_class = LightweightTrainer
     sections = {"tokenizer": TOKENIZER_SECTION, "adapters": ADAPTERS_SECTION}
 
     def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -81,20 +80,6 @@ class LightweightMethod(SentenceEncoderMethod):
             model.encoder.load_state_dict(loaded.state_dict(), strict=False)
         check_positions(model.encoder, recipe)
         return self.equip(recipe, model)
-
-    def build_trainer(
-        self, recipe: Mapping[str, Any], folder: Path, data: PreparedData, evaluations: Evaluations
-    ) -> XlsrTrainer:
-        arguments = self.arguments(recipe, folder, evaluations)
-        torch.manual_seed(recipe["seed"])
-        return LightweightTrainer(
-            self.build_model(recipe, data),
-            arguments,
-            train_dataset=data.train,
-            processing_class=data.tokenizer,
-            max_length=recipe["data"]["max_length"],
-            evaluations=evaluations,
-        )
 
     def export(self, recipe: Mapping[str, Any], trainer: XlsrTrainer, data: PreparedData, path: Path) -> Any:
         model = merged(trainer.accelerator.unwrap_model(trainer.model))

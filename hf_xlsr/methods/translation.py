@@ -8,18 +8,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from rich.console import Console
 from transformers import GenerationConfig
 
-from hf_xlsr.data.held_out import held_out_texts
-from hf_xlsr.data.prepare import PreparedData, evaluation_rows, load_tokenizer, prepare
+from hf_xlsr.data.prepare import PreparedData, load_tokenizer, prepare
 from hf_xlsr.data.sources import as_list, expand, open_source, source_name
 from hf_xlsr.data.vocabulary import trim_vocabulary
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.bleu import bleu_rows, check_tokenizer, default_tokenizer
 from hf_xlsr.evaluation.report import data_hash, results_table
 from hf_xlsr.methods.base import ADAPTERS_SECTION, Evaluations, Finished, Method, one_line
+from hf_xlsr.methods.hictl import HICTL_CITATION, HICTL_PAPER
+from hf_xlsr.methods.sentence_encoder import evaluation_sets, evaluation_texts
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import encoder_folder
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration, sentence_ends
@@ -46,15 +46,10 @@ class TranslationMethod(Method):
     """
 
     name = "translation"
-    paper = "*On Learning Universal Representations Across Languages* (Wei et al., ICLR 2021)"
-    citation = """@inproceedings{wei2021learning,
-  title     = {On Learning Universal Representations Across Languages},
-  author    = {Wei, Xiangpeng and Weng, Rongxiang and Hu, Yue and Xing, Luxi and Yu, Heng and Luo, Weihua},
-  booktitle = {International Conference on Learning Representations},
-  year      = {2021}
-}"""
+    paper, citation = HICTL_PAPER, HICTL_CITATION
     config_class = HictlConfig
     arguments_class = TranslationTrainingArguments
+    trainer_class = TranslationTrainer
     sections: ClassVar[dict[str, dict[str, Any]]] = {
         # NFKC would turn full-width punctuation of the targets into another that no reference has.
         "data": {"cleaning": [{"normalize": {"form": "NFC"}}, "deduplicate"], "max_length": 128},
@@ -96,21 +91,14 @@ class TranslationMethod(Method):
             raise XlsrError(f"recipe '{recipe['name']}': {error}") from None
 
     def evaluation_sets(self, recipe: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-        sets = {
-            split: evaluation_rows(as_list(recipe["data"][split]), languages=recipe["languages"], split=split)
-            for split in ("dev", "test")
-        }
+        sets = evaluation_sets(recipe)
         if not recipe["evaluation"]["tokenize"]:
             for language in sorted({row["target_lang"] for rows in sets.values() for row in rows}):
                 check_tokenizer(default_tokenizer(language))  # tells before the training what has to be installed
         return sets
 
     def evaluation_texts(self, recipe: Mapping[str, Any], sets: Mapping[str, Any]) -> Iterator[str]:
-        for split in ("dev", "test"):
-            for row in sets[split]:
-                yield row["source"]
-                yield row["target"]
-        yield from held_out_texts(as_list(recipe["data"]["held_out"]), languages=recipe["languages"])
+        return evaluation_texts(recipe, sets)
 
     @staticmethod
     def _scoring(recipe: Mapping[str, Any], split: str) -> dict[str, Any]:
@@ -178,20 +166,6 @@ class TranslationMethod(Method):
         except (TypeError, ValueError) as error:
             raise XlsrError(f"recipe '{recipe['name']}', model: {one_line(error)}") from None
         return self.equip(recipe, model)
-
-    def build_trainer(
-        self, recipe: Mapping[str, Any], folder: Path, data: PreparedData, evaluations: Evaluations
-    ) -> XlsrTrainer:
-        arguments = self.arguments(recipe, folder, evaluations)
-        torch.manual_seed(recipe["seed"])
-        return TranslationTrainer(
-            self.build_model(recipe, data),
-            arguments,
-            train_dataset=data.train,
-            processing_class=data.tokenizer,
-            max_length=recipe["data"]["max_length"],
-            evaluations=evaluations,
-        )
 
     def finish(
         self,

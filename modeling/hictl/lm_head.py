@@ -50,14 +50,6 @@ class LmHead(nn.Module):
         """Sets what a model's `_init_weights` does not know."""
         init.zeros_(self.bias)
 
-    def resize(self, size: int) -> None:
-        """Gives the bias another number of pieces; new ones start at 0."""
-        if size != len(self.bias):
-            bias = self.bias.new_zeros(size)
-            kept = min(size, len(self.bias))
-            bias[:kept] = self.bias.detach()[:kept]
-            self.bias = nn.Parameter(bias, requires_grad=self.bias.requires_grad)
-
     @torch.no_grad()
     def take_over(self, path: str) -> bool:
         """Takes the weights of the masked-LM head that a checkpoint has, if it has one of this form.

@@ -15,8 +15,8 @@ from transformers import AutoConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
-from hf_xlsr.data.collators import IGNORE
 from hf_xlsr.errors import XlsrError
+from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.modeling.encoders import DROPOUTS, encoder_from_config, encoder_from_pretrained
 from hf_xlsr.pooling import pool
 
@@ -171,7 +171,7 @@ class HictlForSequenceClassification(PreTrainedModel):
             else:
                 losses = {"classification": F.cross_entropy(exact, labels.view(-1), ignore_index=IGNORE)}
         return HictlClassifierOutput(
-            loss=sum(losses.values()) if losses else None,  # type: ignore[arg-type]  # a tensor, the 0 of sum aside
+            loss=next(iter(losses.values())) if losses else None,
             losses=losses,
             logits=logits,
             hidden_states=outputs.get("hidden_states"),

@@ -16,10 +16,10 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import can_return_tuple
 
-from hf_xlsr.data.collators import IGNORE
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses.biased_cross_entropy import biased_cross_entropy
-from hf_xlsr.modeling.encoders import encoder_from_config, positions_of
+from hf_xlsr.losses.masked_lm import IGNORE
+from hf_xlsr.modeling.encoders import encoder_from_config, positions_of, resized_bias
 
 from .configuration_hictl import HictlConfig
 from .modeling_classification import start_encoder
@@ -247,11 +247,7 @@ class HictlForConditionalGeneration(PreTrainedModel, GenerationMixin):
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Resizes the embeddings and the output's bias; new entries of it start at 0."""
         embeddings = super().resize_token_embeddings(*args, **kwargs)
-        old, size = self.output.bias, embeddings.num_embeddings
-        if size != len(old):
-            bias = old.new_zeros(size)
-            bias[: min(size, len(old))] = old.detach()[:size]
-            self.output.bias = nn.Parameter(bias, requires_grad=old.requires_grad)
+        self.output.bias = resized_bias(self.output.bias, embeddings.num_embeddings)
         return embeddings
 
     @torch.no_grad()

@@ -20,7 +20,7 @@ from hf_xlsr.losses import (
     weighted_sum,
     word_contrast_loss,
 )
-from hf_xlsr.modeling.encoders import encoder_from_config, encoder_from_pretrained
+from hf_xlsr.modeling.encoders import encoder_from_config, encoder_from_pretrained, resized_bias
 
 from .configuration_hictl import HictlConfig
 from .lm_head import LmHead
@@ -156,7 +156,7 @@ class HictlForPreTraining(PreTrainedModel):
             raise XlsrError("resize_token_embeddings needs tied embeddings; set tie_word_embeddings to true.")
         embeddings = super().resize_token_embeddings(*args, **kwargs)
         if self.lm_head is not None:
-            self.lm_head.resize(embeddings.num_embeddings)
+            self.lm_head.bias = resized_bias(self.lm_head.bias, embeddings.num_embeddings)
         return embeddings
 
     def first_states(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:

@@ -22,7 +22,7 @@ from hf_xlsr.losses import (
     similarity_loss,
     weighted_sum,
 )
-from hf_xlsr.modeling.encoders import encoder_from_config
+from hf_xlsr.modeling.encoders import encoder_from_config, resized_bias
 from hf_xlsr.pooling import pool
 
 from .configuration_lightweight import LightweightConfig
@@ -131,11 +131,7 @@ class LightweightDualTransformer(PreTrainedModel):
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Resizes the embeddings and, since the decoder is tied to them, the head's bias; new entries start at 0."""
         embeddings = super().resize_token_embeddings(*args, **kwargs)
-        old, size = self.head.bias, embeddings.num_embeddings
-        if size != len(old):
-            bias = old.new_zeros(size)
-            bias[: min(size, len(old))] = old.detach()[:size]
-            self.head.bias = nn.Parameter(bias, requires_grad=old.requires_grad)
+        self.head.bias = resized_bias(self.head.bias, embeddings.num_embeddings)
         return embeddings
 
     def encode_sentences(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:

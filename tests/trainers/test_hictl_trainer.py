@@ -251,3 +251,18 @@ def test_a_tokenizer_without_mask_is_refused(recipe_of: Any, tmp_path: Path) -> 
     (recipe,) = load_runs(recipe_of(tokenizer=tmp_path / "maskless"), ["--output_dir", str(tmp_path / "run")])
     with pytest.raises(XlsrError, match="needs a tokenizer with a mask token"):
         train_recipe(recipe)
+
+
+def test_a_training_that_its_protocol_ended_early_is_over(recipe_of: Any, tmp_path: Path) -> None:
+    path = recipe_of()
+    (recipe,) = load_runs(path, ["--output_dir", str(tmp_path / "run"), "--max_steps", "6"])
+    train_recipe(recipe)
+    before = weights(tmp_path / "run")
+    state = tmp_path / "run" / "training" / "checkpoint-6" / "trainer_state.json"
+    content = json.loads(state.read_text("utf-8"))
+    state.write_text(json.dumps({**content, "max_steps": 12}), "utf-8")  # as early stopping leaves it
+    (recipe,) = load_runs(path, ["--output_dir", str(tmp_path / "run"), "--max_steps", "6"])
+    train_recipe(recipe)
+    for name, value in weights(tmp_path / "run").items():
+        assert torch.equal(value, before[name]), name
+    assert json.loads((tmp_path / "run" / "results.json").read_text("utf-8"))["settings"]["steps"] == 6
