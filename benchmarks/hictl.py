@@ -25,9 +25,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,6 +36,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers import logging as transformers_logging
+from turns import Job, ratios, run_job, time_in_turns
 
 from hf_xlsr.losses import bags_of_words, masked_lm_loss, sentence_contrast_loss
 from hf_xlsr.losses.word_contrast import Bags
@@ -50,7 +48,6 @@ from hf_xlsr.trainers.base import attention_for
 OURS, ONE_PASS, FULL = "ours", "ours, one pass", "full logits"
 FIRST, PAD, END, MASK = 0, 1, 2, 3
 WORDS_FROM = 5
-Job = dict[str, Any]
 
 
 def make_batch(job: Job, pairs: int) -> dict[str, torch.Tensor]:
@@ -171,37 +168,20 @@ def run_worker(job: Job) -> dict[str, Any]:
     if job["rounds"] == 0:
         (side,) = job["sides"]
         return memory_of(lambda: step(side, batch), job["device"])
-    seconds: dict[str, list[float]] = {side: [] for side in job["sides"]}
-    for turn in range(job["rounds"] + 1):
-        for side in job["sides"]:
-            started = time.perf_counter()
-            step(side, batch)
-            if turn:  # the first one warms up
-                seconds[side].append(time.perf_counter() - started)
+    seconds = time_in_turns(lambda side: step(side, batch), job["sides"], job["rounds"])
     return {"seconds": seconds, "losses": values}
-
-
-def run_job(job: Job) -> dict[str, Any]:
-    """The job in a process of its own."""
-    command = [sys.executable, __file__, "--worker", json.dumps(job)]
-    environment = {"OMP_WAIT_POLICY": "passive"} | os.environ
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
-    report: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return report
 
 
 def measure_steps(job: Job) -> list[dict[str, Any]]:
     """Time and memory of each side, and their ratios to full logits."""
     sides = [OURS, ONE_PASS, FULL]
-    turns = run_job(job | {"sides": sides})
-    memory = {side: run_job(job | {"sides": [side], "rounds": 0}) for side in sides}
+    turns = run_job(__file__, job | {"sides": sides})
+    memory = {side: run_job(__file__, job | {"sides": [side], "rounds": 0}) for side in sides}
     return [
         {
             "side": side,
             "seconds": turns["seconds"][side],
-            "time_ratios": [
-                one / other for one, other in zip(turns["seconds"][side], turns["seconds"][FULL], strict=True)
-            ],
+            "time_ratios": ratios(turns["seconds"][side], turns["seconds"][FULL]),
             "losses": turns["losses"][side],
             **memory[side],
             "share_of_memory": memory[side]["extra_bytes"] / memory[FULL]["extra_bytes"],
@@ -216,7 +196,7 @@ def measure_head(job: Job, vocabulary: int) -> list[dict[str, Any]]:
     table_bytes = 4 * vocabulary * job["width"]
     rows = []
     for side in (OURS, FULL):
-        extra = run_job(alone | {"sides": [side]})["extra_bytes"]
+        extra = run_job(__file__, alone | {"sides": [side]})["extra_bytes"]
         rows.append({"vocabulary": vocabulary, "side": side, "extra_bytes": extra, "table_bytes": table_bytes})
     return rows
 

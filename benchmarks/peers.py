@@ -5,7 +5,8 @@ weights is not made twice. Peers are folders of HF_XLSR_ENCODERS, ours are run f
 
 usage: python benchmarks/peers.py [--peers e5-small minilm-en] [--ours en-fr=RUN/model en-de=RUN/model]
            [--units tatoeba bucc ...] [--output outputs/results/peers]
-Several encoders of one language pair are told apart by a name behind a dot: en-fr.mnrl=FOLDER.
+Several encoders of one language pair are told apart by a name behind a dot: en-fr.mnrl=FOLDER. An encoder of more
+languages names them all, en-fr+de+zh.NAME=FOLDER, and one of English alone none, en.NAME=FOLDER.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ def find_peers(names: list[str], ours: list[str]) -> list[Peer]:
         peers.append(Peer(name, Path(os.environ["HF_XLSR_ENCODERS"]) / name, **PEERS[name]))
     for piece in ours:
         label, _, folder = piece.partition("=")
-        if not folder or not label.startswith("en-"):
-            raise XlsrError(f"--ours has '{piece}'; write en-XX=FOLDER, or en-XX.NAME=FOLDER.")
-        language = label.removeprefix("en-").partition(".")[0]
-        peers.append(Peer(label, Path(folder), [language], ours=True))
+        pivot, _, others = label.partition(".")[0].partition("-")
+        if not folder or pivot != "en":
+            raise XlsrError(f"--ours has '{piece}'; write en-XX=FOLDER, en-XX+YY.NAME=FOLDER or en.NAME=FOLDER.")
+        peers.append(Peer(label, Path(folder), others.split("+") if others else [], ours=True))
     return peers
 
 

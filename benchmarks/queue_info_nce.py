@@ -25,8 +25,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +32,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from turns import Job, run_job
 
 from hf_xlsr.losses import STORAGES, QuantizedRows, quantize_rows, queue_info_nce
 from hf_xlsr.memory import readable_size
@@ -48,7 +47,6 @@ NAIVE_COPIES = 5
 AIM_ROWS, AIM_SHARE = 204_800, 0.05
 LARGE_ROWS, LARGE_BYTES = 4_194_304, 8 << 30
 CHUNK = 65_536
-Job = dict[str, Any]
 
 
 def make_inputs(job: Job) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor | QuantizedRows]]:
@@ -154,16 +152,6 @@ def run_worker(job: Job) -> dict[str, Any]:
     return report
 
 
-def run_job(job: Job) -> dict[str, Any]:
-    """The job in a process of its own."""
-    command = [sys.executable, __file__, "--worker", json.dumps(job)]
-    # Threads that spin while they wait keep others from the cores that they wait for, as soon as anything else runs.
-    environment = {"OMP_WAIT_POLICY": "passive"} | os.environ
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
-    report: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return report
-
-
 def free_bytes(device: str) -> int:
     """What the machine or the card could still give."""
     if device == "cuda":
@@ -182,7 +170,7 @@ def measure(rows: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     in_turns = sum(queue_bytes.values()) + NAIVE_COPIES * 4 * options.batch * rows < free
     turns: dict[str, Any] = {}
     if in_turns:
-        turns = run_job(job | {"configurations": naive + ours, "memory": False, "rounds": options.rounds})
+        turns = run_job(__file__, job | {"configurations": naive + ours, "memory": False, "rounds": options.rounds})
     results: list[dict[str, Any]] = []
     naive_bytes: dict[str, int] = {}
     for configuration in naive + ours:
@@ -192,7 +180,8 @@ def measure(rows: int, options: argparse.Namespace) -> list[dict[str, Any]]:
             results.append(result | {"left_out": f"needs more than the {readable_size(free)} that are free"})
             continue
         alone = run_job(
-            job | {"configurations": [configuration], "memory": True, "rounds": 0 if in_turns else options.rounds}
+            __file__,
+            job | {"configurations": [configuration], "memory": True, "rounds": 0 if in_turns else options.rounds},
         )
         result["seconds"] = (turns or alone)["seconds"][label]
         result |= {key: alone[key] for key in ("extra_bytes", "peak_bytes")}

@@ -52,9 +52,14 @@ def positions_of(encoder: Any) -> int | None:
     RoBERTa and its kin count positions from behind the padding id, and so have fewer than their configuration says.
     """
     count = getattr(encoder.config, "max_position_embeddings", None)
+    return None if count is None else count - first_position(encoder)
+
+
+def first_position(encoder: Any) -> int:
+    """The number of an encoder's first position: behind the padding id in RoBERTa and its kin, else 0."""
     table = getattr(getattr(encoder, "embeddings", None), "position_embeddings", None)
     padding = getattr(table, "padding_idx", None)
-    return count if count is None or padding is None else count - padding - 1
+    return 0 if padding is None else padding + 1
 
 
 # What architectures call the dropout on states and on attention.

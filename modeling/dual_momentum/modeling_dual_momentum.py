@@ -17,12 +17,12 @@ from transformers.utils import ModelOutput
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.losses import weighted_sum
 from hf_xlsr.modeling.encoders import encoder_from_config, encoder_from_pretrained
+from hf_xlsr.modeling.nli_head import NliHead
 from hf_xlsr.pooling import normalize, pool
 
 from .configuration_dual_momentum import DualMomentumConfig
 from .direction_loss import direction_loss
 from .memory_queue import NO_TEXT, MemoryQueue
-from .nli_head import NliHead
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

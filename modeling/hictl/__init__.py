@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from .configuration_hictl import HictlConfig
-from .lm_head import LmHead
 from .modeling_classification import HictlClassifierOutput, HictlForSequenceClassification
 from .modeling_generation import HictlForConditionalGeneration, HictlTranslationOutput
 from .modeling_hictl import HictlForPreTraining, HictlOutput
@@ -16,5 +15,4 @@ __all__ = [
     "HictlForSequenceClassification",
     "HictlOutput",
     "HictlTranslationOutput",
-    "LmHead",
 ]

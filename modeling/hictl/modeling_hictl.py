@@ -10,20 +10,19 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from hf_xlsr.distributed import gather_rows, gather_with_gradient, world_size
+from hf_xlsr.distributed import gather_with_gradient
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses import (
     bags_of_words,
     draw_negative_words,
-    masked_lm_loss,
     sentence_contrast_loss,
     weighted_sum,
     word_contrast_loss,
 )
 from hf_xlsr.modeling.encoders import encoder_from_config, encoder_from_pretrained, resized_bias
+from hf_xlsr.modeling.lm_head import LmHead
 
 from .configuration_hictl import HictlConfig
-from .lm_head import LmHead
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -239,7 +238,8 @@ class HictlForPreTraining(PreTrainedModel):
             states = self._states(lm_input_ids, lm_attention_mask)
             query = states[:, 0]
             if self.lm_head is not None:
-                losses["lm"] = self._lm_loss(states, lm_labels)
+                table, size = self.get_input_embeddings().weight, config.logits_chunk_size
+                losses["lm"] = self.lm_head.loss(states, lm_labels, table, chunk_size=size)
         if config.word_weight and bag_input_ids is not None and special_ids is not None:
             if config.word_query == "plain" and joint_input_ids is not None:
                 query = self.first_states(joint_input_ids, joint_attention_mask)
@@ -251,18 +251,6 @@ class HictlForPreTraining(PreTrainedModel):
             # DDP waits for the gradient of every parameter, of the idle projection too.
             loss = loss + 0.0 * sum(parameter.sum() for parameter in self.projection.parameters())
         return HictlOutput(loss=loss, losses=losses, source_embeds=source, target_embeds=target)
-
-    def _lm_loss(self, states: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The mean over the masked pieces of all processes, whatever share of them is here."""
-        head: Any = self.lm_head
-        table = self.get_input_embeddings().weight if head.decoder is None else head.decoder.weight
-        loss = masked_lm_loss(
-            states, labels, table, head.bias, transform=head, chunk_size=self.config.logits_chunk_size
-        )
-        if world_size() > 1:
-            count = (labels != -100).sum().to(loss.dtype)
-            loss = loss * count * world_size() / gather_rows(count.unsqueeze(0)).sum().clamp_min(1)
-        return loss
 
     def _word_loss(
         self,

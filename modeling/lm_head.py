@@ -10,6 +10,9 @@ from transformers import AutoModelForMaskedLM
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 
+from hf_xlsr.distributed import gather_rows, world_size
+from hf_xlsr.losses.masked_lm import IGNORE, masked_lm_loss
+
 # What the architectures call the dense layer, its normalisation and the decoder's bias.
 _KNOWN_HEADS = (
     ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
@@ -45,6 +48,27 @@ class LmHead(nn.Module):
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """What the decoder multiplies: `(rows, width)` to `(rows, width)`."""
         return self.norm(self.activation(self.dense(states)))
+
+    def loss(
+        self, states: torch.Tensor, labels: torch.Tensor, table: torch.Tensor, *, chunk_size: int
+    ) -> torch.Tensor:
+        """Mean negative log-likelihood of the masked pieces of all processes, whatever share of them is here.
+
+        Args:
+            states: Of the encoder, `(batch, length, width)`.
+            labels: The hidden pieces, -100 elsewhere, `(batch, length)`.
+            table: The embedding table, `(vocabulary, width)`, which decodes where the head has no decoder of its own.
+            chunk_size: Logits held at a time.
+
+        Returns:
+            A scalar, so scaled that the average over processes is the mean.
+        """
+        weight = table if self.decoder is None else self.decoder.weight
+        loss = masked_lm_loss(states, labels, weight, self.bias, transform=self, chunk_size=chunk_size)
+        if world_size() > 1:
+            count = (labels != IGNORE).sum().to(loss.dtype)
+            loss = loss * count * world_size() / gather_rows(count.unsqueeze(0)).sum().clamp_min(1)
+        return loss
 
     def initialize(self) -> None:
         """Sets what a model's `_init_weights` does not know."""

@@ -1,0 +1,40 @@
+"""What benchmarks share that compare the steps of several sides: jobs in processes of their own, and taking turns."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Job = dict[str, Any]
+
+
+def run_job(script: str, job: Job) -> dict[str, Any]:
+    """What `script --worker JOB` prints on its last line, from a process of its own whose threads wait asleep."""
+    command = [sys.executable, script, "--worker", json.dumps(job)]
+    # Threads that spin while they wait keep others from the cores that they wait for, as soon as anything else runs.
+    environment = {"OMP_WAIT_POLICY": "passive"} | os.environ
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+    report: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return report
+
+
+def time_in_turns(step: Callable[[str], None], sides: Sequence[str], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each side's step by round; a first round warms up and does not count."""
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
+    for turn in range(rounds + 1):
+        for side in sides:
+            started = time.perf_counter()
+            step(side)
+            if turn:
+                seconds[side].append(time.perf_counter() - started)
+    return seconds
+
+
+def ratios(seconds: Sequence[float], others: Sequence[float]) -> list[float]:
+    """One side's seconds over another's, round by round."""
+    return [one / other for one, other in zip(seconds, others, strict=True)]
