@@ -8,7 +8,9 @@ from typing import Any
 from hf_xlsr.errors import XlsrError, nearest
 
 NUMERIC_COLUMNS = frozenset({"label", "score"})
+PLACE_COLUMNS = ("document", "position")  # of a sentence in running text
 KNOWN_COLUMNS = NUMERIC_COLUMNS | {
+    *PLACE_COLUMNS,
     *("source", "target", "source_lang", "target_lang"),
     *("first", "second", "text", "lang"),
     *("premise", "hypothesis", "sentence1", "sentence2"),

@@ -16,7 +16,14 @@ from transformers import AutoTokenizer
 
 from hf_xlsr.data.cleaning import RemoveEvaluation, Sample, build_cleaner
 from hf_xlsr.data.formats import expand_braces
-from hf_xlsr.data.prepared import PreparedPairs, check_tokenizers, language_pairs, store_pairs, tokenize_pairs
+from hf_xlsr.data.prepared import (
+    SIDES,
+    PreparedPairs,
+    check_tokenizers,
+    language_pairs,
+    store_pairs,
+    tokenize_pairs,
+)
 from hf_xlsr.data.quarantine import Quarantine
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list, as_source, expand, open_source
@@ -234,25 +241,54 @@ def load_tokenizer(path: str, key: str) -> Any:
 def _tokenizer(pairs: Dataset, options: Mapping[str, Any], max_length: int, seed: int) -> Any:
     if options["path"]:
         return load_tokenizer(expand(options["path"]), "tokenizer.path")
+    columns = [(side, f"{side}_lang") for side in SIDES]
+    return trained_tokenizer(pairs, options, columns=columns, max_length=max_length, seed=seed)
+
+
+def trained_tokenizer(
+    rows: Dataset,
+    options: Mapping[str, Any],
+    *,
+    columns: Sequence[tuple[str, str]] = (("text", "lang"),),
+    max_length: int = 200,
+    seed: int = 1,
+) -> Any:
+    """A tokenizer trained on stored rows, with smoothing over their languages.
+
+    Args:
+        rows: Of texts and their languages.
+        options: As in a recipe's `tokenizer` section: `smoothing` (of `smoothed_text`), and `vocab_size`, `algorithm`,
+            `lowercase`, `frame` of `train_tokenizer`; its `path` does not count.
+        columns: Each column of texts with that of their languages.
+        max_length: `model_max_length` of the result.
+        seed: Of the order of drawn text.
+
+    Raises:
+        XlsrError: the text allows no such tokenizer.
+
+    Example:
+        >>> rows = Dataset.from_dict({"text": ["the cat sat", "le chat dort"] * 50, "lang": ["en", "fr"] * 50})
+        >>> len(trained_tokenizer(rows, {"vocab_size": 20, "algorithm": "bpe"}))
+        20
+    """
     sizes: dict[str, int] = {}
-    for side in ("source", "target"):
-        for batch in pairs.select_columns([f"{side}_lang"]).iter(batch_size=10_000):
-            for lang in batch[f"{side}_lang"]:
+    for _, lang_column in columns:
+        for batch in rows.select_columns([lang_column]).iter(batch_size=10_000):
+            for lang in batch[lang_column]:
                 sizes[lang] = sizes.get(lang, 0) + 1
 
     def texts_of(language: str) -> Iterator[str]:
-        for batch in pairs.iter(batch_size=1_000):
-            for side in ("source", "target"):
+        for batch in rows.iter(batch_size=1_000):
+            for text_column, lang_column in columns:
                 yield from (
-                    text for text, lang in zip(batch[side], batch[f"{side}_lang"], strict=True) if lang == language
+                    text for text, lang in zip(batch[text_column], batch[lang_column], strict=True) if lang == language
                 )
 
     texts = {language: (lambda language=language: texts_of(language)) for language in sorted(sizes)}
     return train_tokenizer(
-        smoothed_text(texts, {name: sizes[name] for name in sorted(sizes)}, exponent=options["smoothing"], seed=seed),
-        vocab_size=options["vocab_size"],
-        algorithm=options["algorithm"],
-        lowercase=options["lowercase"],
+        smoothed_text(
+            texts, {name: sizes[name] for name in sorted(sizes)}, exponent=options.get("smoothing", 0.3), seed=seed
+        ),
+        **{name: options[name] for name in ("vocab_size", "algorithm", "lowercase", "frame") if name in options},
         max_length=max_length,
-        frame=options["frame"],
     )

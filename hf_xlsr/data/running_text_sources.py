@@ -1,0 +1,242 @@
+"""Reading running text: sentences in the order of their documents, from files and corpora of several forms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from hf_xlsr.data.columns import PLACE_COLUMNS, parse_columns
+from hf_xlsr.data.corpora import CORPORA
+from hf_xlsr.data.formats import detect_format, expand_braces, read_rows
+from hf_xlsr.data.quarantine import Quarantine
+from hf_xlsr.data.sentence_splitting import split_sentences
+from hf_xlsr.data.sources import RowFilter, as_list, as_source, expand, open_source, source_name
+from hf_xlsr.errors import XlsrError
+
+PAIR = ("first", "second")
+# A sentence, its language, and whether it follows the one before.
+_Sentence = tuple[str, str, bool]
+
+
+def read_running_text(
+    sources: Any, *, languages: Sequence[str], quarantine: Quarantine | None = None, seed: int = 1
+) -> Iterator[dict[str, Any]]:
+    """Streams the sentences of running text, each with its place.
+
+    What a source holds is told from its columns:
+
+    - `text` and `document` (and `position`, `lang`): a sentence a row, in order. A document ends where `document` or
+      the language changes, or is empty, and where `position` is not that of the row before and one more. A row that
+      `where` or `hash_split` leave out, or that is a bad line, ends it too.
+    - `text` (and `lang`): a document a row; `split_sentences` makes sentences of it.
+    - `first`, `second` (and `lang`): two consecutive sentences a row, taken as they are. Rows where the second
+      sentence of one is the first of the next are one document.
+    - a single file of plain text (`.txt`, or `format: moses`): a sentence a line, and blank lines between documents.
+
+    The corpora `bible`, `wikipedia` and `cc-text` are read in each language of the source, or else of the recipe, one
+    after the other; `limit` and `sample` then count for each language. A row that does not name its language is in the
+    first of them.
+
+    Args:
+        sources: One or several, as in a recipe.
+        languages: Languages of the recipe.
+        quarantine: Where bad lines are counted and written.
+        seed: Chooses the rows of `sample`.
+
+    Returns:
+        Rows of `text`, `lang` and `place`, a number that grows: by one from a sentence to the one that follows it, by
+        two to one that does not. Leaving a row out thus leaves its neighbours apart.
+
+    Raises:
+        XlsrError: what readers raise; a corpus that is no running text; columns of no kind above; a key that takes
+            single sentences out of a document.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / "pages.jsonl"
+        ...     _ = file.write_text('{"text": "It rained. We left."}\\n{"text": "Why not?"}\\n')
+        ...     [(row["text"], row["place"]) for row in read_running_text(str(file), languages=["en"])]
+        [('It rained.', 1), ('We left.', 2), ('Why not?', 4)]
+    """
+    bad = Quarantine() if quarantine is None else quarantine
+    place = -1
+    for source in as_list(sources):
+        before = None
+        for text, lang, follows in _sentences(as_source(source), languages, bad, seed):
+            place += 1 if follows and lang == before else 2
+            before = lang
+            yield {"text": text, "lang": lang, "place": place}
+
+
+def _sentences(
+    options: Mapping[str, Any], languages: Sequence[str], quarantine: Quarantine, seed: int
+) -> Iterator[_Sentence]:
+    """The sentences of one source."""
+    named = [str(language) for language in as_list(options.get("languages")) or languages]
+    if "corpus" in options:
+        for language in named:
+            yield from _of_corpus({**options, "languages": [language]}, language, quarantine, seed)
+        return
+    options = {**options, "languages": named[:1]}
+    # Refuses what is no source or has unknown keys; columns are looked at further down.
+    open_source({**options, "columns": None}, languages=named, required=("text",))
+    paths, _ = expand_braces(expand(options["path"]))
+    if (options.get("format") or detect_format(paths)) == "moses" and len(paths) == 1:
+        yield from _of_lines(options, named[0], quarantine)
+        return
+    columns = parse_columns(options.get("columns"))
+    form = _form(options, columns)
+    if form == "sentences":
+        yield from islice(_of_rows(options, columns, named[0], quarantine), options.get("limit"))
+        return
+    required = PAIR if form == "pairs" else ("text",)
+    rows = open_source(
+        options, languages=named, required=required, optional=("lang",), quarantine=quarantine, seed=seed
+    )
+    yield from _of_pairs(rows, named[0]) if form == "pairs" else _of_documents(rows, named[0])
+
+
+def _of_corpus(options: Mapping[str, Any], language: str, quarantine: Quarantine, seed: int) -> Iterator[_Sentence]:
+    name = options["corpus"]
+    running = [corpus.name for corpus in CORPORA.values() if corpus.kind == "text" or corpus.name == "bible"]
+    if name in CORPORA and name not in running:
+        raise XlsrError(
+            f"the corpus '{name}' is no running text; take {', '.join(running)}, or give a file as 'path'."
+        )
+    required = PAIR if name == "bible" else ("text",)
+    rows = open_source(options, languages=[language], required=required, quarantine=quarantine, seed=seed)
+    yield from _of_pairs(rows, language) if name == "bible" else _of_documents(rows, language)
+
+
+def _of_pairs(rows: Iterable[Mapping[str, Any]], language: str) -> Iterator[_Sentence]:
+    before = None
+    for row in rows:
+        lang = row.get("lang") or language
+        if (row["first"], lang) != before:
+            yield row["first"], lang, False
+        yield row["second"], lang, True
+        before = row["second"], lang
+
+
+def _of_documents(rows: Iterable[Mapping[str, Any]], language: str) -> Iterator[_Sentence]:
+    for row in rows:
+        lang = row.get("lang") or language
+        for number, sentence in enumerate(split_sentences(row["text"], lang)):
+            yield sentence, lang, number > 0
+
+
+def _of_lines(options: Mapping[str, Any], language: str, quarantine: Quarantine) -> Iterator[_Sentence]:
+    _refuse_selection(options)
+    for key in ("columns", "where", "hash_split"):
+        if options.get(key) is not None:
+            raise XlsrError(
+                f"data source: '{key}' does not go with {options['path']}, plain text of one sentence a line; leave it "
+                "out."
+            )
+    # Nothing is required of a line, so that blank ones come too.
+    rows = open_source({**options, "columns": {"text": "0"}}, languages=[language], required=(), quarantine=quarantine)
+    joined = False
+    for row, whole in _with_losses(rows, quarantine):
+        blank = not row["text"].strip()
+        if not blank:
+            yield row["text"], language, joined and whole
+        joined = not blank
+
+
+def _of_rows(
+    options: Mapping[str, Any], columns: Mapping[str, str], language: str, quarantine: Quarantine
+) -> Iterator[_Sentence]:
+    """A sentence a row. Not by `open_source`, which does not show where it leaves a row out."""
+    _refuse_selection(options)
+    chosen, name = RowFilter(options), source_name(options)
+    before: tuple[str, int | None] | None = None  # document and position
+    rows = _with_losses(_file_rows(options, columns, ("text",), quarantine, chosen.columns), quarantine)
+    for number, (row, whole) in enumerate(rows, 1):
+        if not chosen.keeps({column: row[f"_{column}"] for column in chosen.columns}):
+            before = None
+            continue
+        try:
+            # Tables with empty cells write 3 as 3.0.
+            position = int(str(row["position"]).removesuffix(".0")) if "position" in row else None
+        except ValueError:
+            quarantine.reject(name, number, "position is no whole number", row["text"])
+            before = None
+            continue
+        document = row["document"] or ""
+        follows = document != "" and before == (document, None if position is None else position - 1)
+        yield row["text"], row.get("lang") or language, follows and whole
+        before = (document, position)
+
+
+def _refuse_selection(options: Mapping[str, Any]) -> None:
+    for key, instead in (("sample", "'limit'"), ("distinct", "the cleaning step 'deduplicate'")):
+        if options.get(key):
+            raise XlsrError(
+                f"data source: '{key}' does not go with running text of one sentence a row, whose neighbours it would "
+                f"take away; use {instead}."
+            )
+
+
+def _with_losses(rows: Iterator[dict[str, Any]], quarantine: Quarantine) -> Iterator[tuple[dict[str, Any], bool]]:
+    """Rows, each with whether no bad line lies between the row before and it."""
+    bad = quarantine.total
+    for row in rows:
+        yield row, quarantine.total == bad
+        bad = quarantine.total
+
+
+def _form(options: Mapping[str, Any], columns: Mapping[str, str]) -> str:
+    """What a file holds: `sentences`, `documents` or `pairs`.
+
+    Raises:
+        XlsrError: none of them.
+    """
+    if any(side in columns for side in PAIR):
+        return "pairs"
+    try:
+        first = next(_file_rows(options, columns, ("text",), Quarantine()), {})
+    except XlsrError as error:
+        if columns:
+            raise
+        no_text = error
+    else:
+        if "document" in first:
+            return "sentences"
+        if "position" in columns:
+            raise XlsrError(
+                "data source: columns names 'position' but no 'document'; name the column that tells documents apart."
+            )
+        return "documents"
+    try:
+        next(_file_rows(options, columns, PAIR, Quarantine()), None)
+        return "pairs"
+    except XlsrError as error:
+        if str(error) == str(no_text):  # a file that cannot be read, whatever it holds
+            raise
+    raise XlsrError(
+        f"the running text {options['path']} has neither a column 'text' nor 'first' and 'second'; name those that hold "
+        "them in 'columns'."
+    )
+
+
+def _file_rows(
+    options: Mapping[str, Any],
+    columns: Mapping[str, str],
+    required: Sequence[str],
+    quarantine: Quarantine,
+    helpers: Sequence[str] = (),
+) -> Iterator[dict[str, Any]]:
+    """The rows of a file; columns of `helpers` that only choose among them have an underscore before their name."""
+    return read_rows(
+        expand(options["path"]),
+        columns={**columns, **{f"_{name}": columns.get(name, name) for name in helpers}},
+        required=required,
+        optional=("lang", *PLACE_COLUMNS),
+        format=options.get("format"),
+        split=options.get("split"),
+        config=options.get("config"),
+        quarantine=quarantine,
+    )
