@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hf_xlsr.cli_debias import configure_debias, debias
 from hf_xlsr.cli_evaluation import configure_evaluate, configure_plot, evaluate, plot
 from hf_xlsr.cli_mining import configure_mine, configure_score, mine, score
 from hf_xlsr.errors import XlsrError, nearest
@@ -143,9 +144,10 @@ VERBS: dict[
 ] = {
     "train": ("Train by a recipe, evaluate, export, write the card.", _configure_train, _train),
     "evaluate": ("Evaluate any sentence encoder under a named protocol.", configure_evaluate, evaluate),
-    "plot": ("Draw translation pairs, retrieval results or training runs.", configure_plot, plot),
+    "plot": ("Draw translation pairs, retrieval results, languages retrieved or training runs.", configure_plot, plot),
     "mine": ("Find translations in two texts.", configure_mine, mine),
     "score": ("Score given pairs by margin and cosine.", configure_score, score),
+    "debias": ("Remove what tells the language from sentence vectors.", configure_debias, debias),
     "tokenizer": ("Train the tokenizer of a recipe and save it.", _configure_tokenizer, _tokenizer),
     "recipes": ("List the recipes.", _configure_recipes, _recipes),
     "corpora": ("List the named corpora.", _configure_recipes, _corpora),

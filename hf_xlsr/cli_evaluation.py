@@ -10,7 +10,7 @@ from typing import Any
 from hf_xlsr.cli_values import parse_languages, parse_routes
 from hf_xlsr.errors import XlsrError
 
-PLOTS = ("tsne", "heatmap", "retrieval", "curves")
+PLOTS = ("tsne", "heatmap", "retrieval", "languages", "curves")
 
 
 def configure_evaluate(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,8 @@ def configure_evaluate(parser: argparse.ArgumentParser) -> None:
     group("--subsets", action="store_true", help="also the correlation of each subset of a task")
     group("--k", type=int, help="size of the neighbourhoods of a margin")
     group("--margin", help="ratio, distance or absolute")
-    _add_encoding(parser)
+    group("--debias", metavar="DIR", help="remove what hf-xlsr debias fit found; or self: fit on the rows tested")
+    add_encoding(parser)
     add("--seed", type=int, help="of all that is random (default: senteval 1111, nli 159753, as published; else 1)")
     add("--output", help="write the results here, as JSON")
     add("--report", metavar="DIR", help="write a report with plots into this folder")
@@ -56,10 +57,13 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> int:
             raise XlsrError(f"{what} is missing; see hf-xlsr evaluate --help, and --list for the protocols.")
 
     from hf_xlsr.evaluation.command import evaluate_files
-    from hf_xlsr.evaluation.report import results_table
+    from hf_xlsr.evaluation.language_bias import SHARE
+    from hf_xlsr.evaluation.report import results_table, split_key
 
     metrics = evaluate_files(request_of(options))
-    Console().print(results_table(metrics, title=f"{options.model}, {options.protocol}"))
+    # A share for each pair of languages is for the picture.
+    shown = {key: value for key, value in metrics.items() if not split_key(key)[3].startswith(SHARE)}
+    Console().print(results_table(shown, title=f"{options.model}, {options.protocol}"))
     return 0
 
 
@@ -82,15 +86,15 @@ def request_of(options: argparse.Namespace) -> Any:
 def configure_plot(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `hf-xlsr plot`."""
     add = parser.add_argument
-    add("kind", help="tsne, heatmap (translation pairs of a model), retrieval (results) or curves (training runs)")
+    add("kind", help="tsne, heatmap (of a model), retrieval, languages (of results) or curves (of training runs)")
     add("sources", nargs="+", help="the model; results files; or folders of runs. LABEL=PATH names one in the picture")
     add("--output", required=True, help="the picture: .png, .pdf or .svg")
     add("--data", nargs="+", help="tsne, heatmap: translation pairs, as evaluate takes them")
     add("--pairs", type=int, default=15, help="tsne, heatmap: so many random pairs (default 15)")
     add("--metric", help="retrieval, curves: last part of the keys to draw, e.g. precision@5")
-    add("--protocol", help="retrieval: first parts of the keys to draw, with commas, e.g. tico19-xsr")
+    add("--protocol", help="retrieval, languages: first parts of the keys to draw, with commas, e.g. tico19-xsr")
     _add_reading(parser)
-    _add_encoding(parser)
+    add_encoding(parser)
     add("--seed", type=int, default=1, help="of the choice of pairs (default 1)")
 
 
@@ -100,7 +104,8 @@ def plot(options: argparse.Namespace, rest: list[str]) -> int:
 
     if options.kind not in PLOTS:
         raise XlsrError(f"there is no plot '{options.kind}'; {nearest(options.kind, PLOTS)}")
-    draw = {"retrieval": _plot_retrieval, "curves": _plot_curves}.get(options.kind, _plot_pairs)
+    of_results = {"retrieval": _plot_retrieval, "languages": _plot_languages, "curves": _plot_curves}
+    draw = of_results.get(options.kind, _plot_pairs)
     print(draw(options))
     return 0
 
@@ -148,6 +153,14 @@ def _plot_retrieval(options: argparse.Namespace) -> Path:
     results = {label: load_results(path) for label, path in _labelled(options.sources).items()}
     protocols = options.protocol.split(",") if options.protocol else None
     return plot_retrieval(options.output, results, metric=options.metric, protocols=protocols)
+
+
+def _plot_languages(options: argparse.Namespace) -> Path:
+    from hf_xlsr.evaluation.plots_languages import plot_languages
+    from hf_xlsr.evaluation.report import load_results
+
+    results = {label: load_results(path) for label, path in _labelled(options.sources).items()}
+    return plot_languages(options.output, results, options.protocol.split(",") if options.protocol else None)
 
 
 def _plot_curves(options: argparse.Namespace) -> Path:
@@ -203,7 +216,8 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
     add("--limit", type=int, help="at most so many rows of each language (pair)")
 
 
-def _add_encoding(parser: argparse.ArgumentParser) -> None:
+def add_encoding(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that say how sentences become vectors."""
     add = parser.add_argument_group("encoding").add_argument
     add("--prompt", default="", help='put before each sentence, e.g. "query: "')
     add("--routes", help="language=route of a model with several encoders, e.g. en=source,de=target")

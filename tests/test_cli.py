@@ -239,7 +239,7 @@ def test_evaluate_writes_json(exported: Path, tmp_path: Path, capsys: pytest.Cap
         (["--data", "x.tsv"], "--protocol NAME is missing"),
         (
             ["--protocol", "sts", "--data", "x.tsv", "--k", "3"],
-            "--k is for protocol xsim or bucc; leave it out with sts",
+            "--k is for protocol xsim or bucc or language-bias; leave it out with sts",
         ),
         (["--protocol", "bucc", "--data", "a.de", "a.en"], "--tune is missing"),
     ],

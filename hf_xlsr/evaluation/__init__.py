@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from hf_xlsr.evaluation.averages import mean_over_languages
     from hf_xlsr.evaluation.bucc import BUCC_SETTINGS, BuccData, bucc, bucc_settings, hide_pairs, read_bucc
     from hf_xlsr.evaluation.encoding import Encoder, EncodingOptions, embed
+    from hf_xlsr.evaluation.language_bias import language_bias
     from hf_xlsr.evaluation.nli import nli
     from hf_xlsr.evaluation.pair_classification import pair_classification
     from hf_xlsr.evaluation.plots import plot_curves, plot_heatmap, plot_loss_curves, plot_retrieval, plot_tsne
+    from hf_xlsr.evaluation.plots_languages import plot_languages
     from hf_xlsr.evaluation.protocols import PROTOCOLS
     from hf_xlsr.evaluation.report import data_hash, load_results, results_table, save_results
     from hf_xlsr.evaluation.senteval import senteval
@@ -31,9 +33,11 @@ _MODULES = {
     "averages": ("mean_over_languages",),
     "bucc": ("BUCC_SETTINGS", "BuccData", "bucc", "bucc_settings", "hide_pairs", "read_bucc"),
     "encoding": ("Encoder", "EncodingOptions", "embed"),
+    "language_bias": ("language_bias",),
     "nli": ("nli",),
     "pair_classification": ("pair_classification",),
     "plots": ("plot_curves", "plot_heatmap", "plot_loss_curves", "plot_retrieval", "plot_tsne"),
+    "plots_languages": ("plot_languages",),
     "protocols": ("PROTOCOLS",),
     "report": ("data_hash", "load_results", "results_table", "save_results"),
     "senteval": ("senteval",),
@@ -57,12 +61,14 @@ __all__ = [
     "data_hash",
     "embed",
     "hide_pairs",
+    "language_bias",
     "load_results",
     "mean_over_languages",
     "nli",
     "pair_classification",
     "plot_curves",
     "plot_heatmap",
+    "plot_languages",
     "plot_loss_curves",
     "plot_retrieval",
     "plot_tsne",

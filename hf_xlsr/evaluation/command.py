@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from hf_xlsr.debias.encoder import DebiasedEncoder
+from hf_xlsr.debias.fitting import fit_debias
+from hf_xlsr.debias.removal import Debias
 from hf_xlsr.evaluation.averages import mean_over_languages
 from hf_xlsr.evaluation.encoders import check_model_place, encoder_facts, load_encoder
 from hf_xlsr.evaluation.inputs import Inputs, read_inputs
+from hf_xlsr.evaluation.language_bias import SELF
 from hf_xlsr.evaluation.protocols import CHOICES, DATA_OPTIONS, check_options, protocols_of
 from hf_xlsr.evaluation.report import check_writable, load_results, save_results
 from hf_xlsr.evaluation.request import Request
+
+logger = logging.getLogger(__name__)
 
 # What says where results go, or is told by keys of its own.
 _NO_SETTINGS = {"output", "report", "seed"}
@@ -40,6 +47,8 @@ def evaluate_files(request: Request) -> dict[str, float]:
         check_writable(request.report, "--report", folder=True)
     check_model_place(request.model)
     inputs = read_inputs(request, protocols[0])
+    if request.debias:
+        inputs.debias = _chosen_debias(request, inputs)
     encoder = load_encoder(request.model, request.device, request.dtype)
     inputs.encoding = {
         "prompt": request.prompt,
@@ -48,10 +57,14 @@ def evaluate_files(request: Request) -> dict[str, float]:
         "show_progress_bar": sys.stderr.isatty(),
     }
     shared: Any = encoder
-    if len(protocols) > 1 or (request.report and protocols[0].layout == "pairs"):
+    # This protocol measures before and after the removal; others know nothing of it.
+    wrapped = inputs.debias is not None and protocols[0].name != "language-bias"
+    if len(protocols) > 1 or wrapped or (request.report and protocols[0].layout == "pairs"):
         from hf_xlsr.evaluation.remembered import RememberedEncoder
 
         shared = RememberedEncoder(encoder)
+    if wrapped:
+        shared = _debiased(shared, inputs)
     metrics: dict[str, float] = {}
     used: dict[str, dict[str, Any]] = {}
     for protocol in protocols:
@@ -65,6 +78,8 @@ def evaluate_files(request: Request) -> dict[str, float]:
         files.append(Path(request.report) / "results.json")
     if files:
         settings = _settings(request, inputs, used) | {"encoder": encoder_facts(encoder, request.model)}
+        if inputs.debias is not None and not isinstance(inputs.debias, str):
+            settings["debias"] = {"folder": request.debias, **inputs.debias.facts()}
         hashes = inputs.hashes(protocols[0].columns)
     for file in files:
         save_results(file, metrics, settings=settings, data_hashes=hashes)
@@ -74,6 +89,31 @@ def evaluate_files(request: Request) -> dict[str, float]:
         label, seed = Path(request.model).name, 1 if request.seed is None else request.seed
         write_report(request.report, label, load_results(files[-1]), inputs, shared, seed=seed)
     return metrics
+
+
+def _chosen_debias(request: Request, inputs: Inputs) -> Debias | Literal["self"]:
+    """Reads the folder, which has to have all languages of the rows."""
+    if request.debias == SELF:
+        return SELF
+    debias = Debias.load(str(request.debias))
+    for language in inputs.texts:
+        debias.language_of(language)
+    if debias.prompt != request.prompt:
+        logger.warning(
+            "the debias was fitted with --prompt '%s' and is applied with '%s'", debias.prompt, request.prompt
+        )
+    return debias
+
+
+def _debiased(encoder: Any, inputs: Inputs) -> DebiasedEncoder:
+    """The encoder without what is removed; the data's name in keys says so."""
+    debias, routes = inputs.debias, inputs.encoding["routes"]
+    flag = ""
+    if not isinstance(debias, Debias):
+        debias, flag = fit_debias(encoder, inputs.texts, **inputs.encoding), "-self"
+    inputs.name += f"-{debias.variant}{flag}"
+    inputs.encoding["routes"] = None
+    return DebiasedEncoder(encoder, debias, routes)
 
 
 def _is_given(value: Any) -> bool:

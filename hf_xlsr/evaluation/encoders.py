@@ -9,7 +9,7 @@ from typing import Any
 from hf_xlsr.errors import XlsrError, nearest
 
 DTYPES = ("float32", "bfloat16", "float16")
-LANGUAGE_ROUTER = "hf_xlsr.export.language_router.LanguageRouter"
+OUR_MODULES = {"hf_xlsr.export.language_router.LanguageRouter", "hf_xlsr.debias.module.DebiasModule"}
 
 
 def load_encoder(model: str, device: str | None = None, dtype: str | None = None) -> Any:
@@ -42,7 +42,7 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
 
 
 def _only_ours(model: str) -> bool:
-    """Whether a folder's modules are stock ones, and one that this package itself brings.
+    """Whether a folder's modules are stock ones, and some that this package itself brings.
 
     sentence-transformers wants trust for every class from outside itself, also from an installed package. With a
     folder's own code trust would be another matter: then the user has to load the model.
@@ -55,7 +55,7 @@ def _only_ours(model: str) -> bool:
         for module in json.loads(file.read_text("utf-8"))
         if not module["type"].startswith("sentence_transformers.")
     }
-    return outside == {LANGUAGE_ROUTER}
+    return bool(outside) and outside <= OUR_MODULES
 
 
 def check_model_place(model: str) -> None:

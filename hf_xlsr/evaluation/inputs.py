@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.data.formats import detect_format, expand_braces, read_rows
@@ -21,6 +21,7 @@ from hf_xlsr.evaluation.report import data_hash
 from hf_xlsr.evaluation.request import Request
 
 if TYPE_CHECKING:
+    from hf_xlsr.debias.removal import Debias
     from hf_xlsr.evaluation.bucc_data import BuccData
     from hf_xlsr.evaluation.protocols import Protocol
 
@@ -46,6 +47,7 @@ class Inputs:
         options: Choices of the user for the protocol that runs (`k`, `head`, ...), by name.
         encoding: How sentences become vectors.
         skipped: Rows that could not be used, by reason.
+        debias: What is removed of each language's vectors, or `self`: what is fitted on the rows to test on.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Inputs:
     options: dict[str, Any] = field(default_factory=dict)
     encoding: EncodingOptions = field(default_factory=lambda: EncodingOptions())
     skipped: dict[str, int] = field(default_factory=dict)
+    debias: Debias | Literal["self"] | None = None
 
     @property
     def only(self) -> list[Row]:
@@ -83,6 +86,16 @@ class Inputs:
                 )
             chosen[language] = language if language in tune else tune[0]
         return chosen
+
+    @property
+    def texts(self) -> dict[str, list[str]]:
+        """The different sentences to test on, of each language."""
+        texts: dict[str, dict[str, None]] = {}
+        for row in self.only:
+            for column, tag in (("source", "source_lang"), ("target", "target_lang"), ("text", "lang")):
+                if column in row:
+                    texts.setdefault(row[tag], {})[row[column]] = None
+        return {language: list(distinct) for language, distinct in texts.items()}
 
     def hashes(self, columns: Sequence[str]) -> dict[str, str]:
         """`data_hash` of all that was read, by role, task and language."""

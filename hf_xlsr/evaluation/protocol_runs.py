@@ -119,6 +119,19 @@ def pair_classification(encoder: Encoder, inputs: Inputs) -> Metrics:
     return metrics
 
 
+def language_bias(encoder: Encoder, inputs: Inputs) -> Metrics:
+    """All languages together, before and after the removal that the user asked for."""
+    if inputs.skipped:
+        count = sum(inputs.skipped.values())
+        raise XlsrError(
+            f"{count} rows of {inputs.name} cannot be used, so that the sentences of the languages do not stand beside "
+            "each other; leave these rows out in every language."
+        )
+    texts = {language: [row["text"] for row in rows] for language, rows in by_language(inputs.only).items()}
+    run = function("language_bias", "language_bias")
+    return run(encoder, texts, debias=inputs.debias, **_common(inputs))
+
+
 def trained(module: str, name: str) -> Run:
     """A protocol whose function trains a head in one language and tests it in all."""
 

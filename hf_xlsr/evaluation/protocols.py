@@ -11,7 +11,7 @@ from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.evaluation import protocol_runs as runs
 
 # Options of the command that only some protocols take, as attributes of `Request`.
-DATA_OPTIONS = ("pool", "gold", "tune", "tune_gold", "train", "train_language", "hold_out")
+DATA_OPTIONS = ("pool", "gold", "tune", "tune_gold", "train", "train_language", "hold_out", "debias")
 CHOICES = ("head", "epochs", "learning_rate", "cross", "setting", "subsets", "k", "margin", "seed", "device")
 # A seed and a device are no mistake with a protocol in which nothing is random, or that runs wherever the encoder does.
 _FOR_ALL = ("seed", "device")
@@ -106,6 +106,7 @@ _TRAINED = ("train", "tune", "train_language", "hold_out", "head", "epochs", "le
 def _of_pairs(name: str, summary: str, module: str, *options: str, run: runs.Run | None = None) -> Protocol:
     place = module, name.replace("-", "_")
     optional = ("source_lang", "target_lang", "split")
+    options = (*options, "debias")
     return Protocol(name, summary, "pairs", _PAIR, optional, options, place, run or runs.pairwise(*place))
 
 
@@ -170,6 +171,14 @@ _ALL = (
         (*_TEXTS, "label"),
         ("tune",),
         runs.pair_classification,
+    ),
+    _of_rows(
+        "language-bias",
+        "share of the query's own language among the nearest of parallel sentences, over the unbiased share",
+        "rows",
+        ("text",),
+        ("k", "debias"),
+        runs.language_bias,
     ),
     _of_rows(
         "zero-shot",

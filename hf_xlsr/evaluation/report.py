@@ -34,11 +34,11 @@ PACKAGES = (
 )
 PROTOCOL = re.compile(
     r"(?:(.+?)-)?(tatoeba(?:-laser|-xtreme|-mteb)?"
-    r"|(?:xsim|xsr|bucc|sts|senteval|zero-shot|nli|pair-classification|mining|mteb|bleu)(?:-.+)?"
+    r"|(?:xsim|xsr|bucc|sts|senteval|language-bias|zero-shot|nli|pair-classification|mining|mteb|bleu)(?:-.+)?"
     r"|fine-tuning|cross-lingual-test|translate-(?:test|train(?:-all)?))"
 )
 # Words of metrics' names. Correlations and F1 are no shares of anything: they stand times 100, without a sign.
-PLAIN_WORDS = {"threshold", "loss", "mse", "margin", "seconds"}
+PLAIN_WORDS = {"bias", "threshold", "loss", "mse", "margin", "seconds"}
 SCORE_WORDS = {"spearman", "pearson", "matthews", "bleu", "f1", "ap", "score"}
 
 
@@ -97,7 +97,8 @@ def metric_unit(metric: str) -> str:
     """How `metric_value` writes a metric that is no count: `%`, `×100` or nothing.
 
     Shares (accuracy, precision, recall, error rates) stand in per cent. Correlations, F1 and average precision (`ap`)
-    stand times 100 and without a sign, as papers print them. Thresholds, losses, margins and seconds stand as they are.
+    stand times 100 and without a sign, as papers print them. Thresholds, losses, margins, biases and seconds stand as
+    they are.
 
     Example:
         >>> [metric_unit(name) for name in ("source_to_target_error", "weighted_f1", "all_spearman", "threshold")]

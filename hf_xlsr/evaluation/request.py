@@ -35,6 +35,7 @@ class Request:
         setting: Of SentEval's classifiers.
         subsets: Also each subset's correlation.
         k: Size of the neighbourhoods.
+        debias: Folder of a fitted debias, or `self`: one component fitted on the rows that are tested.
         margin: `ratio`, `distance` or `absolute`.
         seed: Of all that is random.
         prompt: Put before every sentence.
@@ -71,6 +72,7 @@ class Request:
     subsets: bool = False
     k: int | None = None
     margin: str | None = None
+    debias: str | None = None
     seed: int | None = None
     prompt: str = ""
     routes: Mapping[str, str] = field(default_factory=dict)

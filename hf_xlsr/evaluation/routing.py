@@ -12,7 +12,8 @@ from hf_xlsr.errors import XlsrError
 
 
 def routes_of(encoder: Any) -> tuple[str, ...]:
-    """The names of an encoder's routes: its attribute `routes`, or those of a sentence-transformers `Router`.
+    """The names of an encoder's routes: its attribute `routes`, those of a sentence-transformers `Router`, or those that
+    another of its modules has (`DebiasModule`).
 
     Example:
         >>> class OneForEach:
@@ -22,10 +23,12 @@ def routes_of(encoder: Any) -> tuple[str, ...]:
     """
     if getattr(encoder, "routes", None):
         return tuple(encoder.routes)
-    children = encoder.children() if hasattr(encoder, "children") else ()
+    children = list(encoder.children()) if hasattr(encoder, "children") else []
     # A Router is known by its parts, so that nothing is imported for encoders that have none.
     routers = [module for module in children if hasattr(module, "sub_modules") and hasattr(module, "default_route")]
-    return tuple(routers[0].sub_modules) if routers else ()
+    if routers:
+        return tuple(routers[0].sub_modules)
+    return next((tuple(module.routes) for module in children if getattr(module, "routes", None)), ())
 
 
 def route_of(encoder: Any, language: str | None, routes: Mapping[str, str] | None = None) -> str | None:

@@ -70,6 +70,11 @@ def splits(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return [(*row, ("train", "train", "dev", "test")[n // 2 % 4]) for n, row in enumerate(rows)]
 
 
+def language_bias_of(folder: Path) -> list[str]:
+    file = write(folder / "wide.tsv", "en fr", [(row["source"], row["target"]) for row in PAIRS])
+    return ["--data", file, "--columns", "text={lang}", "--languages", "en,fr", "--debias", "self", "--k", "3"]
+
+
 def zero_shot_of(folder: Path) -> list[str]:
     rows = splits([(row["source"], n % 2) for n, row in enumerate(PAIRS)])
     tagged = [(lang, *row) for lang in ("eng_Latn", "fra_Latn", "deu_Latn") for row in rows]
@@ -104,6 +109,10 @@ CASES: dict[str, tuple[Callable[[Path], list[str]], set[str]]] = {
         {"STS12-sts/en/test/spearman_all", "sts-average-of-2/en/test/pearson_wmean", "STS13.a-sts/en/test/pairs"},
     ),
     "pair-classification": (pair_classification_of, {"paws-pair-classification/en/test/cosine_accuracy"}),
+    "language-bias": (
+        language_bias_of,
+        {"wide-language-bias-k3/en/test/share_fr", "wide-language-bias-k3-pcr1-self/mean-of-2/test/bias"},
+    ),
     "zero-shot": (
         zero_shot_of,
         {"topics-zero-shot-linear/en-fr/test/accuracy", "topics-zero-shot-linear/mean-of-2/test/accuracy"},

@@ -1,0 +1,264 @@
+"""Languages retrieved, against a count by plain NumPy, and what the removal does to them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bitext_helpers import TableEncoder
+from conftest import make_pairs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_xlsr.cli import main
+from hf_xlsr.debias import DebiasedEncoder, DebiasFitter, fit_debias
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation import language_bias, tatoeba
+from hf_xlsr.evaluation.inputs import Inputs
+from hf_xlsr.evaluation.protocol_runs import language_bias as run_language_bias
+
+LANGUAGES = ("de", "en", "fr", "zh")
+
+
+def world(
+    rows: int = 150, offset: float = 3.0, noise: float = 0.5, seed: int = 0, languages: tuple[str, ...] = LANGUAGES
+) -> tuple[TableEncoder, dict[str, list[str]]]:
+    """Sentences whose vectors are what the row says, some noise, and something that only the language says."""
+    rng = np.random.default_rng(seed)
+    meaning = rng.normal(size=(rows, 24))
+    table, texts = {}, {}
+    for language in languages:
+        said = offset * rng.normal(size=24)
+        texts[language] = [f"{language} {row}" for row in range(rows)]
+        table |= dict(zip(texts[language], meaning + noise * rng.normal(size=meaning.shape) + said, strict=True))
+    return TableEncoder(table), texts
+
+
+def by_hand(encoder: TableEncoder, texts: dict[str, list[str]], k: int) -> dict[str, float]:
+    """The metrics one query at a time, from the definition."""
+    pool = [(language, row) for language in texts for row in range(len(texts[language]))]
+    vectors = np.array([encoder.table[texts[language][row]] for language, row in pool])
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    found: dict[str, list[str]] = {language: [] for language in texts}
+    all_found: dict[str, list[str]] = {language: [] for language in texts}
+    for query, (language, row) in enumerate(pool):
+        order = np.argsort(-(vectors @ vectors[query]), kind="stable")
+        found[language] += [pool[i][0] for i in order if pool[i][1] != row][:k]
+        all_found[language] += [pool[i][0] for i in order if i != query][:k]
+    metrics = {}
+    for language in texts:
+        shares = {other: found[language].count(other) / len(found[language]) for other in texts}
+        metrics |= {f"{language}/share_{other}": share for other, share in shares.items()}
+        count = len(texts[language])
+        metrics[f"{language}/bias"] = shares[language] / ((count - 1) / (len(pool) - len(texts)))
+        own = all_found[language].count(language) / len(all_found[language])
+        metrics[f"{language}/with_translations_bias"] = own / ((count - 1) / (len(pool) - 1))
+        metrics[f"{language}/queries"] = count
+    return metrics
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(2, 12), st.integers(2, 4), st.floats(0, 4), st.integers(0, 1000), st.data())
+def test_counted_by_hand(rows: int, count: int, offset: float, seed: int, data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, count * (rows - 1)))
+    encoder, texts = world(rows, offset, seed=seed, languages=LANGUAGES[:count])
+    metrics = language_bias(encoder, texts, name="w", k=k)
+    protocol = "w-language-bias" if k == count else f"w-language-bias-k{k}"
+    ours = {}
+    for key, value in metrics.items():
+        front, language, split, metric = key.split("/")
+        assert front == protocol and split == "test"
+        if not language.startswith("mean-of-"):
+            ours[f"{language}/{metric}"] = value
+    assert ours == pytest.approx(by_hand(encoder, texts, k))
+
+
+def test_a_worked_example() -> None:
+    """Two languages on two axes: queries find their own only; without a language they find both alike."""
+    table = {"e0": [9, 1, 0], "e1": [9, 0, 2], "e2": [9, 1, 1], "f0": [1, 9, 0], "f1": [0, 9, 2], "f2": [1, 9, 1]}
+    texts = {"en": ["e0", "e1", "e2"], "fr": ["f0", "f1", "f2"]}
+    metrics = language_bias(TableEncoder({text: np.array(v, float) for text, v in table.items()}), texts, name="two")
+    assert metrics["two-language-bias/en/test/share_en"] == 1 and metrics["two-language-bias/en/test/share_fr"] == 0
+    assert metrics["two-language-bias/en/test/bias"] == 2  # 1 over 2 of 4
+    assert metrics["two-language-bias/en/test/with_translations_bias"] == 2.5  # 1 over 2 of 5
+    assert metrics["two-language-bias/mean-of-2/test/bias"] == 2
+    same = {text: np.array(table[f"e{text[1]}"], float) for text in table}
+    metrics = language_bias(TableEncoder(same), texts, name="two")
+    assert metrics["two-language-bias/mean-of-2/test/bias"] == 1
+    assert metrics["two-language-bias/mean-of-2/test/share_en"] == 0.5
+
+
+def test_removal_takes_the_bias_away() -> None:
+    encoder, texts = world()
+    metrics = language_bias(encoder, texts, name="w", debias="self")
+    before, after = (metrics[f"w-language-bias{kind}/mean-of-4/test/bias"] for kind in ("", "-pcr1-self"))
+    assert before > 3.5 and 0.8 < after < 1.2
+    # What was fitted elsewhere does it too, and bears no -self; so does the control.
+    other, fitting = world(rows=400, seed=0)
+    fitter = DebiasFitter()
+    for language, rows in fitting.items():
+        fitter.partial_fit(language, embedded(other, rows))
+    for debias in (fitter.finish(), fitter.finish(method="mean")):
+        same_world, _ = world(rows=400, seed=0)
+        held = {language: rows[300:] for language, rows in fitting.items()}
+        metrics = language_bias(same_world, held, name="w", debias=debias)
+        assert 0.85 < metrics[f"w-language-bias-{debias.variant}/mean-of-4/test/bias"] < 1.15
+        assert metrics["w-language-bias/mean-of-4/test/bias"] > 3.5
+
+
+def embedded(encoder: TableEncoder, texts: list[str]) -> np.ndarray:
+    return np.array([encoder.table[text] for text in texts])
+
+
+def test_removal_helps_retrieval_across_languages() -> None:
+    encoder, texts = world(noise=0.9)
+    debias = fit_debias(encoder, texts)
+    sides: Any = texts["en"], texts["fr"]
+    before = tatoeba(encoder, *sides, languages=("en", "fr"))["tatoeba/en-fr/test/accuracy"]
+    after = tatoeba(DebiasedEncoder(encoder, debias), *sides, languages=("en", "fr"))["tatoeba/en-fr/test/accuracy"]
+    assert after > before + 0.1
+
+
+def test_neither_random_nor_perfect_vectors_are_biased() -> None:
+    for offset, noise in ((0.0, 0.0), (0.0, 30.0)):
+        encoder, texts = world(200, offset, noise)
+        metrics = language_bias(encoder, texts, name="w")
+        assert metrics["w-language-bias/mean-of-4/test/bias"] == pytest.approx(1, abs=0.06)
+    # Perfect vectors find translations, of which the own language has none: this figure says nothing of that kind.
+    encoder, texts = world(200, 0.0, 0.1)
+    assert language_bias(encoder, texts, name="w")["w-language-bias/mean-of-4/test/with_translations_bias"] < 0.5
+
+
+def test_sentences_that_occur_twice_count_once_in_a_fit_on_themselves() -> None:
+    encoder, texts = world(20)
+    texts["en"][5] = texts["en"][4]
+    metrics = language_bias(encoder, texts, name="w", debias="self")
+    distinct = {language: list(dict.fromkeys(rows)) for language, rows in texts.items()}
+    expected = language_bias(encoder, texts, name="w", debias=fit_debias(encoder, distinct))
+    for key in ("bias", "share_en"):
+        ours = metrics[f"w-language-bias-pcr1-self/en/test/{key}"]
+        assert ours == expected[f"w-language-bias-pcr1/en/test/{key}"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "message"),
+    [
+        ({"en": ["a", "b"]}, {}, "the sentences are in en; give two languages or more"),
+        ({}, {}, "the sentences are in no language"),
+        ({"en": ["a", "b"], "fr": ["a"]}, {}, "there are 2 sentences in en and 1 in fr; give parallel sentences"),
+        ({"en": ["a"], "fr": ["b"]}, {}, "there are 1 sentences a language; give two or more"),
+        (
+            {"en": ["a", "b"], "fr": ["a", "b"]},
+            {"k": 3},
+            "k is 3; of 2 rows in 2 languages each query has 2 candidates",
+        ),
+        ({"en": ["a", "b"], "fr": ["a", "b"]}, {"k": 0}, "k is 0"),
+        ({"en": ["a", "b"], "fr": ["a", "0"]}, {}, "the vector of '0' in fr is zero"),
+        (
+            {"en": ["a", "b"], "fr": ["a", "b"]},
+            {"debias": "self"},
+            "components is 1, and 'en' has 2 texts with vectors",
+        ),
+    ],
+)
+def test_mistakes(texts: Any, options: dict[str, Any], message: str) -> None:
+    encoder = TableEncoder({"a": [1.0], "b": [2.0], "0": [0.0]})
+    with pytest.raises(XlsrError, match=message):
+        language_bias(encoder, texts, name="w", **options)
+
+
+def test_a_language_that_was_not_fitted_is_told_before_encoding() -> None:
+    encoder, texts = world(10)
+    debias = fit_debias(encoder, {"en": texts["en"]})
+    encoder.texts.clear()
+    with pytest.raises(XlsrError, match="language 'de' was not fitted, only en"):
+        language_bias(encoder, texts, name="w", debias=debias)
+    assert not encoder.texts
+
+
+def test_rows_that_were_skipped_are_refused() -> None:
+    inputs = Inputs("w", "test", rows={"w": []}, skipped={"empty text": 2})
+    with pytest.raises(XlsrError, match="2 rows of w cannot be used, so that the sentences of the languages do not"):
+        run_language_bias(TableEncoder({}), inputs)
+
+
+def wide(folder: Path) -> str:
+    rows = make_pairs(40, seed=3)
+    path = folder / "wide.tsv"
+    lines = [f"{row['source']}\t{row['target']}\t{row['source'][::-1]}" for row in rows]
+    path.write_text("\n".join(["en\tfr\tde", *lines]) + "\n", "utf-8")
+    return str(path)
+
+
+def test_the_command_before_and_after(tiny_export: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "results.json"
+    data = ["--data", wide(tmp_path), "--columns", "text={lang}", "--languages", "en,fr,de"]
+    command = ["evaluate", tiny_export, "--protocol", "language-bias", *data, "--output", str(output)]
+    assert main([*command, "--debias", "self", "--k", "5"]) == 0, capsys.readouterr().err
+    results = json.loads(output.read_text())
+    keys = set(results["metrics"])
+    for protocol in ("wide-language-bias-k5", "wide-language-bias-k5-pcr1-self"):
+        assert {f"{protocol}/fr/test/share_en", f"{protocol}/mean-of-3/test/bias"} <= keys
+    assert results["settings"]["debias"] == "self"
+    assert "share_" not in capsys.readouterr().out.replace(" ", "_").replace("share_of", "")
+    fit = ["debias", "fit", tiny_export, "--texts", wide(tmp_path), "--columns", "text={lang}"]
+    assert main([*fit, "--languages", "en,fr,de", "--components", "2", "--output", str(tmp_path / "fit")]) == 0
+    assert main([*command, "--debias", str(tmp_path / "fit")]) == 0
+    results = json.loads(output.read_text())
+    assert "wide-language-bias-pcr2/mean-of-3/test/bias" in results["metrics"]
+    assert results["settings"]["debias"]["components"] == 2
+    picture = tmp_path / "languages.png"
+    assert main(["plot", "languages", str(output), "--output", str(picture)]) == 0 and picture.is_file()
+
+
+def test_other_protocols_take_the_removal_too(
+    tiny_export: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    output, folder = tmp_path / "results.json", tmp_path / "fit"
+    data = ["--data", wide(tmp_path), "--columns", "source=en,target=fr", "--output", str(output)]
+    command = ["evaluate", tiny_export, "--protocol", "tatoeba,xsim", *data]
+    fit = ["debias", "fit", tiny_export, "--texts", wide(tmp_path), "--columns", "text={lang}"]
+    assert main([*fit, "--languages", "en,fr", "--output", str(folder)]) == 0
+    assert main([*command, "--debias", "self"]) == 0, capsys.readouterr().err
+    of_themselves = json.loads(output.read_text())["metrics"]
+    assert main([*command, "--debias", str(folder)]) == 0, capsys.readouterr().err
+    fitted = json.loads(output.read_text())["metrics"]
+    rows = make_pairs(40, seed=3)
+    sides: Any = [[row[side] for row in rows] for side in ("source", "target")]
+    model = SentenceTransformer(tiny_export, device="cpu")
+    distinct = {language: list(dict.fromkeys(side)) for language, side in zip(("en", "fr"), sides, strict=True)}
+    wrapped = DebiasedEncoder(model, fit_debias(model, distinct))
+    expected = tatoeba(wrapped, *sides, languages=("en", "fr"), name="wide-pcr1-self")
+    for key, value in expected.items():
+        assert of_themselves[key] == value
+        assert key.replace("-self", "") in fitted
+    assert "wide-pcr1-self-xsim/en-fr/test/error" in of_themselves
+    # The prompt that it was fitted with is another.
+    assert main([*command, "--debias", str(folder), "--prompt", "red "]) == 0
+    assert "the debias was fitted with --prompt '' and is applied with 'red '" in caplog.text
+    capsys.readouterr()
+    assert main([*command, "--debias", str(tmp_path)]) == 1
+    assert "holds no debias.json" in capsys.readouterr().err
+    other = ["--data", wide(tmp_path), "--columns", "source=en,target=de"]
+    assert main(["evaluate", tiny_export, "--protocol", "tatoeba", *other, "--debias", str(folder)]) == 1
+    assert "language 'de' was not fitted, only en, fr" in capsys.readouterr().err
+    assert main(["evaluate", tiny_export, "--protocol", "sts", "--data", "x.tsv", "--debias", "self"]) == 1
+    assert "--debias is for protocol tatoeba" in capsys.readouterr().err
+
+
+def test_a_folder_with_the_removal_in_it_is_told_the_languages(tiny_export: str, tmp_path: Path) -> None:
+    data, fit, model = wide(tmp_path), str(tmp_path / "fit"), str(tmp_path / "model")
+    texts = ["--texts", data, "--columns", "text={lang}", "--languages", "en,fr"]
+    assert main(["debias", "fit", tiny_export, *texts, "--output", fit]) == 0
+    assert main(["debias", "apply", fit, "--model", tiny_export, "--output", model]) == 0
+    values = []
+    for encoder, options in ((model, []), (tiny_export, ["--debias", fit])):
+        command = ["evaluate", encoder, "--protocol", "tatoeba", "--data", data, "--columns", "source=en,target=fr"]
+        assert main([*command, *options, "--output", str(tmp_path / "results.json")]) == 0
+        values.append(list(json.loads((tmp_path / "results.json").read_text())["metrics"].values()))
+    assert values[0] == values[1]

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+from plot_helpers import assert_a_picture, assert_apart, assert_inside, extents, record_figures
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.plots_languages import plot_languages
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    return record_figures(monkeypatch)
+
+
+def measured(languages: list[str], own: float, protocol: str = "ntrex-language-bias") -> dict[str, float]:
+    metrics: dict[str, float] = {}
+    for query in languages:
+        rest = (1 - own) / (len(languages) - 1)
+        metrics[f"{protocol}/{query}/test/bias"] = own * len(languages)
+        for other in languages:
+            metrics[f"{protocol}/{query}/test/share_{other}"] = own if other == query else rest
+        metrics[f"{protocol}/{query}/test/queries"] = 10
+    return {**metrics, f"{protocol}/mean-of-{len(languages)}/test/share_{languages[0]}": 0.1}
+
+
+def test_a_row_a_language_before_and_after(tmp_path: Path, figures: list[Figure]) -> None:
+    languages = ["de", "fr", "zh"]
+    metrics = measured(languages, 0.8) | measured(languages, 0.4, "ntrex-language-bias-pcr1-self")
+    assert_a_picture(plot_languages(tmp_path / "new" / "languages.png", {"e5": {"metrics": metrics}}))
+    figure = figures[0]
+    assert len(figure.axes) == 6
+    titles = [axes.get_title() for axes in figure.axes[:2]]
+    assert titles == ["as encoded\nmean bias 2.40", "1 component removed, fitted on these texts\nmean bias 1.20"]
+    assert [axes.get_ylabel() for axes in figure.axes[::2]] == languages
+    for number, axes in enumerate(figure.axes):
+        own = (0.8, 0.4)[number % 2]
+        expected = [100 * (own if place == number // 2 else (1 - own) / 2) for place in range(3)]
+        assert [bar.get_height() for bar in axes.patches] == pytest.approx(expected)
+        colours = [bar.get_facecolor() for bar in axes.patches]
+        assert [colours.count(colour) for colour in colours].index(1) == number // 2
+        assert axes.lines[0].get_ydata()[0] == pytest.approx(100 / 3)  # type: ignore[index]
+    assert [label.get_text() for label in figure.axes[-1].get_xticklabels()] == languages
+
+
+def test_many_languages_and_two_encoders_stay_apart(tmp_path: Path, figures: list[Figure]) -> None:
+    languages = "en de fr es it zh ru ar bg el tr vi th hi sw ur pt ja nl".split()
+    metrics = measured(languages, 0.5) | measured(languages, 0.1, "ntrex-language-bias-mean")
+    name = "an encoder with a name that is rather long for a picture"
+    assert_a_picture(plot_languages(tmp_path / "languages.png", {name: metrics, "e5": metrics}))
+    figure = figures[0]
+    titles = [axes.title for axes in figure.axes[:4]]
+    assert titles[0].get_text().endswith("…\nas encoded\nmean bias 9.50")
+    assert titles[3].get_text() == "e5\nmean subtracted\nmean bias 1.90"
+    for row in (extents(figure, titles), extents(figure, figure.axes[-1].get_xticklabels())):
+        assert_apart(row)
+        assert_inside(figure, row)
+    assert_apart(extents(figure, [axes.yaxis.label for axes in figure.axes[::4]]))
+
+
+def test_chosen_protocols_and_languages_that_one_lacks(tmp_path: Path, figures: list[Figure]) -> None:
+    first = measured(["de", "fr"], 0.5, "a-language-bias") | measured(["de", "fr"], 0.5, "a-language-bias-pcr2")
+    second = measured(["fr", "zh"], 0.5, "b-language-bias-k7")
+    plot_languages(tmp_path / "one.svg", {"e5": first}, ["a-language-bias-pcr2"])
+    assert [axes.get_title() for axes in figures[0].axes[:1]] == ["2 components removed\nmean bias 1.00"]
+    plot_languages(tmp_path / "both.pdf", {"e5": first | second})
+    titles = [axes.get_title().splitlines()[0] for axes in figures[1].axes[:3]]
+    assert titles == ["a-language-bias, test", "a-language-bias, test", "b-language-bias-k7, test"]
+    rows = [figures[1].axes[start : start + 3] for start in (0, 3, 6)]
+    assert [[bool(axes.patches) for axes in row] for row in rows] == [
+        [True, True, False],
+        [True, True, True],
+        [False, False, True],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("results", "options", "message"),
+    [
+        (
+            {"e5": {"x-tatoeba/en-de/test/accuracy": 0.5}},
+            {},
+            "the results hold no protocol language-bias; evaluate with",
+        ),
+        (
+            {"e5": measured(["de", "fr"], 0.5)},
+            {"protocols": ["ntrex-language-bas"]},
+            "did you mean 'ntrex-language-bias'",
+        ),
+        (
+            {f"e{number}": measured(["de", "fr"], 0.5) for number in range(9)},
+            {},
+            "9 histograms are to stand side by side; a picture shows 1 to 8",
+        ),
+    ],
+)
+def test_mistakes(results: Any, options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(XlsrError, match=message):
+        plot_languages(tmp_path / "x.png", results, **options)
+    with pytest.raises(XlsrError, match="picture .* ends in '.txt'"):
+        plot_languages(tmp_path / "x.txt", {"e5": measured(["de", "fr"], 0.5)})

@@ -1,0 +1,326 @@
+"""What is fitted and removed, against a singular value decomposition of the whole matrix."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_xlsr.debias import Debias, DebiasedEncoder, DebiasFitter, fit_debias, remove_components
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.encoding import embed
+
+
+def vectors_of(count: int = 40, width: int = 8, seed: int = 0, offset: float = 2.0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(count, width)) * np.linspace(1, 3, width) + offset * rng.normal(size=width)
+
+
+def fitted(components: int = 1, method: str = "components", **languages: np.ndarray) -> Debias:
+    fitter = DebiasFitter()
+    for language, vectors in (languages or {"fr": vectors_of(), "de": vectors_of(seed=1)}).items():
+        fitter.partial_fit(language, vectors)
+    return fitter.finish(components, method)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(6, 60), st.integers(3, 12), st.integers(1, 30), st.integers(0, 10_000), st.data())
+def test_streamed_fit_is_the_uncentred_decomposition(
+    count: int, width: int, batch: int, seed: int, data: st.DataObject
+) -> None:
+    components = data.draw(st.integers(1, min(count, width) - 1))
+    matrix = vectors_of(count, width, seed)
+    fitter = DebiasFitter()
+    for start in range(0, count, batch):
+        fitter.partial_fit("fr", matrix[start : start + batch])
+    debias = fitter.finish(components)
+    _, values, right = np.linalg.svd(matrix)
+    found, expected = debias.components["fr"], right[:components].T
+    # The space is the same, whatever the signs.
+    np.testing.assert_allclose(np.abs((found * expected).sum(0)), 1, atol=1e-6)
+    np.testing.assert_allclose(found.T @ found, np.eye(components), atol=1e-10)
+    assert debias.shares["fr"] == pytest.approx((values[:components] ** 2).sum() / (values**2).sum())
+    assert debias.counts == {"fr": count} and debias.removed == components and debias.dimension == width
+    largest = np.abs(found).argmax(0)
+    assert (found[largest, np.arange(components)] > 0).all()
+
+
+def test_the_matrix_is_not_centred() -> None:
+    matrix = np.array([[10.0, 1.0], [10.0, -1.0], [10.0, 0.0]])
+    debias = fitted(fr=matrix)
+    np.testing.assert_allclose(debias.components["fr"], [[1.0], [0.0]], atol=1e-12)
+    assert debias.shares["fr"] == pytest.approx(300 / 302)
+    mean = fitted(method="mean", fr=matrix)
+    assert mean.means["fr"].tolist() == [10.0, 0.0] and mean.shares["fr"] == pytest.approx(300 / 302)
+    np.testing.assert_allclose(mean.apply(matrix, "fr"), [[0, 1], [0, -1], [0, 0]])
+    assert (debias.variant, mean.variant, mean.method, mean.removed) == ("pcr1", "mean", "mean", 0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(10, 50), st.integers(3, 12), st.integers(0, 10_000), st.data())
+def test_removal_is_an_orthogonal_projection(count: int, width: int, seed: int, data: st.DataObject) -> None:
+    components = data.draw(st.integers(1, min(count, width) - 1))
+    matrix = vectors_of(count, width, seed)
+    debias = fitted(components, fr=matrix)
+    others = vectors_of(count, width, seed + 1)
+    before = others.copy()
+    left = debias.apply(others, "fr")
+    assert (others == before).all()
+    np.testing.assert_allclose(left @ debias.components["fr"], 0, atol=1e-9)
+    np.testing.assert_allclose(debias.apply(left, "fr"), left, atol=1e-9)
+    np.testing.assert_allclose(((others - left) * left).sum(1), 0, atol=1e-7)
+    small = 1e-9 * np.linalg.norm(matrix)  # what counts as nothing, before and after
+    rank_left = np.linalg.matrix_rank(debias.apply(matrix, "fr"), tol=small)
+    assert rank_left == np.linalg.matrix_rank(matrix, tol=small) - components
+    naive = np.array(
+        [row - sum((row @ c) * c for c in np.linalg.svd(matrix)[2][:components]) for row in others]
+    )  # one vector, one component at a time
+    np.testing.assert_allclose(left, naive, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["components", "mean"])
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+def test_torch_gives_what_numpy_gives(method: str, normalize: bool, dtype: torch.dtype) -> None:
+    debias = fitted(2, method)
+    tensor = torch.from_numpy(vectors_of(6, seed=3)).to(dtype)
+    ours = debias.apply(tensor, "fr", normalize=normalize)
+    theirs = debias.apply(tensor.numpy(), "fr", normalize=normalize)
+    assert ours.dtype == dtype and theirs.dtype == tensor.numpy().dtype
+    np.testing.assert_allclose(ours.numpy(), theirs, atol={torch.float16: 4e-3, torch.float32: 1e-5}.get(dtype, 1e-12))
+    if normalize:
+        np.testing.assert_allclose(np.linalg.norm(theirs.astype(float), axis=1), 1, atol=2e-3)
+
+
+def test_shapes_types_and_gradients() -> None:
+    debias = fitted()
+    block = vectors_of(6, seed=3)
+    assert debias.apply(block[0], "fr").shape == (8,)
+    np.testing.assert_allclose(debias.apply(block.reshape(2, 3, 8), "fr").reshape(6, 8), debias.apply(block, "fr"))
+    assert debias.apply(block.astype(int), "fr").dtype == np.float32
+    assert debias.apply(torch.tensor(block, dtype=torch.bfloat16), "fr").dtype == torch.bfloat16
+    leaf = torch.tensor(block, requires_grad=True)
+    debias.apply(leaf, "fr").square().sum().backward()
+    np.testing.assert_allclose(leaf.grad, 2 * debias.apply(block, "fr"), atol=1e-9)
+    zero = np.zeros((1, 8))
+    assert (debias.apply(zero, "fr", normalize=True) == 0).all()
+    assert (remove_components(block, debias.components["fr"]) == debias.apply(block, "fr")).all()
+
+
+def test_a_language_goes_by_any_of_its_tags() -> None:
+    debias = fitted(deu_Latn=vectors_of(), fr=vectors_of(seed=1))
+    block = vectors_of(3)
+    for tag in ("deu_Latn", "de", "ger", "de-AT"):
+        assert (debias.apply(block, tag) == debias.apply(block, "deu_Latn")).all()
+    with pytest.raises(XlsrError, match="language 'sw' was not fitted, only deu_Latn, fr; fit it, too"):
+        debias.apply(block, "sw")
+
+
+def test_saved_and_loaded_gives_the_same_to_the_bit(tmp_path: Path) -> None:
+    for debias in (fitted(2), fitted(method="mean")):
+        home = debias.save(tmp_path / debias.method / "new")
+        again = Debias.load(home)
+        block = vectors_of(5)
+        assert (again.apply(block, "de") == debias.apply(block, "de")).all()
+        assert again.facts() == debias.facts() and sorted(p.name for p in home.iterdir()) == [
+            "debias.json",
+            "debias.safetensors",
+        ]
+    facts = json.loads((tmp_path / "components" / "new" / "debias.json").read_text())
+    assert facts["method"] == "components" and facts["components"] == 2 and facts["dimension"] == 8
+    assert facts["languages"]["fr"]["texts"] == 40 and 0 < facts["languages"]["fr"]["share"] < 1
+
+
+def damage(name: str, **changes: Any) -> Callable[[Path], None]:
+    def change(home: Path) -> None:
+        facts = json.loads((home / name).read_text())
+        (home / name).write_text(json.dumps({**facts, **changes}))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda home: (home / "debias.json").unlink(), "holds no debias.json; give a folder that hf-xlsr debias fit"),
+        (lambda home: (home / "debias.safetensors").unlink(), "holds no debias.safetensors"),
+        (lambda home: (home / "debias.json").write_text("{"), "is not what hf-xlsr debias fit writes; fit again"),
+        (lambda home: (home / "debias.json").write_text("[]"), "is not what hf-xlsr debias fit writes; fit again"),
+        (damage("debias.json", languages=["fr"]), "is not what hf-xlsr debias fit writes"),
+        (damage("debias.json", format=2), "has format 2 and this version reads 1; update hf-xlsr"),
+        (lambda home: (home / "debias.safetensors").write_bytes(b"no"), "cannot be read .*; fit again"),
+        (damage("debias.json", dimension=16), "2 languages of width 16; the two are of different fits"),
+        (damage("debias.json", components=3), "the two are of different fits"),
+        (damage("debias.json", languages={"fr": {"texts": 4, "share": 0.5}}), "of different fits"),
+    ],
+)
+def test_damaged_folders(change: Callable[[Path], None], message: str, tmp_path: Path) -> None:
+    home = fitted().save(tmp_path / "fit")
+    change(home)
+    with pytest.raises(XlsrError, match=message):
+        Debias.load(home)
+
+
+def test_a_file_with_nan_and_a_place_that_is_a_file(tmp_path: Path) -> None:
+    debias = fitted()
+    debias.components["fr"][0] = np.nan
+    with pytest.raises(XlsrError, match="debias.safetensors holds NaN or infinity; fit again"):
+        Debias.load(debias.save(tmp_path / "fit"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(XlsrError, match="cannot be written to .*; give another place"):
+        debias.save(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("vectors", "message"),
+    [
+        (
+            np.ones((2, 5)),
+            r"the vectors have shape \(2, 5\) and the debias was fitted for 'm' on vectors of width 8; give",
+        ),
+        (torch.ones(2, 5), r"the vectors have shape \(2, 5\)"),
+        (np.float64(3), r"the vectors have shape \(\)"),
+        (np.array([[0.0] * 8, [np.nan] * 8]), r"row 1 of the vectors holds NaN or infinity \(1 such rows\)"),
+        (torch.tensor([[0.0] * 8, [float("inf")] * 8]), "row 1 of the vectors holds NaN"),
+    ],
+)
+def test_mistaken_vectors(vectors: Any, message: str) -> None:
+    fitter = DebiasFitter().partial_fit("fr", vectors_of())
+    with pytest.raises(XlsrError, match=message):
+        fitter.finish(encoder="m").apply(vectors, "fr")
+
+
+def nan() -> np.ndarray:
+    bad = vectors_of(4)
+    bad[2, 3] = np.nan
+    return bad
+
+
+@pytest.mark.parametrize(
+    ("vectors", "options", "message"),
+    [
+        (
+            vectors_of(3),
+            {"components": 3},
+            "components is 3, and 'fr' has 3 texts with vectors of width 8; remove fewer",
+        ),
+        (vectors_of(40), {"components": 8}, "'fr' has 40 texts with vectors of width 8"),
+        (
+            np.ones((5, 4)),
+            {"components": 2},
+            "the vectors of 'fr' span fewer than 2 directions; give texts that differ",
+        ),
+        (np.zeros((5, 4)), {}, "all vectors of 'fr' are zero; check the encoder"),
+        (np.zeros((5, 4)), {"method": "mean"}, "all vectors of 'fr' are zero"),
+        (vectors_of(), {"components": 0}, "components is 0; it takes a whole number above 0"),
+        (vectors_of(), {"components": True}, "components is True"),
+        (vectors_of(), {"method": "means"}, "method is 'means'; did you mean 'mean'?"),
+        (np.empty((0, 4)), {}, "no vectors are there to fit on"),
+        (nan(), {}, "row 2 of the vectors holds NaN or infinity"),
+        (np.ones(4), {}, r"the vectors of 'fr' have shape \(4,\); give a matrix with one row a sentence"),
+    ],
+)
+def test_mistaken_fits(vectors: np.ndarray, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(XlsrError, match=message):
+        DebiasFitter().partial_fit("fr", vectors).finish(**options)
+
+
+def test_mistaken_languages_and_widths() -> None:
+    fitter = DebiasFitter().partial_fit("fr", vectors_of())
+    with pytest.raises(
+        XlsrError, match="the vectors of 'de' are 5 wide and those before 8; fit vectors of one encoder"
+    ):
+        fitter.partial_fit("de", np.ones((2, 5)))
+    with pytest.raises(XlsrError, match="'fr' and 'fra' are the same language; call it by one of them"):
+        fitter.partial_fit("fra", vectors_of())
+    with pytest.raises(XlsrError, match="'source' is no language tag"):
+        fitter.partial_fit("source", vectors_of())
+
+
+class Letters:
+    """Counts letters: an encoder whose vectors anyone can work out."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, Any]] = []
+        self.routes: tuple[str, ...] = ()
+
+    def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
+        self.calls.append((len(texts), kwargs.get("task")))
+        vectors = np.array([[text.count(letter) for letter in "abcdef"] for text in texts], np.float32) + 0.5
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if kwargs["normalize_embeddings"] else vectors
+
+
+def words(count: int, seed: int) -> Iterator[str]:
+    rng = np.random.default_rng(seed)
+    return ("".join(rng.choice(list("abcdef"), 9)) for _ in range(count))
+
+
+def test_fit_from_texts_in_a_stream() -> None:
+    encoder = Letters()
+    streams = {"en": words(100, 1), "fr": words(70, 2)}
+    debias = fit_debias(encoder, streams, components=2, batch_size=2, prompt="ab ", name="letters")
+    assert debias.counts == {"en": 100, "fr": 70} and (debias.encoder, debias.prompt) == ("letters", "ab ")
+    assert max(count for count, _ in encoder.calls) == 32  # 16 batches at a time
+    for language, seed, count in (("en", 1, 100), ("fr", 2, 70)):
+        whole = embed(Letters(), list(words(count, seed)), prompt="ab ", normalize=False).astype(np.float64)
+        expected = np.linalg.svd(whole)[2][:2].T
+        np.testing.assert_allclose(np.abs((debias.components[language] * expected).sum(0)), 1, atol=1e-9)
+
+
+def test_memory_does_not_grow_with_the_texts() -> None:
+    class Constant:
+        def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
+            return np.random.default_rng(0).normal(size=(len(texts), 16)).astype(np.float32)
+
+    def peak(count: int) -> int:
+        tracemalloc.start()
+        fit_debias(Constant(), {"en": (str(number) for number in range(count))}, batch_size=8)
+        size = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return size
+
+    peak(500)
+    assert peak(20_000) < 1.5 * peak(1_000)
+
+
+def test_an_encoder_for_each_language_is_told_the_language() -> None:
+    encoder = Letters()
+    encoder.routes = ("source", "target")
+    texts = {"en": list(words(20, 1)), "fr": list(words(20, 2))}
+    debias = fit_debias(encoder, texts, routes={"en": "source", "fr": "target"})
+    assert [task for _, task in encoder.calls] == ["source", "target"]
+    wrapped = DebiasedEncoder(encoder, debias, routes={"en": "source", "fr": "target"})
+    assert wrapped.routes == ("en", "fr")
+    vectors = embed(wrapped, texts["fr"], language="fra")
+    assert encoder.calls[-1][1] == "target"
+    # Removed before vectors are brought to length 1, as they were when it was fitted.
+    plain = embed(encoder, texts["fr"], language="fr", routes={"fr": "target"}, normalize=False)
+    expected = debias.apply(plain, "fr")
+    np.testing.assert_allclose(vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-6)
+    with pytest.raises(XlsrError, match="the language of the texts is not given; say task=, one of en, fr"):
+        wrapped.encode(texts["fr"])
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "message"),
+    [
+        ({"fr": []}, {}, "'fr' has no text to fit on; give some, or leave the language out"),
+        ({}, {}, "no vectors are there to fit on"),
+        ({"fr": "one string"}, {}, "the texts of 'fr' are a single string; give a list of sentences"),
+        ({"fr": ["abc"], "fra": ["def"]}, {}, "are the same language"),
+        ({"fr": ["abc"]}, {"components": -1}, "components is -1"),
+        ({"fr": ["abc"]}, {}, "components is 1, and 'fr' has 1 texts"),
+        ({"fr": ["abc"]}, {"batch_size": 0}, "batch_size is 0"),
+    ],
+)
+def test_mistaken_texts(texts: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(XlsrError, match=message):
+        fit_debias(Letters(), texts, **options)
