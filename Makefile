@@ -35,6 +35,7 @@ bench: $(STAMP)  ## speed and memory beside FAISS and sentence-transformers
 	$(BIN)/python benchmarks/dual_momentum.py
 	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/hictl.py
+	$(BIN)/python benchmarks/cmlm.py
 
 clean:  ## remove the virtual environment and all outputs
 	rm -rf $(VENV) outputs build *.egg-info

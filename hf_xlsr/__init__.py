@@ -8,6 +8,7 @@ from __future__ import annotations
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
 
 from hf_xlsr.errors import XlsrError
+from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.modeling.hictl import (
     HictlConfig,
@@ -23,12 +24,16 @@ AutoConfig.register(LightweightConfig.model_type, LightweightConfig, exist_ok=Tr
 AutoModel.register(LightweightConfig, LightweightDualTransformer, exist_ok=True)
 AutoConfig.register(DualMomentumConfig.model_type, DualMomentumConfig, exist_ok=True)
 AutoModel.register(DualMomentumConfig, DualMomentumModel, exist_ok=True)
+AutoConfig.register(CmlmConfig.model_type, CmlmConfig, exist_ok=True)
+AutoModel.register(CmlmConfig, CmlmModel, exist_ok=True)
 AutoConfig.register(HictlConfig.model_type, HictlConfig, exist_ok=True)
 AutoModel.register(HictlConfig, HictlForPreTraining, exist_ok=True)
 AutoModelForSeq2SeqLM.register(HictlConfig, HictlForConditionalGeneration, exist_ok=True)
 AutoModelForSequenceClassification.register(HictlConfig, HictlForSequenceClassification, exist_ok=True)
 
 __all__ = [
+    "CmlmConfig",
+    "CmlmModel",
     "DualMomentumConfig",
     "DualMomentumModel",
     "HictlConfig",

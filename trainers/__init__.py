@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from hf_xlsr.trainers.adapters import add_adapters
 from hf_xlsr.trainers.arguments import (
+    CmlmTrainingArguments,
     DualMomentumTrainingArguments,
     HictlTrainingArguments,
     LightweightTrainingArguments,
     XlsrTrainingArguments,
 )
 from hf_xlsr.trainers.base import XlsrTrainer
+from hf_xlsr.trainers.cmlm import CmlmTrainer
 from hf_xlsr.trainers.dual_momentum import DualMomentumTrainer
 from hf_xlsr.trainers.fine_tune import FineTuneTrainer, FineTuneTrainingArguments
 from hf_xlsr.trainers.hictl import HictlTrainer
@@ -18,6 +20,8 @@ from hf_xlsr.trainers.momentum_callbacks import MemoryQueueCallback, MomentumCal
 from hf_xlsr.trainers.translation import TranslationTrainer, TranslationTrainingArguments
 
 __all__ = [
+    "CmlmTrainer",
+    "CmlmTrainingArguments",
     "DualMomentumTrainer",
     "DualMomentumTrainingArguments",
     "FineTuneTrainer",

@@ -13,6 +13,7 @@ from hf_xlsr.precision import PRECISIONS, choose_precision
 from hf_xlsr.trainers.momentum_callbacks import MOMENTUM_SCHEDULES
 
 OPTIMIZATIONS = ("trainer", "released")
+OPTIMIZERS = ("trainer", "lamb")
 
 
 @dataclass
@@ -53,6 +54,26 @@ class XlsrTrainingArguments(TrainingArguments):
         if self.mixing not in MIXINGS:
             raise XlsrError(f"mixing is '{self.mixing}'; use one of {', '.join(MIXINGS)}.")
         super().__post_init__()
+
+
+def share_of_step(name: str, size: int, args: TrainingArguments) -> int:
+    """How many examples of a task each micro-batch of each process holds, of those of an optimiser step.
+
+    Args:
+        name: What users call the size.
+        size: Examples in a step.
+        args: For processes and micro-batches.
+
+    Raises:
+        XlsrError: they do not share it evenly, or get fewer than two examples each.
+    """
+    parts = args.world_size * args.gradient_accumulation_steps
+    if size % parts or size < 2 * parts:
+        raise XlsrError(
+            f"{name} is {size}, which {args.world_size} process(es) with {args.gradient_accumulation_steps} "
+            f"micro-batch(es) cannot share; use {2 * parts} or a larger multiple of {parts}."
+        )
+    return size // parts
 
 
 @dataclass
@@ -111,3 +132,31 @@ class HictlTrainingArguments(XlsrTrainingArguments):
 
     mixing: str = field(default="equal", metadata={"help": f"one of {', '.join(MIXINGS)}"})
     homogeneous_batches: bool = field(default=False, metadata={"help": "fill each batch from one language"})
+
+
+@dataclass
+class CmlmTrainingArguments(XlsrTrainingArguments):
+    """Arguments of `CmlmTrainer`.
+
+    Args:
+        optimizer: `trainer` uses `optim` as any Trainer does; `lamb` is the paper's, from the package
+            pytorch-optimizer (the extra `lamb`), and without the package it is `trainer` again, which is said.
+        mixing: How languages of different sizes are mixed; the paper smooths them for its vocabulary, and so are they
+            here.
+        retrieval_batch_size: Translation pairs in an optimiser step, over all micro-batches and processes; as many as
+            `per_device_train_batch_size` makes of running text when absent.
+        nli_batch_size: Pairs of natural language inference in an optimiser step, likewise.
+    """
+
+    optimizer: str = field(default="trainer", metadata={"help": f"one of {', '.join(OPTIMIZERS)}"})
+    mixing: str = field(default="temperature", metadata={"help": f"one of {', '.join(MIXINGS)}"})
+    retrieval_batch_size: int | None = field(default=None, metadata={"help": "translation pairs in an optimiser step"})
+    nli_batch_size: int | None = field(default=None, metadata={"help": "inference pairs in an optimiser step"})
+    ddp_find_unused_parameters: bool | None = field(
+        default=None, metadata={"help": "found out: true where a part of the model has no task"}
+    )
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in OPTIMIZERS:
+            raise XlsrError(f"optimizer is '{self.optimizer}'; {nearest(self.optimizer, OPTIMIZERS)}")
+        super().__post_init__()

@@ -19,6 +19,7 @@ from hf_xlsr.data.pair_collators import DualCollator, NliCollator
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
+from hf_xlsr.trainers.arguments import share_of_step
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.live_encoder import LiveEncoder
 from hf_xlsr.trainers.momentum_callbacks import (
@@ -105,14 +106,7 @@ class DualMomentumTrainer(XlsrTrainer):
         if (data is None) != (config.nli_labels == 0):
             there, lacking = ("nli_labels", "an nli_dataset") if data is None else ("an nli_dataset", "nli_labels 3")
             raise XlsrError(f"the auxiliary task has {there} but not {lacking}; give both or neither.")
-        parts = args.world_size * args.gradient_accumulation_steps
-        if data is not None and (args.nli_batch_size % parts or args.nli_batch_size < 2 * parts):
-            raise XlsrError(
-                f"nli_batch_size is {args.nli_batch_size}, which {args.world_size} process(es) with "
-                f"{args.gradient_accumulation_steps} micro-batch(es) cannot share; use {2 * parts} or a larger multiple "
-                f"of {parts}."
-            )
-        return args.nli_batch_size // parts
+        return 0 if data is None else share_of_step("nli_batch_size", args.nli_batch_size, args)
 
     def _collator(self, args: Any) -> Any:
         pads = {language: tokenizer.pad_token_id for language, tokenizer in self.tokenizers.items()}

@@ -17,17 +17,18 @@ class MaskDrawer:
         tokenizer: For the ids of the mask and of the pieces that may stand in.
         probability: Share of the pieces; at least one piece of each row that has any is chosen.
         seed: Seed of the run.
+        exact: Choose just that share of each row's pieces, rounded, instead of each piece by its own draw.
 
     Raises:
         ValueError: the tokenizer has no mask.
     """
 
-    def __init__(self, tokenizer: Any, *, probability: float = 0.15, seed: int = 1) -> None:
+    def __init__(self, tokenizer: Any, *, probability: float = 0.15, seed: int = 1, exact: bool = False) -> None:
         if tokenizer.mask_token_id is None:
             raise ValueError("masking needs a tokenizer with a mask token.")
         self.mask_id = int(tokenizer.mask_token_id)
         self.ordinary = np.setdiff1d(np.arange(len(tokenizer)), tokenizer.all_special_ids)
-        self.probability, self.seed = probability, seed
+        self.probability, self.seed, self.exact = probability, seed, exact
 
     def __call__(
         self, ids: np.ndarray, allowed: np.ndarray, epochs: np.ndarray, examples: np.ndarray, positions: np.ndarray
@@ -48,7 +49,11 @@ class MaskDrawer:
         epoch, example = epochs[:, None], examples[:, None]
         first = np.asarray(positions) * 3  # three numbers a place, none shared
         draw = np.where(allowed, counter_uniform(self.seed, epoch, example, first), 2.0)
-        chosen = (draw < self.probability) | (draw == draw.min(1, keepdims=True))
+        if self.exact:
+            wanted = np.rint(self.probability * allowed.sum(1)).clip(1)
+            chosen = draw.argsort(1).argsort(1) < wanted[:, None]
+        else:
+            chosen = (draw < self.probability) | (draw == draw.min(1, keepdims=True))
         chosen &= allowed
         kind = counter_uniform(self.seed, epoch, example, first + 1)
         pick = counter_uniform(self.seed, epoch, example, first + 2)

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from datasets import Dataset, Features, Value, load_from_disk
 from datasets import Sequence as ListOf
 
 from hf_xlsr.data.cleaning import Cleaner, RemoveEvaluation
+from hf_xlsr.data.columns import parse_columns
+from hf_xlsr.data.counter_random import counter_uniform
 from hf_xlsr.data.prepare import prepare_once
 from hf_xlsr.data.prepared import (
     PreparedByLanguage,
@@ -75,7 +78,10 @@ def prepare_nli(
 
     Args:
         sources: One source or several, as in a recipe's `data.train`: rows of `premise`, `hypothesis`, `label`
-            (numbers or words, see `label_number`) and, if a file has it, `lang`; or a corpus such as `snli`.
+            (numbers or words, see `label_number`) and, if a file has it, `lang`; or a corpus such as `snli`. A file with
+            a column for each language is read crosswise where `columns` says `premise=premise_{lang}` and
+            `hypothesis=hypothesis_{lang}`: each row gives one pair, in two different ones of the source's languages,
+            drawn by the seed; `lang` is then that of the premise.
         languages: Languages of the recipe. Rows that do not name theirs are in the first of their source's
             `languages`, else in the first of these, which is also the language that a corpus is read in.
         tokenizers: Language -> tokenizer, or one tokenizer for all.
@@ -171,8 +177,23 @@ def _labelled_rows(
     """Rows with number and language; those without a label are counted in `unlabelled`."""
     for source in sources:
         place, default = source_name(source), _default_language(source, languages)
-        rows = open_source(
-            source, languages=[default], required=SIDES, optional=("label", "lang"), quarantine=quarantine, seed=seed
+        crossed = "{lang}" in str(as_source(source).get("columns"))
+        if crossed and isinstance(tokenizers, Mapping):
+            raise XlsrError(
+                f"NLI data '{place}' has premise and hypothesis in two languages, but each language has an encoder of "
+                "its own here; name the columns of one language."
+            )
+        rows = (
+            _crossed_rows(source, languages, seed, quarantine)
+            if crossed
+            else open_source(
+                source,
+                languages=[default],
+                required=SIDES,
+                optional=("label", "lang"),
+                quarantine=quarantine,
+                seed=seed,
+            )
         )
         for number, row in enumerate(rows):
             if "label" not in row:
@@ -190,6 +211,35 @@ def _labelled_rows(
             lang = row.get("lang") or default
             check_tokenizers(tokenizers, [lang])
             yield {"premise": row["premise"], "hypothesis": row["hypothesis"], "lang": lang, "label": label}
+
+
+def _crossed_rows(
+    source: Any, languages: Sequence[str], seed: int, quarantine: Quarantine
+) -> Iterator[dict[str, Any]]:
+    """One pair of each row of a wide file, premise and hypothesis in two languages whose cells are filled."""
+    columns = parse_columns(as_source(source)["columns"])
+    wanted = [str(language) for language in as_list(as_source(source).get("languages")) or languages]
+    if len(set(wanted)) < 2 or not all("{lang}" in columns.get(side, "") for side in SIDES) or "label" not in columns:
+        raise XlsrError(
+            f"NLI data '{source_name(source)}' is read crosswise and takes two languages or more and columns for "
+            "premise={lang}, hypothesis={lang} and label; name them in 'languages' and 'columns'."
+        )
+    wide = {f"{side} {code}": columns[side].format(lang=code) for side in SIDES for code in wanted}
+    wide["label"] = columns["label"]
+    rows = open_source(source, languages=wanted, required=(), quarantine=quarantine, seed=seed, wide=wide)
+    for number, row in enumerate(rows):
+        filled = [code for code in wanted if all(str(row[f"{side} {code}"] or "").strip() for side in SIDES)]
+        if len(filled) < 2:
+            continue
+        first = int(counter_uniform(seed, 0, np.array(number), 0) * len(filled))
+        step = 1 + int(counter_uniform(seed, 0, np.array(number), 1) * (len(filled) - 1))
+        premise, hypothesis = filled[first], filled[(first + step) % len(filled)]
+        yield {
+            "premise": row[f"premise {premise}"],
+            "hypothesis": row[f"hypothesis {hypothesis}"],
+            "label": row["label"],
+            "lang": premise,
+        }
 
 
 def _tokenize(rows: Dataset, tokenizers: Any, max_length: int) -> tuple[Dataset, dict[str, Any]]:

@@ -17,23 +17,27 @@ class _SideCollator:
     """Pads the sides of pairs, each with the padding of its language.
 
     Args:
-        pad_ids: Language -> id of its tokenizer's padding token.
+        pad_ids: Language -> id of its tokenizer's padding token; or one id for all.
         max_length: Sentences are cut here, in pieces. The last piece stays: with most tokenizers it is the special one
             that ends a sentence.
         pad_to_multiple_of: Rounds lengths up; 8 suits the matrix units of GPUs.
     """
 
-    def __init__(self, pad_ids: Mapping[str, int], *, max_length: int = 200, pad_to_multiple_of: int = 1) -> None:
-        self.pad_ids = dict(pad_ids)
+    def __init__(
+        self, pad_ids: Mapping[str, int] | int, *, max_length: int = 200, pad_to_multiple_of: int = 1
+    ) -> None:
+        self.pad_id = pad_ids if isinstance(pad_ids, int) else None
+        self.pad_ids = {} if isinstance(pad_ids, int) else dict(pad_ids)
         self.max_length, self.pad_to_multiple_of = max_length, pad_to_multiple_of
 
-    def _pad(self, features: Sequence[Feature], side: str, language: str) -> dict[str, torch.Tensor]:
-        if language not in self.pad_ids:
+    def _pad(self, features: Sequence[Feature], side: str, language: str | None = None) -> dict[str, torch.Tensor]:
+        pad_id = self.pad_id if language is None else self.pad_ids.get(language)
+        if pad_id is None:
             raise XlsrError(
-                f"a batch is in '{language}', for which no tokenizer is known; {nearest(language, self.pad_ids)}"
+                f"a batch is in '{language}', for which no tokenizer is known; {nearest(str(language), self.pad_ids)}"
             )
         rows = [cut_row(feature[f"{side}_ids"], self.max_length) for feature in features]
-        ids, mask = pad_rows(rows, self.pad_ids[language], self.pad_to_multiple_of)
+        ids, mask = pad_rows(rows, pad_id, self.pad_to_multiple_of)
         return {f"{side}_input_ids": torch.from_numpy(ids), f"{side}_attention_mask": torch.from_numpy(mask)}
 
 
@@ -84,18 +88,19 @@ class DualCollator(_SideCollator):
 
 
 class NliCollator(_SideCollator):
-    """Pads premises and hypotheses, all of one language.
+    """Pads premises and hypotheses, all of one language where each has its own encoder.
 
     Features are those of `PreparedNli`.
 
     Args:
-        pad_ids: Language -> id of its tokenizer's padding token.
+        pad_ids: Language -> id of its tokenizer's padding token; or one id, for an encoder of all languages.
         max_length: Sentences are cut here, in pieces; the last piece, which is the special one, stays.
         pad_to_multiple_of: Rounds lengths up; 8 suits the matrix units of GPUs.
 
     Returns:
         `premise_input_ids`, `premise_attention_mask`, `hypothesis_input_ids`, `hypothesis_attention_mask`, each
-        `(batch, length)` with a length a side, int64; `labels`, `(batch,)`, int64; `lang`.
+        `(batch, length)` with a length a side, int64; `labels`, `(batch,)`, int64; `lang`, where
+        languages have an encoder each.
 
     Raises:
         XlsrError: the batch holds several languages, or one without padding.
@@ -107,6 +112,9 @@ class NliCollator(_SideCollator):
     """
 
     def __call__(self, features: Sequence[Feature]) -> dict[str, Any]:
+        labels = torch.tensor([feature["label"] for feature in features])
+        if self.pad_id is not None:
+            return {**self._pad(features, "premise"), **self._pad(features, "hypothesis"), "labels": labels}
         languages = sorted({feature["lang"] for feature in features})
         if len(languages) > 1:
             raise XlsrError(
@@ -117,7 +125,7 @@ class NliCollator(_SideCollator):
         return {
             **self._pad(features, "premise", language),
             **self._pad(features, "hypothesis", language),
-            "labels": torch.tensor([feature["label"] for feature in features]),
+            "labels": labels,
             "lang": language,
         }
 

@@ -141,6 +141,7 @@ def open_source(
     optional: Sequence[str] | None = None,
     quarantine: Quarantine | None = None,
     seed: int = 1,
+    wide: Mapping[str, str] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Streams the rows of one source of a recipe.
 
@@ -152,6 +153,8 @@ def open_source(
         optional: Columns read where a file has them; None reads all of ours unless the source maps columns.
         quarantine: Where bad lines are counted and written.
         seed: Chooses the rows of `sample`.
+        wide: Names of the caller's own -> columns of a file, read in place of the source's `columns`; cells may be
+            empty.
 
     Returns:
         Rows with `source`, `target`, `source_lang`, `target_lang` (or what `required` names). With `parallel`, the
@@ -206,6 +209,8 @@ def open_source(
             rows = load_corpus(options["corpus"], languages=languages, split=options.get("split") or split, **extra)
         elif parallel is not None:
             rows = _parallel_rows(options, parallel, split, quarantine)
+        elif wide is not None:
+            rows = _chosen_rows(options, wide, languages, split, (), None, quarantine)
         else:
             rows = _file_rows(options, languages, split, required, optional, quarantine)
         return _without_repeats(rows, required) if distinct else rows

@@ -56,7 +56,7 @@ def render_card(recipe: Mapping[str, Any], metrics: Mapping[str, float], setting
             citation=method.citation,
             use=method.card_use(recipe),
             routes=method.routes(recipe),
-            detects=bool(method.routes(recipe) and recipe["export"].get("detect_language")),
+            needs_package=method.needs_package(recipe),
         )
     )
 
@@ -91,13 +91,14 @@ def _eval_result(key: str, value: float, pipeline_tag: str) -> EvalResult:
 
 def _facts(recipe: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str]:
     sources = []
-    for source in as_list(recipe["data"]["train"]):
+    places = ("text", "monolingual", "train")  # running text, sentences, pairs or labelled texts
+    for source in (source for place in places for source in as_list(recipe["data"].get(place))):
         corpus, path = as_source(source).get("corpus"), as_source(source).get("path")
         sources.append(f"{corpus} ({CORPORA[corpus].licence})" if corpus else " + ".join(map(str, as_list(path))))
     data = settings["data"]
     return {
         "training data": "; ".join(sources),
-        "pairs after cleaning": f"{data['pairs']:,}",
+        **({"pairs after cleaning": f"{data['pairs']:,}"} if data["pairs"] else {}),
         **get_method(recipe["method"]).facts(recipe, data),
         "parameters": f"{settings['parameters']:,}, those used in training alone included",
         "steps": f"{settings['steps']:,}",

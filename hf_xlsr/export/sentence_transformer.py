@@ -15,6 +15,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.export.projected import ProjectedMean
+from hf_xlsr.modeling.cmlm.projections import SentenceProjections
 from hf_xlsr.modeling.encoders import no_pooler
 from hf_xlsr.pooling import POOLING_MODES
 
@@ -94,7 +96,7 @@ def to_sentence_transformer(
     encoder: PreTrainedModel,
     tokenizer: Any,
     *,
-    projection: nn.Linear | None = None,
+    projection: nn.Linear | SentenceProjections | None = None,
     pooling: str = "mean",
     normalize: bool = True,
     max_length: int = MAX_LENGTH,
@@ -104,7 +106,8 @@ def to_sentence_transformer(
     Args:
         encoder: A stock Hugging Face encoder, for example `model.encoder`.
         tokenizer: Its fast tokenizer.
-        projection: A linear layer that pooled vectors go through.
+        projection: A linear layer that pooled vectors go through, or CMLM's projections, whose mean replaces them; a
+            folder with these takes this package and `trust_remote_code=True`.
         pooling: `mean`, `max` or `cls`.
         normalize: Give unit vectors.
         max_length: Longest sentence, in pieces.
@@ -116,7 +119,9 @@ def to_sentence_transformer(
         XlsrError: the pooling is unknown, or the projection does not take the encoder's width.
     """
     modules = encoder_modules(encoder, tokenizer, pooling=pooling, max_length=max_length)
-    if projection is not None:
+    if isinstance(projection, SentenceProjections):
+        modules.append(ProjectedMean.of(projection))
+    elif projection is not None:
         check_projection(projection, encoder)
         modules.append(projection_module(projection))
     return SentenceTransformer(modules=[*modules, *([Normalize()] if normalize else [])], device="cpu")
@@ -126,6 +131,8 @@ def export_sentence_transformer(
     encoder: PreTrainedModel, tokenizer: Any, path: str | Path, **options: Any
 ) -> SentenceTransformer:
     """Writes a folder that `SentenceTransformer(path)` loads, without this package and without trusted code.
+
+    CMLM's projections are the exception: see `projection` of `to_sentence_transformer`.
 
     Args:
         encoder: See `to_sentence_transformer`.
@@ -137,4 +144,5 @@ def export_sentence_transformer(
         The model as the folder gives it.
     """
     to_sentence_transformer(encoder, tokenizer, **options).save(str(path), create_model_card=False)
-    return SentenceTransformer(str(path), device="cpu")
+    ours = isinstance(options.get("projection"), SentenceProjections)
+    return SentenceTransformer(str(path), device="cpu", trust_remote_code=ours)

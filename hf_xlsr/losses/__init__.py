@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hf_xlsr.losses.additive_margin import additive_margin_loss
 from hf_xlsr.losses.alignment import alignment_loss
 from hf_xlsr.losses.combination import weighted_sum
 from hf_xlsr.losses.masked_lm import masked_lm_loss
@@ -16,6 +17,7 @@ from hf_xlsr.losses.word_contrast import bags_of_words, draw_negative_words, wor
 __all__ = [
     "STORAGES",
     "QuantizedRows",
+    "additive_margin_loss",
     "alignment_loss",
     "bags_of_words",
     "draw_negative_words",

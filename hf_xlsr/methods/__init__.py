@@ -5,6 +5,7 @@ from __future__ import annotations
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.methods.base import Method
 from hf_xlsr.methods.classification import ClassificationMethod
+from hf_xlsr.methods.cmlm import CmlmMethod
 from hf_xlsr.methods.dual_momentum import DualMomentumMethod
 from hf_xlsr.methods.hictl import HictlMethod
 from hf_xlsr.methods.lightweight import LightweightMethod
@@ -16,6 +17,7 @@ METHODS: dict[str, Method] = {
         LightweightMethod(),
         DualMomentumMethod(),
         HictlMethod(),
+        CmlmMethod(),
         ClassificationMethod(),
         TranslationMethod(),
     )

@@ -149,6 +149,9 @@ class DualMomentumMethod(SentenceEncoderMethod):
     def routes(self, recipe: Mapping[str, Any]) -> tuple[str, ...]:
         return () if SHARED in recipe["model"]["encoders"] else tuple(recipe["languages"])
 
+    def needs_package(self, recipe: Mapping[str, Any]) -> bool:
+        return bool(self.routes(recipe) and recipe["export"]["detect_language"])
+
     def facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
         names = {name: Path(path).name for name, path in self.paths(recipe).items()}
         return {"encoders": ", ".join(f"{name}: {path}" for name, path in names.items())}

@@ -246,3 +246,44 @@ def test_batches_of_one_language_beside_another_task(tokenizers: dict[str, Any],
 class PairsOfNothing:
     def __getitem__(self, key: tuple[int, int]) -> dict[str, Any]:
         return {}
+
+
+WIDE = ("premise_en", "premise_de", "hypothesis_en", "hypothesis_de", "label")
+CROSSED = "premise=premise_{lang},hypothesis=hypothesis_{lang},label=label"
+
+
+def test_a_wide_file_is_read_crosswise(tmp_path: Path) -> None:
+    tokenizer = word_tokenizer([*WORDS, *WORTE])
+    rows = [("dogs run", "hunde laufen", "cats sleep", "katzen schlafen", "neutral")] * 60
+    rows += [("birds", "", "birds", "katzen", "neutral"), ("dogs", "hunde", "cats", "katzen", "-")]
+    path = write(tmp_path / "wide.parquet", *rows, names=WIDE)
+    source = {"path": str(path), "columns": CROSSED, "languages": ["en", "de"]}
+    data = run(source, tokenizer, tmp_path / "run")
+    found = Counter(texts(data, {"en": tokenizer, "de": tokenizer}))
+    assert set(found) == {("dogs run", "katzen schlafen", 1, "en"), ("hunde laufen", "cats sleep", 1, "de")}
+    assert sum(found.values()) == 60 and min(found.values()) > 15  # a row without a second language gives no pair
+    assert data.report["unlabelled"] == 1
+    other = run(source, tokenizer, tmp_path / "other", seed=2)
+    assert texts(other, {"en": tokenizer, "de": tokenizer}) != texts(data, {"en": tokenizer, "de": tokenizer})
+
+
+@pytest.mark.parametrize(
+    ("changes", "own", "sentence"),
+    [
+        ({"languages": ["en"]}, False, "takes two languages or more"),
+        (
+            {"columns": "premise=premise_{lang},hypothesis=hypothesis_en,label=label"},
+            False,
+            "takes two languages or more",
+        ),
+        ({"columns": "premise=premise_{lang},hypothesis=hypothesis_{lang}"}, False, "and label"),
+        ({}, True, "each language has an encoder of its own here"),
+    ],
+)
+def test_wide_files_that_are_refused(
+    changes: dict[str, Any], own: bool, sentence: str, tokenizers: dict[str, Any], tmp_path: Path
+) -> None:
+    path = write(tmp_path / "wide.parquet", ("a", "b", "c", "d", "neutral"), names=WIDE)
+    source = {"path": str(path), "columns": CROSSED, "languages": ["en", "de"], **changes}
+    with pytest.raises(XlsrError, match=sentence):
+        run(source, tokenizers if own else tokenizers["en"], tmp_path / "run")

@@ -11,7 +11,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "train.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=["lightweight", "dual_momentum"])
+@pytest.mark.parametrize("block", BLOCKS, ids=["lightweight", "dual_momentum", "cmlm"])
 def test_block_runs(
     block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

@@ -1,0 +1,335 @@
+"""CMLM: an encoder trained by filling in a sentence, given the vector of the one beside it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.utils import ModelOutput
+
+from hf_xlsr.distributed import gather_with_gradient
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.losses import additive_margin_loss, weighted_sum
+from hf_xlsr.losses.masked_lm import IGNORE
+from hf_xlsr.losses.sparse_targets import accumulation_dtype
+from hf_xlsr.modeling.encoders import (
+    encoder_from_config,
+    encoder_from_pretrained,
+    first_position,
+    positions_of,
+    resized_bias,
+)
+from hf_xlsr.modeling.lm_head import LmHead
+from hf_xlsr.modeling.nli_head import NliHead
+from hf_xlsr.pooling import pool
+
+from .configuration_cmlm import CmlmConfig
+from .projections import SentenceProjections
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+Batch = Mapping[str, Any]
+
+
+@dataclass
+class CmlmOutput(ModelOutput):
+    """What `CmlmModel` returns.
+
+    Args:
+        loss: The weighted sum, a scalar.
+        losses: Its parts by name, before weighting: `cmlm`, `retrieval`, `nli`.
+        statistics: `nli_accuracy`, where the batch has that task.
+        source_embeds: Vectors of the retrieval task's sentences, `(pairs, width)`, not normalised.
+        target_embeds: Of their translations, `(pairs, width)`.
+    """
+
+    loss: torch.Tensor | None = None
+    losses: dict[str, torch.Tensor] | None = None
+    statistics: dict[str, torch.Tensor] | None = None
+    source_embeds: torch.Tensor | None = None
+    target_embeds: torch.Tensor | None = None
+
+
+class CmlmModel(PreTrainedModel):
+    """Conditional masked language modelling (Yang et al., 2021) on any encoder, with bitext retrieval and inference.
+
+    The vector `v` of one sentence, pooled from the encoder's states, is projected into N vectors. They stand before the
+    embeddings of the masked neighbour sentence, and the same encoder fills in what is masked; gradients reach it on both
+    ways. Bitext retrieval (`additive_margin_loss`) and natural language inference on `[u, v, |u - v|, u * v]` are trained
+    beside it or after it:
+
+    .. math:: L = L_{CMLM} + \\alpha L_{br} + \\beta L_{nli}
+
+    What the paper leaves open: for `skip`, the N vectors are concatenated along the features to each masked state, and a
+    linear layer brings the two back to the width of the head. The decoder is tied to the embeddings, and only masked
+    positions are decoded.
+
+    Example:
+        >>> from hf_xlsr.modeling.cmlm import CmlmConfig
+        >>> encoder = {"model_type": "bert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1,
+        ...            "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 16}
+        >>> model = CmlmModel(CmlmConfig(text_config=encoder, projections=3))
+        >>> first, second = torch.tensor([[2, 5, 3], [2, 6, 3]]), torch.tensor([[2, 4, 3], [2, 4, 3]])
+        >>> labels = torch.tensor([[-100, 7, -100], [-100, 8, -100]])
+        >>> output = model(first, second_input_ids=second, labels=labels)
+        >>> list(output.losses), output.loss.item() > 0
+        (['cmlm'], True)
+    """
+
+    config: CmlmConfig
+    config_class = CmlmConfig
+    base_model_prefix = "encoder"
+    main_input_name = "first_input_ids"
+    supports_gradient_checkpointing = True
+    accepts_loss_kwargs = False  # the loss is a mean over the batch; Trainer must not rescale it
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+
+    def __init__(self, config: CmlmConfig, encoder: Any = None) -> None:
+        super().__init__(config)
+        text_config = config.get_text_config()
+        attention = {"attn_implementation": config._attn_implementation} if config._attn_implementation else {}
+        self.encoder = encoder if encoder is not None else encoder_from_config(text_config, **attention)
+        width = text_config.hidden_size
+        table_width = self.encoder.get_input_embeddings().weight.shape[1]
+        if table_width != width:
+            raise XlsrError(
+                f"text_config '{text_config.model_type}' has embeddings of width {table_width} and states of width "
+                f"{width}, but sentence vectors stand among the embeddings; use an encoder where they agree."
+            )
+        parameters = inspect.signature(self.encoder.forward).parameters
+        self._takes_positions = "position_ids" in parameters
+        self._takes_types = "token_type_ids" in parameters
+        if config.prefix_places and config.prefix_positions == "first" and not self._takes_positions:
+            raise XlsrError(f"'{text_config.model_type}' takes no position numbers; set prefix_positions to counted.")
+        std = getattr(text_config, "initializer_range", 0.02)
+        self.projections = SentenceProjections(width, config.projections, std)
+        self.skip = None
+        if config.conditioning == "skip":
+            self.skip = nn.Linear((config.projections + 1) * width, width)
+        self.lm_head = LmHead(
+            width,
+            text_config.vocab_size,
+            activation=getattr(text_config, "hidden_act", "gelu"),
+            eps=getattr(text_config, "layer_norm_eps", 1e-12),
+            own_decoder=not config.tie_word_embeddings,
+        )
+        self.nli_head = NliHead(width, 0, config.nli_labels) if config.nli_labels else None
+        self.post_init()
+
+    @classmethod
+    def from_encoder(cls, path: str, *, dropout: float | None = None, **options: Any) -> CmlmModel:
+        """A model on a pretrained encoder; its language-model head is taken over where the checkpoint has one.
+
+        Args:
+            path: Folder or Hub id.
+            dropout: On states and attention; the encoder's own when absent.
+            **options: Values of `CmlmConfig`.
+
+        Raises:
+            XlsrError: the encoder does not load, or a value does not fit.
+        """
+        encoder = encoder_from_pretrained(path, dropout=dropout)
+        # A configuration without it would take it from the encoder's, which it holds.
+        options.setdefault("attn_implementation", encoder.config._attn_implementation)
+        model = cls(CmlmConfig(text_config=encoder.config, **options), encoder)
+        model.lm_head.take_over(path)
+        return model
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, (LmHead, SentenceProjections)):
+            module.initialize()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.encoder.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.encoder.set_input_embeddings(value)
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        """The language model's decoder; None where it is the embedding table, which then counts once."""
+        return self.lm_head.decoder
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resizes the embeddings and the language model's bias.
+
+        Raises:
+            XlsrError: the decoder is a matrix of its own.
+        """
+        if self.lm_head.decoder is not None:
+            raise XlsrError("resize_token_embeddings needs tied embeddings; set tie_word_embeddings to true.")
+        embeddings = super().resize_token_embeddings(*args, **kwargs)
+        self.lm_head.bias = resized_bias(self.lm_head.bias, embeddings.num_embeddings)
+        return embeddings
+
+    def encode_sentences(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Sentence vectors, `(batch, width)`, float32, not normalised: what `sentence_vector` says.
+
+        Args:
+            input_ids: `(batch, length)`.
+            attention_mask: 1 for real pieces, `(batch, length)`; all of them when absent.
+        """
+        vectors = self._pooled(input_ids, attention_mask)
+        return vectors if self.config.sentence_vector == "pooled" else self.projections(vectors).mean(1)
+
+    def _pooled(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        states = self.encoder(input_ids=input_ids, attention_mask=mask).last_hidden_state
+        return pool(states, mask, self.config.pooling)
+
+    def conditioned_states(
+        self, views: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The encoder's states of a sentence behind the vectors of another, `(batch, length, width)`.
+
+        Args:
+            views: The vectors, `(batch, projections, width)`.
+            input_ids: `(batch, length)`.
+            attention_mask: 1 for real pieces, `(batch, length)`; all of them when absent.
+
+        Raises:
+            XlsrError: the encoder has too few positions.
+        """
+        config, (batch, length) = self.config, input_ids.shape
+        places, room = config.prefix_places, positions_of(self.encoder)
+        if room is not None and length + config.positions_before > room:
+            raise XlsrError(
+                f"the second sentence has {length} pieces and {config.positions_before} places before it but the encoder "
+                f"{room} positions; cut sentences at {room - config.positions_before}, or use prefix_positions first."
+            )
+        table = self.get_input_embeddings().weight
+        prefix = F.pad(views.to(table.dtype), (0, 0, 0, places - views.shape[1]))
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        before = torch.arange(places, device=mask.device) < views.shape[1]
+        options: dict[str, torch.Tensor] = {}
+        if self._takes_positions:
+            own = torch.arange(length, device=mask.device)
+            if config.prefix_positions == "first":
+                positions = torch.cat([own.new_zeros(places), own])
+            else:
+                positions = torch.arange(places + length, device=mask.device)
+            options["position_ids"] = (positions + first_position(self.encoder)).expand(batch, -1)
+        if self._takes_types:
+            types = torch.zeros(places + length, dtype=torch.long, device=mask.device)
+            types[:places] = config.prefix_token_type
+            options["token_type_ids"] = types.expand(batch, -1)
+        states = self.encoder(
+            inputs_embeds=torch.cat([prefix, self.get_input_embeddings()(input_ids)], 1),
+            attention_mask=torch.cat([before.to(mask.dtype).expand(batch, -1), mask], 1),
+            **options,
+        ).last_hidden_state
+        return states[:, places:]
+
+    def forward(
+        self,
+        first_input_ids: torch.Tensor | None = None,
+        first_attention_mask: torch.Tensor | None = None,
+        second_input_ids: torch.Tensor | None = None,
+        second_attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        retrieval: Batch | None = None,
+        nli: Batch | None = None,
+    ) -> CmlmOutput:
+        """Computes the losses of the tasks that the batch holds. `CmlmTrainer` makes the batches.
+
+        Args:
+            first_input_ids: The sentences that are encoded, `(batch, length)`.
+            first_attention_mask: 1 for real pieces, `(batch, length)`; all of them when absent.
+            second_input_ids: Their neighbours, masked, `(batch, second_length)`.
+            second_attention_mask: Likewise.
+            labels: The hidden pieces, -100 elsewhere, `(batch, second_length)`.
+            retrieval: `input_ids` and `attention_mask` of sentences over their translations, `(2 * pairs, length)`.
+            nli: `premise_input_ids`, `premise_attention_mask`, `hypothesis_input_ids`, `hypothesis_attention_mask` and
+                `labels`.
+
+        Raises:
+            XlsrError: the batch holds no task, half a task, or inference for a model without classifier.
+        """
+        config, losses, statistics = self.config, {}, {}
+        source = target = None
+        text = {"first_input_ids": first_input_ids, "second_input_ids": second_input_ids, "labels": labels}
+        if any(value is not None for value in text.values()):
+            if config.conditioning == "none":
+                del text["first_input_ids"]
+            lacking = [name for name, value in text.items() if value is None]
+            if lacking:
+                raise XlsrError(f"the batch lacks {', '.join(lacking)}; use CmlmCollator.")
+            losses["cmlm"] = self._cmlm_loss(
+                first_input_ids, first_attention_mask, second_input_ids, second_attention_mask, labels
+            )
+        if retrieval is not None:
+            if len(retrieval["input_ids"]) % 2:
+                raise XlsrError(
+                    f"the retrieval task has {len(retrieval['input_ids'])} rows; stack the sentences over as many "
+                    "translations."
+                )
+            source, target = self.encode_sentences(retrieval["input_ids"], retrieval["attention_mask"]).chunk(2)
+            losses["retrieval"] = additive_margin_loss(
+                gather_with_gradient(source),
+                gather_with_gradient(target),
+                margin=config.retrieval_margin,
+                scale=config.retrieval_scale,
+                normalize=config.retrieval_normalize,
+            )
+        if nli is not None:
+            losses["nli"], statistics["nli_accuracy"] = self._nli_loss(nli)
+        if not losses:
+            raise XlsrError("the batch holds no task; give first and second sentences, retrieval or nli.")
+        weights = {"cmlm": config.cmlm_weight, "retrieval": config.retrieval_weight, "nli": config.nli_weight}
+        return CmlmOutput(weighted_sum(losses, weights), losses, statistics, source, target)
+
+    def _cmlm_loss(
+        self, first: Any, first_mask: torch.Tensor | None, second: Any, second_mask: torch.Tensor | None, labels: Any
+    ) -> torch.Tensor:
+        views = None
+        if self.config.conditioning == "none":
+            states = self.encoder(
+                input_ids=second, attention_mask=torch.ones_like(second) if second_mask is None else second_mask
+            ).last_hidden_state
+        else:
+            views = self.projections(self._pooled(first, first_mask))
+            states = self.conditioned_states(views, second, second_mask)
+        if self.skip is not None and views is not None:
+            chosen = labels != IGNORE
+            rows = chosen.nonzero()[:, 0]
+            states = self.skip(torch.cat([states[chosen], views.flatten(1).to(states.dtype)[rows]], 1))
+            labels = labels[chosen]
+        table, size = self.get_input_embeddings().weight, self.config.logits_chunk_size
+        return self.lm_head.loss(states, labels, table, chunk_size=size)
+
+    def _nli_loss(self, nli: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cross-entropy and accuracy."""
+        if self.nli_head is None:
+            raise XlsrError("the batch holds inference but the model has no classifier; set nli_labels to 3.")
+        sides = (
+            self.encode_sentences(nli[f"{side}_input_ids"], nli[f"{side}_attention_mask"])
+            for side in ("premise", "hypothesis")
+        )
+        logits = self.nli_head(*sides)
+        logits = logits.to(accumulation_dtype(logits))
+        return F.cross_entropy(logits, nli["labels"]), (logits.argmax(1) == nli["labels"]).float().mean()
+
+    def to_sentence_transformer(self, tokenizer: Any, **options: Any) -> SentenceTransformer:
+        """The encoder as a sentence-transformers model: pooled states, unit length.
+
+        With `sentence_vector` `projected` the projections come along, in a module that needs this package to load.
+
+        Args:
+            tokenizer: Of the encoder.
+            **options: See `hf_xlsr.export.to_sentence_transformer`.
+        """
+        from hf_xlsr.export import to_sentence_transformer
+
+        if self.config.sentence_vector == "projected":
+            options["projection"] = self.projections
+        return to_sentence_transformer(self.encoder, tokenizer, **{"pooling": self.config.pooling, **options})

@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from cmlm_helpers import tiny_batch, tiny_cmlm, tiny_nli_batch, tiny_pairs_batch
+from conftest import tiny_encoder
+from peft import PeftModel
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.methods.base import own_fields
+from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel
+from hf_xlsr.trainers.adapters import add_adapters, base_model, merged
+
+ROBERTA = {"model_type": "xlm-roberta", "pad_token_id": 1, "type_vocab_size": 1, "max_position_embeddings": 42}
+
+
+def naive_projection(model: CmlmModel, vector: torch.Tensor) -> torch.Tensor:
+    """Appendix C, one network after the other."""
+    rows = [vector]
+    for number in range(model.config.projections - 1):
+        state = vector
+        for layer, (weight, bias) in enumerate(zip(model.projections.weights, model.projections.biases, strict=True)):
+            state = (torch.relu(state) if layer else state) @ weight[number] + bias[number, 0]
+        rows.append(state)
+    return torch.stack(rows)
+
+
+def naive_cmlm(model: CmlmModel, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Sentence by sentence, without padding, logits of all positions."""
+    table, head, nll, count = model.get_input_embeddings().weight, model.lm_head, [], 0
+    for row in range(len(batch["labels"])):
+        first, second, labels = (
+            batch[name][row][batch[f"{side}_attention_mask"][row].bool()]
+            for name, side in (("first_input_ids", "first"), ("second_input_ids", "second"), ("labels", "second"))
+        )
+        vector = model.encoder(input_ids=first[None]).last_hidden_state[0].mean(0)
+        views = naive_projection(model, vector)
+        # BERT numbers positions from 0 and takes type 0 by itself: what `counted` and type 0 say.
+        embeddings = torch.cat([views, table[second]])[None]
+        states = model.encoder(inputs_embeds=embeddings).last_hidden_state[0, len(views) :]
+        if model.skip is not None:
+            states = model.skip(torch.cat([states, views.flatten().expand(len(states), -1)], 1))
+        logits = F.linear(head.norm(F.gelu(head.dense(states))), table, head.bias)
+        chosen = labels != -100
+        nll.append(F.cross_entropy(logits[chosen], labels[chosen], reduction="sum"))
+        count += int(chosen.sum())
+    return torch.stack(nll).sum() / count
+
+
+@pytest.mark.parametrize("conditioning", ["input", "skip"])
+@pytest.mark.parametrize("projections", [1, 4])
+def test_loss_and_gradients_are_those_of_the_paper(conditioning: str, projections: int, tokenizer: Any) -> None:
+    model = tiny_cmlm(len(tokenizer), conditioning=conditioning, projections=projections).double()
+    batch = tiny_batch(tokenizer)
+    parameters = {name: value for name, value in model.named_parameters() if "pooler" not in name}
+    results = []
+    for loss in (model(**batch).loss, naive_cmlm(model, batch)):
+        gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+        results.append((loss.detach(), gradients))
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-10, atol=1e-12)
+    for name, one, other in zip(parameters, results[0][1], results[1][1], strict=True):
+        assert one is not None and other is not None, name
+        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-11, msg=name)
+
+
+def test_the_first_sentence_matters_and_learns_through_the_second(tokenizer: Any) -> None:
+    model, batch = tiny_cmlm(len(tokenizer)).double(), tiny_batch(tokenizer)
+    embedded = model.encoder.embeddings.word_embeddings(batch["first_input_ids"]).detach().requires_grad_()
+    states = model.encoder(inputs_embeds=embedded, attention_mask=batch["first_attention_mask"]).last_hidden_state
+    mask = batch["first_attention_mask"].unsqueeze(-1)
+    views = model.projections((states * mask).sum(1) / mask.sum(1))
+    hidden = model.conditioned_states(views, batch["second_input_ids"], batch["second_attention_mask"])
+    hidden[batch["labels"] != -100].pow(3).sum().backward()
+    assert (embedded.grad.abs().amax(-1)[batch["first_attention_mask"] == 1] > 1e-6).all()
+    other = {**batch, "first_input_ids": batch["first_input_ids"].roll(1, 0)}
+    other["first_attention_mask"] = batch["first_attention_mask"].roll(1, 0)
+    assert model(**batch).loss.item() != model(**other).loss.item()
+    plain = tiny_cmlm(len(tokenizer), conditioning="none").double()
+    assert plain(**batch).loss.item() == plain(**other).loss.item()
+
+
+def test_without_conditioning_it_is_transformers_masked_lm(tokenizer: Any) -> None:
+    model, batch = tiny_cmlm(len(tokenizer), conditioning="none").double(), tiny_batch(tokenizer)
+    full = AutoModelForMaskedLM.from_config(AutoConfig.for_model(**model.config.get_text_config().to_dict())).double()
+    full.bert.load_state_dict(model.encoder.state_dict())
+    transform, head = full.cls.predictions.transform, model.lm_head
+    transform.dense.load_state_dict(head.dense.state_dict())
+    transform.LayerNorm.load_state_dict(head.norm.state_dict())
+    ids, mask = batch["second_input_ids"], batch["second_attention_mask"]
+    expected = full.eval()(input_ids=ids, attention_mask=mask, labels=batch["labels"]).loss
+    torch.testing.assert_close(model.eval()(**batch).loss, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("encoder", [{}, ROBERTA], ids=["bert", "xlm-roberta"])
+def test_padding_changes_nothing(encoder: dict[str, Any], tokenizer: Any) -> None:
+    model, batch = tiny_cmlm(len(tokenizer), encoder=encoder).double(), tiny_batch(tokenizer)
+    wider = {
+        name: F.pad(value, (0, 5), value=-100 if name == "labels" else 0 if "mask" in name else tokenizer.pad_token_id)
+        for name, value in batch.items()
+    }
+    torch.testing.assert_close(model(**batch).loss, model(**wider).loss, rtol=1e-9, atol=1e-11)
+
+
+def test_masked_places_before_a_sentence_do_not_show(tokenizer: Any) -> None:
+    batch = tiny_batch(tokenizer)
+    losses = [
+        tiny_cmlm(len(tokenizer), prefix_positions="first", prefix_length=length).double()(**batch).loss
+        for length in (None, 3, 8)
+    ]
+    torch.testing.assert_close(losses[0], losses[1])
+    torch.testing.assert_close(losses[0], losses[2], rtol=1e-10, atol=1e-12)
+    counted = tiny_cmlm(len(tokenizer), prefix_length=8).double()(**batch).loss
+    assert abs(counted.item() - losses[0].item()) > 1e-6  # the sentence is numbered from 8
+
+
+def test_positions_and_token_types_are_what_the_configuration_says(tokenizer: Any) -> None:
+    seen: dict[str, Any] = {}
+    model = tiny_cmlm(len(tokenizer), encoder={"type_vocab_size": 2}, prefix_length=4, prefix_token_type=1)
+    plain = model.encoder.forward
+
+    def spy(*args: Any, **kwargs: Any) -> Any:
+        if "inputs_embeds" in kwargs:
+            seen.update(kwargs)
+        return plain(*args, **kwargs)
+
+    model.encoder.forward = spy
+    batch = tiny_batch(tokenizer, 2)
+    length = batch["second_input_ids"].shape[1]
+    model(**batch)
+    assert seen["position_ids"][0].tolist() == list(range(4 + length))
+    assert seen["token_type_ids"][1].tolist() == [1] * 4 + [0] * length
+    assert seen["attention_mask"][0].tolist() == [1, 1, 1, 0, *batch["second_attention_mask"][0].tolist()]
+    assert not seen["inputs_embeds"][:, 3].any()
+    model.config.prefix_positions = "first"
+    model(**batch)
+    assert seen["position_ids"][0].tolist() == [0] * 4 + list(range(length))
+
+
+def test_room_of_an_encoder_that_counts_from_behind_the_padding(tokenizer: Any) -> None:
+    model = tiny_cmlm(len(tokenizer), encoder=ROBERTA)  # 42 rows, of which two stand before the first position
+    ids = torch.full((2, 37), 7)
+    views = torch.zeros(2, 3, 16)
+    assert model.conditioned_states(views, ids).shape == (2, 37, 16)
+    with pytest.raises(XlsrError, match="38 pieces and 3 places before it but the encoder 40 positions; cut .* at 37"):
+        model.conditioned_states(views, torch.full((2, 38), 7))
+    model.config.prefix_positions = "first"
+    assert model.conditioned_states(views, torch.full((2, 40), 7)).shape == (2, 40, 16)
+
+
+@pytest.mark.parametrize("sentence_vector", ["pooled", "projected"])
+def test_all_tasks_together(sentence_vector: str, tokenizer: Any) -> None:
+    options: dict[str, Any] = {"retrieval_weight": 0.2, "nli_weight": 0.7, "nli_labels": 3}
+    model = tiny_cmlm(len(tokenizer), sentence_vector=sentence_vector, **options).double()
+    text, pairs, nli = tiny_batch(tokenizer), tiny_pairs_batch(tokenizer), tiny_nli_batch(tokenizer)
+
+    def vector(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        own = model.encoder(input_ids=ids[mask.bool()][None]).last_hidden_state[0].mean(0)
+        return own if sentence_vector == "pooled" else naive_projection(model, own).mean(0)
+
+    rows = torch.stack([vector(*row) for row in zip(pairs["input_ids"], pairs["attention_mask"], strict=True)])
+    logits = rows[:4] @ rows[4:].T - 0.3 * torch.eye(4)
+    retrieval = F.cross_entropy(logits, torch.arange(4)) + F.cross_entropy(logits.T, torch.arange(4))
+    u, v = (
+        torch.stack(
+            [vector(*row) for row in zip(nli[f"{side}_input_ids"], nli[f"{side}_attention_mask"], strict=True)]
+        )
+        for side in ("premise", "hypothesis")
+    )
+    scores = F.linear(torch.cat([u, v, (u - v).abs(), u * v], 1), *model.nli_head.output.parameters())
+    output = model(**text, retrieval=pairs, nli=nli)
+    expected = {"cmlm": naive_cmlm(model, text), "retrieval": retrieval, "nli": F.cross_entropy(scores, nli["labels"])}
+    for name, value in expected.items():
+        torch.testing.assert_close(output.losses[name], value, rtol=1e-6, atol=1e-7, msg=name)
+    total = output.losses["cmlm"] + 0.2 * output.losses["retrieval"] + 0.7 * output.losses["nli"]
+    torch.testing.assert_close(output.loss, total)
+    right = (scores.argmax(1) == nli["labels"]).float().mean()
+    assert output.statistics["nli_accuracy"].item() == right.item()
+
+
+def test_projections_draw_apart_and_keep_the_vector_itself() -> None:
+    model = tiny_cmlm(30, projections=5)
+    vectors = torch.randn(2, 16)
+    views = model.projections(vectors)
+    assert views.shape == (2, 5, 16) and torch.equal(views[:, 0], vectors)
+    assert len({tuple(row.tolist()) for row in views[0]}) == 5
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_forward_changes_nothing_and_checkpointing_gives_the_same(checkpointing: bool, tokenizer: Any) -> None:
+    model, batch = tiny_cmlm(len(tokenizer)).train(), tiny_batch(tokenizer)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    plain = model(**batch).loss
+    gradients = torch.autograd.grad(plain, list(model.projections.parameters()))
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    again = model(**batch).loss
+    assert plain.item() == again.item()
+    for one, other in zip(gradients, torch.autograd.grad(again, list(model.projections.parameters())), strict=True):
+        torch.testing.assert_close(one, other)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_saved_and_loaded_again(tokenizer: Any, tmp_path: Path) -> None:
+    model, batch = tiny_cmlm(len(tokenizer), conditioning="skip", nli_labels=3), tiny_batch(tokenizer)
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    loaded = AutoModel.from_pretrained(tmp_path)
+    assert isinstance(loaded, CmlmModel)
+    assert all(getattr(loaded.config, name) == getattr(model.config, name) for name in own_fields(CmlmConfig)[1:])
+    assert loaded.eval()(**batch).loss.item() == model.eval()(**batch).loss.item()
+    halved = AutoModel.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert torch.isfinite(halved(**batch).loss)
+
+
+def test_a_pretrained_masked_lm_brings_its_head(tokenizer: Any, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    full = AutoModelForMaskedLM.from_config(AutoConfig.for_model(**tiny_encoder(len(tokenizer))))
+    torch.nn.init.normal_(full.cls.predictions.bias)
+    full.save_pretrained(tmp_path)
+    model = CmlmModel.from_encoder(str(tmp_path), projections=3, dropout=0.0)
+    assert torch.equal(model.lm_head.bias, full.cls.predictions.bias)
+    assert torch.equal(model.lm_head.dense.weight, full.cls.predictions.transform.dense.weight)
+    assert model.config.get_text_config().hidden_dropout_prob == 0.0
+
+
+def test_resized_vocabulary(tokenizer: Any) -> None:
+    model = tiny_cmlm(len(tokenizer))
+    model.resize_token_embeddings(len(tokenizer) + 7)
+    assert len(model.lm_head.bias) == len(tokenizer) + 7
+    model(**tiny_batch(tokenizer)).loss.backward()
+    with pytest.raises(XlsrError, match="tied embeddings"):
+        tiny_cmlm(len(tokenizer), tie_word_embeddings=False).resize_token_embeddings(90)
+
+
+def test_adapters_train_and_merge(tokenizer: Any, tmp_path: Path) -> None:
+    model, batch = tiny_cmlm(len(tokenizer)), tiny_batch(tokenizer)
+    adapted = add_adapters(model, rank=2)
+    trained = {name for name, value in adapted.named_parameters() if value.requires_grad}
+    assert any("lora" in name for name in trained) and any("projections" in name for name in trained)
+    optimizer = torch.optim.SGD((value for value in adapted.parameters() if value.requires_grad), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = adapted(**batch).loss
+        loss.backward()
+        optimizer.step()
+    expected = adapted.eval()(**batch).loss
+    adapted.save_pretrained(tmp_path)
+    again = PeftModel.from_pretrained(tiny_cmlm(len(tokenizer)), tmp_path).eval()
+    torch.testing.assert_close(again(**batch).loss, expected)
+    assert isinstance(base_model(again), CmlmModel)
+    torch.testing.assert_close(merged(again)(**batch).loss, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_compiled_it_gives_the_same(tokenizer: Any) -> None:
+    model, batch = tiny_cmlm(len(tokenizer)).eval(), tiny_batch(tokenizer)
+    ids, mask = batch["first_input_ids"], batch["first_attention_mask"]
+    expected = model.encode_sentences(ids, mask)
+    compiled = torch.compile(model.encode_sentences, backend="aot_eager")
+    torch.testing.assert_close(compiled(ids, mask), expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"projections": 0}, "projections is 0; the sentence's own vector is one of them"),
+        ({"prefix_length": 2, "projections": 3}, "prefix_length is 2, fewer places than the 3 projections"),
+        ({"prefix_token_type": 5}, "prefix_token_type is 5 but the encoder has 2 token"),
+        ({"conditioning": "inputs"}, "did you mean 'input'"),
+        ({"sentence_vector": "mean"}, "sentence_vector is 'mean'"),
+        ({"prefix_positions": "own"}, "prefix_positions is 'own'"),
+        ({"pooling": "avg"}, "pooling is 'avg'"),
+        ({"mlm_probability": 1.0}, "mlm_probability is 1.0"),
+        ({"retrieval_margin": -1.0}, "retrieval_margin is -1.0"),
+        ({"retrieval_scale": 0.0}, "retrieval_scale is 0.0"),
+        ({"cmlm_weight": 0.0, "retrieval_weight": 0.0, "nli_weight": 0.0}, "are all 0"),
+        ({"nli_labels": 1}, "nli_labels is 1"),
+        ({"logits_chunk_size": 0}, "logits_chunk_size is 0"),
+    ],
+)
+def test_configurations_that_are_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(XlsrError, match=sentence):
+        CmlmConfig(**options)
+
+
+def test_batches_that_are_refused(tokenizer: Any) -> None:
+    model, batch = tiny_cmlm(len(tokenizer)), tiny_batch(tokenizer)
+    for given, sentence in (
+        ({}, "holds no task"),
+        ({"first_input_ids": batch["first_input_ids"]}, "lacks second_input_ids, labels"),
+        ({name: value for name, value in batch.items() if not name.startswith("first")}, "lacks first_input_ids"),
+        ({"nli": tiny_nli_batch(tokenizer)}, "set nli_labels to 3"),
+        ({"retrieval": {name: value[:3] for name, value in tiny_pairs_batch(tokenizer).items()}}, "has 3 rows"),
+    ):
+        with pytest.raises(XlsrError, match=sentence):
+            model(**given)
+
+
+def test_an_encoder_of_two_widths_is_refused() -> None:
+    albert = {
+        "model_type": "albert",
+        "hidden_size": 16,
+        "embedding_size": 8,
+        "num_attention_heads": 2,
+        "vocab_size": 30,
+    }
+    with pytest.raises(XlsrError, match="embeddings of width 8 and states of width 16"):
+        CmlmModel(CmlmConfig(text_config=albert))
+
+
+def test_encoders_without_token_types_or_position_numbers(tokenizer: Any) -> None:
+    distil = {"model_type": "distilbert", "vocab_size": len(tokenizer), "dim": 16, "n_layers": 1, "n_heads": 2}
+    model = CmlmModel(CmlmConfig(text_config={**distil, "hidden_dim": 16}, projections=2))
+    assert not model._takes_types
+    model(**tiny_batch(tokenizer)).loss.backward()
+    model._takes_positions = False  # an encoder that numbers by itself numbers what it is given
+    model(**tiny_batch(tokenizer)).loss.backward()

@@ -1,0 +1,322 @@
+"""CMLM through recipes: each task learns, stages follow one another, resuming is exact, two processes train like one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cmlm_helpers import tiny_cmlm, tiny_text
+from hictl_helpers import framed_tokenizer
+from pytorch_optimizer import Lamb
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+
+from hf_xlsr.cli import main
+from hf_xlsr.data.running_text import PreparedRunningText, prepare_running_text
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.modeling.cmlm import CmlmModel
+from hf_xlsr.recipe import load_runs
+from hf_xlsr.runs import train_recipe
+from hf_xlsr.trainers import CmlmTrainer, CmlmTrainingArguments
+from hf_xlsr.trainers.base import last_whole_checkpoint
+
+RECIPE = """
+method: cmlm
+languages: [en, fr]
+data:
+  text: {{path: {text}, columns: "text=text,document=document,lang=lang"}}
+  train: {{path: {train}}}
+  dev: {{path: {dev}}}
+  test: {{path: {dev}}}
+  max_length: 32
+  cleaning: [normalize]
+nli: {{train: {nli}}}
+tokenizer: {{path: {tokenizer}}}
+model:
+  encoder:
+    model_type: bert
+    hidden_size: 16
+    num_hidden_layers: 2
+    num_attention_heads: 2
+    intermediate_size: 32
+    hidden_dropout_prob: {dropout}
+    attention_probs_dropout_prob: {dropout}
+    max_position_embeddings: 48
+  projections: 3
+  retrieval_normalize: true
+  retrieval_scale: 20.0
+training:
+  max_steps: 12
+  per_device_train_batch_size: 16
+  learning_rate: 3e-3
+  logging_steps: 2
+  save_steps: 4
+  precision: float32
+evaluation: {{mined_pairs: 1}}
+"""
+
+
+@pytest.fixture
+def recipe_of(write_pairs: Any, tmp_path: Path) -> Any:
+    """Writes the recipe and gives its path."""
+    framed_tokenizer().save_pretrained(tmp_path / "tokenizer")
+    pairs = [row.split("\t") for row in write_pairs("text.tsv", 120, seed=7).read_text("utf-8").splitlines()]
+    text, nli = tmp_path / "running.tsv", tmp_path / "nli.tsv"
+    rows = [f"{pairs[i][i // 60]}\td{i // 5}\t{('en', 'fr')[i // 60]}\n" for i in range(120)]
+    text.write_text("text\tdocument\tlang\n" + "".join(rows), "utf-8")
+    labelled = [f"{pair[0]}\t{pair[1]}\t{number % 3}\n" for number, pair in enumerate(pairs[:60])]
+    nli.write_text("premise\thypothesis\tlabel\n" + "".join(labelled), "utf-8")
+    values = {
+        "text": text,
+        "nli": f"{{path: {nli}, languages: [en]}}",
+        "train": write_pairs(),
+        "dev": write_pairs("dev.tsv", 30, seed=2),
+        "tokenizer": tmp_path / "tokenizer",
+        "dropout": 0.1,
+    }
+
+    def write(name: str = "toy.yaml", more: str = "", **changes: Any) -> str:
+        path = tmp_path / name
+        path.write_text(RECIPE.format(**{**values, **changes}) + more, "utf-8")
+        return str(path)
+
+    return write
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "training" / "final" / "model.safetensors")
+
+
+def test_all_tasks_learn_and_leave_an_encoder(recipe_of: Any, tmp_path: Path) -> None:
+    more = ["--output_dir", str(tmp_path / "run"), "--max_steps", "150", "--save_steps", "150"]
+    (recipe,) = load_runs(recipe_of(dropout=0.0), more)
+    metrics = train_recipe(recipe).metrics
+    assert metrics["dev-tatoeba/en-fr/test/accuracy"] > 0.2  # 1 in 30 by chance
+    log = json.loads((tmp_path / "run" / "training" / "log.json").read_text("utf-8"))
+    losses = [entry for entry in log if "loss" in entry]
+    for part in ("cmlm", "retrieval", "nli"):
+        assert losses[-1][f"loss/{part}"] < losses[0][f"loss/{part}"], part
+    for entry in losses:
+        assert entry["loss"] == pytest.approx(
+            entry["loss/cmlm"] + 0.2 * entry["loss/retrieval"] + entry["loss/nli"], rel=1e-3
+        )
+        assert 0 <= entry["nli_accuracy"] <= 1
+    results = json.loads((tmp_path / "run" / "results.json").read_text("utf-8"))["settings"]["data"]
+    assert results["text"]["pairs"] == 96 and results["nli"]["pairs"] == 60  # 24 documents of 5 sentences
+    assert SentenceTransformer(str(tmp_path / "run" / "model")).encode(["red house"]).shape == (1, 16)
+    card = (tmp_path / "run" / "README.md").read_text("utf-8")
+    assert "Conditional Masked Language Model" in card and "consecutive sentences | 96 pairs" in card
+
+
+def test_stopped_and_resumed_is_bit_equal(recipe_of: Any, tmp_path: Path) -> None:
+    path = recipe_of()
+    for name in ("whole", "stopped"):
+        train_recipe(load_runs(path, ["--output_dir", str(tmp_path / name), "--optimizer", "lamb"])[0])
+    training = tmp_path / "stopped" / "training"
+    for folder in training.glob("checkpoint-*"):
+        if int(folder.name.rsplit("-", 1)[1]) > 8:
+            shutil.rmtree(folder)
+    shutil.rmtree(training / "final")
+    checkpoint = last_whole_checkpoint(training)
+    assert checkpoint is not None and checkpoint.name == "checkpoint-8"
+    train_recipe(load_runs(path, ["--output_dir", str(tmp_path / "stopped"), "--optimizer", "lamb"])[0])
+    whole, resumed = weights(tmp_path / "whole"), weights(tmp_path / "stopped")
+    for name, value in whole.items():
+        assert torch.equal(value, resumed[name]), name
+
+
+def test_two_processes_train_like_one(recipe_of: Any, tmp_path: Path) -> None:
+    """Under plain gradient descent, which would show a wrong scale that Adam hides; with retrieval over both."""
+    path = recipe_of(dropout=0.0)
+    script = str(Path(__file__).resolve().parents[2] / "train.py")
+    common = [script, path, "--max_steps", "8", "--optim", "sgd", "--learning_rate", "0.1"]
+    common += ["--retrieval_batch_size", "12", "--nli_batch_size", "8"]
+    one = [sys.executable, *common, "--output_dir", str(tmp_path / "one"), "--per_device_train_batch_size", "16"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    two = [*torchrun, *common, "--output_dir", str(tmp_path / "two"), "--per_device_train_batch_size", "8"]
+    processes = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for command in (one, two)
+    ]
+    outputs = [process.communicate(timeout=250)[0] for process in processes]
+    for process, output in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, output
+    assert "1 process(es)" in outputs[0] and "2 process(es)" in outputs[1]
+    ours, theirs = weights(tmp_path / "one"), weights(tmp_path / "two")
+    for name, value in ours.items():
+        torch.testing.assert_close(value, theirs[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+STAGES = """
+stages:
+  - {name: cmlm, set: {model: {retrieval_weight: 0.0, nli_weight: 0.0}, training: {max_steps: 6}}}
+  - {name: br, set: {model: {cmlm_weight: 0.0, nli_weight: 0.0}, training: {max_steps: 6, learning_rate: 0.0}}}
+  - {name: nli, set: {data: {text: null, train: null}, training: {max_steps: 6, save_steps: 2}}}
+"""
+
+
+def test_stages_take_over_weights_and_vocabulary_and_resume_inside_any(
+    recipe_of: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first stage trains a tokenizer on its text, the others go on with it."""
+    path = recipe_of(more=STAGES)
+    text = Path(path).read_text("utf-8").replace(f"path: {tmp_path / 'tokenizer'}", "vocab_size: 90, algorithm: bpe")
+    Path(path).write_text(text, "utf-8")
+    command = ["train", path, "--output_dir", str(tmp_path / "run")]
+    assert main(command) == 0
+    folders = [tmp_path / "run" / name for name in ("cmlm", "br", "nli")]
+    first, second, third = map(weights, folders)
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name  # at a learning rate of 0
+    assert any("nli_head" in name for name in third) and not any("nli_head" in name for name in second)
+    logs = [json.loads((folder / "training" / "log.json").read_text("utf-8")) for folder in folders]
+    parts = [{key for entry in log for key in entry if key.startswith("loss/")} for log in logs]
+    assert parts == [{"loss/cmlm"}, {"loss/retrieval"}, {"loss/nli"}]
+    # As if killed inside the last stage: it goes on, and ends with the same weights.
+    training = folders[2] / "training"
+    for torn in (training / "final", training / "checkpoint-6", training / "checkpoint-4"):
+        shutil.rmtree(torn, ignore_errors=True)
+    (folders[2] / "results.json").unlink()
+    capsys.readouterr()
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert said.count(" is done: ") == 2 and "going on from checkpoint-2" in said
+    for name, value in weights(folders[2]).items():
+        assert torch.equal(value, third[name]), name
+
+
+@pytest.mark.parametrize("variant", ["--conditioning skip", "--conditioning none", "--sentence_vector projected"])
+def test_variants_run_and_export(variant: str, recipe_of: Any, tmp_path: Path) -> None:
+    more = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2", "--save_steps", "2", *variant.split()]
+    (recipe,) = load_runs(recipe_of(), more)
+    train_recipe(recipe)
+    folder = str(tmp_path / "run" / "model")
+    code = (
+        "import sys; from sentence_transformers import SentenceTransformer as S; "
+        f"m = S({folder!r}, trust_remote_code=True); print(m.encode(['red house', 'tree']).tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    there = torch.tensor(json.loads(done.stdout.splitlines()[-1]))
+    model = CmlmModel.from_pretrained(tmp_path / "run" / "training" / "final").eval()
+    tokenizer = framed_tokenizer()
+    for row, sentence in zip(there, ("red house", "tree"), strict=True):
+        with torch.no_grad():
+            vector = model.encode_sentences(tokenizer(sentence, return_tensors="pt")["input_ids"])[0]
+        torch.testing.assert_close(row, vector / vector.norm(), rtol=1e-4, atol=1e-5)
+    card = (tmp_path / "run" / "README.md").read_text("utf-8")
+    assert ("trust_remote_code=True" in card) == ("projected" in variant)
+
+
+def test_in_english_alone_without_a_test_set(tmp_path: Path) -> None:
+    """The Bible that comes with an extra: a recipe of one language, evaluated elsewhere."""
+    path = tmp_path / "english.yaml"
+    path.write_text(
+        "method: cmlm\nlanguages: [en]\n"
+        "data: {text: {corpus: bible, languages: [en], split: train, limit: 60}, max_length: 32, cleaning: [normalize]}\n"
+        "tokenizer: {vocab_size: 200, algorithm: bpe}\n"
+        "model: {encoder: {hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 16}}\n"
+        "training: {max_steps: 2, per_device_train_batch_size: 8, logging_steps: 1, precision: float32}\n",
+        "utf-8",
+    )
+    (recipe,) = load_runs(str(path), ["--output_dir", str(tmp_path / "run")])
+    assert train_recipe(recipe).metrics == {}
+    card = (tmp_path / "run" / "README.md").read_text("utf-8")
+    assert "A sentence encoder for en" in card and "Not measured" in card
+
+
+def arguments(tmp_path: Path, **options: Any) -> CmlmTrainingArguments:
+    values = {"per_device_train_batch_size": 4, "max_steps": 1, "precision": "float32", "report_to": "none"}
+    return CmlmTrainingArguments(output_dir=str(tmp_path / "out"), **{**values, **options})
+
+
+def running_text(tmp_path: Path) -> tuple[Any, PreparedRunningText]:
+    tokenizer = framed_tokenizer()
+    path = tmp_path / "text.tsv"
+    sentences = [tokenizer.decode(row["first_ids"], skip_special_tokens=True) for row in tiny_text(tokenizer, 12)]
+    path.write_text("text\tdocument\n" + "".join(f"{text}\td\n" for text in sentences), "utf-8")
+    source = {"path": str(path), "columns": "text=text,document=document", "languages": ["en"]}
+    text = prepare_running_text(
+        source, languages=["en"], tokenizers=tokenizer, folder=tmp_path / "data", evaluation_texts=[], cleaning=None
+    )
+    return tokenizer, text
+
+
+def test_lamb_keeps_the_groups_of_weight_decay_or_says_that_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenizer, text = running_text(tmp_path)
+
+    def optimizer() -> Any:
+        args = arguments(tmp_path, optimizer="lamb", weight_decay=0.01, adam_beta2=0.99, adam_epsilon=1e-6)
+        model = tiny_cmlm(len(tokenizer))
+        trainer = CmlmTrainer(model, args, train_dataset=text, processing_class=tokenizer, max_length=32)
+        trainer.train()
+        return trainer.optimizer.optimizer
+
+    lamb = optimizer()
+    assert isinstance(lamb, Lamb)
+    assert {group["weight_decay"] for group in lamb.param_groups} == {0.0, 0.01}
+    assert lamb.param_groups[0]["betas"] == (0.9, 0.99) and lamb.param_groups[0]["eps"] == 1e-6
+    monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
+    with caplog.at_level(logging.WARNING):
+        assert isinstance(optimizer(), torch.optim.AdamW)
+    assert "optimizer lamb needs the package pytorch-optimizer" in caplog.text
+
+
+def test_refusals(tmp_path: Path) -> None:
+    tokenizer, text = running_text(tmp_path)
+    maskless = framed_tokenizer()
+    maskless.mask_token = None
+    for model, data, options, sentence in (
+        (tiny_cmlm(len(tokenizer)), {}, {}, "there is nothing to train on"),
+        (tiny_cmlm(len(tokenizer), cmlm_weight=0.0), {"train_dataset": text}, {}, "there is nothing to train on"),
+        (tiny_cmlm(len(tokenizer)), {"nli_dataset": text}, {}, "set nli_labels to 3"),
+        (tiny_cmlm(len(tokenizer)), {"train_dataset": text, "max_length": 38}, {}, "lower max_length to 37"),
+        (
+            tiny_cmlm(len(tokenizer)),
+            {"train_dataset": text, "processing_class": maskless},
+            {},
+            "needs a tokenizer with a mask token. Take another",
+        ),
+    ):
+        given = {"processing_class": tokenizer, "max_length": 32, **data}
+        with pytest.raises(XlsrError, match=sentence):
+            CmlmTrainer(model, arguments(tmp_path, **options), **given)
+    with pytest.raises(XlsrError, match="did you mean 'lamb'"):
+        arguments(tmp_path, optimizer="lam")
+
+
+def test_batch_sizes_that_processes_cannot_share(recipe_of: Any, tmp_path: Path) -> None:
+    more = ["--output_dir", str(tmp_path / "run"), "--gradient_accumulation_steps", "2", "--retrieval_batch_size", "3"]
+    (recipe,) = load_runs(recipe_of(), more)
+    with pytest.raises(XlsrError, match="retrieval_batch_size is 3, which 1 process"):
+        train_recipe(recipe)
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--cmlm_weight", "0", "--retrieval_weight", "0", "--nli_weight", "0"], "are all 0"),
+        (["--data.text", "null", "--data.train", "null", "--nli.train", "null"], "has nothing to train on"),
+        (["--projections", "0"], "projections is 0"),
+        (["--projections", "40"], "data.max_length is 32 pieces and 40 before them but the encoder has 48"),
+    ],
+)
+def test_recipes_that_are_refused(more: list[str], sentence: str, recipe_of: Any, tmp_path: Path) -> None:
+    with pytest.raises(XlsrError, match=sentence):
+        train_recipe(load_runs(recipe_of(), ["--output_dir", str(tmp_path / "run"), *more])[0])
+
+
+def test_inference_alone_needs_a_tokenizer(recipe_of: Any, tmp_path: Path) -> None:
+    path = Path(recipe_of())
+    path.write_text(path.read_text("utf-8").replace(f"path: {tmp_path / 'tokenizer'}", "path: null"), "utf-8")
+    more = ["--output_dir", str(tmp_path / "run"), "--cmlm_weight", "0", "--retrieval_weight", "0"]
+    with pytest.raises(XlsrError, match="inference alone and no tokenizer"):
+        train_recipe(load_runs(str(path), more)[0])

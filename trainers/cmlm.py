@@ -1,0 +1,166 @@
+"""Training by conditional masked language modelling, bitext retrieval and natural language inference."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from hf_xlsr.data.cmlm_collator import CmlmCollator
+from hf_xlsr.data.collators import PairCollator
+from hf_xlsr.data.multitask import MultiTaskBatchSampler, MultiTaskCollator, MultiTaskDataset
+from hf_xlsr.data.pair_collators import NliCollator
+from hf_xlsr.data.sampling import LengthBucketBatchSampler
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.modeling.encoders import positions_of
+from hf_xlsr.trainers.adapters import base_model
+from hf_xlsr.trainers.arguments import CmlmTrainingArguments, share_of_step
+from hf_xlsr.trainers.base import XlsrTrainer
+
+TEXT, RETRIEVAL, NLI = "text", "retrieval", "nli"
+WEIGHTS = {TEXT: "cmlm_weight", RETRIEVAL: "retrieval_weight", NLI: "nli_weight"}
+
+logger = logging.getLogger(__name__)
+
+
+def lamb_options(args: CmlmTrainingArguments) -> tuple[type, dict[str, Any]] | None:
+    """The optimiser LAMB and its values, as Trainer takes them; None, with a warning, where its package is missing.
+
+    Args:
+        args: For learning rate, betas and epsilon. Weight decay comes with Trainer's groups of parameters.
+    """
+    try:
+        from pytorch_optimizer import Lamb
+    except ImportError:
+        logger.warning(
+            "optimizer lamb needs the package pytorch-optimizer, which is not installed; training goes on with %s, for "
+            "which a learning rate of LAMB is high. Install it with `pip install 'hf-xlsr[lamb]'`.",
+            args.optim,
+        )
+        return None
+    betas = (args.adam_beta1, args.adam_beta2)
+    return Lamb, {"lr": args.learning_rate, "betas": betas, "eps": args.adam_epsilon}
+
+
+class CmlmTrainer(XlsrTrainer):
+    """`XlsrTrainer` for `CmlmModel`: a batch of every task in each step.
+
+    The tasks are those that have data and, in the model, a weight; the first of running text, translations and inference
+    sets the length of an epoch, and the others run on beside it.
+
+    Args:
+        model: The model, with adapters or without.
+        args: `CmlmTrainingArguments`.
+        train_dataset: `PreparedRunningText`, for conditional masked language modelling.
+        retrieval_dataset: `PreparedPairs`, for bitext retrieval.
+        nli_dataset: `PreparedNli`; the model needs `nli_labels`.
+        processing_class: The tokenizer.
+        max_length: Sentences are cut here, in pieces.
+        **kwargs: As for `XlsrTrainer`.
+
+    Raises:
+        XlsrError: no task has data and a weight, inference misses its classifier, a batch size does not fit, the
+            encoder has no room for the places before a sentence, or the tokenizer has no mask.
+
+    Example:
+        A script that trains on one's own text stands in `docs/train.md`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        args: Any,
+        *,
+        train_dataset: Any = None,
+        retrieval_dataset: Any = None,
+        nli_dataset: Any = None,
+        max_length: int = 256,
+        **kwargs: Any,
+    ) -> None:
+        self.max_length, config = max_length, base_model(model).config
+        given = {TEXT: train_dataset, RETRIEVAL: retrieval_dataset, NLI: nli_dataset}
+        self.datasets = {
+            task: data for task, data in given.items() if data is not None and getattr(config, WEIGHTS[task])
+        }
+        if not self.datasets:
+            raise XlsrError(
+                "there is nothing to train on: of running text, translations and inference none has data and a weight; "
+                "give data, or a cmlm_weight, retrieval_weight or nli_weight above 0."
+            )
+        room, before = positions_of(base_model(model).encoder), config.positions_before if TEXT in self.datasets else 0
+        if room is not None and max_length + before > room:
+            raise XlsrError(
+                f"max_length is {max_length} pieces and {before} places stand before a sentence but the encoder has "
+                f"{room} positions; lower max_length to {room - before}, or use prefix_positions first."
+            )
+        if NLI in self.datasets and not config.nli_labels:
+            raise XlsrError("inference has data but the model no classifier; set nli_labels to 3.")
+        self.contrast = next(iter(self.datasets)) == RETRIEVAL
+        if args.ddp_find_unused_parameters is None:
+            whole = set(given) if config.nli_labels else {TEXT, RETRIEVAL}
+            args.ddp_find_unused_parameters = set(self.datasets) != whole or config.conditioning == "none"
+        if kwargs.get("data_collator") is None:
+            kwargs["data_collator"] = self._collator(kwargs["processing_class"], config, args)
+        if args.optimizer == "lamb" and (options := lamb_options(args)):
+            kwargs["optimizer_cls_and_kwargs"] = options
+        super().__init__(model, args, train_dataset=next(iter(self.datasets.values())), **kwargs)
+
+    def _collator(self, tokenizer: Any, config: Any, args: Any) -> MultiTaskCollator:
+        multiple = 8 if args.device.type == "cuda" else 1
+        rounding: dict[str, Any] = {"pad_to_multiple_of": multiple, "max_length": self.max_length}
+        collators: dict[str, Any] = {}
+        if TEXT in self.datasets:
+            try:
+                collators[TEXT] = CmlmCollator(
+                    tokenizer,
+                    mlm_probability=config.mlm_probability,
+                    seed=args.seed if args.data_seed is None else args.data_seed,
+                    **rounding,
+                )
+            except ValueError as error:
+                raise XlsrError(f"{error} Take another tokenizer.") from None
+        if RETRIEVAL in self.datasets:
+            collators[RETRIEVAL] = PairCollator(tokenizer, masking="none", **rounding)
+        if NLI in self.datasets:
+            collators[NLI] = NliCollator(int(tokenizer.pad_token_id), **rounding)
+        return MultiTaskCollator(collators)
+
+    def train_batches(self) -> tuple[Dataset, Any]:
+        """A batch of the first task, and one of each other beside it."""
+        _, batches = super().train_batches()
+        args, others = self.args, list(self.datasets)[1:]
+        step = args.per_device_train_batch_size * args.world_size * args.gradient_accumulation_steps
+        samplers = {}
+        for number, task in enumerate(others):
+            name = f"{task}_batch_size"
+            data = self.datasets[task]
+            samplers[task] = LengthBucketBatchSampler(
+                data.lengths,
+                share_of_step(name, step if getattr(args, name) is None else getattr(args, name), args),
+                groups=data.groups,
+                mixing=args.mixing,
+                exponent=args.mixing_exponent,
+                bucket=args.bucket_by_length,
+                seed=self.data_seed + 1 + number,
+                batch_option=name,
+                num_processes=args.world_size,
+                process_index=args.process_index,
+                contrast=task == RETRIEVAL,
+            )
+        return MultiTaskDataset(self.datasets), MultiTaskBatchSampler(batches, samplers)
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Hands each task its own part of the batch."""
+        return super().compute_loss(model, self._by_task(inputs), *args, **kwargs)
+
+    def _by_task(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        main, *others = self.datasets
+        parts: dict[str, dict[str, torch.Tensor]] = {task: {} for task in self.datasets}
+        for name, value in inputs.items():
+            task = next((task for task in others if name.startswith(f"{task}_")), main)
+            parts[task][name if task == main else name[len(task) + 1 :]] = value
+        text = parts.pop(TEXT, {})
+        return {**text, **parts}
