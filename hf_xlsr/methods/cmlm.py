@@ -14,7 +14,7 @@ from hf_xlsr.data.running_text import prepare_running_text
 from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.export import export_sentence_transformer
-from hf_xlsr.methods.base import ADAPTERS_SECTION, one_line, own_fields
+from hf_xlsr.methods.base import ADAPTERS_SECTION, own_fields
 from hf_xlsr.methods.encoder_section import (
     TOKENIZER_SECTION,
     check_positions,
@@ -22,6 +22,7 @@ from hf_xlsr.methods.encoder_section import (
     encoder_config,
     encoder_path,
     encoder_section_keys,
+    model_on_encoder,
 )
 from hf_xlsr.methods.sentence_encoder import SentenceEncoderMethod
 from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel
@@ -173,16 +174,7 @@ class CmlmMethod(SentenceEncoderMethod):
         """
         text_config = encoder_config(recipe, data.tokenizer)
         options: dict[str, Any] = {**self._options(recipe), "nli_labels": NLI_LABELS if data.nli is not None else 0}
-        dropout = recipe["model"].get("dropout")
-        try:
-            if path := encoder_path(recipe):
-                model = CmlmModel.from_encoder(path, dropout=dropout, **options)
-            else:
-                if dropout is not None:
-                    text_config.hidden_dropout_prob = text_config.attention_probs_dropout_prob = dropout
-                model = CmlmModel(CmlmConfig(text_config=text_config, **options))
-        except (TypeError, ValueError) as error:
-            raise XlsrError(f"recipe '{recipe['name']}', model: {one_line(error)}") from None
+        model = model_on_encoder(recipe, CmlmModel, text_config, options)
         check_positions(model.encoder, recipe, before=model.config.positions_before)
         return self.equip(recipe, model)
 

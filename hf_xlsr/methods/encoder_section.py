@@ -91,6 +91,34 @@ def encoder_config(
     return config
 
 
+def model_on_encoder(
+    recipe: Mapping[str, Any],
+    model_class: Any,
+    text_config: PreTrainedConfig,
+    options: Mapping[str, Any],
+) -> Any:
+    """The model that a recipe describes, on its pretrained encoder or on a new one.
+
+    Args:
+        recipe: Resolved.
+        model_class: With `from_encoder` and a `config_class` that takes `text_config`.
+        text_config: From `encoder_config`.
+        options: Values of the model's configuration.
+
+    Raises:
+        XlsrError: a value does not fit, or the encoder does not load.
+    """
+    dropout = recipe["model"].get("dropout")
+    try:
+        if path := encoder_path(recipe):
+            return model_class.from_encoder(path, dropout=dropout, **options)
+        if dropout is not None:
+            text_config.hidden_dropout_prob = text_config.attention_probs_dropout_prob = dropout
+        return model_class(model_class.config_class(text_config=text_config, **options))
+    except (TypeError, ValueError) as error:
+        raise XlsrError(f"recipe '{recipe['name']}', model: {one_line(error)}") from None
+
+
 def check_positions(encoder: Any, recipe: Mapping[str, Any], *, before: int = 0, place: str = "the encoder") -> None:
     """Refuses sentences that are longer than an encoder takes.
 

@@ -13,7 +13,7 @@ from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.data.texts import PreparedTexts, prepare_texts
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.export import export_sentence_transformer
-from hf_xlsr.methods.base import ADAPTERS_SECTION, one_line, own_fields
+from hf_xlsr.methods.base import ADAPTERS_SECTION, own_fields
 from hf_xlsr.methods.encoder_section import (
     TOKENIZER_SECTION,
     check_positions,
@@ -21,6 +21,7 @@ from hf_xlsr.methods.encoder_section import (
     encoder_config,
     encoder_path,
     encoder_section_keys,
+    model_on_encoder,
 )
 from hf_xlsr.methods.sentence_encoder import SentenceEncoderMethod
 from hf_xlsr.modeling.hictl import HictlConfig, HictlForPreTraining
@@ -145,16 +146,7 @@ class HictlMethod(SentenceEncoderMethod):
             XlsrError: a value does not fit, the encoder does not load, or it has too few positions.
         """
         text_config = encoder_config(recipe, data.tokenizer, default="xlm-roberta")
-        options, dropout = self._options(recipe), recipe["model"].get("dropout")
-        try:
-            if path := encoder_path(recipe):
-                model = HictlForPreTraining.from_encoder(path, dropout=dropout, **options)
-            else:
-                if dropout is not None:
-                    text_config.hidden_dropout_prob = text_config.attention_probs_dropout_prob = dropout
-                model = HictlForPreTraining(HictlConfig(text_config=text_config, **options))
-        except (TypeError, ValueError) as error:
-            raise XlsrError(f"recipe '{recipe['name']}', model: {one_line(error)}") from None
+        model = model_on_encoder(recipe, HictlForPreTraining, text_config, self._options(recipe))
         check_positions(model.encoder, recipe)
         return self.equip(recipe, model)
 

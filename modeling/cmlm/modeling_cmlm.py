@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from hf_xlsr.distributed import gather_with_gradient
@@ -18,15 +17,10 @@ from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses import additive_margin_loss, weighted_sum
 from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.losses.sparse_targets import accumulation_dtype
-from hf_xlsr.modeling.encoders import (
-    encoder_from_config,
-    encoder_from_pretrained,
-    first_position,
-    positions_of,
-    resized_bias,
-)
+from hf_xlsr.modeling.encoders import first_position, positions_of
 from hf_xlsr.modeling.lm_head import LmHead
 from hf_xlsr.modeling.nli_head import NliHead
+from hf_xlsr.modeling.pretraining import EncoderWithLmHead
 from hf_xlsr.pooling import pool
 
 from .configuration_cmlm import CmlmConfig
@@ -57,7 +51,7 @@ class CmlmOutput(ModelOutput):
     target_embeds: torch.Tensor | None = None
 
 
-class CmlmModel(PreTrainedModel):
+class CmlmModel(EncoderWithLmHead):
     """Conditional masked language modelling (Yang et al., 2021) on any encoder, with bitext retrieval and inference.
 
     The vector `v` of one sentence, pooled from the encoder's states, is projected into N vectors. They stand before the
@@ -85,19 +79,12 @@ class CmlmModel(PreTrainedModel):
 
     config: CmlmConfig
     config_class = CmlmConfig
-    base_model_prefix = "encoder"
     main_input_name = "first_input_ids"
-    supports_gradient_checkpointing = True
-    accepts_loss_kwargs = False  # the loss is a mean over the batch; Trainer must not rescale it
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
+    lm_head: LmHead
 
     def __init__(self, config: CmlmConfig, encoder: Any = None) -> None:
-        super().__init__(config)
+        super().__init__(config, encoder)
         text_config = config.get_text_config()
-        attention = {"attn_implementation": config._attn_implementation} if config._attn_implementation else {}
-        self.encoder = encoder if encoder is not None else encoder_from_config(text_config, **attention)
         width = text_config.hidden_size
         table_width = self.encoder.get_input_embeddings().weight.shape[1]
         if table_width != width:
@@ -115,62 +102,15 @@ class CmlmModel(PreTrainedModel):
         self.skip = None
         if config.conditioning == "skip":
             self.skip = nn.Linear((config.projections + 1) * width, width)
-        self.lm_head = LmHead(
-            width,
-            text_config.vocab_size,
-            activation=getattr(text_config, "hidden_act", "gelu"),
-            eps=getattr(text_config, "layer_norm_eps", 1e-12),
-            own_decoder=not config.tie_word_embeddings,
-        )
+        self.lm_head = self.make_lm_head()
         self.nli_head = NliHead(width, 0, config.nli_labels) if config.nli_labels else None
         self.post_init()
-
-    @classmethod
-    def from_encoder(cls, path: str, *, dropout: float | None = None, **options: Any) -> CmlmModel:
-        """A model on a pretrained encoder; its language-model head is taken over where the checkpoint has one.
-
-        Args:
-            path: Folder or Hub id.
-            dropout: On states and attention; the encoder's own when absent.
-            **options: Values of `CmlmConfig`.
-
-        Raises:
-            XlsrError: the encoder does not load, or a value does not fit.
-        """
-        encoder = encoder_from_pretrained(path, dropout=dropout)
-        # A configuration without it would take it from the encoder's, which it holds.
-        options.setdefault("attn_implementation", encoder.config._attn_implementation)
-        model = cls(CmlmConfig(text_config=encoder.config, **options), encoder)
-        model.lm_head.take_over(path)
-        return model
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, (LmHead, SentenceProjections)):
+        if isinstance(module, SentenceProjections):
             module.initialize()
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.encoder.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.encoder.set_input_embeddings(value)
-
-    def get_output_embeddings(self) -> nn.Module | None:
-        """The language model's decoder; None where it is the embedding table, which then counts once."""
-        return self.lm_head.decoder
-
-    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resizes the embeddings and the language model's bias.
-
-        Raises:
-            XlsrError: the decoder is a matrix of its own.
-        """
-        if self.lm_head.decoder is not None:
-            raise XlsrError("resize_token_embeddings needs tied embeddings; set tie_word_embeddings to true.")
-        embeddings = super().resize_token_embeddings(*args, **kwargs)
-        self.lm_head.bias = resized_bias(self.lm_head.bias, embeddings.num_embeddings)
-        return embeddings
 
     def encode_sentences(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """Sentence vectors, `(batch, width)`, float32, not normalised: what `sentence_vector` says.

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from hf_xlsr.distributed import gather_with_gradient
@@ -19,8 +18,7 @@ from hf_xlsr.losses import (
     weighted_sum,
     word_contrast_loss,
 )
-from hf_xlsr.modeling.encoders import encoder_from_config, encoder_from_pretrained, resized_bias
-from hf_xlsr.modeling.lm_head import LmHead
+from hf_xlsr.modeling.pretraining import EncoderWithLmHead
 
 from .configuration_hictl import HictlConfig
 
@@ -45,7 +43,7 @@ class HictlOutput(ModelOutput):
     target_embeds: torch.Tensor | None = None
 
 
-class HictlForPreTraining(PreTrainedModel):
+class HictlForPreTraining(EncoderWithLmHead):
     """Hierarchical contrastive learning (Wei et al., 2021) on any encoder.
 
     .. math:: L = L_{LM} + L_S + L_W
@@ -77,19 +75,11 @@ class HictlForPreTraining(PreTrainedModel):
 
     config: HictlConfig
     config_class = HictlConfig
-    base_model_prefix = "encoder"
     main_input_name = "input_ids"
-    supports_gradient_checkpointing = True
-    accepts_loss_kwargs = False  # the loss is a mean over the batch; Trainer must not rescale it
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
 
     def __init__(self, config: HictlConfig, encoder: Any = None) -> None:
-        super().__init__(config)
+        super().__init__(config, encoder)
         text_config = config.get_text_config()
-        attention = {"attn_implementation": config._attn_implementation} if config._attn_implementation else {}
-        self.encoder = encoder if encoder is not None else encoder_from_config(text_config, **attention)
         table_width = self.encoder.get_input_embeddings().weight.shape[1]
         if table_width != text_config.hidden_size and (config.word_weight or config.lm_weight):
             raise XlsrError(
@@ -98,65 +88,8 @@ class HictlForPreTraining(PreTrainedModel):
                 "where they agree, or lm_weight 0 and word_weight 0."
             )
         self.projection = nn.Linear(text_config.hidden_size, text_config.hidden_size)
-        self.lm_head = None
-        if config.lm_weight:
-            self.lm_head = LmHead(
-                text_config.hidden_size,
-                text_config.vocab_size,
-                activation=getattr(text_config, "hidden_act", "gelu"),
-                eps=getattr(text_config, "layer_norm_eps", 1e-12),
-                own_decoder=not config.tie_word_embeddings,
-            )
+        self.lm_head = self.make_lm_head() if config.lm_weight else None
         self.post_init()
-
-    @classmethod
-    def from_encoder(cls, path: str, *, dropout: float | None = None, **options: Any) -> HictlForPreTraining:
-        """A model on a pretrained encoder; its language-model head is taken over where the checkpoint has one.
-
-        Args:
-            path: Folder or Hub id.
-            dropout: On states and attention; the encoder's own when absent.
-            **options: Values of `HictlConfig`.
-
-        Raises:
-            XlsrError: the encoder does not load, or a value does not fit.
-        """
-        encoder = encoder_from_pretrained(path, dropout=dropout)
-        # A configuration without it would take it from the encoder's, which it holds.
-        options.setdefault("attn_implementation", encoder.config._attn_implementation)
-        model = cls(HictlConfig(text_config=encoder.config, **options), encoder)
-        if model.lm_head is not None:
-            model.lm_head.take_over(path)
-        return model
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, LmHead):
-            module.initialize()
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.encoder.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.encoder.set_input_embeddings(value)
-
-    def get_output_embeddings(self) -> nn.Module | None:
-        """The language model's decoder; None where it is the embedding table, which then counts once."""
-        return None if self.lm_head is None else self.lm_head.decoder
-
-    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resizes the embeddings and the language model's bias.
-
-        Raises:
-            XlsrError: the decoder is a matrix of its own.
-        """
-        if self.lm_head is not None and self.lm_head.decoder is not None:
-            raise XlsrError("resize_token_embeddings needs tied embeddings; set tie_word_embeddings to true.")
-        embeddings = super().resize_token_embeddings(*args, **kwargs)
-        if self.lm_head is not None:
-            self.lm_head.bias = resized_bias(self.lm_head.bias, embeddings.num_embeddings)
-        return embeddings
 
     def first_states(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """The encoder's state of the first piece, `(batch, width)`.

@@ -1,0 +1,101 @@
+"""What models share that train a stock encoder with a masked-LM head beside other losses."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.modeling.encoders import encoder_from_config, encoder_from_pretrained, resized_bias
+from hf_xlsr.modeling.lm_head import LmHead
+
+Model = TypeVar("Model", bound="EncoderWithLmHead")
+
+
+class EncoderWithLmHead(PreTrainedModel):
+    """A stock encoder as `encoder`, a masked-LM head tied to its embeddings as `lm_head`; None without one.
+
+    Subclasses set `lm_head` by `make_lm_head` and call `post_init`.
+
+    Args:
+        config: With `text_config` and `tie_word_embeddings`.
+        encoder: A ready encoder, whose weights are kept; made from `text_config` when absent.
+    """
+
+    base_model_prefix = "encoder"
+    supports_gradient_checkpointing = True
+    accepts_loss_kwargs = False  # the loss is a mean over the batch; Trainer must not rescale it
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    config: Any
+    lm_head: LmHead | None
+
+    def __init__(self, config: Any, encoder: Any = None) -> None:
+        super().__init__(config)
+        attention = {"attn_implementation": config._attn_implementation} if config._attn_implementation else {}
+        self.encoder = encoder if encoder is not None else encoder_from_config(config.get_text_config(), **attention)
+
+    def make_lm_head(self) -> LmHead:
+        """A new head of the encoder's width, vocabulary and activation."""
+        text_config = self.config.get_text_config()
+        return LmHead(
+            text_config.hidden_size,
+            text_config.vocab_size,
+            activation=getattr(text_config, "hidden_act", "gelu"),
+            eps=getattr(text_config, "layer_norm_eps", 1e-12),
+            own_decoder=not self.config.tie_word_embeddings,
+        )
+
+    @classmethod
+    def from_encoder(cls: type[Model], path: str, *, dropout: float | None = None, **options: Any) -> Model:
+        """A model on a pretrained encoder; its language-model head is taken over where the checkpoint has one.
+
+        Args:
+            path: Folder or Hub id.
+            dropout: On states and attention; the encoder's own when absent.
+            **options: Values of the model's configuration.
+
+        Raises:
+            XlsrError: the encoder does not load, or a value does not fit.
+        """
+        encoder = encoder_from_pretrained(path, dropout=dropout)
+        # A configuration without it would take it from the encoder's, which it holds.
+        options.setdefault("attn_implementation", encoder.config._attn_implementation)
+        config_class: Any = cls.config_class
+        model = cls(config_class(text_config=encoder.config, **options), encoder)
+        if model.lm_head is not None:
+            model.lm_head.take_over(path)
+        return model
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, LmHead):
+            module.initialize()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.encoder.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.encoder.set_input_embeddings(value)
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        """The language model's decoder; None where it is the embedding table, which then counts once."""
+        return None if self.lm_head is None else self.lm_head.decoder
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resizes the embeddings and the language model's bias.
+
+        Raises:
+            XlsrError: the decoder is a matrix of its own.
+        """
+        if self.get_output_embeddings() is not None:
+            raise XlsrError("resize_token_embeddings needs tied embeddings; set tie_word_embeddings to true.")
+        embeddings = super().resize_token_embeddings(*args, **kwargs)
+        if self.lm_head is not None:
+            self.lm_head.bias = resized_bias(self.lm_head.bias, embeddings.num_embeddings)
+        return embeddings
