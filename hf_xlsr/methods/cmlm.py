@@ -175,7 +175,8 @@ class CmlmMethod(SentenceEncoderMethod):
         text_config = encoder_config(recipe, data.tokenizer)
         options: dict[str, Any] = {**self._options(recipe), "nli_labels": NLI_LABELS if data.nli is not None else 0}
         model = model_on_encoder(recipe, CmlmModel, text_config, options)
-        check_positions(model.encoder, recipe, before=model.config.positions_before)
+        before = model.config.positions_before if data.train is not None else 0
+        check_positions(model.encoder, recipe, before=before)
         return self.equip(recipe, model)
 
     def trainer_options(self, data: CmlmData) -> dict[str, Any]:

@@ -30,7 +30,7 @@ adapters: {{rank: 2}}
 """
 
 
-@pytest.mark.parametrize(("method", "more"), [("lightweight", {}), ("hictl", {"negative_words": 8})])
+@pytest.mark.parametrize(("method", "more"), [("lightweight", {}), ("hictl", {"negative_words": 8}), ("cmlm", {})])
 def test_adapters_train_resume_and_merge(method: str, more: dict[str, Any], write_pairs: Any, tmp_path: Path) -> None:
     framed_tokenizer().save_pretrained(tmp_path / "tokenizer")
     path = tmp_path / "toy.yaml"
