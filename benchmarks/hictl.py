@@ -62,7 +62,6 @@ def make_batch(job: Job, pairs: int) -> dict[str, torch.Tensor]:
     batch = {
         "input_ids": sentences,
         "joint_input_ids": both,
-        "bag_input_ids": both,
         "lm_input_ids": both.masked_fill(hidden, MASK),
         "lm_labels": both.masked_fill(~hidden, -100),
         "special_ids": torch.arange(WORDS_FROM),

@@ -25,12 +25,12 @@ def tiny_hictl(vocab_size: int, *, dropout: float = 0.0, **options: Any) -> Hict
     return HictlForPreTraining(HictlConfig(text_config=encoder, **{"negative_words": 8, **options}))
 
 
-def tiny_batch(tokenizer: Any, count: int = 6, *, joint: bool = True) -> dict[str, torch.Tensor]:
+def tiny_batch(tokenizer: Any, count: int = 6) -> dict[str, torch.Tensor]:
     """Pairs and a few single sentences, as the trainer gives them to the model."""
     features: list[dict[str, Any]] = []
     for index, pair in enumerate(make_pairs(count, seed=5)):
         ids = {side: tokenizer(pair[side])["input_ids"] for side in ("source", "target")}
         sides = {"text_ids": ids["source"]} if index % 3 == 2 else {f"{side}_ids": row for side, row in ids.items()}
         features.append({**sides, "index": index, "epoch": 0})
-    batch = HictlCollator(tokenizer, joint=joint, max_length=32)(features)
+    batch = HictlCollator(tokenizer, max_length=32)(features)
     return {**batch, "special_ids": torch.tensor(tokenizer.all_special_ids)}

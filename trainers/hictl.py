@@ -39,7 +39,6 @@ class HictlTrainer(XlsrTrainer):
                     mlm_probability=config.mlm_probability,
                     seed=args.data_seed if args.data_seed is not None else args.seed,
                     max_length=max_length,
-                    joint=bool(config.word_weight) and config.word_query == "plain",
                     pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
                 )
             except ValueError as error:

@@ -55,14 +55,12 @@ class HictlCollator:
         mlm_probability: Share of masked pieces, 80/10/10 as in BERT; special pieces are never masked.
         seed: Seed of the run.
         max_length: Sentences are cut here, and so are the two together.
-        joint: Whether the unmasked sentences together are wanted, for the word-level contrast.
         pad_to_multiple_of: Rounds the lengths up; 8 suits the matrix units of GPUs.
 
     Returns:
         `input_ids` and `attention_mask`, `(2 * batch, length)`, all x and then all y; `lm_input_ids`,
-        `lm_attention_mask` and `lm_labels`, `(batch, lm_length)`; with `joint` `joint_input_ids` and
-        `joint_attention_mask`, `(batch, joint_length)`; and `bag_input_ids`, `bag_attention_mask`, the unmasked pieces
-        that are a pair's bag of words, `(batch, joint_length)`.
+        `lm_attention_mask` and `lm_labels`, `(batch, lm_length)`; and `joint_input_ids` and
+        `joint_attention_mask`, both sentences unmasked, whose pieces are the bag of words, `(batch, joint_length)`.
 
     Raises:
         ValueError: the tokenizer does not frame sentences, or has no mask.
@@ -75,7 +73,6 @@ class HictlCollator:
         mlm_probability: float = 0.15,
         seed: int = 1,
         max_length: int = 128,
-        joint: bool = True,
         pad_to_multiple_of: int = 1,
     ) -> None:
         framed = tokenizer("a")["input_ids"]
@@ -84,7 +81,7 @@ class HictlCollator:
             raise ValueError("hierarchical contrast needs a tokenizer that puts special pieces around a sentence.")
         self.masks = MaskDrawer(tokenizer, probability=mlm_probability, seed=seed)
         self.special = np.array(sorted(special))
-        self.pad_id, self.seed, self.max_length, self.joint = tokenizer.pad_token_id, seed, max_length, joint
+        self.pad_id, self.seed, self.max_length = tokenizer.pad_token_id, seed, max_length
         self.pad_to_multiple_of = pad_to_multiple_of
 
     def __call__(self, features: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
@@ -99,10 +96,7 @@ class HictlCollator:
             seen.append(both[-1] if paired else x)
         batch: dict[str, np.ndarray] = {}
         batch["input_ids"], batch["attention_mask"] = self._pad(first + second)
-        joint = self._pad(both)
-        batch["bag_input_ids"], batch["bag_attention_mask"] = joint
-        if self.joint:
-            batch["joint_input_ids"], batch["joint_attention_mask"] = joint
+        batch["joint_input_ids"], batch["joint_attention_mask"] = self._pad(both)
         ids, batch["lm_attention_mask"] = self._pad(seen)
         allowed = (batch["lm_attention_mask"] == 1) & ~np.isin(ids, self.special)
         numbers = {name: np.array([feature[name] for feature in features]) for name in ("epoch", "index")}

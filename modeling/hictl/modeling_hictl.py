@@ -67,7 +67,7 @@ class HictlForPreTraining(EncoderWithLmHead):
         >>> both = torch.tensor([[2, 5, 3, 7, 3], [2, 6, 3, 8, 3]])
         >>> masked, labels = both.clone(), torch.full_like(both, -100)
         >>> masked[:, 1], labels[:, 1] = 4, both[:, 1]
-        >>> output = model(ids, lm_input_ids=masked, lm_labels=labels, joint_input_ids=both, bag_input_ids=both,
+        >>> output = model(ids, lm_input_ids=masked, lm_labels=labels, joint_input_ids=both,
         ...                special_ids=torch.tensor([0, 2, 3, 4]))
         >>> sorted(output.losses)
         ['lm', 'sentence', 'word']
@@ -122,8 +122,6 @@ class HictlForPreTraining(EncoderWithLmHead):
         lm_labels: torch.Tensor | None = None,
         joint_input_ids: torch.Tensor | None = None,
         joint_attention_mask: torch.Tensor | None = None,
-        bag_input_ids: torch.Tensor | None = None,
-        bag_attention_mask: torch.Tensor | None = None,
         special_ids: torch.Tensor | None = None,
         return_loss: bool = True,
     ) -> HictlOutput:
@@ -135,10 +133,9 @@ class HictlForPreTraining(EncoderWithLmHead):
             lm_input_ids: Masked input of the language model, `(batch, lm_length)`.
             lm_attention_mask: Likewise.
             lm_labels: The hidden pieces, -100 elsewhere, `(batch, lm_length)`.
-            joint_input_ids: Both sentences, unmasked, `(batch, joint_length)`; for `word_query` `plain`.
+            joint_input_ids: Both sentences, unmasked, whose pieces are the pair's bag of words, `(batch, joint_length)`;
+                for `word_query` `plain` their first state is the query.
             joint_attention_mask: Likewise.
-            bag_input_ids: The pieces whose set is the pair's bag of words, `(batch, joint_length)`.
-            bag_attention_mask: Likewise.
             special_ids: Pieces that are no words, `(count,)`.
             return_loss: Compute the losses.
 
@@ -148,14 +145,12 @@ class HictlForPreTraining(EncoderWithLmHead):
         if len(input_ids) % 2:
             raise XlsrError(f"the batch has {len(input_ids)} rows; stack the sentences over as many counterparts.")
         config = self.config
-        needed = {"bag_input_ids": bag_input_ids, "special_ids": special_ids} if config.word_weight else {}
-        if config.word_weight and config.word_query == "plain":
-            needed["joint_input_ids"] = joint_input_ids
+        needed = {"joint_input_ids": joint_input_ids, "special_ids": special_ids} if config.word_weight else {}
         if config.lm_weight or (config.word_weight and config.word_query == "masked"):
             needed |= {"lm_input_ids": lm_input_ids, "lm_labels": lm_labels}
         lacking = [name for name, value in needed.items() if value is None]
         if return_loss and lacking:
-            raise XlsrError(f"the batch lacks {', '.join(lacking)}; use HictlCollator with the model's word_query.")
+            raise XlsrError(f"the batch lacks {', '.join(lacking)}; use HictlCollator.")
         losses: dict[str, torch.Tensor] = {}
         source = target = None
         if config.sentence_weight or not return_loss:
@@ -173,11 +168,11 @@ class HictlForPreTraining(EncoderWithLmHead):
             if self.lm_head is not None:
                 table, size = self.get_input_embeddings().weight, config.logits_chunk_size
                 losses["lm"] = self.lm_head.loss(states, lm_labels, table, chunk_size=size)
-        if config.word_weight and bag_input_ids is not None and special_ids is not None:
-            if config.word_query == "plain" and joint_input_ids is not None:
+        if config.word_weight and joint_input_ids is not None and special_ids is not None:
+            if config.word_query == "plain":
                 query = self.first_states(joint_input_ids, joint_attention_mask)
             if query is not None:
-                losses["word"] = self._word_loss(query, bag_input_ids, bag_attention_mask, special_ids)
+                losses["word"] = self._word_loss(query, joint_input_ids, joint_attention_mask, special_ids)
         weights = {"lm": config.lm_weight, "sentence": config.sentence_weight, "word": config.word_weight}
         loss = weighted_sum(losses, weights)
         if source is None:
@@ -188,13 +183,13 @@ class HictlForPreTraining(EncoderWithLmHead):
     def _word_loss(
         self,
         query: torch.Tensor,
-        bag_input_ids: torch.Tensor,
-        bag_attention_mask: torch.Tensor | None,
+        joint_input_ids: torch.Tensor,
+        joint_attention_mask: torch.Tensor | None,
         special_ids: torch.Tensor,
     ) -> torch.Tensor:
         config, table = self.config, self.get_input_embeddings().weight
-        mask = torch.ones_like(bag_input_ids) if bag_attention_mask is None else bag_attention_mask
-        bags = bags_of_words(bag_input_ids, mask, special_ids)
+        mask = torch.ones_like(joint_input_ids) if joint_attention_mask is None else joint_attention_mask
+        bags = bags_of_words(joint_input_ids, mask, special_ids)
         if not len(bags[0]):
             raise XlsrError(
                 "no pair of the batch has a word: all of their pieces are special ones; check that the tokenizer knows "

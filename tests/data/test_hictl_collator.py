@@ -54,7 +54,7 @@ def test_a_pair_gives_both_sentences_and_their_union(framed: Any) -> None:
     assert real(batch, "", 0) == feature["source_ids"]
     assert real(batch, "", 2) == feature["target_ids"]
     whole = feature["source_ids"] + feature["target_ids"][1:]
-    assert real(batch, "joint_", 0) == whole == real(batch, "bag_", 0)
+    assert real(batch, "joint_", 0) == whole
 
 
 def test_the_language_model_sees_a_pair_whole_and_a_sentence_alone(framed: Any) -> None:
@@ -94,11 +94,6 @@ def test_batches_follow_from_example_and_epoch_alone(framed: Any) -> None:
     assert real(alone, "", 1) == real(beside, "", 3)
     other = collator([sentence(framed, 7, 3)])
     assert real(alone, "", 1) != real(other, "", 1)
-
-
-def test_without_joint_only_the_bag_is_kept(framed: Any) -> None:
-    batch = HictlCollator(framed, joint=False)([pair(framed)])
-    assert "joint_input_ids" not in batch and "bag_input_ids" in batch
 
 
 def test_long_sentences_keep_their_last_piece(framed: Any) -> None:

@@ -45,7 +45,7 @@ def naive_losses(model: HictlForPreTraining, batch: dict[str, torch.Tensor], see
     logits = F.linear(head.norm(F.gelu(head.dense(hidden))), table, head.bias)
     lm = F.cross_entropy(logits.flatten(0, 1), batch["lm_labels"].flatten(), ignore_index=-100)
     query = states("joint_")[:, 0] if config.word_query == "plain" else hidden[:, 0]
-    bags = bags_of_words(batch["bag_input_ids"], batch["bag_attention_mask"], batch["special_ids"])
+    bags = bags_of_words(batch["joint_input_ids"], batch["joint_attention_mask"], batch["special_ids"])
     torch.manual_seed(seed)
     negatives = draw_negative_words(query, table, bags, count=config.negative_words, special_ids=batch["special_ids"])
     word = torch.zeros((), dtype=x.dtype)
@@ -63,7 +63,7 @@ def naive_losses(model: HictlForPreTraining, batch: dict[str, torch.Tensor], see
 def test_losses_and_gradients_are_those_of_the_equations(word_query: str, framed: Any) -> None:
     temperatures = {"sentence_temperature": 0.5, "word_temperature": 0.2}
     model = tiny_hictl(len(framed), word_query=word_query, **temperatures).double()
-    batch = tiny_batch(framed, joint=word_query == "plain")
+    batch = tiny_batch(framed)
     torch.manual_seed(11)
     output = model(**batch)
     expected = naive_losses(model, batch, 11)
@@ -92,7 +92,7 @@ def test_masked_queries_need_one_pass_less(framed: Any) -> None:
         model = tiny_hictl(len(framed), word_query=query)
         calls: list[int] = []
         model.encoder.register_forward_hook(lambda *_, calls=calls: calls.append(1))
-        model(**tiny_batch(framed, joint=query == "plain"))
+        model(**tiny_batch(framed))
         passes[query] = len(calls)
     assert passes == {"plain": 3, "masked": 2}
 
@@ -248,6 +248,6 @@ def test_adapters_train_save_load_and_merge(framed: Any, tmp_path: Path) -> None
 
 def test_a_batch_without_any_word_is_refused(framed: Any) -> None:
     model, batch = tiny_hictl(len(framed)), tiny_batch(framed)
-    batch["bag_input_ids"] = torch.full_like(batch["bag_input_ids"], framed.sep_token_id)
+    batch["joint_input_ids"] = torch.full_like(batch["joint_input_ids"], framed.sep_token_id)
     with pytest.raises(XlsrError, match="no pair of the batch has a word"):
         model(**batch)
