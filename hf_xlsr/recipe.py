@@ -257,8 +257,9 @@ def parse_overrides(arguments: Sequence[str], recipe: Mapping[str, Any]) -> dict
     """
     known = known_keys(recipe)
     dotted = [f"{section}.{key}" if section else key for section, keys in known.items() for key in keys]
-    source_keys = get_method(recipe["method"]).source_keys
-    dotted += [f"data.{split}.{key}" for split in ("train", "dev", "test") for key in source_keys]
+    method = get_method(recipe["method"])
+    places = dict.fromkeys([*(f"data.{split}" for split in ("train", "dev", "test")), *method.sources(recipe)])
+    dotted += [f"{place}.{key}" for place in places for key in method.source_keys]
     result: dict[str, Any] = {}
     for key, text in _options(arguments):
         full = _full_key(key, dotted)

@@ -21,7 +21,7 @@ class RunFolder:
     OUTPUT_DIR/
       README.md  results.json  loss.png  tsne.png
       model/                 the exported encoder
-      training/              recipe.json, prepared data, tokenizer, checkpoints, log.json, final/
+      training/              recipe.json, prepared data, tokenizer, checkpoints, log.json, final/, merged/
     ```
 
     Args:
@@ -34,6 +34,7 @@ class RunFolder:
         self.recipe = self.training / "recipe.json"
         self.log = self.training / "log.json"
         self.final = self.training / "final"
+        self.merged = self.training / "merged"  # of a run with adapters: its weights with them
         self.model = self.path / "model"
         self.results = self.path / "results.json"
         self.card = self.path / "README.md"

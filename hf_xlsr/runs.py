@@ -24,6 +24,7 @@ from hf_xlsr.evaluation.report import save_results
 from hf_xlsr.export.card import write_card
 from hf_xlsr.methods import get_method
 from hf_xlsr.run_folder import RunFolder
+from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer, last_whole_checkpoint
 from hf_xlsr.trainers.callbacks import TrainingClockCallback
 from hf_xlsr.trainers.console import ConsoleCallback
@@ -76,7 +77,8 @@ def train_tokenizer_of(recipe: Mapping[str, Any], output: str | Path) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         data = prepare_data(recipe, Path(scratch), get_method(recipe["method"]).evaluation_sets(recipe))
         data.tokenizer.save_pretrained(str(output))
-    return f"{data.report['vocab_size']:,} pieces from {data.report['pairs']:,} pairs, saved in {output}."
+    read = get_method(recipe["method"]).describe_data(data.report)
+    return f"{data.report['vocab_size']:,} pieces, saved in {output}. {read}"
 
 
 def train_recipe(recipe: Mapping[str, Any], console: Console | None = None) -> RunResult:
@@ -165,6 +167,8 @@ def _finish(
     """Has the method write and evaluate its model, and writes log, loss plot, results and card."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     finished = get_method(recipe["method"]).finish(recipe, folder, trainer, data, sets, console)
+    if (whole := merged(model)) is not model:  # what a later run starts from; adapters alone are of no use to it
+        whole.save_pretrained(folder.merged)
     folder.log.write_text(json.dumps(trainer.state.log_history, indent=2), "utf-8")
     if any("loss" in entry for entry in trainer.state.log_history):  # a run shorter than logging_steps logs none
         finished.plots.insert(0, folder.path / "loss.png")

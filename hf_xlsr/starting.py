@@ -11,7 +11,7 @@ from hf_xlsr.data.sources import expand
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.run_folder import RunFolder
 
-INDEX = "model.safetensors.index.json"
+ADAPTERS = "adapter_model.safetensors"
 
 
 def weights_folder(path: str | Path) -> Path:
@@ -25,7 +25,12 @@ def weights_folder(path: str | Path) -> Path:
         XlsrError: neither is there.
     """
     given = Path(str(expand(path)))
-    for folder in (RunFolder(given).final, given):
+    for folder in (RunFolder(given).merged, RunFolder(given).final, given):
+        if (folder / ADAPTERS).is_file():
+            raise XlsrError(
+                f"start_from '{folder}' holds adapters alone, without the weights that they belong to; name the "
+                "output_dir of a run that has ended, or a saved model."
+            )
         if any(folder.glob("*.safetensors")):
             return folder
     raise XlsrError(

@@ -26,8 +26,12 @@ def encoder_from_config(config: PreTrainedConfig, **options: Any) -> Any:
 
     Args:
         config: Configuration of a stock encoder.
-        **options: For `AutoModel.from_config`, such as `attn_implementation`.
+        **options: For `AutoModel.from_config`, such as `attn_implementation`; an architecture that has no `sdpa` takes
+            `eager` in its place.
     """
+    encoder_class = MODEL_MAPPING.get(type(config), None)
+    if options.get("attn_implementation") == "sdpa" and not getattr(encoder_class, "_supports_sdpa", True):
+        options["attn_implementation"] = "eager"
     return AutoModel.from_config(config, **no_pooler(config), **options)
 
 

@@ -13,11 +13,16 @@ from transformers.activations import ACT2FN
 from hf_xlsr.distributed import gather_rows, world_size
 from hf_xlsr.losses.masked_lm import IGNORE, masked_lm_loss
 
-# What the architectures call the dense layer, its normalisation and the decoder's bias.
+# What the architectures call the dense layer, its normalisation, the decoder's bias and the decoder.
 _KNOWN_HEADS = (
-    ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
-    ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
-    ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
+    (
+        "cls.predictions.transform.dense",
+        "cls.predictions.transform.LayerNorm",
+        "cls.predictions.bias",
+        "cls.predictions.decoder",
+    ),
+    ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder"),
+    ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias", "vocab_projector"),
 )
 
 
@@ -89,13 +94,14 @@ class LmHead(nn.Module):
         except ValueError:  # no masked LM of the architecture
             return False
         there: dict[str, Any] = model.state_dict()
-        for dense, norm, bias in _KNOWN_HEADS:
+        for dense, norm, bias, decoder in _KNOWN_HEADS:
             names = {
                 "dense.weight": f"{dense}.weight",
                 "dense.bias": f"{dense}.bias",
                 "norm.weight": f"{norm}.weight",
                 "norm.bias": f"{norm}.bias",
                 "bias": bias,
+                **({} if self.decoder is None else {"decoder.weight": f"{decoder}.weight"}),
             }
             if all(name in there for name in names.values()) and not set(names.values()) & set(info["missing_keys"]):
                 self.load_state_dict({own: there[name] for own, name in names.items()}, strict=False)

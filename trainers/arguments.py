@@ -144,7 +144,8 @@ class CmlmTrainingArguments(XlsrTrainingArguments):
         mixing: How languages of different sizes are mixed; the paper smooths them for its vocabulary, and so are they
             here.
         retrieval_batch_size: Translation pairs in an optimiser step, over all micro-batches and processes; as many as
-            `per_device_train_batch_size` makes of running text when absent.
+            `per_device_train_batch_size` makes of running text when absent. Those of one micro-batch, gathered over the
+            processes, are each other's negatives: accumulation makes a larger batch, but no more of them.
         nli_batch_size: Pairs of natural language inference in an optimiser step, likewise.
     """
 

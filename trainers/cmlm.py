@@ -23,6 +23,8 @@ from hf_xlsr.trainers.base import XlsrTrainer
 TEXT, RETRIEVAL, NLI = "text", "retrieval", "nli"
 WEIGHTS = {TEXT: "cmlm_weight", RETRIEVAL: "retrieval_weight", NLI: "nli_weight"}
 
+LAMB_VALUE = "grad_averaging"  # what LAMB's groups of parameters have, and AdamW's do not
+
 logger = logging.getLogger(__name__)
 
 
@@ -33,16 +35,34 @@ def lamb_options(args: CmlmTrainingArguments) -> tuple[type, dict[str, Any]] | N
         args: For learning rate, betas and epsilon. Weight decay comes with Trainer's groups of parameters.
     """
     try:
-        from pytorch_optimizer import Lamb
+        lamb = _lamb_class()
     except ImportError:
         logger.warning(
             "optimizer lamb needs the package pytorch-optimizer, which is not installed; training goes on with %s, for "
             "which a learning rate of LAMB is high. Install it with `pip install 'hf-xlsr[lamb]'`.",
-            args.optim,
+            _named(args),
         )
         return None
     betas = (args.adam_beta1, args.adam_beta2)
-    return Lamb, {"lr": args.learning_rate, "betas": betas, "eps": args.adam_epsilon}
+    # As in algorithm 2 of You et al. (2020): decay inside the update whose length the trust ratio sets. Its correction of
+    # the averages' start cancels in the ratio; the package's own would stand outside of it.
+    options = {"lr": args.learning_rate, "betas": betas, "eps": args.adam_epsilon}
+    return lamb, {**options, "weight_decouple": False, "adam_debias": True}
+
+
+def _named(args: CmlmTrainingArguments) -> str:
+    return str(getattr(args.optim, "value", args.optim))
+
+
+def _lamb_class() -> type:
+    from pytorch_optimizer import Lamb
+
+    class UnclampedLamb(Lamb):
+        """The package counts no weight norm above 10, which those of most matrices of a large encoder are."""
+
+        clamp = float("inf")
+
+    return UnclampedLamb
 
 
 class CmlmTrainer(XlsrTrainer):
@@ -98,7 +118,6 @@ class CmlmTrainer(XlsrTrainer):
             )
         if NLI in self.datasets and not config.nli_labels:
             raise XlsrError("inference has data but the model no classifier; set nli_labels to 3.")
-        self.contrast = next(iter(self.datasets)) == RETRIEVAL
         if args.ddp_find_unused_parameters is None:
             whole = set(given) if config.nli_labels else {TEXT, RETRIEVAL}
             args.ddp_find_unused_parameters = set(self.datasets) != whole or config.conditioning == "none"
@@ -130,27 +149,41 @@ class CmlmTrainer(XlsrTrainer):
 
     def train_batches(self) -> tuple[Dataset, Any]:
         """A batch of the first task, and one of each other beside it."""
-        _, batches = super().train_batches()
-        args, others = self.args, list(self.datasets)[1:]
-        step = args.per_device_train_batch_size * args.world_size * args.gradient_accumulation_steps
-        samplers = {}
-        for number, task in enumerate(others):
-            name = f"{task}_batch_size"
-            data = self.datasets[task]
-            samplers[task] = LengthBucketBatchSampler(
-                data.lengths,
-                share_of_step(name, step if getattr(args, name) is None else getattr(args, name), args),
-                groups=data.groups,
-                mixing=args.mixing,
-                exponent=args.mixing_exponent,
-                bucket=args.bucket_by_length,
-                seed=self.data_seed + 1 + number,
-                batch_option=name,
-                num_processes=args.world_size,
-                process_index=args.process_index,
-                contrast=task == RETRIEVAL,
+        main, *others = (self._batches(task, number) for number, task in enumerate(self.datasets))
+        names = list(self.datasets)[1:]
+        return MultiTaskDataset(self.datasets), MultiTaskBatchSampler(main, dict(zip(names, others, strict=True)))
+
+    def _batches(self, task: str, number: int) -> LengthBucketBatchSampler:
+        args, data = self.args, self.datasets[task]
+        name = f"{task}_batch_size"
+        size = getattr(args, name, None)
+        return LengthBucketBatchSampler(
+            data.lengths,
+            self._train_batch_size if size is None else share_of_step(name, size, args),
+            groups=data.groups,
+            mixing=args.mixing,
+            exponent=args.mixing_exponent,
+            bucket=args.bucket_by_length,
+            seed=self.data_seed + number,
+            batch_option="per_device_train_batch_size" if size is None else name,
+            num_processes=args.world_size,
+            process_index=args.process_index,
+            contrast=task == RETRIEVAL,
+        )
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        here = self.optimizer is not None and LAMB_VALUE in self.optimizer.defaults
+        try:
+            super()._load_optimizer_and_scheduler(checkpoint)
+            there = here if self.optimizer is None else LAMB_VALUE in self.optimizer.param_groups[0]  # as loaded
+        except KeyError:  # AdamW misses in LAMB's state what it needs
+            there = not here
+        if there != here:
+            names = {True: "LAMB", False: _named(self.args)}
+            raise XlsrError(
+                f"checkpoint '{checkpoint}' was trained by {names[there]} but this training goes on by {names[here]}; "
+                "install or remove pytorch-optimizer, or set optimizer, as it was, or start a new run."
             )
-        return MultiTaskDataset(self.datasets), MultiTaskBatchSampler(batches, samplers)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Hands each task its own part of the batch."""

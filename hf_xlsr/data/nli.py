@@ -13,7 +13,7 @@ from datasets import Sequence as ListOf
 from hf_xlsr.data.cleaning import Cleaner, RemoveEvaluation
 from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.data.counter_random import counter_uniform
-from hf_xlsr.data.prepare import prepare_once
+from hf_xlsr.data.prepare import prepare_once, vocabulary_hash
 from hf_xlsr.data.prepared import (
     PreparedByLanguage,
     check_tokenizers,
@@ -103,6 +103,7 @@ def prepare_nli(
         folder,
         sources,
         lambda: _prepare_fresh(sources, list(languages), tokenizers, folder, evaluation_texts, max_length, seed),
+        vocabulary_hash(tokenizers),
     )
     return PreparedNli(load_from_disk(str(folder / "data")), report)
 
@@ -224,12 +225,13 @@ def _crossed_rows(
             f"NLI data '{source_name(source)}' is read crosswise and takes two languages or more and columns for "
             "premise={lang}, hypothesis={lang} and label; name them in 'languages' and 'columns'."
         )
-    wide = {f"{side} {code}": columns[side].format(lang=code) for side in SIDES for code in wanted}
+    wide = {f"{side} {code}": columns[side].replace("{lang}", code) for side in SIDES for code in wanted}
     wide["label"] = columns["label"]
     rows = open_source(source, languages=wanted, required=(), quarantine=quarantine, seed=seed, wide=wide)
     for number, row in enumerate(rows):
         filled = [code for code in wanted if all(str(row[f"{side} {code}"] or "").strip() for side in SIDES)]
         if len(filled) < 2:
+            quarantine.reject(source_name(source), number + 1, "fewer than two languages filled", row["label"])
             continue
         first = int(counter_uniform(seed, 0, np.array(number), 0) * len(filled))
         step = 1 + int(counter_uniform(seed, 0, np.array(number), 1) * (len(filled) - 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import shutil
@@ -116,19 +117,23 @@ def prepare(
     return PreparedData(train, None, report, {language: by_path[path] for language, path in paths.items()})
 
 
-def prepare_once(folder: Path, sources: Sequence[Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def prepare_once(
+    folder: Path, sources: Sequence[Any], make: Callable[[], dict[str, Any]], vocabulary: str | None = None
+) -> dict[str, Any]:
     """Has data made in a folder, unless a finished call left it there and its files have not changed since.
 
     Args:
         folder: Gets the data, and `prepared.json` when all of it is written.
         sources: What the data is made of.
         make: Makes it, in a folder without leftovers, and gives a report that JSON can hold.
+        vocabulary: `vocabulary_hash` of what makes pieces of it, empty where a tokenizer is made along: data of another
+            one are refused. Not looked at when absent.
 
     Returns:
         The report, then or now.
 
     Raises:
-        XlsrError: a file has changed, or what `make` raises.
+        XlsrError: a file or the vocabulary has changed, or what `make` raises.
 
     Example:
         >>> import tempfile
@@ -140,7 +145,13 @@ def prepare_once(folder: Path, sources: Sequence[Any], make: Callable[[], dict[s
     marker = folder / "prepared.json"
     files = _state_of_files(sources)
     if marker.is_file():
-        then = json.loads(marker.read_text("utf-8"))["files"]
+        stored = json.loads(marker.read_text("utf-8"))
+        then = stored["files"]
+        if vocabulary is not None and stored["vocabulary"] != vocabulary:
+            raise XlsrError(
+                f"the data in {folder} was prepared with another vocabulary; start anew with --overwrite true or in "
+                "another --output_dir."
+            )
         changed = [name for name, state in then.items() if state != files.get(name)]
         if changed:
             raise XlsrError(
@@ -153,8 +164,21 @@ def prepare_once(folder: Path, sources: Sequence[Any], make: Callable[[], dict[s
         folder.mkdir(parents=True, exist_ok=True)
         report = make()
         shutil.rmtree(folder / "rows", ignore_errors=True)
-        marker.write_text(json.dumps({**report, "files": files}, indent=2), "utf-8")
+        marker.write_text(json.dumps({**report, "files": files, "vocabulary": vocabulary}, indent=2), "utf-8")
     return json.loads(marker.read_text("utf-8"))
+
+
+def vocabulary_hash(tokenizers: Any) -> str | None:
+    """A short hash of which piece has which number, of one tokenizer or of each language's; None without any.
+
+    Args:
+        tokenizers: A tokenizer, a mapping from language to tokenizer, or None.
+    """
+    if tokenizers is None:
+        return None
+    named = tokenizers if isinstance(tokenizers, Mapping) else {"": tokenizers}
+    pieces = [(name, sorted(named[name].get_vocab().items())) for name in sorted(named)]
+    return hashlib.sha256(json.dumps(pieces).encode()).hexdigest()[:16]
 
 
 def _state_of_files(sources: Sequence[Any]) -> dict[str, list[int]]:

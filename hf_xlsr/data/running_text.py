@@ -14,7 +14,7 @@ from datasets import Sequence as ListOf
 from transformers import AutoTokenizer
 
 from hf_xlsr.data.cleaning import Cleaner, DropIdentical, RatioBounds, RemoveEvaluation, Sample, build_cleaner
-from hf_xlsr.data.prepare import load_tokenizer, prepare_once, trained_tokenizer
+from hf_xlsr.data.prepare import load_tokenizer, prepare_once, trained_tokenizer, vocabulary_hash
 from hf_xlsr.data.prepared import (
     PreparedByLanguage,
     check_tokenizers,
@@ -119,7 +119,7 @@ def prepare_running_text(
 
     Raises:
         XlsrError: what readers and cleaning raise; a cleaning step that takes sentences at random; a language without
-            tokenizer, or one that cannot be made; the folder was prepared with another kind of tokenizer; no pair is
+            tokenizer, or one that cannot be made; the folder was prepared with another vocabulary; no pair is
             left.
 
     Example:
@@ -170,13 +170,8 @@ def prepare_running_text(
         tokenised.save_to_disk(str(folder / "data"))
         return {**counts, **pieces}
 
-    report = prepare_once(folder, sources, make)
+    report = prepare_once(folder, sources, make, vocabulary_hash(tokenizers) if options is None else "")
     made = folder / "tokenizer"
-    if made.is_dir() != (options is not None):
-        raise XlsrError(
-            f"the data in {folder} was prepared with another kind of tokenizer; start anew with --overwrite true or "
-            "in another --output_dir."
-        )
     tokenizer: Any = None if isinstance(tokenizers, Mapping) else tokenizers
     if options is not None:
         tokenizer = AutoTokenizer.from_pretrained(str(made))

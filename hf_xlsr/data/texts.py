@@ -10,7 +10,7 @@ from datasets import Dataset, Features, Value, load_from_disk
 from datasets import Sequence as ListOf
 
 from hf_xlsr.data.cleaning import DropIdentical, RatioBounds, RemoveEvaluation, build_cleaner
-from hf_xlsr.data.prepare import prepare_once
+from hf_xlsr.data.prepare import prepare_once, vocabulary_hash
 from hf_xlsr.data.prepared import (
     PreparedByLanguage,
     check_tokenizers,
@@ -101,7 +101,7 @@ def prepare_texts(
         tokenised.save_to_disk(str(folder / "data"))
         return {**counts, "cleaning": dict(cleaner.counts), "rejected": rejected}
 
-    report = prepare_once(folder, sources, make)
+    report = prepare_once(folder, sources, make, vocabulary_hash(tokenizers))
     return PreparedTexts(load_from_disk(str(folder / "data")), report)
 
 

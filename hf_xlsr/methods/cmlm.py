@@ -48,6 +48,10 @@ class CmlmMethod(SentenceEncoderMethod):
 
     `data.text` holds running text, `data.train` translation pairs, `nli.train` inference. A task takes part where it has
     data and `model` gives it a weight, so that stages may share their data and differ in weights.
+
+    The paper's strategies are recipes: S1 (`cmlm_br`) trains CMLM and bitext retrieval from the start, S2
+    (`cmlm_then_br`) one after the other, S3 (`cmlm_then_cmlm_br`) CMLM and then both. So section 4.2 numbers them; table
+    4 calls S2 what is S1 there, and the other way round.
     """
 
     name = "cmlm"
@@ -82,7 +86,7 @@ class CmlmMethod(SentenceEncoderMethod):
     def complete(self, recipe: dict[str, Any]) -> None:
         complete_tokenizer(recipe)
         try:  # what can be said before data are prepared for it
-            config = CmlmConfig(text_config=None, **self._options(recipe))
+            config = self._config_at_the_door(recipe)
         except XlsrError as error:
             raise XlsrError(f"recipe '{recipe['name']}', model: {error}") from None
         if not self._active(recipe, config):
@@ -96,6 +100,13 @@ class CmlmMethod(SentenceEncoderMethod):
         return {name: value for name, value in recipe["model"].items() if name not in ("encoder", "dropout")}
 
     @classmethod
+    def _config_at_the_door(cls, recipe: Mapping[str, Any]) -> CmlmConfig:
+        """The configuration without what depends on the encoder, which is not there yet."""
+        options = cls._options(recipe)
+        options.pop("prefix_token_type", None)
+        return CmlmConfig(**options)
+
+    @classmethod
     def _active(cls, recipe: Mapping[str, Any], config: CmlmConfig) -> dict[str, list[Any]]:
         """The sources of the tasks that have both data and a weight."""
         found = {
@@ -106,7 +117,7 @@ class CmlmMethod(SentenceEncoderMethod):
         return {task: as_list(sources) for task, (weight, sources) in found.items() if weight and as_list(sources)}
 
     def prepare(self, recipe: Mapping[str, Any], folder: Path, evaluation_texts: Iterator[str]) -> CmlmData:
-        active = self._active(recipe, CmlmConfig(**self._options(recipe)))
+        active = self._active(recipe, self._config_at_the_door(recipe))
         common: dict[str, Any] = {
             "languages": recipe["languages"],
             "evaluation_texts": evaluation_keys({"text": text} for text in evaluation_texts),

@@ -10,7 +10,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from hf_xlsr.data.sources import expand
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.methods.base import encoder_keys, one_line
-from hf_xlsr.modeling.encoders import positions_of
+from hf_xlsr.modeling.encoders import DROPOUTS, positions_of
 
 TOKENIZER_SECTION: dict[str, Any] = {
     "path": None,
@@ -111,12 +111,27 @@ def model_on_encoder(
     dropout = recipe["model"].get("dropout")
     try:
         if path := encoder_path(recipe):
+            _refuse_other_values(recipe, path)
             return model_class.from_encoder(path, dropout=dropout, **options)
         if dropout is not None:
-            text_config.hidden_dropout_prob = text_config.attention_probs_dropout_prob = dropout
+            for name in DROPOUTS:
+                if hasattr(text_config, name):
+                    setattr(text_config, name, dropout)
         return model_class(model_class.config_class(text_config=text_config, **options))
     except (TypeError, ValueError) as error:
         raise XlsrError(f"recipe '{recipe['name']}', model: {one_line(error)}") from None
+
+
+def _refuse_other_values(recipe: Mapping[str, Any], path: str) -> None:
+    """A pretrained encoder is what it is: values beside its path may only repeat that."""
+    config = AutoConfig.from_pretrained(path)
+    for name, value in encoder_section(recipe).items():
+        there = getattr(config, name, None)
+        if name != "path" and there != value:
+            raise XlsrError(
+                f"recipe '{recipe['name']}': model.encoder has {name} {value!r} beside path '{path}', whose encoder has "
+                f"{there!r}; leave it out (dropout is set by model.dropout)."
+            )
 
 
 def check_positions(encoder: Any, recipe: Mapping[str, Any], *, before: int = 0, place: str = "the encoder") -> None:

@@ -262,7 +262,7 @@ def test_a_wide_file_is_read_crosswise(tmp_path: Path) -> None:
     found = Counter(texts(data, {"en": tokenizer, "de": tokenizer}))
     assert set(found) == {("dogs run", "katzen schlafen", 1, "en"), ("hunde laufen", "cats sleep", 1, "de")}
     assert sum(found.values()) == 60 and min(found.values()) > 15  # a row without a second language gives no pair
-    assert data.report["unlabelled"] == 1
+    assert data.report["unlabelled"] == 1 and data.report["rejected"] == {"fewer than two languages filled": 1}
     other = run(source, tokenizer, tmp_path / "other", seed=2)
     assert texts(other, {"en": tokenizer, "de": tokenizer}) != texts(data, {"en": tokenizer, "de": tokenizer})
 

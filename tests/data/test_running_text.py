@@ -356,7 +356,7 @@ def test_a_tokenizer_is_trained_on_the_text_and_found_again(story: str, words: A
     again = prepare(story, tmp_path, options, max_length=50)
     assert again.tokenizer.get_vocab() == text.tokenizer.get_vocab()
     assert decoded(again, again.tokenizer) == decoded(text, text.tokenizer)
-    with pytest.raises(XlsrError, match="prepared with another kind of tokenizer"):
+    with pytest.raises(XlsrError, match="prepared with another vocabulary"):
         prepare(story, tmp_path, words)
 
 

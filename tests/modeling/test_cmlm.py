@@ -319,3 +319,25 @@ def test_encoders_without_token_types_or_position_numbers(tokenizer: Any) -> Non
     model(**tiny_batch(tokenizer)).loss.backward()
     model._takes_positions = False  # an encoder that numbers by itself numbers what it is given
     model(**tiny_batch(tokenizer)).loss.backward()
+
+
+@pytest.mark.parametrize("kind", ["mpnet", "deberta-v2", "modernbert"])
+def test_other_architectures(kind: str, tokenizer: Any, tmp_path: Path) -> None:
+    """Also those that have no fused attention, saved and loaded again."""
+    values = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    special = {"pad_token_id": 1, "max_position_embeddings": 64, "vocab_size": len(tokenizer)}
+    model = CmlmModel(CmlmConfig(text_config={"model_type": kind, **values, **special}, projections=2)).eval()
+    loss = model(**tiny_batch(tokenizer)).loss
+    loss.backward()
+    model.save_pretrained(tmp_path)
+    assert AutoModel.from_pretrained(tmp_path).eval()(**tiny_batch(tokenizer)).loss.item() == pytest.approx(
+        loss.item()
+    )
+
+
+def test_a_decoder_of_its_own_is_taken_over_too(tokenizer: Any, tmp_path: Path) -> None:
+    config = AutoConfig.for_model(**{**tiny_encoder(len(tokenizer)), "tie_word_embeddings": False})
+    full = AutoModelForMaskedLM.from_config(config)
+    full.save_pretrained(tmp_path)
+    model = CmlmModel.from_encoder(str(tmp_path), projections=2, tie_word_embeddings=False)
+    assert torch.equal(model.lm_head.decoder.weight, full.cls.predictions.decoder.weight)

@@ -7,6 +7,7 @@ import logging
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,16 @@ from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import main
 from hf_xlsr.data.running_text import PreparedRunningText, prepare_running_text
+from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.errors import XlsrError
+from hf_xlsr.methods import get_method
 from hf_xlsr.modeling.cmlm import CmlmModel
 from hf_xlsr.recipe import load_runs
 from hf_xlsr.runs import train_recipe
+from hf_xlsr.starting import weights_folder
 from hf_xlsr.trainers import CmlmTrainer, CmlmTrainingArguments
 from hf_xlsr.trainers.base import last_whole_checkpoint
+from hf_xlsr.trainers.cmlm import lamb_options
 
 RECIPE = """
 method: cmlm
@@ -253,21 +258,114 @@ def test_lamb_keeps_the_groups_of_weight_decay_or_says_that_it_is_missing(
 ) -> None:
     tokenizer, text = running_text(tmp_path)
 
-    def optimizer() -> Any:
-        args = arguments(tmp_path, optimizer="lamb", weight_decay=0.01, adam_beta2=0.99, adam_epsilon=1e-6)
+    def optimizer(**resume: Any) -> Any:
+        args = arguments(
+            tmp_path,
+            optimizer="lamb",
+            weight_decay=0.01,
+            adam_beta2=0.99,
+            adam_epsilon=1e-6,
+            save_steps=1,
+            max_steps=2,
+        )
         model = tiny_cmlm(len(tokenizer))
         trainer = CmlmTrainer(model, args, train_dataset=text, processing_class=tokenizer, max_length=32)
-        trainer.train()
+        trainer.train(**resume)
         return trainer.optimizer.optimizer
 
     lamb = optimizer()
     assert isinstance(lamb, Lamb)
     assert {group["weight_decay"] for group in lamb.param_groups} == {0.0, 0.01}
     assert lamb.param_groups[0]["betas"] == (0.9, 0.99) and lamb.param_groups[0]["eps"] == 1e-6
+    checkpoint = tmp_path / "out" / "checkpoint-1"
     monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
+    with pytest.raises(XlsrError, match="was trained by LAMB but this training goes on by adamw"):
+        optimizer(resume_from_checkpoint=str(checkpoint))
     with caplog.at_level(logging.WARNING):
         assert isinstance(optimizer(), torch.optim.AdamW)
     assert "optimizer lamb needs the package pytorch-optimizer" in caplog.text
+
+
+def test_lamb_steps_are_those_of_its_paper() -> None:
+    """Algorithm 2 of You et al.: every step is as long as the learning rate times the weights, however long those are."""
+    args = CmlmTrainingArguments(output_dir="unused", optimizer="lamb", learning_rate=0.01, adam_epsilon=1e-12)
+    options = lamb_options(args)
+    assert options is not None
+    for decay in (0.0, 0.1):
+        torch.manual_seed(0)
+        weight = torch.nn.Parameter(30 * torch.randn(8, 4, dtype=torch.float64))  # of norm 170
+        optimizer = options[0]([{"params": [weight], "weight_decay": decay}], **options[1])
+        first, second = torch.zeros_like(weight), torch.zeros_like(weight)
+        for _ in range(5):
+            before, gradient = weight.detach().clone(), torch.randn_like(weight)
+            weight.grad = gradient.clone()
+            optimizer.step()
+            first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+            update = first / second.sqrt() + decay * before
+            expected = before - 0.01 * before.norm() / update.norm() * update
+            torch.testing.assert_close(weight.detach(), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("weights", "rows"), [((1.0, 0.2, 0.0), 12), ((0.0, 1.0, 0.0), 12), ((0.0, 0.0, 1.0), 6)])
+def test_each_task_has_its_batch_size_also_where_it_leads(
+    weights: tuple[float, ...], rows: int, recipe_of: Any, tmp_path: Path
+) -> None:
+    names = ("cmlm_weight", "retrieval_weight", "nli_weight")
+    more = [word for name, value in zip(names, weights, strict=True) for word in (f"--{name}", str(value))]
+    more += ["--retrieval_batch_size", "12", "--nli_batch_size", "6", "--output_dir", str(tmp_path / "run")]
+    (recipe,) = load_runs(recipe_of(), more)
+    method = get_method("cmlm")
+    data = method.prepare(recipe, tmp_path / "data", iter(()))
+    trainer = method.build_trainer(recipe, tmp_path / "out", data, [])
+    _, sampler = trainer.train_batches()
+    tasks = Counter(key.task for key in next(iter(sampler)))
+    assert tasks == ({"main": 16, "retrieval": 12} if weights[0] else {"main": rows})
+
+
+def test_stages_with_adapters_start_from_merged_weights(recipe_of: Any, tmp_path: Path) -> None:
+    stages = """
+adapters: {rank: 2}
+stages:
+  - {name: one, set: {training: {max_steps: 4}}}
+  - {name: two, set: {training: {max_steps: 4, learning_rate: 0.0}}}
+"""
+    assert main(["train", recipe_of(more=stages), "--output_dir", str(tmp_path / "run")]) == 0
+    folders = [tmp_path / "run" / name / "model" for name in ("one", "two")]
+    vectors = [SentenceTransformer(str(folder)).encode(["red house"], convert_to_tensor=True) for folder in folders]
+    torch.testing.assert_close(*vectors)
+    with pytest.raises(XlsrError, match="holds adapters alone"):
+        weights_folder(tmp_path / "run" / "one" / "training" / "final")
+
+
+def test_values_beside_a_pretrained_encoder(tiny_encoder_folder: str, recipe_of: Any, tmp_path: Path) -> None:
+    text = Path(recipe_of()).read_text("utf-8")
+    start, end = text.index("  encoder:"), text.index("  projections:")
+    for values, sentence in (
+        ("hidden_size: 16", None),
+        ("hidden_size: 32", "has hidden_size 32 beside path .* whose encoder has 16"),
+    ):
+        encoder = f"  encoder: {{path: {tiny_encoder_folder}, model_type: bert, {values}}}\n"
+        path = tmp_path / "beside.yaml"
+        path.write_text(
+            (text[:start] + encoder + text[end:]).replace(f"path: {tmp_path / 'tokenizer'}", "path: null"), "utf-8"
+        )
+        more = ["--output_dir", str(tmp_path / "run"), "--max_steps", "1", "--overwrite", "true"]
+        (recipe,) = load_runs(str(path), more)
+        if sentence is None:
+            train_recipe(recipe)
+        else:
+            with pytest.raises(XlsrError, match=sentence):
+                train_recipe(recipe)
+
+
+def test_data_of_another_vocabulary_is_refused(recipe_of: Any, tmp_path: Path) -> None:
+    """As when the stage before is trained anew, with another tokenizer, while this one is half-way."""
+    (recipe,) = load_runs(recipe_of(), ["--output_dir", str(tmp_path / "run"), "--max_steps", "1"])
+    train_recipe(recipe)
+    words = [f"word{number}" for number in range(40)]
+    train_tokenizer(words, vocab_size=60, algorithm="bpe", frame=True).save_pretrained(tmp_path / "tokenizer")
+    with pytest.raises(XlsrError, match="was prepared with another vocabulary"):
+        train_recipe(recipe)
 
 
 def test_refusals(tmp_path: Path) -> None:
