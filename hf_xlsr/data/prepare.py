@@ -99,10 +99,12 @@ def prepare(
         raise XlsrError(
             "preparing data takes the recipe's tokenizer section or a tokenizer for each language; give either."
         )
+    given = (tokenizer or {}).get("path") if not paths else None
     report = prepare_once(
         folder,
         as_list(data["train"]),
         lambda: _prepare_fresh(data, tokenizer or {}, paths, languages, evaluation_texts, folder, seed),
+        vocabulary_hash(load_tokenizer(expand(given), "tokenizer.path")) if given else None,
     )
     if report.get("tokenizers", {}) != paths:
         raise XlsrError(
@@ -147,7 +149,8 @@ def prepare_once(
     if marker.is_file():
         stored = json.loads(marker.read_text("utf-8"))
         then = stored["files"]
-        if vocabulary is not None and stored["vocabulary"] != vocabulary:
+        # Folders of older versions do not say.
+        if vocabulary is not None and stored.get("vocabulary", vocabulary) != vocabulary:
             raise XlsrError(
                 f"the data in {folder} was prepared with another vocabulary; start anew with --overwrite true or in "
                 "another --output_dir."

@@ -11,9 +11,7 @@ from sentence_transformers.base.modules.module import Module
 
 from hf_xlsr.debias.removal import Debias
 from hf_xlsr.errors import XlsrError
-
-# Those of `encode`, `encode_query` and `encode_document`: none of them says a language.
-_TASKS_WITHOUT_LANGUAGE = (None, "query", "document")
+from hf_xlsr.export.language_router import TASKS_WITHOUT_LANGUAGE
 
 
 class DebiasModule(Module):
@@ -57,7 +55,7 @@ class DebiasModule(Module):
             XlsrError: there is no language, or it was not fitted.
         """
         vectors = features["sentence_embedding"]
-        if task not in _TASKS_WITHOUT_LANGUAGE:
+        if task not in TASKS_WITHOUT_LANGUAGE:
             vectors = self.debias.apply(vectors, str(task), normalize=self.normalize)
         elif not self.pass_through:
             names = self.debias.languages

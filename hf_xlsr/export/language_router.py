@@ -17,7 +17,7 @@ from hf_xlsr.data.languages import language_code
 from hf_xlsr.errors import XlsrError
 
 # Those of `encode`, `encode_query` and `encode_document`: none of them says a language.
-_TASKS_WITHOUT_LANGUAGE = (None, "query", "document")
+TASKS_WITHOUT_LANGUAGE = (None, "query", "document")
 
 
 def check_route_names(names: Iterable[str]) -> None:
@@ -173,7 +173,7 @@ class LanguageRouter(Router):
         return _joined(parts, order)
 
     def _detects(self, task: str | None) -> bool:
-        return task in _TASKS_WITHOUT_LANGUAGE and all(mapped != task for mapped, _ in self.route_mappings)
+        return task in TASKS_WITHOUT_LANGUAGE and all(mapped != task for mapped, _ in self.route_mappings)
 
 
 def _text(sample: Any) -> str | None:

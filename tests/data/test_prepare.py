@@ -140,3 +140,18 @@ def test_an_interrupted_preparation_starts_anew(wide: Path, paths: dict[str, str
 def test_nothing_left_is_an_error(wide: Path, paths: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(XlsrError, match="the training corpus is empty"):
         run(wide, tmp_path / "run", tokenizers=paths, evaluation_texts=iter([*ENGLISH, *GERMAN]))
+
+
+def test_pairs_of_another_vocabulary_are_refused_and_older_folders_taken(
+    wide: Path, paths: dict[str, str], tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"tokenizer": {"path": paths["de"]}, "languages": ["de", "fr"]}
+    first = run(wide, tmp_path / "run", **options)
+    word_tokenizer(["other", "words"], special_first=False).save_pretrained(paths["de"])
+    with pytest.raises(XlsrError, match="was prepared with another vocabulary"):
+        run(wide, tmp_path / "run", **options)
+    marker = tmp_path / "run" / "prepared.json"
+    stored = json.loads(marker.read_text("utf-8"))
+    del stored["vocabulary"]  # as a version before this check left it
+    marker.write_text(json.dumps(stored), "utf-8")
+    assert len(run(wide, tmp_path / "run", **options).train) == len(first.train)
