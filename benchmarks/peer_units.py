@@ -33,7 +33,10 @@ Metrics = dict[str, float]
 Rows = list[dict[str, Any]]
 
 TATOEBA = ("deu", "fra", "spa", "ita", "cmn", "rus", "ara", "bul", "ell", "tur", "vie", "hin", "urd", "tha", "swh")
-FLORES = {"en": "eng_Latn", "de": "deu_Latn", "fr": "fra_Latn", "es": "spa_Latn", "zh": "zho_Hans", "sw": "swh_Latn"}
+SIB200 = (
+    *("eng_Latn", "deu_Latn", "fra_Latn", "spa_Latn", "ita_Latn", "por_Latn", "zho_Hans", "rus_Cyrl", "arb_Arab"),
+    *("bul_Cyrl", "ell_Grek", "tur_Latn", "vie_Latn", "hin_Deva", "urd_Arab", "tha_Thai", "swh_Latn", "jpn_Jpan"),
+)
 NEWSTEST = ("de", "zh")
 SETTINGS = ((3, "distance"), (4, "distance"), (3, "ratio"), (4, "ratio"))
 SENTEVAL = ("MR", "SUBJ", "MPQA", "SST2", "MRPC")
@@ -151,16 +154,21 @@ def senteval_unit(encoder: Any, peer: Peer, encoding: dict[str, Any]) -> Metrics
     return senteval(encoder, tasks, seed=1111, **encoding)
 
 
-def sib200(language: str, split: str) -> Rows:
-    """Documents and topics of SIB-200."""
-    where = {"lang": FLORES[language], "split": split}
-    return read("sib200/sib200_a18", "text=text,label=category", where=where)
+def sib200(code: str, split: str) -> Rows:
+    """Documents and topics of SIB-200 in a language of FLORES."""
+    return read("sib200/sib200_a18", "text=text,label=category", where={"lang": code, "split": split})
+
+
+def sib200_sets(peer: Peer) -> tuple[Rows, Rows, dict[str, Rows]]:
+    """Its English training and dev documents, and the test documents of English and the peer's languages."""
+    languages = {code: language_code(code.split("_")[0]) for code in SIB200}
+    tests = {name: sib200(code, "test") for code, name in languages.items() if name in ("en", *peer.languages)}
+    return sib200(SIB200[0], "train"), sib200(SIB200[0], "dev"), tests
 
 
 def zero_shot_unit(encoder: Any, peer: Peer, encoding: dict[str, Any]) -> Metrics:
     """SIB-200 topics: heads on frozen vectors trained in English, tested in every language."""
-    train, dev = sib200("en", "train"), sib200("en", "dev")
-    tests = {language: sib200(language, "test") for language in FLORES if language in ("en", *peer.languages)}
+    train, dev, tests = sib200_sets(peer)
     metrics: Metrics = {}
     for head in ("linear", "mlp"):
         metrics |= zero_shot(
@@ -171,8 +179,7 @@ def zero_shot_unit(encoder: Any, peer: Peer, encoding: dict[str, Any]) -> Metric
 
 def trained_unit(encoder: Any, peer: Peer, encoding: dict[str, Any]) -> Metrics:
     """SIB-200 topics with the encoder trained too."""
-    tests = {language: sib200(language, "test") for language in FLORES if language in ("en", *peer.languages)}
-    train, dev = sib200("en", "train"), sib200("en", "dev")
+    train, dev, tests = sib200_sets(peer)
     # In float32, whatever the other units take: small steps are lost on bfloat16 weights.
     fresh = load_encoder(str(peer.folder), dtype="float32")
     return zero_shot(
