@@ -4,11 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help quickstart test quality bench clean
+.PHONY: help quickstart test quality bench docs release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,13 @@ bench: $(STAMP)  ## speed and memory beside FAISS and sentence-transformers
 	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/hictl.py
 	$(BIN)/python benchmarks/cmlm.py
+	$(BIN)/python benchmarks/onnx_files.py
+
+docs: $(STAMP)  ## the site of docs/, in build/site
+	$(BIN)/zensical build --strict
+
+release-check: $(STAMP)  ## build, look at and try out the wheel with the lowest and the newest versions of what it needs
+	$(BIN)/python tests/release_check.py --keep dist
 
 clean:  ## remove the virtual environment and all outputs
 	rm -rf $(VENV) outputs build *.egg-info

@@ -11,7 +11,10 @@ from typing import Any
 
 from hf_xlsr.cli_debias import configure_debias, debias
 from hf_xlsr.cli_evaluation import configure_evaluate, configure_plot, evaluate, plot
+from hf_xlsr.cli_export import configure_export, export
+from hf_xlsr.cli_hub import card, configure_card, configure_push, push
 from hf_xlsr.cli_mining import configure_mine, configure_score, mine, score
+from hf_xlsr.cli_recipes import add_keys_help, add_schema, print_schema
 from hf_xlsr.errors import XlsrError, nearest
 
 
@@ -50,7 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return VERBS[options.verb][2](options, rest)
     except XlsrError as error:
-        print(f"hf-xlsr: {error}", file=sys.stderr)
+        from hf_xlsr.export.access_tokens import hide_tokens
+
+        print(f"hf-xlsr: {hide_tokens(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("hf-xlsr: interrupted.", file=sys.stderr)
@@ -62,6 +67,7 @@ def _configure_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", nargs="+", metavar="RUN", help="only these runs of a list of ablations")
     parser.add_argument("--show", action="store_true", help="print the resolved recipe and stop")
     parser.epilog = "Any key of the recipe may follow as --key value, e.g. --seed 2 or --training.learning_rate 1e-3."
+    add_keys_help(parser)
 
 
 def _train(options: argparse.Namespace, rest: list[str]) -> int:
@@ -84,13 +90,20 @@ def _train(options: argparse.Namespace, rest: list[str]) -> int:
     return 0
 
 
-def _configure_recipes(parser: argparse.ArgumentParser) -> None:
+def _configure_list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _configure_recipes(parser: argparse.ArgumentParser) -> None:
+    _configure_list(parser)
+    add_schema(parser)
 
 
 def _recipes(options: argparse.Namespace, rest: list[str]) -> int:
     from hf_xlsr.recipe import read_recipe, recipe_names
 
+    if options.schema:
+        return print_schema(options.schema)
     recipes = [read_recipe(name) for name in recipe_names()]
     rows = [
         {
@@ -147,10 +160,13 @@ VERBS: dict[
     "plot": ("Draw translation pairs, retrieval results, languages retrieved or training runs.", configure_plot, plot),
     "mine": ("Find translations in two texts.", configure_mine, mine),
     "score": ("Score given pairs by margin and cosine.", configure_score, score),
+    "export": ("Write a run's encoder for others: sentence-transformers, AutoModel, ONNX.", configure_export, export),
+    "push": ("Push a run to the Hub.", configure_push, push),
+    "card": ("Make the card of a run again.", configure_card, card),
     "debias": ("Remove what tells the language from sentence vectors.", configure_debias, debias),
     "tokenizer": ("Train the tokenizer of a recipe and save it.", _configure_tokenizer, _tokenizer),
     "recipes": ("List the recipes.", _configure_recipes, _recipes),
-    "corpora": ("List the named corpora.", _configure_recipes, _corpora),
+    "corpora": ("List the named corpora.", _configure_list, _corpora),
 }
 
 

@@ -188,6 +188,7 @@ def _apply_to_model(fitted: Any, options: argparse.Namespace) -> dict[str, Any]:
     from hf_xlsr.debias.module import debias_sentence_transformer
     from hf_xlsr.evaluation.encoders import load_encoder
     from hf_xlsr.evaluation.report import check_writable
+    from hf_xlsr.export.remote_code import carry_modules
 
     check_writable(options.output, "--output", folder=True)
     home = Path(options.output)
@@ -200,6 +201,7 @@ def _apply_to_model(fitted: Any, options: argparse.Namespace) -> dict[str, Any]:
         pass_through=options.pass_through,
     )
     model.save(str(home), create_model_card=False)
+    carry_modules(home)
     return {"output": options.output, "model": options.model, **fitted.facts()}
 
 

@@ -223,7 +223,7 @@ def add_encoding(parser: argparse.ArgumentParser) -> None:
     add("--routes", help="language=route of a model with several encoders, e.g. en=source,de=target")
     add("--batch-size", type=int, default=128, help="sentences encoded at a time (default 128)")
     add("--device", help="cpu, cuda, cuda:1, ... (default: the best there is)")
-    add("--dtype", help="weights in float32, bfloat16 or float16 (default: as the model's files)")
+    add("--dtype", help="float32, bfloat16, float16 (default: as the model's files), onnx or onnx-int8")
 
 
 def _protocols_table() -> Any:

@@ -56,7 +56,9 @@ def _configure_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", help="of the model and the search, e.g. cpu or cuda (default: a GPU if there is one)"
     )
-    parser.add_argument("--dtype", help="weights in float32, bfloat16 or float16 (default: as the model's files)")
+    parser.add_argument(
+        "--dtype", help="float32, bfloat16, float16 (default: as the model's files), onnx or onnx-int8"
+    )
     parser.add_argument("--output", required=True, help="file of pairs, .tsv, .jsonl, .parquet or .tmx")
     parser.add_argument("--format", help="of the output (default by its suffix)")
     parser.add_argument("--work", metavar="FOLDER", help="where stages leave what is done (default OUTPUT.work)")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
-import typing
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from importlib import resources
@@ -16,41 +14,12 @@ import yaml
 
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.errors import XlsrError, nearest
-from hf_xlsr.field_types import KINDS, fits, plain_fields
-from hf_xlsr.methods import METHODS, get_method
+from hf_xlsr.export.access_tokens import check_no_token
+from hf_xlsr.export.card_check import check_card_section
+from hf_xlsr.methods import get_method
+from hf_xlsr.recipe_check import LISTS, TOP_LEVEL, check_keys, recipe_keys, section_keys
 
-TOP_LEVEL: dict[str, Any] = {
-    "name": None,
-    "description": "",
-    "method": None,
-    "output_dir": None,
-    "seed": 1,
-    "languages": None,
-    "data": {},
-    "model": {},
-    "training": {},
-    "evaluation": {},
-    "export": {},
-    "start_from": None,
-    "overwrite": False,
-}
-# Those of every method; each adds its own.
-SECTIONS: dict[str, dict[str, Any]] = {
-    "data": {
-        "train": None,
-        "dev": None,
-        "test": None,
-        "held_out": [],
-        "cleaning": ["normalize", "drop_identical", "deduplicate"],
-        "fraction": 1.0,
-        "limit": None,
-        "max_length": 200,
-    },
-}
-# Lists of runs that a recipe may stand for: side by side, or one after the other.
-LISTS = {"runs": "run", "stages": "stage"}
-# Set by the run itself, from `output_dir` and `seed` at the top of the recipe.
-RESERVED_TRAINING_KEYS = {"output_dir", "seed", "bf16", "fp16", "remove_unused_columns"}
+_NAME = re.compile(r"\w[\w.+ -]*")
 
 
 class _Loader(yaml.SafeLoader):
@@ -124,6 +93,8 @@ def read_recipe(name_or_path: str) -> dict[str, Any]:
             merged.pop(key, None)
         merged.update({key: content[key] for key in LISTS if key in content})
     merged["name"] = content.get("name", name)
+    if "name" in content:
+        _check_name(str(content["name"]), f"recipe '{name}': its name")
     return merged
 
 
@@ -146,90 +117,12 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def sections_of(method: object) -> dict[str, dict[str, Any]]:
-    """The sections with defaults of a method's recipes: those of every method, and its own.
-
-    Raises:
-        XlsrError: there is no such method.
-    """
-    sections: dict[str, dict[str, Any]] = SECTIONS
-    for part in reversed(type(get_method(method)).__mro__):  # a method adds to what its kind has
-        sections = merge(sections, vars(part).get("sections", {}))
-    return sections
-
-
-def known_keys(recipe: Mapping[str, Any]) -> dict[str, list[str]]:
-    """All dotted keys that a recipe may have, by section; the reference that overrides and typos are checked against.
-
-    Args:
-        recipe: Says the method, and what else decides on keys: the encoder's architecture, the languages.
-
-    Raises:
-        XlsrError: the recipe's method, or its encoder's architecture, is unknown.
-    """
-    name = recipe.get("method")
-    if name is None:
-        raise XlsrError(f"recipe '{recipe.get('name', 'recipe')}' has no 'method'; {nearest('', METHODS)}")
-    method, sections = get_method(name), sections_of(name)
-    arguments = {field.name for field in dataclasses.fields(method.arguments_class)} - RESERVED_TRAINING_KEYS
-    return {
-        "": [key for key in TOP_LEVEL if key not in (*sections, "model", "training")],
-        **{section: list(keys) for section, keys in sections.items()},
-        **method.model_keys(recipe),
-        "training": sorted(arguments),
-    }
-
-
-def check_keys(recipe: Mapping[str, Any]) -> None:
-    """Refuses unknown keys, naming the nearest.
-
-    Raises:
-        XlsrError: as said.
-    """
-    name, known = recipe.get("name", "recipe"), known_keys(recipe)
-    for section, keys in known.items():
-        content: Any = recipe
-        for part in section.split(".") if section else []:
-            content = (content or {}).get(part)
-        allowed = [*keys, *([s for s in known if s and "." not in s] if not section else [])]
-        if content is not None and not isinstance(content, Mapping):
-            raise XlsrError(
-                f"recipe '{name}': '{section}' is {content!r}; it holds keys: {', '.join(allowed[:8])} ..."
-            )
-        for key in content or {}:
-            if key not in allowed:
-                where = f"{section}.{key}" if section else key
-                raise XlsrError(f"recipe '{name}': unknown key '{where}'; {nearest(str(key), allowed)}")
-    check_types(recipe)
-    method = get_method(recipe["method"])
-    for place, sources in method.sources(recipe).items():
-        for source in as_list(sources):
-            for key in source if isinstance(source, Mapping) else {}:
-                if key not in method.source_keys:
-                    raise XlsrError(
-                        f"recipe '{name}': unknown key '{place}.{key}'; {nearest(str(key), method.source_keys)}"
-                    )
-
-
-def check_types(recipe: Mapping[str, Any]) -> None:
-    """Refuses words where numbers or true and false are meant; they would fail much later, or be taken for true.
-
-    Raises:
-        XlsrError: as said.
-    """
-    method = get_method(recipe["method"])
-    hints = typing.get_type_hints(method.arguments_class)
-    wanted = {"overwrite": "bool"}
-    wanted.update({f"training.{key}": hint.__name__ for key, hint in hints.items() if hint in (int, float, bool)})
-    wanted.update({f"model.{key}": kind for key, kind in plain_fields(method.config_class).items()})
-    for section, defaults in sections_of(recipe["method"]).items():
-        wanted.update({f"{section}.{k}": type(v).__name__ for k, v in defaults.items() if not isinstance(v, str)})
-    for name, kind in wanted.items():
-        section, _, key = name.rpartition(".")
-        content = (recipe.get(section) or {}) if section else recipe
-        value = content.get(key)
-        if value is not None and not fits(value, kind):
-            raise XlsrError(f"recipe '{recipe.get('name')}': {name} is {value!r}; it takes {KINDS[kind]}.")
+def _check_name(name: str, what: str) -> None:
+    """Names become folders: one that is a path would lead out of the place that outputs go to."""
+    if not _NAME.fullmatch(name):
+        raise XlsrError(
+            f"{what} is {name!r}; write letters, digits, '.', '_', '+' and '-', the first of them no '.', '+' or '-'."
+        )
 
 
 def _check_runs(name: str, runs: Any, what: str) -> None:
@@ -239,6 +132,7 @@ def _check_runs(name: str, runs: Any, what: str) -> None:
             raise XlsrError(
                 f"recipe '{name}': the {what} {run} is not of the form {{name: ..., set: {{...}}}}; mend it."
             )
+        _check_name(str(run_name), f"recipe '{name}': the name of a {what}")
         if names.count(run_name) > 1:
             raise XlsrError(f"recipe '{name}': two {what}s are called '{run_name}'; give each a name of its own.")
 
@@ -255,7 +149,7 @@ def parse_overrides(arguments: Sequence[str], recipe: Mapping[str, Any]) -> dict
     Raises:
         XlsrError: a key is unknown or ambiguous, or misses its value.
     """
-    known = known_keys(recipe)
+    known = recipe_keys(recipe)
     dotted = [f"{section}.{key}" if section else key for section, keys in known.items() for key in keys]
     method = get_method(recipe["method"])
     places = dict.fromkeys([*(f"data.{split}" for split in ("train", "dev", "test")), *method.sources(recipe)])
@@ -298,6 +192,18 @@ def _full_key(key: str, dotted: Sequence[str]) -> str:
     raise XlsrError(f"--{key} is no key of the recipe; {nearest(key, dotted)}")
 
 
+def sections_of(method: object) -> dict[str, dict[str, Any]]:
+    """The sections with defaults of a method's recipes: those of every method, and its own.
+
+    Raises:
+        XlsrError: there is no such method.
+    """
+    return {
+        section: {name: deepcopy(key.default) for name, key in keys.items()}
+        for section, keys in section_keys(method).items()
+    }
+
+
 def resolve(recipe: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Fills a recipe with defaults, lays the overrides over it and checks every key.
 
@@ -312,20 +218,20 @@ def resolve(recipe: Mapping[str, Any], overrides: Mapping[str, Any] | None = Non
         XlsrError: a key is unknown, a value of the top level is of the wrong kind, or languages are missing.
     """
     merged = merge({key: value for key, value in recipe.items() if key not in LISTS}, overrides or {})
+    check_no_token(merged, f"recipe '{merged.get('name', 'recipe')}'")
     check_keys(merged)
     for section, defaults in sections_of(merged["method"]).items():
         merged[section] = merge(defaults, merged.get(section) or {})
-    for key, value in TOP_LEVEL.items():
-        if merged.get(key) is None:
-            merged[key] = deepcopy(value)
+    for name, key in TOP_LEVEL.items():
+        if merged.get(name) is None:
+            merged[name] = deepcopy(key.default)
     merged["output_dir"] = os.path.expandvars(merged["output_dir"] or f"outputs/{merged['name']}")
     languages = as_list(merged["languages"])
     if len(set(languages)) < get_method(merged["method"]).least_languages:
         raise XlsrError(
             f"recipe '{merged['name']}': languages is {languages}; a cross-lingual encoder needs two, e.g. [en, fr]."
         )
-    if not isinstance(merged["seed"], int) or isinstance(merged["seed"], bool):
-        raise XlsrError(f"recipe '{merged['name']}': seed is {merged['seed']!r}; use a whole number.")
+    check_card_section(merged["card"])
     get_method(merged["method"]).complete(merged)
     return merged
 

@@ -11,7 +11,7 @@ from typing import Any
 from hf_xlsr.errors import XlsrError
 
 # What may differ between a run and the call that goes on with it: where it lies, what follows training.
-FREE_KEYS = {"name", "output_dir", "overwrite", "description", "evaluation", "export"}
+FREE_KEYS = {"name", "output_dir", "overwrite", "description", "evaluation", "export", "card"}
 
 
 class RunFolder:
@@ -51,7 +51,8 @@ class RunFolder:
         outputs = [self.model, self.results, self.card, self.path / "loss.png", self.path / "tsne.png"]
         if recipe["overwrite"] and self.recipe.is_file():
             for old in (self.training, *outputs):
-                shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
+                # A link goes, what it points to stays.
+                shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink(missing_ok=True)
         if self.recipe.is_file():
             there = json.loads(self.recipe.read_text("utf-8"))
             different = differing_keys(there, json.loads(json.dumps(recipe)))

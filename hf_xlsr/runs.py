@@ -16,6 +16,7 @@ from accelerate import PartialState
 from rich.console import Console
 from transformers import TrainerState
 from transformers import logging as transformers_logging
+from transformers.integrations import WandbCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from hf_xlsr.errors import XlsrError
@@ -28,6 +29,7 @@ from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer, last_whole_checkpoint
 from hf_xlsr.trainers.callbacks import TrainingClockCallback
 from hf_xlsr.trainers.console import ConsoleCallback
+from hf_xlsr.trainers.sharding import gather_model
 
 
 @dataclass
@@ -105,9 +107,11 @@ def train_recipe(recipe: Mapping[str, Any], console: Console | None = None) -> R
     transformers_logging.disable_progress_bar()  # of saving and loading small models; training has its own bar
     started = time.monotonic()
     with state.main_process_first():
+        sets = method.evaluation_sets(recipe)
+    method.check_training(recipe, folder.training, sets)
+    with state.main_process_first():
         if state.is_main_process:
             folder.claim(recipe)
-        sets = method.evaluation_sets(recipe)
         data = prepare_data(recipe, folder.training, sets)
     console.print(f"[bold]{recipe['name']}[/]: {method.describe_data(data.report)}")
     trainer = build_trainer(recipe, folder, data, sets)
@@ -117,6 +121,7 @@ def train_recipe(recipe: Mapping[str, Any], console: Console | None = None) -> R
     ended = any(folder.final.glob("*.safetensors"))  # also a training that stopped early by its protocol
     if not (checkpoint and _take_finished(trainer, checkpoint, ended)):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        _close_reporters(trainer)
     if trainer.stopped_early and trainer.state.global_step < trainer.state.max_steps:
         console.print(
             f"Stopped at step {trainer.state.global_step:,} of {trainer.state.max_steps:,}; the checkpoint is saved and "
@@ -124,6 +129,8 @@ def train_recipe(recipe: Mapping[str, Any], console: Console | None = None) -> R
         )
         return RunResult(folder.path, {}, stopped=True)
     trainer.save_model(str(folder.final))
+    if trainer.is_fsdp_enabled:
+        gather_model(trainer, method.build_model(recipe, data))
     metrics: dict[str, float] = {}
     if state.is_main_process:
         seconds = {"preparing": prepared - started, "training": TrainingClockCallback.read(folder.training)}
@@ -132,10 +139,17 @@ def train_recipe(recipe: Mapping[str, Any], console: Console | None = None) -> R
     return RunResult(folder.path, metrics)
 
 
+def _close_reporters(trainer: XlsrTrainer) -> None:
+    """Ends the run of Weights & Biases, which else would take the next run of a list for the same."""
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, WandbCallback):
+            callback._wandb.finish()
+
+
 def _take_finished(trainer: XlsrTrainer, checkpoint: Path, ended: bool) -> bool:
     """Loads the last checkpoint of a training that is over; Trainer, told to resume from it, would take a step more."""
     state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-    if state.global_step < state.max_steps and not ended:
+    if state.global_step < state.max_steps and not ended and not _out_of_patience(state):
         return False
     trainer.state = state
     if trainer.args.load_best_model_at_end and state.best_model_checkpoint:
@@ -143,6 +157,14 @@ def _take_finished(trainer: XlsrTrainer, checkpoint: Path, ended: bool) -> bool:
     else:
         trainer._load_from_checkpoint(str(checkpoint))
     return True
+
+
+def _out_of_patience(state: TrainerState) -> bool:
+    """Whether early stopping ended a training that was killed before it could write its model."""
+    callbacks: Any = state.stateful_callbacks  # states by name, once they have been saved
+    stored = callbacks.get("EarlyStoppingCallback") or {}
+    found = {**stored.get("args", {}), **stored.get("attributes", {})}
+    return bool(found) and found["early_stopping_patience_counter"] >= found["early_stopping_patience"]
 
 
 def _print_training(console: Console, trainer: XlsrTrainer, checkpoint: Path | None) -> None:

@@ -89,10 +89,14 @@ def encoder_from_pretrained(path: str, *, place: str = "encoder", dropout: float
         if dropout is not None:
             options |= {name: dropout for name in DROPOUTS if hasattr(config, name)}
         encoder, info = AutoModel.from_pretrained(
-            path, **{"dtype": "float32", **no_pooler(config), **options}, output_loading_info=True
+            path,
+            **{"dtype": "float32", "use_safetensors": True, **no_pooler(config), **options},
+            output_loading_info=True,
         )
     except (OSError, ValueError) as error:
-        raise XlsrError(f"{place} '{path}' holds no encoder that loads; check it.") from error
+        raise XlsrError(
+            f"{place} '{path}' holds no encoder that loads; check it, and that its weights are safetensors."
+        ) from error
     if missing := sorted(info["missing_keys"]):
         raise XlsrError(f"{place} '{path}' lacks weights of the encoder ({missing[0]}, ...); give a whole checkpoint.")
     return encoder

@@ -90,7 +90,9 @@ class LmHead(nn.Module):
             Whether it had one.
         """
         try:
-            model, info = AutoModelForMaskedLM.from_pretrained(path, dtype="float32", output_loading_info=True)
+            model, info = AutoModelForMaskedLM.from_pretrained(
+                path, dtype="float32", use_safetensors=True, output_loading_info=True
+            )
         except ValueError:  # no masked LM of the architecture
             return False
         there: dict[str, Any] = model.state_dict()

@@ -6,16 +6,15 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.modeling.base import XlsrPreTrainedModel
 from hf_xlsr.modeling.encoders import encoder_from_config, encoder_from_pretrained, resized_bias
 from hf_xlsr.modeling.lm_head import LmHead
 
 Model = TypeVar("Model", bound="EncoderWithLmHead")
 
 
-class EncoderWithLmHead(PreTrainedModel):
+class EncoderWithLmHead(XlsrPreTrainedModel):
     """A stock encoder as `encoder`, a masked-LM head tied to its embeddings as `lm_head`; None without one.
 
     Subclasses set `lm_head` by `make_lm_head` and call `post_init`.
@@ -25,12 +24,6 @@ class EncoderWithLmHead(PreTrainedModel):
         encoder: A ready encoder, whose weights are kept; made from `text_config` when absent.
     """
 
-    base_model_prefix = "encoder"
-    supports_gradient_checkpointing = True
-    accepts_loss_kwargs = False  # the loss is a mean over the batch; Trainer must not rescale it
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
     config: Any
     lm_head: LmHead | None
 
@@ -77,24 +70,16 @@ class EncoderWithLmHead(PreTrainedModel):
         if isinstance(module, LmHead):
             module.initialize()
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.encoder.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.encoder.set_input_embeddings(value)
-
-    def get_output_embeddings(self) -> nn.Module | None:
+    def get_output_embeddings(self) -> nn.Linear | None:
         """The language model's decoder; None where it is the embedding table, which then counts once."""
         return None if self.lm_head is None else self.lm_head.decoder
 
-    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resizes the embeddings and the language model's bias.
+    def set_output_embeddings(self, value: nn.Linear) -> None:
+        if self.lm_head is not None:
+            self.lm_head.decoder = value
 
-        Raises:
-            XlsrError: the decoder is a matrix of its own.
-        """
-        if self.get_output_embeddings() is not None:
-            raise XlsrError("resize_token_embeddings needs tied embeddings; set tie_word_embeddings to true.")
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Resizes the embeddings, the language model's bias and, where it is a matrix of its own, its decoder."""
         embeddings = super().resize_token_embeddings(*args, **kwargs)
         if self.lm_head is not None:
             self.lm_head.bias = resized_bias(self.lm_head.bias, embeddings.num_embeddings)

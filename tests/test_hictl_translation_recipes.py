@@ -18,6 +18,7 @@ from transformers import AutoTokenizer
 from translation_helpers import encoder_folder
 
 from hf_xlsr import XlsrError
+from hf_xlsr.evaluation.markdown_text import escape_markdown
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration
 from hf_xlsr.recipe import load_runs
 from hf_xlsr.runs import train_recipe
@@ -222,7 +223,7 @@ def test_the_small_recipes_run(
         assert len(lines) == 12
         card = (folder / "README.md").read_text("utf-8")
         assert "HictlForConditionalGeneration.from_pretrained" in card and "pipeline_tag: translation" in card
-        assert signature in card
+        assert escape_markdown(signature) in card
 
 
 RECIPE = """

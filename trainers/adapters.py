@@ -6,9 +6,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from torch import nn
+
 from hf_xlsr.errors import XlsrError
 
 DEFAULT_MODULES = ("query", "key", "value")
+ENCODERS = ("encoder", "encoders", "momentum_encoders")
 
 
 def base_model(model: Any) -> Any:
@@ -29,10 +32,13 @@ def add_adapters(
     dropout: float = 0.0,
     modules: Sequence[str] | str = DEFAULT_MODULES,
 ) -> Any:
-    """Puts LoRA adapters on the encoder of a model; projections and heads stay trained as a whole.
+    """Puts LoRA adapters on the encoder of a model; projections and heads are trained, and saved with them, as a whole.
 
     A `DualMomentumModel` gets them on its base encoders and, untrained, on its momentum encoders: the momentum adapters
     start as copies and follow by equation 1; frozen weights are equal on both sides and need no average.
+
+    `save_pretrained` of what comes back writes the adapters and heads alone. `peft.PeftModel.from_pretrained` puts them
+    on the model that they were made for.
 
     Args:
         model: Any of this package's models.
@@ -54,19 +60,29 @@ def add_adapters(
     if rank < 1 or not 0 <= dropout < 1:
         raise XlsrError(f"adapters: rank is {rank} and dropout {dropout}; use a rank above 0 and a share below 1.")
     modules = [modules] if isinstance(modules, str) else list(modules)
-    pattern = rf"(?:encoder|encoders|momentum_encoders)\..*\.(?:{'|'.join(map(re.escape, modules))})"
+    pattern = rf"(?:{'|'.join(ENCODERS)})\..*\.(?:{'|'.join(map(re.escape, modules))})"
     if not any(re.fullmatch(pattern, name) for name, _ in model.named_modules()):
         raise XlsrError(
             f"no layer of the encoders is called {' or '.join(modules)}; name their linear layers in modules."
         )
     options: dict[str, Any] = {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout, "bias": "none"}
-    if not hasattr(model, "momentum_encoders"):
-        heads = [name for name, part in model.named_children() if name != "encoder" and list(part.parameters())]
-        return get_peft_model(model, LoraConfig(target_modules=pattern, modules_to_save=heads or None, **options))
-    adapted = get_peft_model(model, LoraConfig(target_modules=pattern, **options))
-    model.projections.requires_grad_(True)
-    if model.nli_head is not None:
-        model.nli_head.requires_grad_(True)
-    model.reset_momentum()
-    model.freeze_momentum()
+    adapted = get_peft_model(
+        model, LoraConfig(target_modules=pattern, modules_to_save=_heads(model) or None, **options)
+    )
+    if hasattr(model, "momentum_encoders"):
+        model.reset_momentum()
+        model.freeze_momentum()
     return adapted
+
+
+def _heads(model: Any) -> list[str]:
+    """The parts that are no encoders, by name; peft takes every module for one of them whose name ends so."""
+    heads = []
+    for name, part in model.named_children():
+        if isinstance(part, nn.ModuleDict):  # which peft does not take as a whole
+            parts = {f"{name}.{key}": inside for key, inside in part.items()}
+        else:
+            parts = {name: part}
+        if name not in ENCODERS:
+            heads += [name for name, part in parts.items() if list(part.parameters())]
+    return heads

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from transformers import TrainingArguments
+from transformers.integrations import get_available_reporting_integrations
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from hf_xlsr.data.sampling import MIXINGS
+from hf_xlsr.data.sources import as_list
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.precision import PRECISIONS, choose_precision
 from hf_xlsr.trainers.momentum_callbacks import MOMENTUM_SCHEDULES
 
 OPTIMIZATIONS = ("trainer", "released")
 OPTIMIZERS = ("trainer", "lamb")
+# Reporters whose package is called as they are; the others say for themselves what they need.
+REPORTERS = ("tensorboard", "trackio", "wandb")
 
 
 @dataclass
@@ -27,13 +33,20 @@ class XlsrTrainingArguments(TrainingArguments):
         homogeneous_batches: Fill each batch from one language pair.
         mixing: How language pairs of different sizes are mixed: `proportional`, `equal` or `temperature`.
         mixing_exponent: Smoothing exponent of `temperature`.
+        early_stopping_patience: Stop after so many evaluations without a better `metric_for_best_model`, and end with the
+            best checkpoint; 0 never does. It sets `load_best_model_at_end`.
+        early_stopping_threshold: What counts as better is better by more than this.
     """
 
-    precision: str = field(default="auto", metadata={"help": f"one of {', '.join(PRECISIONS)}, from_flags"})
+    precision: str = field(
+        default="auto", metadata={"help": "of forward passes", "choices": (*PRECISIONS, "from_flags")}
+    )
     bucket_by_length: bool = field(default=True, metadata={"help": "batch examples of like length"})
     homogeneous_batches: bool = field(default=False, metadata={"help": "fill each batch from one language pair"})
-    mixing: str = field(default="proportional", metadata={"help": f"one of {', '.join(MIXINGS)}"})
+    mixing: str = field(default="proportional", metadata={"help": "of language pairs", "choices": MIXINGS})
     mixing_exponent: float = field(default=0.3, metadata={"help": "smoothing exponent of mixing 'temperature'"})
+    early_stopping_patience: int = field(default=0, metadata={"help": "evaluations without improvement; 0 is never"})
+    early_stopping_threshold: float = field(default=0.0, metadata={"help": "less than this is no improvement"})
     remove_unused_columns: bool = field(default=False, metadata={"help": "the collator needs columns forward lacks"})
     ddp_find_unused_parameters: bool | None = field(
         default=False, metadata={"help": "every parameter of our models gets a gradient in every step"}
@@ -53,7 +66,49 @@ class XlsrTrainingArguments(TrainingArguments):
             self.bf16, self.fp16 = chosen == "bfloat16", chosen == "float16"
         if self.mixing not in MIXINGS:
             raise XlsrError(f"mixing is '{self.mixing}'; use one of {', '.join(MIXINGS)}.")
+        self._check_early_stopping()
+        check_reporters(self.report_to)
         super().__post_init__()
+
+    def _check_early_stopping(self) -> None:
+        if self.early_stopping_patience < 0:
+            raise XlsrError(f"early_stopping_patience is {self.early_stopping_patience}; use 0 (never) or more.")
+        if not self.early_stopping_patience:
+            return
+        if not self.metric_for_best_model:
+            raise XlsrError(
+                "early_stopping_patience needs metric_for_best_model; name the metric that is to get better."
+            )
+        if getattr(self.eval_strategy, "value", self.eval_strategy) == "no":
+            raise XlsrError("early_stopping_patience needs evaluations; set eval_strategy to steps or epoch.")
+        self.load_best_model_at_end = True
+        # The count of evaluations without improvement belongs to the state that resuming needs.
+        self.restore_callback_states_from_checkpoint = True
+
+
+def check_reporters(names: Any) -> None:
+    """Refuses what `report_to` cannot be, before a long preparation.
+
+    Args:
+        names: As `transformers.TrainingArguments` takes it.
+
+    Raises:
+        XlsrError: transformers knows no such reporter, or its package is not installed.
+
+    Example:
+        >>> check_reporters("tensorbord")
+        Traceback (most recent call last):
+        ...
+        hf_xlsr.errors.XlsrError: report_to has 'tensorbord'; did you mean 'tensorboard'?
+    """
+    available = get_available_reporting_integrations()
+    for name in as_list(names):
+        if name not in (*INTEGRATION_TO_CALLBACK, "all", "none"):
+            raise XlsrError(f"report_to has '{name}'; {nearest(str(name), [*INTEGRATION_TO_CALLBACK, 'all', 'none'])}")
+        if name in REPORTERS and name not in available:
+            raise XlsrError(
+                f"report_to has '{name}', which is not installed; install it with `pip install {name}`, or leave it out."
+            )
 
 
 def share_of_step(name: str, size: int, args: TrainingArguments) -> int:
@@ -87,7 +142,7 @@ class LightweightTrainingArguments(XlsrTrainingArguments):
         decay_epoch: Epoch of that cut: 3, for Italian 6.
     """
 
-    optimization: str = field(default="trainer", metadata={"help": f"one of {', '.join(OPTIMIZATIONS)}"})
+    optimization: str = field(default="trainer", metadata={"help": "optimiser", "choices": OPTIMIZATIONS})
     decay_epoch: int = field(default=3, metadata={"help": "epoch of the tenfold cut under optimization 'released'"})
 
     def __post_init__(self) -> None:
@@ -107,7 +162,9 @@ class DualMomentumTrainingArguments(XlsrTrainingArguments):
     """
 
     homogeneous_batches: bool = field(default=True, metadata={"help": "fill each batch from one language pair"})
-    momentum_schedule: str = field(default="constant", metadata={"help": "constant, linear or cosine"})
+    momentum_schedule: str = field(
+        default="constant", metadata={"help": "of the momentum encoders", "choices": MOMENTUM_SCHEDULES}
+    )
     queue_prefill: bool = field(default=False, metadata={"help": "fill the queues before the first step"})
     nli_batch_size: int = field(default=128, metadata={"help": "inference pairs in an optimiser step"})
     ddp_find_unused_parameters: bool | None = field(
@@ -130,7 +187,7 @@ class DualMomentumTrainingArguments(XlsrTrainingArguments):
 class HictlTrainingArguments(XlsrTrainingArguments):
     """Arguments of `HictlTrainer`. "A training batch covers 15 languages with equal probability": they are mixed so."""
 
-    mixing: str = field(default="equal", metadata={"help": f"one of {', '.join(MIXINGS)}"})
+    mixing: str = field(default="equal", metadata={"help": "of languages", "choices": MIXINGS})
     homogeneous_batches: bool = field(default=False, metadata={"help": "fill each batch from one language"})
 
 
@@ -149,8 +206,8 @@ class CmlmTrainingArguments(XlsrTrainingArguments):
         nli_batch_size: Pairs of natural language inference in an optimiser step, likewise.
     """
 
-    optimizer: str = field(default="trainer", metadata={"help": f"one of {', '.join(OPTIMIZERS)}"})
-    mixing: str = field(default="temperature", metadata={"help": f"one of {', '.join(MIXINGS)}"})
+    optimizer: str = field(default="trainer", metadata={"help": "optimiser", "choices": OPTIMIZERS})
+    mixing: str = field(default="temperature", metadata={"help": "of languages", "choices": MIXINGS})
     retrieval_batch_size: int | None = field(default=None, metadata={"help": "translation pairs in an optimiser step"})
     nli_batch_size: int | None = field(default=None, metadata={"help": "inference pairs in an optimiser step"})
     ddp_find_unused_parameters: bool | None = field(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,14 +12,16 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-from transformers import Trainer
+from transformers import EarlyStoppingCallback, Trainer
 from transformers.trainer_utils import seed_worker
 
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
 from hf_xlsr.errors import XlsrError
+from hf_xlsr.export.hub_trainer import SlimPushes
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
 from hf_xlsr.trainers.live_encoder import LiveEncoder
+from hf_xlsr.trainers.sharding import check_sharding, fit_sharded, set_up_sharding
 
 Evaluation = Callable[[LiveEncoder], Mapping[str, float]]
 # Up to this length matrix products win on a processor; beyond it their score matrices cost more than they save. Most
@@ -75,7 +78,7 @@ def attention_for(implementation: str, device: str, dtype: torch.dtype | None, m
     return "eager" if slow and max_length <= PLAIN_ATTENTION_PIECES else implementation
 
 
-class XlsrTrainer(Trainer):
+class XlsrTrainer(SlimPushes, Trainer):
     """`transformers.Trainer` for models that return `losses` by name and data sets of prepared pairs.
 
     - Batches come from `LengthBucketBatchSampler`, already split over processes.
@@ -96,6 +99,8 @@ class XlsrTrainer(Trainer):
 
     # Whether the examples of a batch are compared with each other.
     contrast = True
+    # Why weights cannot be sharded over processes, the first half of a sentence; empty where they can.
+    no_sharding = ""
     # What Trainer declares more widely than our trainers take.
     args: Any
     model: Any
@@ -108,12 +113,32 @@ class XlsrTrainer(Trainer):
             # Trainer wants an eval_dataset with an eval_strategy; protocols bring their own text.
             kwargs.setdefault("eval_dataset", self.evaluations)
         super().__init__(*args, **kwargs)
+        model = self.accelerator.unwrap_model(self.model)
+        check_sharding(self.args, refusal=self.no_sharding, adapters=base_model(model) is not model)
+        if self.is_fsdp_enabled:
+            set_up_sharding(self)
         self._choose_attention()
         self._part_sums: dict[str, torch.Tensor] = {}
         self._part_count = 0
+        if patience := getattr(self.args, "early_stopping_patience", 0):
+            self.add_callback(EarlyStoppingCallback(patience, self.args.early_stopping_threshold))
         self._graceful_stop = GracefulStopCallback()
         self.add_callback(SamplerEpochCallback())
         self.add_callback(self._graceful_stop)
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """As of any trainer.
+
+        Raises:
+            XlsrError: a file of the checkpoint holds more than tensors and numbers, which may be code.
+        """
+        try:
+            return super().train(resume_from_checkpoint, *args, **kwargs)
+        except pickle.UnpicklingError as error:
+            raise XlsrError(
+                f"checkpoint '{resume_from_checkpoint}' holds more than tensors and numbers in its state, which "
+                "is not loaded since it may run code; take it from whom you trust, or remove it to start before it."
+            ) from error
 
     def _choose_attention(self) -> None:
         model = base_model(self.accelerator.unwrap_model(self.model))
@@ -122,6 +147,12 @@ class XlsrTrainer(Trainer):
         chosen = attention_for(now, self.args.device.type, self.autocast_dtype, length)
         if chosen != now:
             model.set_attn_implementation(chosen)
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        prepared = super()._prepare_for_training(*args, **kwargs)
+        if self.is_fsdp_enabled:
+            fit_sharded(self.model, self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap)
+        return prepared
 
     @property
     def stopped_early(self) -> bool:

@@ -63,6 +63,11 @@ class DualMomentumTrainer(XlsrTrainer):
         A script that trains on one's own pairs stands in `docs/train.md`.
     """
 
+    no_sharding = (
+        "dual momentum contrast does not train with weights sharded over processes, since no process holds those that "
+        "the momentum encoders follow"
+    )
+
     def __init__(
         self,
         model: Any,

@@ -11,7 +11,6 @@ import torch
 import torch.distributed
 from sklearn.metrics import f1_score, matthews_corrcoef
 from tqdm.auto import tqdm
-from transformers import EarlyStoppingCallback
 
 from hf_xlsr.data.labelled import LabelledCollator, LabelledSet
 from hf_xlsr.distributed import process_index, world_size
@@ -39,30 +38,17 @@ class FineTuneTrainingArguments(XlsrTrainingArguments):
     """Arguments of `FineTuneTrainer`, with the paper's values: Adam at 2.5e-5, linear decay, batches of 32.
 
     The paper does not say how long it trains, nor of a warm-up: the defaults of `transformers.TrainingArguments` hold.
-
-    Args:
-        early_stopping_patience: Stop after so many evaluations without a better `metric_for_best_model`; 0 never does.
     """
 
     learning_rate: float = field(default=2.5e-5, metadata={"help": "at the start"})
     per_device_train_batch_size: int = field(default=32, metadata={"help": "rows a step and process"})
     per_device_eval_batch_size: int = field(default=128, metadata={"help": "rows evaluated together"})
-    early_stopping_patience: int = field(default=0, metadata={"help": "evaluations without improvement; 0 is never"})
 
     def __post_init__(self) -> None:
-        if self.early_stopping_patience < 0:
-            raise XlsrError(f"early_stopping_patience is {self.early_stopping_patience}; use 0 (never) or more.")
         if self.label_smoothing_factor:
             raise XlsrError(
                 f"label_smoothing_factor is {self.label_smoothing_factor}, but this loss has none; leave it out."
             )
-        if self.early_stopping_patience:
-            if not self.metric_for_best_model:
-                raise XlsrError(
-                    "early_stopping_patience needs metric_for_best_model; name the metric that is to get better."
-                )
-            # The count of evaluations without improvement belongs to the state that resuming needs.
-            self.restore_callback_states_from_checkpoint = True
         super().__post_init__()
 
 
@@ -195,12 +181,13 @@ class FineTuneTrainer(XlsrTrainer):
         _check_fit(base_model(model), kwargs.get("train_dataset"), max_length)
         self.max_length = max_length
         super().__init__(model, args, **kwargs)
-        if args.early_stopping_patience:
-            self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
 
     def live_encoder(self) -> Any:
-        """The model as it stands, each process with its share of the rows."""
-        return self.live_classifier(share=True)
+        """The model as it stands, each process with its share of the rows.
+
+        Processes that hold parts of the weights have to take every step together, and each takes all rows.
+        """
+        return self.live_classifier(share=not self.is_fsdp_enabled)
 
     def live_classifier(self, *, share: bool = False) -> LiveClassifier:
         """The model as it stands.

@@ -20,7 +20,8 @@ class DebiasModule(Module):
     Without a language the vectors are not those that others were compared with, so `encode(texts)`, `encode_query` and
     `encode_document` raise an error that names the languages, unless `pass_through` is set.
 
-    A folder with this class in it takes `SentenceTransformer(path, trust_remote_code=True)` and this package.
+    A folder with this class in it takes `SentenceTransformer(path, trust_remote_code=True)`, and this package unless
+    `hf_xlsr.export.remote_code.carry_modules` put the code of the class beside it, as `hf-xlsr debias apply` does.
 
     Args:
         debias: What is removed.

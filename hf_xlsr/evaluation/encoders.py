@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from hf_xlsr.errors import XlsrError, nearest
 
-DTYPES = ("float32", "bfloat16", "float16")
-OUR_MODULES = {"hf_xlsr.export.language_router.LanguageRouter", "hf_xlsr.debias.module.DebiasModule"}
+DTYPES = ("float32", "bfloat16", "float16", "onnx", "onnx-int8")
 
 
 def load_encoder(model: str, device: str | None = None, dtype: str | None = None) -> Any:
@@ -19,7 +17,8 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
         model: Folder, or id of the Hub.
         device: Where it runs, for instance `cpu` or `cuda:1`; sentence-transformers chooses when absent.
         dtype: Precision of the weights, `float32`, `bfloat16` or `float16`; as the files hold them when absent. Where
-            the processor has bfloat16 it encodes about twice as fast; cosines move by some thousandths.
+            the processor has bfloat16 it encodes about twice as fast; cosines move by some thousandths. `onnx` and
+            `onnx-int8` are the files that `hf-xlsr export --onnx --int8` writes, on the processor.
 
     Raises:
         XlsrError: the model cannot be loaded, the device is not there, or the dtype is unknown.
@@ -27,35 +26,31 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
     check_model_place(model)
     from sentence_transformers import SentenceTransformer
 
+    from hf_xlsr.export.remote_code import has_only_our_code
+
     if dtype is not None and dtype not in DTYPES:
         raise XlsrError(f"dtype is '{dtype}'; {nearest(dtype, DTYPES)}")
+    if dtype is not None and dtype.startswith("onnx"):
+        from hf_xlsr.export.onnx_encoder import OnnxEncoder
+
+        if device not in (None, "cpu"):
+            raise XlsrError(f"device is '{device}' but {dtype} runs on the processor; leave the device out.")
+        return OnnxEncoder(model, int8=dtype == "onnx-int8")
     options: dict[str, Any] = {} if dtype is None else {"model_kwargs": {"dtype": dtype}}
-    if _only_ours(model):
+    if has_only_our_code(model):
         options["trust_remote_code"] = True
     try:
         return SentenceTransformer(model, device=None if device is None else _known_device(device), **options)
     except (OSError, ValueError, RuntimeError) as error:
         if isinstance(error, XlsrError):
             raise
+        if "trust_remote_code" in str(error):
+            raise XlsrError(
+                f"model '{model}' brings code that is not of this package, which is not run; load it with "
+                "SentenceTransformer(..., trust_remote_code=True) in Python, if you trust it, and give the object."
+            ) from error
         reason = " ".join(str(error).split())[:200]
         raise XlsrError(f"model '{model}' cannot be loaded by sentence-transformers: {reason}") from error
-
-
-def _only_ours(model: str) -> bool:
-    """Whether a folder's modules are stock ones, and some that this package itself brings.
-
-    sentence-transformers wants trust for every class from outside itself, also from an installed package. With a
-    folder's own code trust would be another matter: then the user has to load the model.
-    """
-    file = Path(model) / "modules.json"
-    if not file.is_file() or any(Path(model).glob("**/*.py")):
-        return False
-    outside = {
-        module["type"]
-        for module in json.loads(file.read_text("utf-8"))
-        if not module["type"].startswith("sentence_transformers.")
-    }
-    return bool(outside) and outside <= OUR_MODULES
 
 
 def check_model_place(model: str) -> None:
@@ -85,6 +80,8 @@ def encoder_facts(encoder: Any, model: str | None = None) -> dict[str, Any]:
         facts["device"] = str(encoder.device)
     if hasattr(encoder, "parameters"):
         facts["precision"] = sorted({str(weight.dtype).removeprefix("torch.") for weight in encoder.parameters()})
+    elif hasattr(encoder, "precision"):
+        facts["precision"] = [encoder.precision]
     if getattr(encoder, "max_seq_length", None):
         facts["max_length"] = int(encoder.max_seq_length)
     return facts

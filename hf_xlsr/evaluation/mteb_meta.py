@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -13,6 +14,24 @@ from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.content_hash import content_hash
 from hf_xlsr.evaluation.mteb_languages import langscript
 from hf_xlsr.evaluation.routing import routes_of
+
+# What a model's entry in mteb repeats of `model_meta`.
+_TOLD = (
+    "model_type",
+    "languages",
+    "n_parameters",
+    "n_embedding_parameters",
+    "memory_usage_mb",
+    "max_tokens",
+    "embed_dim",
+    "license",
+    "open_weights",
+    "public_training_code",
+    "public_training_data",
+    "framework",
+    "use_instructions",
+    "training_datasets",
+)
 
 
 def model_meta(
@@ -72,6 +91,83 @@ def model_meta(
         use_instructions=bool(prompt),
         training_datasets=None if training_datasets is None else set(training_datasets),
         experiment_kwargs=_experiment(prompt, routes),
+    )
+
+
+def register_model(model: str | os.PathLike[str], **options: Any) -> Any:
+    """Makes an export known to mteb in this process: `mteb.get_model(name)` loads it as `as_mteb_encoder` does.
+
+    mteb finds no models of other packages by itself, so this is called in each process that asks for it. What a pull
+    request to mteb needs is `model_source`.
+
+    Args:
+        model: Folder or Hub id of an export.
+        **options: See `as_mteb_encoder`; `name` is how mteb calls it.
+
+    Returns:
+        mteb's `ModelMeta` of the model, with what loads it.
+
+    Raises:
+        XlsrError: mteb has another model of the name, or see `as_mteb_encoder`.
+    """
+    from hf_xlsr.evaluation.mteb import as_mteb_encoder
+
+    encoder = as_mteb_encoder(model, **options)
+    from mteb.models.model_implementations import MODEL_REGISTRY
+
+    def load(name: str, revision: str | None = None, device: str | None = None, **_: Any) -> Any:
+        if revision != content_hash(model):
+            raise XlsrError(f"'{model}' is no longer what was registered as '{name}'; register it again.")
+        loaded = as_mteb_encoder(model, **options)
+        if device:
+            loaded.model.to(device)
+        return loaded
+
+    meta = encoder.mteb_model_meta.model_copy(update={"loader": load})
+    there = MODEL_REGISTRY.get(meta.name)
+    if there is not None and getattr(there.loader, "__qualname__", "") != load.__qualname__:
+        raise XlsrError(f"mteb has a model called '{meta.name}'; give another name.")
+    MODEL_REGISTRY[meta.name] = meta
+    return meta
+
+
+def model_source(encoder: Any, *, revision: str, release_date: str) -> str:
+    """The Python code that makes a model known to mteb itself: what a pull request adds to `model_implementations`.
+
+    mteb then loads it from the Hub by sentence-transformers alone, without this package.
+
+    Args:
+        encoder: From `as_mteb_encoder`, with the id on the Hub as name.
+        revision: Commit on the Hub, 40 hexadecimal digits; `content_hash` is none.
+        release_date: `YYYY-MM-DD`.
+
+    Raises:
+        XlsrError: the name is no id of the Hub, the revision is no commit, or mteb alone would not encode as this
+            encoder does: it has a route for each language, or puts a prompt before every text.
+    """
+    meta = encoder.mteb_model_meta
+    if meta.name.startswith("local/"):
+        raise XlsrError(f"the model's name is '{meta.name}'; give its id on the Hub as name, owner/name.")
+    if not re.fullmatch(r"[0-9a-f]{40}", revision):
+        raise XlsrError(f"revision is '{revision}'; give the commit on the Hub, 40 hexadecimal digits.")
+    if encoder.prompt or routes_of(encoder.model):
+        what = "puts a prompt before every text" if encoder.prompt else "has a route for each language"
+        raise XlsrError(f"'{meta.name}' {what}, which mteb does not do by itself; use register_model.")
+    told = meta.model_dump(include=set(_TOLD))
+    values = {"name": meta.name, "revision": revision, "release_date": release_date, **told}
+    stock = all(type(module).__module__.startswith("sentence_transformers.") for module in encoder.model.children())
+    lines = [
+        "loader=SentenceTransformerEncoderWrapper",
+        *([] if stock else ["loader_kwargs={'trust_remote_code': True}"]),
+        *(f"{name}={value!r}" for name, value in values.items()),
+        f"similarity_fn_name=ScoringFunction.{meta.similarity_fn_name.name}",
+        f"reference='https://huggingface.co/{meta.name}'",
+    ]
+    body = "".join(f"    {line},\n" for line in lines)
+    return (
+        "from mteb.models.model_meta import ModelMeta, ScoringFunction\n"
+        "from mteb.models.sentence_transformer_wrapper import SentenceTransformerEncoderWrapper\n\n"
+        f"{re.sub('[^0-9a-zA-Z]', '_', meta.name.split('/')[-1])} = ModelMeta(\n{body})\n"
     )
 
 

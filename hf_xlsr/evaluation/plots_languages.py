@@ -114,6 +114,12 @@ def _columns(metrics: Mapping[str, Mapping[str, float]], protocols: Sequence[str
             raise XlsrError(f"protocol '{protocol}' has no histogram of languages; {nearest(protocol, known)}")
     if not found:
         raise XlsrError("the results hold no protocol language-bias; evaluate with --protocol language-bias first.")
+    for (label, protocol, _), column in found.items():
+        if not column.bias or not column.shares:
+            raise XlsrError(
+                f"results '{label}' have no bias figure or no shares of {protocol}; "
+                "evaluate with --protocol language-bias again."
+            )
     if len(found) > MOST_COLUMNS:
         raise XlsrError(f"{len(found)} histograms are to stand side by side; a picture shows 1 to {MOST_COLUMNS}.")
     # What all columns have in common needs no saying.

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, ModelCardData
 from jinja2 import Environment, StrictUndefined
 
 from hf_xlsr.data.corpora import CORPORA
-from hf_xlsr.data.sources import as_list, as_source
-from hf_xlsr.evaluation.report import metric_unit, metric_value, split_key
+from hf_xlsr.data.sources import as_list
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.protocols import PROTOCOLS
+from hf_xlsr.evaluation.report import load_results, metric_unit, metric_value, metrics_of, split_key, split_protocol
+from hf_xlsr.export.card_examples import translation_pair
+from hf_xlsr.export.card_metadata import card_metadata, licence_of, starting_points, training_sources
+from hf_xlsr.export.card_values import code, one_line, prose, public_path, python_text, recipe_block
+from hf_xlsr.export.licences import UNKNOWN
 from hf_xlsr.methods import get_method
+from hf_xlsr.recipe_check import section_keys
+from hf_xlsr.run_folder import RunFolder
+
+# Stands in the code of a card until it is known where the model goes; see `card_for`.
+PLACE = "path/to/this/folder"
+POOLINGS = ("mean", "max", "cls")
 
 
 def render_card(recipe: Mapping[str, Any], metrics: Mapping[str, float], settings: Mapping[str, Any]) -> str:
     """The card of a run, with its metadata header.
+
+    Whatever comes from the recipe stands in it as text: Markdown, HTML, YAML and templates in names, descriptions and
+    paths are shown, not followed. Access tokens are replaced, and of paths on this machine the last folder is kept.
 
     Args:
         recipe: The resolved recipe.
@@ -26,37 +41,38 @@ def render_card(recipe: Mapping[str, Any], metrics: Mapping[str, float], setting
 
     Returns:
         Markdown.
+
+    Raises:
+        XlsrError: the recipe's `card` section has a licence or an id that the Hub does not know.
     """
-    name, method = str(recipe["name"]), get_method(recipe["method"])
-    shown = {key: _shown(key, value) for key, value in metrics.items()}
-    scores = {key: value for key, value in metrics.items() if isinstance(value, float) and 0 <= value <= 1}
-    data = ModelCardData(
-        language=list(recipe["languages"]),
-        library_name=method.library_name,
-        pipeline_tag=method.pipeline_tag,
-        tags=[*method.card_tags, "hf-xlsr"],
-        model_name=name if scores else None,
-        eval_results=[_eval_result(key, value, method.pipeline_tag) for key, value in scores.items()] or None,
-    )
+    method, languages = get_method(recipe["method"]), list(map(one_line, recipe["languages"]))
     template = (resources.files("hf_xlsr.model_cards") / method.card_template).read_text("utf-8")
+    routes = tuple(map(one_line, method.routes(recipe)))
     return (
-        Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+        Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
         .from_string(template)
         .render(
-            card_data=data.to_yaml(),
-            title=name,
-            description=" ".join(str(recipe["description"]).split()),
-            languages=recipe["languages"],
+            card_data=card_metadata(recipe, metrics).to_yaml(),
+            title=prose(recipe["name"]),
+            description=prose(recipe["description"]),
+            languages=[prose(language) for language in languages],
             dimension=settings["dimension"],
-            recipe_name=name,
+            recipe_name=code(recipe["name"]),
+            recipe=recipe_block(recipe),
             method_paper=method.paper,
-            metrics=shown,
+            metrics={code(key, cell=True): _shown(key, value) for key, value in metrics.items()},
+            protocols=_protocols(metrics),
             facts=_facts(recipe, settings),
-            max_length=recipe["data"]["max_length"],
+            licence=_licence_sentence(recipe),
+            max_length=prose(recipe["data"]["max_length"]),
             citation=method.citation,
             use=method.card_use(recipe),
-            routes=method.routes(recipe),
+            examples=[python_text(sentence) for sentence in translation_pair(languages)],
+            routes=[prose(route) for route in routes],
+            python_routes=[python_text(route) for route in routes],
+            stock=_stock_vectors(recipe, routes),
             needs_package=method.needs_package(recipe),
+            place=PLACE,
         )
     )
 
@@ -68,6 +84,56 @@ def write_card(
     Path(path).write_text(render_card(recipe, metrics, settings), "utf-8")
 
 
+def card_of_run(run: str | Path, chosen: Mapping[str, Any] | None = None) -> str:
+    """The card of a finished run, made again from `results.json` and `training/recipe.json`.
+
+    Args:
+        run: The run's folder.
+        chosen: Keys of the recipe's `card` section that are to win over it.
+
+    Raises:
+        XlsrError: a file is missing or does not read, or as `render_card`.
+    """
+    folder = RunFolder(run)
+    recipe = recipe_of_run(folder)
+    if not folder.results.is_file():
+        raise XlsrError(f"run '{run}' has no results.json, so it has not ended; hf-xlsr train goes on with it.")
+    results = load_results(folder.results)
+    for section, keys in section_keys(recipe["method"]).items():  # a run of an older version lacks what came later
+        recipe[section] = {name: key.default for name, key in keys.items()} | (recipe.get(section) or {})
+    recipe["card"] = {**(recipe.get("card") or {}), **(chosen or {})}
+    try:
+        return render_card(recipe, metrics_of(results), results.get("settings") or {})
+    except KeyError as error:
+        raise XlsrError(f"run '{run}' lacks {error} in results.json or its recipe; evaluate it again.") from None
+
+
+def recipe_of_run(folder: RunFolder) -> dict[str, Any]:
+    """The resolved recipe of a run.
+
+    Raises:
+        XlsrError: the folder is none of a run, or its recipe does not read.
+    """
+    try:
+        recipe = json.loads(folder.recipe.read_text("utf-8"))
+        get_method(recipe["method"])
+    except OSError:
+        raise XlsrError(f"'{folder.path}' is no folder of a run: it has no training/recipe.json; check it.") from None
+    except (ValueError, KeyError, TypeError):
+        raise XlsrError(f"{folder.recipe} is no recipe of a run; train again to replace it.") from None
+    return recipe
+
+
+def card_for(card: str, place: str) -> str:
+    """A card whose code loads the model from where it is pushed to.
+
+    Example:
+        >>> card_for('model = SentenceTransformer("path/to/this/folder")', "me/encoder")
+        'model = SentenceTransformer("me/encoder")'
+    """
+    return card.replace(f'"{PLACE}"', f'"{place}"')
+
+
 def _shown(key: str, value: float) -> str:
     metric = split_key(key)[3]
     if isinstance(value, int):
@@ -76,33 +142,62 @@ def _shown(key: str, value: float) -> str:
     return f"{shown} %" if metric_unit(metric) == "%" else shown
 
 
-def _eval_result(key: str, value: float, pipeline_tag: str) -> EvalResult:
-    *task, metric = key.split("/")
-    return EvalResult(
-        task_type=pipeline_tag,
-        dataset_type=task[0],
-        dataset_name="/".join(task),
-        dataset_config=task[1] if len(task) > 1 else None,
-        dataset_split=task[2] if len(task) > 2 else None,
-        metric_type=metric,
-        metric_value=round(value, 4),
+def _protocols(metrics: Mapping[str, float]) -> dict[str, str]:
+    """What the protocols of the metrics measure, of those that have a description."""
+    names = dict.fromkeys(split_protocol(split_key(key)[0])[1] for key in metrics)
+    return {code(name): PROTOCOLS[name].summary.rstrip(".") for name in names if name in PROTOCOLS}
+
+
+def _stock_vectors(recipe: Mapping[str, Any], routes: Sequence[str]) -> dict[str, Any] | None:
+    """How transformers alone computes the vectors; None where more than an encoder and pooling takes part."""
+    method, model = get_method(recipe["method"]), recipe.get("model") or {}
+    pooling = model.get("pooling", getattr(method.config_class, "pooling", None))
+    if method.library_name != "sentence-transformers" or method.needs_package(recipe) or pooling not in POOLINGS:
+        return None
+    if model.get("projection_dim"):
+        return None
+    folder = f"{routes[0]}_0_Transformer" if routes else None  # as sentence-transformers names the parts of a router
+    return {
+        "pooling": pooling,
+        "normalize": (recipe.get("export") or {}).get("normalize", True),
+        "folder": python_text(folder) if folder else None,
+    }
+
+
+def _licence_sentence(recipe: Mapping[str, Any]) -> str:
+    licence = licence_of(recipe)
+    if licence == UNKNOWN:
+        return (
+            "No licence was chosen for the weights. The licences of the training text, and of what the training started "
+            "from, bind them in any case."
+        )
+    if (recipe.get("card") or {}).get("license"):
+        return f"The weights are under {code(licence)}. The licences of the training text may bind them further."
+    starts = ", ".join(code(public_path(start)) for start in starting_points(recipe))
+    return (
+        f"The weights are under {code(licence)}, the licence of what the training started from ({starts}). The licences "
+        "of the training text may bind them further."
     )
 
 
 def _facts(recipe: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str]:
-    sources = []
-    places = ("text", "monolingual", "train")  # running text, sentences, pairs or labelled texts
-    for source in (source for place in places for source in as_list(recipe["data"].get(place))):
-        corpus, path = as_source(source).get("corpus"), as_source(source).get("path")
-        sources.append(f"{corpus} ({CORPORA[corpus].licence})" if corpus else " + ".join(map(str, as_list(path))))
+    """Rows of the table on training, as Markdown."""
     data = settings["data"]
-    return {
-        "training data": "; ".join(sources),
+    time = f"{settings['seconds']['training']:.0f} s on {settings['device']}, {settings['processes']} process(es), "
+    facts = {
         **({"pairs after cleaning": f"{data['pairs']:,}"} if data["pairs"] else {}),
         **get_method(recipe["method"]).facts(recipe, data),
         "parameters": f"{settings['parameters']:,}, those used in training alone included",
         "steps": f"{settings['steps']:,}",
-        "time": f"{settings['seconds']['training']:.0f} s on {settings['device']}, {settings['processes']} process(es), "
-        f"{settings['threads']} threads, {settings['precision']}",
-        "seed": str(recipe["seed"]),
+        "time": f"{time}{settings['threads']} threads, {settings['precision']}",
+        **({"hardware": settings["hardware"]} if settings.get("hardware") else {}),
+        "seed": recipe["seed"],
     }
+    sources = dict.fromkeys(map(_source_text, training_sources(recipe)))
+    return {"training data": "; ".join(sources), **{prose(name): prose(value) for name, value in facts.items()}}
+
+
+def _source_text(source: Mapping[str, Any]) -> str:
+    if corpus := source.get("corpus"):
+        return prose(f"{corpus} ({CORPORA[corpus].licence})")
+    return " + ".join(code(public_path(path), cell=True) for path in as_list(source.get("path")))

@@ -57,8 +57,9 @@ class LanguageRouter(Router):
     extra `langid`), among these languages only. A text that neither says anything about, such as one of digits, goes
     to the default route: the first, unless another is named.
 
-    A folder with this class in it takes `SentenceTransformer(path, trust_remote_code=True)` and this package. Batches
-    of several languages give `token_embeddings` only if these are of one width in all routes.
+    A folder with this class in it takes `SentenceTransformer(path, trust_remote_code=True)`; an export brings the code,
+    which needs the package langcodes, and py3langid where letters do not tell the languages apart. Batches of several
+    languages give `token_embeddings` only if these are of one width in all routes.
 
     Args:
         sub_modules: Language -> the modules that its texts go through, one after the other; all give vectors of one

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+from pathlib import Path
 from typing import Any
 
 from sentence_transformers.base.modules.module import Module
@@ -12,7 +15,7 @@ from hf_xlsr.modeling.cmlm.projections import SentenceProjections
 class ProjectedMean(Module):
     """The mean of a sentence vector's projections, in place of the vector.
 
-    A folder with this class in it takes `SentenceTransformer(path, trust_remote_code=True)` and this package.
+    A folder with this class in it takes `SentenceTransformer(path, trust_remote_code=True)`; an export brings the code.
 
     Args:
         width: Of the vectors.
@@ -50,6 +53,10 @@ class ProjectedMean(Module):
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Writes configuration and weights."""
         self.save_config(output_path)
+        code = sys.modules[type(self).__module__].__file__
+        if code and type(self).__module__.startswith("transformers_modules."):
+            # The class came with a model. sentence-transformers puts its file here, but looks for it one folder above.
+            shutil.copy(code, Path(output_path).parent)
         self.save_torch_weights(output_path, safe_serialization=safe_serialization)
 
     @classmethod

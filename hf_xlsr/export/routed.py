@@ -19,6 +19,7 @@ from hf_xlsr.export.sentence_transformer import (
     check_projection,
     encoder_modules,
     projection_module,
+    save_export,
     to_sentence_transformer,
 )
 
@@ -54,8 +55,8 @@ def to_routed_sentence_transformer(
         pooling: `mean`, `max` or `cls`.
         normalize: Give unit vectors.
         max_length: Longest sentence, in pieces.
-        detect_language: Route texts without a task by their language. Such a model needs this package and
-            `trust_remote_code=True` where it is loaded; else the modules are stock and need neither.
+        detect_language: Route texts without a task by their language. Such a model needs `trust_remote_code=True`
+            where it is loaded; else the modules are stock and do not.
 
     Returns:
         The model, on the processor, in float32; its weights are copies.
@@ -113,7 +114,7 @@ def export_routed_sentence_transformer(
 ) -> SentenceTransformer:
     """Writes a folder that `SentenceTransformer(path)` loads, without this package and without trusted code.
 
-    With `detect_language=True` it takes both: `SentenceTransformer(path, trust_remote_code=True)`.
+    With `detect_language=True` the folder brings code and takes `SentenceTransformer(path, trust_remote_code=True)`.
 
     Args:
         encoders: See `to_routed_sentence_transformer`.
@@ -127,9 +128,7 @@ def export_routed_sentence_transformer(
     Raises:
         XlsrError: See `to_routed_sentence_transformer`.
     """
-    model = to_routed_sentence_transformer(encoders, tokenizers, **options)
-    model.save(str(path), create_model_card=False)
-    return SentenceTransformer(str(path), device="cpu", trust_remote_code=isinstance(model[0], LanguageRouter))
+    return save_export(to_routed_sentence_transformer(encoders, tokenizers, **options), path)
 
 
 def _check_languages(encoders: Collection[str], tokenizers: Collection[str], projections: Collection[str]) -> None:

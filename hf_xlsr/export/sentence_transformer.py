@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.export.projected import ProjectedMean
+from hf_xlsr.export.remote_code import carry_modules
 from hf_xlsr.modeling.cmlm.projections import SentenceProjections
 from hf_xlsr.modeling.encoders import no_pooler
 from hf_xlsr.pooling import POOLING_MODES
@@ -107,7 +108,7 @@ def to_sentence_transformer(
         encoder: A stock Hugging Face encoder, for example `model.encoder`.
         tokenizer: Its fast tokenizer.
         projection: A linear layer that pooled vectors go through, or CMLM's projections, whose mean replaces them; a
-            folder with these takes this package and `trust_remote_code=True`.
+            folder with these takes `trust_remote_code=True`.
         pooling: `mean`, `max` or `cls`.
         normalize: Give unit vectors.
         max_length: Longest sentence, in pieces.
@@ -132,7 +133,7 @@ def export_sentence_transformer(
 ) -> SentenceTransformer:
     """Writes a folder that `SentenceTransformer(path)` loads, without this package and without trusted code.
 
-    CMLM's projections are the exception: see `projection` of `to_sentence_transformer`.
+    CMLM's projections are the exception: their folder brings the code of their module and takes `trust_remote_code=True`.
 
     Args:
         encoder: See `to_sentence_transformer`.
@@ -143,6 +144,21 @@ def export_sentence_transformer(
     Returns:
         The model as the folder gives it.
     """
-    to_sentence_transformer(encoder, tokenizer, **options).save(str(path), create_model_card=False)
-    ours = isinstance(options.get("projection"), SentenceProjections)
-    return SentenceTransformer(str(path), device="cpu", trust_remote_code=ours)
+    return save_export(to_sentence_transformer(encoder, tokenizer, **options), path)
+
+
+def save_export(model: SentenceTransformer, path: str | Path) -> SentenceTransformer:
+    """Writes a model's folder; with code of this package's modules in it, where the model has some.
+
+    Args:
+        model: From `to_sentence_transformer` or `to_routed_sentence_transformer`.
+        path: The folder; it is made.
+
+    Returns:
+        The model as the folder gives it.
+    """
+    model.save(str(path), create_model_card=False)
+    ours = any(type(module).__module__.startswith("hf_xlsr.") for module in model.children())
+    loaded = SentenceTransformer(str(path), device="cpu", trust_remote_code=ours)
+    carry_modules(path)  # after loading: here the classes are those of the package
+    return loaded

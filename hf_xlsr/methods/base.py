@@ -15,14 +15,24 @@ from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
 from hf_xlsr.data.sources import SOURCE_KEYS
 from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.recipe_keys import Key, config_keys
 from hf_xlsr.run_folder import RunFolder
 from hf_xlsr.starting import start_from
 from hf_xlsr.trainers.adapters import DEFAULT_MODULES, add_adapters
 from hf_xlsr.trainers.base import XlsrTrainer
+from hf_xlsr.trainers.sharding import check_sharding
 
 Evaluations = Sequence[Callable[..., Any]]
-# The section `adapters`: LoRA; rank 0 is none.
-ADAPTERS_SECTION: dict[str, Any] = {"rank": 0, "alpha": 32, "dropout": 0.0, "modules": list(DEFAULT_MODULES)}
+# The section `adapters`: LoRA.
+ADAPTERS_SECTION = {
+    "rank": Key(0, "rank of the LoRA adapters that are trained instead of the encoders; 0 is none", least=0),
+    "alpha": Key(32, "their scale is alpha / rank", least=1),
+    "dropout": Key(0.0, "before them", least=0, most=1),
+    "modules": Key(list(DEFAULT_MODULES), "layers that take one, by the ends of their names", ("list", "str")),
+}
+# A key of `model` where the encoder is a pretrained one, or one of our own making.
+DROPOUT = Key(None, "sets every dropout of the encoder; its own when absent", ("float",), least=0, most=1)
+START = Key(None, "an encoder, a HICTL model, or the folder of a run; a path or an id of the Hub", ("str",))
 
 
 @dataclass
@@ -42,13 +52,13 @@ class Finished:
     dimension: int = 0
 
 
-def own_fields(config_class: type) -> list[str]:
-    """The fields of a configuration class that are not those of every `PreTrainedConfig`."""
-    common = {field.name for field in dataclasses.fields(PreTrainedConfig)}
-    return [field.name for field in dataclasses.fields(config_class) if field.name not in common]
+def own_keys(config_class: type, *without: str) -> dict[str, Key]:
+    """Keys that are fields of a configuration class, but not of every `PreTrainedConfig`, nor `without`."""
+    common = {field.name for field in dataclasses.fields(PreTrainedConfig)} | set(without)
+    return config_keys(config_class, [f.name for f in dataclasses.fields(config_class) if f.name not in common])
 
 
-def encoder_keys(model_type: str) -> list[str]:
+def encoder_keys(model_type: str) -> dict[str, Key]:
     """The values of a stock encoder's configuration.
 
     Raises:
@@ -56,7 +66,8 @@ def encoder_keys(model_type: str) -> list[str]:
     """
     if model_type not in CONFIG_MAPPING:
         raise XlsrError(f"model.encoder.model_type is '{model_type}'; {nearest(str(model_type), CONFIG_MAPPING)}")
-    return list(AutoConfig.for_model(model_type).to_dict())
+    config = AutoConfig.for_model(model_type)
+    return config_keys(config, config.to_dict())
 
 
 def one_line(error: Exception) -> str:
@@ -75,8 +86,9 @@ class Method(ABC):
     citation: ClassVar[str]
     config_class: ClassVar[type]
     arguments_class: ClassVar[type]
-    trainer_class: ClassVar[type]
-    # Sections of the recipe beside data, model and training, with their defaults, and keys beside those of every method.
+    trainer_class: ClassVar[type[XlsrTrainer]]
+    # Sections of the recipe beside data, model and training, and keys beside those of every method; what is no `Key` is
+    # another default of a key that is there.
     sections: ClassVar[dict[str, dict[str, Any]]] = {}
     # Keys of a source in `data`.
     source_keys: ClassVar[Mapping[str, str]] = SOURCE_KEYS
@@ -88,7 +100,7 @@ class Method(ABC):
     library_name: ClassVar[str] = "transformers"
 
     @abstractmethod
-    def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, list[str]]:
+    def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, dict[str, Key]]:
         """The known keys of `model` and of mappings inside it, by dotted section."""
 
     def complete(self, recipe: dict[str, Any]) -> None:  # noqa: B027 - a method may have nothing to add
@@ -123,6 +135,38 @@ class Method(ABC):
     @abstractmethod
     def evaluations(self, recipe: Mapping[str, Any], sets: Mapping[str, Any]) -> Evaluations:
         """Functions of the live encoder that give metrics while training goes on."""
+
+    @abstractmethod
+    def metric_names(self, recipe: Mapping[str, Any], sets: Mapping[str, Any]) -> list[str]:
+        """The names of the metrics that `evaluations` give."""
+
+    def check_training(self, recipe: Mapping[str, Any], folder: Path, sets: Mapping[str, Any]) -> None:
+        """Refuses training arguments that would be found wrong after the data have been prepared, or later.
+
+        Args:
+            recipe: Resolved.
+            folder: Where checkpoints would go.
+            sets: From `evaluation_sets`.
+
+        Raises:
+            XlsrError: a value does not fit, a metric is unknown, or there is nothing to measure it on.
+        """
+        name, given, evaluations = recipe["name"], recipe["training"], self.evaluations(recipe, sets)
+        if given.get("early_stopping_patience") and not evaluations:
+            raise XlsrError(
+                f"recipe '{name}': training.early_stopping_patience needs something to measure on; give data.dev."
+            )
+        arguments = self.arguments(recipe, folder, evaluations)
+        adapters = bool((recipe.get("adapters") or {}).get("rank"))
+        check_sharding(arguments, refusal=self.trainer_class.no_sharding, adapters=adapters)
+        best = arguments.metric_for_best_model
+        if best is None or not evaluations:
+            return
+        known = self.metric_names(recipe, sets)
+        if best.removeprefix("eval_") not in known:  # Trainer would say so after its first evaluation
+            place = "metric_for_best_model" if given.get("metric_for_best_model") else "load_best_model_at_end"
+            value = f"'{best}'" if place == "metric_for_best_model" else "true without metric_for_best_model"
+            raise XlsrError(f"recipe '{name}': training.{place} is {value}; {nearest(best, known)}")
 
     @abstractmethod
     def prepare(self, recipe: Mapping[str, Any], folder: Path, evaluation_texts: Iterator[str]) -> Any:
@@ -240,7 +284,7 @@ class Method(ABC):
         Raises:
             XlsrError: a value does not fit.
         """
-        options = {"disable_tqdm": None, "report_to": "none", **recipe["training"]}
+        options = {"disable_tqdm": None, "report_to": "none", "run_name": recipe["name"], **recipe["training"]}
         if not evaluations:
             options["eval_strategy"] = "no"
         try:

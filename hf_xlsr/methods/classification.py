@@ -14,17 +14,18 @@ from rich.table import Table
 from rich.text import Text
 
 from hf_xlsr.data.held_out import held_out_texts
-from hf_xlsr.data.labelled import LabelledSet, PreparedLabelled, prepare_labelled, read_sets, row_text
-from hf_xlsr.data.labelled_tasks import LabelledTask
+from hf_xlsr.data.labelled import OVERLAPS, LabelledSet, PreparedLabelled, prepare_labelled, read_sets, row_text
+from hf_xlsr.data.labelled_tasks import TEXTS, LabelledTask
 from hf_xlsr.data.prepare import load_tokenizer
 from hf_xlsr.data.sources import as_list, expand
-from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.averages import MEAN
 from hf_xlsr.evaluation.report import data_hash, metric_prefix, metric_unit, metric_value, split_key
-from hf_xlsr.methods.base import ADAPTERS_SECTION, Evaluations, Finished, Method, one_line
+from hf_xlsr.methods.base import ADAPTERS_SECTION, DROPOUT, START, Evaluations, Finished, Method, one_line, own_keys
 from hf_xlsr.methods.hictl import HICTL_CITATION, HICTL_PAPER
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification, encoder_folder
+from hf_xlsr.recipe_keys import Key
 from hf_xlsr.run_folder import RunFolder
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer
@@ -61,17 +62,29 @@ class ClassificationMethod(Method):
     arguments_class = FineTuneTrainingArguments
     trainer_class = FineTuneTrainer
     sections: ClassVar[dict[str, dict[str, Any]]] = {
-        "data": {"cleaning": [], "max_length": 128, "overlap": "text"},
-        "task": {"texts": "pair", "labels": None, "scores": None, "metrics": None},
-        "evaluation": {"protocol": "fine-tuning"},
+        "data": {
+            "cleaning": [],
+            "max_length": 128,
+            "overlap": Key("text", "what of dev and test is not trained on: a text, or a row", choices=OVERLAPS),
+        },
+        "task": {
+            "texts": Key("pair", "what a row holds", choices=tuple(TEXTS)),
+            "labels": Key(None, "names of the classes, in the order of their numbers", ("list", "str")),
+            "scores": Key(None, "smallest and largest score, of a task that has no classes", ("list",)),
+            "metrics": Key(None, "what is measured; what suits the task when absent", ("list", "str")),
+        },
+        "evaluation": {"protocol": Key("fine-tuning", "what metric keys call the way the model was trained")},
         "adapters": ADAPTERS_SECTION,
     }
     least_languages = 1
     card_tags = ("text-classification", "cross-lingual")
     pipeline_tag = "text-classification"
 
-    def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, list[str]]:
-        return {"model": ["start", "dropout", "classifier_dropout"]}
+    def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, dict[str, Key]]:
+        own = own_keys(HictlConfig)
+        return {
+            "model": {"start": START, "dropout": DROPOUT, "classifier_dropout": own["classifier_dropout"]},
+        }
 
     def complete(self, recipe: dict[str, Any]) -> None:
         if not isinstance(recipe["model"].get("start"), str):
@@ -130,13 +143,10 @@ class ClassificationMethod(Method):
     def evaluations(self, recipe: Mapping[str, Any], sets: Mapping[str, Any]) -> Evaluations:
         if not sets["dev"]:
             return []
-        protocol, best = recipe["evaluation"]["protocol"], recipe["training"].get("metric_for_best_model")
-        known = metric_keys(sets["dev"], protocol=protocol)
-        if best is not None and best.removeprefix("eval_") not in known:  # Trainer would say so after its first epoch
-            raise XlsrError(
-                f"recipe '{recipe['name']}': training.metric_for_best_model is '{best}'; {nearest(best, known)}"
-            )
-        return [partial(evaluate_sets, sets=sets["dev"], protocol=protocol)]
+        return [partial(evaluate_sets, sets=sets["dev"], protocol=recipe["evaluation"]["protocol"])]
+
+    def metric_names(self, recipe: Mapping[str, Any], sets: Mapping[str, Any]) -> list[str]:
+        return metric_keys(sets["dev"], protocol=recipe["evaluation"]["protocol"])
 
     def prepare(self, recipe: Mapping[str, Any], folder: Path, evaluation_texts: Iterator[str]) -> ClassificationData:
         data = recipe["data"]

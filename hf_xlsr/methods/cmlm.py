@@ -14,9 +14,10 @@ from hf_xlsr.data.running_text import prepare_running_text
 from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.export import export_sentence_transformer
-from hf_xlsr.methods.base import ADAPTERS_SECTION, own_fields
+from hf_xlsr.methods.base import ADAPTERS_SECTION, DROPOUT, own_keys
 from hf_xlsr.methods.encoder_section import (
-    TOKENIZER_SECTION,
+    ENCODER,
+    FRAMED_TOKENIZER_SECTION,
     check_positions,
     complete_tokenizer,
     encoder_config,
@@ -24,15 +25,14 @@ from hf_xlsr.methods.encoder_section import (
     encoder_section_keys,
     model_on_encoder,
 )
-from hf_xlsr.methods.sentence_encoder import SentenceEncoderMethod
+from hf_xlsr.methods.sentence_encoder import NLI_LABELS, NLI_SECTION, SentenceEncoderMethod
 from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel
+from hf_xlsr.recipe_keys import Key
 from hf_xlsr.starting import weights_folder
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.arguments import CmlmTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.cmlm import CmlmTrainer
-
-NLI_LABELS = 3
 
 
 @dataclass
@@ -69,9 +69,9 @@ class CmlmMethod(SentenceEncoderMethod):
     trainer_class = CmlmTrainer
     least_languages = 1
     sections = {
-        "data": {"text": None},
-        "nli": {"train": None},
-        "tokenizer": {**TOKENIZER_SECTION, "frame": True},
+        "data": {"text": Key(None, "running text: rows of sentences in the order of their documents", ("source",))},
+        "nli": NLI_SECTION,
+        "tokenizer": FRAMED_TOKENIZER_SECTION,
         "adapters": ADAPTERS_SECTION,
     }
 
@@ -79,9 +79,12 @@ class CmlmMethod(SentenceEncoderMethod):
         text, nli = ((recipe.get(section) or {}).get(key) for section, key in (("data", "text"), ("nli", "train")))
         return super().sources(recipe) | {"data.text": text, "nli.train": nli}
 
-    def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, list[str]]:
-        given = [name for name in own_fields(CmlmConfig) if name not in ("text_config", "nli_labels")]
-        return {"model": [*given, "dropout", "encoder"], "model.encoder": encoder_section_keys(recipe)}
+    def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, dict[str, Key]]:
+        given = own_keys(CmlmConfig, "text_config", "nli_labels")
+        return {
+            "model": {**given, "dropout": DROPOUT, "encoder": ENCODER},
+            "model.encoder": encoder_section_keys(recipe),
+        }
 
     def complete(self, recipe: dict[str, Any]) -> None:
         complete_tokenizer(recipe)

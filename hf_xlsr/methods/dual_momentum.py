@@ -14,17 +14,18 @@ from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.export import export_routed_sentence_transformer
 from hf_xlsr.export.language_router import check_route_names
-from hf_xlsr.methods.base import ADAPTERS_SECTION, one_line, own_fields
+from hf_xlsr.methods.base import ADAPTERS_SECTION, DROPOUT, one_line, own_keys
 from hf_xlsr.methods.encoder_section import check_positions
-from hf_xlsr.methods.sentence_encoder import SentenceEncoderMethod
+from hf_xlsr.methods.sentence_encoder import NLI_LABELS, NLI_SECTION, SentenceEncoderMethod
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
+from hf_xlsr.recipe_keys import Key
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.arguments import DualMomentumTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.dual_momentum import DualMomentumTrainer
 
-NLI_LABELS = 3
+ENCODERS = Key(None, f"a pretrained encoder for each language, or one as `{SHARED}`", ("mapping",))
 
 
 class DualMomentumMethod(SentenceEncoderMethod):
@@ -42,19 +43,20 @@ class DualMomentumMethod(SentenceEncoderMethod):
     arguments_class = DualMomentumTrainingArguments
     trainer_class = DualMomentumTrainer
     sections = {
-        "nli": {"train": None},
-        "export": {"detect_language": False},
+        "nli": NLI_SECTION,
+        "export": {"detect_language": Key(False, "whether the folder finds out the language of a text without one")},
         "adapters": ADAPTERS_SECTION,
     }
 
     def sources(self, recipe: Mapping[str, Any]) -> dict[str, Any]:
         return super().sources(recipe) | {"nli.train": (recipe.get("nli") or {}).get("train")}
 
-    def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, list[str]]:
-        given = set(own_fields(DualMomentumConfig)) - {"languages", "encoder_configs", "nli_labels"}
+    def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, dict[str, Key]]:
+        given = own_keys(DualMomentumConfig, "languages", "encoder_configs", "nli_labels")
+        path = Key(None, "folder or id of a pretrained encoder; environment variables are filled in", ("str",))
         return {
-            "model": [*sorted(given), "dropout", "encoders"],
-            "model.encoders": [*as_list(recipe.get("languages")), SHARED],
+            "model": {**given, "dropout": DROPOUT, "encoders": ENCODERS},
+            "model.encoders": dict.fromkeys([*as_list(recipe.get("languages")), SHARED], path),
         }
 
     def complete(self, recipe: dict[str, Any]) -> None:

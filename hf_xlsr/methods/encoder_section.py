@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from transformers import AutoConfig, PreTrainedConfig
 
 from hf_xlsr.data.sources import expand
+from hf_xlsr.data.tokenization import ALGORITHMS
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.methods.base import encoder_keys, one_line
 from hf_xlsr.modeling.encoders import DROPOUTS, positions_of
+from hf_xlsr.recipe_keys import Key
 
-TOKENIZER_SECTION: dict[str, Any] = {
-    "path": None,
-    "vocab_size": 50_000,
-    "algorithm": "unigram",
-    "lowercase": True,
-    "smoothing": 0.3,
-    "frame": False,
+TOKENIZER_SECTION = {
+    "path": Key(None, "a trained tokenizer; that of a pretrained encoder when absent, else one is trained", ("str",)),
+    "vocab_size": Key(50_000, "pieces of a new one", least=1),
+    "algorithm": Key("unigram", "of a new one", choices=ALGORITHMS),
+    "lowercase": Key(True, "whether a new one lowers all letters"),
+    "smoothing": Key(0.3, "exponent of the languages' shares in the text that a new one is trained on", least=0),
+    "frame": Key(False, "whether a new one puts special pieces around a sentence"),
 }
+# Of models that need special pieces around a sentence.
+FRAMED_TOKENIZER_SECTION = {**TOKENIZER_SECTION, "frame": replace(TOKENIZER_SECTION["frame"], default=True)}
+ENCODER = Key(None, "values of the encoder's configuration; or `path`, a pretrained one", ("mapping",))
 
 
 def encoder_section(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,9 +45,10 @@ def encoder_path(recipe: Mapping[str, Any]) -> str | None:
     return expand(path) if path else None
 
 
-def encoder_section_keys(recipe: Mapping[str, Any], default: str = "bert") -> list[str]:
+def encoder_section_keys(recipe: Mapping[str, Any], default: str = "bert") -> dict[str, Key]:
     """The known keys of `model.encoder`: the values of its architecture, and `path`."""
-    return [*encoder_keys(encoder_section(recipe).get("model_type") or default), "path"]
+    path = Key(None, "folder or id of a pretrained encoder; environment variables are filled in", ("str",))
+    return {**encoder_keys(encoder_section(recipe).get("model_type") or default), "path": path}
 
 
 def complete_tokenizer(recipe: dict[str, Any]) -> None:

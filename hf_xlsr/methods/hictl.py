@@ -13,9 +13,10 @@ from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.data.texts import PreparedTexts, prepare_texts
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.export import export_sentence_transformer
-from hf_xlsr.methods.base import ADAPTERS_SECTION, own_fields
+from hf_xlsr.methods.base import ADAPTERS_SECTION, DROPOUT, own_keys
 from hf_xlsr.methods.encoder_section import (
-    TOKENIZER_SECTION,
+    ENCODER,
+    FRAMED_TOKENIZER_SECTION,
     check_positions,
     complete_tokenizer,
     encoder_config,
@@ -25,6 +26,7 @@ from hf_xlsr.methods.encoder_section import (
 )
 from hf_xlsr.methods.sentence_encoder import SentenceEncoderMethod
 from hf_xlsr.modeling.hictl import HictlConfig, HictlForPreTraining
+from hf_xlsr.recipe_keys import Key
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.arguments import HictlTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
@@ -60,18 +62,21 @@ class HictlMethod(SentenceEncoderMethod):
     arguments_class = HictlTrainingArguments
     trainer_class = HictlTrainer
     sections = {
-        "data": {"monolingual": None},
-        "tokenizer": {**TOKENIZER_SECTION, "frame": True},
+        "data": {
+            "monolingual": Key(
+                None, "sentences in one language: rows of text and, if there is one, lang", ("source",)
+            ),
+        },
+        "tokenizer": FRAMED_TOKENIZER_SECTION,
         "adapters": ADAPTERS_SECTION,
     }
 
     def sources(self, recipe: Mapping[str, Any]) -> dict[str, Any]:
         return super().sources(recipe) | {"data.monolingual": (recipe.get("data") or {}).get("monolingual")}
 
-    def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, list[str]]:
-        model = [name for name in own_fields(HictlConfig) if name not in _OTHER_MODELS]
+    def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, dict[str, Key]]:
         return {
-            "model": [*model, "dropout", "encoder"],
+            "model": {**own_keys(HictlConfig, *_OTHER_MODELS), "dropout": DROPOUT, "encoder": ENCODER},
             "model.encoder": encoder_section_keys(recipe, "xlm-roberta"),
         }
 

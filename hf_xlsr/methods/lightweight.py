@@ -9,8 +9,9 @@ from typing import Any
 from hf_xlsr.data.prepare import PreparedData, prepare
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.export import export_sentence_transformer
-from hf_xlsr.methods.base import ADAPTERS_SECTION, one_line, own_fields
+from hf_xlsr.methods.base import ADAPTERS_SECTION, one_line, own_keys
 from hf_xlsr.methods.encoder_section import (
+    ENCODER,
     TOKENIZER_SECTION,
     check_positions,
     complete_tokenizer,
@@ -23,6 +24,7 @@ from hf_xlsr.methods.sentence_encoder import SentenceEncoderMethod
 from hf_xlsr.modeling.encoders import encoder_from_pretrained
 from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
 from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder_config
+from hf_xlsr.recipe_keys import Key
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.arguments import LightweightTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
@@ -45,12 +47,16 @@ class LightweightMethod(SentenceEncoderMethod):
     trainer_class = LightweightTrainer
     sections = {"tokenizer": TOKENIZER_SECTION, "adapters": ADAPTERS_SECTION}
 
-    def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, list[str]]:
-        model = [name for name in own_fields(LightweightConfig) if name != "text_config"]
-        return {"model": [*model, "encoder"], "model.encoder": encoder_section_keys(recipe)}
+    def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, dict[str, Key]]:
+        model = {**own_keys(LightweightConfig, "text_config"), "encoder": ENCODER}
+        return {"model": model, "model.encoder": encoder_section_keys(recipe)}
 
     def complete(self, recipe: dict[str, Any]) -> None:
         complete_tokenizer(recipe)
+        try:  # what can be said before data are prepared for it
+            LightweightConfig(**{name: value for name, value in recipe["model"].items() if name != "encoder"})
+        except XlsrError as error:
+            raise XlsrError(f"recipe '{recipe['name']}', model: {error}") from None
 
     def prepare(self, recipe: Mapping[str, Any], folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
         return prepare(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 from rich.console import Console
 
 from hf_xlsr.data.held_out import held_out_texts
@@ -22,18 +23,28 @@ from hf_xlsr.evaluation.tatoeba import tatoeba
 from hf_xlsr.evaluation.xsr import xsr_both_directions
 from hf_xlsr.methods.base import Evaluations, Finished, Method
 from hf_xlsr.mining.extraction import mine_vectors
+from hf_xlsr.recipe_keys import Key
 from hf_xlsr.run_folder import RunFolder
 from hf_xlsr.trainers.base import XlsrTrainer
 
 RUN_PROTOCOLS = ("tatoeba", "xsr")
+# Natural language inference as a task beside the method's own.
+NLI_LABELS = 3
+NLI_SECTION = {"train": Key(None, "rows of premise, hypothesis and label for the task beside", ("source",))}
 
 
 class SentenceEncoderMethod(Method):
     """A method whose outcome is a sentence encoder: evaluated by retrieval, exported for sentence-transformers."""
 
     sections: ClassVar[dict[str, dict[str, Any]]] = {
-        "evaluation": {"protocol": "tatoeba", "pool": None, "batch_size": 128, "plot_pairs": 15, "mined_pairs": 3},
-        "export": {"normalize": True},
+        "evaluation": {
+            "protocol": Key("tatoeba", "how the dev and test sets are searched", choices=RUN_PROTOCOLS),
+            "pool": Key(None, "more candidates for `xsr` on the test set", ("source",)),
+            "batch_size": Key(128, "sentences encoded together", least=1),
+            "plot_pairs": Key(15, "test pairs that are drawn", least=0),
+            "mined_pairs": Key(3, "pairs found in the test set that are printed", least=0),
+        },
+        "export": {"normalize": Key(True, "whether the exported folder gives unit vectors")},
     }
     card_template = "card.md.jinja"
     card_tags = ("sentence-transformers", "feature-extraction", "cross-lingual", "bitext-mining")
@@ -56,6 +67,9 @@ class SentenceEncoderMethod(Method):
         dev = sets["dev"]
         return [partial(run_protocol, recipe=recipe, rows=dev, split="dev")] if dev else []
 
+    def metric_names(self, recipe: Mapping[str, Any], sets: Mapping[str, Any]) -> list[str]:
+        return list(run_protocol(_OneVector(), recipe, sets["dev"], "dev"))
+
     def finish(
         self,
         recipe: Mapping[str, Any],
@@ -76,6 +90,13 @@ class SentenceEncoderMethod(Method):
             languages, rows = next(iter(rows_by_languages(test).items()))
             _show_alignment(recipe, finished.plots[-1], encoder, rows, languages, console)
         return finished
+
+
+class _OneVector:
+    """Gives every sentence the same vector: what metrics there are, without a model."""
+
+    def encode(self, sentences: Sequence[str], **_: Any) -> np.ndarray:
+        return np.ones((len(sentences), 1), dtype=np.float32)
 
 
 def evaluation_sets(recipe: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,12 +17,13 @@ from hf_xlsr.data.vocabulary import trim_vocabulary
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.bleu import bleu_rows, check_tokenizer, default_tokenizer
 from hf_xlsr.evaluation.report import data_hash, results_table
-from hf_xlsr.methods.base import ADAPTERS_SECTION, Evaluations, Finished, Method, one_line
+from hf_xlsr.methods.base import ADAPTERS_SECTION, DROPOUT, START, Evaluations, Finished, Method, one_line, own_keys
 from hf_xlsr.methods.hictl import HICTL_CITATION, HICTL_PAPER
 from hf_xlsr.methods.sentence_encoder import evaluation_sets, evaluation_texts
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import encoder_folder
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration, sentence_ends
+from hf_xlsr.recipe_keys import Key
 from hf_xlsr.run_folder import RunFolder
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer
@@ -35,6 +36,13 @@ MODEL_KEYS = (
     "word_similarity",
     "logits_chunk_size",
 )
+
+
+class _OneWord:
+    """Translates everything alike: what metrics there are, without a model."""
+
+    def translate(self, sentences: Sequence[str], **_: Any) -> list[str]:
+        return ["."] * len(sentences)
 
 
 class TranslationMethod(Method):
@@ -53,23 +61,26 @@ class TranslationMethod(Method):
     sections: ClassVar[dict[str, dict[str, Any]]] = {
         # NFKC would turn full-width punctuation of the targets into another that no reference has.
         "data": {"cleaning": [{"normalize": {"form": "NFC"}}, "deduplicate"], "max_length": 128},
-        "vocabulary": {"sources": None},
+        "vocabulary": {"sources": Key(None, "text to whose pieces the vocabulary is cut", ("source",))},
         "evaluation": {
-            "name": None,
-            "tokenize": None,
-            "num_beams": 5,
-            "length_penalty": 1.0,
-            "num_beams_in_training": 1,
-            "batch_size": 32,
-            "shown": 3,
+            "name": Key(None, "what metric keys call the sets; the name of their source when absent", ("str",)),
+            "tokenize": Key(
+                None, "tokenizers of sacrebleu; what suits the target language when absent", ("str", "list")
+            ),
+            "num_beams": Key(5, "beams on the test set", least=1),
+            "length_penalty": Key(1.0, "above 0 it favours long translations"),
+            "num_beams_in_training": Key(1, "beams on the dev set while training goes on", least=1),
+            "batch_size": Key(32, "sentences decoded together", least=1),
+            "shown": Key(3, "test translations that are printed", least=0),
         },
         "adapters": ADAPTERS_SECTION,
     }
     card_tags = ("translation", "cross-lingual")
     pipeline_tag = "translation"
 
-    def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, list[str]]:
-        return {"model": ["start", "dropout", *MODEL_KEYS]}
+    def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, dict[str, Key]]:
+        own = own_keys(HictlConfig)
+        return {"model": {"start": START, "dropout": DROPOUT, **{name: own[name] for name in MODEL_KEYS}}}
 
     def sources(self, recipe: Mapping[str, Any]) -> dict[str, Any]:
         return super().sources(recipe) | {"vocabulary.sources": (recipe.get("vocabulary") or {}).get("sources")}
@@ -79,12 +90,8 @@ class TranslationMethod(Method):
             raise XlsrError(
                 f"recipe '{recipe['name']}' has no model.start; name an encoder, a HICTL model or the folder of a run."
             )
-        evaluation = recipe["evaluation"]
-        for key in ("num_beams", "num_beams_in_training", "batch_size"):
-            if evaluation[key] < 1:
-                raise XlsrError(f"recipe '{recipe['name']}': evaluation.{key} is {evaluation[key]}; use 1 or more.")
         try:  # what can be said before data are prepared for it
-            for tokenizer in as_list(evaluation["tokenize"]):
+            for tokenizer in as_list(recipe["evaluation"]["tokenize"]):
                 check_tokenizer(tokenizer)
             HictlConfig(**{key: value for key, value in recipe["model"].items() if key in MODEL_KEYS})
         except XlsrError as error:
@@ -114,6 +121,9 @@ class TranslationMethod(Method):
 
     def evaluations(self, recipe: Mapping[str, Any], sets: Mapping[str, Any]) -> Evaluations:
         return [partial(bleu_rows, rows=sets["dev"], **self._scoring(recipe, "dev"))] if sets["dev"] else []
+
+    def metric_names(self, recipe: Mapping[str, Any], sets: Mapping[str, Any]) -> list[str]:
+        return list(bleu_rows(_OneWord(), sets["dev"], **self._scoring(recipe, "dev")))
 
     @staticmethod
     def start(recipe: Mapping[str, Any]) -> str:

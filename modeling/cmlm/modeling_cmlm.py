@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers.utils import ModelOutput
+from transformers.utils import ModelOutput, can_return_tuple
 
 from hf_xlsr.distributed import gather_with_gradient
 from hf_xlsr.errors import XlsrError
@@ -170,6 +170,7 @@ class CmlmModel(EncoderWithLmHead):
         ).last_hidden_state
         return states[:, places:]
 
+    @can_return_tuple
     def forward(
         self,
         first_input_ids: torch.Tensor | None = None,

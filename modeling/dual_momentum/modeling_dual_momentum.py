@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
-from transformers.utils import ModelOutput
+from transformers.utils import ModelOutput, can_return_tuple
 
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.losses import weighted_sum
+from hf_xlsr.modeling.base import XlsrPreTrainedModel
 from hf_xlsr.modeling.encoders import encoder_from_config, encoder_from_pretrained
 from hf_xlsr.modeling.nli_head import NliHead
 from hf_xlsr.pooling import normalize, pool
@@ -54,7 +55,7 @@ class DualMomentumOutput(ModelOutput):
     target_keys: torch.Tensor | None = None
 
 
-class DualMomentumModel(PreTrainedModel):
+class DualMomentumModel(XlsrPreTrainedModel):
     """MoCo-BERT (Wang et al., 2021): language-specific encoders aligned by contrast with two memory queues.
 
     A batch holds pairs of one language pair. Each side is encoded by its language's base encoder (the queries) and by
@@ -88,12 +89,8 @@ class DualMomentumModel(PreTrainedModel):
 
     config: DualMomentumConfig
     config_class = DualMomentumConfig
+    base_model_prefix = ""
     main_input_name = "source_input_ids"
-    supports_gradient_checkpointing = True
-    accepts_loss_kwargs = False  # the loss is a mean over the batch; Trainer must not rescale it
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
     # A bfloat16 average would stand still: a thousandth of a step is less than its last digit.
     _keep_in_fp32_modules_strict = ["momentum_encoders", "momentum_projections"]
 
@@ -180,7 +177,7 @@ class DualMomentumModel(PreTrainedModel):
             if module.scales is not None:
                 init.zeros_(module.scales)
 
-    def get_input_embeddings(self) -> nn.Module:
+    def get_input_embeddings(self) -> nn.Embedding:
         """The embeddings of the first encoder."""
         first: Any = next(iter(self.encoders.values()))
         return first.get_input_embeddings()
@@ -204,8 +201,11 @@ class DualMomentumModel(PreTrainedModel):
         encoder: Any = self.encoders[name]
         resized = encoder.resize_token_embeddings(new_num_tokens, *args, **kwargs)
         if self.config.use_momentum:
-            # Copied whole, not resized: new rows are drawn at random, and have to be the same ones.
-            self.momentum_encoders[name] = copy.deepcopy(encoder)
+            average: Any = self.momentum_encoders[name]
+            before = average.get_input_embeddings().num_embeddings
+            table = average.resize_token_embeddings(new_num_tokens, *args, **kwargs)
+            with torch.no_grad():
+                table.weight[before:] = resized.weight[before:].to(table.weight)  # drawn at random, each its own
             self.freeze_momentum()
         (self.config.encoder_configs or {})[name].vocab_size = resized.num_embeddings
         return resized
@@ -304,8 +304,12 @@ class DualMomentumModel(PreTrainedModel):
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         states = encoders[name](input_ids=input_ids, attention_mask=mask).last_hidden_state
         vectors = pool(states, mask, self.config.pooling)
-        return normalize(projections[name](vectors).float() if projections else vectors)
+        if not projections:
+            return normalize(vectors)
+        projection: Any = projections[name]
+        return normalize(projection(vectors.to(projection.weight.dtype)).float())
 
+    @can_return_tuple
     def forward(
         self,
         source_input_ids: torch.Tensor,

@@ -14,6 +14,9 @@ from hf_xlsr.losses.sparse_targets import LOGITS
 
 WORD_QUERIES = ("plain", "masked")
 
+# Of the decoder, where the encoder has no table of positions to take the number from.
+POSITIONS = 512
+
 
 @strict
 class HictlConfig(PreTrainedConfig):
@@ -103,3 +106,42 @@ class HictlConfig(PreTrainedConfig):
     def hidden_size(self) -> int:
         """Width of the encoder's states."""
         return self.get_text_config().hidden_size
+
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
+        """The encoder's configuration; of a translation model with `decoder` the decoder's, for which caches are made."""
+        if decoder and not encoder and self.is_encoder_decoder:
+            return self.decoder_config()
+        return super().get_text_config(decoder, encoder)
+
+    def decoder_config(self, positions: int = POSITIONS) -> PreTrainedConfig:
+        """The decoder as a stock configuration: BERT's layers with cross-attention, of the encoder's width.
+
+        Args:
+            positions: Longest target, in pieces.
+
+        Example:
+            >>> text_config = {"model_type": "bert", "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16}
+            >>> decoder = HictlConfig(text_config=text_config).decoder_config(40)
+            >>> decoder.num_hidden_layers, decoder.num_attention_heads, decoder.intermediate_size
+            (4, 2, 16)
+        """
+        encoder = self.get_text_config()
+        same = (
+            *("hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps", "initializer_range"),
+            *("bos_token_id", "eos_token_id", "pad_token_id"),
+        )
+        return AutoConfig.for_model(
+            "bert",
+            vocab_size=encoder.vocab_size,
+            type_vocab_size=1,
+            hidden_size=encoder.hidden_size,
+            num_hidden_layers=self.decoder_layers,
+            num_attention_heads=self.decoder_attention_heads or encoder.num_attention_heads,
+            intermediate_size=self.decoder_ffn_dim
+            or getattr(encoder, "intermediate_size", None)
+            or 4 * encoder.hidden_size,
+            max_position_embeddings=positions,
+            is_decoder=True,
+            add_cross_attention=True,
+            **{name: getattr(encoder, name) for name in same if hasattr(encoder, name)},
+        )

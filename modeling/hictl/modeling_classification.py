@@ -17,6 +17,7 @@ from transformers.utils.generic import can_return_tuple
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses.masked_lm import IGNORE
+from hf_xlsr.modeling.base import XlsrPreTrainedModel
 from hf_xlsr.modeling.encoders import DROPOUTS, encoder_from_config, encoder_from_pretrained
 from hf_xlsr.pooling import pool
 
@@ -34,7 +35,7 @@ class HictlClassifierOutput(SequenceClassifierOutput):
     losses: dict[str, torch.Tensor] | None = None
 
 
-class HictlForSequenceClassification(PreTrainedModel):
+class HictlForSequenceClassification(XlsrPreTrainedModel):
     """A stock encoder under one output layer: section 3.2, "[CLS] [...] is fed into an extra output-layer".
 
     The state of the first piece goes through dropout and one linear layer, for a single sentence as for a pair that the
@@ -60,13 +61,6 @@ class HictlForSequenceClassification(PreTrainedModel):
 
     config: HictlConfig
     config_class = HictlConfig
-    base_model_prefix = "encoder"
-    main_input_name = "input_ids"
-    supports_gradient_checkpointing = True
-    accepts_loss_kwargs = False  # the loss is a mean over the batch; Trainer must not rescale it
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
 
     def __init__(self, config: HictlConfig, encoder: PreTrainedModel | None = None) -> None:
         super().__init__(config)
@@ -117,12 +111,6 @@ class HictlForSequenceClassification(PreTrainedModel):
         options.setdefault("attn_implementation", encoder.config._attn_implementation)
         options["num_labels"] = num_labels
         return cls(HictlConfig(text_config=encoder.config, **options), encoder)
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.encoder.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.encoder.set_input_embeddings(value)
 
     @can_return_tuple
     def forward(

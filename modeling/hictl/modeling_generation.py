@@ -10,23 +10,20 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoTokenizer, GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers import AutoTokenizer, GenerationMixin
 from transformers import initialization as init
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import can_return_tuple
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses.biased_cross_entropy import biased_cross_entropy
 from hf_xlsr.losses.masked_lm import IGNORE
+from hf_xlsr.modeling.base import XlsrPreTrainedModel
 from hf_xlsr.modeling.encoders import encoder_from_config, positions_of, resized_bias
 
-from .configuration_hictl import HictlConfig
+from .configuration_hictl import POSITIONS, HictlConfig
 from .modeling_classification import start_encoder
 from .word_similarity import word_similarities
-
-# Of the decoder, where the encoder has no table of positions to take the number from.
-POSITIONS = 512
 
 
 @dataclass
@@ -49,38 +46,6 @@ class HictlTranslationOutput(Seq2SeqLMOutput):
     """
 
     losses: dict[str, torch.Tensor] | None = None
-
-
-def decoder_config(config: HictlConfig, positions: int) -> PreTrainedConfig:
-    """The decoder as a stock configuration: BERT's layers with cross-attention, of the encoder's width.
-
-    Args:
-        config: Layers; heads and feed-forward width where they are not the encoder's.
-        positions: Longest target, in pieces.
-
-    Example:
-        >>> text_config = {"model_type": "bert", "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16}
-        >>> decoder = decoder_config(HictlConfig(text_config=text_config), 40)
-        >>> decoder.num_hidden_layers, decoder.num_attention_heads, decoder.intermediate_size
-        (4, 2, 16)
-    """
-    encoder = config.get_text_config()
-    same = ("hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps", "initializer_range")
-    return AutoConfig.for_model(
-        "bert",
-        vocab_size=1,  # it reads the encoder's table and has none of its own
-        type_vocab_size=1,
-        hidden_size=encoder.hidden_size,
-        num_hidden_layers=config.decoder_layers,
-        num_attention_heads=config.decoder_attention_heads or encoder.num_attention_heads,
-        intermediate_size=config.decoder_ffn_dim
-        or getattr(encoder, "intermediate_size", None)
-        or 4 * encoder.hidden_size,
-        max_position_embeddings=positions,
-        is_decoder=True,
-        add_cross_attention=True,
-        **{name: getattr(encoder, name) for name in same if hasattr(encoder, name)},
-    )
 
 
 class _SentenceReader(nn.Module):
@@ -116,7 +81,7 @@ class OutputBias(nn.Module):
         return self.bias if similarities is None else self.bias + similarities
 
 
-class HictlForConditionalGeneration(PreTrainedModel, GenerationMixin):
+class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
     """Translation with a pre-trained encoder and a decoder that is learnt from scratch (section 3.2, figure 2).
 
     At each step the decoder's logits are `states @ table.T + bias + similarities`. The similarities are the cosines of
@@ -152,13 +117,7 @@ class HictlForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
     config: HictlConfig
     config_class = HictlConfig  # postponed annotations hide the type from the line above
-    base_model_prefix = "encoder"
-    main_input_name = "input_ids"
-    supports_gradient_checkpointing = True
     accepts_loss_kwargs = True  # the loss is a mean over the target pieces of all that one step sees
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
 
     def __init__(self, config: HictlConfig, encoder: Any = None) -> None:
         config = copy.deepcopy(config)
@@ -174,13 +133,18 @@ class HictlForConditionalGeneration(PreTrainedModel, GenerationMixin):
                 f"text_config '{text_config.model_type}' has embeddings of width {width} and states of width "
                 f"{text_config.hidden_size}, but the decoder shares the embeddings; use an encoder where they agree."
             )
-        self.decoder = encoder_from_config(
-            decoder_config(config, positions_of(self.encoder) or POSITIONS),
-            attn_implementation=config._attn_implementation,
-        )
+        decoder = config.decoder_config(positions_of(self.encoder) or POSITIONS)
+        decoder.vocab_size, decoder.pad_token_id = 1, 0  # it reads the encoder's table and has none of its own
+        self.decoder = encoder_from_config(decoder, attn_implementation=config._attn_implementation)
         self.decoder.set_input_embeddings(None)
-        self.output = OutputBias(text_config.vocab_size)
+        self.output_bias = OutputBias(text_config.vocab_size)
         self.post_init()
+
+    @classmethod
+    def from_pretrained(cls, path: Any, *args: Any, **options: Any) -> Any:  # type: ignore[override]  # they pass through
+        """As of any model; folders of before the output's bias had its name of today load as well."""
+        options.setdefault("key_mapping", {r"^output\.": "output_bias."})
+        return super().from_pretrained(path, *args, **options)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -237,17 +201,10 @@ class HictlForConditionalGeneration(PreTrainedModel, GenerationMixin):
             self.encoder.eval()
         return self
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        """The word embeddings of encoder, decoder and output."""
-        return self.encoder.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.encoder.set_input_embeddings(value)
-
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Resizes the embeddings and the output's bias; new entries of it start at 0."""
         embeddings = super().resize_token_embeddings(*args, **kwargs)
-        self.output.bias = resized_bias(self.output.bias, embeddings.num_embeddings)
+        self.output_bias.bias = resized_bias(self.output_bias.bias, embeddings.num_embeddings)
         return embeddings
 
     @torch.no_grad()
@@ -260,7 +217,7 @@ class HictlForConditionalGeneration(PreTrainedModel, GenerationMixin):
         old, chosen = self.get_input_embeddings(), torch.as_tensor(pieces, device=self.device)
         new = nn.Embedding(len(chosen), old.weight.shape[1], old.padding_idx, _weight=old.weight[chosen])
         self.set_input_embeddings(new)
-        self.output.bias = nn.Parameter(self.output.bias[chosen])
+        self.output_bias.bias = nn.Parameter(self.output_bias.bias[chosen])
         self.config.get_text_config().vocab_size = len(chosen)
 
     def get_encoder(self, modality: str | None = None) -> nn.Module:
@@ -312,19 +269,6 @@ class HictlForConditionalGeneration(PreTrainedModel, GenerationMixin):
         before[:, 0] = config.bos_token_id
         return before
 
-    def _prepare_cache_for_generation(
-        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> Any:
-        given = model_kwargs.get("past_key_values")
-        stock: Any = super()
-        result = stock._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
-        made = model_kwargs.get("past_key_values")
-        if given is None and made is not None and generation_config.cache_implementation in (None, "dynamic"):
-            # Made for the layers of `text_config`, which are the encoder's.
-            parts = (DynamicCache(config=self.decoder.config) for _ in range(2))
-            model_kwargs["past_key_values"] = EncoderDecoderCache(*parts)
-        return result
-
     @can_return_tuple
     def forward(
         self,
@@ -358,13 +302,14 @@ class HictlForConditionalGeneration(PreTrainedModel, GenerationMixin):
             label_smoothing: Share of the probability that a label spreads over the vocabulary.
             num_items_in_batch: Target pieces that one step sees in all, by which the loss is divided; those of this batch
                 when absent.
-            **kwargs: For the decoder, such as `output_attentions`.
+            **kwargs: For the decoder; `output_attentions` and `output_hidden_states` for the encoder, too.
 
         Raises:
             XlsrError: there is nothing to decode.
         """
         if encoder_outputs is None:
-            encoder_outputs = self.encode(input_ids, attention_mask, inputs_embeds)
+            asked = {name: kwargs.get(name) for name in ("output_attentions", "output_hidden_states")}
+            encoder_outputs = self.encode(input_ids, attention_mask, inputs_embeds, **asked)
         elif not isinstance(encoder_outputs, dict):
             encoder_outputs = HictlEncoderOutput(*encoder_outputs)
         states = encoder_outputs["last_hidden_state"]
@@ -388,7 +333,7 @@ class HictlForConditionalGeneration(PreTrainedModel, GenerationMixin):
             **{name: value for name, value in kwargs.items() if value is not None},
         )
         hidden = decoded.last_hidden_state
-        bias = self.output(similarities)
+        bias = self.output_bias(similarities)
         logits = loss = mean = None
         if labels is None:
             logits = hidden @ table.weight.T + (bias if similarities is None else bias.unsqueeze(1))

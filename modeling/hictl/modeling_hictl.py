@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from transformers.utils import ModelOutput
+from transformers.utils import ModelOutput, can_return_tuple
 
 from hf_xlsr.distributed import gather_with_gradient
 from hf_xlsr.errors import XlsrError
@@ -75,7 +75,6 @@ class HictlForPreTraining(EncoderWithLmHead):
 
     config: HictlConfig
     config_class = HictlConfig
-    main_input_name = "input_ids"
 
     def __init__(self, config: HictlConfig, encoder: Any = None) -> None:
         super().__init__(config, encoder)
@@ -113,6 +112,7 @@ class HictlForPreTraining(EncoderWithLmHead):
         """
         return self.projection(self.first_states(input_ids, attention_mask))
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: torch.Tensor,

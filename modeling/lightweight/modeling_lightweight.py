@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 from transformers import initialization as init
-from transformers.utils import ModelOutput
+from transformers.utils import ModelOutput, can_return_tuple
 
 from hf_xlsr.distributed import gather_with_gradient
 from hf_xlsr.errors import XlsrError
@@ -22,6 +21,7 @@ from hf_xlsr.losses import (
     similarity_loss,
     weighted_sum,
 )
+from hf_xlsr.modeling.base import XlsrPreTrainedModel
 from hf_xlsr.modeling.encoders import encoder_from_config, resized_bias
 from hf_xlsr.pooling import pool
 
@@ -63,7 +63,7 @@ class GenerativeHead(nn.Module):
         return self.norm(self.activation(self.dense(states)))
 
 
-class LightweightDualTransformer(PreTrainedModel):
+class LightweightDualTransformer(XlsrPreTrainedModel):
     """Two-layer dual transformer with shared weights (Mao et al., 2021).
 
     "Dual" means that each sentence of a pair is encoded on its own, by the same weights. A batch is a stack of rows,
@@ -82,13 +82,6 @@ class LightweightDualTransformer(PreTrainedModel):
 
     config: LightweightConfig
     config_class = LightweightConfig  # postponed annotations hide the type from the line above
-    base_model_prefix = "encoder"
-    main_input_name = "input_ids"
-    supports_gradient_checkpointing = True
-    accepts_loss_kwargs = False  # the loss is a mean over the batch; Trainer must not rescale it
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
 
     def __init__(self, config: LightweightConfig) -> None:
         super().__init__(config)
@@ -122,12 +115,6 @@ class LightweightDualTransformer(PreTrainedModel):
         for layer in layers[1:]:
             layer.load_state_dict(copy.deepcopy(layers[0].state_dict()))
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.encoder.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.encoder.set_input_embeddings(value)
-
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Resizes the embeddings and, since the decoder is tied to them, the head's bias; new entries start at 0."""
         embeddings = super().resize_token_embeddings(*args, **kwargs)
@@ -147,6 +134,7 @@ class LightweightDualTransformer(PreTrainedModel):
     def _token_states(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         return self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: torch.Tensor,

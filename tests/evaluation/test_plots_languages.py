@@ -86,6 +86,11 @@ def test_chosen_protocols_and_languages_that_one_lacks(tmp_path: Path, figures: 
             "the results hold no protocol language-bias; evaluate with",
         ),
         (
+            {"e5": {key: value for key, value in measured(["de", "fr"], 0.5).items() if not key.endswith("/bias")}},
+            {},
+            "results 'e5' have no bias figure or no shares of ntrex-language-bias",
+        ),
+        (
             {"e5": measured(["de", "fr"], 0.5)},
             {"protocols": ["ntrex-language-bas"]},
             "did you mean 'ntrex-language-bias'",

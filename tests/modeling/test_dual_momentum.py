@@ -229,21 +229,6 @@ def test_inference_task_is_added_by_its_weight() -> None:
         small_model()(**batch, nli=nli)
 
 
-def test_gradient_checkpointing_gives_the_same_gradient() -> None:
-    gradients = []
-    for checkpointing in (False, True):
-        model = small_model().train()
-        enqueue_keys(model, small_batch(6, 1))
-        if checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-            assert any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
-        model(**small_batch(4, 2)).loss.backward()
-        gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
-    assert gradients[0].keys() == gradients[1].keys()
-    for name, value in gradients[0].items():
-        torch.testing.assert_close(gradients[1][name], value, msg=name)
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [

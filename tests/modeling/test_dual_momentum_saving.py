@@ -33,23 +33,11 @@ def test_round_trip_keeps_every_bit(storage: str, tmp_path: Path) -> None:
     assert all(parameter.requires_grad for parameter in loaded.encoders.parameters())
 
 
-def test_auto_classes_know_it(tmp_path: Path) -> None:
+def test_each_encoder_keeps_its_own_configuration(tmp_path: Path) -> None:
     model = small_model({"en": small_encoder(), "fr": small_encoder(vocab_size=50, model_type="roberta")})
     model.save_pretrained(tmp_path)
     config = AutoConfig.from_pretrained(tmp_path)
     assert config.encoder_configs["fr"].model_type == "roberta" and config.encoder_configs["fr"].vocab_size == 50
-    loaded = AutoModel.from_pretrained(tmp_path, attn_implementation="eager")
-    assert isinstance(loaded, DualMomentumModel)
-    assert loaded.encoders["fr"].config._attn_implementation == "eager"
-    assert not any(parameter.requires_grad for parameter in loaded.momentum_encoders.parameters())
-
-
-def test_averages_and_queues_stay_float32_under_smaller_weights(tmp_path: Path) -> None:
-    small_model().save_pretrained(tmp_path)
-    loaded = DualMomentumModel.from_pretrained(tmp_path, dtype=torch.bfloat16)
-    kinds = {name.split(".")[0]: {value.dtype} for name, value in loaded.named_parameters()}
-    assert kinds == {"encoders": {torch.bfloat16}, "momentum_encoders": {torch.float32}}
-    assert loaded.queues["en"].values.dtype == torch.float32
 
 
 def test_what_a_slim_folder_lacks_starts_as_copies_and_empty(tmp_path: Path) -> None:
@@ -101,16 +89,16 @@ def test_from_pretrained_encoders(tmp_path: Path) -> None:
         DualMomentumModel.from_encoders({"en": paths["en"], "fr": str(tmp_path / "nowhere")})
 
 
-def test_resizing_embeddings_follows_on_the_average(tmp_path: Path) -> None:
+def test_resizing_embeddings_follows_on_the_average() -> None:
     model = small_model()
     with pytest.raises(XlsrError, match="language=en or fr"):
         model.resize_token_embeddings(44)
+    with torch.no_grad():
+        model.momentum_encoders["fr"].get_input_embeddings().weight.add_(1)
     model.resize_token_embeddings(44, language="fr")
-    tables = [side["fr"].get_input_embeddings().weight for side in (model.encoders, model.momentum_encoders)]
-    assert tables[0].shape[0] == 44 and torch.equal(*tables) and not tables[1].requires_grad
-    assert model.encoders["en"].get_input_embeddings().weight.shape[0] == 40
-    model.save_pretrained(tmp_path)
-    assert DualMomentumModel.from_pretrained(tmp_path).encoders["fr"].config.vocab_size == 44
+    base, average = (side["fr"].get_input_embeddings().weight for side in (model.encoders, model.momentum_encoders))
+    torch.testing.assert_close(average[:40], base[:40] + 1)  # it goes on where it was
+    assert torch.equal(average[40:], base[40:])
 
 
 def test_roberta_takes_fewer_pieces_than_its_configuration_says() -> None:

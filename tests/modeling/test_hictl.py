@@ -8,14 +8,12 @@ import torch
 import torch.nn.functional as F
 from conftest import tiny_encoder
 from hictl_helpers import framed_tokenizer, tiny_batch, tiny_hictl
-from peft import PeftModel
-from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModelForMaskedLM
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses import bags_of_words, draw_negative_words
 from hf_xlsr.modeling.encoders import encoder_from_config
 from hf_xlsr.modeling.hictl import HictlConfig, HictlForPreTraining
-from hf_xlsr.trainers.adapters import add_adapters, base_model, merged
 
 
 @pytest.fixture(scope="module")
@@ -113,31 +111,12 @@ def test_what_is_missing_is_named(framed: Any) -> None:
         model(batch["input_ids"][:3])
 
 
-def test_save_and_load(framed: Any, tmp_path: Path) -> None:
-    model, batch = tiny_hictl(len(framed)).eval(), tiny_batch(framed)
-    model.save_pretrained(tmp_path)
-    loaded = AutoModel.from_pretrained(tmp_path)
-    assert isinstance(loaded, HictlForPreTraining) and loaded.config.negative_words == 8
-    torch.testing.assert_close(loaded(**batch, return_loss=False), model(**batch, return_loss=False))
-    assert "lm_head.decoder.weight" not in model.state_dict()
-
-
-def test_a_decoder_of_its_own(framed: Any, tmp_path: Path) -> None:
+def test_a_decoder_of_its_own(framed: Any) -> None:
     model = tiny_hictl(len(framed), tie_word_embeddings=False)
     assert "lm_head.decoder.weight" in model.state_dict()
+    assert "lm_head.decoder.weight" not in tiny_hictl(len(framed)).state_dict()
     model(**tiny_batch(framed)).loss.backward()
-    with pytest.raises(XlsrError, match="needs tied embeddings"):
-        model.resize_token_embeddings(len(framed) + 5)
-
-
-def test_resizing_keeps_the_bias_in_step(framed: Any) -> None:
-    model = tiny_hictl(len(framed))
-    with torch.no_grad():
-        model.lm_head.bias.fill_(1.0)
-    model.resize_token_embeddings(len(framed) + 5)
-    assert len(model.lm_head.bias) == len(framed) + 5 and model.config.get_text_config().vocab_size == len(framed) + 5
-    assert model.lm_head.bias[-5:].tolist() == [0.0] * 5
-    model(**tiny_batch(framed)).loss.backward()
+    assert model.lm_head.decoder.weight.grad.abs().sum() > 0
 
 
 @pytest.mark.parametrize("kind", ["bert", "xlm-roberta", "distilbert"])
@@ -166,19 +145,6 @@ def test_without_a_head_there_a_new_one_is_made(framed: Any, tmp_path: Path) -> 
     model = HictlForPreTraining.from_encoder(str(tmp_path), negative_words=8)
     assert model.lm_head.bias.abs().sum() == 0
     model(**tiny_batch(framed)).loss.backward()
-
-
-def test_gradient_checkpointing_gives_the_same_gradients(framed: Any) -> None:
-    gradients = []
-    for checkpointing in (False, True):
-        model = tiny_hictl(len(framed)).train()
-        if checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
-        torch.manual_seed(4)
-        model(**tiny_batch(framed)).loss.backward()
-        gradients.append([parameter.grad for parameter in model.parameters()])
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other)
 
 
 def test_the_export_gives_the_models_own_vectors(framed: Any, tmp_path: Path) -> None:
@@ -217,33 +183,6 @@ def test_embeddings_of_another_width_are_refused() -> None:
 def test_more_negatives_than_words_are_refused(framed: Any) -> None:
     with pytest.raises(XlsrError, match="500 negative words are asked for"):
         tiny_hictl(len(framed), negative_words=500)(**tiny_batch(framed))
-
-
-def test_compiled_it_gives_the_same(framed: Any) -> None:
-    model, batch = tiny_hictl(len(framed), word_weight=0.0), tiny_batch(framed)  # negatives are drawn at random
-    expected = model(**batch).loss
-    compiled: Any = torch.compile(model, backend="aot_eager")
-    torch.testing.assert_close(compiled(**batch).loss, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_adapters_train_save_load_and_merge(framed: Any, tmp_path: Path) -> None:
-    model, batch = add_adapters(tiny_hictl(len(framed)), rank=2, alpha=4), tiny_batch(framed)
-    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    assert any("lora_A" in name for name in trained) and not any("embeddings" in name for name in trained)
-    assert any("projection" in name for name in trained) and any("lm_head" in name for name in trained)
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
-    for _ in range(3):
-        model(**batch).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    model.eval().save_pretrained(tmp_path)
-    expected = model(**batch, return_loss=False).source_embeds
-    loaded = PeftModel.from_pretrained(tiny_hictl(len(framed)), tmp_path).eval()
-    torch.testing.assert_close(loaded(**batch, return_loss=False).source_embeds, expected)
-    plain = merged(loaded)
-    assert isinstance(plain, HictlForPreTraining)
-    torch.testing.assert_close(plain(**batch, return_loss=False).source_embeds, expected, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(plain.lm_head.bias, base_model(model).lm_head.bias)
 
 
 def test_a_batch_without_any_word_is_refused(framed: Any) -> None:

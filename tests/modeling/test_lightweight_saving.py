@@ -16,7 +16,6 @@ from lightweight_models import (
     config,
     gradients,
     make_batch,
-    without_gradient,
 )
 from transformers import AutoConfig, AutoModel
 
@@ -126,14 +125,6 @@ def test_an_idle_head_gets_zero_gradients_after_loading_too(tmp_path: Path) -> N
     assert output.loss.item() == pytest.approx(2 * sum(value.item() for value in output.losses.values()))
 
 
-def test_attention_implementation_reaches_the_encoder(tmp_path: Path) -> None:
-    model, batch = build().eval(), make_batch()
-    model.save_pretrained(tmp_path)
-    eager = AutoModel.from_pretrained(tmp_path, attn_implementation="eager")
-    assert eager.encoder.config._attn_implementation == "eager"
-    torch.testing.assert_close(eager(**batch).loss, model(**batch).loss)
-
-
 @pytest.mark.parametrize("task", GENERATIVE_TASKS)
 def test_bfloat16_weights_and_autocast_stay_close_to_float32(task: str) -> None:
     batch = make_batch(task)
@@ -159,26 +150,6 @@ def test_bfloat16_weights_and_autocast_stay_close_to_float32(task: str) -> None:
 
 
 # Vocabulary
-
-
-@pytest.mark.parametrize("size", [VOCABULARY + 7, VOCABULARY - 5])
-def test_resizing_keeps_the_decoder_bias_in_step(size: int, tmp_path: Path) -> None:
-    model = build()
-    perturb(model)
-    bias, kept = model.head.bias.detach().clone(), min(size, VOCABULARY)
-    embeddings = model.resize_token_embeddings(size)
-    assert embeddings is model.get_input_embeddings()
-    assert model.head.bias.shape == (size,) and model.head.bias.requires_grad
-    assert torch.equal(model.head.bias[:kept], bias[:kept])
-    assert (model.head.bias[kept:] == 0).all()
-    assert model.config.get_text_config().vocab_size == model.encoder.config.vocab_size == size
-
-    batch = make_batch()
-    batch = {n: v.clamp(max=size - 1) for n, v in batch.items()}
-    batch["original_ids"][0, 0] = batch["input_ids"][0, 0] = size - 1
-    assert without_gradient(model, batch) == []
-    model.save_pretrained(tmp_path)
-    assert_same_weights(AutoModel.from_pretrained(tmp_path), model)
 
 
 def test_resizing_to_the_same_size_or_none_keeps_the_parameter() -> None:

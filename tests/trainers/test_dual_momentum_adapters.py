@@ -76,7 +76,8 @@ def test_the_best_checkpoint_is_loaded_whole(tmp_path: Path) -> None:
     now = model.get_base_model().state_dict()
     assert {name.split(".")[0] for name in kept} == {"projections", "momentum_projections", "queues"}
     assert all(torch.equal(now[name], value) for name, value in kept.items())
-    assert not torch.equal(kept["projections.en.weight"], last["projections.en.weight"])
+    trained = "projections.en.modules_to_save.default.weight"
+    assert not torch.equal(kept[trained], last[trained])
 
 
 @pytest.mark.parametrize("options", [{"queue_storage": "int8"}, {"queue_size": 128}, {"projection_dim": 8}])

@@ -394,17 +394,6 @@ def test_two_processes_share_the_evaluation_and_train_like_one(tmp_path: Path) -
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "fine-tune.md"
 
 
-@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL))
-def test_a_block_of_the_guide_runs(
-    block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    if "peft" in block:
-        pytest.importorskip("peft")
-    monkeypatch.chdir(tmp_path)
-    exec(compile(block, str(PAGE), "exec"), {"__name__": "block"})
-    assert re.search(r"^(0\.0|1\.0|3)$", capsys.readouterr().out, flags=re.MULTILINE)
-
-
 def test_the_recipe_of_the_guide_has_known_keys() -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
     assert resolve({"name": "guide", **parse_yaml(text, "guide")})["task"]["texts"] == "pair"

@@ -165,7 +165,7 @@ def test_lora_trains_in_the_trainer(tmp_path: Path) -> None:
     trainer.train()
     changed = {name for name, value in adapted.state_dict().items() if not torch.equal(value, before[name])}
     assert any("lora_B" in name for name in changed) and any("decoder.modules_to_save" in name for name in changed)
-    assert any("output.modules_to_save" in name for name in changed)
+    assert any("output_bias.modules_to_save" in name for name in changed)
     assert not any("base_layer" in name for name in changed)
     assert trainer.evaluate()["eval_toy-bleu/en-fr/test/sentences"] == 4
 

@@ -1,0 +1,110 @@
+"""Values of a recipe as a card may hold them: nothing in them is taken for Markdown, HTML, YAML or a template."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from hf_xlsr.evaluation.markdown_text import escape_markdown
+from hf_xlsr.export.access_tokens import hide_tokens
+
+# Paths of one machine: their folders say who owns it and nothing about the data.
+_LOCAL = re.compile(r"(?:~|[A-Za-z]:\\|\\\\|/|\.\.?/).*", re.DOTALL)
+_BLOCK_START = re.compile(r"^(?:([-+=])|(\d+)([.)]))")
+# Not printable, but letters of Persian and Hindi take other forms with them.
+_JOINERS = "\u200c\u200d"
+KEPT_FOLDERS = 1
+
+
+def one_line(value: object) -> str:
+    """The text without line breaks, control characters and access tokens.
+
+    Example:
+        >>> one_line("a name\\n---\\nlicense: mit")
+        'a name --- license: mit'
+    """
+    text = hide_tokens(" ".join(str(value).split()))
+    return "".join(character for character in text if character.isprintable() or character in _JOINERS)
+
+
+def prose(value: object) -> str:
+    """Markdown that shows the text as it is.
+
+    Example:
+        >>> prose("<b>{{ 7 * 7 }}</b> [x](y)")
+        '\\\\<b\\\\>\\\\{\\\\{ 7 \\\\* 7 \\\\}\\\\}\\\\</b\\\\> \\\\[x\\\\](y)'
+    """
+    text = escape_markdown(one_line(value))
+    return _BLOCK_START.sub(lambda found: f"\\{found[1]}" if found[1] else f"{found[2]}\\{found[3]}", text)
+
+
+def code(value: object, *, cell: bool = False) -> str:
+    """The text as code in a line.
+
+    Args:
+        value: Whatever.
+        cell: In a cell of a table, where a bar ends the cell even inside code.
+
+    Example:
+        >>> code("a`b|c", cell=True)
+        '`` a`b\\\\|c ``'
+    """
+    text = one_line(value)
+    fence = "`" * (_longest_run(text) + 1)
+    if cell:
+        text = text.replace("|", "\\|")
+    return f"{fence} {text} {fence}" if "`" in text else f"{fence}{text}{fence}"
+
+
+def python_text(text: str) -> str:
+    """A text as Python writes it, in double quotes and on one line.
+
+    Example:
+        >>> print(python_text('a "b"'))
+        "a \\"b\\""
+    """
+    return json.dumps(one_line(text), ensure_ascii=False)
+
+
+def code_block(text: str, language: str) -> str:
+    """A block of code that its own text cannot end."""
+    fence = "`" * max(3, _longest_run(text) + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def public_path(path: object) -> str:
+    """A path without the folders of the machine it is on; Hub ids, names and paths behind a variable stay whole.
+
+    Example:
+        >>> public_path("/home/ann/corpora/europarl.tsv"), public_path("${DATA}/news.tsv"), public_path("wmt/wmt14")
+        ('.../corpora/europarl.tsv', '${DATA}/news.tsv', 'wmt/wmt14')
+    """
+    text = str(path)
+    if not _LOCAL.fullmatch(text):
+        return text
+    parts = [part for part in re.split(r"[\\/]", text) if part not in ("", ".", "..", "~")]
+    return "/".join(["...", *parts[-1 - KEPT_FOLDERS :]])
+
+
+def recipe_block(recipe: Mapping[str, Any]) -> str:
+    """A recipe as a block of YAML, without what belongs to one machine or one call."""
+    left_out = ("name", "description", "output_dir", "overwrite", "processes", "card")
+    shown = {key: _public(value) for key, value in recipe.items() if key not in left_out and value not in (None, {})}
+    text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
+    return code_block(text, "yaml")
+
+
+def _public(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {one_line(key): _public(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_public(inner) for inner in value]
+    return public_path(one_line(value)) if isinstance(value, str) else value
+
+
+def _longest_run(text: str) -> int:
+    return max((len(run) for run in re.findall("`+", text)), default=0)

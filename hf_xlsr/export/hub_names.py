@@ -1,0 +1,51 @@
+"""Names of repositories on the Hub."""
+
+from __future__ import annotations
+
+import re
+
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.export.access_tokens import hide_tokens
+
+# What the cards of encoders from here are tagged with.
+TAG = "hf-xlsr"
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a name has the form OWNER/NAME.
+
+    Example:
+        >>> is_hub_id("google-bert/bert-base-uncased"), is_hub_id("../weights"), is_hub_id("${DATA}/x")
+        (True, False, False)
+    """
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return bool(_ID.fullmatch(name))
+
+
+def check_repo(name: str, option: str = "--repo") -> str:
+    """A repository that can be pushed to.
+
+    Args:
+        name: As given.
+        option: Who names it, for the error sentence.
+
+    Raises:
+        XlsrError: it is not of the form OWNER/NAME.
+
+    Example:
+        >>> check_repo("me/encoder")
+        'me/encoder'
+    """
+    if not is_hub_id(name):
+        raise XlsrError(
+            f"{option} is '{hide_tokens(name)}', which is no name of a repository; write OWNER/NAME, of letters, digits, "
+            "'-', '_' and '.', e.g. me/my-encoder."
+        )
+    return name

@@ -1,0 +1,172 @@
+"""What recipes may hold: the keys of every method, and the refusal of all others and of values that do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hf_xlsr.data.sources import as_list
+from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.methods import METHODS, get_method
+from hf_xlsr.recipe_keys import Key, training_keys
+
+TOP_LEVEL: dict[str, Key] = {
+    "name": Key(None, "of the run; that of the file when absent", ("str",)),
+    "description": Key("", "a sentence, for the list of recipes and the model card"),
+    "method": Key(None, "what is trained", ("str",)),
+    "output_dir": Key(None, "folder of the run; outputs/NAME when absent", ("str",)),
+    "seed": Key(1, "of everything that is drawn"),
+    "languages": Key(None, "ISO 639-1 codes", ("list", "str")),
+    "data": Key({}, "what is trained and measured on"),
+    "model": Key({}, "the method's configuration"),
+    "training": Key({}, "the method's training arguments"),
+    "evaluation": Key({}, "how the dev and test sets are measured"),
+    "export": Key({}, "how the model is written"),
+    "start_from": Key(None, "folder of a finished run, or of saved weights, to start from", ("str",)),
+    "overwrite": Key(False, "whether a run that lies in the folder is removed first"),
+}
+# Read and gone before a recipe is resolved.
+BEFORE: dict[str, Key] = {
+    "base": Key(None, "name or path of the recipe underneath", ("str",)),
+    "data_from": Key(None, "name or path of a recipe, of any method, whose `data` comes underneath", ("str",)),
+    "runs": Key(None, "runs of name and set, side by side", ("list",)),
+    "stages": Key(None, "runs of name and set, each from the weights of the one before", ("list",)),
+}
+# Those of every method; each adds its own.
+SECTIONS: dict[str, dict[str, Key]] = {
+    "data": {
+        "train": Key(None, "what is trained on", ("source",)),
+        "dev": Key(None, "what is measured on while training goes on", ("source",)),
+        "test": Key(None, "what is measured on at the end", ("source",)),
+        "held_out": Key([], "more sentences that training must not see", ("source",)),
+        "cleaning": Key(
+            ["normalize", "drop_identical", "deduplicate"], "steps, by name or as {name: options}", ("list", "mapping")
+        ),
+        "fraction": Key(1.0, "share of the pairs that is trained on, of the cleaned ones", above=0, most=1),
+        "limit": Key(None, "at most so many pairs", ("int",), least=1),
+        "max_length": Key(200, "sentences are cut here, in pieces", least=1),
+    },
+    "card": {
+        "license": Key(None, "of the weights, as the Hub writes it", ("str",)),
+        "license_name": Key(None, "its name, where `license` is other", ("str",)),
+        "license_link": Key(None, "where it stands, likewise", ("str",)),
+        "base_model": Key(None, "Hub ids; found out from the recipe when absent", ("list", "str")),
+        "datasets": Key(None, "Hub ids, likewise", ("list", "str")),
+    },
+}
+# Lists of runs that a recipe may stand for: side by side, or one after the other.
+LISTS = {"runs": "run", "stages": "stage"}
+# Set by the run itself, from `output_dir`, `seed` and `precision`, or nothing that YAML could hold.
+RESERVED_TRAINING_KEYS = frozenset(
+    {
+        "output_dir",
+        "seed",
+        "bf16",
+        "fp16",
+        "remove_unused_columns",
+        "hub_token",
+        "parallelism_config",
+    }
+)
+
+
+def section_keys(method: object) -> dict[str, dict[str, Key]]:
+    """The sections of a method's recipes but `model` and `training`: those of every method, and its own.
+
+    Raises:
+        XlsrError: there is no such method.
+
+    Example:
+        >>> section_keys("classification")["data"]["max_length"].default
+        128
+    """
+    sections = {name: dict(keys) for name, keys in SECTIONS.items()}
+    for part in reversed(type(get_method(method)).__mro__):  # a method adds to what its kind has
+        for section, keys in vars(part).get("sections", {}).items():
+            known = sections.setdefault(section, {})
+            for name, value in keys.items():
+                known[name] = value if isinstance(value, Key) else replace(known[name], default=value)
+    return sections
+
+
+def recipe_keys(recipe: Mapping[str, Any]) -> dict[str, dict[str, Key]]:
+    """All keys that a recipe may have, by dotted section; those of the top are under an empty name.
+
+    Args:
+        recipe: Says the method, and what else decides on keys: the encoder's architecture, the languages.
+
+    Raises:
+        XlsrError: the recipe's method, or its encoder's architecture, is unknown.
+    """
+    name = recipe.get("method")
+    if name is None:
+        raise XlsrError(f"recipe '{recipe.get('name', 'recipe')}' has no 'method'; {nearest('', METHODS)}")
+    method, sections = get_method(name), section_keys(name)
+    return {
+        "": {key: value for key, value in TOP_LEVEL.items() if key not in (*sections, "model", "training")},
+        **sections,
+        **method.model_keys(recipe),
+        "training": training_keys(method.arguments_class, RESERVED_TRAINING_KEYS),
+    }
+
+
+def check_keys(recipe: Mapping[str, Any]) -> None:
+    """Refuses unknown keys, naming the nearest, and values that a key does not take.
+
+    They would fail much later, be passed over, or be taken for something else.
+
+    Args:
+        recipe: As written, or resolved.
+
+    Raises:
+        XlsrError: as said.
+    """
+    name = recipe.get("name", "recipe")
+    for section in ("model", "data"):  # whose contents decide on what is known
+        _check_mapping(name, section, recipe.get(section), ())
+    if "hub_token" in (_content(recipe, "training") or {}):
+        raise XlsrError(
+            f"recipe '{name}': training.hub_token would stand in the run's folder and its card; leave it out and log in "
+            "with `hf auth login`, or set HF_TOKEN."
+        )
+    known = recipe_keys(recipe)
+    for section, keys in known.items():
+        content = _content(recipe, section)
+        allowed = [*keys, *([s for s in known if s and "." not in s] if not section else [])]
+        _check_mapping(name, section, content, allowed)
+        for key, value in (content or {}).items():
+            where = f"{section}.{key}" if section else key
+            if key not in allowed:
+                raise XlsrError(f"recipe '{name}': unknown key '{where}'; {nearest(str(key), allowed)}")
+            if key in keys and (mend := keys[key].mend(value)):
+                raise XlsrError(f"recipe '{name}': {where} is {value!r}; {mend}")
+    _check_sources(name, recipe)
+
+
+def _content(recipe: Mapping[str, Any], section: str) -> Any:
+    content: Any = recipe
+    for part in section.split(".") if section else []:
+        content = (content or {}).get(part) if isinstance(content, Mapping) or not content else None
+    return content
+
+
+def _check_mapping(name: Any, section: str, content: Any, allowed: Any) -> None:
+    if content is not None and not isinstance(content, Mapping):
+        keys = f": {', '.join(list(allowed)[:8])} ..." if allowed else ""
+        raise XlsrError(f"recipe '{name}': '{section}' is {content!r}; it holds keys{keys or ' with values.'}")
+
+
+def _check_sources(name: Any, recipe: Mapping[str, Any]) -> None:
+    method = get_method(recipe["method"])
+    for place, sources in method.sources(recipe).items():
+        for source in as_list(sources):
+            if not isinstance(source, (str, Mapping)):
+                raise XlsrError(
+                    f"recipe '{name}': {place} has {source!r}; a source is a corpus, a path, or keys such as path."
+                )
+            for key in source if isinstance(source, Mapping) else {}:
+                if key not in method.source_keys:
+                    raise XlsrError(
+                        f"recipe '{name}': unknown key '{place}.{key}'; {nearest(str(key), method.source_keys)}"
+                    )

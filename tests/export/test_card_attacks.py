@@ -1,0 +1,153 @@
+"""What a recipe holds stands in its card as text, whatever it looks like."""
+
+from __future__ import annotations
+
+import re
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.export.access_tokens import HIDDEN, check_no_token, check_no_token_in_files, hide_tokens
+from hf_xlsr.export.card import card_for, render_card
+from hf_xlsr.export.card_check import HEADER, check_card
+from hf_xlsr.export.card_values import code, code_block, one_line, prose, public_path, python_text
+from hf_xlsr.recipe import load_runs
+
+SETTINGS: dict[str, Any] = {
+    "data": {"pairs": 1, "vocab_size": 2, "cleaning": {}},
+    "parameters": 3,
+    "steps": 4,
+    "dimension": 5,
+    "seconds": {"training": 6.0},
+    "device": "cpu",
+    "processes": 1,
+    "threads": 1,
+    "precision": "float32",
+}
+TOKEN = "hf_" + "NeverToBeSeen" * 3
+ATTACKS = {
+    "template": "{{ 7 * 7 }}{% for x in ().__class__.__base__.__subclasses__() %}{{ x }}{% endfor %}{# gone #}",
+    "header": "nice\n---\nlicense: mit\ntags: [owned]\n---\n# Owned",
+    "key": 'x"\nlicense: mit\n"y: [',
+    "anchor": "&a [*a, !!python/object/apply:os.system ['id']]",
+    "html": "<script>alert(1)</script><img src=x onerror=alert(1)></details><!--",
+    "markdown": "](http://evil) [here](javascript:alert(1)) ![x](http://evil/pixel) `code` | cell | **bold** ~~no~~",
+    "fence": "```\n# Owned\n```bash\nrm -rf /\n```",
+    "path": "../../../../etc/passwd",
+    "lines": "a\r\nb\u2028c\x85d\x00e\u202ef",
+    "setext": "---",
+    "token": f"my {TOKEN}",
+}
+
+
+def recipe_with(text: str, *places: str) -> dict[str, Any]:
+    recipe = deepcopy(load_runs("quickstart")[0])
+    for place in places:
+        if place == "path":
+            recipe["data"]["train"] = {"path": text}
+        elif place == "languages":
+            recipe["languages"] = ["en", text]
+        elif place == "deep":
+            recipe["data"]["cleaning"] = [{text: {text: [text]}}]
+        else:
+            recipe[place] = text
+    return recipe
+
+
+def outside_code(text: str) -> str:
+    """A card without its header, its blocks of code and its code in lines."""
+    body = HEADER.sub("", text, count=1)
+    body = re.sub(r"^(`{3,})[^\n]*\n.*?^\1[ ]*$", "", body, flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"(`+)[^`].*?(?<!`)\1(?!`)", "", body)
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_a_recipe_cannot_escape_from_its_text(attack: str) -> None:
+    recipe = recipe_with(attack, "name", "description", "path", "deep")
+    metrics = {f"{attack}-tatoeba/en-fr/test/accuracy": 0.5, "plain-tatoeba/en-fr/test/accuracy": 0.25}
+    text = render_card(recipe, metrics, SETTINGS)
+    plain = render_card(recipe_with("tame", "name", "description", "path", "deep"), metrics, SETTINGS)
+
+    def keys(card: str) -> set[str]:
+        found = HEADER.match(card)
+        assert found
+        return set(yaml.safe_load(found[1]))
+
+    data = ModelCard(text).data
+    assert keys(text) == keys(plain) and data.license == "unknown" and "owned" not in data.tags
+    assert data.model_name == one_line(attack)
+    headings = [line for line in outside_code(text).splitlines() if line.startswith("#")]
+    assert len(headings) == len([line for line in outside_code(plain).splitlines() if line.startswith("#")])
+    body = outside_code(text)
+    for markup in ("<script", "<img", "</details><", "<!--", "](http", "](javascript", "{{ 7", "{% for", "**bold"):
+        assert not re.search(rf"(?<!\\){re.escape(markup)}", body), markup
+    assert "49" not in body and TOKEN not in text and "\x00" not in text and "\u202e" not in text
+    rows = [line for line in body.splitlines() if line.startswith("|")]
+    tame = [line for line in outside_code(plain).splitlines() if line.startswith("|")]
+    assert len(rows) == len(tame)
+    assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [len(re.findall(r"(?<!\\)\|", row)) for row in tame]
+
+
+def test_the_recipe_block_cannot_be_ended_from_inside() -> None:
+    text = render_card(recipe_with(ATTACKS["fence"], "deep"), {}, SETTINGS)
+    (fence, block), *_ = re.findall(r"^(`{3,})yaml\n(.*?)^\1$", text, re.DOTALL | re.MULTILINE)
+    assert len(fence) == 4 and yaml.safe_load(block)["data"]["cleaning"]
+    assert code_block("````\na", "").startswith("`````\n")
+
+
+def test_languages_are_text_in_code_and_prose() -> None:
+    evil = 'fr"); import os; os.system("id"); ("'
+    recipe = recipe_with(evil, "languages")
+    text = render_card(recipe, {}, SETTINGS)
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        assert "os.system" not in block
+    with pytest.raises(XlsrError, match="language has 'fr"):
+        check_card(text)
+    dual = deepcopy(load_runs("moco_bert_en_zh")[0])
+    dual["languages"] = ["en", evil]
+    dual["model"]["encoders"] = {"en": "a/b", evil: "a/b"}
+    blocks = re.findall(r"```python\n(.*?)```", render_card(dual, {}, SETTINGS), re.DOTALL)
+    for block in blocks:
+        compile(block, "card", "exec")
+    assert python_text(evil) in blocks[0]  # as a string, whole
+
+
+def test_paths_of_this_machine_stay_here() -> None:
+    recipe = recipe_with("/home/ann/secret-project/pairs.tsv", "path")
+    recipe["start_from"] = "/home/ann/runs/first"
+    text = render_card(recipe, {}, SETTINGS)
+    assert "ann" not in text and ".../secret-project/pairs.tsv" in text and ".../runs/first" in text
+    assert public_path("C:\\Users\\ann\\x\\y.tsv") == ".../x/y.tsv" and public_path("~/a/b/c.tsv") == ".../b/c.tsv"
+    assert public_path("../../etc/passwd") == ".../etc/passwd" and public_path("opus-100") == "opus-100"
+
+
+def test_values_one_by_one() -> None:
+    assert prose("- item") == "\\- item" and prose("1. first") == "1\\. first" and prose("---") == "\\---"
+    assert code("a\nb") == "`a b`" and code("``") == "``` `` ```"
+    assert one_line("می\u200cخواهم\x07") == "می\u200cخواهم"
+    assert card_for('x("path/to/this/folder") path/to/this/folder', "a/b") == 'x("a/b") path/to/this/folder'
+
+
+def test_tokens_are_found(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "a-token-of-another-form")
+    assert hide_tokens(f"a-token-of-another-form and {TOKEN}.") == f"{HIDDEN} and {HIDDEN}."
+    assert hide_tokens("hf_xlsr.modeling.dual_momentum.modeling_dual_momentum hf_hub_download") != HIDDEN
+    monkeypatch.setenv("HF_TOKEN", "short")
+    assert hide_tokens("a short text") == "a short text"
+    for value in ({"a": {"b": [1, TOKEN]}}, {TOKEN: 1}, TOKEN):
+        with pytest.raises(XlsrError, match="holds an access token; take it out and set HF_TOKEN") as told:
+            check_no_token(value, "recipe 'x'")
+        assert TOKEN not in str(told.value)
+    check_no_token({"a": "hf_short", "b": None, "c": 1.5}, "recipe 'x'")
+    for at in (0, (1 << 20) - 7, (1 << 20) + 5):  # across the border of what is read at once, too
+        (tmp_path / "weights.bin").write_bytes(bytes(at) + TOKEN.encode() + bytes(100))
+        with pytest.raises(XlsrError, match="file w holds an access token and was not sent"):
+            check_no_token_in_files({"w": tmp_path / "weights.bin"})
+    (tmp_path / "weights.bin").write_bytes(b"hf_" + bytes(100))
+    check_no_token_in_files({"w": tmp_path / "weights.bin"})
+    with pytest.raises(XlsrError, match="cannot be read"):
+        check_no_token_in_files({"w": tmp_path / "none"})

@@ -1,0 +1,56 @@
+"""The commands and the code of docs/export.md run, one after the other."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_xlsr.cli_export import configure_export, export
+
+for package in ("onnx", "onnxscript", "onnxruntime"):
+    pytest.importorskip(package)
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "export.md"
+
+
+def test_the_page(
+    tiny_model: Any,
+    tokenizer: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    tiny_model.save_pretrained("outputs/quickstart")
+    tokenizer.save_pretrained("outputs/quickstart")
+    text = PAGE.read_text("utf-8")
+    commands = re.findall(r"^hf-xlsr export (.*)$", text, re.MULTILINE)
+    assert len(commands) == 1
+    for command in commands:
+        parser = argparse.ArgumentParser()
+        configure_export(parser)
+        assert export(parser.parse_args(shlex.split(command)), []) == 0
+    names = [path.relative_to("my-encoder").as_posix() for path in Path("my-encoder").rglob("*")]
+    for name in ("modeling_sentence_encoder.py", "onnx/model.onnx", "onnx/model_int8.onnx", "modules.json"):
+        assert name in names
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[:2] == [
+        'SentenceTransformer("my-encoder")',
+        'AutoModel.from_pretrained("my-encoder", trust_remote_code=True)',
+    ]
+    assert [line.split(":")[0] for line in printed[2:]] == [
+        f"my-encoder/onnx/model{kind}.onnx" for kind in ("", "_int8")
+    ]
+    namespace: dict[str, Any] = {}
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), namespace)
+    assert len(blocks) == 5 and namespace["cosines"].min() > 0.98
+    said = capsys.readouterr().out
+    assert "'tatoeba/en-en/test/accuracy': 1.0" in said and said.endswith("False\n")

@@ -1,0 +1,198 @@
+"""`push_to_hub` of models, exports and trainers: slim, and checkpoints never."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hub_helpers import Worker, shared_hub
+from hub_server import TOKEN, HubServer
+from safetensors.torch import load
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.export.card_check import check_card
+from hf_xlsr.export.hub_trainer import SLIM, export_trainer, slim
+
+TESTS = Path(__file__).resolve().parents[1]
+# What follows stands in front of each script.
+START = f"""
+import sys
+sys.path[:0] = [{str(TESTS)!r}, {str(TESTS / "trainers")!r}]
+from dual_momentum_runs import arguments, pairs_data, tiny_dual, tokenizers_of
+from hf_xlsr.export.hub_trainer import SlimPushes, push_model
+from hf_xlsr.trainers import DualMomentumTrainer
+
+class Pushing(SlimPushes, DualMomentumTrainer):
+    pass
+
+def trainer_of(folder, **options):
+    data, tokenizers = pairs_data(), tokenizers_of(("en", "fr"))
+    args = arguments(folder, push_to_hub=True, hub_model_id="me/live", save_steps=2, **options)
+    return Pushing(tiny_dual(), args, tokenizers=tokenizers, train_dataset=data, max_length=32)
+"""
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[HubServer, Worker]:
+    return shared_hub(tmp_path_factory.getbasetemp() / "hub_home")
+
+
+@pytest.fixture
+def hub(both: tuple[HubServer, Worker]) -> HubServer:
+    both[0].forget()
+    return both[0]
+
+
+@pytest.fixture(scope="module")
+def worker(both: tuple[HubServer, Worker]) -> Worker:
+    return both[1]
+
+
+def run(worker: Worker, code: str) -> str:
+    done = worker.python(START + code)
+    assert done.status == 0, done.err
+    return done.out
+
+
+def test_a_model_goes_without_momentum_and_queues(hub: HubServer, worker: Worker) -> None:
+    out = run(
+        worker,
+        "model = tiny_dual(projection_dim=8)\n"
+        "push_model(model, 'me/dual')\n"
+        "assert model.config.queue_size == 64 and 'save_pretrained' not in vars(model)\n"
+        "import torch\nfrom transformers import AutoModel\n"
+        "back = AutoModel.from_pretrained('me/dual').eval()\n"
+        "ids = torch.tensor([[5, 6, 7]])\n"
+        "both = [m.eval().encode_sentences(ids, language='fr') for m in (model, back)]\n"
+        "print(torch.equal(*both), back.config.queue_size, len(back.queues), len(back.momentum_encoders))",
+    )
+    assert out.split() == ["True", "0", "0", "0"]
+    names = load(hub.content("me/dual", "model.safetensors"))
+    assert names and all(name.startswith(("encoders.", "projections.")) for name in names)
+    assert b"hf-xlsr" in hub.content("me/dual", "README.md")
+
+
+def test_slim_puts_everything_back(tmp_path: Path) -> None:
+    class Model:
+        config = type("Config", (), {name: 1 for name in SLIM})()
+
+        def inference_state_dict(self) -> dict[str, torch.Tensor]:
+            return {"kept": torch.ones(1)}
+
+        def save_pretrained(self, folder: Path, **options: object) -> tuple[object, ...]:
+            return folder, options["state_dict"], self.config.queue_size
+
+    model = Model()
+    before = model.config
+    with pytest.raises(KeyError), slim(model):
+        _, weights, size = model.save_pretrained(tmp_path)
+        assert list(weights) == ["kept"] and size == 0
+        raise KeyError
+    assert model.config is before and model.config.queue_size == 1
+    with pytest.raises(KeyError):
+        model.save_pretrained(tmp_path)
+
+
+def test_an_export_is_pushed_by_sentence_transformers(hub: HubServer, worker: Worker, tiny_export: str) -> None:
+    run(
+        worker,
+        "from sentence_transformers import SentenceTransformer\nimport numpy as np\n"
+        f"model = SentenceTransformer({tiny_export!r})\nmodel.push_to_hub('me/export')\n"
+        "np.testing.assert_array_equal(SentenceTransformer('me/export').encode(['red']), model.encode(['red']))",
+    )
+    assert "1_Pooling/config.json" in hub.repos["me/export"].files
+
+
+@pytest.mark.parametrize("strategy", ["end", "every_save"])
+def test_a_trainer_pushes_the_export_alone(hub: HubServer, worker: Worker, tmp_path: Path, strategy: str) -> None:
+    run(
+        worker,
+        f"trainer = trainer_of({str(tmp_path)!r}, hub_strategy={strategy!r}, hub_token={TOKEN!r})\n"
+        "trainer.train()\ntrainer.push_to_hub()\n"
+        "from sentence_transformers import SentenceTransformer\nimport numpy as np\n"
+        "ours = trainer.model.to_sentence_transformer(trainer.tokenizers, max_length=32)\n"
+        "both = [m.encode(['red house'], task='fr') for m in (ours, SentenceTransformer('me/live'))]\n"
+        "np.testing.assert_array_equal(*both)",
+    )
+    assert len(list(tmp_path.glob("checkpoint-*"))) == 2
+    sent = {path for commit, _ in hub.commits for path in commit}
+    assert "en_0_Transformer/model.safetensors" in sent and "modules.json" in sent
+    assert not [path for path in sent if "checkpoint" in path or path.endswith((".pt", ".pth", ".bin"))]
+    for content in hub.storage.values():
+        assert not [name for name in load(content) if "momentum" in name or "queue" in name]
+    assert len(hub.commits) > 1 if strategy == "every_save" else len(hub.commits) == 1
+    assert not [body for body in hub.bodies if TOKEN.encode() in body]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path for path in files if path.name == "training_args.bin"]
+    assert not [path for path in files if TOKEN.encode() in path.read_bytes()]
+    card = hub.content("me/live", "README.md").decode()
+    assert "after 4 of 4 steps" in card and "language:\n- en\n- fr" in card
+
+
+def test_a_trainer_with_adapters_pushes_them_merged(hub: HubServer, worker: Worker, tmp_path: Path) -> None:
+    run(
+        worker,
+        "from hf_xlsr.trainers.adapters import add_adapters\n"
+        f"args = arguments({str(tmp_path)!r}, push_to_hub=True, hub_model_id='me/live', hub_strategy='end')\n"
+        "trainer = Pushing(add_adapters(tiny_dual(), rank=2), args, tokenizers=tokenizers_of(('en', 'fr')),\n"
+        "                  train_dataset=pairs_data(), max_length=32)\n"
+        "trainer.train()\ntrainer.push_to_hub()\n"
+        "assert any('lora' in name for name, _ in trainer.model.named_parameters())",  # training could go on
+    )
+    names = load(hub.content("me/live", "fr_0_Transformer/model.safetensors"))
+    assert names and not [name for name in names if "lora" in name or "base_layer" in name]
+
+
+def test_what_a_trainer_refuses(hub: HubServer, worker: Worker, tmp_path: Path) -> None:
+    code = f"trainer_of({str(tmp_path)!r}, hub_strategy='checkpoint')"
+    assert "XlsrError: hub_strategy is 'checkpoint', which would publish queues" in worker.python(START + code).err
+    code = f"trainer_of({str(tmp_path)!r}, hub_strategy='end')"
+    assert "XlsrError: there is no access token" in worker.python(START + code, token=None).err
+    hub.break_after = 0
+    assert "cannot be reached" in worker.python(START + code).err and not hub.repos
+
+
+def test_a_push_that_fails_in_the_background_is_said(hub: HubServer, worker: Worker, tmp_path: Path) -> None:
+    done = worker.python(
+        START + "import logging\n"
+        "logging.basicConfig(stream=sys.stderr, force=True)\n"
+        f"trainer = trainer_of({str(tmp_path)!r}, hub_strategy='every_save')\n"
+        "from huggingface_hub import HfApi\n"
+        "def fail(*_, **__): raise ConnectionError('gone')\n"
+        "HfApi.create_commit, whole = fail, HfApi.create_commit\n"
+        "trainer.train()\n"
+        "HfApi.create_commit = whole"
+    )
+    assert done.status == 0, done.err
+    assert "sending to me/live stopped (gone)" in done.err and "Traceback" not in done.err
+
+
+def test_a_model_that_encodes_no_sentences_goes_as_it_is(tmp_path: Path, tokenizer: Any) -> None:
+    from conftest import tiny_encoder
+
+    from hf_xlsr import HictlConfig, HictlForSequenceClassification
+
+    model = HictlForSequenceClassification(HictlConfig(text_config=tiny_encoder(len(tokenizer)), num_labels=2))
+    accelerator = SimpleNamespace(unwrap_model=lambda inner: inner)
+    state = SimpleNamespace(global_step=3, max_steps=9)
+    trainer = SimpleNamespace(model=model, accelerator=accelerator, processing_class=tokenizer, state=state)
+    card = export_trainer(trainer, tmp_path, "me/judge")
+    assert "after 3 of 9 steps" in card and check_card(card)["library_name"] == "transformers"
+    assert 'HictlForSequenceClassification.from_pretrained("me/judge")' in card
+    back = HictlForSequenceClassification.from_pretrained(tmp_path)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, back.state_dict()[name]), name
+    assert (tmp_path / "tokenizer.json").is_file()
+
+
+def test_errors_of_a_model_are_sentences() -> None:
+    from conftest import tiny_encoder
+
+    from hf_xlsr import LightweightConfig, LightweightDualTransformer
+    from hf_xlsr.export.hub import push_model
+
+    with pytest.raises(XlsrError, match="HF_HUB_OFFLINE is set"):
+        push_model(LightweightDualTransformer(LightweightConfig(text_config=tiny_encoder(30))), "me/x", token=TOKEN)

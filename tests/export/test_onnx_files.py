@@ -1,0 +1,125 @@
+"""ONNX files of exports: the vectors of torch whatever the size of a batch, in float32 and nearly so in int8."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import tiny_encoder
+from routed_helpers import CHINESE, ENGLISH, MAX_LENGTH, Parts
+from sentence_transformers import SentenceTransformer
+from torch import nn
+from transformers import AutoConfig, AutoModel
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.encoding import embed
+from hf_xlsr.evaluation.routing import routes_of
+from hf_xlsr.export import export_routed_sentence_transformer, export_sentence_transformer
+from hf_xlsr.modeling.cmlm.projections import SentenceProjections
+
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+onnx = pytest.importorskip("onnx")
+
+from hf_xlsr.export import onnx_files  # noqa: E402
+from hf_xlsr.export.onnx_encoder import OnnxEncoder  # noqa: E402
+from hf_xlsr.export.onnx_files import write_onnx  # noqa: E402
+
+LONG = " ".join(ENGLISH)
+
+
+@pytest.fixture(scope="module")
+def parts() -> Parts:
+    return Parts()
+
+
+@pytest.fixture(scope="module")
+def exports(parts: Parts, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`single` (MPNet, whose positions begin behind the padding, with CMLM's projections) and `routed`."""
+    home = tmp_path_factory.mktemp("onnx")
+    torch.manual_seed(3)
+    values = tiny_encoder(len(parts.tokenizers["en"])) | {"model_type": "mpnet", "pad_token_id": 0}
+    encoder = AutoModel.from_config(AutoConfig.for_model(**values, initializer_range=0.3))
+    options: dict[str, Any] = {"projection": SentenceProjections(16, 3, std=0.5), "pooling": "max", "normalize": False}
+    export_sentence_transformer(encoder, parts.tokenizers["en"], home / "single", max_length=MAX_LENGTH, **options)
+    export_routed_sentence_transformer(
+        parts.encoders, parts.tokenizers, home / "routed", projections=parts.projections, max_length=MAX_LENGTH
+    )
+    return home
+
+
+@pytest.fixture(scope="module")
+def reports(exports: Path) -> dict[str, Any]:
+    return {name: write_onnx(exports / name, int8=True) for name in ("single", "routed")}
+
+
+def test_what_is_written_and_told(exports: Path, reports: dict[str, Any]) -> None:
+    assert list(reports["single"]) == [""] and list(reports["routed"]) == ["en", "zh"]
+    for report in reports.values():
+        for numbers in report.values():
+            assert 0 <= numbers["difference"] < 1e-5 and 0.98 < numbers["cosine_int8"] <= 1.0001
+    files = {path.relative_to(exports / "routed").as_posix() for path in (exports / "routed" / "onnx").rglob("*.onnx")}
+    assert files == {f"onnx/{code}/{name}.onnx" for code in ("en", "zh") for name in ("model", "model_int8")}
+    graph = onnx.load(exports / "single" / "onnx" / "model.onnx").graph
+    assert [value.name for value in graph.input] == ["input_ids", "attention_mask"]
+    assert [value.name for value in graph.output] == ["sentence_embedding"]
+
+
+def test_vectors_are_torchs_for_batches_of_every_size(exports: Path, reports: dict[str, Any]) -> None:
+    folder = exports / "single"
+    model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)
+    encoder, small = OnnxEncoder(folder, threads=1), OnnxEncoder(folder, int8=True, threads=1)
+    for texts in (["Tea."], ENGLISH, [LONG], [*ENGLISH, LONG, "garden"] * 3):
+        expected = model.encode(texts)
+        for batch_size in (1, 2, 64):
+            np.testing.assert_allclose(encoder.encode(texts, batch_size=batch_size), expected, rtol=0, atol=1e-4)
+        cosines = nn.functional.cosine_similarity(*map(torch.tensor, (expected, small.encode(texts))))
+        assert cosines.min() > 0.98
+    assert encoder.get_embedding_dimension() == expected.shape[1] and encoder.max_seq_length == MAX_LENGTH
+    assert (encoder.precision, small.precision) == ("float32", "int8")
+    one = encoder.encode("Tea.")
+    assert one.shape == expected.shape[1:] and np.allclose(one, model.encode("Tea."), rtol=0, atol=1e-4)
+    assert encoder.encode([]).shape == (0, expected.shape[1])
+    assert np.isfinite(encoder.encode(["", "Tea."])).all()  # this tokenizer makes no piece of an empty text
+    unit = encoder.encode(ENGLISH, normalize_embeddings=True)
+    np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-5)
+
+
+def test_a_route_for_each_language_serves_protocols(exports: Path, reports: dict[str, Any]) -> None:
+    model = SentenceTransformer(str(exports / "routed"), device="cpu")
+    encoder = OnnxEncoder(exports / "routed", threads=1)
+    assert routes_of(encoder) == ("en", "zh")
+    for language, texts in (("en", ENGLISH), ("zh", CHINESE)):
+        expected = embed(model, texts, language=language)
+        np.testing.assert_allclose(embed(encoder, texts, language=language), expected, rtol=0, atol=1e-4)
+    with pytest.raises(XlsrError, match="task is None; known are en, zh"):
+        encoder.encode(ENGLISH)
+    with pytest.raises(XlsrError, match="the sentences' language was not given"):
+        embed(encoder, ENGLISH)
+
+
+def test_error_sentences(
+    exports: Path, tiny_export: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reports: dict[str, Any]
+) -> None:
+    with pytest.raises(XlsrError, match=r"model.onnx' does not exist; write it with `hf-xlsr export ... --onnx`"):
+        OnnxEncoder(tiny_export)
+    with pytest.raises(XlsrError, match="is no sentence-transformers folder"):
+        OnnxEncoder(tmp_path)
+    copy = tmp_path / "copy"
+    shutil.copytree(exports / "single", copy)
+    (copy / "onnx" / "model_int8.onnx").unlink()
+    with pytest.raises(XlsrError, match="--int8"):
+        OnnxEncoder(copy, int8=True)
+    # A graph that is not the model's: the one of another pooling.
+    (copy / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}', "utf-8")
+    monkeypatch.setattr(onnx_files, "_write_graph", lambda encoder, file: None)
+    with pytest.raises(XlsrError, match="away from torch's; architecture 'mpnet' does not export to ONNX here"):
+        write_onnx(copy)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(XlsrError, match="ONNX files need the package onnxruntime; install it with"):
+        OnnxEncoder(exports / "single")

@@ -1,0 +1,308 @@
+"""The table of models that `test_model_matrix.py` goes through: a model joins by a line of `CASES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from conftest import tiny_encoder
+from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
+
+from hf_xlsr import (
+    CmlmConfig,
+    CmlmModel,
+    DualMomentumConfig,
+    DualMomentumModel,
+    HictlConfig,
+    HictlForConditionalGeneration,
+    HictlForPreTraining,
+    HictlForSequenceClassification,
+    LightweightConfig,
+    LightweightDualTransformer,
+)
+
+VOCABULARY = 56
+SPECIAL, START, END, MASK = 4, 1, 2, 3  # of each vocabulary the first four pieces; 0 is padding
+
+BERT = {
+    **tiny_encoder(VOCABULARY),
+    "num_hidden_layers": 1,
+    "pad_token_id": 0,
+    "bos_token_id": START,
+    "eos_token_id": END,
+}
+ROBERTA = {**BERT, "model_type": "xlm-roberta", "max_position_embeddings": 42}
+
+# Every field of every configuration with a value that is not its default: a new field has to join, or a test fails.
+VALUES: dict[type, dict[str, Any]] = {
+    DualMomentumConfig: {
+        "languages": ["en", "fr"],
+        "encoder_configs": {"en": BERT, "fr": ROBERTA},
+        "pooling": "cls",
+        "projection_dim": 12,
+        "queue_size": 16,
+        "queue_storage": "int8",
+        "temperature": 0.1,
+        "momentum": 0.9,
+        "use_momentum": False,
+        "key_encoder_dropout": True,
+        "in_batch_negatives": True,
+        "mask_stale_keys": True,
+        "mask_duplicates": True,
+        "nli_labels": 3,
+        "nli_hidden_size": 20,
+        "nli_dropout": 0.2,
+        "nli_weight": 0.5,
+    },
+    HictlConfig: {
+        "text_config": BERT,
+        "sentence_temperature": 0.5,
+        "word_temperature": 0.6,
+        "sampling_temperature": 0.7,
+        "negative_words": 8,
+        "word_query": "masked",
+        "lm_weight": 0.9,
+        "sentence_weight": 0.8,
+        "word_weight": 0.7,
+        "mlm_probability": 0.2,
+        "logits_chunk_size": 640,
+        "tie_word_embeddings": False,
+        "classifier_dropout": 0.3,
+        "decoder_layers": 3,
+        "decoder_attention_heads": 4,
+        "decoder_ffn_dim": 24,
+        "word_similarity": False,
+    },
+    CmlmConfig: {
+        "text_config": BERT,
+        "pooling": "max",
+        "projections": 4,
+        "conditioning": "skip",
+        "sentence_vector": "projected",
+        "prefix_positions": "first",
+        "prefix_length": 5,
+        "prefix_token_type": 1,
+        "mlm_probability": 0.2,
+        "logits_chunk_size": 640,
+        "tie_word_embeddings": False,
+        "cmlm_weight": 0.9,
+        "retrieval_weight": 0.3,
+        "nli_weight": 0.5,
+        "retrieval_margin": 0.2,
+        "retrieval_scale": 20.0,
+        "retrieval_normalize": True,
+        "nli_labels": 3,
+    },
+    LightweightConfig: {
+        "text_config": BERT,
+        "pooling": "cls",
+        "generative_task": "mlm+xtr",
+        "label_mode": "set",
+        "mask_punctuation": True,
+        "mlm_probability": 0.2,
+        "alignment_temperature": 0.5,
+        "alignment_normalize": True,
+        "similarity_temperature": 0.5,
+        "similarity_normalize": True,
+        "similarity_reduction": "sum",
+        "similarity_epsilon": 1e-3,
+        "generative_weight": 0.9,
+        "alignment_weight": 0.8,
+        "similarity_weight": 0.7,
+        "initialization": "released",
+        "logits_chunk_size": 640,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and what the matrix has to know of it.
+
+    Args:
+        model_class: Ours.
+        options: Values of its configuration.
+        batch: Inputs of `forward` that give a loss, for a vocabulary of a size.
+        auto: The Auto class that loads it.
+        encoders: Where its stock encoders and decoders lie.
+        float32: Beginnings of the names of weights that stay float32 under `dtype=torch.bfloat16`.
+        resized: The encoder whose embeddings are resized, where there are several.
+        rows: Parameters with a row for each piece of the vocabulary, beside the embeddings.
+    """
+
+    model_class: Any
+    options: dict[str, Any]
+    batch: Callable[[int], dict[str, Any]]
+    auto: Any = AutoModel
+    encoders: tuple[str, ...] = ("encoder",)
+    float32: tuple[str, ...] = ()
+    resized: str = ""
+    rows: tuple[str, ...] = ()
+
+
+def sentences(count: int, length: int, vocabulary: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random sentences of ragged length and their mask; the last piece of the vocabulary is in the first."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(3, length + 1, (count, 1), generator=generator)
+    lengths[0] = length
+    mask = (torch.arange(length) < lengths).long()
+    ids = torch.randint(SPECIAL, vocabulary, (count, length), generator=generator)
+    ids[:, 0], ids[0, 1] = START, vocabulary - 1
+    return ids * mask, mask
+
+
+def masked(ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sentences whose second piece is hidden, and that piece as label."""
+    hidden, labels = ids.clone(), torch.full_like(ids, -100)
+    hidden[:, 1], labels[:, 1] = MASK, ids[:, 1]
+    return hidden, labels
+
+
+def pair_batch(vocabulary: int, source: str = "en", target: str = "fr") -> dict[str, Any]:
+    batch: dict[str, Any] = {"source_lang": source, "target_lang": target, "examples": torch.arange(4)}
+    for seed, side in enumerate(("source", "target")):
+        batch[f"{side}_input_ids"], batch[f"{side}_attention_mask"] = sentences(4, 7, vocabulary, seed)
+        batch[f"{side}_texts"] = torch.arange(4) + 10 * seed
+    names = ("input_ids", "attention_mask")
+    sides = [
+        dict(zip((f"{side}_{name}" for name in names), sentences(3, 6, vocabulary, seed), strict=True))
+        for seed, side in enumerate(("premise", "hypothesis"), 2)
+    ]
+    batch["nli"] = {**sides[0], **sides[1], "labels": torch.tensor([0, 1, 2]), "lang": source}
+    return batch
+
+
+def hictl_batch(vocabulary: int) -> dict[str, Any]:
+    ids, mask = sentences(8, 7, vocabulary, 0)
+    joint, joint_mask = sentences(4, 9, vocabulary, 1)
+    hidden, labels = masked(joint)
+    return {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "lm_input_ids": hidden,
+        "lm_attention_mask": joint_mask,
+        "lm_labels": labels,
+        "joint_input_ids": joint,
+        "joint_attention_mask": joint_mask,
+        "special_ids": torch.arange(SPECIAL),
+    }
+
+
+def classification_batch(vocabulary: int) -> dict[str, Any]:
+    ids, mask = sentences(3, 7, vocabulary, 0)
+    return {"input_ids": ids, "attention_mask": mask, "labels": torch.tensor([0, 1, 2])}
+
+
+def translation_batch(vocabulary: int) -> dict[str, Any]:
+    ids, mask = sentences(3, 7, vocabulary, 0)
+    targets, target_mask = sentences(3, 6, vocabulary, 1)
+    return {"input_ids": ids, "attention_mask": mask, "labels": targets.masked_fill(target_mask == 0, -100)}
+
+
+def cmlm_batch(vocabulary: int) -> dict[str, Any]:
+    first, first_mask = sentences(4, 6, vocabulary, 0)
+    second, second_mask = sentences(4, 7, vocabulary, 1)
+    hidden, labels = masked(second)
+    pairs, pairs_mask = sentences(6, 6, vocabulary, 2)
+    nli = pair_batch(vocabulary)["nli"]
+    return {
+        "first_input_ids": first,
+        "first_attention_mask": first_mask,
+        "second_input_ids": hidden,
+        "second_attention_mask": second_mask,
+        "labels": labels,
+        "retrieval": {"input_ids": pairs, "attention_mask": pairs_mask},
+        "nli": {name: value for name, value in nli.items() if name != "lang"},
+    }
+
+
+def lightweight_batch(vocabulary: int) -> dict[str, Any]:
+    ids, mask = sentences(8, 7, vocabulary, 0)
+    hidden, labels = masked(ids)
+    return {
+        "input_ids": hidden,
+        "attention_mask": mask,
+        "original_ids": ids,
+        "masked_ids": labels[:, 1],
+        "mask_token_id": MASK,
+    }
+
+
+DUAL = {
+    "languages": ["en", "fr"],
+    "queue_size": 16,
+    "queue_storage": "int8",
+    "projection_dim": 12,
+    "nli_labels": 3,
+    "mask_duplicates": True,
+}
+KEYS = ("momentum_encoders", "momentum_projections")
+CASES: dict[str, Case] = {
+    "dual_momentum": Case(
+        DualMomentumModel,
+        {**DUAL, "encoder_configs": {"en": BERT, "fr": ROBERTA}},
+        pair_batch,
+        encoders=("encoders.en", "encoders.fr", "momentum_encoders.en", "momentum_encoders.fr"),
+        float32=KEYS,
+        resized="fr",
+    ),
+    "dual_momentum_shared": Case(
+        DualMomentumModel,
+        {"languages": ["en", "fr"], "queue_size": 16, "nli_labels": 3, "encoder_configs": {"shared": BERT}},
+        pair_batch,
+        encoders=("encoders.shared", "momentum_encoders.shared"),
+        float32=KEYS,
+    ),
+    "hictl": Case(
+        HictlForPreTraining, {"text_config": BERT, "negative_words": 8}, hictl_batch, rows=("lm_head.bias",)
+    ),
+    "hictl_untied": Case(
+        HictlForPreTraining,
+        {"text_config": BERT, "negative_words": 8, "tie_word_embeddings": False},
+        hictl_batch,
+        rows=("lm_head.bias", "lm_head.decoder.weight"),
+    ),
+    "hictl_classification": Case(
+        HictlForSequenceClassification,
+        {"text_config": BERT, "num_labels": 3},
+        classification_batch,
+        auto=AutoModelForSequenceClassification,
+    ),
+    "hictl_translation": Case(
+        HictlForConditionalGeneration,
+        {"text_config": BERT, "decoder_layers": 2, "decoder_attention_heads": 4},
+        translation_batch,
+        auto=AutoModelForSeq2SeqLM,
+        encoders=("encoder", "decoder"),
+        rows=("output_bias.bias",),
+    ),
+    "cmlm": Case(
+        CmlmModel,
+        {"text_config": ROBERTA, "projections": 3, "conditioning": "skip", "nli_labels": 3},
+        cmlm_batch,
+        rows=("lm_head.bias",),
+    ),
+    "lightweight": Case(LightweightDualTransformer, {"text_config": BERT}, lightweight_batch, rows=("head.bias",)),
+}
+
+
+def build(case: Case, seed: int = 0) -> Any:
+    """A random model in evaluation mode. No weight of it, constant ones included, is what an initialisation gives."""
+    torch.manual_seed(seed)
+    model = case.model_class(case.model_class.config_class(**case.options))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.05)
+    if isinstance(model, DualMomentumModel):
+        for language in ("en", "fr"):
+            keys = torch.nn.functional.normalize(torch.randn(6, model.config.hidden_size), dim=-1)
+            model.enqueue(language, keys, torch.arange(6), torch.arange(6) + 10)
+    return model.eval()
+
+
+def run(model: Any, case: Case, vocabulary: int = VOCABULARY) -> Any:
+    """A forward pass, the same random numbers each time: HICTL draws its negative words."""
+    torch.manual_seed(1)
+    return model(**case.batch(vocabulary))

@@ -1,0 +1,179 @@
+"""Builds the distributions, checks what they hold, and uses them in clean environments; `make release-check` runs it.
+
+usage: python tests/release_check.py [--versions newest lowest] [--torch 2.13.0] [--keep FOLDER]
+
+`lowest` installs the lower bound of each dependency that pyproject.toml names, `newest` whatever the installer finds.
+torch is over two gigabytes where it comes with CUDA: `--torch` takes one version of it in all environments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import venv
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import tomllib
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parent.parent
+PIP = "pip>=24.2"  # older ones do not read the licence fields of metadata 2.4
+IN_WHEEL = (
+    *(
+        "hf_xlsr/__init__.py",
+        "hf_xlsr/py.typed",
+        "hf_xlsr/recipes/quickstart.yaml",
+        "hf_xlsr/model_cards/card.md.jinja",
+    ),
+    *("hf_xlsr/modeling/encoders.py", "hf_xlsr/trainers/base.py"),
+)
+IN_SDIST = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "modeling/encoders.py")
+OUTSIDE = re.compile(r"(^|/)(tests|benchmarks|docs|outputs|\.venv|__pycache__)/")
+
+
+class Wrong(Exception):
+    """A release that must not go out; the message says why."""
+
+
+def say(text: str) -> None:
+    """Prints a step at once."""
+    print(text, flush=True)
+
+
+def run(command: list[str], **options: object) -> str:
+    """Runs a command and gives its output.
+
+    Raises:
+        Wrong: it failed; with the end of what it printed.
+    """
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
+    if done.returncode:
+        raise Wrong(f"{' '.join(command[:6])} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-4000:]}")
+    return str(done.stdout)
+
+
+def build(folder: Path) -> tuple[Path, Path]:
+    """The sdist, and the wheel that is built from the sdist, so that the sdist is known to hold everything.
+
+    Raises:
+        Wrong: either does not build, or its metadata do not render.
+    """
+    run([sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)])
+    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    run([sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(sdist)])
+    return wheel, sdist
+
+
+def check_contents(wheel: Path, sdist: Path) -> None:
+    """Holds what is in the files against what has to be.
+
+    Raises:
+        Wrong: something is missing, too much, or of another version.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (place,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        metadata = Parser().parsestr(archive.read(place).decode("utf-8"))
+    with tarfile.open(sdist) as packed:
+        source = [name.partition("/")[2] for name in packed.getnames()]
+    for kind, have, need in (("wheel", names, IN_WHEEL), ("sdist", source, IN_SDIST)):
+        missing = [name for name in need if name not in have]
+        if missing:
+            raise Wrong(f"the {kind} lacks {', '.join(missing)}.")
+    recipes = {path.name for path in (ROOT / "recipes").glob("*.yaml")}
+    packed_recipes = {
+        Path(name).name for name in names if name.startswith("hf_xlsr/recipes/") and name.endswith(".yaml")
+    }
+    if recipes != packed_recipes:
+        raise Wrong(f"the wheel's recipes differ from recipes/ by {', '.join(sorted(recipes ^ packed_recipes))}.")
+    stray = [name for name in names if OUTSIDE.search(name) or not name.startswith(("hf_xlsr/", "hf_xlsr-"))]
+    if stray:
+        raise Wrong(f"the wheel holds {', '.join(stray[:5])}, which do not belong there.")
+    version = metadata["Version"]
+    said = {
+        "hf_xlsr/__init__.py": re.search(r'__version__ = "(.+)"', (ROOT / "hf_xlsr/__init__.py").read_text("utf-8")),
+        "CHANGELOG.md": re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE),
+        "CITATION.cff": re.search(r"^version: (\S+)", (ROOT / "CITATION.cff").read_text("utf-8"), re.MULTILINE),
+    }
+    other = [name for name, found in said.items() if found is None or found[1] != version]
+    if other:
+        raise Wrong(f"the wheel is version {version}, and {', '.join(other)} name(s) another.")
+    for key in ("Summary", "License-Expression", "Requires-Python", "Keywords"):
+        if not metadata[key]:
+            raise Wrong(f"the wheel's metadata lack {key}.")
+
+
+def lowest_versions() -> list[str]:
+    """The lower bound of every dependency, as constraints."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    named = [*project["dependencies"], *extras["peft"]]
+    lowest = []
+    for requirement in map(Requirement, named):
+        bounds = [bound.version for bound in requirement.specifier if bound.operator in (">=", "==")]
+        lowest += [f"{requirement.name}=={bound}" for bound in bounds]
+    return lowest
+
+
+def use(wheel: Path, versions: str, torch: str | None, folder: Path) -> str:
+    """Installs the wheel into a new environment and runs the smoke test there.
+
+    Args:
+        wheel: What to install.
+        versions: `newest` or `lowest`.
+        torch: Version of torch, or none for the one that `versions` gives.
+        folder: For the environment; made.
+
+    Returns:
+        What the smoke test printed.
+
+    Raises:
+        Wrong: the installation or the smoke test failed.
+    """
+    venv.create(folder, with_pip=True)
+    python = str(folder / "bin" / "python")
+    constraints = [line for line in lowest_versions() if versions == "lowest"]
+    if torch:
+        constraints = [line for line in constraints if not line.startswith("torch==")] + [f"torch=={torch}"]
+    bounds = folder / "constraints.txt"
+    bounds.write_text("\n".join(constraints), "utf-8")
+    pip = [python, "-m", "pip", "install", "--quiet"]
+    run([*pip, PIP])
+    run([*pip, "--constraint", str(bounds), f"{wheel}[peft]"])
+    run([python, "-m", "pip", "check"])
+    smoke = folder / "smoke.py"
+    smoke.write_bytes((ROOT / "tests" / "smoke.py").read_bytes())
+    # Isolated: neither this folder nor the user's own packages are seen.
+    return run([python, "-I", str(smoke), str(folder / "work")], cwd=folder)
+
+
+def main() -> int:
+    """Runs the check; prints each step and gives the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--versions", nargs="*", choices=["newest", "lowest"], default=["newest", "lowest"])
+    parser.add_argument("--torch", help="version of torch in every environment")
+    parser.add_argument("--keep", type=Path, help="folder that the distributions are left in")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        dist = options.keep or Path(temporary) / "dist"
+        try:
+            wheel, sdist = build(dist)
+            say(f"built    {wheel.name}, {sdist.name}")
+            check_contents(wheel, sdist)
+            say("contents versions, recipes, cards and metadata agree")
+            for versions in options.versions:
+                say(f"{versions:8} {use(wheel, versions, options.torch, Path(temporary) / versions).strip()}")
+        except Wrong as error:
+            print(f"release-check: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

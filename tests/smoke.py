@@ -1,0 +1,86 @@
+"""What a new user does first, in an environment that has the wheel and its dependencies alone; release_check.py runs it.
+
+usage: python -I smoke.py FOLDER
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+SHOWN = (
+    "torch",
+    "transformers",
+    "sentence-transformers",
+    "accelerate",
+    "datasets",
+    "huggingface-hub",
+    "numpy",
+    "peft",
+)
+LOADED_ALONE = """
+import sys
+sys.modules["hf_xlsr"] = None  # an import of it would fail
+from sentence_transformers import SentenceTransformer
+print(SentenceTransformer(sys.argv[1]).encode(["one two"]).shape[1])
+"""
+
+
+def pairs(count: int) -> list[tuple[str, str]]:
+    """Sentences of a made-up language and their word-by-word translations."""
+    draw = random.Random(1)
+    words = [f"word{number}" for number in range(40)]
+    first = [" ".join(draw.choices(words, k=5)) for _ in range(count)]
+    return [(text, " ".join(f"mot{word[4:]}" for word in text.split())) for text in first]
+
+
+def call(*words: str) -> str:
+    """Runs `hf-xlsr` as the command that was installed."""
+    command = [str(Path(sys.executable).parent / "hf-xlsr"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words[:2])} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}")
+    return done.stdout
+
+
+def main() -> None:
+    """Imports, trains, loads without the package, evaluates, mines, trains an adapter."""
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True)
+    import transformers
+
+    import hf_xlsr
+
+    config = transformers.AutoConfig.for_model("lightweight_dual_transformer")
+    if type(config) is not hf_xlsr.LightweightConfig:
+        raise SystemExit(f"AutoConfig gives {type(config).__name__} for the lightweight model.")
+    table = folder / "pairs.tsv"
+    table.write_text("".join(f"{one}\t{other}\n" for one, other in pairs(400)), "utf-8")
+    small = "--model.encoder.hidden_size 32 --model.encoder.num_attention_heads 2 --model.encoder.intermediate_size 64"
+    text = f"--data.train.path {table} --data.train.columns source=0,target=1 --data.dev null --data.test null"
+    quick = "--tokenizer.vocab_size 120 --max_steps 8 --per_device_train_batch_size 32 --save_steps 8"
+    run = folder / "run"
+    call("train", "quickstart", *f"{text} {small} {quick} --output_dir {run}".split())
+    command = [sys.executable, "-I", "-c", LOADED_ALONE, str(run / "model")]
+    width = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    columns = ["--data", str(table), "--columns", "source=0,target=1", "--languages", "en,fr"]
+    call("evaluate", str(run / "model"), "--protocol", "tatoeba", *columns, "--output", str(folder / "scores.json"))
+    scores = json.loads((folder / "scores.json").read_text("utf-8"))["metrics"]
+    for side, name in enumerate(("one.txt", "other.txt")):
+        (folder / name).write_text("".join(f"{pair[side]}\n" for pair in pairs(60)), "utf-8")
+    mined = folder / "mined.tsv"
+    sides = [str(folder / "one.txt"), str(folder / "other.txt")]
+    call("mine", *sides, "--model", str(run / "model"), "--languages", "en,fr", "--output", str(mined))
+    found = len(mined.read_text("utf-8").splitlines())
+    adapted = f"{text} {small} {quick} --adapters.rank 2 --start_from {run} --output_dir {folder / 'adapted'}"
+    call("train", "quickstart", *adapted.split())
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in SHOWN)
+    print(f"trained, loaded alone (width {width}), {len(scores)} scores, {found} lines mined, adapted; {versions}")
+
+
+if __name__ == "__main__":
+    main()

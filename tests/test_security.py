@@ -1,0 +1,218 @@
+"""Attacks: files, recipes and folders that try to run code, to leave their folder, or to fill the memory.
+
+Tokens in logs and cards, and templates, are attacked in tests/export; XML entities in tests/data/test_formats_xml.py.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from hf_xlsr.cli import main
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.encoders import load_encoder
+from hf_xlsr.modeling.encoders import encoder_from_pretrained
+from hf_xlsr.recipe import load_runs, read_recipe
+from hf_xlsr.runs import train_recipe
+
+TINY = {
+    "model_type": "bert",
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": 40,
+}
+
+
+class Payload:
+    """A pickle that leaves a file behind when it is read."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.write_text, (self.trace, "ran"))
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Any:
+    """Where attacks write; nothing may be there at the end."""
+    file = tmp_path / "trace"
+    yield file
+    assert not file.exists(), "the attack ran"
+
+
+def armed(trace: Path) -> bytes:
+    """A pickle with a payload, and proof that it works where pickles are read."""
+    attack = pickle.dumps(Payload(trace))
+    pickle.loads(attack)
+    assert trace.is_file()
+    trace.unlink()
+    return attack
+
+
+def recipe(folder: Path, pairs: Path, **more: Any) -> Path:
+    """A tiny training of two checkpoints."""
+    content: dict[str, Any] = {
+        "method": "lightweight",
+        "languages": ["en", "fr"],
+        "data": {"train": {"path": str(pairs)}, "max_length": 32, "cleaning": ["normalize"]},
+        "tokenizer": {"vocab_size": 80, "algorithm": "bpe"},
+        "model": {"encoder": TINY},
+        "training": {"max_steps": 4, "per_device_train_batch_size": 8, "save_steps": 2, "precision": "float32"},
+        "output_dir": str(folder / "run"),
+        **more,
+    }
+    file = folder / "attack.yaml"
+    file.write_text(yaml.safe_dump(content), "utf-8")
+    return file
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"])
+def test_pickles_in_a_checkpoint_do_not_run(name: str, write_pairs: Any, tmp_path: Path, trace: Path) -> None:
+    (run,) = load_runs(str(recipe(tmp_path, write_pairs(count=64))))
+    train_recipe(run)
+    checkpoints = tmp_path / "run" / "training"
+    for later in ("final", "checkpoint-4"):
+        for file in sorted((checkpoints / later).rglob("*"), reverse=True):
+            file.unlink() if file.is_file() else file.rmdir()
+        (checkpoints / later).rmdir()
+    (tmp_path / "run" / "results.json").unlink()
+    armed(trace)
+    torch.save(Payload(trace), checkpoints / "checkpoint-2" / name)
+    if name == "training_args.bin":  # written for people to look at; nothing here reads it
+        assert not train_recipe(run).stopped
+    else:
+        with pytest.raises(XlsrError, match="checkpoint-2.*holds more than tensors"):
+            train_recipe(run)
+
+
+def test_pickled_weights_are_not_loaded(tiny_encoder_folder: str, tmp_path: Path, trace: Path) -> None:
+    folder = tmp_path / "encoder"
+    folder.mkdir()
+    for file in Path(tiny_encoder_folder).iterdir():
+        if file.suffix != ".safetensors":
+            (folder / file.name).write_bytes(file.read_bytes())
+    (folder / "pytorch_model.bin").write_bytes(armed(trace))
+    with pytest.raises(XlsrError, match="safetensors"):
+        encoder_from_pretrained(str(folder), place="model.encoder.path")
+    # Weights that are honest, in a pickle all the same.
+    torch.save({"embeddings.word_embeddings.weight": torch.zeros(2, 2)}, folder / "pytorch_model.bin")
+    with pytest.raises(XlsrError, match="safetensors"):
+        encoder_from_pretrained(str(folder), place="model.encoder.path")
+
+
+def test_pickled_vectors_are_not_loaded(tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "en.npy", np.array([Payload(trace)], dtype=object), allow_pickle=True)
+    np.save(tmp_path / "fr.npy", np.zeros((1, 4), np.float32))
+    for side in ("en", "fr"):
+        (tmp_path / f"{side}.txt").write_text("a line\n", "utf-8")
+    texts, vectors = ([str(tmp_path / f"{side}.{end}") for side in ("en", "fr")] for end in ("txt", "npy"))
+    given = ["--source-vectors", vectors[0], "--target-vectors", vectors[1], "--output", str(tmp_path / "pairs.tsv")]
+    assert main(["mine", *texts, *given, "--languages", "en,fr"]) == 1
+    assert "en.npy" in capsys.readouterr().err
+
+
+def test_a_folder_s_own_module_does_not_run(tiny_export: str, tmp_path: Path, trace: Path) -> None:
+    folder = tmp_path / "export"
+    folder.mkdir()
+    for file in Path(tiny_export).rglob("*"):
+        if file.is_file():
+            copy = folder / file.relative_to(tiny_export)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(file.read_bytes())
+    (folder / "evil.py").write_text(f"open({str(trace)!r}, 'w').close()\nclass Evil: pass\n", "utf-8")
+    modules = json.loads((folder / "modules.json").read_text("utf-8"))
+    modules[-1]["type"] = "evil.Evil"
+    (folder / "modules.json").write_text(json.dumps(modules), "utf-8")
+    with pytest.raises(XlsrError, match="brings code that is not of this package"):
+        load_encoder(str(folder))
+
+
+def test_code_beside_an_encoder_does_not_run(tiny_encoder_folder: str, tmp_path: Path, trace: Path) -> None:
+    folder = tmp_path / "encoder"
+    folder.mkdir()
+    for file in Path(tiny_encoder_folder).iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    config |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}}
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    (folder / "evil.py").write_text(f"open({str(trace)!r}, 'w').close()\n", "utf-8")
+    with pytest.raises(XlsrError):
+        encoder_from_pretrained(str(folder), place="model.encoder.path")
+
+
+@pytest.mark.parametrize("tag", ["python/object/apply:os.system", "python/name:os.system", "python/module:os"])
+def test_yaml_makes_no_objects(tag: str, tmp_path: Path, trace: Path) -> None:
+    file = tmp_path / "attack.yaml"
+    file.write_text(f"method: lightweight\ndescription: !!{tag} ['touch {trace}']\n", "utf-8")
+    with pytest.raises(XlsrError, match="attack"):
+        read_recipe(str(file))
+
+
+def test_overrides_make_no_objects(tmp_path: Path, trace: Path) -> None:
+    with pytest.raises(XlsrError):
+        load_runs("quickstart", ["--training.max_steps", f"!!python/object/apply:os.system ['touch {trace}']"])
+
+
+@pytest.mark.parametrize("kind", ["runs", "stages"])
+@pytest.mark.parametrize("name", ["../outside", "/outside", "..", "a/../../b", "a\\..\\b", "", "a\x00b"])
+def test_runs_stay_in_their_folder(name: str, kind: str, write_pairs: Any, tmp_path: Path) -> None:
+    file = recipe(tmp_path, write_pairs(), **{kind: [{"name": name, "set": {}}]})
+    with pytest.raises(XlsrError, match="attack.*name"):
+        load_runs(str(file))
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "..", "quickstart/../../secret"])
+def test_recipe_names_read_no_other_files(name: str) -> None:
+    with pytest.raises(XlsrError):
+        read_recipe(name)
+
+
+def test_a_compressed_bomb_stays_small(tmp_path: Path) -> None:
+    """Two gigabytes of one line, and of empty lines, in a few megabytes; read in a process that may have one more."""
+    bomb = tmp_path / "bomb.tsv.gz"
+    with gzip.open(bomb, "wb", compresslevel=9) as stream:
+        for _ in range(64):
+            stream.write(b"a" * 2**20)
+        stream.write(b"\n" + b"one two\tun deux\n")
+    code = textwrap.dedent("""
+        import resource, sys
+        from hf_xlsr.data.formats import read_rows
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        rows = list(read_rows(sys.argv[1], columns="source=0,target=1"))
+        print(len(rows), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+    """)
+    done = subprocess.run([sys.executable, "-c", code, str(bomb)], capture_output=True, text=True, check=True)
+    rows, grown = map(int, done.stdout.split())
+    assert rows == 1
+    assert grown < 40  # MB; the line alone would be 64
+
+
+def test_links_do_not_lead_out_of_a_run(write_pairs: Any, tmp_path: Path) -> None:
+    """`--overwrite true` clears a run; a link in its place must not clear what it points to."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept.txt").write_text("kept", "utf-8")
+    (run,) = load_runs(str(recipe(tmp_path, write_pairs(count=64))))
+    train_recipe(run)
+    model = tmp_path / "run" / "model"
+    for file in sorted(model.rglob("*"), reverse=True):
+        file.unlink() if file.is_file() else file.rmdir()
+    model.rmdir()
+    model.symlink_to(outside, target_is_directory=True)
+    (again,) = load_runs(str(tmp_path / "attack.yaml"), ["--overwrite", "true"])
+    train_recipe(again)
+    assert [file.name for file in outside.iterdir()] == ["kept.txt"]

@@ -1,0 +1,180 @@
+"""What reporters of `training.report_to` get: loss parts, shares and dev metrics under the keys users see, no tokens."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import tiny_encoder
+from rich.console import Console
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.recipe import load_runs
+from hf_xlsr.runs import train_recipe
+from hf_xlsr.trainers import LightweightTrainer, LightweightTrainingArguments
+from hf_xlsr.trainers.arguments import check_reporters
+
+KEYS = {
+    "train/loss",
+    "train/loss/generative",
+    "train/loss/alignment",
+    "train/loss/similarity",
+    "train/learning_rate",
+    "eval/dev-tatoeba/en-fr/dev/accuracy",
+}
+TOKEN = "hf_thisisverysecret"
+
+
+@pytest.fixture
+def recipe(write_pairs: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    path = tmp_path / "toy.yaml"
+    path.write_text(
+        "method: lightweight\nlanguages: [en, fr]\n"
+        f"data: {{train: {{path: {write_pairs(count=48)}}}, dev: {{path: {write_pairs('dev.tsv', 8, seed=2)}}},\n"
+        "  max_length: 32, cleaning: [normalize]}\n"
+        f"tokenizer: {{path: {tmp_path / 'tokenizer'}}}\n"
+        f"model: {{encoder: {tiny_encoder(len(tokenizer))}}}\n"
+        "training: {max_steps: 4, per_device_train_batch_size: 16, logging_steps: 2, eval_steps: 2,\n"
+        "  eval_strategy: steps, save_strategy: 'no', precision: float32, disable_tqdm: true}\n",
+        "utf-8",
+    )
+    return path
+
+
+def train(recipe: Path, reporter: str, *more: str) -> Path:
+    output = recipe.parent / reporter
+    (resolved,) = load_runs(str(recipe), ["--output_dir", str(output), "--report_to", reporter, *more])
+    train_recipe(resolved, Console(quiet=True))
+    return output
+
+
+def assert_no_token(folder: Path) -> None:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert files and not [path for path in files if TOKEN.encode() in path.read_bytes()]
+
+
+def test_tensorboard(recipe: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    output = train(recipe, "tensorboard")
+    (events,) = (output / "training" / "runs").rglob("events.*")
+    found = EventAccumulator(str(events.parent)).Reload()
+    assert set(found.Tags()["scalars"]) >= KEYS
+    logged = json.loads((output / "training" / "log.json").read_text("utf-8"))
+    parts = [(entry["step"], entry["loss/generative"]) for entry in logged if "loss/generative" in entry]
+    written = [(event.step, event.value) for event in found.Scalars("train/loss/generative")]
+    assert [step for step, _ in written] == [2, 4]
+    assert [value for _, value in written] == pytest.approx([value for _, value in parts])
+    assert_no_token(output)
+
+
+def test_wandb_offline(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(recipe.parent))
+    train(recipe, "wandb")
+    (written,) = (recipe.parent / "wandb").rglob("run-*.wandb")
+    content = written.read_bytes()
+    assert all(key.encode() in content for key in KEYS)
+    assert_no_token(recipe.parent / "wandb")
+
+
+def test_trackio_on_this_machine(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(recipe.parent / "board"))
+    pytest.importorskip("trackio")
+    train(recipe, "trackio")
+    files = [path for path in (recipe.parent / "board").rglob("*") if path.is_file()]
+    content = b"".join(path.read_bytes() for path in files)
+    assert all(key.encode() in content for key in KEYS)
+    assert_no_token(recipe.parent / "board")
+
+
+class Recorder(types.ModuleType):
+    """Stands for a reporter's package: keeps what it was given."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__spec__ = importlib.machinery.ModuleSpec(name, None)
+        self.__version__ = "99.0"
+        self.config: Any = Config()
+        self.run: Any = None
+        self.started: dict[str, Any] = {}
+        self.logged: list[dict[str, Any]] = []
+        self.finished = False
+        self.ConfigError = ValueError
+
+    def init(self, **options: Any) -> Any:
+        self.started = options
+        self.run = types.SimpleNamespace(_label=lambda **_: None, summary={})
+        return self.run
+
+    def log(self, values: dict[str, Any], **_: Any) -> None:
+        self.logged.append(values)
+
+    def define_metric(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def watch(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def finish(self) -> None:
+        self.finished = True
+
+    @property
+    def context_vars(self) -> Any:
+        return types.SimpleNamespace(current_space_id=types.SimpleNamespace(get=lambda: None))
+
+
+class Config(dict[str, Any]):
+    def update(self, values: Any, allow_val_change: bool = False) -> None:  # type: ignore[override]
+        super().update(values)
+
+
+@pytest.mark.parametrize("reporter", ["trackio", "wandb"])
+def test_every_value_arrives_under_the_keys_users_see(
+    reporter: str, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(reporter)
+    for name in (reporter, f"{reporter}.sdk", f"{reporter}.sdk.lib", f"{reporter}.sdk.lib.config_util"):
+        monkeypatch.setitem(sys.modules, name, recorder)
+    monkeypatch.setattr(f"transformers.integrations.integration_utils.is_{reporter}_available", lambda: True)
+    train(recipe, reporter)
+    seen = {key for values in recorder.logged for key in values}
+    assert seen >= KEYS and recorder.started["name"] == "toy" and recorder.finished
+    assert all(isinstance(value, (int, float)) for values in recorder.logged for value in values.values())
+    assert recorder.config["alignment_weight"] == 2.0 and recorder.config["max_steps"] == 4
+    assert TOKEN not in repr(recorder.config)
+
+
+def test_a_token_in_the_arguments_is_masked(
+    tokenizer: Any, prepared: Any, tiny_model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder("trackio")
+    monkeypatch.setitem(sys.modules, "trackio", recorder)
+    monkeypatch.setattr("transformers.integrations.integration_utils.is_trackio_available", lambda: True)
+    args = LightweightTrainingArguments(
+        output_dir=str(tmp_path), max_steps=1, report_to="trackio", hub_token=TOKEN, precision="float32", save_steps=1
+    )
+    LightweightTrainer(tiny_model, args, train_dataset=prepared, processing_class=tokenizer, max_length=32).train()
+    assert recorder.config["hub_token"] == "<HUB_TOKEN>" and TOKEN not in repr(recorder.config)
+
+
+def test_a_reporter_that_is_not_there_is_told_before_training(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hf_xlsr.trainers.arguments.get_available_reporting_integrations", lambda: ["tensorboard"])
+    with pytest.raises(
+        XlsrError, match="recipe 'toy', training: report_to has 'wandb', which is not installed; .*pip"
+    ):
+        train(recipe, "wandb")
+    assert not (recipe.parent / "wandb").exists()
+    check_reporters(["tensorboard", "none"])
+    check_reporters("all")
+    with pytest.raises(XlsrError, match="report_to has 'wanbd'; did you mean 'wandb'"):
+        check_reporters(["tensorboard", "wanbd"])
