@@ -30,7 +30,7 @@ from hf_xlsr.errors import XlsrError
 
 WORDS = "one two three four five six seven eight nine ten red blue un deux trois".split()
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "running-text.md"
-BLOCKS = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
+BLOCKS = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
 
 
 def neighbours(rows: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
