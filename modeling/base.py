@@ -51,7 +51,7 @@ class XlsrPreTrainedModel(PreTrainedModel):
         return loaded
 
     def push_to_hub(self, repo_id: str, **options: Any) -> Any:  # type: ignore[override]  # they pass through
-        """Pushes the encoder that comes of the model, without what training alone needs; see `push_model`."""
+        """As of any model, but without what training alone needs; see `push_model`."""
         from hf_xlsr.export.hub_trainer import push_model
 
         return push_model(self, repo_id, **options)

@@ -33,9 +33,9 @@ print(SentenceTransformer(sys.argv[1]).encode(["one two"]).shape[1])
 def pairs(count: int) -> list[tuple[str, str]]:
     """Sentences of a made-up language and their word-by-word translations."""
     draw = random.Random(1)
-    words = [f"word{number}" for number in range(40)]
+    words = ["".join(draw.choices("abcdefghijklmnop", k=4)) for _ in range(60)]
     first = [" ".join(draw.choices(words, k=5)) for _ in range(count)]
-    return [(text, " ".join(f"mot{word[4:]}" for word in text.split())) for text in first]
+    return [(text, " ".join(word[::-1] for word in text.split())) for text in first]
 
 
 def call(*words: str) -> str:
@@ -62,7 +62,7 @@ def main() -> None:
     table.write_text("".join(f"{one}\t{other}\n" for one, other in pairs(400)), "utf-8")
     small = "--model.encoder.hidden_size 32 --model.encoder.num_attention_heads 2 --model.encoder.intermediate_size 64"
     text = f"--data.train.path {table} --data.train.columns source=0,target=1 --data.dev null --data.test null"
-    quick = "--tokenizer.vocab_size 120 --max_steps 8 --per_device_train_batch_size 32 --save_steps 8"
+    quick = "--tokenizer.vocab_size 100 --max_steps 8 --per_device_train_batch_size 32 --save_steps 8"
     run = folder / "run"
     call("train", "quickstart", *f"{text} {small} {quick} --output_dir {run}".split())
     command = [sys.executable, "-I", "-c", LOADED_ALONE, str(run / "model")]

@@ -22,16 +22,12 @@ START = f"""
 import sys
 sys.path[:0] = [{str(TESTS)!r}, {str(TESTS / "trainers")!r}]
 from dual_momentum_runs import arguments, pairs_data, tiny_dual, tokenizers_of
-from hf_xlsr.export.hub_trainer import SlimPushes, push_model
 from hf_xlsr.trainers import DualMomentumTrainer
-
-class Pushing(SlimPushes, DualMomentumTrainer):
-    pass
 
 def trainer_of(folder, **options):
     data, tokenizers = pairs_data(), tokenizers_of(("en", "fr"))
     args = arguments(folder, push_to_hub=True, hub_model_id="me/live", save_steps=2, **options)
-    return Pushing(tiny_dual(), args, tokenizers=tokenizers, train_dataset=data, max_length=32)
+    return DualMomentumTrainer(tiny_dual(), args, tokenizers=tokenizers, train_dataset=data, max_length=32)
 """
 
 
@@ -61,7 +57,7 @@ def test_a_model_goes_without_momentum_and_queues(hub: HubServer, worker: Worker
     out = run(
         worker,
         "model = tiny_dual(projection_dim=8)\n"
-        "push_model(model, 'me/dual')\n"
+        "model.push_to_hub('me/dual')\n"
         "assert model.config.queue_size == 64 and 'save_pretrained' not in vars(model)\n"
         "import torch\nfrom transformers import AutoModel\n"
         "back = AutoModel.from_pretrained('me/dual').eval()\n"
@@ -137,7 +133,7 @@ def test_a_trainer_with_adapters_pushes_them_merged(hub: HubServer, worker: Work
         worker,
         "from hf_xlsr.trainers.adapters import add_adapters\n"
         f"args = arguments({str(tmp_path)!r}, push_to_hub=True, hub_model_id='me/live', hub_strategy='end')\n"
-        "trainer = Pushing(add_adapters(tiny_dual(), rank=2), args, tokenizers=tokenizers_of(('en', 'fr')),\n"
+        "trainer = DualMomentumTrainer(add_adapters(tiny_dual(), rank=2), args, tokenizers=tokenizers_of(('en', 'fr')),\n"
         "                  train_dataset=pairs_data(), max_length=32)\n"
         "trainer.train()\ntrainer.push_to_hub()\n"
         "assert any('lora' in name for name, _ in trainer.model.named_parameters())",  # training could go on

@@ -255,5 +255,5 @@ def test_evaluation_loads_it_but_no_folder_with_code_of_its_own(folder: Path, tm
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
     (copy / "helper.py").write_text("raise SystemExit('ran')\n", "utf-8")
-    with pytest.raises(XlsrError, match="cannot be loaded by sentence-transformers"):
+    with pytest.raises(XlsrError, match="brings code that is not of this package"):
         load_encoder(str(copy))
