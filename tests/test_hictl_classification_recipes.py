@@ -291,7 +291,7 @@ def test_adapters_are_merged_into_a_plain_model(recipe: Path, tmp_path: Path) ->
     [
         (["--model.start", "null"], "recipe 'toy' has no model.start; name an encoder, a HICTL model or the folder"),
         (["--task.labels", "null"], "recipe 'toy': the task has both or neither of task.labels"),
-        (["--task.texts", "pairs"], "recipe 'toy': task.texts is 'pairs'; did you mean 'pair'"),
+        (["--task.texts", "pairs"], "recipe 'toy': task.texts is 'pairs'; use pair or single"),
         (
             ["--protocol", "''"],
             "recipe 'toy': evaluation.protocol is ''; name how the model was trained, without a slash",
@@ -321,7 +321,7 @@ def test_names_of_sets_that_keys_cannot_hold(recipe: Path) -> None:
         (["--max_length", "64"], "rows of up to 64 pieces are to come, but the encoder has 40 positions"),
         (["--metric_for_best_model", "toy-fine-tuning/fr/dev/accuracy"], "did you mean 'toy-fine-tuning/en/dev/acc"),
         (["--classifier_dropout", "2"], "recipe 'toy', model: classifier_dropout is 2"),
-        (["--overlap", "sentence"], "data.overlap is 'sentence'; known are row, text"),
+        (["--overlap", "sentence"], "data.overlap is 'sentence'; use text or row"),
     ],
 )
 def test_bad_recipes_are_refused(options: list[str], message: str, recipe: Path, tmp_path: Path) -> None:
