@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import tempfile
 import time
 from collections.abc import Mapping
@@ -204,6 +205,7 @@ def _finish(
         "precision": "bfloat16" if arguments.bf16 else "float16" if arguments.fp16 else "float32",
         "processes": arguments.world_size,
         "device": arguments.device.type,
+        "hardware": hardware_name(arguments.device),
         "threads": torch.get_num_threads(),
         "dimension": finished.dimension,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -214,3 +216,21 @@ def _finish(
     console.print(f"model    {folder.model}\nresults  {folder.results}\ncard     {folder.card}")
     console.print(f"plots    {', '.join(map(str, finished.plots)) or 'none'}")
     return finished.metrics
+
+
+def hardware_name(device: torch.device) -> str:
+    """What a device is called by its maker.
+
+    Args:
+        device: Of the training.
+
+    Example:
+        >>> isinstance(hardware_name(torch.device("cpu")), str)
+        True
+    """
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    information = Path("/proc/cpuinfo")
+    names = information.read_text("utf-8").splitlines() if information.is_file() else []
+    found = (line.partition(":")[2].strip() for line in names if line.startswith("model name"))
+    return next(found, "") or platform.processor() or platform.machine()
