@@ -159,8 +159,16 @@ def test_a_push_that_fails_in_the_background_is_said(hub: HubServer, worker: Wor
         "from huggingface_hub import HfApi\n"
         "def fail(*_, **__): raise ConnectionError('gone')\n"
         "HfApi.create_commit, whole = fail, HfApi.create_commit\n"
+        "told = []\n"
+        "class Told(logging.Handler):\n"
+        "    def emit(self, record): told.append(record.getMessage())\n"
+        "logging.getLogger().addHandler(Told())\n"
         "trainer.train()\n"
-        "HfApi.create_commit = whole"
+        "HfApi.create_commit = whole\n"
+        "import time\n"
+        # The message comes from the thread that sends, which may speak just after those that wait for it go on.
+        "deadline = time.monotonic() + 30\n"
+        "while not any('stopped' in text for text in told) and time.monotonic() < deadline: time.sleep(0.05)"
     )
     assert done.status == 0, done.err
     assert "sending to me/live stopped (gone)" in done.err and "Traceback" not in done.err
