@@ -80,7 +80,7 @@ def public_path(path: object) -> str:
     """A path without the folders of the machine it is on; Hub ids, names and paths behind a variable stay whole.
 
     Example:
-        >>> public_path("/home/ann/corpora/europarl.tsv"), public_path("${DATA}/news.tsv"), public_path("wmt/wmt14")
+        >>> public_path("~/corpora/europarl.tsv"), public_path("${DATA}/news.tsv"), public_path("wmt/wmt14")
         ('.../corpora/europarl.tsv', '${DATA}/news.tsv', 'wmt/wmt14')
     """
     text = str(path)

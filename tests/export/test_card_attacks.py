@@ -117,8 +117,8 @@ def test_languages_are_text_in_code_and_prose() -> None:
 
 
 def test_paths_of_this_machine_stay_here() -> None:
-    recipe = recipe_with("/home/ann/secret-project/pairs.tsv", "path")
-    recipe["start_from"] = "/home/ann/runs/first"
+    recipe = recipe_with("/people/ann/secret-project/pairs.tsv", "path")
+    recipe["start_from"] = "/people/ann/runs/first"
     text = render_card(recipe, {}, SETTINGS)
     assert "ann" not in text and ".../secret-project/pairs.tsv" in text and ".../runs/first" in text
     assert public_path("C:\\Users\\ann\\x\\y.tsv") == ".../x/y.tsv" and public_path("~/a/b/c.tsv") == ".../b/c.tsv"

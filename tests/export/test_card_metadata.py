@@ -65,7 +65,7 @@ def test_what_the_recipe_says_of_its_card_wins() -> None:
         ({"license": "apache"}, "card.license is 'apache', which is not in .* did you mean 'apache-2.0'?"),
         ({"license": "of my own"}, "take 'other' for one that it lacks"),
         ({"license": "other"}, "say which in card.license_name and card.license_link"),
-        ({"base_model": "/home/me/x"}, "card.base_model has '/home/me/x', which is no id of the Hub"),
+        ({"base_model": "/people/me/x"}, "card.base_model has '/people/me/x', which is no id of the Hub"),
         ({"datasets": ["a/b", "c"]}, "card.datasets has 'c'"),
     ],
 )

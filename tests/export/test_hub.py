@@ -197,7 +197,7 @@ def test_adapters_of_a_single_encoder(tmp_path: Path) -> None:
         "r": 2,
         "target_modules": "a pattern",
         "modules_to_save": ["lm_head"],
-        "base_model_name_or_path": "/home/me",
+        "base_model_name_or_path": "/people/me",
     }
     (tmp_path / "adapter_config.json").write_text(json.dumps(config), "utf-8")
     written = write_encoder_adapters(tmp_path, tmp_path / "out", {"": "intfloat/e5"})
