@@ -30,6 +30,7 @@ from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list, as_source, expand, open_source
 from hf_xlsr.data.tokenization import smoothed_text, train_tokenizer
 from hf_xlsr.errors import XlsrError
+from hf_xlsr.file_hash import file_sha256
 
 logger = logging.getLogger(__name__)
 
@@ -145,17 +146,17 @@ def prepare_once(
         7
     """
     marker = folder / "prepared.json"
-    files = _state_of_files(sources)
+    files = _files_of(sources)
     if marker.is_file():
         stored = json.loads(marker.read_text("utf-8"))
-        then = stored["files"]
-        # Folders of older versions do not say.
+        # Folders of older versions say neither of the two.
+        then = stored.get("content", {})
         if vocabulary is not None and stored.get("vocabulary", vocabulary) != vocabulary:
             raise XlsrError(
                 f"the data in {folder} was prepared with another vocabulary; start anew with --overwrite true or in "
                 "another --output_dir."
             )
-        changed = [name for name, state in then.items() if state != files.get(name)]
+        changed = [name for name, states in then.items() if not _same_content(states, files.get(name, []))]
         if changed:
             raise XlsrError(
                 f"{changed[0]} has changed since this run prepared its data from it; start anew with --overwrite true "
@@ -165,9 +166,10 @@ def prepare_once(
         for part in ("data", "tokenizer", "rows"):
             shutil.rmtree(folder / part, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
+        content = {name: [_state_of(file) for file in found] for name, found in files.items()}
         report = make()
         shutil.rmtree(folder / "rows", ignore_errors=True)
-        marker.write_text(json.dumps({**report, "files": files, "vocabulary": vocabulary}, indent=2), "utf-8")
+        marker.write_text(json.dumps({**report, "content": content, "vocabulary": vocabulary}, indent=2), "utf-8")
     return json.loads(marker.read_text("utf-8"))
 
 
@@ -184,16 +186,33 @@ def vocabulary_hash(tokenizers: Any) -> str | None:
     return hashlib.sha256(json.dumps(pieces).encode()).hexdigest()[:16]
 
 
-def _state_of_files(sources: Sequence[Any]) -> dict[str, list[int]]:
-    """Size and time of change of each local file that a source names, by name."""
-    states = {}
+def _files_of(sources: Sequence[Any]) -> dict[str, list[Path]]:
+    """The local files that sources name, by their last names, so that a data folder may move as a whole."""
+    files: dict[str, list[Path]] = {}
     for source in sources:
         for path in as_list(expand(as_source(source).get("path", ""))):
             for file in expand_braces(path)[0]:
                 if file.is_file():
-                    status = file.stat()
-                    states[file.name] = [status.st_size, status.st_mtime_ns]
-    return states
+                    files.setdefault(file.name, []).append(file)
+    return files
+
+
+def _state_of(file: Path) -> dict[str, Any]:
+    status = file.stat()
+    return {"bytes": status.st_size, "changed_ns": status.st_mtime_ns, "sha256": file_sha256(file)}
+
+
+def _same_content(then: Sequence[Mapping[str, Any]], now: Sequence[Path]) -> bool:
+    """Whether files hold what they held. A file is read only where its time differs, as after a copy."""
+    if len(then) != len(now):
+        return False
+    for state, file in zip(then, now, strict=True):
+        status = file.stat()
+        if status.st_size != state["bytes"]:
+            return False
+        if status.st_mtime_ns != state["changed_ns"] and file_sha256(file) != state["sha256"]:
+            return False
+    return True
 
 
 def _prepare_fresh(

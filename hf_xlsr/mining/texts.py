@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ from hf_xlsr.data.quarantine import Quarantine
 from hf_xlsr.data.seen import hash64
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.evaluation.report import data_hash
+from hf_xlsr.file_hash import file_sha256
 from hf_xlsr.mining.storage import resident_bytes
 from hf_xlsr.mining.work_folder import save_rows
 
@@ -45,11 +45,7 @@ def input_hash(sentences: Sentences, name: str) -> str:
     path = Path(sentences).expanduser()
     if not path.is_file():
         raise XlsrError(f"there is no file {path}; check the path of the {name} sentences.")
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+    return file_sha256(path)
 
 
 def _checked(sentences: Iterable[str], name: str) -> Iterator[str]:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +129,38 @@ def test_a_changed_file_is_noticed(wide: Path, paths: dict[str, str], tmp_path: 
     pq.write_table(pa.Table.from_pylist([{"en": "one", "de": "eins", "fr": "un"}]), wide)
     with pytest.raises(XlsrError, match="wide.parquet has changed since"):
         run(wide, tmp_path / "run", tokenizers=paths)
+
+
+def test_a_copy_of_the_same_file_is_taken(wide: Path, paths: dict[str, str], tmp_path: Path) -> None:
+    first = run(wide, tmp_path / "run", tokenizers=paths)
+    elsewhere = tmp_path / "elsewhere" / wide.name
+    elsewhere.parent.mkdir()
+    shutil.move(wide, elsewhere)
+    os.utime(elsewhere, (1, 1))
+    assert run(elsewhere, tmp_path / "run", tokenizers=paths).report == first.report
+
+
+def test_a_changed_file_of_the_same_size_is_noticed(wide: Path, paths: dict[str, str], tmp_path: Path) -> None:
+    run(wide, tmp_path / "run", tokenizers=paths)
+    content = bytearray(wide.read_bytes())
+    content[-1] ^= 1
+    wide.write_bytes(content)
+    os.utime(wide, (1, 1))
+    with pytest.raises(XlsrError, match="wide.parquet has changed since"):
+        run(wide, tmp_path / "run", tokenizers=paths)
+
+
+def test_files_of_one_name_in_two_folders_are_both_watched(
+    wide: Path, paths: dict[str, str], tmp_path: Path
+) -> None:
+    other = tmp_path / "other" / wide.name
+    other.parent.mkdir()
+    shutil.copy(wide, other)
+    both = {"train": [{"path": str(path), "parallel": {"en": "en", "de": "de"}} for path in (wide, other)]}
+    run(wide, tmp_path / "run", tokenizers=paths, data=both)
+    pq.write_table(pa.Table.from_pylist([{"en": "one", "de": "eins", "fr": "un"}]), wide)
+    with pytest.raises(XlsrError, match="wide.parquet has changed since"):
+        run(wide, tmp_path / "run", tokenizers=paths, data=both)
 
 
 def test_an_interrupted_preparation_starts_anew(wide: Path, paths: dict[str, str], tmp_path: Path) -> None:
