@@ -19,8 +19,8 @@ $(STAMP): pyproject.toml constraints.txt
 quickstart: $(STAMP)  ## train, evaluate and export a small English-French encoder
 	$(BIN)/hf-xlsr train quickstart --output_dir outputs/quickstart
 
-test: $(STAMP)  ## the whole suite, offline
-	$(BIN)/python -m pytest -q
+test: $(STAMP)  ## the whole suite, offline, on two processes
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 quality: $(STAMP)  ## ruff, ruff format, mypy
 	$(BIN)/ruff check .

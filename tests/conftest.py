@@ -10,8 +10,8 @@ import tempfile
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Code that an export brings is copied there by whoever loads it with trust.
-if "HF_MODULES_CACHE" not in os.environ:
+# Code that an export brings is copied there by whoever loads it with trust: a folder for each process of the suite.
+if "HF_MODULES_CACHE" not in os.environ or "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp(prefix="hf-xlsr-modules-")
     atexit.register(shutil.rmtree, os.environ["HF_MODULES_CACHE"], ignore_errors=True)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -270,27 +269,6 @@ def test_a_run_that_was_stopped_goes_on_bit_equal(toy: Path, tmp_path: Path) -> 
         json.loads((folder / "results.json").read_text("utf-8"))["metrics"] for folder in (tmp_path / "whole", stopped)
     ]
     assert metrics[0] == metrics[1]
-
-
-def test_two_processes_train_like_one(toy: Path, tmp_path: Path) -> None:
-    script = Path(__file__).resolve().parents[1] / "train.py"
-    one = [sys.executable, str(script), str(toy), "--output_dir", str(tmp_path / "one")]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
-    two = [*torchrun, str(toy), "--output_dir", str(tmp_path / "two"), "--per_device_train_batch_size", "8"]
-    processes = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for command in (one, two)
-    ]
-    outputs = [process.communicate(timeout=280)[0] for process in processes]
-    for process, output in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, output
-    assert "1 process(es)" in outputs[0] and "2 process(es)" in outputs[1]
-    weights = [load_file(tmp_path / name / "training" / "final" / "model.safetensors") for name in ("one", "two")]
-    for name, value in weights[0].items():
-        torch.testing.assert_close(value, weights[1][name], rtol=1e-4, atol=2e-6, msg=name)
-    logs = [json.loads((tmp_path / name / "training" / "log.json").read_text("utf-8")) for name in ("one", "two")]
-    losses = [[entry["loss"] for entry in log if "loss" in entry] for log in logs]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
 def test_adapters_are_trained_and_merged(toy: Path, tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -120,31 +118,6 @@ def test_stopped_and_resumed_is_bit_equal(recipe_of: Any, tmp_path: Path) -> Non
     whole, resumed = weights(tmp_path / "whole"), weights(tmp_path / "stopped")
     for name, value in whole.items():
         assert torch.equal(value, resumed[name]), name
-
-
-def test_two_processes_train_like_one(recipe_of: Any, tmp_path: Path) -> None:
-    """Under plain gradient descent, which would show a wrong scale that Adam hides.
-
-    The negative words are drawn by each process for itself, so the word level is left out.
-    """
-    path = recipe_of(dropout=0.0)
-    script = str(Path(__file__).resolve().parents[2] / "train.py")
-    common = [script, path, "--word_weight", "0.0", "--max_steps", "12", "--optim", "sgd"]
-    common += ["--learning_rate", "0.1"]
-    one = [sys.executable, *common, "--output_dir", str(tmp_path / "one"), "--per_device_train_batch_size", "16"]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    two = [*torchrun, *common, "--output_dir", str(tmp_path / "two"), "--per_device_train_batch_size", "8"]
-    processes = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for command in (one, two)
-    ]
-    outputs = [process.communicate(timeout=250)[0] for process in processes]
-    for process, output in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, output
-    assert "1 process(es)" in outputs[0] and "2 process(es)" in outputs[1]
-    ours, theirs = weights(tmp_path / "one"), weights(tmp_path / "two")
-    for name, value in ours.items():
-        torch.testing.assert_close(value, theirs[name], rtol=1e-4, atol=1e-5, msg=name)
 
 
 STAGES = """
