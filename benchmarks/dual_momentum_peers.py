@@ -37,8 +37,8 @@ from sentence_transformers.sentence_transformer.losses import (
     MultipleNegativesRankingLoss,
 )
 from sentence_transformers.sentence_transformer.modules import Pooling
-from transformers import TrainerCallback
 from transformers import logging as transformers_logging
+from turns import StopWatch
 
 from hf_xlsr.data.cleaning import RemoveEvaluation, build_cleaner
 from hf_xlsr.data.sources import as_list, open_source
@@ -46,9 +46,11 @@ from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.report import results_table, save_results
 from hf_xlsr.methods.dual_momentum import DualMomentumMethod
 from hf_xlsr.methods.sentence_encoder import evaluation_sets, evaluation_texts, run_protocol
+from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
 from hf_xlsr.modeling.encoders import DROPOUTS
 from hf_xlsr.precision import choose_precision
 from hf_xlsr.recipe import load_runs
+from hf_xlsr.runs import hardware_name
 from hf_xlsr.trainers.base import attention_for
 
 WARM_UP_STEPS = 15
@@ -67,7 +69,7 @@ def training_pairs(recipe: dict[str, Any]) -> Iterator[dict[str, str]]:
 
 
 def make_model(recipe: dict[str, Any]) -> SentenceTransformer:
-    """The recipe's encoders behind a router, with its dropout and pooling."""
+    """The recipe's encoders behind a router, or its shared one, with its dropout and pooling."""
     routes: dict[str, list[Any]] = {}
     for language, path in DualMomentumMethod.paths(recipe).items():
         transformer = Transformer(path, max_seq_length=recipe["data"]["max_length"])
@@ -90,41 +92,32 @@ def make_model(recipe: dict[str, Any]) -> SentenceTransformer:
         transformer.model.set_attn_implementation(attention)
         width = transformer.get_embedding_dimension()
         routes[language] = [transformer, Pooling(width, pooling_mode=recipe["model"].get("pooling", "mean"))]
+    if SHARED in routes:
+        return SentenceTransformer(modules=[*routes[SHARED], Normalize()])
     return SentenceTransformer(modules=[Router(routes, default_route=recipe["languages"][0]), Normalize()])
 
 
 def arguments(recipe: dict[str, Any], steps: int, folder: Path) -> SentenceTransformerTrainingArguments:
     """The recipe's settings, for so many steps."""
     training = recipe["training"]
+    names = ("per_device_train_batch_size", "learning_rate", "lr_scheduler_type", "max_grad_norm", "weight_decay")
+    warmup = training.get("warmup_steps", 0)
+    shared = SHARED in recipe["model"].get("encoders", {SHARED: None})
     return SentenceTransformerTrainingArguments(
         output_dir=str(folder / "training"),
         max_steps=steps,
         seed=recipe["seed"],
-        per_device_train_batch_size=training["per_device_train_batch_size"],
-        learning_rate=training["learning_rate"],
-        lr_scheduler_type=training["lr_scheduler_type"],
+        **{name: training[name] for name in names if name in training},
         # The same share of the training as in the recipe.
-        warmup_steps=training["warmup_steps"] / training["max_steps"],
-        max_grad_norm=training["max_grad_norm"],
-        weight_decay=training["weight_decay"],
+        warmup_steps=warmup / training["max_steps"] if warmup >= 1 else warmup,
         bf16=choose_precision(training.get("precision", "auto")) == "bfloat16",
         use_cpu=not torch.accelerator.is_available(),
         dataloader_drop_last=True,
         save_strategy="no",
         logging_steps=50,
         report_to="none",
-        router_mapping={language: language for language in recipe["languages"]},
+        router_mapping={} if shared else {name: name for name in recipe["languages"]},
     )
-
-
-class StopWatch(TrainerCallback):
-    """When each step ended."""
-
-    def __init__(self) -> None:
-        self.ends: list[float] = []
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.ends.append(time.process_time())
 
 
 def train(
@@ -185,7 +178,8 @@ def main() -> None:
     except XlsrError as error:
         raise SystemExit(f"dual_momentum_peers: {error}") from None
     console.print(results_table(metrics, title=f"{options.recipe}, {options.loss}: test"))
-    settings = {"loss": options.loss, "recipe": recipe, **facts, "threads": torch.get_num_threads()}
+    machine = {"hardware": hardware_name(model.device), "threads": torch.get_num_threads()}
+    settings = {"loss": options.loss, "recipe": recipe, **facts, **machine}
     save_results(options.output / "results.json", metrics, settings=settings)
     console.print(json.dumps(facts))
 

@@ -1,4 +1,4 @@
-"""What benchmarks share that compare the steps of several sides: jobs in processes of their own, and taking turns."""
+"""What benchmarks share that time steps: jobs in processes of their own, taking turns, a watch for trainers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from transformers import TrainerCallback
 
 Job = dict[str, Any]
 
@@ -38,3 +40,13 @@ def time_in_turns(step: Callable[[str], None], sides: Sequence[str], rounds: int
 def ratios(seconds: Sequence[float], others: Sequence[float]) -> list[float]:
     """One side's seconds over another's, round by round."""
     return [one / other for one, other in zip(seconds, others, strict=True)]
+
+
+class StopWatch(TrainerCallback):
+    """The processor's time at which each step of a training ended."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.ends.append(time.process_time())

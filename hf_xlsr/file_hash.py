@@ -1,5 +1,7 @@
 """The hash of a file's content, read in blocks."""
 
+from __future__ import annotations
+
 import hashlib
 from pathlib import Path
 

@@ -276,11 +276,13 @@ def load_runs(
         if name not in names:
             raise XlsrError(f"recipe '{recipe['name']}' has no {LISTS[kind]} '{name}'; {nearest(name, names)}")
     resolved: list[dict[str, Any]] = []
-    for run in runs:
+    # A stage needs those before it; other runs that are not wanted are left out of it.
+    chosen = [run for run in runs if kind == "stages" or not only or run["name"] in only]
+    for run in chosen:
         full = resolve(merge(recipe, run.get("set", {})), overrides)
         full["output_dir"] = str(Path(full["output_dir"]) / run["name"])
         full["name"] = f"{recipe['name']}/{run['name']}"
         if kind == "stages" and resolved and "start_from" not in run.get("set", {}):
             full["start_from"] = resolved[-1]["output_dir"]
         resolved.append(full)
-    return [full for name, full in zip(names, resolved, strict=True) if not only or name in only]
+    return [full for run, full in zip(chosen, resolved, strict=True) if not only or run["name"] in only]

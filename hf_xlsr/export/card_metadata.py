@@ -133,7 +133,9 @@ def _card_data(start: str) -> Mapping[str, Any]:
         cards = [folder / "README.md", folder.parent.parent / "README.md"]  # of a run: training/final
     for card in cards:
         try:
-            return ModelCard(card.read_text("utf-8"), ignore_metadata_errors=True).data.to_dict()
+            text = card.read_text("utf-8")
+            # A card without a head is no mistake of the user's, about which the library would warn.
+            return ModelCard(text, ignore_metadata_errors=True).data.to_dict() if text.startswith("---") else {}
         except (OSError, ValueError, yaml.YAMLError):
             continue
     return {}

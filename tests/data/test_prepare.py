@@ -150,9 +150,7 @@ def test_a_changed_file_of_the_same_size_is_noticed(wide: Path, paths: dict[str,
         run(wide, tmp_path / "run", tokenizers=paths)
 
 
-def test_files_of_one_name_in_two_folders_are_both_watched(
-    wide: Path, paths: dict[str, str], tmp_path: Path
-) -> None:
+def test_files_of_one_name_in_two_folders_are_both_watched(wide: Path, paths: dict[str, str], tmp_path: Path) -> None:
     other = tmp_path / "other" / wide.name
     other.parent.mkdir()
     shutil.copy(wide, other)

@@ -1,0 +1,159 @@
+"""The papers' comparisons on real data at a small size, as a resumable campaign that writes its part of docs/results.md.
+
+Trains what benchmarks/campaign_tables.yaml lists, measures every encoder, and writes tables with the spread of the seeds,
+a verdict for each claim, plots and model cards. Runs that are done are not repeated; a training that the budget or a
+signal interrupts goes on from its checkpoint at the next call. Text and encoders come through HF_XLSR_DATA and
+HF_XLSR_ENCODERS (docs/data.md). A GPU is used when there is one; give --jobs 1 then.
+
+usage: python benchmarks/campaign.py --budget-minutes N [--only TABLE ...] [--jobs 2] [--output outputs/campaign]
+With --budget-minutes 0 nothing is trained: it says what is left and writes the page from what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from campaign_jobs import DONE, FAILED, Calibration, Job, Measurement, Outcome, Training, work_off
+from campaign_plan import ROOT, Run, Table, is_staged, read_tables, run_of
+from campaign_report import campaign_lines, label_of, write_page
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from hf_xlsr.errors import XlsrError
+
+TABLES = ROOT / "benchmarks" / "campaign_tables.yaml"
+PAGE = ROOT / "docs" / "results.md"
+
+
+def plan(tables: Sequence[Table], output: Path) -> dict[str, list[Job]]:
+    """Jobs by table, each job once and after those that it needs: seed 1 of all tables' rows before other seeds."""
+    home, measured = output / "runs", output / "measured"
+    units: dict[str, set[str]] = {}
+    for table in tables:
+        for row in table.rows:
+            for seed in table.seeds(row):
+                units.setdefault(label_of(table, row, seed, home), set()).update(table.units)
+    jobs: dict[str, Job] = {}
+    by_table: dict[str, list[Job]] = {table.name: [] for table in tables}
+    for seed in range(1, 1 + max(len(table.seeds(row)) for table in tables for row in table.rows)):
+        for table in tables:
+            for row in (row for row in table.rows if seed in table.seeds(row)):
+                run = run_of(table, row, seed, home)
+                needs: tuple[Job, ...] = ()
+                if run is not None:
+                    starts = tuple(job for job in jobs.values() if isinstance(job, Training) and _starts(job, run))
+                    training = _training(run, output, starts, jobs)
+                    needs = (training,)
+                    _add(by_table[table.name], *([training.calibration] if training.calibration else []), training)
+                label = label_of(table, row, seed, home)
+                if units[label] and not row.hidden:
+                    model = run.folder / "model" if run else None
+                    job = Measurement(f"measure {label}", needs, label, model, sorted(units[label]), measured)
+                    _add(by_table[table.name], jobs.setdefault(job.name, job))
+    return by_table
+
+
+def _starts(job: Training, run: Run) -> bool:
+    return job.run is not None and any(str(job.run.folder) in option for option in run.options)
+
+
+def _training(run: Run, output: Path, starts: tuple[Job, ...], jobs: dict[str, Job]) -> Training:
+    # One process trains all stages of a recipe, whichever of them rows show.
+    place = run.output_dir if run.run and is_staged(run) else run.folder
+    name = " ".join(place.relative_to(output / "runs").parts)
+    calibration = None
+    if run.seconds and not run.control:
+        first = " ".join(part for part in name.split() if not part.startswith("seed-"))
+        file = output / "steps" / f"{first.replace(' ', '-')}.json"
+        calibration = jobs.setdefault(f"calibrate {first}", Calibration(f"calibrate {first}", starts, run, file))
+    needs = (*starts, calibration) if calibration else starts
+    job = jobs.setdefault(f"train {name}", Training(f"train {name}", needs, run, calibration))  # type: ignore[arg-type]
+    assert isinstance(job, Training)
+    return job
+
+
+def _add(jobs: list[Job], *more: Job) -> None:
+    jobs += [job for job in more if job not in jobs]
+
+
+def status_table(by_table: dict[str, list[Job]], outcome: Outcome) -> RichTable:
+    """How many jobs of each table are done, left or failed."""
+    shown = RichTable(title="Campaign")
+    for heading in ("table", "done", "left", "failed"):
+        shown.add_column(heading, justify="left" if heading == "table" else "right")
+    for name, jobs in by_table.items():
+        states = [outcome.states.get(job.name) for job in jobs]
+        done, failed = states.count(DONE), states.count(FAILED)
+        shown.add_row(name, str(done), str(len(jobs) - done - failed), str(failed))
+    return shown
+
+
+def write_cards(tables: Sequence[Table], home: Path, folder: Path) -> list[Path]:
+    """A model card of the run that each table names for that, where it has ended."""
+    written = []
+    for table in (table for table in tables if table.card):
+        run = run_of(table, table.row(str(table.card)), 1, home)
+        if run is not None and (run.folder / "results.json").is_file() and not run.control:
+            file = folder / f"campaign_{table.name.replace('-', '_')}.md"
+            command = [sys.executable, "-m", "hf_xlsr.cli", "card", str(run.folder), "--output", str(file)]
+            subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+            written.append(file)
+    return written
+
+
+def main() -> int:
+    """Works, writes the page, and says what is left."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--budget-minutes", type=float, required=True)
+    parser.add_argument("--only", nargs="+")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time; they share the cores")
+    parser.add_argument("--output", type=Path, default=Path("outputs/campaign"))
+    options = parser.parse_args()
+    console = Console(soft_wrap=True)
+    output = options.output.resolve()
+    try:
+        for variable in ("HF_XLSR_DATA", "HF_XLSR_ENCODERS"):
+            if variable not in os.environ:
+                raise XlsrError(f"{variable} is not set; docs/data.md says what it names.")
+        tables = read_tables(TABLES)
+        wanted = read_tables(TABLES, options.only)
+        by_table = plan(wanted, output)
+        threads = max(1, (os.cpu_count() or 1) // max(1, options.jobs))
+        outcome = work_off(
+            _in_order(by_table),
+            minutes=options.budget_minutes,
+            parallel=max(1, options.jobs),
+            threads=threads,
+            logs=output / "logs",
+            console=console,
+        )
+        write_page(
+            PAGE, campaign_lines(tables, output / "runs", output / "measured", PAGE.parent / "images", "images")
+        )
+        cards = write_cards(tables, output / "runs", ROOT / "model_cards")
+    except XlsrError as error:
+        raise SystemExit(f"campaign: {error}") from None
+    console.print(status_table(by_table, outcome))
+    state = {"minutes": outcome.minutes, "states": outcome.states, "left": outcome.left, "errors": outcome.errors}
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "campaign.json").write_text(json.dumps(state, indent=2), "utf-8")
+    console.print(f"page {PAGE.relative_to(ROOT)}, {len(cards)} cards; state {options.output / 'campaign.json'}")
+    return 1 if outcome.errors else 0
+
+
+def _in_order(by_table: dict[str, list[Job]]) -> list[Job]:
+    """Each job of all tables once, those of seed 1 first."""
+    jobs = {job.name: job for of_table in by_table.values() for job in of_table}
+    seeds = {name: re.search(r"seed-(\d+)", name) for name in jobs}
+    return sorted(jobs.values(), key=lambda job: int(found[1]) if (found := seeds[job.name]) else 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

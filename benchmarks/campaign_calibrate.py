@@ -1,0 +1,67 @@
+"""How many steps a recipe's training gets out of so many seconds of processor time on this machine.
+
+Prepares the recipe's data in a folder of its own, takes 14 steps, of which the first 4 do not count, and writes the
+number of steps. Processor time, because other jobs beside lengthen the wall's.
+
+usage: python benchmarks/campaign_calibrate.py RECIPE [--only RUN] --seconds 300 --file steps.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from transformers import logging as transformers_logging
+from turns import StopWatch
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.methods import get_method
+from hf_xlsr.recipe import load_runs
+from hf_xlsr.run_folder import RunFolder
+from hf_xlsr.runs import build_trainer, prepare_data
+
+WARM_UP, COUNTED = 4, 10
+
+
+def seconds_per_step(recipe: dict[str, object], folder: Path) -> float:
+    """Processor time of a step, from a training in `folder` that keeps nothing."""
+    method = get_method(str(recipe["method"]))
+    sets = method.evaluation_sets(recipe)
+    place = RunFolder(folder)
+    place.training.mkdir(parents=True)
+    trainer = build_trainer(recipe, place, prepare_data(recipe, place.training, sets), sets)
+    watch = StopWatch()
+    trainer.add_callback(watch)
+    trainer.train()
+    return (watch.ends[-1] - watch.ends[WARM_UP - 1]) / COUNTED
+
+
+def main() -> None:
+    """Measures and writes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe")
+    parser.add_argument("--only")
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--file", type=Path, required=True)
+    options, more = parser.parse_known_args()
+    transformers_logging.set_verbosity_error()
+    fixed = ["--max_steps", str(WARM_UP + COUNTED), "--eval_strategy", '"no"', "--save_strategy", '"no"']
+    try:
+        (recipe,) = load_runs(options.recipe, [*more, *fixed], [options.only] if options.only else None)
+        with tempfile.TemporaryDirectory() as scratch:
+            cost = seconds_per_step(recipe, Path(scratch) / "run")
+    except XlsrError as error:
+        raise SystemExit(f"campaign_calibrate: {error}") from None
+    found = {"steps": max(1, int(options.seconds / cost)), "seconds_per_step": cost, "seconds": options.seconds}
+    options.file.parent.mkdir(parents=True, exist_ok=True)
+    options.file.write_text(json.dumps(found), "utf-8")
+    Console(soft_wrap=True).print(
+        f"{found['steps']:,} steps of {cost:.2f} s of processor time in {options.seconds:g} s"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""The work of a campaign: trainings, controls and measurements as processes of their own, side by side, up to a deadline.
+
+A job is done when what it writes is there and fits; so a campaign that was ended, or whose table has grown, does what is
+missing and nothing twice. A training that the deadline interrupts leaves a checkpoint and goes on from it another time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from campaign_plan import ROOT, Run, arguments, is_staged, resolved
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from hf_xlsr.evaluation.content_hash import content_hash
+from hf_xlsr.evaluation.report import load_results
+from hf_xlsr.run_folder import RunFolder
+
+# For a checkpoint to be written after the deadline.
+PATIENCE = 300
+# A job that ended with an error is not tried again by the same call; nor is what needs it.
+# Trainings by sentence-transformers: script and options.
+CONTROLS = {
+    "mnrl": ("dual_momentum_peers.py", "--loss", "mnrl"),
+    "distillation": ("distillation_peers.py",),
+}
+DONE, FAILED, STOPPED = "done", "failed", "stopped"
+
+
+@dataclass
+class Job:
+    """A process that leaves files.
+
+    Args:
+        name: Said in messages and in the log's name.
+        needs: Jobs that come before it.
+    """
+
+    name: str
+    needs: tuple[Job, ...] = ()
+
+    def done(self) -> bool:
+        """Whether its files are there already."""
+        raise NotImplementedError
+
+    def command(self) -> list[str]:
+        """What runs in the process; asked for when all that it needs is done."""
+        raise NotImplementedError
+
+
+@dataclass
+class Calibration(Job):
+    """Finds how many steps a run gets out of its processor time, once for all its seeds."""
+
+    run: Run | None = None
+    file: Path = Path()
+
+    def done(self) -> bool:
+        return self.file.is_file()
+
+    def steps(self) -> int:
+        """What was found."""
+        found: int = json.loads(self.file.read_text("utf-8"))["steps"]
+        return found
+
+    def command(self) -> list[str]:
+        assert self.run is not None
+        script = str(ROOT / "benchmarks" / "campaign_calibrate.py")
+        only = ["--only", self.run.run] if self.run.run else []
+        seconds = ["--seconds", str(self.run.seconds), "--file", str(self.file)]
+        return [
+            sys.executable,
+            script,
+            self.run.recipe,
+            *seconds,
+            *only,
+            *self.run.options,
+            "--seed",
+            str(self.run.seed),
+        ]
+
+
+@dataclass
+class Training(Job):
+    """`hf-xlsr train`, or a control of sentence-transformers."""
+
+    run: Run | None = None
+    calibration: Calibration | None = None
+
+    def done(self) -> bool:
+        assert self.run is not None
+        if self.run.control:
+            return (self.run.folder / "results.json").is_file() and (self.run.folder / "model").is_dir()
+        if self.calibration and not self.calibration.done():
+            return False
+        recipes = resolved(self.run, self._steps())
+        return all(RunFolder(recipe["output_dir"]).done(recipe) for recipe in recipes)
+
+    def command(self) -> list[str]:
+        run = self.run
+        assert run is not None
+        only = ["--only", run.run] if run.run and not is_staged(run) else []
+        if run.control:
+            script, *more = CONTROLS[run.control]
+            return [
+                *(
+                    sys.executable,
+                    str(ROOT / "benchmarks" / script),
+                    run.recipe,
+                    *more,
+                    "--seconds",
+                    str(run.seconds or 0),
+                ),
+                *("--output", str(run.folder), *only, *run.options, "--seed", str(run.seed)),
+            ]
+        return [sys.executable, str(ROOT / "train.py"), run.recipe, *only, *arguments(run, self._steps())]
+
+    def _steps(self) -> int | None:
+        return self.calibration.steps() if self.calibration else None
+
+
+@dataclass
+class Measurement(Job):
+    """`peers.py` on one encoder: units that the tables of its rows ask for."""
+
+    label: str = ""
+    model: Path | None = None
+    units: Sequence[str] = ()
+    output: Path = Path()
+
+    def done(self) -> bool:
+        files = [self.output / self.label / f"{unit}.json" for unit in self.units]
+        if not all(file.is_file() for file in files) or not self.folder().is_dir():
+            return False
+        revision = content_hash(self.folder())
+        return all(load_results(file)["settings"].get("revision") == revision for file in files)
+
+    def folder(self) -> Path:
+        """The encoder: a run's, or one of HF_XLSR_ENCODERS."""
+        return self.model or Path(os.environ.get("HF_XLSR_ENCODERS", "")) / self.label
+
+    def command(self) -> list[str]:
+        script = str(ROOT / "benchmarks" / "peers.py")
+        which = ["--peers", "--ours", f"{self.label}={self.model}"] if self.model else ["--peers", self.label]
+        return [sys.executable, script, *which, "--units", *self.units, "--output", str(self.output)]
+
+
+@dataclass
+class Outcome:
+    """What became of the jobs.
+
+    Args:
+        states: Name of each job that was done before or begun -> done, failed or stopped.
+        left: Names of those that were not begun, or not ended.
+        errors: Name -> last line that a failed job said.
+        minutes: Of the call.
+    """
+
+    states: dict[str, str] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
+    errors: dict[str, str] = field(default_factory=dict)
+    minutes: float = 0.0
+
+
+def work_off(
+    jobs: Iterable[Job], *, minutes: float, parallel: int, threads: int, logs: Path, console: Console
+) -> Outcome:
+    """Runs what is not done yet, in order of the list, as far as the budget goes.
+
+    Args:
+        jobs: Each after those that it needs.
+        minutes: Of the wall's time; 0 runs nothing.
+        parallel: Processes at a time.
+        threads: Of each process.
+        logs: Folder for what the processes print.
+        console: Says what has ended.
+    """
+    begun = time.monotonic()
+    deadline = begun + 60 * minutes
+    outcome, running = Outcome(), dict[str, tuple[Job, subprocess.Popen[str], IO[str], float]]()
+    waiting: list[Job] = []
+    for job in jobs:
+        if job.done():
+            outcome.states[job.name] = DONE
+        else:
+            waiting.append(job)
+    logs.mkdir(parents=True, exist_ok=True)
+    environment = {"OMP_WAIT_POLICY": "passive"} | os.environ | {"OMP_NUM_THREADS": str(threads)}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rest]}"))
+    try:
+        with Progress(*columns, console=console, transient=True) as progress:
+            bar = progress.add_task("jobs", total=len(waiting), rest="")
+            while running or (waiting and time.monotonic() < deadline):
+                while waiting and len(running) < parallel and (job := _next(waiting, outcome)) is not None:
+                    waiting.remove(job)
+                    log = (logs / (re.sub(r"[^\w.+-]+", "-", job.name) + ".log")).open("a", encoding="utf-8")
+                    process = subprocess.Popen(
+                        job.command(), stdout=log, stderr=subprocess.STDOUT, text=True, cwd=ROOT, env=environment
+                    )
+                    running[job.name] = (job, process, log, time.monotonic())
+                if not running:
+                    break
+                progress.update(
+                    bar, rest=f"{', '.join(running)}; {max(0, (deadline - time.monotonic()) / 60):.0f} minutes left"
+                )
+                time.sleep(0.2)
+                for name, (job, process, log, started) in list(running.items()):
+                    if process.poll() is not None:
+                        del running[name]
+                        log.close()
+                        _note(job, Path(log.name), time.monotonic() - started, outcome, console)
+                        progress.advance(bar)
+                if time.monotonic() >= deadline:
+                    break
+    finally:
+        _stop(running, outcome, console)
+    outcome.left = [job.name for job in waiting] + [name for name, state in outcome.states.items() if state == STOPPED]
+    outcome.minutes = (time.monotonic() - begun) / 60
+    return outcome
+
+
+def _next(waiting: Sequence[Job], outcome: Outcome) -> Job | None:
+    """The first job whose needs are met."""
+    return next((job for job in waiting if all(outcome.states.get(need.name) == DONE for need in job.needs)), None)
+
+
+def _note(job: Job, log: Path, seconds: float, outcome: Outcome, console: Console) -> None:
+    if job.done():
+        outcome.states[job.name] = DONE
+        console.print(f"[green]done[/]    {job.name}, {seconds / 60:.1f} minutes")
+        return
+    lines = [line for line in re.split(r"[\r\n]+", log.read_text("utf-8", errors="replace")) if line.strip()]
+    outcome.states[job.name] = FAILED
+    outcome.errors[job.name] = lines[-1].strip() if lines else "it printed nothing"
+    console.print(f"[red]failed[/]  {job.name}: {outcome.errors[job.name]} (whole log: {log})", markup=True)
+
+
+def _stop(
+    running: dict[str, tuple[Job, subprocess.Popen[str], IO[str], float]], outcome: Outcome, console: Console
+) -> None:
+    """Interrupts what runs and waits for its checkpoints."""
+    for _, process, _, _ in running.values():
+        process.send_signal(signal.SIGINT)
+    for name, (job, process, log, started) in running.items():
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        log.close()
+        if job.done():
+            outcome.states[name] = DONE
+        else:
+            outcome.states[name] = STOPPED
+            console.print(
+                f"stopped {name} after {(time.monotonic() - started) / 60:.1f} minutes; another call goes on from there"
+            )

@@ -1,0 +1,266 @@
+"""What a campaign compares: tables of `campaign_tables.yaml`, their rows, and the runs that rows need.
+
+A row is a run of a recipe, a control of sentence-transformers on the same pairs, or an encoder as it came. Rows of
+several tables may be the same run, which is then trained once. `ends` of a table get three seeds, its other rows one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.recipe import load_runs, parse_yaml, read_recipe
+
+ROOT = Path(__file__).resolve().parents[1]
+SEEDS = 3  # of the two ends of a table
+
+
+@dataclass(frozen=True)
+class Column:
+    """One figure of every row.
+
+    Args:
+        title: Heading.
+        metric: Names of metrics with `*`, whose mean is taken; `log:NAME` is the last value that the training logged,
+            `settings:a.b` what the run's results say of it.
+        scale: What it is multiplied by.
+        digits: After the point.
+    """
+
+    title: str
+    metric: str
+    scale: float = 100.0
+    digits: int = 1
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of a paper that two rows decide: `better` is to be above `worse` in a column."""
+
+    text: str
+    better: str
+    worse: str
+    column: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row.
+
+    Args:
+        name: What claims and other rows call it.
+        label: What the table calls it; the name when absent.
+        run: Of a recipe's list, or of its stages; None for a recipe of one run.
+        recipe: Name or path; that of the table when absent.
+        options: For the recipe, as on the command line; `{NAME}` is the folder of another row's run.
+        control: A training by sentence-transformers (`mnrl`, `distillation`) on the recipe's pairs instead of the recipe.
+        encoder: Of HF_XLSR_ENCODERS, as it came, instead of a run.
+        share: Of the table's seconds.
+        x: Place on the horizontal axis of the table's plot.
+        hidden: Whether it is there for other rows to start from alone.
+        seeds: How many, instead of three for ends and one for others.
+    """
+
+    name: str
+    label: str = ""
+    run: str | None = None
+    recipe: str = ""
+    options: tuple[str, ...] = ()
+    control: str | None = None
+    encoder: str | None = None
+    share: float = 1.0
+    x: float | None = None
+    hidden: bool = False
+    seeds: int | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """One comparison of `campaign_tables.yaml`.
+
+    Args:
+        name: For `--only`.
+        title: Heading.
+        paper: Which paper's which table, and what is different here.
+        recipe: Of its rows.
+        equal: What is the same for all rows: "steps", "pairs" or "processor time".
+        units: Of peer_units, measured on every row's encoder.
+        languages: Of the encoders, as peers.py takes them: en, en-de, en-fr+de.
+        ends: The rows that get three seeds.
+        rows: All of them.
+        columns: What is shown.
+        claims: What is decided.
+        options: Of every row's recipe.
+        seconds: Processor time of each training, from which its steps follow; the recipe's own steps when absent.
+        axis: Of the plot over the rows' `x`; none without.
+        card: The row whose run gets a model card.
+        note: A sentence that a reader needs.
+    """
+
+    name: str
+    title: str
+    paper: str
+    equal: str
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+    recipe: str = ""
+    units: tuple[str, ...] = ()
+    languages: str = "en"
+    ends: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    options: tuple[str, ...] = ()
+    seconds: float | None = None
+    axis: str = ""
+    card: str | None = None
+    note: str = ""
+
+    def row(self, name: str) -> Row:
+        """The row of that name."""
+        return next(row for row in self.rows if row.name == name)
+
+    def seeds(self, row: Row) -> tuple[int, ...]:
+        """The seeds that a row is trained with."""
+        usual = 1 if row.encoder or row.name not in self.ends else SEEDS
+        return tuple(range(1, (row.seeds or usual) + 1))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training, by the folder that it leaves under the campaign's `runs`."""
+
+    folder: Path
+    recipe: str
+    run: str | None
+    options: tuple[str, ...]
+    seed: int
+    control: str | None = None
+    seconds: float | None = None
+    units: frozenset[str] = field(default=frozenset(), compare=False)
+
+    @property
+    def output_dir(self) -> Path:
+        """For the recipe: `hf-xlsr train` puts a run of a list below it."""
+        return self.folder.parent if self.run else self.folder
+
+
+def read_tables(path: Path, only: list[str] | None = None) -> list[Table]:
+    """The tables of a file, in its order.
+
+    Args:
+        path: YAML: a list of tables.
+        only: Names of those wanted; all when absent.
+
+    Raises:
+        XlsrError: an unknown key or name, or a row that a claim or an end names is not there.
+    """
+    tables = [_read(Table, entry, "table") for entry in parse_yaml(path.read_text("utf-8"), path.name)]
+    names = [table.name for table in tables]
+    for name in only or ():
+        if name not in names:
+            raise XlsrError(f"--only names '{name}'; {nearest(name, names)}")
+    for table in tables:
+        rows = [row.name for row in table.rows]
+        columns = [column.title for column in table.columns]
+        for claim in table.claims:
+            if claim.column not in columns:
+                raise XlsrError(
+                    f"table '{table.name}': a claim has column '{claim.column}'; {nearest(claim.column, columns)}"
+                )
+        named = [*table.ends, *(name for claim in table.claims for name in (claim.better, claim.worse))]
+        for name in [*named, *([table.card] if table.card else [])]:
+            if name not in rows:
+                raise XlsrError(f"table '{table.name}' names row '{name}'; {nearest(name, rows)}")
+    return [table for table in tables if not only or table.name in only]
+
+
+def _read(kind: type, entry: Mapping[str, Any], what: str) -> Any:
+    known = {part.name for part in fields(kind)}
+    for key in entry:
+        if key not in known:
+            raise XlsrError(
+                f"{what} '{entry.get('name', entry.get('title', ''))}' has key '{key}'; {nearest(key, sorted(known))}"
+            )
+    parts = {"rows": Row, "columns": Column, "claims": Claim}
+    values = {
+        key: tuple(_read(parts[key], part, key[:-1]) for part in value) if key in parts else _tuple(value)
+        for key, value in entry.items()
+    }
+    return kind(**values)
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(map(str, value)) if isinstance(value, list) else value
+
+
+def run_of(table: Table, row: Row, seed: int, home: Path) -> Run | None:
+    """The training behind a row, None for an encoder as it came.
+
+    Args:
+        table: Of the row.
+        row: One of its rows.
+        seed: One of the row's seeds; rows that it starts from have the same, or else their first.
+        home: The campaign's folder of runs.
+    """
+    if row.encoder:
+        return None
+    recipe = row.recipe or table.recipe
+    options = (*table.options, *row.options)
+    place = home / "-".join([Path(recipe).stem, *([row.control] if row.control else [])])
+    seconds = table.seconds * row.share if table.seconds else None
+    for differs in (table.name if table.options else "", f"{seconds:g}s" if seconds else ""):
+        place = place.with_name("-".join(filter(None, (place.name, differs))))
+    if row.options and not row.run:
+        place = place / row.name
+    folder = place / f"seed-{seed}" / (row.run or "")
+    others = {other.name: other for other in table.rows}
+    needed: dict[str, str] = {}
+    for name, other in others.items():
+        if any(f"{{{name}}}" in option for option in row.options):
+            start = run_of(table, other, seed if seed in table.seeds(other) else 1, home)
+            if start is None:
+                raise XlsrError(
+                    f"table '{table.name}', row '{row.name}': '{name}' is no run that it could start from."
+                )
+            needed[name] = str(start.folder)
+    filled = tuple(_fill(option, needed) for option in options)
+    return Run(folder, recipe, row.run, filled, seed, row.control, seconds, frozenset(table.units))
+
+
+def _fill(option: str, values: Mapping[str, str]) -> str:
+    # Not str.format: recipes have braces of their own, ${HF_XLSR_DATA} and {lang}.
+    for name, value in values.items():
+        option = option.replace(f"{{{name}}}", value)
+    return option
+
+
+def resolved(run: Run, steps: int | None = None) -> list[dict[str, Any]]:
+    """The recipe of a run as `hf-xlsr train` resolves it: one, or all stages up to the wanted one.
+
+    Args:
+        run: The run.
+        steps: Instead of the recipe's.
+
+    Raises:
+        XlsrError: what the recipe's own reading raises.
+    """
+    return load_runs(run.recipe, arguments(run, steps), None if is_staged(run) or not run.run else [run.run])
+
+
+def is_staged(run: Run) -> bool:
+    """Whether its recipe has stages, which are trained one after another."""
+    return _has_stages(run.recipe)
+
+
+@lru_cache
+def _has_stages(recipe: str) -> bool:
+    return bool(read_recipe(recipe).get("stages"))
+
+
+def arguments(run: Run, steps: int | None = None) -> list[str]:
+    """Options of `hf-xlsr train` for a run, the folder among them."""
+    more = ["--max_steps", str(steps), "--warmup_steps", str(max(1, steps // 10))] if steps else []
+    return [*run.options, *more, "--seed", str(run.seed), "--output_dir", str(run.output_dir)]

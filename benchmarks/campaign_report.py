@@ -1,0 +1,230 @@
+"""What a campaign found, as Markdown and plots: tables with the spread of their seeds, and a verdict for each claim."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from campaign_plan import SEEDS, Claim, Column, Row, Table, run_of
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.markdown_text import escape_markdown, markdown_table
+from hf_xlsr.evaluation.report import load_results
+
+BEGIN, END = "<!-- campaign -->", "<!-- /campaign -->"
+SHOWN, CONTRADICTED, NOT_SHOWN, OPEN = "shown", "contradicted", "not shown at this size", "open"
+INTRODUCTION = (
+    "`python benchmarks/campaign.py --budget-minutes N` writes this part. Figures of several seeds are means, with the "
+    "lowest and the highest in brackets; others are of one seed. A claim is *shown* where each seed of the one row is "
+    "above each seed of the other, *contradicted* where each is below, and else *not shown at this size*; it is *open* "
+    "where either row has fewer than three seeds. Nothing was chosen on these sets."
+)
+
+Values = dict[str, dict[int, float]]
+
+
+def label_of(table: Table, row: Row, seed: int, home: Path) -> str:
+    """What peers.py calls the encoder of a row: rows that are the same run have the same."""
+    run = run_of(table, row, seed, home)
+    if run is None:
+        return str(row.encoder)
+    name = "-".join(run.folder.relative_to(home).parts).replace(".", "_")
+    return f"{table.languages}.{name}"
+
+
+def value_of(column: Column, metrics: Mapping[str, float], run: Path | None) -> float | None:
+    """A column's figure of one run; None where it is not measured."""
+    kind, _, name = column.metric.partition(":")
+    found: Any = None
+    if kind == "log" and run is not None and (file := run / "training" / "log.json").is_file():
+        found = next((entry[name] for entry in reversed(json.loads(file.read_text("utf-8"))) if name in entry), None)
+    elif kind == "settings" and run is not None and (file := run / "results.json").is_file():
+        found = load_results(file)["settings"]
+        for part in name.split("."):
+            found = found.get(part) if isinstance(found, Mapping) else None
+    elif kind not in ("log", "settings"):
+        matching = [
+            value for key, value in metrics.items() if fnmatchcase(key, column.metric) and "mean-of" not in key
+        ]
+        found = fmean(matching) if matching else None
+    return None if found is None else column.scale * float(found)
+
+
+def collect(table: Table, home: Path, measured: Path) -> dict[str, Values]:
+    """Figures by column, row and seed, as far as they are there."""
+    figures: dict[str, Values] = {column.title: {} for column in table.columns}
+    for row in table.rows:
+        for seed in table.seeds(row):
+            run = run_of(table, row, seed, home)
+            metrics: dict[str, float] = {}
+            if run is not None and (run.folder / "results.json").is_file():
+                metrics |= load_results(run.folder / "results.json")["metrics"]
+            for unit in table.units:
+                file = measured / label_of(table, row, seed, home) / f"{unit}.json"
+                metrics |= load_results(file)["metrics"] if file.is_file() else {}
+            for column in table.columns:
+                value = value_of(column, metrics, run.folder if run else None)
+                if value is not None:
+                    figures[column.title].setdefault(row.name, {})[seed] = value
+    return figures
+
+
+def verdict(better: Sequence[float], worse: Sequence[float], fixed: bool = False) -> str:
+    """What seeds say of a claim that one row is above another.
+
+    Args:
+        better: Figures of the row that the claim has above, by seed.
+        worse: Those of the other.
+        fixed: Whether one of the rows is an encoder as it came, which has no seeds.
+
+    Example:
+        >>> verdict([2.0, 2.1, 2.2], [1.0, 1.1, 1.9]), verdict([2.0, 2.1, 2.2], [1.0, 1.1, 2.0])
+        ('shown', 'not shown at this size')
+    """
+    counts = sorted((len(better), len(worse)))
+    if not counts[0] or counts[1] < SEEDS or (counts[0] < SEEDS and not fixed):
+        return OPEN
+    if min(better) > max(worse):
+        return SHOWN
+    return CONTRADICTED if max(better) < min(worse) else NOT_SHOWN
+
+
+def figure(values: Sequence[float], digits: int) -> str:
+    """A mean and, of several seeds, its range; a dash where nothing was measured."""
+    if not values:
+        return "-"
+    mean, low, high = (f"{value:,.{digits}f}" for value in (fmean(values), min(values), max(values)))
+    return mean if low == high else f"{mean} ({low}-{high})"
+
+
+def table_lines(table: Table, figures: Mapping[str, Values], said: str) -> list[str]:
+    """A table's section; `said` comes from `facts_of`."""
+    rows = [row for row in table.rows if not row.hidden]
+    body = [
+        [escape_markdown(row.label or row.name)]
+        + [figure(list(figures[c.title].get(row.name, {}).values()), c.digits) for c in table.columns]
+        for row in rows
+    ]
+    counts = {escape_markdown(row.label or row.name): len(table.seeds(row)) for row in rows}
+    several = [f"{label} ({count})" for label, count in counts.items() if count > 1]
+    command = f"`python benchmarks/campaign.py --budget-minutes N --only {table.name}`"
+    introduction = [f"{table.paper} {command}; equal {table.equal} in all rows.", said]
+    if several:
+        introduction.insert(1, f"Several seeds of {', '.join(several)}; seed 1 of the others.")
+    header = [" ", *(escape_markdown(column.title) for column in table.columns)]
+    lines = [f"### {escape_markdown(table.title)}", "", " ".join(filter(None, introduction)), ""]
+    lines += [*markdown_table(header, body), ""]
+    lines += [f"- {claim_line(table, claim, figures)}" for claim in table.claims]
+    return [*lines, *([""] if table.claims else []), *([table.note, ""] if table.note else [])]
+
+
+def claim_line(table: Table, claim: Claim, figures: Mapping[str, Values]) -> str:
+    """A claim, its figures and its verdict."""
+    column = next(column for column in table.columns if column.title == claim.column)
+    sides = [list(figures[claim.column].get(name, {}).values()) for name in (claim.better, claim.worse)]
+    fixed = any(table.row(name).encoder for name in (claim.better, claim.worse))
+    shown = " against ".join(figure(side, column.digits) for side in sides)
+    return f"{claim.text} ({escape_markdown(claim.column)}: {shown}): **{verdict(*sides, fixed=fixed)}**."
+
+
+def facts_of(table: Table, home: Path) -> str:
+    """Machine, threads and time of a table's runs, in a sentence; nothing before the first has ended."""
+    found: dict[Path, dict[str, Any]] = {}
+    for row in table.rows:
+        for seed in table.seeds(row):
+            run = run_of(table, row, seed, home)
+            if run is not None and (file := run.folder / "results.json").is_file():
+                found[run.folder] = load_results(file)["settings"]
+    if not found:
+        return ""
+    machines = sorted({str(of["hardware"]) for of in found.values() if of.get("hardware")})
+    threads = sorted({int(of["threads"]) for of in found.values() if "threads" in of})
+    spent = [of["seconds"]["training"] for of in found.values() if isinstance(of.get("seconds"), Mapping)]
+    spent += [of["cpu_seconds"] for of in found.values() if "cpu_seconds" in of]
+    where = f", on {' and '.join(machines)}" if machines else ""
+    with_threads = f", {' or '.join(map(str, threads))} thread(s) each" if threads else ""
+    return f"{len(found)} trainings, {sum(spent) / 60:.0f} minutes in all{where}{with_threads}."
+
+
+def draw(table: Table, figures: Mapping[str, Values], path: Path) -> bool:
+    """The table's columns over its axis, with the range of the seeds; whether there was anything to draw."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    places = sorted((row.x, row.name) for row in table.rows if row.x is not None)
+    curves: dict[str, list[tuple[float, list[float]]]] = {}
+    for column in (column for column in table.columns if not column.metric.startswith("settings:")):
+        points = [(x, list(figures[column.title].get(name, {}).values())) for x, name in places]
+        curves[column.title] = [(x, values) for x, values in points if values]
+    curves = {title: points for title, points in curves.items() if len(points) > 1}
+    if not curves:
+        return False
+    picture, axes = pyplot.subplots(1, len(curves), figsize=(3.4 * len(curves), 3.0), squeeze=False)
+    for axis, (title, points) in zip(axes[0], curves.items(), strict=True):
+        across = [x for x, _ in points]
+        means = [fmean(values) for _, values in points]
+        below = [mean - min(values) for mean, (_, values) in zip(means, points, strict=True)]
+        above = [max(values) - mean for mean, (_, values) in zip(means, points, strict=True)]
+        axis.errorbar(across, means, yerr=[below, above], marker="o", capsize=3)
+        if min(across) > 0 and max(across) >= 4 * min(across):
+            axis.set_xscale("log", base=2)
+            axis.minorticks_off()
+        axis.set_xticks(across, [f"{x:,g}" for x in across], rotation=30)
+        axis.set(title=title, xlabel=table.axis)
+        axis.grid(alpha=0.3)
+    picture.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture.savefig(path, dpi=110, metadata={"Software": None})
+    pyplot.close(picture)
+    return True
+
+
+def campaign_lines(tables: Sequence[Table], home: Path, measured: Path, images: Path, links: str) -> list[str]:
+    """The whole part: the claims at a glance, then each table that has a figure.
+
+    Args:
+        tables: In order.
+        home: Folder of runs.
+        measured: Folder of peers.py.
+        images: Where plots go.
+        links: How the page links them.
+    """
+    glance: list[list[str]] = []
+    sections: list[str] = []
+    for table in tables:
+        figures = collect(table, home, measured)
+        if not any(figures.values()):
+            continue
+        sections += table_lines(table, figures, facts_of(table, home))
+        if table.axis and draw(table, figures, images / f"campaign_{table.name}.png"):
+            sections += [f"![{escape_markdown(table.title)}]({links}/campaign_{table.name}.png)", ""]
+        for claim in table.claims:
+            said, _, result = claim_line(table, claim, figures).rpartition(": ")
+            glance.append([escape_markdown(table.title), said, result.rstrip(".")])
+    lines = ["## The papers' claims at this size", "", INTRODUCTION, ""]
+    if glance:
+        lines += [
+            *markdown_table(["comparison", "claim, and what was measured", "verdict"], glance, numbers_from=3),
+            "",
+        ]
+    return [*lines, *sections]
+
+
+def write_page(page: Path, lines: Sequence[str]) -> None:
+    """Puts the campaign's part between its two marks on a page, and leaves the rest.
+
+    Raises:
+        XlsrError: the page has no such marks.
+    """
+    text = page.read_text("utf-8")
+    before, mark, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not mark or not end:
+        raise XlsrError(f"{page} has no '{BEGIN}' and '{END}'; put both where the campaign's part belongs.")
+    page.write_text(f"{before}{BEGIN}\n\n" + "\n".join(lines).rstrip() + f"\n\n{END}{after}", "utf-8")

@@ -1,0 +1,303 @@
+"""The campaign of benchmarks/: its plan, its work up to a deadline, its verdicts and its page. Nothing is trained."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.report import save_results
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import campaign  # noqa: E402
+from campaign_jobs import DONE, FAILED, STOPPED, Job, Training, work_off  # noqa: E402
+from campaign_plan import Column, read_tables, resolved, run_of  # noqa: E402
+from campaign_report import (  # noqa: E402
+    BEGIN,
+    CONTRADICTED,
+    END,
+    NOT_SHOWN,
+    OPEN,
+    SHOWN,
+    campaign_lines,
+    figure,
+    label_of,
+    value_of,
+    verdict,
+    write_page,
+)
+
+
+@dataclass
+class Script(Job):
+    """Runs a line of Python; done when its file is there."""
+
+    code: str = ""
+    file: Path = field(default_factory=Path)
+
+    def done(self) -> bool:
+        return self.file.is_file()
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-c", self.code]
+
+
+def touch(folder: Path, name: str, *needs: Job, before: str = "") -> Script:
+    file = folder / name
+    return Script(name, needs, f"{before}\nopen({str(file)!r}, 'a').write('x')", file)
+
+
+def run(jobs: list[Job], folder: Path, **options: Any) -> Any:
+    given = {"minutes": 1.0, "parallel": 2, "threads": 1, **options}
+    return work_off(jobs, logs=folder / "logs", console=Console(quiet=True), **given)
+
+
+def test_jobs_follow_what_they_need_and_are_not_repeated(tmp_path: Path) -> None:
+    first = touch(tmp_path, "first", before="import time; time.sleep(0.5)")
+    check = f"assert open({str(tmp_path / 'first')!r}).read() == 'x'"
+    second = touch(tmp_path, "second", first, before=check)
+    for _ in range(2):
+        outcome = run([second, first], tmp_path)
+        assert outcome.states == {"first": DONE, "second": DONE} and not outcome.left and not outcome.errors
+    assert (tmp_path / "first").read_text() == (tmp_path / "second").read_text() == "x"
+
+
+def test_a_failure_is_told_and_what_needs_it_waits_while_others_go_on(tmp_path: Path) -> None:
+    bad = Script("bad", (), "raise SystemExit('peers: there is no such file')", tmp_path / "never")
+    outcome = run([bad, touch(tmp_path, "after", bad), touch(tmp_path, "other")], tmp_path)
+    assert outcome.states == {"bad": FAILED, "other": DONE}
+    assert outcome.errors == {"bad": "peers: there is no such file"} and outcome.left == ["after"]
+
+
+def test_no_budget_runs_nothing(tmp_path: Path) -> None:
+    outcome = run([touch(tmp_path, "one")], tmp_path, minutes=0)
+    assert outcome.left == ["one"] and not outcome.states and not (tmp_path / "one").exists()
+
+
+def test_the_deadline_interrupts_and_the_next_call_goes_on(tmp_path: Path) -> None:
+    code = f"""
+import pathlib, signal, time
+part, whole = pathlib.Path({str(tmp_path / "part")!r}), pathlib.Path({str(tmp_path / "whole")!r})
+if part.exists():
+    whole.touch()
+else:
+    try:
+        pathlib.Path({str(tmp_path / "begun")!r}).touch()
+        time.sleep(60)
+    except KeyboardInterrupt:
+        part.touch()
+"""
+    job = Script("long", (), code, tmp_path / "whole")
+    begun = time.monotonic()
+    outcome = run([job], tmp_path, minutes=0.05)
+    assert time.monotonic() - begun < 40
+    assert outcome.states == {"long": STOPPED} and outcome.left == ["long"]
+    assert (tmp_path / "part").exists()
+    assert run([job], tmp_path).states == {"long": DONE}
+
+
+TABLES = """
+- name: queue
+  title: Size of the queue
+  paper: Figure 2.
+  recipe: moco_en_de_open
+  equal: steps
+  languages: en-de
+  units: [sts]
+  ends: [short, long]
+  axis: keys
+  rows:
+    - {name: short, options: ["--model.queue_size", "64"], x: 64}
+    - {name: middle, options: ["--model.queue_size", "512"], x: 512}
+    - {name: long, label: "4,096 | more", options: ["--model.queue_size", "4096"], x: 4096}
+    - {name: e5-small, encoder: e5-small}
+  columns:
+    - {title: STS, metric: "sts-*/en/test/spearman_all"}
+    - {title: steps, metric: "settings:steps", scale: 1, digits: 0}
+  claims:
+    - {text: Longer is better, better: long, worse: short, column: STS}
+- name: sequence
+  title: One after the other
+  paper: No paper.
+  recipe: moco_en_de_open
+  equal: processor time
+  seconds: 60
+  rows:
+    - {name: half, share: 0.5, hidden: true}
+    - {name: after, share: 0.5, options: ["--model.encoders.de", "{half}/model"]}
+    - {name: whole}
+  columns: [{title: STS, metric: "sts-*/en/test/spearman_all"}]
+"""
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> list[Any]:
+    file = tmp_path / "tables.yaml"
+    file.write_text(TABLES, "utf-8")
+    return read_tables(file)
+
+
+def test_ends_have_three_seeds_and_seed_one_of_every_table_comes_first(tables: list[Any], tmp_path: Path) -> None:
+    by_table = campaign.plan(tables, tmp_path)
+    names = [job.name for job in campaign._in_order(by_table) if job.name.startswith("train moco_en_de_open ")]
+    assert names == [
+        *("train moco_en_de_open short seed-1", "train moco_en_de_open middle seed-1"),
+        *(
+            "train moco_en_de_open long seed-1",
+            "train moco_en_de_open short seed-2",
+            "train moco_en_de_open long seed-2",
+        ),
+        *("train moco_en_de_open short seed-3", "train moco_en_de_open long seed-3"),
+    ]
+    measured = [job.name for job in by_table["queue"] if job.name.startswith("measure")]
+    assert len(measured) == 8 and "measure e5-small" in measured
+
+
+def test_a_row_starts_from_the_run_of_another_and_has_the_time_of_its_share(tables: list[Any], tmp_path: Path) -> None:
+    jobs = {job.name: job for job in campaign.plan(tables, tmp_path)["sequence"]}
+    after = jobs["train moco_en_de_open-30s after seed-1"]
+    assert isinstance(after, Training) and after.run is not None
+    assert [need.name for need in after.needs] == [
+        "train moco_en_de_open-30s seed-1",
+        "calibrate moco_en_de_open-30s after",
+    ]
+    assert after.run.options[-1] == str(tmp_path / "runs" / "moco_en_de_open-30s" / "seed-1" / "model")
+    whole = jobs["train moco_en_de_open-60s seed-1"]
+    assert isinstance(whole, Training) and whole.calibration is not None
+    whole.calibration.file.parent.mkdir(parents=True)
+    whole.calibration.file.write_text(json.dumps({"steps": 77}), "utf-8")
+    (recipe,) = resolved(whole.run, whole.calibration.steps())  # type: ignore[arg-type]
+    assert recipe["training"]["max_steps"] == 77 and recipe["training"]["warmup_steps"] == 7
+    assert "--max_steps" in whole.command() and not whole.done()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tilte": "x"}, "table 'queue' has key 'tilte'; did you mean 'title'"),
+        ({"ends": ["shrt"]}, "table 'queue' names row 'shrt'; did you mean 'short'"),
+        ({"rows": [{"name": "a", "optoins": []}]}, "row 'a' has key 'optoins'; did you mean 'options'"),
+        (
+            {"claims": [{"text": "t", "better": "long", "worse": "short", "column": "STTS"}]},
+            "a claim has column 'STTS'; did you mean 'STS'",
+        ),
+    ],
+)
+def test_mistakes_in_tables_are_told(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    entries = yaml.safe_load(TABLES)
+    entries[0].update(change)
+    file = tmp_path / "tables.yaml"
+    file.write_text(yaml.safe_dump(entries), "utf-8")
+    with pytest.raises(XlsrError, match=message):
+        read_tables(file)
+
+
+def test_a_start_that_is_no_run_is_refused(tables: list[Any], tmp_path: Path) -> None:
+    entries = yaml.safe_load(TABLES)
+    entries[0]["rows"][0]["options"] = ["--model.encoders.de", "{e5-small}"]
+    file = tmp_path / "tables.yaml"
+    file.write_text(yaml.safe_dump(entries), "utf-8")
+    table = read_tables(file)[0]
+    with pytest.raises(XlsrError, match="row 'short': 'e5-small' is no run that it could start from"):
+        run_of(table, table.row("short"), 1, tmp_path)
+
+
+def test_unknown_tables_are_refused() -> None:
+    with pytest.raises(XlsrError, match="--only names 'moco-que'; did you mean 'moco-queue'"):
+        read_tables(campaign.TABLES, ["moco-que"])
+
+
+def test_every_run_of_the_campaign_resolves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recipes, options and rows of the real tables fit each other; no two jobs of different content share a folder."""
+    monkeypatch.chdir(BENCHMARKS.parent)
+    monkeypatch.setenv("HF_XLSR_DATA", str(tmp_path))
+    monkeypatch.setenv("HF_XLSR_ENCODERS", str(tmp_path))
+    by_table = campaign.plan(read_tables(campaign.TABLES), tmp_path / "out")
+    runs: dict[str, Any] = {}
+    for job in campaign._in_order(by_table):
+        if isinstance(job, Training) and job.run is not None:
+            for recipe in resolved(job.run, 10 if job.calibration else None):
+                content = {key: value for key, value in recipe.items() if key != "output_dir"}
+                place = recipe["output_dir"] if not job.run.control else f"{job.run.folder}"
+                assert runs.setdefault(place, content) == content
+                assert recipe["seed"] == job.run.seed
+    assert len(runs) > 80
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "fixed", "expected"),
+    [
+        ([2.0, 2.1, 2.2], [1.0, 1.1, 1.9], False, SHOWN),
+        ([2.0, 2.1, 2.2], [1.0, 1.1, 2.0], False, NOT_SHOWN),
+        ([1.0, 1.1, 0.9], [1.2, 1.3, 1.4], False, CONTRADICTED),
+        ([2.0, 2.1], [1.0, 1.1, 1.9], False, OPEN),
+        ([2.0], [1.0], False, OPEN),
+        ([2.0, 2.1, 2.2], [1.0], True, SHOWN),
+        ([2.0], [1.0], True, OPEN),
+        ([2.0, 2.1, 2.2], [], True, OPEN),
+    ],
+)
+def test_verdicts(better: list[float], worse: list[float], fixed: bool, expected: str) -> None:
+    assert verdict(better, worse, fixed) == expected
+
+
+def test_figures_of_columns(tmp_path: Path) -> None:
+    (tmp_path / "training").mkdir()
+    log = [{"queue/stale": 0.5, "step": 1}, {"queue/stale": 0.25, "step": 2}, {"train_loss": 1.0}]
+    (tmp_path / "training" / "log.json").write_text(json.dumps(log), "utf-8")
+    save_results(tmp_path / "results.json", {}, settings={"seconds": {"training": 120.0}})
+    metrics = {"t/en-de/test/accuracy": 0.5, "t/en-fr/test/accuracy": 0.7, "t/mean-of-2/test/accuracy": 0.9}
+    assert value_of(Column("a", "t/*/test/accuracy"), metrics, None) == pytest.approx(60.0)
+    assert value_of(Column("b", "log:queue/stale", scale=1), metrics, tmp_path) == 0.25
+    assert value_of(Column("c", "settings:seconds.training", scale=1 / 60), metrics, tmp_path) == pytest.approx(2.0)
+    for column in (Column("d", "x/*"), Column("e", "log:none"), Column("f", "settings:seconds.none.deeper")):
+        assert value_of(column, metrics, tmp_path) is None
+    assert [figure([], 1), figure([2.04], 1), figure([1.0, 2.0, 3.0], 1)] == ["-", "2.0", "2.0 (1.0-3.0)"]
+
+
+def measured(table: Any, name: str, seed: int, value: float, folder: Path) -> None:
+    row = table.row(name)
+    run_folder = run_of(table, row, seed, folder / "runs")
+    if run_folder is not None:
+        settings = {"steps": 600, "hardware": "A processor", "threads": 2, "seconds": {"training": 60.0}}
+        save_results(run_folder.folder / "results.json", {}, settings=settings)
+    file = folder / "measured" / label_of(table, row, seed, folder / "runs") / "sts.json"
+    save_results(file, {"sts-average-of-5/en/test/spearman_all": value}, settings={})
+
+
+def test_the_page_has_tables_verdicts_and_a_plot_between_its_marks(tables: list[Any], tmp_path: Path) -> None:
+    table = tables[0]
+    for seed in (1, 2, 3):
+        measured(table, "short", seed, 0.5 + seed / 100, tmp_path)
+        measured(table, "long", seed, 0.6 + seed / 100, tmp_path)
+    measured(table, "e5-small", 1, 0.9, tmp_path)
+    page = tmp_path / "results.md"
+    page.write_text(f"# Results\n\n{BEGIN}\n\nold\n\n{END}\n\n## Speed\n", "utf-8")
+    for _ in range(2):  # writing it again changes nothing
+        lines = campaign_lines(tables, tmp_path / "runs", tmp_path / "measured", tmp_path / "images", "images")
+        write_page(page, lines)
+    text = page.read_text("utf-8")
+    assert text.startswith("# Results\n") and text.endswith("## Speed\n") and "old" not in text
+    assert "| 4,096 \\| more | 62.0 (61.0-63.0) | 600 |" in text
+    assert "| middle | - | - |" in text and "| e5-small | 90.0 | - |" in text
+    assert "- Longer is better (STS: 62.0 (61.0-63.0) against 52.0 (51.0-53.0)): **shown**." in text
+    assert "6 trainings, 6 minutes in all, on A processor, 2 thread(s) each." in text
+    assert text.count("Size of the queue") == 3 and "One after the other" not in text
+    assert (tmp_path / "images" / "campaign_queue.png").stat().st_size > 5000
+
+
+def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "results.md"
+    page.write_text("# Results\n", "utf-8")
+    with pytest.raises(XlsrError, match="put both where the campaign's part belongs"):
+        write_page(page, ["x"])
