@@ -39,12 +39,21 @@ class Column:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of a paper that two rows decide: `better` is to be above `worse` in a column."""
+    """A sentence of a paper that two figures decide: row `better` is to be above row `worse` in a column.
+
+    Args:
+        text: The sentence.
+        better: A row.
+        worse: A row.
+        column: Of both.
+        against: Column of `worse`, where it is another.
+    """
 
     text: str
     better: str
     worse: str
     column: str
+    against: str = ""
 
 
 @dataclass(frozen=True)
@@ -166,10 +175,9 @@ def read_tables(path: Path, only: list[str] | None = None) -> list[Table]:
         rows = [row.name for row in table.rows]
         columns = [column.title for column in table.columns]
         for claim in table.claims:
-            if claim.column not in columns:
-                raise XlsrError(
-                    f"table '{table.name}': a claim has column '{claim.column}'; {nearest(claim.column, columns)}"
-                )
+            for title in filter(None, (claim.column, claim.against)):
+                if title not in columns:
+                    raise XlsrError(f"table '{table.name}': a claim has column '{title}'; {nearest(title, columns)}")
         named = [*table.ends, *(name for claim in table.claims for name in (claim.better, claim.worse))]
         for name in [*named, *([table.card] if table.card else [])]:
             if name not in rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,7 +14,7 @@ from campaign_plan import SEEDS, Claim, Column, Row, Table, run_of
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.markdown_text import escape_markdown, markdown_table
-from hf_xlsr.evaluation.report import load_results
+from hf_xlsr.evaluation.report import load_results, split_key
 
 BEGIN, END = "<!-- campaign -->", "<!-- /campaign -->"
 SHOWN, CONTRADICTED, NOT_SHOWN, OPEN = "shown", "contradicted", "not shown at this size", "open"
@@ -47,9 +48,7 @@ def value_of(column: Column, metrics: Mapping[str, float], run: Path | None) -> 
         for part in name.split("."):
             found = found.get(part) if isinstance(found, Mapping) else None
     elif kind not in ("log", "settings"):
-        matching = [
-            value for key, value in metrics.items() if fnmatchcase(key, column.metric) and "mean-of" not in key
-        ]
+        matching = [value for key, value in metrics.items() if fnmatchcase(key, column.metric)]
         found = fmean(matching) if matching else None
     return None if found is None else column.scale * float(found)
 
@@ -66,11 +65,18 @@ def collect(table: Table, home: Path, measured: Path) -> dict[str, Values]:
             for unit in table.units:
                 file = measured / label_of(table, row, seed, home) / f"{unit}.json"
                 metrics |= load_results(file)["metrics"] if file.is_file() else {}
+            metrics = _in_languages(metrics, table.languages)
             for column in table.columns:
                 value = value_of(column, metrics, run.folder if run else None)
                 if value is not None:
                     figures[column.title].setdefault(row.name, {})[seed] = value
     return figures
+
+
+def _in_languages(metrics: Mapping[str, float], languages: str) -> dict[str, float]:
+    """Metrics in the languages of a table; an encoder as it came may have been measured in more."""
+    known = set(languages.replace("+", "-").split("-"))
+    return {key: value for key, value in metrics.items() if set(split_key(key)[1].split("-")) <= known}
 
 
 def verdict(better: Sequence[float], worse: Sequence[float], fixed: bool = False) -> str:
@@ -124,11 +130,13 @@ def table_lines(table: Table, figures: Mapping[str, Values], said: str) -> list[
 
 def claim_line(table: Table, claim: Claim, figures: Mapping[str, Values]) -> str:
     """A claim, its figures and its verdict."""
-    column = next(column for column in table.columns if column.title == claim.column)
-    sides = [list(figures[claim.column].get(name, {}).values()) for name in (claim.better, claim.worse)]
-    fixed = any(table.row(name).encoder for name in (claim.better, claim.worse))
-    shown = " against ".join(figure(side, column.digits) for side in sides)
-    return f"{claim.text} ({escape_markdown(claim.column)}: {shown}): **{verdict(*sides, fixed=fixed)}**."
+    digits = {column.title: column.digits for column in table.columns}
+    named = ((claim.better, claim.column), (claim.worse, claim.against or claim.column))
+    sides = [list(figures[title].get(name, {}).values()) for name, title in named]
+    fixed = any(table.row(name).encoder for name, _ in named)
+    shown = " against ".join(figure(side, digits[title]) for side, (_, title) in zip(sides, named, strict=True))
+    what = escape_markdown(" against ".join(dict.fromkeys(title for _, title in named)))
+    return f"{claim.text} ({what}: {shown}): **{verdict(*sides, fixed=fixed)}**."
 
 
 def facts_of(table: Table, home: Path) -> str:
@@ -204,6 +212,12 @@ def campaign_lines(tables: Sequence[Table], home: Path, measured: Path, images: 
         sections += table_lines(table, figures, facts_of(table, home))
         if table.axis and draw(table, figures, images / f"campaign_{table.name}.png"):
             sections += [f"![{escape_markdown(table.title)}]({links}/campaign_{table.name}.png)", ""]
+        shown = run_of(table, table.row(table.card), 1, home) if table.card else None
+        if shown is not None and (shown.folder / "tsne.png").is_file():
+            images.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(shown.folder / "tsne.png", images / f"campaign_{table.name}_tsne.png")
+            what = f"{table.title}: translations of {table.row(str(table.card)).label or table.card}"
+            sections += [f"![{escape_markdown(what)}]({links}/campaign_{table.name}_tsne.png)", ""]
         for claim in table.claims:
             said, _, result = claim_line(table, claim, figures).rpartition(": ")
             glance.append([escape_markdown(table.title), said, result.rstrip(".")])

@@ -13,10 +13,12 @@ from typing import Any
 
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.data.sources import open_source
+from hf_xlsr.debias import DebiasedEncoder, fit_debias
 from hf_xlsr.evaluation.averages import mean_over_languages
 from hf_xlsr.evaluation.bucc import bucc_settings, hide_pairs
 from hf_xlsr.evaluation.encoders import load_encoder
 from hf_xlsr.evaluation.encoding import embed
+from hf_xlsr.evaluation.language_bias import language_bias
 from hf_xlsr.evaluation.nli import nli
 from hf_xlsr.evaluation.pair_classification import pair_classification
 from hf_xlsr.evaluation.report import metric_prefix
@@ -40,6 +42,8 @@ SIB200 = (
 NEWSTEST = ("de", "zh")
 SETTINGS = ((3, "distance"), (4, "distance"), (3, "ratio"), (4, "ratio"))
 SENTEVAL = ("MR", "SUBJ", "MPQA", "SST2", "MRPC")
+NTREX = "de fr es it zh ru ar bg el tr vi th hi sw ur pt".split()
+BIAS_LINES = 500
 MINED = (500, 1000, 2000, 5000)
 SEED = 1
 
@@ -224,6 +228,23 @@ def paraphrase_unit(encoder: Any, peer: Peer, encoding: dict[str, Any]) -> Metri
     return pair_classification(encoder, test, tune=tune, language="de", name="pawsx", split="dev", **encoding)
 
 
+def removal_unit(encoder: Any, peer: Peer, encoding: dict[str, Any]) -> Metrics:
+    """Language bias on 500 lines of NTREX and Tatoeba's accuracy, after the removal of one component (CMLM, 5.2).
+
+    Components are fitted on the sentences tested, as the paper does it.
+    """
+    chosen = ["en", *(language for language in NTREX if language in peer.languages)]
+    lines = read("news/ntrex128_xnli.test", ",".join(f"{language}={language}" for language in chosen))[:BIAS_LINES]
+    texts = {language: [row[language] for row in lines] for language in chosen}
+    metrics = language_bias(encoder, texts, name="ntrex", debias="self", **encoding)
+    for code in (code for code in TATOEBA if language_code(code) in peer.languages):
+        pair = ("en", language_code(code))
+        rows = sides(read("tatoeba/tatoeba_v1_xnli15", "source=english,target=text", where={"src_lang": code}))
+        fitted = fit_debias(encoder, dict(zip(pair, rows, strict=True)), **encoding)
+        metrics |= tatoeba(DebiasedEncoder(encoder, fitted), *rows, languages=pair, name="pcr1", **encoding)
+    return mean_over_languages(metrics)
+
+
 def mining_unit(encoder: Any, peer: Peer, encoding: dict[str, Any]) -> Metrics:
     """Segments of Debian's package descriptions, out of order: mined by margin, held against the md5 alignment."""
     metrics: Metrics = {}
@@ -265,4 +286,5 @@ UNITS: dict[str, Callable[[Any, Peer, dict[str, Any]], Metrics]] = {
     "nli": nli_unit,
     "paraphrase": paraphrase_unit,
     "mining": mining_unit,
+    "removal": removal_unit,
 }

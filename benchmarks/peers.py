@@ -101,7 +101,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", nargs="*", default=list(PEERS))
     parser.add_argument("--ours", nargs="*", default=[])
-    parser.add_argument("--units", nargs="*", default=list(UNITS), choices=list(UNITS))
+    parser.add_argument(
+        "--units", nargs="*", default=[unit for unit in UNITS if unit != "removal"], choices=list(UNITS)
+    )
     parser.add_argument("--output", type=Path, default=Path("outputs/results/peers"))
     options = parser.parse_args()
     console = Console(soft_wrap=True)

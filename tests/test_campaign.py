@@ -122,7 +122,7 @@ TABLES = """
     - {name: long, label: "4,096 | more", options: ["--model.queue_size", "4096"], x: 4096}
     - {name: e5-small, encoder: e5-small}
   columns:
-    - {title: STS, metric: "sts-*/en/test/spearman_all"}
+    - {title: STS, metric: "sts-*/*/test/spearman_all"}
     - {title: steps, metric: "settings:steps", scale: 1, digits: 0}
   claims:
     - {text: Longer is better, better: long, worse: short, column: STS}
@@ -256,7 +256,7 @@ def test_figures_of_columns(tmp_path: Path) -> None:
     log = [{"queue/stale": 0.5, "step": 1}, {"queue/stale": 0.25, "step": 2}, {"train_loss": 1.0}]
     (tmp_path / "training" / "log.json").write_text(json.dumps(log), "utf-8")
     save_results(tmp_path / "results.json", {}, settings={"seconds": {"training": 120.0}})
-    metrics = {"t/en-de/test/accuracy": 0.5, "t/en-fr/test/accuracy": 0.7, "t/mean-of-2/test/accuracy": 0.9}
+    metrics = {"t/en-de/test/accuracy": 0.5, "t/en-fr/test/accuracy": 0.7}
     assert value_of(Column("a", "t/*/test/accuracy"), metrics, None) == pytest.approx(60.0)
     assert value_of(Column("b", "log:queue/stale", scale=1), metrics, tmp_path) == 0.25
     assert value_of(Column("c", "settings:seconds.training", scale=1 / 60), metrics, tmp_path) == pytest.approx(2.0)
@@ -272,7 +272,9 @@ def measured(table: Any, name: str, seed: int, value: float, folder: Path) -> No
         settings = {"steps": 600, "hardware": "A processor", "threads": 2, "seconds": {"training": 60.0}}
         save_results(run_folder.folder / "results.json", {}, settings=settings)
     file = folder / "measured" / label_of(table, row, seed, folder / "runs") / "sts.json"
-    save_results(file, {"sts-average-of-5/en/test/spearman_all": value}, settings={})
+    # What other languages, or means over more of them, say is no figure of an English and German table.
+    others = {"sts-average-of-5/fr/test/spearman_all": 0.1, "sts-average-of-5/mean-of-2/test/spearman_all": 0.2}
+    save_results(file, {"sts-average-of-5/en/test/spearman_all": value, **others}, settings={})
 
 
 def test_the_page_has_tables_verdicts_and_a_plot_between_its_marks(tables: list[Any], tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ _PLACEHOLDERS = frozenset(
         "8절과 같음",
         "Verszeile ohne Text",
         "dummy verses inserted by amos",
+        "empty verses content detected by amos",
         "상동",
         "［本節欠如］",
     }
