@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from campaign_jobs import DONE, FAILED, Calibration, Job, Measurement, Outcome, Training, work_off
-from campaign_plan import ROOT, Run, Table, is_staged, read_tables, run_of
+from campaign_plan import ROOT, Row, Table, is_staged, read_tables, run_of
 from campaign_report import campaign_lines, label_of, write_page
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -45,26 +45,29 @@ def plan(tables: Sequence[Table], output: Path) -> dict[str, list[Job]]:
     for seed in range(1, 1 + max(len(table.seeds(row)) for table in tables for row in table.rows)):
         for table in tables:
             for row in (row for row in table.rows if seed in table.seeds(row)):
-                run = run_of(table, row, seed, home)
-                needs: tuple[Job, ...] = ()
-                if run is not None:
-                    starts = tuple(job for job in jobs.values() if isinstance(job, Training) and _starts(job, run))
-                    training = _training(run, output, starts, jobs)
-                    needs = (training,)
-                    _add(by_table[table.name], *([training.calibration] if training.calibration else []), training)
+                trainings = _trainings(table, row, seed, output, jobs)
+                _add(by_table[table.name], *trainings)
                 label = label_of(table, row, seed, home)
                 if units[label] and not row.hidden:
+                    run = run_of(table, row, seed, home)
                     model = run.folder / "model" if run else None
+                    needs = tuple(trainings[-1:])
                     job = Measurement(f"measure {label}", needs, label, model, sorted(units[label]), measured)
                     _add(by_table[table.name], jobs.setdefault(job.name, job))
     return by_table
 
 
-def _starts(job: Training, run: Run) -> bool:
-    return job.run is not None and any(str(job.run.folder) in option for option in run.options)
-
-
-def _training(run: Run, output: Path, starts: tuple[Job, ...], jobs: dict[str, Job]) -> Training:
+def _trainings(table: Table, row: Row, seed: int, output: Path, jobs: dict[str, Job]) -> list[Job]:
+    """The training of a row and, before it, all that it needs, those of the rows that it starts from among them."""
+    run = run_of(table, row, seed, output / "runs")
+    if run is None:
+        return []
+    before: list[Job] = []
+    needs: list[Job] = []
+    for other_table, other in table.starts(row).values():
+        known = other_table.seeds(other)
+        before += _trainings(other_table, other, seed if seed in known else 1, output, jobs)
+        needs.append(before[-1])
     # One process trains all stages of a recipe, whichever of them rows show.
     place = run.output_dir if run.run and is_staged(run) else run.folder
     name = " ".join(place.relative_to(output / "runs").parts)
@@ -72,11 +75,10 @@ def _training(run: Run, output: Path, starts: tuple[Job, ...], jobs: dict[str, J
     if run.seconds and not run.control:
         first = " ".join(part for part in name.split() if not part.startswith("seed-"))
         file = output / "steps" / f"{first.replace(' ', '-')}.json"
-        calibration = jobs.setdefault(f"calibrate {first}", Calibration(f"calibrate {first}", starts, run, file))
-    needs = (*starts, calibration) if calibration else starts
-    job = jobs.setdefault(f"train {name}", Training(f"train {name}", needs, run, calibration))  # type: ignore[arg-type]
-    assert isinstance(job, Training)
-    return job
+        calibration = Calibration(f"calibrate {first}", tuple(needs), run, file)
+        needs.append(jobs.setdefault(calibration.name, calibration))
+        before.append(needs[-1])
+    return [*before, jobs.setdefault(f"train {name}", Training(f"train {name}", tuple(needs), run, calibration))]
 
 
 def _add(jobs: list[Job], *more: Job) -> None:

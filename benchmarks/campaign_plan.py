@@ -65,7 +65,7 @@ class Row:
         label: What the table calls it; the name when absent.
         run: Of a recipe's list, or of its stages; None for a recipe of one run.
         recipe: Name or path; that of the table when absent.
-        options: For the recipe, as on the command line; `{NAME}` is the folder of another row's run.
+        options: For the recipe, as on the command line; `{ROW}`, or `{TABLE/ROW}`, is the folder of another row's run.
         control: A training by sentence-transformers (`mnrl`, `distillation`) on the recipe's pairs instead of the recipe.
         encoder: Of HF_XLSR_ENCODERS, as it came, instead of a run.
         share: Of the table's seconds.
@@ -108,6 +108,7 @@ class Table:
         axis: Of the plot over the rows' `x`; none without.
         card: The row whose run gets a model card.
         note: A sentence that a reader needs.
+        siblings: All tables of the file, by name.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Table:
     axis: str = ""
     card: str | None = None
     note: str = ""
+    siblings: dict[str, Table] = field(default_factory=dict, compare=False, repr=False)
 
     def row(self, name: str) -> Row:
         """The row of that name."""
@@ -135,6 +137,26 @@ class Table:
         """The seeds that a row is trained with."""
         usual = 1 if row.encoder or row.name not in self.ends else SEEDS
         return tuple(range(1, (row.seeds or usual) + 1))
+
+    def starts(self, row: Row) -> dict[str, tuple[Table, Row]]:
+        """The rows whose runs a row's options name, by what stands between the braces.
+
+        Raises:
+            XlsrError: such a row is an encoder as it came.
+        """
+        places = [(other.name, self, other) for other in self.rows]
+        places += [
+            (f"{name}/{other.name}", table, other) for name, table in self.siblings.items() for other in table.rows
+        ]
+        found: dict[str, tuple[Table, Row]] = {}
+        for name, table, other in places:
+            if any(f"{{{name}}}" in option for option in row.options):
+                if other.encoder:
+                    raise XlsrError(
+                        f"table '{self.name}', row '{row.name}': '{name}' is no run that it could start from."
+                    )
+                found[name] = (table, other)
+        return found
 
 
 @dataclass(frozen=True)
@@ -168,6 +190,8 @@ def read_tables(path: Path, only: list[str] | None = None) -> list[Table]:
     """
     tables = [_read(Table, entry, "table") for entry in parse_yaml(path.read_text("utf-8"), path.name)]
     names = [table.name for table in tables]
+    for table in tables:
+        table.siblings.update(zip(names, tables, strict=True))
     for name in only or ():
         if name not in names:
             raise XlsrError(f"--only names '{name}'; {nearest(name, names)}")
@@ -186,7 +210,7 @@ def read_tables(path: Path, only: list[str] | None = None) -> list[Table]:
 
 
 def _read(kind: type, entry: Mapping[str, Any], what: str) -> Any:
-    known = {part.name for part in fields(kind)}
+    known = {part.name for part in fields(kind)} - {"siblings"}
     for key in entry:
         if key not in known:
             raise XlsrError(
@@ -219,21 +243,14 @@ def run_of(table: Table, row: Row, seed: int, home: Path) -> Run | None:
     options = (*table.options, *row.options)
     place = home / "-".join([Path(recipe).stem, *([row.control] if row.control else [])])
     seconds = table.seconds * row.share if table.seconds else None
+    # What makes it another run of the recipe: options of the table, its time, options of the row.
     for differs in (table.name if table.options else "", f"{seconds:g}s" if seconds else ""):
         place = place.with_name("-".join(filter(None, (place.name, differs))))
-    if row.options and not row.run:
-        place = place / row.name
-    folder = place / f"seed-{seed}" / (row.run or "")
-    others = {other.name: other for other in table.rows}
+    folder = place / (row.name if row.options else "") / f"seed-{seed}" / (row.run or "")
     needed: dict[str, str] = {}
-    for name, other in others.items():
-        if any(f"{{{name}}}" in option for option in row.options):
-            start = run_of(table, other, seed if seed in table.seeds(other) else 1, home)
-            if start is None:
-                raise XlsrError(
-                    f"table '{table.name}', row '{row.name}': '{name}' is no run that it could start from."
-                )
-            needed[name] = str(start.folder)
+    for name, (other_table, other) in table.starts(row).items():
+        start = run_of(other_table, other, seed if seed in other_table.seeds(other) else 1, home)
+        needed[name] = str(start.folder) if start else ""
     filled = tuple(_fill(option, needed) for option in options)
     return Run(folder, recipe, row.run, filled, seed, row.control, seconds, frozenset(table.units))
 
