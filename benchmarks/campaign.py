@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -119,6 +120,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("outputs/campaign"))
     options = parser.parse_args()
     console = Console(soft_wrap=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     output = options.output.resolve()
     try:
         for variable in ("HF_XLSR_DATA", "HF_XLSR_ENCODERS"):
@@ -147,7 +149,7 @@ def main() -> int:
     output.mkdir(parents=True, exist_ok=True)
     (output / "campaign.json").write_text(json.dumps(state, indent=2), "utf-8")
     console.print(f"page {PAGE.relative_to(ROOT)}, {len(cards)} cards; state {options.output / 'campaign.json'}")
-    return 1 if outcome.errors else 0
+    return 1 if outcome.errors or outcome.interrupted else 0
 
 
 def _in_order(by_table: dict[str, list[Job]]) -> list[Job]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -164,12 +163,14 @@ class Outcome:
         left: Names of those that were not begun, or not ended.
         errors: Name -> last line that a failed job said.
         minutes: Of the call.
+        interrupted: Whether a signal ended it before its budget.
     """
 
     states: dict[str, str] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
     errors: dict[str, str] = field(default_factory=dict)
     minutes: float = 0.0
+    interrupted: bool = False
 
 
 def work_off(
@@ -205,7 +206,13 @@ def work_off(
                     waiting.remove(job)
                     log = (logs / (re.sub(r"[^\w.+-]+", "-", job.name) + ".log")).open("a", encoding="utf-8")
                     process = subprocess.Popen(
-                        job.command(), stdout=log, stderr=subprocess.STDOUT, text=True, cwd=ROOT, env=environment
+                        job.command(),
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        text=True,
+                        cwd=ROOT,
+                        env=environment,
+                        start_new_session=True,  # Ctrl-C comes to the campaign alone, which tells them once
                     )
                     running[job.name] = (job, process, log, time.monotonic())
                 if not running:
@@ -222,6 +229,8 @@ def work_off(
                         progress.advance(bar)
                 if time.monotonic() >= deadline:
                     break
+    except KeyboardInterrupt:
+        outcome.interrupted = True
     finally:
         _stop(running, outcome, console)
     outcome.left = [job.name for job in waiting] + [name for name, state in outcome.states.items() if state == STOPPED]
@@ -250,7 +259,7 @@ def _stop(
 ) -> None:
     """Interrupts what runs and waits for its checkpoints."""
     for _, process, _, _ in running.values():
-        process.send_signal(signal.SIGINT)
+        process.terminate()
     for name, (job, process, log, started) in running.items():
         try:
             process.wait(PATIENCE)

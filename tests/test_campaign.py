@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import json
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,23 +86,34 @@ def test_no_budget_runs_nothing(tmp_path: Path) -> None:
     assert outcome.left == ["one"] and not outcome.states and not (tmp_path / "one").exists()
 
 
-def test_the_deadline_interrupts_and_the_next_call_goes_on(tmp_path: Path) -> None:
+def wait_for(file: Path) -> None:
+    while not file.exists():
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("by", ["deadline", "Ctrl-C"])
+def test_jobs_are_stopped_once_and_the_next_call_goes_on(by: str, tmp_path: Path) -> None:
     code = f"""
 import pathlib, signal, time
 part, whole = pathlib.Path({str(tmp_path / "part")!r}), pathlib.Path({str(tmp_path / "whole")!r})
 if part.exists():
     whole.touch()
 else:
-    try:
-        pathlib.Path({str(tmp_path / "begun")!r}).touch()
-        time.sleep(60)
-    except KeyboardInterrupt:
-        part.touch()
+    signal.signal(signal.SIGTERM, lambda *_: (part.touch(), exit()))
+    pathlib.Path({str(tmp_path / "begun")!r}).touch()
+    time.sleep(60)
 """
     job = Script("long", (), code, tmp_path / "whole")
     begun = time.monotonic()
-    outcome = run([job], tmp_path, minutes=0.05)
-    assert time.monotonic() - begun < 40
+    if by == "deadline":
+        outcome = run([job], tmp_path, minutes=0.25)
+    else:
+        # Ctrl-C, once the job is under way.
+        main = threading.Thread(target=lambda: (wait_for(tmp_path / "begun"), _thread.interrupt_main()))
+        main.start()
+        outcome = run([job], tmp_path)
+        main.join()
+    assert time.monotonic() - begun < 40 and outcome.interrupted == (by == "Ctrl-C")
     assert outcome.states == {"long": STOPPED} and outcome.left == ["long"]
     assert (tmp_path / "part").exists()
     assert run([job], tmp_path).states == {"long": DONE}
