@@ -25,8 +25,8 @@ class Column:
 
     Args:
         title: Heading.
-        metric: Names of metrics with `*`, whose mean is taken; `log:NAME` is the last value that the training logged,
-            `settings:a.b` what the run's results say of it.
+        metric: Names of metrics with `*`, several apart by spaces, whose mean is taken; `log:NAME` is the last value
+            that the training logged, `settings:a.b` what the run's results say of it.
         scale: What it is multiplied by.
         digits: After the point.
     """

@@ -48,7 +48,8 @@ def value_of(column: Column, metrics: Mapping[str, float], run: Path | None) -> 
         for part in name.split("."):
             found = found.get(part) if isinstance(found, Mapping) else None
     elif kind not in ("log", "settings"):
-        matching = [value for key, value in metrics.items() if fnmatchcase(key, column.metric)]
+        patterns = column.metric.split()
+        matching = [value for key, value in metrics.items() if any(fnmatchcase(key, one) for one in patterns)]
         found = fmean(matching) if matching else None
     return None if found is None else column.scale * float(found)
 
@@ -115,7 +116,10 @@ def table_lines(table: Table, figures: Mapping[str, Values], said: str) -> list[
         + [figure(list(figures[c.title].get(row.name, {}).values()), c.digits) for c in table.columns]
         for row in rows
     ]
-    counts = {escape_markdown(row.label or row.name): len(table.seeds(row)) for row in rows}
+    counts = {
+        escape_markdown(row.label or row.name): max(len(values.get(row.name, {})) for values in figures.values())
+        for row in rows
+    }
     several = [f"{label} ({count})" for label, count in counts.items() if count > 1]
     command = f"`python benchmarks/campaign.py --budget-minutes N --only {table.name}`"
     introduction = [f"{table.paper} {command}; equal {table.equal} in all rows.", said]

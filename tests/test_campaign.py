@@ -271,6 +271,7 @@ def test_figures_of_columns(tmp_path: Path) -> None:
     save_results(tmp_path / "results.json", {}, settings={"seconds": {"training": 120.0}})
     metrics = {"t/en-de/test/accuracy": 0.5, "t/en-fr/test/accuracy": 0.7}
     assert value_of(Column("a", "t/*/test/accuracy"), metrics, None) == pytest.approx(60.0)
+    assert value_of(Column("a", "t/en-d[!k]/test/accuracy x/y/z/w"), metrics, None) == pytest.approx(50.0)
     assert value_of(Column("b", "log:queue/stale", scale=1), metrics, tmp_path) == 0.25
     assert value_of(Column("c", "settings:seconds.training", scale=1 / 60), metrics, tmp_path) == pytest.approx(2.0)
     for column in (Column("d", "x/*"), Column("e", "log:none"), Column("f", "settings:seconds.none.deeper")):
