@@ -99,15 +99,16 @@ def status_table(by_table: dict[str, list[Job]], outcome: Outcome) -> RichTable:
 
 
 def write_cards(tables: Sequence[Table], home: Path, folder: Path) -> list[Path]:
-    """A model card of the run that each table names for that, where it has ended."""
+    """Model cards of the runs that tables name for that, where they have ended."""
     written = []
-    for table in (table for table in tables if table.card):
-        run = run_of(table, table.row(str(table.card)), 1, home)
-        if run is not None and (run.folder / "results.json").is_file() and not run.control:
-            file = folder / f"campaign_{table.name.replace('-', '_')}.md"
-            command = [sys.executable, "-m", "hf_xlsr.cli", "card", str(run.folder), "--output", str(file)]
-            subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
-            written.append(file)
+    for table in tables:
+        for row in map(table.row, table.cards):
+            run = run_of(table, row, 1, home)
+            if run is not None and (run.folder / "results.json").is_file() and not run.control:
+                recipe = Path(run.recipe)
+                written.append(folder / f"{'campaign_' if recipe.suffix else ''}{recipe.stem}.md")
+                command = [sys.executable, "-m", "hf_xlsr.cli", "card", str(run.folder), "--output", str(written[-1])]
+                subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     return written
 
 

@@ -216,11 +216,11 @@ def campaign_lines(tables: Sequence[Table], home: Path, measured: Path, images: 
         sections += table_lines(table, figures, facts_of(table, home))
         if table.axis and draw(table, figures, images / f"campaign_{table.name}.png"):
             sections += [f"![{escape_markdown(table.title)}]({links}/campaign_{table.name}.png)", ""]
-        shown = run_of(table, table.row(table.card), 1, home) if table.card else None
+        shown = run_of(table, table.row(table.cards[0]), 1, home) if table.cards else None
         if shown is not None and (shown.folder / "tsne.png").is_file():
             images.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(shown.folder / "tsne.png", images / f"campaign_{table.name}_tsne.png")
-            what = f"{table.title}: translations of {table.row(str(table.card)).label or table.card}"
+            what = f"{table.title}: translations of {table.row(table.cards[0]).label or table.cards[0]}"
             sections += [f"![{escape_markdown(what)}]({links}/campaign_{table.name}_tsne.png)", ""]
         for claim in table.claims:
             said, _, result = claim_line(table, claim, figures).rpartition(": ")

@@ -7,7 +7,7 @@ import json
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +310,17 @@ def test_the_page_has_tables_verdicts_and_a_plot_between_its_marks(tables: list[
     assert "6 trainings, 6 minutes in all, on A processor, 2 thread(s) each." in text
     assert text.count("Size of the queue") == 3 and "One after the other" not in text
     assert (tmp_path / "images" / "campaign_queue.png").stat().st_size > 5000
+
+
+def test_cards_bear_the_names_of_recipes(tables: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(campaign.subprocess, "run", lambda command, **_: commands.append(command))
+    table = replace(tables[0], cards=("long", "middle"))
+    measured(table, "long", 1, 0.5, tmp_path)
+    assert campaign.write_cards([table], tmp_path / "runs", tmp_path) == [tmp_path / "moco_en_de_open.md"]
+    ((*_, folder, _, file),) = commands
+    assert folder == str(tmp_path / "runs" / "moco_en_de_open" / "long" / "seed-1")
+    assert file == str(tmp_path / "moco_en_de_open.md")
 
 
 def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
