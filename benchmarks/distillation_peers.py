@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset
+from datasets import Dataset, load_from_disk
 from dual_momentum_peers import WARM_UP_STEPS, arguments
 from peers import PEERS
 from rich.console import Console
@@ -53,9 +53,9 @@ def make_student(recipe: dict[str, Any], data: Any, width: int, folder: Path) ->
     return SentenceTransformer(modules=[transformer, *layers])
 
 
-def texts_of(data: Any) -> list[tuple[str, str]]:
-    """English and other sides of the prepared pairs."""
-    rows = data.train.dataset
+def texts_of(folder: Path) -> list[tuple[str, str]]:
+    """English and other sides of the pairs that were prepared in a folder."""
+    rows = load_from_disk(str(folder / "data"))
     return list(zip(rows["source_text"], rows["target_text"], strict=True))
 
 
@@ -73,7 +73,7 @@ def train(
     teacher = load_encoder(str(place), dtype=choose_precision("auto", cpu=True))
     prompt = PEERS[teacher_name]["prompt"]
     data = prepare_data(recipe, folder / "training", evaluation_sets(recipe))
-    pairs = texts_of(data)
+    pairs = texts_of(folder / "training")
     pairs = [pairs[place] for place in np.random.default_rng(recipe["seed"]).permutation(len(pairs))]
     batch = recipe["training"]["per_device_train_batch_size"]
 
