@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset, load_from_disk
-from dual_momentum_peers import WARM_UP_STEPS, arguments
+from datasets import Dataset
+from dual_momentum_peers import WARM_UP_STEPS, arguments, training_pairs
 from peers import PEERS
 from rich.console import Console
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
@@ -53,12 +53,6 @@ def make_student(recipe: dict[str, Any], data: Any, width: int, folder: Path) ->
     return SentenceTransformer(modules=[transformer, *layers])
 
 
-def texts_of(folder: Path) -> list[tuple[str, str]]:
-    """English and other sides of the pairs that were prepared in a folder."""
-    rows = load_from_disk(str(folder / "data"))
-    return list(zip(rows["source_text"], rows["target_text"], strict=True))
-
-
 def train(
     recipe: dict[str, Any], teacher_name: str, seconds: float, folder: Path
 ) -> tuple[SentenceTransformer, dict[str, Any]]:
@@ -73,11 +67,11 @@ def train(
     teacher = load_encoder(str(place), dtype=choose_precision("auto", cpu=True))
     prompt = PEERS[teacher_name]["prompt"]
     data = prepare_data(recipe, folder / "training", evaluation_sets(recipe))
-    pairs = texts_of(folder / "training")
-    pairs = [pairs[place] for place in np.random.default_rng(recipe["seed"]).permutation(len(pairs))]
+    pairs = [tuple(pair.values()) for pair in training_pairs(recipe)]
+    pairs = [pairs[index] for index in np.random.default_rng(recipe["seed"]).permutation(len(pairs))]
     batch = recipe["training"]["per_device_train_batch_size"]
 
-    def labels(chosen: list[tuple[str, str]]) -> np.ndarray:
+    def labels(chosen: list[tuple[str, ...]]) -> np.ndarray:
         vectors = teacher.encode([one for one, _ in chosen], prompt=prompt, batch_size=128, normalize_embeddings=True)
         return np.asarray(vectors, dtype=np.float32)
 

@@ -234,8 +234,8 @@ def removal_unit(encoder: Any, peer: Peer, encoding: dict[str, Any]) -> Metrics:
     Components are fitted on the sentences tested, as the paper does it.
     """
     chosen = ["en", *(language for language in NTREX if language in peer.languages)]
-    lines = read("news/ntrex128_xnli.test", ",".join(f"{language}={language}" for language in chosen))[:BIAS_LINES]
-    texts = {language: [row[language] for row in lines] for language in chosen}
+    ntrex = {language: read("news/ntrex128_xnli.test", f"text={language}")[:BIAS_LINES] for language in chosen}
+    texts = {language: [row["text"] for row in rows] for language, rows in ntrex.items()}
     metrics = language_bias(encoder, texts, name="ntrex", debias="self", **encoding)
     for code in (code for code in TATOEBA if language_code(code) in peer.languages):
         pair = ("en", language_code(code))
