@@ -227,6 +227,7 @@ def test_recipe_runs(name: str, start: Path, toy: Path, tmp_path: Path) -> None:
     assert saved["data_sha256"].keys() == hashed
     card = (tmp_path / "run" / "model" / "README.md").read_text("utf-8")
     assert 'pipeline("text-classification"' in card and "pipeline_tag: text-classification" in card
+    assert str(tmp_path.parent) not in card  # no folder of this machine
 
 
 # Runs on a recipe of one's own.

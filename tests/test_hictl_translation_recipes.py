@@ -223,6 +223,7 @@ def test_the_small_recipes_run(
         card = (folder / "README.md").read_text("utf-8")
         assert "HictlForConditionalGeneration.from_pretrained" in card and "pipeline_tag: translation" in card
         assert escape_markdown(signature) in card
+        assert str(tmp_path.parent) not in card  # no folder of this machine
 
 
 RECIPE = """

@@ -295,7 +295,7 @@ The split is the same for every translation and every purpose:
 | kept back, never read | Luke, Ruth | 1,236 |
 
 Some translations leave verses out or merge them with the verse before; such verses are skipped and their number is
-logged. The World English Bible has no text for three verses of Acts (8:37, 15:34 and 24:7), so `test` with it is 1,004 pairs.
+logged. The World English Bible has no text for three verses of Acts (8:37, 15:34, 24:7): `test` with it is 1,004 pairs.
 Where verses are merged (800 verses in Bengali, 893 in Turkish, over all books) the verse before holds the text of both.
 `hf_xlsr.data.bible.verse_counts()` counts all of them.
 

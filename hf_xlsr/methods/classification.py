@@ -21,6 +21,7 @@ from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.averages import MEAN
 from hf_xlsr.evaluation.report import data_hash, metric_prefix, metric_unit, metric_value, split_key
+from hf_xlsr.export.card_values import public_path
 from hf_xlsr.methods.base import ADAPTERS_SECTION, DROPOUT, START, Evaluations, Finished, Method, one_line, own_keys
 from hf_xlsr.methods.hictl import HICTL_CITATION, HICTL_PAPER
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
@@ -227,7 +228,7 @@ class ClassificationMethod(Method):
         task = self.task(recipe)
         classes = ", ".join(f"{name} {count:,}" for name, count in report["labels"].items())
         return {
-            "start": recipe["model"]["start"],
+            "start": public_path(recipe["model"]["start"]),
             "languages of the training rows": ", ".join(report["languages"]),
             "labels": classes or task.allowed,
         }

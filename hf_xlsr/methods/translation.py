@@ -17,6 +17,7 @@ from hf_xlsr.data.vocabulary import trim_vocabulary
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.bleu import bleu_rows, check_tokenizer, default_tokenizer
 from hf_xlsr.evaluation.report import data_hash, results_table
+from hf_xlsr.export.card_values import public_path
 from hf_xlsr.methods.base import ADAPTERS_SECTION, DROPOUT, START, Evaluations, Finished, Method, one_line, own_keys
 from hf_xlsr.methods.hictl import HICTL_CITATION, HICTL_PAPER
 from hf_xlsr.methods.sentence_encoder import evaluation_sets, evaluation_texts
@@ -222,7 +223,7 @@ class TranslationMethod(Method):
         pairs = ", ".join("-".join(pair) for pair in report["language_pairs"])
         signatures = "; ".join(report.get("bleu_signatures", {}).values())
         return {
-            "start": Path(self.start(recipe)).name,
+            "start": public_path(recipe["model"]["start"]),
             "directions": pairs,
             "vocabulary": f"{report['vocab_size']:,} pieces",
             **({"BLEU": f"sacrebleu, {signatures}"} if signatures else {}),
