@@ -198,7 +198,7 @@ def draw(table: Table, figures: Mapping[str, Values], path: Path) -> bool:
 
 
 def campaign_lines(tables: Sequence[Table], home: Path, measured: Path, images: Path, links: str) -> list[str]:
-    """The whole part: the claims at a glance, then each table that has a figure.
+    """The whole part: the claims at a glance, then each table that has a figure of a training.
 
     Args:
         tables: In order.
@@ -211,7 +211,8 @@ def campaign_lines(tables: Sequence[Table], home: Path, measured: Path, images: 
     sections: list[str] = []
     for table in tables:
         figures = collect(table, home, measured)
-        if not any(figures.values()):
+        trained = {row.name for row in table.rows if not row.encoder}
+        if not any(trained & values.keys() for values in figures.values()):
             continue
         sections += table_lines(table, figures, facts_of(table, home))
         if table.axis and draw(table, figures, images / f"campaign_{table.name}.png"):

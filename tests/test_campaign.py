@@ -293,10 +293,12 @@ def measured(table: Any, name: str, seed: int, value: float, folder: Path) -> No
 
 def test_the_page_has_tables_verdicts_and_a_plot_between_its_marks(tables: list[Any], tmp_path: Path) -> None:
     table = tables[0]
+    measured(table, "e5-small", 1, 0.9, tmp_path)
+    nothing = campaign_lines(tables, tmp_path / "runs", tmp_path / "measured", tmp_path / "images", "images")
+    assert not any("Size of the queue" in line for line in nothing)  # an encoder as it came is no comparison
     for seed in (1, 2, 3):
         measured(table, "short", seed, 0.5 + seed / 100, tmp_path)
         measured(table, "long", seed, 0.6 + seed / 100, tmp_path)
-    measured(table, "e5-small", 1, 0.9, tmp_path)
     page = tmp_path / "results.md"
     page.write_text(f"# Results\n\n{BEGIN}\n\nold\n\n{END}\n\n## Speed\n", "utf-8")
     for _ in range(2):  # writing it again changes nothing
