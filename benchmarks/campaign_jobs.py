@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -55,6 +56,9 @@ class Job:
     def command(self) -> list[str]:
         """What runs in the process; asked for when all that it needs is done."""
         raise NotImplementedError
+
+    def tidy(self) -> None:
+        """Removes what nobody needs once it is done."""
 
 
 @dataclass
@@ -123,6 +127,15 @@ class Training(Job):
                 *("--output", str(run.folder), *only, *run.options, "--seed", str(run.seed)),
             ]
         return [sys.executable, str(ROOT / "train.py"), run.recipe, *only, *arguments(run, self._steps())]
+
+    def tidy(self) -> None:
+        assert self.run is not None
+        if self.run.control:
+            return
+        # Checkpoints of an encoder like e5-small are 1.4 GB each; the finished model stays.
+        for recipe in resolved(self.run, self._steps()):
+            for checkpoint in RunFolder(recipe["output_dir"]).training.glob("checkpoint-*"):
+                shutil.rmtree(checkpoint)
 
     def _steps(self) -> int | None:
         return self.calibration.steps() if self.calibration else None
@@ -245,6 +258,7 @@ def _next(waiting: Sequence[Job], outcome: Outcome) -> Job | None:
 
 def _note(job: Job, log: Path, seconds: float, outcome: Outcome, console: Console) -> None:
     if job.done():
+        job.tidy()
         outcome.states[job.name] = DONE
         console.print(f"[green]done[/]    {job.name}, {seconds / 60:.1f} minutes")
         return

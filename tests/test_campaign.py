@@ -23,7 +23,7 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import campaign  # noqa: E402
 from campaign_jobs import DONE, FAILED, STOPPED, Job, Training, work_off  # noqa: E402
-from campaign_plan import Column, read_tables, resolved, run_of  # noqa: E402
+from campaign_plan import Column, Run, read_tables, resolved, run_of  # noqa: E402
 from campaign_report import (  # noqa: E402
     BEGIN,
     CONTRADICTED,
@@ -192,6 +192,19 @@ def test_a_row_starts_from_the_run_of_another_and_has_the_time_of_its_share(tabl
     (recipe,) = resolved(whole.run, whole.calibration.steps())  # type: ignore[arg-type]
     assert recipe["training"]["max_steps"] == 77 and recipe["training"]["warmup_steps"] == 7
     assert "--max_steps" in whole.command() and not whole.done()
+
+
+def test_checkpoints_of_a_finished_run_go_and_those_of_others_stay(tmp_path: Path) -> None:
+    run = Run(tmp_path / "seed-1" / "n5", "cmlm_en_open_ablation", "n5", (), 1)
+    kept = [
+        tmp_path / "seed-1" / "n5" / "training" / "final",
+        tmp_path / "seed-1" / "n1" / "training" / "checkpoint-4",
+    ]
+    gone = [tmp_path / "seed-1" / "n5" / "training" / f"checkpoint-{step}" for step in (2, 4)]
+    for folder in (*kept, *gone):
+        folder.mkdir(parents=True)
+    Training("train", run=run).tidy()
+    assert all(folder.is_dir() for folder in kept) and not any(folder.exists() for folder in gone)
 
 
 @pytest.mark.parametrize(
