@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import json
+import signal
 import sys
 import threading
 import time
@@ -108,11 +109,15 @@ else:
     if by == "deadline":
         outcome = run([job], tmp_path, minutes=0.25)
     else:
-        # Ctrl-C, once the job is under way.
-        main = threading.Thread(target=lambda: (wait_for(tmp_path / "begun"), _thread.interrupt_main()))
-        main.start()
-        outcome = run([job], tmp_path)
-        main.join()
+        # Ctrl-C, once the job is under way; a suite that runs in the background ignores it.
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+        killer = threading.Thread(target=lambda: (wait_for(tmp_path / "begun"), _thread.interrupt_main()))
+        killer.start()
+        try:
+            outcome = run([job], tmp_path)
+        finally:
+            killer.join()
+            signal.signal(signal.SIGINT, handler)
     assert time.monotonic() - begun < 40 and outcome.interrupted == (by == "Ctrl-C")
     assert outcome.states == {"long": STOPPED} and outcome.left == ["long"]
     assert (tmp_path / "part").exists()
