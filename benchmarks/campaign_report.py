@@ -212,8 +212,9 @@ def campaign_lines(tables: Sequence[Table], home: Path, measured: Path, images: 
     for table in tables:
         figures = collect(table, home, measured)
         trained = {row.name for row in table.rows if not row.encoder}
-        if not any(trained & values.keys() for values in figures.values()):
-            continue
+        there = {name for values in figures.values() for name in values}
+        if len(there) < 2 or not trained & there:
+            continue  # nothing is compared yet
         sections += table_lines(table, figures, facts_of(table, home))
         if table.axis and draw(table, figures, images / f"campaign_{table.name}.png"):
             sections += [f"![{escape_markdown(table.title)}]({links}/campaign_{table.name}.png)", ""]

@@ -3,7 +3,7 @@
 Table 10 of the lightweight paper: Reimers and Gurevych (2020) train a student on both sides of each pair to give the
 vector that a teacher gives the English one. The teacher is an encoder of HF_XLSR_ENCODERS; the student is the recipe's
 encoder with a linear layer to the teacher's width, from random weights. Batch, length, learning rate, schedule and
-precision are the recipe's. The teacher's time counts, and so does the warm-up in which the number of steps is found.
+precision are the recipe's. The teacher's time counts; the warm-up in which the number of steps is found does not.
 
 usage: python benchmarks/distillation_peers.py RECIPE --teacher e5-small --seconds 180 --output FOLDER [--only RUN]
 """
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from dual_momentum_peers import WARM_UP_STEPS, arguments, training_pairs
+from dual_momentum_peers import WARM_UP_STEPS, arguments, attend_as_ours, training_pairs
 from peers import PEERS
 from rich.console import Console
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
@@ -48,6 +48,7 @@ def make_student(recipe: dict[str, Any], data: Any, width: int, folder: Path) ->
     model.encoder.save_pretrained(folder)
     data.tokenizer.save_pretrained(str(folder))
     transformer = Transformer(str(folder), max_seq_length=recipe["data"]["max_length"])
+    attend_as_ours(transformer, recipe)
     own = transformer.get_embedding_dimension()
     layers = [Pooling(own, pooling_mode="mean"), Dense(own, width, activation_function=torch.nn.Identity())]
     return SentenceTransformer(modules=[transformer, *layers])
@@ -103,10 +104,9 @@ def train(
     sample = np.resize(sample, (min(len(pairs), WARM_UP_STEPS * batch), sample.shape[1]))
     _, ends = distil(WARM_UP_STEPS, sample)
     step = (ends[-1] - ends[5]) / (len(ends) - 6)
-    left = seconds - (time.process_time() - begun)
-    steps = max(1, int(left / (step + batch * teaching)))
+    steps = max(1, int(seconds / (step + batch * teaching)))
     if steps * batch > len(pairs):  # the teacher sees each sentence once
-        steps = max(1, int((left - len(pairs) * teaching) / step))
+        steps = max(1, int((seconds - len(pairs) * teaching) / step))
     begun_teaching = time.process_time()
     vectors = labels(pairs[: steps * batch])
     taught = time.process_time() - begun_teaching

@@ -68,6 +68,17 @@ def training_pairs(recipe: dict[str, Any]) -> Iterator[dict[str, str]]:
         yield {language: row[side] for language, side in zip(recipe["languages"], ("source", "target"), strict=True)}
 
 
+def attend_as_ours(transformer: Transformer, recipe: dict[str, Any]) -> None:
+    """Has attention computed as our trainers compute it, so that the encoder costs the same."""
+    attention = attention_for(
+        transformer.model.config._attn_implementation,
+        "cuda" if torch.cuda.is_available() else "cpu",
+        torch.bfloat16 if choose_precision(recipe["training"].get("precision", "auto")) == "bfloat16" else None,
+        recipe["data"]["max_length"],
+    )
+    transformer.model.set_attn_implementation(attention)
+
+
 def make_model(recipe: dict[str, Any]) -> SentenceTransformer:
     """The recipe's encoders behind a router, or its shared one, with its dropout and pooling."""
     routes: dict[str, list[Any]] = {}
@@ -83,13 +94,7 @@ def make_model(recipe: dict[str, Any]) -> SentenceTransformer:
                     module.p = dropout
                 elif hasattr(module, "attention_dropout"):
                     module.attention_dropout = dropout
-        attention = attention_for(
-            transformer.model.config._attn_implementation,
-            "cuda" if torch.cuda.is_available() else "cpu",
-            torch.bfloat16 if choose_precision(recipe["training"].get("precision", "auto")) == "bfloat16" else None,
-            recipe["data"]["max_length"],
-        )
-        transformer.model.set_attn_implementation(attention)
+        attend_as_ours(transformer, recipe)
         width = transformer.get_embedding_dimension()
         routes[language] = [transformer, Pooling(width, pooling_mode=recipe["model"].get("pooling", "mean"))]
     if SHARED in routes:
