@@ -51,9 +51,14 @@ def plan(tables: Sequence[Table], output: Path) -> dict[str, list[Job]]:
                 label = label_of(table, row, seed, home)
                 if units[label] and not row.hidden:
                     run = run_of(table, row, seed, home)
-                    model = run.folder / "model" if run else None
-                    needs = tuple(trainings[-1:])
-                    job = Measurement(f"measure {label}", needs, label, model, sorted(units[label]), measured)
+                    job = Measurement(
+                        f"measure {label}",
+                        tuple(trainings[-1:]),
+                        label=label,
+                        model=run.folder / "model" if run else None,
+                        units=sorted(units[label]),
+                        output=measured,
+                    )
                     _add(by_table[table.name], jobs.setdefault(job.name, job))
     return by_table
 
@@ -76,10 +81,11 @@ def _trainings(table: Table, row: Row, seed: int, output: Path, jobs: dict[str, 
     if run.seconds and not run.control:
         first = " ".join(part for part in name.split() if not part.startswith("seed-"))
         file = output / "steps" / f"{first.replace(' ', '-')}.json"
-        calibration = Calibration(f"calibrate {first}", tuple(needs), run, file)
+        calibration = Calibration(f"calibrate {first}", tuple(needs), run=run, file=file)
         needs.append(jobs.setdefault(calibration.name, calibration))
         before.append(needs[-1])
-    return [*before, jobs.setdefault(f"train {name}", Training(f"train {name}", tuple(needs), run, calibration))]
+    training = Training(f"train {name}", tuple(needs), run=run, calibration=calibration)
+    return [*before, jobs.setdefault(training.name, training)]
 
 
 def _add(jobs: list[Job], *more: Job) -> None:
@@ -123,13 +129,13 @@ def main() -> int:
     console = Console(soft_wrap=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     output = options.output.resolve()
+    os.chdir(ROOT)  # recipes name those below them from there
     try:
         for variable in ("HF_XLSR_DATA", "HF_XLSR_ENCODERS"):
             if variable not in os.environ:
                 raise XlsrError(f"{variable} is not set; docs/data.md says what it names.")
         tables = read_tables(TABLES)
-        wanted = read_tables(TABLES, options.only)
-        by_table = plan(wanted, output)
+        by_table = plan(read_tables(TABLES, options.only), output)
         threads = max(1, (os.cpu_count() or 1) // max(1, options.jobs))
         outcome = work_off(
             _in_order(by_table),

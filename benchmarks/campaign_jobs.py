@@ -13,32 +13,33 @@ import shutil
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from campaign_plan import ROOT, Run, arguments, is_staged, resolved
+from campaign_plan import ROOT, Run, arguments, only, resolved, seeded
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from hf_xlsr.evaluation.content_hash import content_hash
 from hf_xlsr.evaluation.report import load_results
 from hf_xlsr.run_folder import RunFolder
 
-# For a checkpoint to be written after the deadline.
-PATIENCE = 300
-# A job that ended with an error is not tried again by the same call; nor is what needs it.
+PATIENCE = 300  # seconds for a checkpoint to be written after the deadline
 # Trainings by sentence-transformers: script and options.
 CONTROLS = {
     "mnrl": ("dual_momentum_peers.py", "--loss", "mnrl"),
     "distillation": ("distillation_peers.py",),
 }
+# What failed is not tried again by the same call; nor is what needs it.
 DONE, FAILED, STOPPED = "done", "failed", "stopped"
 
 
 @dataclass
-class Job:
+class Job(ABC):
     """A process that leaves files.
 
     Args:
@@ -49,24 +50,24 @@ class Job:
     name: str
     needs: tuple[Job, ...] = ()
 
+    @abstractmethod
     def done(self) -> bool:
         """Whether its files are there already."""
-        raise NotImplementedError
 
+    @abstractmethod
     def command(self) -> list[str]:
         """What runs in the process; asked for when all that it needs is done."""
-        raise NotImplementedError
 
-    def tidy(self) -> None:
-        """Removes what nobody needs once it is done."""
+    def tidy(self) -> None:  # noqa: B027
+        """Removes what nobody needs once it is done; nothing, unless a kind of job says otherwise."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Calibration(Job):
     """Finds how many steps a run gets out of its processor time, once for all its seeds."""
 
-    run: Run | None = None
-    file: Path = Path()
+    run: Run
+    file: Path
 
     def done(self) -> bool:
         return self.file.is_file()
@@ -77,31 +78,19 @@ class Calibration(Job):
         return found
 
     def command(self) -> list[str]:
-        assert self.run is not None
-        script = str(ROOT / "benchmarks" / "campaign_calibrate.py")
-        only = ["--only", self.run.run] if self.run.run else []
-        seconds = ["--seconds", str(self.run.seconds), "--file", str(self.file)]
-        return [
-            sys.executable,
-            script,
-            self.run.recipe,
-            *seconds,
-            *only,
-            *self.run.options,
-            "--seed",
-            str(self.run.seed),
-        ]
+        run = self.run
+        time_and_place = ["--seconds", str(run.seconds), "--file", str(self.file)]
+        return [*_python("campaign_calibrate.py"), run.recipe, *only(run), *time_and_place, *seeded(run)]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Training(Job):
     """`hf-xlsr train`, or a control of sentence-transformers."""
 
-    run: Run | None = None
+    run: Run
     calibration: Calibration | None = None
 
     def done(self) -> bool:
-        assert self.run is not None
         if self.run.control:
             return (self.run.folder / "results.json").is_file() and (self.run.folder / "model").is_dir()
         if self.calibration and not self.calibration.done():
@@ -111,25 +100,13 @@ class Training(Job):
 
     def command(self) -> list[str]:
         run = self.run
-        assert run is not None
-        only = ["--only", run.run] if run.run and not is_staged(run) else []
-        if run.control:
-            script, *more = CONTROLS[run.control]
-            return [
-                *(
-                    sys.executable,
-                    str(ROOT / "benchmarks" / script),
-                    run.recipe,
-                    *more,
-                    "--seconds",
-                    str(run.seconds or 0),
-                ),
-                *("--output", str(run.folder), *only, *run.options, "--seed", str(run.seed)),
-            ]
-        return [sys.executable, str(ROOT / "train.py"), run.recipe, *only, *arguments(run, self._steps())]
+        if not run.control:
+            return [sys.executable, str(ROOT / "train.py"), run.recipe, *only(run), *arguments(run, self._steps())]
+        script, *more = CONTROLS[run.control]
+        time_and_place = ["--seconds", str(run.seconds), "--output", str(run.folder)]
+        return [*_python(script), run.recipe, *more, *only(run), *time_and_place, *seeded(run)]
 
     def tidy(self) -> None:
-        assert self.run is not None
         if self.run.control:
             return
         # Checkpoints of an encoder like e5-small are 1.4 GB each; the finished model stays.
@@ -141,14 +118,14 @@ class Training(Job):
         return self.calibration.steps() if self.calibration else None
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Measurement(Job):
-    """`peers.py` on one encoder: units that the tables of its rows ask for."""
+    """`peers.py` on one encoder, a run's or one of HF_XLSR_ENCODERS: units that the tables of its rows ask for."""
 
-    label: str = ""
-    model: Path | None = None
-    units: Sequence[str] = ()
-    output: Path = Path()
+    label: str
+    model: Path | None
+    units: Sequence[str]
+    output: Path
 
     def done(self) -> bool:
         files = [self.output / self.label / f"{unit}.json" for unit in self.units]
@@ -158,13 +135,16 @@ class Measurement(Job):
         return all(load_results(file)["settings"].get("revision") == revision for file in files)
 
     def folder(self) -> Path:
-        """The encoder: a run's, or one of HF_XLSR_ENCODERS."""
+        """Where the encoder lies."""
         return self.model or Path(os.environ.get("HF_XLSR_ENCODERS", "")) / self.label
 
     def command(self) -> list[str]:
-        script = str(ROOT / "benchmarks" / "peers.py")
         which = ["--peers", "--ours", f"{self.label}={self.model}"] if self.model else ["--peers", self.label]
-        return [sys.executable, script, *which, "--units", *self.units, "--output", str(self.output)]
+        return [*_python("peers.py"), *which, "--units", *self.units, "--output", str(self.output)]
+
+
+def _python(script: str) -> list[str]:
+    return [sys.executable, str(ROOT / "benchmarks" / script)]
 
 
 @dataclass
@@ -265,7 +245,7 @@ def _note(job: Job, log: Path, seconds: float, outcome: Outcome, console: Consol
     lines = [line for line in re.split(r"[\r\n]+", log.read_text("utf-8", errors="replace")) if line.strip()]
     outcome.states[job.name] = FAILED
     outcome.errors[job.name] = lines[-1].strip() if lines else "it printed nothing"
-    console.print(f"[red]failed[/]  {job.name}: {outcome.errors[job.name]} (whole log: {log})", markup=True)
+    console.print(f"[red]failed[/]  {job.name}: {escape(outcome.errors[job.name])} (whole log: {log})")
 
 
 def _stop(

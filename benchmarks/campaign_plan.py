@@ -170,7 +170,6 @@ class Run:
     seed: int
     control: str | None = None
     seconds: float | None = None
-    units: frozenset[str] = field(default=frozenset(), compare=False)
 
     @property
     def output_dir(self) -> Path:
@@ -252,7 +251,7 @@ def run_of(table: Table, row: Row, seed: int, home: Path) -> Run | None:
         start = run_of(other_table, other, seed if seed in other_table.seeds(other) else 1, home)
         needed[name] = str(start.folder) if start else ""
     filled = tuple(_fill(option, needed) for option in options)
-    return Run(folder, recipe, row.run, filled, seed, row.control, seconds, frozenset(table.units))
+    return Run(folder, recipe, row.run, filled, seed, row.control, seconds)
 
 
 def _fill(option: str, values: Mapping[str, str]) -> str:
@@ -272,7 +271,7 @@ def resolved(run: Run, steps: int | None = None) -> list[dict[str, Any]]:
     Raises:
         XlsrError: what the recipe's own reading raises.
     """
-    return load_runs(run.recipe, arguments(run, steps), None if is_staged(run) or not run.run else [run.run])
+    return load_runs(run.recipe, arguments(run, steps), only(run)[1:])
 
 
 def is_staged(run: Run) -> bool:
@@ -285,7 +284,17 @@ def _has_stages(recipe: str) -> bool:
     return bool(read_recipe(recipe).get("stages"))
 
 
+def only(run: Run) -> list[str]:
+    """`--only` and the run of a list; nothing for a recipe of one run, and for stages, which need each other."""
+    return ["--only", run.run] if run.run and not is_staged(run) else []
+
+
+def seeded(run: Run) -> list[str]:
+    """Options of the run's recipe, its seed among them."""
+    return [*run.options, "--seed", str(run.seed)]
+
+
 def arguments(run: Run, steps: int | None = None) -> list[str]:
     """Options of `hf-xlsr train` for a run, the folder among them."""
     more = ["--max_steps", str(steps), "--warmup_steps", str(max(1, steps // 10))] if steps else []
-    return [*run.options, *more, "--seed", str(run.seed), "--output_dir", str(run.output_dir)]
+    return [*seeded(run), *more, "--output_dir", str(run.output_dir)]

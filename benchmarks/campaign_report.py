@@ -22,7 +22,7 @@ INTRODUCTION = (
     "`python benchmarks/campaign.py --budget-minutes N` writes this part. Figures of several seeds are means, with the "
     "lowest and the highest in brackets; others are of one seed. A claim is *shown* where each seed of the one row is "
     "above each seed of the other, *contradicted* where each is below, and else *not shown at this size*; it is *open* "
-    "where either row has fewer than three seeds. Nothing was chosen on these sets."
+    "where either row has fewer than three seeds; an encoder as it came needs none. Nothing was chosen on these sets."
 )
 
 Values = dict[str, dict[int, float]]

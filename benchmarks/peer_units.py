@@ -288,3 +288,5 @@ UNITS: dict[str, Callable[[Any, Peer, dict[str, Any]], Metrics]] = {
     "mining": mining_unit,
     "removal": removal_unit,
 }
+# Without the one that a single table of the campaign asks for.
+USUAL_UNITS = [unit for unit in UNITS if unit != "removal"]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peer_units import UNITS, Peer
+from peer_units import UNITS, USUAL_UNITS, Peer
 from rich.console import Console
 
 from hf_xlsr.errors import XlsrError
@@ -101,9 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", nargs="*", default=list(PEERS))
     parser.add_argument("--ours", nargs="*", default=[])
-    parser.add_argument(
-        "--units", nargs="*", default=[unit for unit in UNITS if unit != "removal"], choices=list(UNITS)
-    )
+    parser.add_argument("--units", nargs="*", default=USUAL_UNITS, choices=list(UNITS))
     parser.add_argument("--output", type=Path, default=Path("outputs/results/peers"))
     options = parser.parse_args()
     console = Console(soft_wrap=True)

@@ -17,13 +17,15 @@ import yaml
 from rich.console import Console
 
 from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.content_hash import content_hash
 from hf_xlsr.evaluation.report import save_results
+from hf_xlsr.run_folder import RunFolder
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import campaign  # noqa: E402
-from campaign_jobs import DONE, FAILED, STOPPED, Job, Training, work_off  # noqa: E402
+from campaign_jobs import DONE, FAILED, STOPPED, Job, Measurement, Training, work_off  # noqa: E402
 from campaign_plan import Column, Run, read_tables, resolved, run_of  # noqa: E402
 from campaign_report import (  # noqa: E402
     BEGIN,
@@ -184,7 +186,7 @@ def test_ends_have_three_seeds_and_seed_one_of_every_table_comes_first(tables: l
 def test_a_row_starts_from_the_run_of_another_and_has_the_time_of_its_share(tables: list[Any], tmp_path: Path) -> None:
     jobs = {job.name: job for job in campaign.plan(tables, tmp_path)["sequence"]}
     after = jobs["train moco_en_de_open-30s after seed-1"]
-    assert isinstance(after, Training) and after.run is not None
+    assert isinstance(after, Training)
     assert [need.name for need in after.needs] == [
         "train moco_en_de_open-30s seed-1",
         "calibrate moco_en_de_open-30s after",
@@ -194,9 +196,42 @@ def test_a_row_starts_from_the_run_of_another_and_has_the_time_of_its_share(tabl
     assert isinstance(whole, Training) and whole.calibration is not None
     whole.calibration.file.parent.mkdir(parents=True)
     whole.calibration.file.write_text(json.dumps({"steps": 77}), "utf-8")
-    (recipe,) = resolved(whole.run, whole.calibration.steps())  # type: ignore[arg-type]
+    (recipe,) = resolved(whole.run, whole.calibration.steps())
     assert recipe["training"]["max_steps"] == 77 and recipe["training"]["warmup_steps"] == 7
     assert "--max_steps" in whole.command() and not whole.done()
+
+
+def test_a_training_is_done_once_its_own_recipe_has_results(tmp_path: Path) -> None:
+    job = Training("train", run=Run(tmp_path / "seed-1" / "n5", "cmlm_en_open_ablation", "n5", (), 1))
+    (recipe,) = resolved(job.run)
+    folder = RunFolder(recipe["output_dir"])
+    folder.claim({**recipe, "processes": 1})
+    assert folder.path == job.run.folder and not job.done()
+    save_results(folder.results, {}, settings={})
+    assert job.done()
+    assert not Training("train", run=replace(job.run, options=("--max_steps", "7"))).done()
+
+
+def test_a_measurement_is_done_while_every_unit_has_measured_these_weights(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}", "utf-8")
+    job = Measurement("measure", label="en.a", model=model, units=["sts", "senteval"], output=tmp_path / "measured")
+    for unit in job.units:
+        assert not job.done()
+        save_results(tmp_path / "measured" / "en.a" / f"{unit}.json", {}, settings={"revision": content_hash(model)})
+    assert job.done()
+    (model / "config.json").write_text('{"hidden_size": 8}', "utf-8")
+    assert not job.done()
+
+
+def test_commands_of_jobs(tmp_path: Path) -> None:
+    run = Run(tmp_path / "base", "quickstart", None, ("--model.x", "1"), 2, control="distillation", seconds=60.0)
+    _, script, *rest = Training("train", run=run).command()
+    assert script == str(BENCHMARKS / "distillation_peers.py") and rest[0] == "quickstart"
+    assert " ".join(rest[1:]) == f"--seconds 60.0 --output {tmp_path / 'base'} --model.x 1 --seed 2"
+    job = Measurement("measure", label="e5-small", model=None, units=["sts"], output=tmp_path)
+    assert " ".join(job.command()[2:]) == f"--peers e5-small --units sts --output {tmp_path}"
 
 
 def test_checkpoints_of_a_finished_run_go_and_those_of_others_stay(tmp_path: Path) -> None:
@@ -256,7 +291,7 @@ def test_every_run_of_the_campaign_resolves(tmp_path: Path, monkeypatch: pytest.
     by_table = campaign.plan(read_tables(campaign.TABLES), tmp_path / "out")
     runs: dict[str, Any] = {}
     for job in campaign._in_order(by_table):
-        if isinstance(job, Training) and job.run is not None:
+        if isinstance(job, Training):
             for recipe in resolved(job.run, 10 if job.calibration else None):
                 content = {key: value for key, value in recipe.items() if key != "output_dir"}
                 place = recipe["output_dir"] if not job.run.control else f"{job.run.folder}"
