@@ -21,9 +21,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from campaign_jobs import DONE, FAILED, Calibration, Job, Measurement, Outcome, Training, work_off
+from campaign_jobs import DONE, FAILED, Calibration, Job, Measurement, Outcome, Training, measurement_of, work_off
 from campaign_plan import ROOT, Row, Table, is_staged, read_tables, run_of
-from campaign_report import campaign_lines, label_of, write_page
+from campaign_report import campaign_lines, write_page
 from rich.console import Console
 from rich.table import Table as RichTable
 
@@ -36,30 +36,20 @@ PAGE = ROOT / "docs" / "results.md"
 def plan(tables: Sequence[Table], output: Path) -> dict[str, list[Job]]:
     """Jobs by table, each job once and after those that it needs: seed 1 of all tables' rows before other seeds."""
     home, measured = output / "runs", output / "measured"
-    units: dict[str, set[str]] = {}
-    for table in tables:
-        for row in table.rows:
-            for seed in table.seeds(row):
-                units.setdefault(label_of(table, row, seed, home), set()).update(table.units)
     jobs: dict[str, Job] = {}
+    measurements: dict[str, Measurement] = {}
     by_table: dict[str, list[Job]] = {table.name: [] for table in tables}
     for seed in range(1, 1 + max(len(table.seeds(row)) for table in tables for row in table.rows)):
         for table in tables:
             for row in (row for row in table.rows if seed in table.seeds(row)):
                 trainings = _trainings(table, row, seed, output, jobs)
                 _add(by_table[table.name], *trainings)
-                label = label_of(table, row, seed, home)
-                if units[label] and not row.hidden:
-                    run = run_of(table, row, seed, home)
-                    job = Measurement(
-                        f"measure {label}",
-                        tuple(trainings[-1:]),
-                        label=label,
-                        model=run.folder / "model" if run else None,
-                        units=sorted(units[label]),
-                        output=measured,
-                    )
-                    _add(by_table[table.name], jobs.setdefault(job.name, job))
+                if table.units and not row.hidden:
+                    own = measurement_of(table, row, seed, home, measured)
+                    job = measurements.setdefault(own.name, own)
+                    job.needs = tuple(trainings[-1:])
+                    job.units = sorted({*job.units, *own.units})  # those of all tables that show the encoder
+                    _add(by_table[table.name], job)
     return by_table
 
 

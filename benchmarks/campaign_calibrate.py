@@ -36,7 +36,7 @@ def seconds_per_step(recipe: dict[str, object], folder: Path) -> float:
     watch = StopWatch()
     trainer.add_callback(watch)
     trainer.train()
-    return (watch.ends[-1] - watch.ends[WARM_UP - 1]) / COUNTED
+    return watch.seconds_per_step(WARM_UP)
 
 
 def main() -> None:

@@ -16,10 +16,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import IO
 
-from campaign_plan import ROOT, Run, arguments, only, resolved, seeded
+from campaign_plan import ROOT, Row, Run, Table, arguments, only, resolved, run_of, seeded
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -128,19 +129,46 @@ class Measurement(Job):
     output: Path
 
     def done(self) -> bool:
-        files = [self.output / self.label / f"{unit}.json" for unit in self.units]
-        if not all(file.is_file() for file in files) or not self.folder().is_dir():
-            return False
-        revision = content_hash(self.folder())
-        return all(load_results(file)["settings"].get("revision") == revision for file in files)
+        return self.metrics().keys() == set(self.units)
 
-    def folder(self) -> Path:
-        """Where the encoder lies."""
-        return self.model or Path(os.environ.get("HF_XLSR_ENCODERS", "")) / self.label
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """What the encoder as it is now was measured at, by unit; nothing of one that has gone or changed since."""
+        folder = self.model or Path(os.environ.get("HF_XLSR_ENCODERS", "")) / self.label
+        files = {unit: self.output / self.label / f"{unit}.json" for unit in self.units}
+        found = {unit: load_results(file) for unit, file in files.items() if file.is_file()}
+        if not found or not folder.is_dir():
+            return {}
+        revision = _revision(folder, sum(path.stat().st_mtime_ns for path in folder.rglob("*")))
+        return {unit: of["metrics"] for unit, of in found.items() if of["settings"].get("revision") == revision}
 
     def command(self) -> list[str]:
         which = ["--peers", "--ours", f"{self.label}={self.model}"] if self.model else ["--peers", self.label]
         return [*_python("peers.py"), *which, "--units", *self.units, "--output", str(self.output)]
+
+
+def measurement_of(table: Table, row: Row, seed: int, home: Path, measured: Path) -> Measurement:
+    """The measurement behind a row; rows that are the same run have the same label, by which peers.py knows them.
+
+    Args:
+        table: Of the row; its units are measured.
+        row: One of its rows.
+        seed: One of the row's seeds.
+        home: The campaign's folder of runs.
+        measured: Folder that peers.py writes to.
+    """
+    run = run_of(table, row, seed, home)
+    if run is None:
+        return Measurement(
+            f"measure {row.encoder}", label=str(row.encoder), model=None, units=table.units, output=measured
+        )
+    label = f"{table.languages}.{'-'.join(run.folder.relative_to(home).parts).replace('.', '_')}"
+    return Measurement(f"measure {label}", label=label, model=run.folder / "model", units=table.units, output=measured)
+
+
+@cache
+def _revision(folder: Path, changed: int) -> str:
+    # The same encoder is in many tables, and a campaign's encoders are tens of GB.
+    return content_hash(folder)
 
 
 def _python(script: str) -> list[str]:

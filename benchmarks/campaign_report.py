@@ -10,7 +10,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from campaign_plan import SEEDS, Claim, Column, Row, Table, run_of
+from campaign_jobs import measurement_of
+from campaign_plan import SEEDS, Claim, Column, Table, run_of
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.markdown_text import escape_markdown, markdown_table
@@ -22,19 +23,11 @@ INTRODUCTION = (
     "`python benchmarks/campaign.py --budget-minutes N` writes this part. Figures of several seeds are means, with the "
     "lowest and the highest in brackets; others are of one seed. A claim is *shown* where each seed of the one row is "
     "above each seed of the other, *contradicted* where each is below, and else *not shown at this size*; it is *open* "
-    "where either row has fewer than three seeds; an encoder as it came needs none. Nothing was chosen on these sets."
+    "where either row has fewer than three seeds; an encoder as it came needs none. Minutes are the wall's, which "
+    "another training beside (--jobs 2) lengthens. Nothing was chosen on these sets."
 )
 
 Values = dict[str, dict[int, float]]
-
-
-def label_of(table: Table, row: Row, seed: int, home: Path) -> str:
-    """What peers.py calls the encoder of a row: rows that are the same run have the same."""
-    run = run_of(table, row, seed, home)
-    if run is None:
-        return str(row.encoder)
-    name = "-".join(run.folder.relative_to(home).parts).replace(".", "_")
-    return f"{table.languages}.{name}"
 
 
 def value_of(column: Column, metrics: Mapping[str, float], run: Path | None) -> float | None:
@@ -63,9 +56,8 @@ def collect(table: Table, home: Path, measured: Path) -> dict[str, Values]:
             metrics: dict[str, float] = {}
             if run is not None and (run.folder / "results.json").is_file():
                 metrics |= load_results(run.folder / "results.json")["metrics"]
-            for unit in table.units:
-                file = measured / label_of(table, row, seed, home) / f"{unit}.json"
-                metrics |= load_results(file)["metrics"] if file.is_file() else {}
+            for of_unit in measurement_of(table, row, seed, home, measured).metrics().values():
+                metrics |= of_unit
             metrics = _in_languages(metrics, table.languages)
             for column in table.columns:
                 value = value_of(column, metrics, run.folder if run else None)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from dual_momentum_peers import WARM_UP_STEPS, arguments, attend_as_ours, training_pairs
+from dual_momentum_peers import STEPS_TO_TIME, WARM_UP_STEPS, arguments, attend_as_ours, training_pairs
 from peers import PEERS
 from rich.console import Console
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
@@ -76,7 +76,7 @@ def train(
         vectors = teacher.encode([one for one, _ in chosen], prompt=prompt, batch_size=128, normalize_embeddings=True)
         return np.asarray(vectors, dtype=np.float32)
 
-    def distil(steps: int, vectors: np.ndarray) -> tuple[SentenceTransformer, list[float]]:
+    def distil(steps: int, vectors: np.ndarray) -> tuple[SentenceTransformer, StopWatch, float]:
         torch.manual_seed(recipe["seed"])
         rows = {
             "sentence": [side for pair in pairs[: len(vectors)] for side in pair],
@@ -96,26 +96,26 @@ def train(
         )
         started = time.process_time()
         trainer.train()
-        return student, [started, *watch.ends]
+        return student, watch, watch.ends[-1] - started
 
     begun = time.process_time()
     sample = labels(pairs[:TEACHER_SAMPLE])
     teaching = (time.process_time() - begun) / TEACHER_SAMPLE
-    sample = np.resize(sample, (min(len(pairs), WARM_UP_STEPS * batch), sample.shape[1]))
-    _, ends = distil(WARM_UP_STEPS, sample)
-    step = (ends[-1] - ends[5]) / (len(ends) - 6)
+    sample = np.resize(sample, (min(len(pairs), STEPS_TO_TIME * batch), sample.shape[1]))
+    _, watch, _ = distil(STEPS_TO_TIME, sample)
+    step = watch.seconds_per_step(WARM_UP_STEPS)
     steps = max(1, int(seconds / (step + batch * teaching)))
     if steps * batch > len(pairs):  # the teacher sees each sentence once
         steps = max(1, int((seconds - len(pairs) * teaching) / step))
     begun_teaching = time.process_time()
     vectors = labels(pairs[: steps * batch])
     taught = time.process_time() - begun_teaching
-    student, ends = distil(steps, vectors)
+    student, _, spent = distil(steps, vectors)
     facts = {
         "pairs": len(pairs),
         "steps": steps,
         "teacher_seconds": taught,
-        "cpu_seconds": taught + ends[-1] - ends[0],
+        "cpu_seconds": taught + spent,
     }
     return student, facts
 

@@ -4,7 +4,7 @@ Reads and cleans the recipe's training pairs as the recipe's own run does, puts 
 `SentenceTransformerTrainer` under `MultipleNegativesRankingLoss` or its cached version, both ways, at the recipe's
 temperature, batch size, length, learning rate, schedule and precision, with attention computed as our trainers compute
 it, so that the encoders cost the same. The number of steps is what fits into the seconds of processor time given, found
-in a short warm-up on the machine, which counts. Processor time, because other jobs beside lengthen the wall's; threads
+in a short training before, which does not count. Processor time, because other jobs beside lengthen the wall's; threads
 have to wait asleep for it (`OMP_WAIT_POLICY=passive`).
 
 `--loss none` leaves the encoders as they are: where everything starts from.
@@ -53,7 +53,7 @@ from hf_xlsr.recipe import load_runs
 from hf_xlsr.runs import hardware_name
 from hf_xlsr.trainers.base import attention_for
 
-WARM_UP_STEPS = 15
+STEPS_TO_TIME, WARM_UP_STEPS = 15, 5
 
 
 def training_pairs(recipe: dict[str, Any]) -> Iterator[dict[str, str]]:
@@ -136,7 +136,7 @@ def train(
     scale = 1 / recipe["model"]["temperature"]
     both: Any = {"scale": scale, "directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"}
 
-    def run(steps: int) -> tuple[SentenceTransformer, list[float]]:
+    def run(steps: int) -> tuple[SentenceTransformer, StopWatch, float]:
         torch.manual_seed(recipe["seed"])
         model = make_model(recipe)
         chosen = (
@@ -150,13 +150,11 @@ def train(
         )
         started = time.process_time()
         trainer.train()
-        return model, [started, *watch.ends]
+        return model, watch, watch.ends[-1] - started
 
-    _, ends = run(WARM_UP_STEPS)
-    step = (ends[-1] - ends[5]) / (len(ends) - 6)
-    steps = max(1, int((seconds - (ends[-1] - ends[0])) / step))
-    model, ends = run(steps)
-    spent = ends[-1] - ends[0]
+    _, watch, _ = run(STEPS_TO_TIME)
+    steps = max(1, int(seconds / watch.seconds_per_step(WARM_UP_STEPS)))
+    model, _, spent = run(steps)
     return model, {"pairs": len(pairs), "steps": steps, "cpu_seconds": spent, "cpu_seconds_per_step": spent / steps}
 
 

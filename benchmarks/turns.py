@@ -48,5 +48,9 @@ class StopWatch(TrainerCallback):
     def __init__(self) -> None:
         self.ends: list[float] = []
 
+    def seconds_per_step(self, warm_up: int) -> float:
+        """Processor time of a step, those of a warm-up not counted."""
+        return (self.ends[-1] - self.ends[warm_up - 1]) / (len(self.ends) - warm_up)
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.ends.append(time.process_time())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import json
+import os
 import signal
 import sys
 import threading
@@ -25,7 +26,7 @@ BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import campaign  # noqa: E402
-from campaign_jobs import DONE, FAILED, STOPPED, Job, Measurement, Training, work_off  # noqa: E402
+from campaign_jobs import DONE, FAILED, STOPPED, Job, Measurement, Training, measurement_of, work_off  # noqa: E402
 from campaign_plan import Column, Run, read_tables, resolved, run_of  # noqa: E402
 from campaign_report import (  # noqa: E402
     BEGIN,
@@ -36,7 +37,6 @@ from campaign_report import (  # noqa: E402
     SHOWN,
     campaign_lines,
     figure,
-    label_of,
     value_of,
     verdict,
     write_page,
@@ -338,14 +338,21 @@ def measured(table: Any, name: str, seed: int, value: float, folder: Path) -> No
     if run_folder is not None:
         settings = {"steps": 600, "hardware": "A processor", "threads": 2, "seconds": {"training": 60.0}}
         save_results(run_folder.folder / "results.json", {}, settings=settings)
-    file = folder / "measured" / label_of(table, row, seed, folder / "runs") / "sts.json"
+    job = measurement_of(table, row, seed, folder / "runs", folder / "measured")
+    model = job.model or Path(os.environ["HF_XLSR_ENCODERS"]) / name
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}", "utf-8")
     # What other languages, or means over more of them, say is no figure of an English and German table.
     others = {"sts-average-of-5/fr/test/spearman_all": 0.1, "sts-average-of-5/mean-of-2/test/spearman_all": 0.2}
-    save_results(file, {"sts-average-of-5/en/test/spearman_all": value, **others}, settings={})
+    metrics = {"sts-average-of-5/en/test/spearman_all": value, **others}
+    save_results(job.output / job.label / "sts.json", metrics, settings={"revision": content_hash(model)})
 
 
-def test_the_page_has_tables_verdicts_and_a_plot_between_its_marks(tables: list[Any], tmp_path: Path) -> None:
+def test_the_page_has_tables_verdicts_and_a_plot_between_its_marks(
+    tables: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = tables[0]
+    monkeypatch.setenv("HF_XLSR_ENCODERS", str(tmp_path / "encoders"))
     measured(table, "e5-small", 1, 0.9, tmp_path)
     nothing = campaign_lines(tables, tmp_path / "runs", tmp_path / "measured", tmp_path / "images", "images")
     assert not any("Size of the queue" in line for line in nothing)  # an encoder as it came is no comparison
@@ -365,6 +372,10 @@ def test_the_page_has_tables_verdicts_and_a_plot_between_its_marks(tables: list[
     assert "6 trainings, 6 minutes in all, on A processor, 2 thread(s) each." in text
     assert text.count("Size of the queue") == 3 and "One after the other" not in text
     assert (tmp_path / "images" / "campaign_queue.png").stat().st_size > 5000
+    trained = measurement_of(table, table.row("long"), 3, tmp_path / "runs", tmp_path / "measured").model
+    (trained / "config.json").write_text('{"hidden_size": 8}', "utf-8")  # trained anew, and not measured since
+    lines = campaign_lines(tables, tmp_path / "runs", tmp_path / "measured", tmp_path / "images", "images")
+    assert "| 4,096 \\| more | 61.5 (61.0-62.0) | 600 |" in lines
 
 
 def test_cards_bear_the_names_of_recipes(tables: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
