@@ -107,6 +107,7 @@ class Table:
         seconds: Processor time of each training, from which its steps follow; the recipe's own steps when absent.
         axis: Of the plot over the rows' `x`; none without.
         cards: Rows whose runs get a model card, named after their recipe; of the first the plot of translations is shown.
+        histograms: Rows whose retrieved languages are drawn; they need the unit `removal`.
         note: A sentence that a reader needs.
         siblings: All tables of the file, by name.
     """
@@ -126,6 +127,7 @@ class Table:
     seconds: float | None = None
     axis: str = ""
     cards: tuple[str, ...] = ()
+    histograms: tuple[str, ...] = ()
     note: str = ""
     siblings: dict[str, Table] = field(default_factory=dict, compare=False, repr=False)
 
@@ -202,7 +204,7 @@ def read_tables(path: Path, only: list[str] | None = None) -> list[Table]:
                 if title not in columns:
                     raise XlsrError(f"table '{table.name}': a claim has column '{title}'; {nearest(title, columns)}")
         named = [*table.ends, *(name for claim in table.claims for name in (claim.better, claim.worse))]
-        for name in [*named, *table.cards]:
+        for name in [*named, *table.cards, *table.histograms]:
             if name not in rows:
                 raise XlsrError(f"table '{table.name}' names row '{name}'; {nearest(name, rows)}")
     return [table for table in tables if not only or table.name in only]

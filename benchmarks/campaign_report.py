@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from campaign_jobs import measurement_of
-from campaign_plan import SEEDS, Claim, Column, Table, run_of
+from campaign_plan import SEEDS, Claim, Column, Row, Table, run_of
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.markdown_text import escape_markdown, markdown_table
@@ -26,6 +26,7 @@ INTRODUCTION = (
     "where either row has fewer than three seeds; an encoder as it came needs none. Minutes are the wall's, which "
     "another training beside (--jobs 2) lengthens. Nothing was chosen on these sets."
 )
+QUERIES = ("de", "fr", "zh")  # of figure 2 of CMLM
 
 Values = dict[str, dict[int, float]]
 
@@ -53,12 +54,7 @@ def collect(table: Table, home: Path, measured: Path) -> dict[str, Values]:
     for row in table.rows:
         for seed in table.seeds(row):
             run = run_of(table, row, seed, home)
-            metrics: dict[str, float] = {}
-            if run is not None and (run.folder / "results.json").is_file():
-                metrics |= load_results(run.folder / "results.json")["metrics"]
-            for of_unit in measurement_of(table, row, seed, home, measured).metrics().values():
-                metrics |= of_unit
-            metrics = _in_languages(metrics, table.languages)
+            metrics = metrics_of_row(table, row, seed, home, measured)
             for column in table.columns:
                 value = value_of(column, metrics, run.folder if run else None)
                 if value is not None:
@@ -66,9 +62,16 @@ def collect(table: Table, home: Path, measured: Path) -> dict[str, Values]:
     return figures
 
 
-def _in_languages(metrics: Mapping[str, float], languages: str) -> dict[str, float]:
-    """Metrics in the languages of a table; an encoder as it came may have been measured in more."""
-    known = set(languages.replace("+", "-").split("-"))
+def metrics_of_row(table: Table, row: Row, seed: int, home: Path, measured: Path) -> dict[str, float]:
+    """What a row's run said at its end and peers.py since, in the table's languages."""
+    run = run_of(table, row, seed, home)
+    metrics: dict[str, float] = {}
+    if run is not None and (run.folder / "results.json").is_file():
+        metrics |= load_results(run.folder / "results.json")["metrics"]
+    for of_unit in measurement_of(table, row, seed, home, measured).metrics().values():
+        metrics |= of_unit
+    # An encoder as it came may have been measured in more languages.
+    known = set(table.languages.replace("+", "-").split("-"))
     return {key: value for key, value in metrics.items() if set(split_key(key)[1].split("-")) <= known}
 
 
@@ -189,6 +192,23 @@ def draw(table: Table, figures: Mapping[str, Values], path: Path) -> bool:
     return True
 
 
+def draw_languages(table: Table, home: Path, measured: Path, path: Path) -> bool:
+    """Languages of what the queries of figure 2 of CMLM retrieve, for the table's histograms; whether there were any."""
+    found: dict[str, dict[str, float]] = {}
+    for row in map(table.row, table.histograms):
+        metrics = metrics_of_row(table, row, 1, home, measured)
+        bias = {key: value for key, value in metrics.items() if "language-bias" in key}
+        if bias:
+            found[row.label or row.name] = {key: bias[key] for key in bias if split_key(key)[1] in QUERIES}
+    if not found:
+        return False
+    from hf_xlsr.evaluation.plots_languages import plot_languages
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plot_languages(path, found)
+    return True
+
+
 def campaign_lines(tables: Sequence[Table], home: Path, measured: Path, images: Path, links: str) -> list[str]:
     """The whole part: the claims at a glance, then each table that has a figure of a training.
 
@@ -216,6 +236,9 @@ def campaign_lines(tables: Sequence[Table], home: Path, measured: Path, images: 
             shutil.copyfile(shown.folder / "tsne.png", images / f"campaign_{table.name}_tsne.png")
             what = f"{table.title}: translations of {table.row(table.cards[0]).label or table.cards[0]}"
             sections += [f"![{escape_markdown(what)}]({links}/campaign_{table.name}_tsne.png)", ""]
+        if table.histograms and draw_languages(table, home, measured, images / f"campaign_{table.name}_languages.png"):
+            what = f"{table.title}: languages of the sentences retrieved, seed 1"
+            sections += [f"![{escape_markdown(what)}]({links}/campaign_{table.name}_languages.png)", ""]
         for claim in table.claims:
             said, _, result = claim_line(table, claim, figures).rpartition(": ")
             glance.append([escape_markdown(table.title), said, result.rstrip(".")])

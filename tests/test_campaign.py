@@ -332,7 +332,7 @@ def test_figures_of_columns(tmp_path: Path) -> None:
     assert [figure([], 1), figure([2.04], 1), figure([1.0, 2.0, 3.0], 1)] == ["-", "2.0", "2.0 (1.0-3.0)"]
 
 
-def measured(table: Any, name: str, seed: int, value: float, folder: Path) -> None:
+def measured(table: Any, name: str, seed: int, value: float, folder: Path, **units: Any) -> None:
     row = table.row(name)
     run_folder = run_of(table, row, seed, folder / "runs")
     if run_folder is not None:
@@ -345,7 +345,8 @@ def measured(table: Any, name: str, seed: int, value: float, folder: Path) -> No
     # What other languages, or means over more of them, say is no figure of an English and German table.
     others = {"sts-average-of-5/fr/test/spearman_all": 0.1, "sts-average-of-5/mean-of-2/test/spearman_all": 0.2}
     metrics = {"sts-average-of-5/en/test/spearman_all": value, **others}
-    save_results(job.output / job.label / "sts.json", metrics, settings={"revision": content_hash(model)})
+    for unit, found in {"sts": metrics, **units}.items():
+        save_results(job.output / job.label / f"{unit}.json", found, settings={"revision": content_hash(model)})
 
 
 def test_the_page_has_tables_verdicts_and_a_plot_between_its_marks(
@@ -376,6 +377,21 @@ def test_the_page_has_tables_verdicts_and_a_plot_between_its_marks(
     (trained / "config.json").write_text('{"hidden_size": 8}', "utf-8")  # trained anew, and not measured since
     lines = campaign_lines(tables, tmp_path / "runs", tmp_path / "measured", tmp_path / "images", "images")
     assert "| 4,096 \\| more | 61.5 (61.0-62.0) | 600 |" in lines
+
+
+def test_the_page_shows_histograms_of_languages_where_they_are_measured(tables: list[Any], tmp_path: Path) -> None:
+    table = replace(tables[0], units=("sts", "removal"), histograms=("short",), axis="")
+    places = (tmp_path / "runs", tmp_path / "measured", tmp_path / "images", "images")
+    picture = tmp_path / "images" / "campaign_queue_languages.png"
+    start = "ntrex-language-bias/de/test"
+    bias = {f"{start}/bias": 1.5, f"{start}/share_de": 0.75, f"{start}/share_en": 0.25}
+    measured(table, "long", 1, 0.6, tmp_path, removal=bias)
+    measured(table, "middle", 1, 0.6, tmp_path)
+    assert not any("languages" in line for line in campaign_lines([table], *places))  # nor of another row's
+    measured(table, "short", 1, 0.5, tmp_path, removal=bias)
+    link = "![Size of the queue: languages of the sentences retrieved, seed 1](images/campaign_queue_languages.png)"
+    assert link in campaign_lines([table], *places)
+    assert picture.stat().st_size > 5000
 
 
 def test_cards_bear_the_names_of_recipes(tables: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
