@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from campaign_jobs import DONE, FAILED, Calibration, Job, Measurement, Outcome, Training, measurement_of, work_off
-from campaign_plan import ROOT, Row, Table, is_staged, read_tables, run_of
+from campaign_plan import ROOT, Row, Table, is_staged, read_tables, run_of, starts_of_all
 from campaign_report import campaign_lines, write_page
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -74,7 +74,8 @@ def _trainings(table: Table, row: Row, seed: int, output: Path, jobs: dict[str, 
         calibration = Calibration(f"calibrate {first}", tuple(needs), run=run, file=file)
         needs.append(jobs.setdefault(calibration.name, calibration))
         before.append(needs[-1])
-    training = Training(f"train {name}", tuple(needs), run=run, calibration=calibration)
+    started_from = str(run.folder) in starts_of_all(table, output / "runs")
+    training = Training(f"train {name}", tuple(needs), run=run, calibration=calibration, started_from=started_from)
     return [*before, jobs.setdefault(training.name, training)]
 
 

@@ -86,10 +86,17 @@ class Calibration(Job):
 
 @dataclass(kw_only=True)
 class Training(Job):
-    """`hf-xlsr train`, or a control of sentence-transformers."""
+    """`hf-xlsr train`, or a control of sentence-transformers.
+
+    Args:
+        run: What is trained.
+        calibration: Says how many steps, where that is not the recipe's.
+        started_from: Whether others go on from its weights, rather than from its exported encoder.
+    """
 
     run: Run
     calibration: Calibration | None = None
+    started_from: bool = False
 
     def done(self) -> bool:
         if self.run.control:
@@ -110,10 +117,11 @@ class Training(Job):
     def tidy(self) -> None:
         if self.run.control:
             return
-        # Checkpoints of an encoder like e5-small are 1.4 GB each; the finished model stays.
+        # Checkpoints of an encoder like e5-small are 1.4 GB each, its last weights half a GB; the finished model stays.
         for recipe in resolved(self.run, self._steps()):
-            for checkpoint in RunFolder(recipe["output_dir"]).training.glob("checkpoint-*"):
-                shutil.rmtree(checkpoint)
+            folder = RunFolder(recipe["output_dir"])
+            for old in (*folder.training.glob("checkpoint-*"), *([] if self.started_from else [folder.final])):
+                shutil.rmtree(old, ignore_errors=True)
 
     def _steps(self) -> int | None:
         return self.calibration.steps() if self.calibration else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +256,14 @@ def run_of(table: Table, row: Row, seed: int, home: Path) -> Run | None:
     return Run(folder, recipe, row.run, filled, seed, row.control, seconds)
 
 
+@cache
+def starts_of_all(table: Table, home: Path) -> frozenset[str]:
+    """Options of all rows of the table's file; the folders of runs that rows start from are among them."""
+    tables = table.siblings.values()
+    runs = (run_of(one, row, seed, home) for one in tables for row in one.rows for seed in one.seeds(row))
+    return frozenset(option for run in runs if run for option in run.options)
+
+
 def _fill(option: str, values: Mapping[str, str]) -> str:
     # Not str.format: recipes have braces of their own, ${HF_XLSR_DATA} and {lang}.
     for name, value in values.items():
@@ -281,7 +289,7 @@ def is_staged(run: Run) -> bool:
     return _has_stages(run.recipe)
 
 
-@lru_cache
+@cache
 def _has_stages(recipe: str) -> bool:
     return bool(read_recipe(recipe).get("stages"))
 

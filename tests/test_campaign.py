@@ -27,7 +27,7 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import campaign  # noqa: E402
 from campaign_jobs import DONE, FAILED, STOPPED, Job, Measurement, Training, measurement_of, work_off  # noqa: E402
-from campaign_plan import Column, Run, read_tables, resolved, run_of  # noqa: E402
+from campaign_plan import Column, Run, read_tables, resolved, run_of, starts_of_all  # noqa: E402
 from campaign_report import (  # noqa: E402
     BEGIN,
     CONTRADICTED,
@@ -191,7 +191,10 @@ def test_a_row_starts_from_the_run_of_another_and_has_the_time_of_its_share(tabl
         "train moco_en_de_open-30s seed-1",
         "calibrate moco_en_de_open-30s after",
     ]
-    assert after.run.options[-1] == str(tmp_path / "runs" / "moco_en_de_open-30s" / "seed-1" / "model")
+    half = tmp_path / "runs" / "moco_en_de_open-30s" / "seed-1"
+    assert after.run.options[-1] == str(half / "model")
+    assert not jobs["train moco_en_de_open-30s seed-1"].started_from  # but from its export
+    assert {str(half / "model"), "--model.queue_size"} <= starts_of_all(tables[1], tmp_path / "runs")
     whole = jobs["train moco_en_de_open-60s seed-1"]
     assert isinstance(whole, Training) and whole.calibration is not None
     whole.calibration.file.parent.mkdir(parents=True)
@@ -234,17 +237,17 @@ def test_commands_of_jobs(tmp_path: Path) -> None:
     assert " ".join(job.command()[2:]) == f"--peers e5-small --units sts --output {tmp_path}"
 
 
-def test_checkpoints_of_a_finished_run_go_and_those_of_others_stay(tmp_path: Path) -> None:
+def test_what_a_finished_run_needs_no_more_goes_and_what_others_need_stays(tmp_path: Path) -> None:
     run = Run(tmp_path / "seed-1" / "n5", "cmlm_en_open_ablation", "n5", (), 1)
-    kept = [
-        tmp_path / "seed-1" / "n5" / "training" / "final",
-        tmp_path / "seed-1" / "n1" / "training" / "checkpoint-4",
-    ]
-    gone = [tmp_path / "seed-1" / "n5" / "training" / f"checkpoint-{step}" for step in (2, 4)]
-    for folder in (*kept, *gone):
+    training, other = run.folder / "training", tmp_path / "seed-1" / "n1" / "training"
+    kept = [run.folder / "model", other / "checkpoint-4", other / "final"]
+    gone = [training / "checkpoint-2", training / "checkpoint-4"]
+    for folder in (*kept, *gone, training / "final"):
         folder.mkdir(parents=True)
+    Training("train", run=run, started_from=True).tidy()
+    assert all(folder.is_dir() for folder in (*kept, training / "final")) and not any(map(Path.exists, gone))
     Training("train", run=run).tidy()
-    assert all(folder.is_dir() for folder in kept) and not any(folder.exists() for folder in gone)
+    assert all(folder.is_dir() for folder in kept) and not (training / "final").exists()
 
 
 @pytest.mark.parametrize(
@@ -289,6 +292,10 @@ def test_every_run_of_the_campaign_resolves(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("HF_XLSR_DATA", str(tmp_path))
     monkeypatch.setenv("HF_XLSR_ENCODERS", str(tmp_path))
     by_table = campaign.plan(read_tables(campaign.TABLES), tmp_path / "out")
+    started = {job.name for job in campaign._in_order(by_table) if isinstance(job, Training) and job.started_from}
+    levels = "train hictl_open_ablation-hictl-levels"
+    assert {f"{levels} seed-{seed} {run}" for seed in (1, 2, 3) for run in ("lm", "lm-sentence-word")} <= started
+    assert f"{levels} seed-1 lm-word" not in started and "train hictl_open_task task seed-1" in started
     runs: dict[str, Any] = {}
     for job in campaign._in_order(by_table):
         if isinstance(job, Training):
