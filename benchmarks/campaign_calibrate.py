@@ -1,7 +1,8 @@
 """How many steps a recipe's training gets out of so many seconds of processor time on this machine.
 
-Prepares the recipe's data in a folder of its own, takes 14 steps, of which the first 4 do not count, and writes the
-number of steps. Processor time, because other jobs beside lengthen the wall's.
+Prepares the recipe's data in a folder of its own, takes 14 steps, of which the first 4 do not tell what a step takes, and
+writes the number of steps. What a training does before its first step, such as filling its queues, is part of its time;
+the preparation of data is not. Processor time, because other jobs beside lengthen the wall's.
 
 usage: python benchmarks/campaign_calibrate.py RECIPE [--only RUN] --seconds 300 --file steps.json
 """
@@ -26,8 +27,8 @@ from hf_xlsr.runs import build_trainer, prepare_data
 WARM_UP, COUNTED = 4, 10
 
 
-def seconds_per_step(recipe: dict[str, object], folder: Path) -> float:
-    """Processor time of a step, from a training in `folder` that keeps nothing."""
+def watched(recipe: dict[str, object], folder: Path) -> StopWatch:
+    """Times of a training in `folder` that keeps nothing."""
     method = get_method(str(recipe["method"]))
     sets = method.evaluation_sets(recipe)
     place = RunFolder(folder)
@@ -36,7 +37,7 @@ def seconds_per_step(recipe: dict[str, object], folder: Path) -> float:
     watch = StopWatch()
     trainer.add_callback(watch)
     trainer.train()
-    return watch.seconds_per_step(WARM_UP)
+    return watch
 
 
 def main() -> None:
@@ -52,14 +53,20 @@ def main() -> None:
     try:
         (recipe,) = load_runs(options.recipe, [*more, *fixed], [options.only] if options.only else None)
         with tempfile.TemporaryDirectory() as scratch:
-            cost = seconds_per_step(recipe, Path(scratch) / "run")
+            watch = watched(recipe, Path(scratch) / "run")
     except XlsrError as error:
         raise SystemExit(f"campaign_calibrate: {error}") from None
-    found = {"steps": max(1, int(options.seconds / cost)), "seconds_per_step": cost, "seconds": options.seconds}
+    found = {
+        "steps": watch.steps_within(options.seconds, WARM_UP),
+        "seconds_before": watch.seconds_before(),
+        "seconds_per_step": watch.seconds_per_step(WARM_UP),
+        "seconds": options.seconds,
+    }
     options.file.parent.mkdir(parents=True, exist_ok=True)
     options.file.write_text(json.dumps(found), "utf-8")
+    step, before = found["seconds_per_step"], found["seconds_before"]
     Console(soft_wrap=True).print(
-        f"{found['steps']:,} steps of {cost:.2f} s of processor time in {options.seconds:g} s"
+        f"{found['steps']:,} steps of {step:.2f} s, {before:.0f} s before, in {options.seconds:g} s"
     )
 
 

@@ -39,14 +39,16 @@ class Column:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of a paper that two figures decide: row `better` is to be above row `worse` in a column.
+    """A sentence that two figures decide: row `better` is to be above row `worse` in a column.
 
     Args:
         text: The sentence.
         better: A row.
         worse: A row.
         column: Of both.
-        against: Column of `worse`, where it is another.
+        against: Column of `worse`, where it is another; of one row the columns are compared seed by seed.
+        margin: What `better` may lack, for sentences that say that it is as good.
+        ours: Whether no paper says it.
     """
 
     text: str
@@ -54,6 +56,8 @@ class Claim:
     worse: str
     column: str
     against: str = ""
+    margin: float = 0.0
+    ours: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ class Row:
         encoder: Of HF_XLSR_ENCODERS, as it came, instead of a run.
         share: Of the table's seconds.
         x: Place on the horizontal axis of the table's plot.
+        curve: Which of the plot's curves it is on, where it has several.
         hidden: Whether it is there for other rows to start from alone.
         seeds: How many, instead of three for ends and one for others.
     """
@@ -83,6 +88,7 @@ class Row:
     encoder: str | None = None
     share: float = 1.0
     x: float | None = None
+    curve: str = ""
     hidden: bool = False
     seeds: int | None = None
 
@@ -306,5 +312,5 @@ def seeded(run: Run) -> list[str]:
 
 def arguments(run: Run, steps: int | None = None) -> list[str]:
     """Options of `hf-xlsr train` for a run, the folder among them."""
-    more = ["--max_steps", str(steps), "--warmup_steps", str(max(1, steps // 10))] if steps else []
+    more = ["--max_steps", str(steps)] if steps else []
     return [*seeded(run), *more, "--output_dir", str(run.output_dir)]

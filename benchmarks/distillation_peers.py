@@ -76,7 +76,7 @@ def train(
         vectors = teacher.encode([one for one, _ in chosen], prompt=prompt, batch_size=128, normalize_embeddings=True)
         return np.asarray(vectors, dtype=np.float32)
 
-    def distil(steps: int, vectors: np.ndarray) -> tuple[SentenceTransformer, StopWatch, float]:
+    def distil(steps: int, vectors: np.ndarray) -> tuple[SentenceTransformer, StopWatch]:
         torch.manual_seed(recipe["seed"])
         rows = {
             "sentence": [side for pair in pairs[: len(vectors)] for side in pair],
@@ -84,7 +84,6 @@ def train(
         }
         with tempfile.TemporaryDirectory() as scratch:
             student = make_student(recipe, data, vectors.shape[1], Path(scratch))
-        watch = StopWatch()
         options = arguments(recipe, steps, folder)
         options.per_device_train_batch_size = 2 * batch  # both sides of as many pairs
         trainer = SentenceTransformerTrainer(
@@ -92,30 +91,30 @@ def train(
             args=options,
             train_dataset=Dataset.from_dict(rows),
             loss=MSELoss(student),
-            callbacks=[watch],
         )
-        started = time.process_time()
+        watch = StopWatch()
+        trainer.add_callback(watch)
         trainer.train()
-        return student, watch, watch.ends[-1] - started
+        return student, watch
 
     begun = time.process_time()
     sample = labels(pairs[:TEACHER_SAMPLE])
     teaching = (time.process_time() - begun) / TEACHER_SAMPLE
     sample = np.resize(sample, (min(len(pairs), STEPS_TO_TIME * batch), sample.shape[1]))
-    _, watch, _ = distil(STEPS_TO_TIME, sample)
-    step = watch.seconds_per_step(WARM_UP_STEPS)
-    steps = max(1, int(seconds / (step + batch * teaching)))
+    watch = distil(STEPS_TO_TIME, sample)[1]
+    step, before = watch.seconds_per_step(WARM_UP_STEPS), watch.seconds_before()
+    steps = max(1, int((seconds - before) / (step + batch * teaching)))
     if steps * batch > len(pairs):  # the teacher sees each sentence once
-        steps = max(1, int((seconds - len(pairs) * teaching) / step))
+        steps = max(1, int((seconds - before - len(pairs) * teaching) / step))
     begun_teaching = time.process_time()
     vectors = labels(pairs[: steps * batch])
     taught = time.process_time() - begun_teaching
-    student, _, spent = distil(steps, vectors)
+    student, watch = distil(steps, vectors)
     facts = {
         "pairs": len(pairs),
         "steps": steps,
         "teacher_seconds": taught,
-        "cpu_seconds": taught + spent,
+        "cpu_seconds": taught + watch.ends[-1] - watch.made,
     }
     return student, facts
 

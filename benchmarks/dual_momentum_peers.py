@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -105,7 +104,10 @@ def make_model(recipe: dict[str, Any]) -> SentenceTransformer:
 def arguments(recipe: dict[str, Any], steps: int, folder: Path) -> SentenceTransformerTrainingArguments:
     """The recipe's settings, for so many steps."""
     training = recipe["training"]
-    names = ("per_device_train_batch_size", "learning_rate", "lr_scheduler_type", "max_grad_norm", "weight_decay")
+    names = (
+        *("per_device_train_batch_size", "learning_rate", "lr_scheduler_type", "max_grad_norm", "weight_decay"),
+        *("adam_beta1", "adam_beta2", "adam_epsilon"),
+    )
     warmup = training.get("warmup_steps", 0)
     shared = SHARED in recipe["model"].get("encoders", {SHARED: None})
     return SentenceTransformerTrainingArguments(
@@ -136,7 +138,7 @@ def train(
     scale = 1 / recipe["model"]["temperature"]
     both: Any = {"scale": scale, "directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"}
 
-    def run(steps: int) -> tuple[SentenceTransformer, StopWatch, float]:
+    def run(steps: int) -> tuple[SentenceTransformer, StopWatch]:
         torch.manual_seed(recipe["seed"])
         model = make_model(recipe)
         chosen = (
@@ -144,17 +146,17 @@ def train(
             if loss == "mnrl"
             else CachedMultipleNegativesRankingLoss(model, mini_batch_size=128, **both)
         )
-        watch = StopWatch()
         trainer = SentenceTransformerTrainer(
-            model=model, args=arguments(recipe, steps, folder), train_dataset=pairs, loss=chosen, callbacks=[watch]
+            model=model, args=arguments(recipe, steps, folder), train_dataset=pairs, loss=chosen
         )
-        started = time.process_time()
+        watch = StopWatch()
+        trainer.add_callback(watch)
         trainer.train()
-        return model, watch, watch.ends[-1] - started
+        return model, watch
 
-    _, watch, _ = run(STEPS_TO_TIME)
-    steps = max(1, int(seconds / watch.seconds_per_step(WARM_UP_STEPS)))
-    model, _, spent = run(steps)
+    steps = run(STEPS_TO_TIME)[1].steps_within(seconds, WARM_UP_STEPS)
+    model, watch = run(steps)
+    spent = watch.ends[-1] - watch.made
     return model, {"pairs": len(pairs), "steps": steps, "cpu_seconds": spent, "cpu_seconds_per_step": spent / steps}
 
 

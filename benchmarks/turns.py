@@ -43,14 +43,27 @@ def ratios(seconds: Sequence[float], others: Sequence[float]) -> list[float]:
 
 
 class StopWatch(TrainerCallback):
-    """The processor's time at which each step of a training ended."""
+    """The processor's time at which a training's first step began, and at which each of its steps ended."""
 
     def __init__(self) -> None:
+        self.made = self.begun = time.process_time()
         self.ends: list[float] = []
+
+    def seconds_before(self) -> float:
+        """Processor time from here to the first step: filled queues, a loop's beginning."""
+        return self.begun - self.made
 
     def seconds_per_step(self, warm_up: int) -> float:
         """Processor time of a step, those of a warm-up not counted."""
         return (self.ends[-1] - self.ends[warm_up - 1]) / (len(self.ends) - warm_up)
+
+    def steps_within(self, seconds: float, warm_up: int) -> int:
+        """How many steps a training of so much processor time gets, what comes before the first one counted."""
+        return max(1, int((seconds - self.seconds_before()) / self.seconds_per_step(warm_up)))
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not self.ends:
+            self.begun = time.process_time()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.ends.append(time.process_time())

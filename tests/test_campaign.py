@@ -27,7 +27,7 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import campaign  # noqa: E402
 from campaign_jobs import DONE, FAILED, STOPPED, Job, Measurement, Training, measurement_of, work_off  # noqa: E402
-from campaign_plan import Column, Run, read_tables, resolved, run_of, starts_of_all  # noqa: E402
+from campaign_plan import Claim, Column, Run, read_tables, resolved, run_of, starts_of_all  # noqa: E402
 from campaign_report import (  # noqa: E402
     BEGIN,
     CONTRADICTED,
@@ -36,6 +36,7 @@ from campaign_report import (  # noqa: E402
     OPEN,
     SHOWN,
     campaign_lines,
+    claim_line,
     figure,
     value_of,
     verdict,
@@ -200,7 +201,7 @@ def test_a_row_starts_from_the_run_of_another_and_has_the_time_of_its_share(tabl
     whole.calibration.file.parent.mkdir(parents=True)
     whole.calibration.file.write_text(json.dumps({"steps": 77}), "utf-8")
     (recipe,) = resolved(whole.run, whole.calibration.steps())
-    assert recipe["training"]["max_steps"] == 77 and recipe["training"]["warmup_steps"] == 7
+    assert recipe["training"]["max_steps"] == 77
     assert "--max_steps" in whole.command() and not whole.done()
 
 
@@ -322,6 +323,24 @@ def test_every_run_of_the_campaign_resolves(tmp_path: Path, monkeypatch: pytest.
 )
 def test_verdicts(better: list[float], worse: list[float], fixed: bool, expected: str) -> None:
     assert verdict(better, worse, fixed) == expected
+
+
+def test_a_margin_is_what_the_better_row_may_lack() -> None:
+    below = ([1.0, 1.1, 0.9], [1.2, 1.3, 1.4])
+    assert [verdict(*below, margin=margin) for margin in (0.0, 0.15, 0.4, 0.6)] == [
+        *(CONTRADICTED, NOT_SHOWN),
+        *(NOT_SHOWN, SHOWN),
+    ]
+
+
+def test_two_figures_of_one_run_are_compared_seed_by_seed(tables: list[Any]) -> None:
+    claim = Claim("It helps", better="long", worse="long", column="STS", against="steps", ours=True)
+    figures = {"STS": {"long": {1: 2.0, 2: 5.0, 3: 8.0}}, "steps": {"long": {1: 1.0, 2: 4.0, 3: 7.0}}}
+    assert claim_line(tables[0], claim, figures) == (
+        "It helps (ours) (STS against steps: 5.0 (2.0-8.0) against 4 (1-7)): **shown**."
+    )
+    figures["steps"]["long"].pop(3)
+    assert claim_line(tables[0], claim, figures).endswith(f"**{OPEN}**.")
 
 
 def test_figures_of_columns(tmp_path: Path) -> None:
