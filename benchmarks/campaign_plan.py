@@ -74,7 +74,6 @@ class Row:
         encoder: Of HF_XLSR_ENCODERS, as it came, instead of a run.
         share: Of the table's seconds.
         x: Place on the horizontal axis of the table's plot.
-        curve: Which of the plot's curves it is on, where it has several.
         hidden: Whether it is there for other rows to start from alone.
         seeds: How many, instead of three for ends and one for others.
     """
@@ -88,7 +87,6 @@ class Row:
     encoder: str | None = None
     share: float = 1.0
     x: float | None = None
-    curve: str = ""
     hidden: bool = False
     seeds: int | None = None
 

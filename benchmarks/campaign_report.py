@@ -174,31 +174,27 @@ def draw(table: Table, figures: Mapping[str, Values], path: Path) -> bool:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    places = sorted((row.x, row.curve, row.name) for row in table.rows if row.x is not None)
-    panels: dict[str, dict[str, list[tuple[float, list[float]]]]] = {}
+    places = sorted((row.x, row.name) for row in table.rows if row.x is not None)
+    curves: dict[str, list[tuple[float, list[float]]]] = {}
     for column in (column for column in table.columns if not column.metric.startswith("settings:")):
-        for x, curve, name in places:
-            if values := list(figures[column.title].get(name, {}).values()):
-                panels.setdefault(column.title, {}).setdefault(curve, []).append((x, values))
-    panels = {title: curves for title, curves in panels.items() if max(map(len, curves.values())) > 1}
-    if not panels:
+        points = [(x, list(figures[column.title].get(name, {}).values())) for x, name in places]
+        curves[column.title] = [(x, values) for x, values in points if values]
+    curves = {title: points for title, points in curves.items() if len(points) > 1}
+    if not curves:
         return False
-    picture, axes = pyplot.subplots(1, len(panels), figsize=(3.4 * len(panels), 3.0), squeeze=False)
-    for axis, (title, curves) in zip(axes[0], panels.items(), strict=True):
-        for curve, points in curves.items():
-            means = [fmean(values) for _, values in points]
-            below = [mean - min(values) for mean, (_, values) in zip(means, points, strict=True)]
-            above = [max(values) - mean for mean, (_, values) in zip(means, points, strict=True)]
-            axis.errorbar([x for x, _ in points], means, yerr=[below, above], marker="o", capsize=3, label=curve)
-        across = sorted({x for points in curves.values() for x, _ in points})
+    picture, axes = pyplot.subplots(1, len(curves), figsize=(3.4 * len(curves), 3.0), squeeze=False)
+    for axis, (title, points) in zip(axes[0], curves.items(), strict=True):
+        across = [x for x, _ in points]
+        means = [fmean(values) for _, values in points]
+        below = [mean - min(values) for mean, (_, values) in zip(means, points, strict=True)]
+        above = [max(values) - mean for mean, (_, values) in zip(means, points, strict=True)]
+        axis.errorbar(across, means, yerr=[below, above], marker="o", capsize=3)
         if min(across) > 0 and max(across) >= 4 * min(across):
             axis.set_xscale("log", base=2)
             axis.minorticks_off()
         axis.set_xticks(across, [f"{x:,g}" for x in across], rotation=30)
         axis.set(title=title, xlabel=table.axis)
         axis.grid(alpha=0.3)
-        if len(curves) > 1:
-            axis.legend(fontsize=8)
     picture.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     picture.savefig(path, dpi=110, metadata={"Software": None})
