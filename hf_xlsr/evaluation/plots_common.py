@@ -24,6 +24,7 @@ FONTS = (
     "DejaVu Sans",
     "Noto Sans CJK SC",
     "Noto Sans CJK JP",
+    "WenQuanYi Zen Hei",
     "Noto Sans Arabic",
     "Noto Sans Devanagari",
     "Noto Sans Thai",
