@@ -24,7 +24,6 @@ FONTS = (
     "DejaVu Sans",
     "Noto Sans CJK SC",
     "Noto Sans CJK JP",
-    "WenQuanYi Zen Hei",
     "Noto Sans Arabic",
     "Noto Sans Devanagari",
     "Noto Sans Thai",
