@@ -42,6 +42,7 @@ from campaign_report import (  # noqa: E402
     verdict,
     write_page,
 )
+from turns import StopWatch  # noqa: E402
 
 
 @dataclass
@@ -66,6 +67,17 @@ def touch(folder: Path, name: str, *needs: Job, before: str = "") -> Script:
 def run(jobs: list[Job], folder: Path, **options: Any) -> Any:
     given = {"minutes": 1.0, "parallel": 2, "threads": 1, **options}
     return work_off(jobs, logs=folder / "logs", console=Console(quiet=True), **given)
+
+
+def test_steps_within_a_time_leave_room_for_what_comes_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([100.0, 130.0, 140.0, 142.0, 144.0, 146.0])  # made; the first step begins; steps end
+    monkeypatch.setattr("turns.time.process_time", lambda: next(times))
+    watch = StopWatch()
+    for _ in range(4):
+        watch.on_step_begin(None, None, None)
+        watch.on_step_end(None, None, None)
+    assert watch.seconds_before() == 30.0 and watch.seconds_per_step(1) == 2.0
+    assert watch.steps_within(50.0, 1) == 10 and watch.steps_within(10.0, 1) == 1
 
 
 def test_jobs_follow_what_they_need_and_are_not_repeated(tmp_path: Path) -> None:
