@@ -51,13 +51,14 @@ def plot_loss_curves(path: str | os.PathLike[str], log_history: Iterable[Mapping
     figure = Figure(figsize=(9, 3.8 * panels + 0.6), layout="constrained")
     grid = figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
     colours = iter(COLOURS * math.ceil(len(losses) / len(COLOURS)))
-    for key in sorted(losses, key=lambda key: (key.startswith("loss/"), key == "eval_loss")):
+    # By name: the log of a run that went on from a checkpoint has its keys in another order.
+    for key in sorted(losses, key=lambda key: (key.startswith("loss/"), key == "eval_loss", key)):
         style = {"loss": ("total", "-", 2.4), "eval_loss": ("total, evaluation", "--", 1.8)}
         label, line, width = style.get(key, (key.removeprefix("loss/"), "-", 1.3))
         _draw(grid[0], losses[key], label=label, linestyle=line, linewidth=width, color=next(colours))
     _scale(grid[0], losses.values())
     grid[0].set(title="Losses", ylabel="loss")
-    for index, (key, points) in enumerate(metrics.items()):
+    for index, (key, points) in enumerate(sorted(metrics.items())):
         _draw(
             grid[1],
             _scaled(key, points),

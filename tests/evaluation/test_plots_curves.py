@@ -38,13 +38,22 @@ def test_loss_curves_show_total_parts_and_accuracy(tmp_path: Path, figures: list
     assert_a_picture(path)
     losses, accuracies = figures[0].axes
     labels = [line.get_label() for line in losses.lines]
-    assert labels == ["total", "total, evaluation", "generative", "alignment"]
+    assert labels == ["total", "total, evaluation", "alignment", "generative"]
     np.testing.assert_array_equal(losses.lines[0].get_xdata(), range(10, 110, 10))
-    np.testing.assert_allclose(losses.lines[3].get_ydata(), [math.exp(-step / 20) for step in range(10, 110, 10)])
+    np.testing.assert_allclose(losses.lines[2].get_ydata(), [math.exp(-step / 20) for step in range(10, 110, 10)])
     assert [line.get_label() for line in accuracies.lines] == ["toy-tatoeba/en-fr/dev/accuracy"]
     np.testing.assert_allclose(accuracies.lines[0].get_xydata(), [[50, 25], [100, 50]])
     assert accuracies.get_ylabel() == "per cent"
     assert (losses.get_xlabel(), accuracies.get_xlabel()) == ("", "optimiser step")
+
+
+def test_a_run_that_went_on_has_the_colours_of_one_that_did_not(tmp_path: Path, figures: list[Figure]):
+    resumed = [dict(sorted(entry.items())) for entry in history()]  # a saved state has its keys sorted
+    for entries in (history(), resumed):
+        plot_loss_curves(tmp_path / "losses.png", entries)
+    first, second = ({line.get_label(): line.get_color() for line in figure.axes[0].lines} for figure in figures)
+    assert first == second
+    assert len(set(first.values())) == 4
 
 
 def test_loss_curves_show_the_main_number_of_each_protocol(tmp_path: Path, figures: list[Figure]):
