@@ -48,12 +48,17 @@ def test_loss_curves_show_total_parts_and_accuracy(tmp_path: Path, figures: list
 
 
 def test_a_run_that_went_on_has_the_colours_of_one_that_did_not(tmp_path: Path, figures: list[Figure]):
-    resumed = [dict(sorted(entry.items())) for entry in history()]  # a saved state has its keys sorted
-    for entries in (history(), resumed):
-        plot_loss_curves(tmp_path / "losses.png", entries)
-    first, second = ({line.get_label(): line.get_color() for line in figure.axes[0].lines} for figure in figures)
-    assert first == second
-    assert len(set(first.values())) == 4
+    measured = {"step": 100, "eval_toy-xsr/en-fr/dev/precision@1": 0.5, "eval_toy-bucc/en-fr/dev/f1": 0.6}
+    entries = [*history(), measured]
+    resumed = [dict(sorted(entry.items())) for entry in entries]  # a saved state has its keys sorted
+    for log in (entries, resumed):
+        plot_loss_curves(tmp_path / "losses.png", log)
+    for panel, lines in enumerate((4, 3)):
+        first, second = (
+            {line.get_label(): line.get_color() for line in figure.axes[panel].lines} for figure in figures
+        )
+        assert first == second
+        assert len(set(first.values())) == lines
 
 
 def test_loss_curves_show_the_main_number_of_each_protocol(tmp_path: Path, figures: list[Figure]):
