@@ -1,8 +1,9 @@
 """The papers' comparisons on real data at a small size, as a resumable campaign that writes its part of docs/results.md.
 
 Trains what benchmarks/campaign_tables.yaml lists, measures every encoder, and writes tables with the spread of the seeds,
-a verdict for each claim, plots and model cards. Runs that are done are not repeated; a training that the budget or a
-signal interrupts goes on from its checkpoint at the next call. Text and encoders come through HF_XLSR_DATA and
+a verdict for each claim, plots and model cards. Runs that are done are not repeated, nor those whose figures
+docs/campaign_figures.json keeps; a training that the budget or a signal interrupts goes on from its checkpoint at the
+next call. Text and encoders come through HF_XLSR_DATA and
 HF_XLSR_ENCODERS (docs/data.md). A GPU is used when there is one; give --jobs 1 then.
 
 usage: python benchmarks/campaign.py --budget-minutes N [--only TABLE ...] [--jobs 2] [--output outputs/campaign]
@@ -19,8 +20,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from campaign_figures import Figures
 from campaign_jobs import DONE, FAILED, Calibration, Job, Measurement, Outcome, Training, measurement_of, work_off
 from campaign_plan import ROOT, Row, Table, is_staged, read_tables, run_of, starts_of_all
 from campaign_report import campaign_lines, write_page
@@ -31,10 +34,14 @@ from hf_xlsr.errors import XlsrError
 
 TABLES = ROOT / "benchmarks" / "campaign_tables.yaml"
 PAGE = ROOT / "docs" / "results.md"
+FIGURES = ROOT / "docs" / "campaign_figures.json"
 
 
-def plan(tables: Sequence[Table], output: Path) -> dict[str, list[Job]]:
-    """Jobs by table, each job once and after those that it needs: seed 1 of all tables' rows before other seeds."""
+def plan(tables: Sequence[Table], output: Path, kept: Figures) -> dict[str, list[Job]]:
+    """Jobs by table, each job once and after those that it needs: seed 1 of all tables' rows before other seeds.
+
+    Those that no row wants whose figures are not kept are not wanted.
+    """
     home, measured = output / "runs", output / "measured"
     jobs: dict[str, Job] = {}
     measurements: dict[str, Measurement] = {}
@@ -44,11 +51,16 @@ def plan(tables: Sequence[Table], output: Path) -> dict[str, list[Job]]:
             for row in (row for row in table.rows if seed in table.seeds(row)):
                 trainings = _trainings(table, row, seed, output, jobs)
                 _add(by_table[table.name], *trainings)
+                wanted = not row.hidden and not kept.has(table, row, seed)  # hidden ones by those that start from them
+                for training in trainings:
+                    training.wanted |= wanted
                 if table.units and not row.hidden:
                     own = measurement_of(table, row, seed, home, measured)
-                    job = measurements.setdefault(own.name, own)
+                    job = measurements.setdefault(own.name, replace(own, units=(), wanted=False))
                     job.needs = tuple(trainings[-1:])
-                    job.units = sorted({*job.units, *own.units})  # those of all tables that show the encoder
+                    job.wanted |= wanted
+                    if wanted:
+                        job.units = sorted({*job.units, *own.units})  # those of all tables that show the encoder
                     _add(by_table[table.name], job)
     return by_table
 
@@ -71,11 +83,13 @@ def _trainings(table: Table, row: Row, seed: int, output: Path, jobs: dict[str, 
     if run.seconds and not run.control:
         first = " ".join(part for part in name.split() if not part.startswith("seed-"))
         file = output / "steps" / f"{first.replace(' ', '-')}.json"
-        calibration = Calibration(f"calibrate {first}", tuple(needs), run=run, file=file)
+        calibration = Calibration(f"calibrate {first}", tuple(needs), run=run, file=file, wanted=False)
         needs.append(jobs.setdefault(calibration.name, calibration))
         before.append(needs[-1])
     started_from = str(run.folder) in starts_of_all(table, output / "runs")
-    training = Training(f"train {name}", tuple(needs), run=run, calibration=calibration, started_from=started_from)
+    training = Training(
+        f"train {name}", tuple(needs), run=run, calibration=calibration, started_from=started_from, wanted=False
+    )
     return [*before, jobs.setdefault(training.name, training)]
 
 
@@ -89,7 +103,7 @@ def status_table(by_table: dict[str, list[Job]], outcome: Outcome) -> RichTable:
     for heading in ("table", "done", "left", "failed"):
         shown.add_column(heading, justify="left" if heading == "table" else "right")
     for name, jobs in by_table.items():
-        states = [outcome.states.get(job.name) for job in jobs]
+        states = [outcome.states.get(job.name) if job.wanted else DONE for job in jobs]
         done, failed = states.count(DONE), states.count(FAILED)
         shown.add_row(name, str(done), str(len(jobs) - done - failed), str(failed))
     return shown
@@ -126,7 +140,10 @@ def main() -> int:
             if variable not in os.environ:
                 raise XlsrError(f"{variable} is not set; docs/data.md says what it names.")
         tables = read_tables(TABLES)
-        by_table = plan(read_tables(TABLES, options.only), output)
+        kept = Figures(FIGURES)
+        for row in kept.forget_changed(tables):
+            console.print(f"[yellow]changed[/] since it was measured: {row}")
+        by_table = plan(read_tables(TABLES, options.only), output, kept)
         threads = max(1, (os.cpu_count() or 1) // max(1, options.jobs))
         outcome = work_off(
             _in_order(by_table),
@@ -136,9 +153,10 @@ def main() -> int:
             logs=output / "logs",
             console=console,
         )
-        write_page(
-            PAGE, campaign_lines(tables, output / "runs", output / "measured", PAGE.parent / "images", "images")
-        )
+        kept.update(tables, output / "runs", output / "measured")
+        kept.save()
+        lines = campaign_lines(tables, kept, output / "runs", output / "measured", PAGE.parent / "images", "images")
+        write_page(PAGE, lines)
         cards = write_cards(tables, output / "runs", ROOT / "model_cards")
     except XlsrError as error:
         raise SystemExit(f"campaign: {error}") from None
@@ -151,8 +169,8 @@ def main() -> int:
 
 
 def _in_order(by_table: dict[str, list[Job]]) -> list[Job]:
-    """Each job of all tables once, those of seed 1 first."""
-    jobs = {job.name: job for of_table in by_table.values() for job in of_table}
+    """Each wanted job of all tables once, those of seed 1 first."""
+    jobs = {job.name: job for of_table in by_table.values() for job in of_table if job.wanted}
     seeds = {name: re.search(r"seed-(\d+)", name) for name in jobs}
     return sorted(jobs.values(), key=lambda job: int(found[1]) if (found := seeds[job.name]) else 1)
 

@@ -46,10 +46,12 @@ class Job(ABC):
     Args:
         name: Said in messages and in the log's name.
         needs: Jobs that come before it.
+        wanted: Whether it is to be done, rather than kept among the campaign's figures already.
     """
 
     name: str
     needs: tuple[Job, ...] = ()
+    wanted: bool = field(default=True, kw_only=True)
 
     @abstractmethod
     def done(self) -> bool:

@@ -1,10 +1,9 @@
-"""The campaign of benchmarks/: its plan, its work up to a deadline, its verdicts and its page. Nothing is trained."""
+"""The campaign of benchmarks/: its tables, its plan and its work up to a deadline. Nothing is trained."""
 
 from __future__ import annotations
 
 import _thread
 import json
-import os
 import signal
 import sys
 import threading
@@ -13,36 +12,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import campaign
 import pytest
 import yaml
+from campaign_figures import Figures
+from campaign_helpers import TABLES, example_tables
+from campaign_jobs import DONE, FAILED, STOPPED, Job, Measurement, Training, work_off
+from campaign_plan import ROOT, Run, read_tables, resolved, run_of, starts_of_all
 from rich.console import Console
+from turns import StopWatch
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.content_hash import content_hash
 from hf_xlsr.evaluation.report import save_results
 from hf_xlsr.run_folder import RunFolder
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import campaign  # noqa: E402
-from campaign_jobs import DONE, FAILED, STOPPED, Job, Measurement, Training, measurement_of, work_off  # noqa: E402
-from campaign_plan import Claim, Column, Run, read_tables, resolved, run_of, starts_of_all  # noqa: E402
-from campaign_report import (  # noqa: E402
-    BEGIN,
-    CONTRADICTED,
-    END,
-    NOT_SHOWN,
-    OPEN,
-    SHOWN,
-    campaign_lines,
-    claim_line,
-    figure,
-    value_of,
-    verdict,
-    write_page,
-)
-from turns import StopWatch  # noqa: E402
+NOTHING = Figures(Path("there-is-no-such-file.json"))
 
 
 @dataclass
@@ -139,49 +124,13 @@ else:
     assert run([job], tmp_path).states == {"long": DONE}
 
 
-TABLES = """
-- name: queue
-  title: Size of the queue
-  paper: Figure 2.
-  recipe: moco_en_de_open
-  equal: steps
-  languages: en-de
-  units: [sts]
-  ends: [short, long]
-  axis: keys
-  rows:
-    - {name: short, options: ["--model.queue_size", "64"], x: 64}
-    - {name: middle, options: ["--model.queue_size", "512"], x: 512}
-    - {name: long, label: "4,096 | more", options: ["--model.queue_size", "4096"], x: 4096}
-    - {name: e5-small, encoder: e5-small}
-  columns:
-    - {title: STS, metric: "sts-*/*/test/spearman_all"}
-    - {title: steps, metric: "settings:steps", scale: 1, digits: 0}
-  claims:
-    - {text: Longer is better, better: long, worse: short, column: STS}
-- name: sequence
-  title: One after the other
-  paper: No paper.
-  recipe: moco_en_de_open
-  equal: processor time
-  seconds: 60
-  rows:
-    - {name: half, share: 0.5, hidden: true}
-    - {name: after, share: 0.5, options: ["--model.encoders.de", "{half}/model"]}
-    - {name: whole}
-  columns: [{title: STS, metric: "sts-*/en/test/spearman_all"}]
-"""
-
-
 @pytest.fixture
 def tables(tmp_path: Path) -> list[Any]:
-    file = tmp_path / "tables.yaml"
-    file.write_text(TABLES, "utf-8")
-    return read_tables(file)
+    return example_tables(tmp_path)
 
 
 def test_ends_have_three_seeds_and_seed_one_of_every_table_comes_first(tables: list[Any], tmp_path: Path) -> None:
-    by_table = campaign.plan(tables, tmp_path)
+    by_table = campaign.plan(tables, tmp_path, NOTHING)
     names = [job.name for job in campaign._in_order(by_table) if job.name.startswith("train moco_en_de_open ")]
     assert names == [
         *("train moco_en_de_open short seed-1", "train moco_en_de_open middle seed-1"),
@@ -197,7 +146,7 @@ def test_ends_have_three_seeds_and_seed_one_of_every_table_comes_first(tables: l
 
 
 def test_a_row_starts_from_the_run_of_another_and_has_the_time_of_its_share(tables: list[Any], tmp_path: Path) -> None:
-    jobs = {job.name: job for job in campaign.plan(tables, tmp_path)["sequence"]}
+    jobs = {job.name: job for job in campaign.plan(tables, tmp_path, NOTHING)["sequence"]}
     after = jobs["train moco_en_de_open-30s after seed-1"]
     assert isinstance(after, Training)
     assert [need.name for need in after.needs] == [
@@ -244,7 +193,7 @@ def test_a_measurement_is_done_while_every_unit_has_measured_these_weights(tmp_p
 def test_commands_of_jobs(tmp_path: Path) -> None:
     run = Run(tmp_path / "base", "quickstart", None, ("--model.x", "1"), 2, control="distillation", seconds=60.0)
     _, script, *rest = Training("train", run=run).command()
-    assert script == str(BENCHMARKS / "distillation_peers.py") and rest[0] == "quickstart"
+    assert script == str(ROOT / "benchmarks" / "distillation_peers.py") and rest[0] == "quickstart"
     assert " ".join(rest[1:]) == f"--seconds 60.0 --output {tmp_path / 'base'} --model.x 1 --seed 2"
     job = Measurement("measure", label="e5-small", model=None, units=["sts"], output=tmp_path)
     assert " ".join(job.command()[2:]) == f"--peers e5-small --units sts --output {tmp_path}"
@@ -301,10 +250,10 @@ def test_unknown_tables_are_refused() -> None:
 
 def test_every_run_of_the_campaign_resolves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Recipes, options and rows of the real tables fit each other; no two jobs of different content share a folder."""
-    monkeypatch.chdir(BENCHMARKS.parent)
+    monkeypatch.chdir(ROOT)
     monkeypatch.setenv("HF_XLSR_DATA", str(tmp_path))
     monkeypatch.setenv("HF_XLSR_ENCODERS", str(tmp_path))
-    by_table = campaign.plan(read_tables(campaign.TABLES), tmp_path / "out")
+    by_table = campaign.plan(read_tables(campaign.TABLES), tmp_path / "out", NOTHING)
     started = {job.name for job in campaign._in_order(by_table) if isinstance(job, Training) and job.started_from}
     levels = "train hictl_open_ablation-hictl-levels"
     assert {f"{levels} seed-{seed} {run}" for seed in (1, 2, 3) for run in ("lm", "lm-sentence-word")} <= started
@@ -318,133 +267,3 @@ def test_every_run_of_the_campaign_resolves(tmp_path: Path, monkeypatch: pytest.
                 assert runs.setdefault(place, content) == content
                 assert recipe["seed"] == job.run.seed
     assert len(runs) > 80
-
-
-@pytest.mark.parametrize(
-    ("better", "worse", "fixed", "expected"),
-    [
-        ([2.0, 2.1, 2.2], [1.0, 1.1, 1.9], False, SHOWN),
-        ([2.0, 2.1, 2.2], [1.0, 1.1, 2.0], False, NOT_SHOWN),
-        ([1.0, 1.1, 0.9], [1.2, 1.3, 1.4], False, CONTRADICTED),
-        ([2.0, 2.1], [1.0, 1.1, 1.9], False, OPEN),
-        ([2.0], [1.0], False, OPEN),
-        ([2.0, 2.1, 2.2], [1.0], True, SHOWN),
-        ([2.0], [1.0], True, OPEN),
-        ([2.0, 2.1, 2.2], [], True, OPEN),
-    ],
-)
-def test_verdicts(better: list[float], worse: list[float], fixed: bool, expected: str) -> None:
-    assert verdict(better, worse, fixed) == expected
-
-
-def test_a_margin_is_what_the_better_row_may_lack() -> None:
-    below = ([1.0, 1.1, 0.9], [1.2, 1.3, 1.4])
-    assert [verdict(*below, margin=margin) for margin in (0.0, 0.15, 0.4, 0.6)] == [
-        *(CONTRADICTED, NOT_SHOWN),
-        *(NOT_SHOWN, SHOWN),
-    ]
-
-
-def test_two_figures_of_one_run_are_compared_seed_by_seed(tables: list[Any]) -> None:
-    claim = Claim("It helps", better="long", worse="long", column="STS", against="steps", ours=True)
-    figures = {"STS": {"long": {1: 2.0, 2: 5.0, 3: 8.0}}, "steps": {"long": {1: 1.0, 2: 4.0, 3: 7.0}}}
-    assert claim_line(tables[0], claim, figures) == (
-        "It helps (ours) (STS against steps: 5.0 (2.0-8.0) against 4 (1-7)): **shown**."
-    )
-    figures["steps"]["long"].pop(3)
-    assert claim_line(tables[0], claim, figures).endswith(f"**{OPEN}**.")
-
-
-def test_figures_of_columns(tmp_path: Path) -> None:
-    (tmp_path / "training").mkdir()
-    log = [{"queue/stale": 0.5, "step": 1}, {"queue/stale": 0.25, "step": 2}, {"train_loss": 1.0}]
-    (tmp_path / "training" / "log.json").write_text(json.dumps(log), "utf-8")
-    save_results(tmp_path / "results.json", {}, settings={"seconds": {"training": 120.0}})
-    metrics = {"t/en-de/test/accuracy": 0.5, "t/en-fr/test/accuracy": 0.7}
-    assert value_of(Column("a", "t/*/test/accuracy"), metrics, None) == pytest.approx(60.0)
-    assert value_of(Column("a", "t/en-d[!k]/test/accuracy x/y/z/w"), metrics, None) == pytest.approx(50.0)
-    assert value_of(Column("b", "log:queue/stale", scale=1), metrics, tmp_path) == 0.25
-    assert value_of(Column("c", "settings:seconds.training", scale=1 / 60), metrics, tmp_path) == pytest.approx(2.0)
-    for column in (Column("d", "x/*"), Column("e", "log:none"), Column("f", "settings:seconds.none.deeper")):
-        assert value_of(column, metrics, tmp_path) is None
-    assert [figure([], 1), figure([2.04], 1), figure([1.0, 2.0, 3.0], 1)] == ["-", "2.0", "2.0 (1.0-3.0)"]
-
-
-def measured(table: Any, name: str, seed: int, value: float, folder: Path, **units: Any) -> None:
-    row = table.row(name)
-    run_folder = run_of(table, row, seed, folder / "runs")
-    if run_folder is not None:
-        settings = {"steps": 600, "hardware": "A processor", "threads": 2, "seconds": {"training": 60.0}}
-        save_results(run_folder.folder / "results.json", {}, settings=settings)
-    job = measurement_of(table, row, seed, folder / "runs", folder / "measured")
-    model = job.model or Path(os.environ["HF_XLSR_ENCODERS"]) / name
-    model.mkdir(parents=True)
-    (model / "config.json").write_text("{}", "utf-8")
-    # What other languages, or means over more of them, say is no figure of an English and German table.
-    others = {"sts-average-of-5/fr/test/spearman_all": 0.1, "sts-average-of-5/mean-of-2/test/spearman_all": 0.2}
-    metrics = {"sts-average-of-5/en/test/spearman_all": value, **others}
-    for unit, found in {"sts": metrics, **units}.items():
-        save_results(job.output / job.label / f"{unit}.json", found, settings={"revision": content_hash(model)})
-
-
-def test_the_page_has_tables_verdicts_and_a_plot_between_its_marks(
-    tables: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = tables[0]
-    monkeypatch.setenv("HF_XLSR_ENCODERS", str(tmp_path / "encoders"))
-    measured(table, "e5-small", 1, 0.9, tmp_path)
-    nothing = campaign_lines(tables, tmp_path / "runs", tmp_path / "measured", tmp_path / "images", "images")
-    assert not any("Size of the queue" in line for line in nothing)  # an encoder as it came is no comparison
-    for seed in (1, 2, 3):
-        measured(table, "short", seed, 0.5 + seed / 100, tmp_path)
-        measured(table, "long", seed, 0.6 + seed / 100, tmp_path)
-    page = tmp_path / "results.md"
-    page.write_text(f"# Results\n\n{BEGIN}\n\nold\n\n{END}\n\n## Speed\n", "utf-8")
-    for _ in range(2):  # writing it again changes nothing
-        lines = campaign_lines(tables, tmp_path / "runs", tmp_path / "measured", tmp_path / "images", "images")
-        write_page(page, lines)
-    text = page.read_text("utf-8")
-    assert text.startswith("# Results\n") and text.endswith("## Speed\n") and "old" not in text
-    assert "| 4,096 \\| more | 62.0 (61.0-63.0) | 600 |" in text
-    assert "| middle | - | - |" in text and "| e5-small | 90.0 | - |" in text
-    assert "- Longer is better (STS: 62.0 (61.0-63.0) against 52.0 (51.0-53.0)): **shown**." in text
-    assert "6 trainings, 6 minutes in all, on A processor, 2 thread(s) each." in text
-    assert text.count("Size of the queue") == 3 and "One after the other" not in text
-    assert (tmp_path / "images" / "campaign_queue.png").stat().st_size > 5000
-    trained = measurement_of(table, table.row("long"), 3, tmp_path / "runs", tmp_path / "measured").model
-    (trained / "config.json").write_text('{"hidden_size": 8}', "utf-8")  # trained anew, and not measured since
-    lines = campaign_lines(tables, tmp_path / "runs", tmp_path / "measured", tmp_path / "images", "images")
-    assert "| 4,096 \\| more | 61.5 (61.0-62.0) | 600 |" in lines
-
-
-def test_the_page_shows_histograms_of_languages_where_they_are_measured(tables: list[Any], tmp_path: Path) -> None:
-    table = replace(tables[0], units=("sts", "removal"), histograms=("short",), axis="")
-    places = (tmp_path / "runs", tmp_path / "measured", tmp_path / "images", "images")
-    picture = tmp_path / "images" / "campaign_queue_languages.png"
-    start = "ntrex-language-bias/de/test"
-    bias = {f"{start}/bias": 1.5, f"{start}/share_de": 0.75, f"{start}/share_en": 0.25}
-    measured(table, "long", 1, 0.6, tmp_path, removal=bias)
-    measured(table, "middle", 1, 0.6, tmp_path)
-    assert not any("languages" in line for line in campaign_lines([table], *places))  # nor of another row's
-    measured(table, "short", 1, 0.5, tmp_path, removal=bias)
-    link = "![Size of the queue: languages of the sentences retrieved, seed 1](images/campaign_queue_languages.png)"
-    assert link in campaign_lines([table], *places)
-    assert picture.stat().st_size > 5000
-
-
-def test_cards_bear_the_names_of_recipes(tables: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands: list[list[str]] = []
-    monkeypatch.setattr(campaign.subprocess, "run", lambda command, **_: commands.append(command))
-    table = replace(tables[0], cards=("long", "middle"))
-    measured(table, "long", 1, 0.5, tmp_path)
-    assert campaign.write_cards([table], tmp_path / "runs", tmp_path) == [tmp_path / "moco_en_de_open.md"]
-    ((*_, folder, _, file),) = commands
-    assert folder == str(tmp_path / "runs" / "moco_en_de_open" / "long" / "seed-1")
-    assert file == str(tmp_path / "moco_en_de_open.md")
-
-
-def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
-    page = tmp_path / "results.md"
-    page.write_text("# Results\n", "utf-8")
-    with pytest.raises(XlsrError, match="put both where the campaign's part belongs"):
-        write_page(page, ["x"])

@@ -1,0 +1,188 @@
+"""The figures that a campaign keeps: what is taken in, what is trained again, and those of the repository itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import campaign
+import pytest
+from campaign_figures import Figures, Spread, fingerprint, value_of
+from campaign_helpers import example_tables, measured
+from campaign_jobs import DONE, Outcome, measurement_of
+from campaign_plan import ROOT, Column, read_tables
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.content_hash import content_hash
+from hf_xlsr.evaluation.report import save_results
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> list[Any]:
+    return example_tables(tmp_path)
+
+
+def kept_of(tables: list[Any], folder: Path) -> Figures:
+    kept = Figures(folder / "figures.json")
+    kept.update(tables, folder / "runs", folder / "measured")
+    kept.save()
+    return kept
+
+
+def test_figures_of_columns(tmp_path: Path) -> None:
+    (tmp_path / "training").mkdir()
+    log = [{"queue/stale": 0.5, "step": 1}, {"queue/stale": 0.25, "step": 2}, {"train_loss": 1.0}]
+    (tmp_path / "training" / "log.json").write_text(json.dumps(log), "utf-8")
+    save_results(tmp_path / "results.json", {}, settings={"seconds": {"training": 120.0}})
+    metrics = {"t/en-de/test/accuracy": 0.5, "t/en-fr/test/accuracy": 0.7}
+    assert value_of(Column("a", "t/*/test/accuracy"), metrics, None) == pytest.approx(60.0)
+    assert value_of(Column("a", "t/en-d[!k]/test/accuracy x/y/z/w"), metrics, None) == pytest.approx(50.0)
+    assert value_of(Column("b", "log:queue/stale", scale=1), metrics, tmp_path) == 0.25
+    assert value_of(Column("c", "settings:seconds.training", scale=1 / 60), metrics, tmp_path) == pytest.approx(2.0)
+    for column in (Column("d", "x/*"), Column("e", "log:none"), Column("f", "settings:seconds.none.deeper")):
+        assert value_of(column, metrics, tmp_path) is None
+
+
+def test_spreads_add_up_as_if_all_seeds_were_known() -> None:
+    whole = Spread.of({1: 2.0, 2: 5.0, 3: 11.0})
+    assert (whole.count, whole.mean, whole.low, whole.high) == (3, 6.0, 2.0, 11.0)
+    assert Spread.of({1: 2.0}).with_more(Spread.of({2: 5.0, 3: 11.0})) == whole
+    of_two = Spread(2, 3.5, 2.0, 5.0)  # by mean and range alone
+    assert of_two.with_more(Spread.of({3: 11.0})) == replace(whole, by_seed={3: 11.0})
+
+
+def test_what_is_kept_comes_back_and_is_done(tables: list[Any], tmp_path: Path) -> None:
+    table = tables[0]
+    measured(table, "short", 1, 0.5, tmp_path)
+    measured(table, "long", 2, 0.61, tmp_path)
+    kept_of(tables, tmp_path)
+    again = Figures(tmp_path / "figures.json")
+    assert again.spreads(table) == {
+        "STS": {"short": Spread.of({1: 50.0}), "long": Spread.of({2: 61.0})},
+        "steps": {"short": Spread.of({1: 600.0}), "long": Spread.of({2: 600.0})},
+    }
+    trained = again.trained(table)
+    assert trained is not None
+    assert (trained.trainings, trained.seconds, trained.hardware) == (2, 120.0, ("A processor",))
+    by_table = campaign.plan(tables, tmp_path / "another machine", again)
+    names = [job.name for job in campaign._in_order(by_table)]
+    assert "train moco_en_de_open short seed-2" in names and "train moco_en_de_open long seed-1" in names
+    assert "train moco_en_de_open short seed-1" not in names and "train moco_en_de_open long seed-2" not in names
+    assert not any("short-seed-1" in name or "long-seed-2" in name for name in names)
+    shown = campaign.status_table({"queue": by_table["queue"]}, Outcome(states={names[0]: DONE}))
+    assert [list(column.cells) for column in shown.columns] == [["queue"], ["5"], ["10"], ["0"]]
+
+
+def test_a_start_is_trained_again_for_a_row_that_is_not_kept(tables: list[Any], tmp_path: Path) -> None:
+    table = tables[1]  # "after" starts from "half"
+    for name in ("half", "whole"):
+        measured(table, name, 1, 0.5, tmp_path)
+    kept = kept_of(tables, tmp_path)
+    names = [job.name for job in campaign._in_order(campaign.plan([table], tmp_path / "out", kept))]
+    assert names == [
+        *("calibrate moco_en_de_open-30s", "train moco_en_de_open-30s seed-1"),
+        *("calibrate moco_en_de_open-30s after", "train moco_en_de_open-30s after seed-1"),
+    ]
+    measured(table, "after", 1, 0.6, tmp_path)
+    assert not campaign._in_order(campaign.plan([table], tmp_path / "out", kept_of(tables, tmp_path)))
+
+
+def test_a_row_with_another_unit_is_measured_whole_and_replaced(tables: list[Any], tmp_path: Path) -> None:
+    measured(tables[0], "short", 1, 0.5, tmp_path)
+    kept_of(tables, tmp_path)
+    grown = [replace(tables[0], units=("sts", "senteval"))]
+    kept = Figures(tmp_path / "figures.json")
+    assert not kept.has(grown[0], grown[0].row("short"), 1)
+    elsewhere = tmp_path / "elsewhere"
+    measured(grown[0], "short", 1, 0.7, elsewhere)  # sts of the new training, not yet senteval
+    kept.update(grown, elsewhere / "runs", elsewhere / "measured")
+    assert kept.spreads(grown[0])["STS"]["short"].mean == 70.0
+    job = measurement_of(grown[0], grown[0].row("short"), 1, elsewhere / "runs", elsewhere / "measured")
+    save_results(job.output / job.label / "senteval.json", {}, settings={"revision": content_hash(job.model)})
+    kept.update(grown, elsewhere / "runs", elsewhere / "measured")
+    assert kept.has(grown[0], grown[0].row("short"), 1)
+
+
+def test_a_training_that_was_not_measured_takes_nothing_away(tables: list[Any], tmp_path: Path) -> None:
+    measured(tables[0], "short", 1, 0.5, tmp_path)
+    kept_of(tables, tmp_path)
+    model = measurement_of(tables[0], tables[0].row("short"), 1, tmp_path / "runs", tmp_path / "measured").model
+    (model / "config.json").write_text('{"hidden_size": 8}', "utf-8")
+    assert kept_of(tables, tmp_path).spreads(tables[0])["STS"]["short"].mean == 50.0
+
+
+def test_seeds_that_are_known_by_their_range_stay_and_new_ones_join(tables: list[Any], tmp_path: Path) -> None:
+    table = tables[0]
+    of_two = {
+        **{"seeds": [1, 2], "recipe": fingerprint(table, table.row("long")), "units": ["sts"]},
+        "figures": {"STS": [60.0, 50.0, 70.0]},
+    }
+    before = {"trainings": 4, "seconds": 60.0, "hardware": ["An old processor"], "threads": [1]}
+    found = {"queue": {"trained": before, "rows": {"long": [of_two]}}}
+    (tmp_path / "figures.json").write_text(json.dumps(found), "utf-8")
+    measured(table, "long", 2, 0.9, tmp_path)  # one of the two again
+    measured(table, "long", 3, 0.9, tmp_path)
+    kept = kept_of(tables, tmp_path)
+    assert kept.spreads(table)["STS"]["long"] == Spread(3, 70.0, 50.0, 90.0, {3: 90.0})
+    assert all(kept.has(table, table.row("long"), seed) for seed in (1, 2, 3))
+    trained = kept.trained(table)
+    assert trained is not None
+    assert (trained.trainings, trained.seconds, trained.threads) == (5, 120.0, (1, 2))
+    assert trained.hardware == ("A processor", "An old processor")
+    assert kept_of(tables, tmp_path).spreads(table) == kept.spreads(table)
+
+
+def test_rows_whose_recipe_has_changed_are_told_and_trained_again(tables: list[Any], tmp_path: Path) -> None:
+    for name in ("short", "long"):
+        measured(tables[0], name, 1, 0.5, tmp_path)
+    kept = kept_of(tables, tmp_path)
+    assert kept.forget_changed(tables) == []
+    rows = tuple(replace(row, options=(*row.options, "--max_steps", "7")) for row in tables[0].rows[:1])
+    changed = replace(tables[0], rows=(*rows, *tables[0].rows[1:]))
+    assert kept.forget_changed([changed]) == ["queue, short"]
+    assert not kept.has(changed, changed.row("short"), 1) and kept.has(changed, changed.row("long"), 1)
+    assert kept.forget_changed([tables[1]]) == ["queue, long"]
+
+
+def test_a_recipe_is_the_same_wherever_its_data_lie(
+    tables: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = set()
+    for place in ("a", "b"):
+        for variable in ("HF_XLSR_DATA", "HF_XLSR_ENCODERS"):
+            monkeypatch.setenv(variable, str(tmp_path / place / variable))
+        found.add(fingerprint(tables[0], tables[0].row("short")))
+    assert len(found) == 1
+    assert fingerprint(tables[0], tables[0].row("long")) not in found
+    # What a row starts from is part of it.
+    after, half = tables[1].row("after"), replace(tables[1].row("half"), options=("--max_steps", "7"))
+    changed = replace(tables[1], rows=(half, *tables[1].rows[1:]))
+    changed.siblings.update(tables[1].siblings)
+    assert fingerprint(changed, after) != fingerprint(tables[1], after)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"queue": {}}', '{"queue": {"rows": {"short": [{"seeds": [1]}]}}}'])
+def test_a_file_of_another_kind_is_refused(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    file.write_text(text, "utf-8")
+    with pytest.raises(XlsrError, match="is no file of a campaign's figures .*; take that of the repository again"):
+        Figures(file)
+
+
+def test_figures_of_the_repository_are_of_its_recipes_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever edits a recipe that the page has figures of trains it again, or takes them off the page."""
+    monkeypatch.chdir(ROOT)
+    for variable in ("HF_XLSR_DATA", "HF_XLSR_ENCODERS"):
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+    tables = read_tables(campaign.TABLES)
+    kept = Figures(campaign.FIGURES)
+    assert kept.forget_changed(tables) == []
+    assert all(kept.trained(table) for table in tables)
+    text = kept.file.read_text("utf-8")
+    kept.file = tmp_path / "again.json"
+    kept.save()
+    assert kept.file.read_text("utf-8") == text

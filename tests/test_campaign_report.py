@@ -1,0 +1,162 @@
+"""What a campaign says of its figures: verdicts, tables, pictures and cards. Nothing is trained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import campaign
+import pytest
+from campaign_figures import Figures, Spread
+from campaign_helpers import example_tables, measured
+from campaign_plan import Claim
+from campaign_report import (
+    BEGIN,
+    CONTRADICTED,
+    END,
+    NOT_SHOWN,
+    OPEN,
+    SHOWN,
+    campaign_lines,
+    claim_line,
+    figure,
+    verdict,
+    write_page,
+)
+
+from hf_xlsr.errors import XlsrError
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> list[Any]:
+    return example_tables(tmp_path)
+
+
+def spread(*values: float) -> Spread | None:
+    return Spread.of(dict(enumerate(values, 1))) if values else None
+
+
+def page_lines(tables: list[Any], folder: Path) -> list[str]:
+    """As campaign.py writes them, from what lies in the folder."""
+    kept = Figures(folder / "figures.json")
+    kept.update(tables, folder / "runs", folder / "measured")
+    kept.save()
+    return campaign_lines(tables, kept, folder / "runs", folder / "measured", folder / "images", "images")
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "fixed", "expected"),
+    [
+        ([2.0, 2.1, 2.2], [1.0, 1.1, 1.9], False, SHOWN),
+        ([2.0, 2.1, 2.2], [1.0, 1.1, 2.0], False, NOT_SHOWN),
+        ([1.0, 1.1, 0.9], [1.2, 1.3, 1.4], False, CONTRADICTED),
+        ([2.0, 2.1], [1.0, 1.1, 1.9], False, OPEN),
+        ([2.0], [1.0], False, OPEN),
+        ([2.0, 2.1, 2.2], [1.0], True, SHOWN),
+        ([2.0], [1.0], True, OPEN),
+        ([2.0, 2.1, 2.2], [], True, OPEN),
+    ],
+)
+def test_verdicts(better: list[float], worse: list[float], fixed: bool, expected: str) -> None:
+    assert verdict(spread(*better), spread(*worse), fixed) == expected
+
+
+def test_a_margin_is_what_the_better_row_may_lack() -> None:
+    below = (spread(1.0, 1.1, 0.9), spread(1.2, 1.3, 1.4))
+    assert [verdict(*below, margin=margin) for margin in (0.0, 0.15, 0.4, 0.6)] == [
+        *(CONTRADICTED, NOT_SHOWN),
+        *(NOT_SHOWN, SHOWN),
+    ]
+
+
+def test_two_figures_of_one_run_are_compared_seed_by_seed(tables: list[Any]) -> None:
+    claim = Claim("It helps", better="long", worse="long", column="STS", against="steps", ours=True)
+    figures = {"STS": {"long": spread(2.0, 5.0, 8.0)}, "steps": {"long": spread(1.0, 4.0, 7.0)}}
+    assert claim_line(tables[0], claim, figures) == (
+        "It helps (ours) (STS against steps: 5.0 (2.0-8.0) against 4 (1-7)): **shown**."
+    )
+    figures["steps"]["long"] = spread(1.0, 4.0)
+    assert claim_line(tables[0], claim, figures).endswith(f"**{OPEN}**.")
+    # Known by their range alone, seeds cannot be compared one by one.
+    figures["steps"]["long"] = Spread(3, 4.0, 1.0, 7.0)
+    assert claim_line(tables[0], claim, figures).endswith(f"**{OPEN}**.")
+
+
+def test_figures_are_means_with_their_range() -> None:
+    assert [figure(spread(), 1), figure(spread(2.04), 1), figure(spread(1.0, 2.0, 3.0), 1)] == [
+        *("-", "2.0", "2.0 (1.0-3.0)"),
+    ]
+
+
+def test_the_page_has_tables_verdicts_and_a_plot_between_its_marks(
+    tables: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tables[0]
+    monkeypatch.setenv("HF_XLSR_ENCODERS", str(tmp_path / "encoders"))
+    measured(table, "e5-small", 1, 0.9, tmp_path)
+    nothing = page_lines(tables, tmp_path)
+    assert not any("Size of the queue" in line for line in nothing)  # an encoder as it came is no comparison
+    for seed in (1, 2, 3):
+        measured(table, "short", seed, 0.5 + seed / 100, tmp_path)
+        measured(table, "long", seed, 0.6 + seed / 100, tmp_path)
+    page = tmp_path / "results.md"
+    page.write_text(f"# Results\n\n{BEGIN}\n\nold\n\n{END}\n\n## Speed\n", "utf-8")
+    for _ in range(2):  # writing it again changes nothing
+        write_page(page, page_lines(tables, tmp_path))
+    text = page.read_text("utf-8")
+    assert text.startswith("# Results\n") and text.endswith("## Speed\n") and "old" not in text
+    assert "| 4,096 \\| more | 62.0 (61.0-63.0) | 600 |" in text
+    assert "| middle | - | - |" in text and "| e5-small | 90.0 | - |" in text
+    assert "- Longer is better (STS: 62.0 (61.0-63.0) against 52.0 (51.0-53.0)): **shown**." in text
+    assert "6 trainings, 6 minutes in all, on A processor, 2 thread(s) each." in text
+    assert text.count("Size of the queue") == 3 and "One after the other" not in text
+    assert (tmp_path / "images" / "campaign_queue.png").stat().st_size > 5000
+
+
+def test_the_page_is_the_same_where_the_runs_are_not(tables: list[Any], tmp_path: Path) -> None:
+    there, elsewhere = tmp_path / "there", tmp_path / "elsewhere"
+    table = replace(tables[0], cards=("long",))
+    for seed in (1, 2, 3):
+        measured(table, "short", seed, 0.5 + seed / 100, there)
+        measured(table, "long", seed, 0.6 + seed / 100, there)
+    (there / "runs" / "moco_en_de_open" / "long" / "seed-1" / "tsne.png").write_bytes(b"a picture")
+    lines = page_lines([table], there)
+    assert "![Size of the queue: translations of 4,096 \\| more](images/campaign_queue_tsne.png)" in lines
+    elsewhere.mkdir()
+    (there / "figures.json").rename(elsewhere / "figures.json")
+    (there / "images").rename(elsewhere / "images")
+    assert page_lines([table], elsewhere) == lines
+    assert (elsewhere / "images" / "campaign_queue_tsne.png").read_bytes() == b"a picture"
+
+
+def test_the_page_shows_histograms_of_languages_where_they_are_measured(tables: list[Any], tmp_path: Path) -> None:
+    table = replace(tables[0], units=("sts", "removal"), histograms=("short",), axis="")
+    picture = tmp_path / "images" / "campaign_queue_languages.png"
+    start = "ntrex-language-bias/de/test"
+    bias = {f"{start}/bias": 1.5, f"{start}/share_de": 0.75, f"{start}/share_en": 0.25}
+    measured(table, "long", 1, 0.6, tmp_path, removal=bias)
+    measured(table, "middle", 1, 0.6, tmp_path)
+    assert not any("languages" in line for line in page_lines([table], tmp_path))  # nor of another row's
+    measured(table, "short", 1, 0.5, tmp_path, removal=bias)
+    link = "![Size of the queue: languages of the sentences retrieved, seed 1](images/campaign_queue_languages.png)"
+    assert link in page_lines([table], tmp_path)
+    assert picture.stat().st_size > 5000
+
+
+def test_cards_bear_the_names_of_recipes(tables: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(campaign.subprocess, "run", lambda command, **_: commands.append(command))
+    table = replace(tables[0], cards=("long", "middle"))
+    measured(table, "long", 1, 0.5, tmp_path)
+    assert campaign.write_cards([table], tmp_path / "runs", tmp_path) == [tmp_path / "moco_en_de_open.md"]
+    ((*_, folder, _, file),) = commands
+    assert folder == str(tmp_path / "runs" / "moco_en_de_open" / "long" / "seed-1")
+    assert file == str(tmp_path / "moco_en_de_open.md")
+
+
+def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "results.md"
+    page.write_text("# Results\n", "utf-8")
+    with pytest.raises(XlsrError, match="put both where the campaign's part belongs"):
+        write_page(page, ["x"])
