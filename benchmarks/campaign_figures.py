@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
@@ -286,12 +286,13 @@ def fingerprint(table: Table, row: Row) -> str:
         table: Of the row.
         row: One of its rows.
     """
-    places = tuple((os.environ[name], f"${{{name}}}") for name in VARIABLES if os.environ.get(name))
-    return _fingerprint(table, row.name, places)
+    places = [(os.environ[name], f"${{{name}}}") for name in VARIABLES if os.environ.get(name)]
+    # The longer first: one folder may be in the other.
+    return _fingerprint(table, row.name, tuple(sorted(places, key=lambda place: -len(place[0]))))
 
 
 @cache
-def _fingerprint(table: Table, name: str, places: Sequence[tuple[str, str]]) -> str:
+def _fingerprint(table: Table, name: str, places: tuple[tuple[str, str], ...]) -> str:
     row = table.row(name)
     run = run_of(table, row, 1, NOWHERE)
     if run is None:

@@ -23,9 +23,10 @@ INTRODUCTION = (
     "one in twenty would come out as shown, and one as contradicted, with three seeds a side; and the seeds know nothing "
     "of the chance in the choice of a test set. Claims with (ours) are in no paper. `e5-small` as it came is given the "
     "prompt that it was trained with, other encoders none. Minutes are the wall's, which another training beside "
-    "(--jobs 2) lengthens; of the controls the processor's. Nothing was chosen on these sets. "
-    "[campaign_figures.json](campaign_figures.json) has the figures for machines, seed by seed; of rows that were measured "
-    "before it was there, which are named by several seeds, mean and range as printed."
+    "(--jobs 2) lengthens, and a slower machine; of the controls the processor's. Trainings are in bfloat16 where the "
+    "processor multiplies it in hardware (Intel Xeon here), else in float32. Nothing was chosen on these sets. "
+    "[campaign_figures.json](campaign_figures.json) has the figures for machines: seed by seed, or, where an entry has "
+    "several seeds, mean, lowest and highest as they were printed before that file was kept."
 )
 QUERIES = ("de", "fr", "zh")  # of figure 2 of CMLM
 

@@ -149,11 +149,13 @@ def test_rows_whose_recipe_has_changed_are_told_and_trained_again(tables: list[A
 def test_a_recipe_is_the_same_wherever_its_data_lie(
     tables: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    row = replace(tables[0].row("short"), options=("--model.encoders.en", "${HF_XLSR_ENCODERS}/x"))
+    table = replace(tables[0], rows=(row,))
     found = set()
-    for place in ("a", "b"):
-        for variable in ("HF_XLSR_DATA", "HF_XLSR_ENCODERS"):
-            monkeypatch.setenv(variable, str(tmp_path / place / variable))
-        found.add(fingerprint(tables[0], tables[0].row("short")))
+    for data, encoders in (("a", "b"), ("text", "text/encoders"), ("models/text", "models")):
+        monkeypatch.setenv("HF_XLSR_DATA", str(tmp_path / data))
+        monkeypatch.setenv("HF_XLSR_ENCODERS", str(tmp_path / encoders))
+        found.add(fingerprint(table, row))
     assert len(found) == 1
     assert fingerprint(tables[0], tables[0].row("long")) not in found
     # What a row starts from is part of it.
