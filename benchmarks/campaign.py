@@ -21,6 +21,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from campaign_figures import Figures
@@ -93,6 +94,12 @@ def _trainings(table: Table, row: Row, seed: int, output: Path, jobs: dict[str, 
     return [*before, jobs.setdefault(training.name, training)]
 
 
+def is_trained(output: Path, table: Table, row: Row, seed: int) -> bool:
+    """Whether the run of a row's seed has ended, by the recipe as it is now; an encoder as it came has none."""
+    trainings = _trainings(table, row, seed, output, {})
+    return not trainings or trainings[-1].done()
+
+
 def _add(jobs: list[Job], *more: Job) -> None:
     jobs += [job for job in more if job not in jobs]
 
@@ -153,7 +160,7 @@ def main() -> int:
             logs=output / "logs",
             console=console,
         )
-        kept.update(tables, output / "runs", output / "measured")
+        kept.update(tables, output / "runs", output / "measured", partial(is_trained, output))
         kept.save()
         lines = campaign_lines(tables, kept, output / "runs", output / "measured", PAGE.parent / "images", "images")
         write_page(PAGE, lines)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
@@ -172,19 +172,22 @@ class Figures:
         units = set() if row.hidden else set(table.units)
         return any(seed in entry.seeds and units <= set(entry.units) for entry in self._of(table, row))
 
-    def update(self, tables: Iterable[Table], home: Path, measured: Path) -> None:
+    def update(
+        self, tables: Iterable[Table], home: Path, measured: Path, done: Callable[[Table, Row, int], bool]
+    ) -> None:
         """Takes in what runs and measurements say that are there.
 
         Args:
             tables: All whose rows are wanted.
             home: The campaign's folder of runs.
             measured: Folder of peers.py.
+            done: Whether the run of a row's seed has ended, by the recipe as it is now.
         """
         for table in tables:
             for row in table.rows:
                 for seed in table.seeds(row):
                     new = entry_of(table, row, seed, home, measured)
-                    if new is not None:
+                    if new is not None and done(table, row, seed):
                         self._keep(table, row, new)
 
     def spreads(self, table: Table) -> dict[str, Values]:

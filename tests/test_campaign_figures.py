@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,16 @@ import pytest
 from campaign_figures import Figures, Spread, fingerprint, value_of
 from campaign_helpers import example_tables, measured
 from campaign_jobs import DONE, Outcome, measurement_of
-from campaign_plan import ROOT, Column, read_tables
+from campaign_plan import ROOT, Column, read_tables, resolved, run_of
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.content_hash import content_hash
 from hf_xlsr.evaluation.report import save_results
+from hf_xlsr.run_folder import RunFolder
+
+
+def ended(*_: Any) -> bool:
+    return True
 
 
 @pytest.fixture
@@ -26,7 +32,7 @@ def tables(tmp_path: Path) -> list[Any]:
 
 def kept_of(tables: list[Any], folder: Path) -> Figures:
     kept = Figures(folder / "figures.json")
-    kept.update(tables, folder / "runs", folder / "measured")
+    kept.update(tables, folder / "runs", folder / "measured", ended)
     kept.save()
     return kept
 
@@ -97,11 +103,11 @@ def test_a_row_with_another_unit_is_measured_whole_and_replaced(tables: list[Any
     assert not kept.has(grown[0], grown[0].row("short"), 1)
     elsewhere = tmp_path / "elsewhere"
     measured(grown[0], "short", 1, 0.7, elsewhere)  # sts of the new training, not yet senteval
-    kept.update(grown, elsewhere / "runs", elsewhere / "measured")
+    kept.update(grown, elsewhere / "runs", elsewhere / "measured", ended)
     assert kept.spreads(grown[0])["STS"]["short"].mean == 70.0
     job = measurement_of(grown[0], grown[0].row("short"), 1, elsewhere / "runs", elsewhere / "measured")
     save_results(job.output / job.label / "senteval.json", {}, settings={"revision": content_hash(job.model)})
-    kept.update(grown, elsewhere / "runs", elsewhere / "measured")
+    kept.update(grown, elsewhere / "runs", elsewhere / "measured", ended)
     assert kept.has(grown[0], grown[0].row("short"), 1)
 
 
@@ -144,6 +150,22 @@ def test_rows_whose_recipe_has_changed_are_told_and_trained_again(tables: list[A
     assert kept.forget_changed([changed]) == ["queue, short"]
     assert not kept.has(changed, changed.row("short"), 1) and kept.has(changed, changed.row("long"), 1)
     assert kept.forget_changed([tables[1]]) == ["queue, long"]
+
+
+def test_runs_of_an_earlier_recipe_are_not_taken_for_those_of_this_one(
+    tables: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, kept = tables[0], Figures(tmp_path / "figures.json")
+    monkeypatch.setenv("HF_XLSR_ENCODERS", str(tmp_path / "encoders"))
+    measured(table, "e5-small", 1, 0.9, tmp_path)
+    for seed in (1, 2):
+        run = run_of(table, table.row("short"), seed, tmp_path / "runs")
+        (recipe,) = resolved(run)
+        RunFolder(recipe["output_dir"]).claim({**recipe, "languages": ["en", "de" if seed == 1 else "fr"]})
+        measured(table, "short", seed, 0.5, tmp_path)
+    kept.update([table], tmp_path / "runs", tmp_path / "measured", partial(campaign.is_trained, tmp_path))
+    assert [kept.has(table, table.row("short"), seed) for seed in (1, 2)] == [True, False]
+    assert kept.has(table, table.row("e5-small"), 1)
 
 
 def test_a_recipe_is_the_same_wherever_its_data_lie(

@@ -40,7 +40,7 @@ def spread(*values: float) -> Spread | None:
 def page_lines(tables: list[Any], folder: Path) -> list[str]:
     """As campaign.py writes them, from what lies in the folder."""
     kept = Figures(folder / "figures.json")
-    kept.update(tables, folder / "runs", folder / "measured")
+    kept.update(tables, folder / "runs", folder / "measured", lambda *_: True)
     kept.save()
     return campaign_lines(tables, kept, folder / "runs", folder / "measured", folder / "images", "images")
 
