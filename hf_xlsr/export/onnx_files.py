@@ -124,7 +124,8 @@ def _write_int8(source: Path, file: Path) -> None:
         model,
         file,
         per_channel=True,
-        weight_type=QuantType.QInt8,
+        # Processors with AVX2 and no VNNI add pairs of unsigned times signed products in 16 bits, which overflow.
+        weight_type=QuantType.QUInt8,
         nodes_to_exclude=[node.name for node in model.graph.node if stacked.intersection(node.input)],
         use_external_data_format=large,
     )
