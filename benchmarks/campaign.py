@@ -3,8 +3,8 @@
 Trains what benchmarks/campaign_tables.yaml lists, measures every encoder, and writes tables with the spread of the seeds,
 a verdict for each claim, plots and model cards. Runs that are done are not repeated, nor those whose figures
 docs/campaign_figures.json keeps; a training that the budget or a signal interrupts goes on from its checkpoint at the
-next call. Text and encoders come through HF_XLSR_DATA and
-HF_XLSR_ENCODERS (docs/data.md). A GPU is used when there is one; give --jobs 1 then.
+next call. Text and encoders come through HF_XLSR_DATA and HF_XLSR_ENCODERS (docs/data.md). A GPU is used when there is
+one; give --jobs 1 then.
 
 usage: python benchmarks/campaign.py --budget-minutes N [--only TABLE ...] [--jobs 2] [--output outputs/campaign]
 With --budget-minutes 0 nothing is trained: it says what is left and writes the page from what is there.
@@ -41,7 +41,7 @@ FIGURES = ROOT / "docs" / "campaign_figures.json"
 def plan(tables: Sequence[Table], output: Path, kept: Figures) -> dict[str, list[Job]]:
     """Jobs by table, each job once and after those that it needs: seed 1 of all tables' rows before other seeds.
 
-    Those that no row wants whose figures are not kept are not wanted.
+    Wanted are the measurements of rows whose figures are not kept, and the trainings that these rest on.
     """
     home, measured = output / "runs", output / "measured"
     jobs: dict[str, Job] = {}
