@@ -89,7 +89,6 @@ def measure(peer: Peer, units: list[str], output: Path, console: Console) -> dic
                 "cpu_seconds": round(time.process_time() - processor, 1),
             }
             save_results(file, found, settings=settings)
-            encoder.forget()
             if found:
                 console.print(results_table(found, title=f"{peer.label}, {unit}"))
         metrics |= load_results(file)["metrics"]

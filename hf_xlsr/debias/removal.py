@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.encoding import unit_length
 
 TENSORS, FACTS = "debias.safetensors", "debias.json"
 FORMAT = 1
@@ -166,8 +167,7 @@ class Debias:
         else:
             left = wide - self.means[name].astype(wide.dtype)
         if normalize:
-            lengths = np.linalg.norm(left, axis=-1, keepdims=True)
-            left = left / np.where(lengths > 0, lengths, 1)
+            left = unit_length(left)
         return left.astype(array.dtype, copy=False) if array.dtype.kind == "f" else left
 
     def _apply_torch(self, vectors: torch.Tensor, name: str, normalize: bool) -> torch.Tensor:

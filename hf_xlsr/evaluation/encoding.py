@@ -46,6 +46,25 @@ def check_batch_size(batch_size: int) -> None:
         raise XlsrError(f"batch_size is {batch_size}; it takes a whole number above 0.")
 
 
+def unit_length(vectors: np.ndarray) -> np.ndarray:
+    """Each vector over its length; a zero vector stays zero.
+
+    Args:
+        vectors: `(..., width)`, of a floating type.
+
+    Returns:
+        The same shape and type.
+
+    Example:
+        >>> unit_length(np.array([[3.0, 4.0], [0.0, 0.0]]))
+        array([[0.6, 0.8],
+               [0. , 0. ]])
+    """
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    unit: np.ndarray = vectors / np.where(lengths > 0, lengths, 1)
+    return unit
+
+
 def embed(
     encoder: Encoder,
     texts: Sequence[str],
@@ -107,6 +126,5 @@ def embed(
         )
     vectors = as_vectors(encoded, "the encoder's output")
     if normalize:
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        vectors = vectors / np.where(lengths > 0, lengths, 1)
+        vectors = unit_length(vectors)
     return vectors if len(positions) == len(texts) else vectors[spread]

@@ -15,6 +15,7 @@ from matplotlib.patches import Rectangle
 from sklearn.manifold import TSNE
 
 from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.encoding import unit_length
 from hf_xlsr.evaluation.plots_common import COLOURS, fonts, save_figure, shorten
 from hf_xlsr.mining.neighbours import as_vectors
 
@@ -123,7 +124,7 @@ def plot_heatmap(
     """
     chosen, source_side, target_side = _choose(source_vectors, target_vectors, sources, targets, pairs, seed)
     count = len(chosen)
-    cosines = _unit(source_side) @ _unit(target_side).T
+    cosines = unit_length(source_side) @ unit_length(target_side).T
     cell = 0.42 if count <= ANNOTATED_PAIRS else 0.21
     size = max(cell * count, 2.5)
     figure = Figure(figsize=(size + 4.2, size + 2.6), layout="constrained")
@@ -188,11 +189,6 @@ def _choose(
         )
     chosen = np.sort(np.random.default_rng(seed).choice(sizes[0], count, replace=False))
     return chosen, vectors[0][chosen], vectors[1][chosen]
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(lengths > 0, lengths, 1)
 
 
 def _spread(points: np.ndarray, gap: float) -> np.ndarray:

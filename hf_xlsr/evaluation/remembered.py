@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from hf_xlsr.evaluation.encoding import unit_length
 from hf_xlsr.evaluation.routing import routes_of
 
 
 class RememberedEncoder:
-    """Wraps an encoder and keeps the vector of each text, by the text, its route, and whether it was normalised.
+    """Wraps an encoder and keeps the vector of each text, by the text and its route.
 
-    Memory grows by one float32 vector for each distinct text; `forget` frees it.
+    What is kept are vectors as the encoder gives them; those of length 1 are made from them, so that protocols over
+    either share them. Memory grows by one float32 vector for each distinct text.
 
     Args:
         encoder: Anything with a sentence-transformers style `encode`.
@@ -33,23 +35,20 @@ class RememberedEncoder:
     def __init__(self, encoder: Any) -> None:
         self.encoder = encoder
         self.routes = routes_of(encoder)
-        self._vectors: dict[tuple[str | None, bool, str], np.ndarray] = {}
+        self._vectors: dict[tuple[str | None, str], np.ndarray] = {}
 
     def encode(
         self, texts: Sequence[str], *, task: str | None = None, normalize_embeddings: bool = False, **options: Any
     ) -> np.ndarray:
-        """The vectors of the texts, `(texts, width)`; `options` go to the encoder as they are."""
+        """The vectors of the texts, `(texts, width)`, float32; `options` go to the encoder as they are."""
         known = self._vectors
-        keys = [(task, normalize_embeddings, text) for text in texts]
+        keys = [(task, text) for text in texts]
         missing = list(dict.fromkeys(text for key, text in zip(keys, texts, strict=True) if key not in known))
         if missing:
             if task is not None:
                 options["task"] = task
-            fresh = self.encoder.encode(missing, normalize_embeddings=normalize_embeddings, **options)
+            fresh = self.encoder.encode(missing, normalize_embeddings=False, **options)
             for text, vector in zip(missing, np.asarray(fresh, np.float32), strict=True):
-                known[task, normalize_embeddings, text] = vector
-        return np.stack([known[key] for key in keys])
-
-    def forget(self) -> None:
-        """Frees all kept vectors."""
-        self._vectors.clear()
+                known[task, text] = vector
+        vectors = np.stack([known[key] for key in keys])
+        return unit_length(vectors) if normalize_embeddings else vectors

@@ -11,6 +11,7 @@ import numpy as np
 
 from hf_xlsr.data.collators import pad_rows
 from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.evaluation.encoding import unit_length
 from hf_xlsr.export.parts import export_parts
 
 FLOAT_FILE, INT8_FILE = "model.onnx", "model_int8.onnx"
@@ -104,10 +105,7 @@ class OnnxEncoder:
             rows = order[start : start + batch_size]
             batch = pad_rows([ids[row] for row in rows], tokenizer.pad_token_id)
             vectors[rows] = session.run([OUTPUT], dict(zip(INPUTS, batch, strict=True)))[0]
-        if normalize_embeddings:
-            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-            vectors /= np.where(lengths > 0, lengths, 1)
-        return vectors
+        return unit_length(vectors) if normalize_embeddings else vectors
 
 
 def route_folder(export: Path, route: str) -> Path:

@@ -20,7 +20,7 @@ class Recorder:
     def encode(self, texts: list[str], **options: Any) -> np.ndarray:
         self.calls.append((texts, options))
         shift = {"en": 1.0, "fr": 2.0}[options["task"]]
-        return np.array([[len(text), shift] for text in texts]) / (2 if options["normalize_embeddings"] else 1)
+        return np.array([[len(text), shift] for text in texts])
 
 
 def test_each_text_is_encoded_once_for_each_route():
@@ -28,17 +28,20 @@ def test_each_text_is_encoded_once_for_each_route():
     encoder = RememberedEncoder(inner)
     first = embed(encoder, ["a", "bb"], language="en", normalize=False)
     np.testing.assert_array_equal(embed(encoder, ["bb", "a"], language="en", normalize=False), first[::-1])
-    assert embed(encoder, ["bb"], language="fr", normalize=False).tolist() == [[2.0, 2.0]]
-    assert embed(encoder, ["bb"], language="fr", batch_size=3).shape == (1, 2)
-    assert [(texts, options["task"]) for texts, options in inner.calls] == [
-        (["a", "bb"], "en"),
-        (["bb"], "fr"),
-        (["bb"], "fr"),
-    ]
-    assert inner.calls[2][1]["batch_size"] == 3 and inner.calls[2][1]["normalize_embeddings"]
-    encoder.forget()
-    embed(encoder, ["bb"], language="fr")
-    assert len(inner.calls) == 4
+    assert embed(encoder, ["bb"], language="fr", normalize=False, batch_size=3).tolist() == [[2.0, 2.0]]
+    assert [(texts, options["task"]) for texts, options in inner.calls] == [(["a", "bb"], "en"), (["bb"], "fr")]
+    assert inner.calls[1][1]["batch_size"] == 3
+
+
+def test_vectors_of_length_one_come_from_those_that_are_kept():
+    inner = Recorder()
+    encoder = RememberedEncoder(inner)
+    kept = embed(encoder, ["bb", "cccc"], language="fr", normalize=False)
+    unit = encoder.encode(["bb", "cccc"], task="fr", normalize_embeddings=True)
+    np.testing.assert_allclose(unit, [[2**-0.5, 2**-0.5], [4 / 20**0.5, 2 / 20**0.5]], rtol=1e-6)
+    # Bringing some to length 1 leaves those that are kept as they were.
+    np.testing.assert_array_equal(embed(encoder, ["bb", "cccc"], language="fr", normalize=False), kept)
+    assert len(inner.calls) == 1 and inner.calls[0][1]["normalize_embeddings"] is False
 
 
 def test_vectors_are_the_encoders_own(tiny_export: str):
