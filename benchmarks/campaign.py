@@ -13,6 +13,7 @@ With --budget-minutes 0 nothing is trained: it says what is left and writes the 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import re
@@ -25,10 +26,23 @@ from functools import partial
 from pathlib import Path
 
 from campaign_figures import Figures
-from campaign_jobs import DONE, FAILED, Calibration, Job, Measurement, Outcome, Training, measurement_of, work_off
-from campaign_plan import ROOT, Row, Table, is_staged, read_tables, run_of, starts_of_all
-from campaign_report import campaign_lines, write_page
+from campaign_fingerprint import VARIABLES, training_fingerprint
+from campaign_jobs import (
+    DONE,
+    FAILED,
+    Calibration,
+    Job,
+    Measurement,
+    Outcome,
+    Training,
+    measurement_of,
+    place_of,
+    work_off,
+)
+from campaign_plan import ROOT, Row, Table, read_tables, run_of, starts_of_all
+from campaign_report import campaign_lines, run_is_of, write_page
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table as RichTable
 
 from hf_xlsr.errors import XlsrError
@@ -63,7 +77,17 @@ def plan(tables: Sequence[Table], output: Path, kept: Figures) -> dict[str, list
                     if wanted:
                         job.units = sorted({*job.units, *own.units})  # those of all tables that show the encoder
                     _add(by_table[table.name], job)
+    for job in list(jobs.values()):
+        if job.wanted:
+            _want_needs(job)
     return by_table
+
+
+def _want_needs(job: Job) -> None:
+    # A calibration is shared by the seeds of a row, and rests on what seed 1 starts from.
+    for need in job.needs:
+        need.wanted = True
+        _want_needs(need)
 
 
 def _trainings(table: Table, row: Row, seed: int, output: Path, jobs: dict[str, Job]) -> list[Job]:
@@ -78,20 +102,22 @@ def _trainings(table: Table, row: Row, seed: int, output: Path, jobs: dict[str, 
         before += _trainings(other_table, other, seed if seed in known else 1, output, jobs)
         needs.append(before[-1])
     # One process trains all stages of a recipe, whichever of them rows show.
-    place = run.output_dir if run.run and is_staged(run) else run.folder
-    name = " ".join(place.relative_to(output / "runs").parts)
-    calibration = None
+    name = " ".join(place_of(run).relative_to(output / "runs").parts)
+    fingerprint, calibration = training_fingerprint(table, row), None
     if run.seconds and not run.control:
         first = " ".join(part for part in name.split() if not part.startswith("seed-"))
-        file = output / "steps" / f"{first.replace(' ', '-')}.json"
+        file = output / "steps" / f"{first.replace(' ', '-')}-{fingerprint}.json"
         calibration = Calibration(f"calibrate {first}", tuple(needs), run=run, file=file, wanted=False)
         needs.append(jobs.setdefault(calibration.name, calibration))
         before.append(needs[-1])
     started_from = str(run.folder) in starts_of_all(table, output / "runs")
     training = Training(
-        f"train {name}", tuple(needs), run=run, calibration=calibration, started_from=started_from, wanted=False
+        f"train {name}", tuple(needs), run=run, fingerprint=fingerprint, calibration=calibration, wanted=False
     )
-    return [*before, jobs.setdefault(training.name, training)]
+    shared = jobs.setdefault(training.name, training)  # by the rows that show its stages
+    if isinstance(shared, Training):
+        shared.started_from |= started_from
+    return [*before, shared]
 
 
 def is_trained(output: Path, table: Table, row: Row, seed: int) -> bool:
@@ -116,18 +142,42 @@ def status_table(by_table: dict[str, list[Job]], outcome: Outcome) -> RichTable:
     return shown
 
 
-def write_cards(tables: Sequence[Table], home: Path, folder: Path) -> list[Path]:
+def write_cards(tables: Sequence[Table], home: Path, folder: Path, console: Console) -> list[Path]:
     """Model cards of the runs that tables name for that, where they have ended."""
     written = []
     for table in tables:
         for row in map(table.row, table.cards):
             run = run_of(table, row, 1, home)
-            if run is not None and (run.folder / "results.json").is_file() and not run.control:
-                recipe = Path(run.recipe)
-                written.append(folder / f"{'campaign_' if recipe.suffix else ''}{recipe.stem}.md")
-                command = [sys.executable, "-m", "hf_xlsr.cli", "card", str(run.folder), "--output", str(written[-1])]
-                subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+            ended = run is not None and (run.folder / "results.json").is_file() and run_is_of(table, row, home)
+            if run is None or run.control or not ended:
+                continue
+            recipe = Path(run.recipe)
+            card = folder / f"{'campaign_' if recipe.suffix else ''}{recipe.stem}.md"
+            command = [sys.executable, "-m", "hf_xlsr.cli", "card", str(run.folder), "--output", str(card)]
+            process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+            if process.returncode:
+                console.print(f"[red]no card[/] {card.name}: {escape(process.stderr.strip() or 'it printed nothing')}")
+            else:
+                written.append(card)
     return written
+
+
+def claim(output: Path) -> int:
+    """Locks a campaign's folder, as long as this process or one that it hands the lock to lives.
+
+    Raises:
+        XlsrError: another one works there.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    lock = os.open(output / "lock", os.O_CREAT | os.O_RDWR)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise XlsrError(
+            f"another campaign, or a training that one left behind, works in {output}; wait for it, end it, or give "
+            "another --output."
+        ) from None
+    return lock
 
 
 def main() -> int:
@@ -141,11 +191,13 @@ def main() -> int:
     console = Console(soft_wrap=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     output = options.output.resolve()
-    os.chdir(ROOT)  # recipes name those below them from there
     try:
-        for variable in ("HF_XLSR_DATA", "HF_XLSR_ENCODERS"):
-            if variable not in os.environ:
+        for variable in VARIABLES:
+            if not os.environ.get(variable):
                 raise XlsrError(f"{variable} is not set; docs/data.md says what it names.")
+            os.environ[variable] = os.path.abspath(os.environ[variable])
+        os.chdir(ROOT)  # recipes name those below them from there
+        lock = claim(output) if options.budget_minutes > 0 else None
         tables = read_tables(TABLES)
         kept = Figures(FIGURES)
         for row in kept.forget_changed(tables):
@@ -159,12 +211,15 @@ def main() -> int:
             threads=threads,
             logs=output / "logs",
             console=console,
+            held=(lock,) if lock is not None else (),
         )
+        kept = Figures(FIGURES)  # hours may have gone by, and others may have added theirs
+        kept.forget_changed(tables)
         kept.update(tables, output / "runs", output / "measured", partial(is_trained, output))
         kept.save()
         lines = campaign_lines(tables, kept, output / "runs", output / "measured", PAGE.parent / "images", "images")
         write_page(PAGE, lines)
-        cards = write_cards(tables, output / "runs", ROOT / "model_cards")
+        cards = write_cards(tables, output / "runs", ROOT / "model_cards", console)
     except XlsrError as error:
         raise SystemExit(f"campaign: {error}") from None
     console.print(status_table(by_table, outcome))

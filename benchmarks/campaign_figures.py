@@ -2,30 +2,26 @@
 
 The runs themselves are tens of GB in a folder of one machine. Their figures are kept here, so that the page can be
 written, and the campaign goes on, where the runs are not: what is kept is not trained again, unless another row starts
-from it. A row whose recipe has changed since is not kept; a row whose entry is removed from the file is trained anew.
+from it. A row whose recipe has changed since is not kept; a row whose entry, and whose run, is removed is trained anew.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from campaign_fingerprint import row_fingerprint
 from campaign_jobs import measurement_of
-from campaign_plan import Column, Row, Table, resolved, run_of
+from campaign_plan import Column, Row, Table, run_of
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.report import load_results, split_key
-
-VARIABLES = ("HF_XLSR_DATA", "HF_XLSR_ENCODERS")
-NOWHERE = Path("/campaign")  # in place of a folder of runs, which is no part of a recipe
 
 
 @dataclass(frozen=True)
@@ -90,7 +86,7 @@ class Entry:
 
     Args:
         seeds: Which.
-        recipe: `fingerprint` of the row when it was measured.
+        recipe: `row_fingerprint` when it was measured.
         units: Of peer_units, those that were measured.
         figures: By column: the seed's figure, or mean, lowest and highest of several.
         trained: Of this training; None where that is told for the table as a whole, and for an encoder as it came.
@@ -101,6 +97,11 @@ class Entry:
     units: tuple[str, ...]
     figures: Mapping[str, float | tuple[float, float, float]]
     trained: Trained | None = None
+
+    @property
+    def of_run(self) -> bool:
+        """Whether there was a training: an encoder as it came has its name for a recipe."""
+        return re.fullmatch(r"[0-9a-f]{12}(\..+)?", self.recipe) is not None
 
     def spread(self, column: str) -> Spread | None:
         """A column's figure; None where it was not measured."""
@@ -134,7 +135,7 @@ class Figures:
                 self._entries[table] = {row: [_entry(one) for one in kept] for row, kept in found["rows"].items()}
                 if found.get("trained"):
                     self._before[table] = _trained(found["trained"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise XlsrError(
                 f"{file} is no file of a campaign's figures ({error!r}); take that of the repository again."
             ) from None
@@ -150,7 +151,9 @@ class Figures:
             before = self._before.get(table)
             head = f'  "trained": {json.dumps(asdict(before))},\n' if before else ""
             tables.append(f' {json.dumps(table)}: {{\n{head}  "rows": {{\n' + ",\n".join(lines) + "\n  }\n }")
-        self.file.write_text("{\n" + ",\n".join(tables) + "\n}\n", "utf-8")
+        partial = self.file.with_name(self.file.name + ".partial")
+        partial.write_text("{\n" + ",\n".join(tables) + "\n}\n", "utf-8")
+        partial.replace(self.file)  # at once: a signal leaves the one or the other
 
     def forget_changed(self, tables: Iterable[Table]) -> list[str]:
         """Drops entries whose table or row has gone, or whose recipe has changed; "table, row" of each."""
@@ -158,9 +161,9 @@ class Figures:
         gone: dict[str, None] = {}
         for name, kept in self._entries.items():
             for row, entries in kept.items():
-                now = fingerprint(*rows[name, row]) if (name, row) in rows else None
-                kept[row] = [entry for entry in entries if entry.recipe == now]
-                if len(kept[row]) < len(entries):
+                now = row_fingerprint(*rows[name, row]) if (name, row) in rows else None
+                for entry in [entry for entry in entries if entry.recipe != now]:
+                    self._drop(name, row, entry)
                     gone[f"{name}, {row}"] = None
         self._entries = {
             name: rows for name, kept in self._entries.items() if (rows := {row: of for row, of in kept.items() if of})
@@ -168,7 +171,7 @@ class Figures:
         return list(gone)
 
     def has(self, table: Table, row: Row, seed: int) -> bool:
-        """Whether everything of a row's seed is kept; hidden rows are not measured."""
+        """Whether a row's seed is kept, measured in all of the table's units; hidden rows are not measured."""
         units = set() if row.hidden else set(table.units)
         return any(seed in entry.seeds and units <= set(entry.units) for entry in self._of(table, row))
 
@@ -185,10 +188,9 @@ class Figures:
         """
         for table in tables:
             for row in table.rows:
-                for seed in table.seeds(row):
-                    new = entry_of(table, row, seed, home, measured)
-                    if new is not None and done(table, row, seed):
-                        self._keep(table, row, new)
+                found = {seed: entry_of(table, row, seed, home, measured) for seed in table.seeds(row)}
+                new = [entry for seed, entry in found.items() if entry is not None and done(table, row, seed)]
+                self._keep(table.name, row.name, new)
 
     def spreads(self, table: Table) -> dict[str, Values]:
         """Figures by column and row."""
@@ -212,16 +214,32 @@ class Figures:
     def _of(self, table: Table, row: Row) -> list[Entry]:
         return self._entries.get(table.name, {}).get(row.name, [])
 
-    def _keep(self, table: Table, row: Row, new: Entry) -> None:
-        kept = self._entries.setdefault(table.name, {}).setdefault(row.name, [])
-        for place, entry in enumerate(kept):
-            if new.seeds[0] in entry.seeds:
-                # A start that was trained again for another row, and not measured, is no reason to lose what is kept.
-                if len(entry.seeds) == 1 and set(entry.units) <= set(new.units):
-                    kept[place] = new
-                return
-        kept.append(new)
+    def _keep(self, table: str, row: str, new: Sequence[Entry]) -> None:
+        by_seed = {entry.seeds[0]: entry for entry in new}
+        for entry in list(self._entries.get(table, {}).get(row, [])):
+            # Each of its seeds has been measured again. A start that was trained again for another row, and not measured,
+            # is no reason to lose what is kept.
+            if all(seed in by_seed and set(entry.units) <= set(by_seed[seed].units) for seed in entry.seeds):
+                self._drop(table, row, entry)
+        kept = self._entries.setdefault(table, {}).setdefault(row, [])
+        there = {seed for entry in kept for seed in entry.seeds}
+        kept += [entry for seed, entry in by_seed.items() if seed not in there]
         kept.sort(key=lambda entry: entry.seeds)
+        if not kept:
+            del self._entries[table][row]
+
+    def _drop(self, table: str, row: str, entry: Entry) -> None:
+        """Takes an entry out, and its share of what is told of the table's trainings as a whole."""
+        told = [one for of in self._entries[table].values() for one in of if one.trained is None and one.of_run]
+        self._entries[table][row].remove(entry)
+        before = self._before.get(table)
+        if before and entry in told:
+            share = len(entry.seeds) / sum(len(one.seeds) for one in told)
+            trainings = before.trainings - max(1, round(share * before.trainings))
+            if trainings > 0:
+                self._before[table] = replace(before, trainings=trainings, seconds=(1 - share) * before.seconds)
+            else:
+                del self._before[table]
 
 
 def entry_of(table: Table, row: Row, seed: int, home: Path, measured: Path) -> Entry | None:
@@ -249,7 +267,7 @@ def entry_of(table: Table, row: Row, seed: int, home: Path, measured: Path) -> E
         spent = seconds["training"] if isinstance(seconds, Mapping) else settings.get("cpu_seconds", 0.0)
         hardware = (str(settings["hardware"]),) if settings.get("hardware") else ()
         trained = Trained(1, float(spent), hardware, (int(settings["threads"]),) if "threads" in settings else ())
-    return Entry((seed,), fingerprint(table, row), tuple(sorted(of_units)), figures, trained)
+    return Entry((seed,), row_fingerprint(table, row), tuple(sorted(of_units)), figures, trained)
 
 
 def metrics_of_row(table: Table, row: Row, seed: int, home: Path, measured: Path) -> dict[str, float]:
@@ -280,35 +298,6 @@ def value_of(column: Column, metrics: Mapping[str, float], run: Path | None) -> 
         matching = [value for key, value in metrics.items() if any(fnmatchcase(key, one) for one in patterns)]
         found = fmean(matching) if matching else None
     return None if found is None else column.scale * float(found)
-
-
-def fingerprint(table: Table, row: Row) -> str:
-    """A short hash of what a row trains and starts from, the same wherever data, encoders and runs lie.
-
-    Args:
-        table: Of the row.
-        row: One of its rows.
-    """
-    places = [(os.environ[name], f"${{{name}}}") for name in VARIABLES if os.environ.get(name)]
-    # The longer first: one folder may be in the other.
-    return _fingerprint(table, row.name, tuple(sorted(places, key=lambda place: -len(place[0]))))
-
-
-@cache
-def _fingerprint(table: Table, name: str, places: tuple[tuple[str, str], ...]) -> str:
-    row = table.row(name)
-    run = run_of(table, row, 1, NOWHERE)
-    if run is None:
-        return str(row.encoder)
-    recipes = [
-        {key: value for key, value in recipe.items() if key not in ("output_dir", "description")}
-        for recipe in resolved(run)
-    ]
-    text = json.dumps([recipes, run.control, run.seconds], sort_keys=True)
-    for place, variable in places:
-        text = text.replace(place, variable)
-    starts = [_fingerprint(other, start.name, places) for other, start in table.starts(row).values()]
-    return sha256("".join([text, *starts]).encode()).hexdigest()[:12]
 
 
 def _plain(entry: Entry) -> dict[str, Any]:

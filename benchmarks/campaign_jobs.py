@@ -14,13 +14,13 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from campaign_plan import ROOT, Row, Run, Table, arguments, only, resolved, run_of, seeded
+from campaign_plan import ROOT, Row, Run, Table, arguments, is_staged, only, resolved, run_of, seeded
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -35,6 +35,7 @@ CONTROLS = {
     "mnrl": ("dual_momentum_peers.py", "--loss", "mnrl"),
     "distillation": ("distillation_peers.py",),
 }
+FINGERPRINT = "fingerprint.txt"  # in the folder of a training
 # What failed is not tried again by the same call; nor is what needs it.
 DONE, FAILED, STOPPED = "done", "failed", "stopped"
 
@@ -61,6 +62,9 @@ class Job(ABC):
     def command(self) -> list[str]:
         """What runs in the process; asked for when all that it needs is done."""
 
+    def begin(self) -> None:  # noqa: B027
+        """Prepares the place that it writes to; called before its process."""
+
     def tidy(self) -> None:  # noqa: B027
         """Removes what nobody needs once it is done; nothing, unless a kind of job says otherwise."""
 
@@ -86,27 +90,50 @@ class Calibration(Job):
         return [*_python("campaign_calibrate.py"), run.recipe, *only(run), *time_and_place, *seeded(run)]
 
 
+def place_of(run: Run) -> Path:
+    """The folder of a training: of all its stages, where its recipe has some."""
+    return run.output_dir if run.run and is_staged(run) else run.folder
+
+
+def fingerprint_of_run(run: Run) -> str | None:
+    """What the training that is there was of; None where there is none, or none that a campaign has begun."""
+    file = place_of(run) / FINGERPRINT
+    return file.read_text("utf-8") if file.is_file() else None
+
+
 @dataclass(kw_only=True)
 class Training(Job):
     """`hf-xlsr train`, or a control of sentence-transformers.
 
     Args:
         run: What is trained.
+        fingerprint: Of recipe, time and starts; that of the run that is there stands in a file beside it.
         calibration: Says how many steps, where that is not the recipe's.
         started_from: Whether others go on from its weights, rather than from its exported encoder.
     """
 
     run: Run
+    fingerprint: str
     calibration: Calibration | None = None
     started_from: bool = False
 
     def done(self) -> bool:
+        if fingerprint_of_run(self.run) != self.fingerprint:
+            return False
         if self.run.control:
             return (self.run.folder / "results.json").is_file() and (self.run.folder / "model").is_dir()
         if self.calibration and not self.calibration.done():
             return False
-        recipes = resolved(self.run, self._steps())
-        return all(RunFolder(recipe["output_dir"]).done(recipe) for recipe in recipes)
+        return all(folder.done(recipe) for recipe, folder in self._stages()) and self._weights_are_there()
+
+    def begin(self) -> None:
+        place = place_of(self.run)
+        before = fingerprint_of_run(self.run)
+        of_another = before is not None and before != self.fingerprint
+        if of_another or (self.run.folder / "results.json").is_file() and not self._weights_are_there():
+            shutil.rmtree(place)
+        place.mkdir(parents=True, exist_ok=True)
+        (place / FINGERPRINT).write_text(self.fingerprint, "utf-8")
 
     def command(self) -> list[str]:
         run = self.run
@@ -120,10 +147,18 @@ class Training(Job):
         if self.run.control:
             return
         # Checkpoints of an encoder like e5-small are 1.4 GB each, its last weights half a GB; the finished model stays.
-        for recipe in resolved(self.run, self._steps()):
-            folder = RunFolder(recipe["output_dir"])
+        for _, folder in self._stages():
             for old in (*folder.training.glob("checkpoint-*"), *([] if self.started_from else [folder.final])):
                 shutil.rmtree(old, ignore_errors=True)
+
+    def _weights_are_there(self) -> bool:
+        """Whether those that start from it can; a run that none started from has lost its last weights once it ended."""
+        if self.run.control or not self.started_from:
+            return True
+        return all(folder.final.is_dir() or folder.merged.is_dir() for _, folder in self._stages())
+
+    def _stages(self) -> list[tuple[dict[str, Any], RunFolder]]:
+        return [(recipe, RunFolder(recipe["output_dir"])) for recipe in resolved(self.run, self._steps())]
 
     def _steps(self) -> int | None:
         return self.calibration.steps() if self.calibration else None
@@ -204,8 +239,29 @@ class Outcome:
     interrupted: bool = False
 
 
+@dataclass(frozen=True)
+class _Running:
+    """A process that has begun."""
+
+    job: Job
+    process: subprocess.Popen[str]
+    log: IO[str]
+    log_begins: int
+    started: float
+
+    def minutes(self) -> float:
+        return (time.monotonic() - self.started) / 60
+
+
 def work_off(
-    jobs: Iterable[Job], *, minutes: float, parallel: int, threads: int, logs: Path, console: Console
+    jobs: Iterable[Job],
+    *,
+    minutes: float,
+    parallel: int,
+    threads: int,
+    logs: Path,
+    console: Console,
+    held: Sequence[int] = (),
 ) -> Outcome:
     """Runs what is not done yet, in order of the list, as far as the budget goes.
 
@@ -216,13 +272,15 @@ def work_off(
         threads: Of each process.
         logs: Folder for what the processes print.
         console: Says what has ended.
+        held: Open files that the processes hold as well, such as a lock.
     """
     begun = time.monotonic()
     deadline = begun + 60 * minutes
-    outcome, running = Outcome(), dict[str, tuple[Job, subprocess.Popen[str], IO[str], float]]()
+    outcome, running = Outcome(), dict[str, _Running]()
     waiting: list[Job] = []
     for job in jobs:
         if job.done():
+            job.tidy()  # an earlier call may have been killed before it came to that
             outcome.states[job.name] = DONE
         else:
             waiting.append(job)
@@ -235,6 +293,7 @@ def work_off(
             while running or (waiting and time.monotonic() < deadline):
                 while waiting and len(running) < parallel and (job := _next(waiting, outcome)) is not None:
                     waiting.remove(job)
+                    job.begin()
                     log = (logs / (re.sub(r"[^\w.+-]+", "-", job.name) + ".log")).open("a", encoding="utf-8")
                     process = subprocess.Popen(
                         job.command(),
@@ -244,19 +303,20 @@ def work_off(
                         cwd=ROOT,
                         env=environment,
                         start_new_session=True,  # Ctrl-C comes to the campaign alone, which tells them once
+                        pass_fds=held,
                     )
-                    running[job.name] = (job, process, log, time.monotonic())
+                    running[job.name] = _Running(job, process, log, log.tell(), time.monotonic())
                 if not running:
                     break
                 progress.update(
                     bar, rest=f"{', '.join(running)}; {max(0, (deadline - time.monotonic()) / 60):.0f} minutes left"
                 )
                 time.sleep(0.2)
-                for name, (job, process, log, started) in list(running.items()):
-                    if process.poll() is not None:
+                for name, one in list(running.items()):
+                    if one.process.poll() is not None:
                         del running[name]
-                        log.close()
-                        _note(job, Path(log.name), time.monotonic() - started, outcome, console)
+                        one.log.close()
+                        _note(one, outcome, console)
                         progress.advance(bar)
                 if time.monotonic() >= deadline:
                     break
@@ -274,35 +334,39 @@ def _next(waiting: Sequence[Job], outcome: Outcome) -> Job | None:
     return next((job for job in waiting if all(outcome.states.get(need.name) == DONE for need in job.needs)), None)
 
 
-def _note(job: Job, log: Path, seconds: float, outcome: Outcome, console: Console) -> None:
+def _note(one: _Running, outcome: Outcome, console: Console) -> None:
+    job, log = one.job, Path(one.log.name)
     if job.done():
         job.tidy()
         outcome.states[job.name] = DONE
-        console.print(f"[green]done[/]    {job.name}, {seconds / 60:.1f} minutes")
+        console.print(f"[green]done[/]    {job.name}, {one.minutes():.1f} minutes")
         return
-    lines = [line for line in re.split(r"[\r\n]+", log.read_text("utf-8", errors="replace")) if line.strip()]
+    with log.open("rb") as file:
+        file.seek(one.log_begins)  # earlier calls wrote to it, too
+        lines = [line for line in re.split(r"[\r\n]+", file.read().decode("utf-8", "replace")) if line.strip()]
+    code = one.process.returncode
+    said = lines[-1].strip() if lines else "it printed nothing"
+    if code < 0:
+        said = f"ended by signal {-code}, after it said: {said}"
     outcome.states[job.name] = FAILED
-    outcome.errors[job.name] = lines[-1].strip() if lines else "it printed nothing"
-    console.print(f"[red]failed[/]  {job.name}: {escape(outcome.errors[job.name])} (whole log: {log})")
+    outcome.errors[job.name] = said
+    console.print(f"[red]failed[/]  {job.name}: {escape(said)} (whole log: {log})")
 
 
-def _stop(
-    running: dict[str, tuple[Job, subprocess.Popen[str], IO[str], float]], outcome: Outcome, console: Console
-) -> None:
+def _stop(running: Mapping[str, _Running], outcome: Outcome, console: Console) -> None:
     """Interrupts what runs and waits for its checkpoints."""
-    for _, process, _, _ in running.values():
-        process.terminate()
-    for name, (job, process, log, started) in running.items():
+    for one in running.values():
+        one.process.terminate()
+    for name, one in running.items():
         try:
-            process.wait(PATIENCE)
+            one.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        log.close()
-        if job.done():
+            one.process.kill()
+            one.process.wait()
+        one.log.close()
+        if one.job.done():
+            one.job.tidy()
             outcome.states[name] = DONE
         else:
             outcome.states[name] = STOPPED
-            console.print(
-                f"stopped {name} after {(time.monotonic() - started) / 60:.1f} minutes; another call goes on from there"
-            )
+            console.print(f"stopped {name} after {one.minutes():.1f} minutes; another call takes it up again")

@@ -6,8 +6,9 @@ several tables may be the same run, which is then trained once. `ends` of a tabl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -191,10 +192,15 @@ def read_tables(path: Path, only: list[str] | None = None) -> list[Table]:
         only: Names of those wanted; all when absent.
 
     Raises:
-        XlsrError: an unknown key or name, or a row that a claim or an end names is not there.
+        XlsrError: an unknown, missing or repeated key or name, or a row that is named is
+            not there.
     """
-    tables = [_read(Table, entry, "table") for entry in parse_yaml(path.read_text("utf-8"), path.name)]
+    entries = parse_yaml(path.read_text("utf-8"), path.name)
+    if not isinstance(entries, list) or not entries:
+        raise XlsrError(f"{path.name} holds no list of tables; begin each with '- name:'.")
+    tables = [_read(Table, entry, "table") for entry in entries]
     names = [table.name for table in tables]
+    _check_unique(names, f"{path.name} has two tables")
     for table in tables:
         table.siblings.update(zip(names, tables, strict=True))
     for name in only or ():
@@ -203,6 +209,10 @@ def read_tables(path: Path, only: list[str] | None = None) -> list[Table]:
     for table in tables:
         rows = [row.name for row in table.rows]
         columns = [column.title for column in table.columns]
+        _check_unique(rows, f"table '{table.name}' has two rows")
+        _check_unique(columns, f"table '{table.name}' has two columns")
+        for row in table.rows:
+            _check_starts(table, row)
         for claim in table.claims:
             for title in filter(None, (claim.column, claim.against)):
                 if title not in columns:
@@ -214,13 +224,34 @@ def read_tables(path: Path, only: list[str] | None = None) -> list[Table]:
     return [table for table in tables if not only or table.name in only]
 
 
-def _read(kind: type, entry: Mapping[str, Any], what: str) -> Any:
+def _check_unique(names: list[str], what: str) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise XlsrError(f"{what} of the name '{name}'; give one of them another.")
+
+
+def _check_starts(table: Table, row: Row) -> None:
+    known = [other.name for other in table.rows]
+    known += [f"{name}/{other.name}" for name, one in table.siblings.items() for other in one.rows]
+    for option in (*table.options, *row.options):
+        named = re.match(r"\{([^{}]+)\}(/|$)", option)
+        if named and named[1] not in known:
+            raise XlsrError(
+                f"table '{table.name}', row '{row.name}' starts from '{named[1]}'; {nearest(named[1], known)}"
+            )
+
+
+def _read(kind: type, entry: Any, what: str) -> Any:
+    if not isinstance(entry, Mapping):
+        raise XlsrError(f"a {what} is {entry!r}; write it as a mapping of keys to values.")
+    name = entry.get("name", entry.get("title", entry.get("text", "")))
     known = {part.name for part in fields(kind)} - {"siblings"}
     for key in entry:
         if key not in known:
-            raise XlsrError(
-                f"{what} '{entry.get('name', entry.get('title', ''))}' has key '{key}'; {nearest(key, sorted(known))}"
-            )
+            raise XlsrError(f"{what} '{name}' has key '{key}'; {nearest(key, sorted(known))}")
+    for part in fields(kind):
+        if part.default is MISSING and part.default_factory is MISSING and part.name not in entry:
+            raise XlsrError(f"{what} '{name}' has no '{part.name}'; give it one.")
     parts = {"rows": Row, "columns": Column, "claims": Claim}
     values = {
         key: tuple(_read(parts[key], part, key[:-1]) for part in value) if key in parts else _tuple(value)
@@ -276,7 +307,7 @@ def _fill(option: str, values: Mapping[str, str]) -> str:
 
 
 def resolved(run: Run, steps: int | None = None) -> list[dict[str, Any]]:
-    """The recipe of a run as `hf-xlsr train` resolves it: one, or all stages up to the wanted one.
+    """The recipe of a run as `hf-xlsr train` resolves it: one, or all stages, which one process trains.
 
     Args:
         run: The run.

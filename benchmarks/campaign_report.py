@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from campaign_figures import Figures, Spread, Trained, Values, metrics_of_row
-from campaign_plan import SEEDS, Claim, Table, run_of
+from campaign_fingerprint import training_fingerprint
+from campaign_jobs import fingerprint_of_run
+from campaign_plan import SEEDS, Claim, Row, Table, run_of
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.markdown_text import escape_markdown, markdown_table
@@ -23,7 +25,8 @@ INTRODUCTION = (
     "one in twenty would come out as shown, and one as contradicted, with three seeds a side; and the seeds know nothing "
     "of the chance in the choice of a test set. Claims with (ours) are in no paper. `e5-small` as it came is given the "
     "prompt that it was trained with, other encoders none. Minutes are the wall's, which another training beside "
-    "(--jobs 2) lengthens, and a slower machine; of the controls the processor's. Trainings are in bfloat16 where the "
+    "(--jobs 2) lengthens, and a slower machine; of the controls the processor's; stages that are no row are not "
+    "counted. Trainings are in bfloat16 where the "
     "processor multiplies it in hardware (Intel Xeon here), else in float32. Nothing was chosen on these sets. "
     "[campaign_figures.json](campaign_figures.json) has the figures for machines: seed by seed, or, where an entry has "
     "several seeds, mean, lowest and highest as they were printed before that file was kept."
@@ -105,7 +108,10 @@ def claim_line(table: Table, claim: Claim, figures: Mapping[str, Values]) -> str
 
 
 def facts_of(trained: Trained | None) -> str:
-    """Machine, threads and time of a table's trainings, in a sentence; nothing before the first has ended."""
+    """Machine, threads and time of a table's trainings, in a sentence; nothing before the first has ended.
+
+    Of a recipe with stages, those that are rows count.
+    """
     if trained is None:
         return ""
     where = f", on {' and '.join(trained.hardware)}" if trained.hardware else ""
@@ -150,19 +156,27 @@ def draw(table: Table, figures: Mapping[str, Values], path: Path) -> None:
 
 
 def draw_languages(table: Table, home: Path, measured: Path, path: Path) -> None:
-    """Languages of what the queries of figure 2 of CMLM retrieve, for the table's histograms, where they are measured."""
+    """Languages of what the queries of figure 2 of CMLM retrieve, for the table's histograms, once all are measured."""
     found: dict[str, dict[str, float]] = {}
     for row in map(table.row, table.histograms):
+        if not run_is_of(table, row, home):
+            return
         metrics = metrics_of_row(table, row, 1, home, measured)
         bias = {key: value for key, value in metrics.items() if "language-bias" in key}
         if bias:
             found[row.label or row.name] = {key: bias[key] for key in bias if split_key(key)[1] in QUERIES}
-    if not found:
+    if len(found) < len(table.histograms):
         return
     from hf_xlsr.evaluation.plots_languages import plot_languages
 
     path.parent.mkdir(parents=True, exist_ok=True)
     plot_languages(path, found)
+
+
+def run_is_of(table: Table, row: Row, home: Path) -> bool:
+    """Whether the run of a row's first seed is of its recipe as it is now."""
+    run = run_of(table, row, 1, home)
+    return run is None or fingerprint_of_run(run) == training_fingerprint(table, row)
 
 
 def campaign_lines(
@@ -193,7 +207,7 @@ def campaign_lines(
         if table.cards:
             shown = table.row(table.cards[0])
             run = run_of(table, shown, 1, home)
-            if run is not None and (run.folder / "tsne.png").is_file():
+            if run is not None and (run.folder / "tsne.png").is_file() and run_is_of(table, shown, home):
                 images.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(run.folder / "tsne.png", images / f"campaign_{table.name}_tsne.png")
             pictures["_tsne"] = escape_markdown(f"{table.title}: translations of {shown.label or shown.name}")

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from campaign_jobs import measurement_of
+from campaign_fingerprint import training_fingerprint
+from campaign_jobs import FINGERPRINT, measurement_of, place_of
 from campaign_plan import Table, read_tables, run_of
 
 from hf_xlsr.evaluation.content_hash import content_hash
@@ -56,6 +57,8 @@ def measured(table: Any, name: str, seed: int, value: float, folder: Path, **uni
     row = table.row(name)
     run_folder = run_of(table, row, seed, folder / "runs")
     if run_folder is not None:
+        place_of(run_folder).mkdir(parents=True, exist_ok=True)
+        (place_of(run_folder) / FINGERPRINT).write_text(training_fingerprint(table, row), "utf-8")
         settings = {"steps": 600, "hardware": "A processor", "threads": 2, "seconds": {"training": 60.0}}
         save_results(run_folder.folder / "results.json", {}, settings=settings)
     job = measurement_of(table, row, seed, folder / "runs", folder / "measured")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import _thread
 import json
+import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -16,7 +18,7 @@ import campaign
 import pytest
 import yaml
 from campaign_figures import Figures
-from campaign_helpers import TABLES, example_tables
+from campaign_helpers import TABLES, example_tables, measured
 from campaign_jobs import DONE, FAILED, STOPPED, Job, Measurement, Training, work_off
 from campaign_plan import ROOT, Run, read_tables, resolved, run_of, starts_of_all
 from rich.console import Console
@@ -82,6 +84,26 @@ def test_a_failure_is_told_and_what_needs_it_waits_while_others_go_on(tmp_path: 
     assert outcome.errors == {"bad": "peers: there is no such file"} and outcome.left == ["after"]
 
 
+def test_a_failure_is_told_by_its_own_call_and_by_its_signal(tmp_path: Path) -> None:
+    run([Script("bad", (), "raise SystemExit('of an earlier call')", tmp_path / "never")], tmp_path)
+    quiet = Script("bad", (), "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", tmp_path / "never")
+    assert run([quiet], tmp_path).errors == {"bad": "ended by signal 9, after it said: it printed nothing"}
+
+
+def test_a_folder_is_locked_while_a_campaign_or_what_it_left_behind_works_there(tmp_path: Path) -> None:
+    lock = campaign.claim(tmp_path / "out")
+    code = "import time; time.sleep(60)"
+    left_behind = subprocess.Popen([sys.executable, "-c", code], pass_fds=(lock,))
+    try:
+        os.close(lock)  # the campaign is gone, its job is not
+        with pytest.raises(XlsrError, match="another campaign, or a training that one left behind, works in .*out"):
+            campaign.claim(tmp_path / "out")
+    finally:
+        left_behind.kill()
+        left_behind.wait()
+    os.close(campaign.claim(tmp_path / "out"))
+
+
 def test_no_budget_runs_nothing(tmp_path: Path) -> None:
     outcome = run([touch(tmp_path, "one")], tmp_path, minutes=0)
     assert outcome.left == ["one"] and not outcome.states and not (tmp_path / "one").exists()
@@ -145,6 +167,17 @@ def test_ends_have_three_seeds_and_seed_one_of_every_table_comes_first(tables: l
     assert len(measured) == 8 and "measure e5-small" in measured
 
 
+def test_a_calibration_that_seeds_share_takes_what_it_needs_along(tables: list[Any], tmp_path: Path) -> None:
+    table = replace(tables[1], ends=("half", "after"))
+    for name in ("half", "after"):
+        measured(table, name, 1, 0.5, tmp_path)
+    kept = Figures(tmp_path / "figures.json")
+    kept.update([table], tmp_path / "runs", tmp_path / "measured", lambda *_: True)
+    names = [job.name for job in campaign._in_order(campaign.plan([table], tmp_path / "out", kept))]
+    assert "calibrate moco_en_de_open-30s after" in names and "train moco_en_de_open-30s seed-1" in names
+    assert "train moco_en_de_open-30s after seed-1" not in names and "train moco_en_de_open-30s after seed-2" in names
+
+
 def test_a_row_starts_from_the_run_of_another_and_has_the_time_of_its_share(tables: list[Any], tmp_path: Path) -> None:
     jobs = {job.name: job for job in campaign.plan(tables, tmp_path, NOTHING)["sequence"]}
     after = jobs["train moco_en_de_open-30s after seed-1"]
@@ -167,14 +200,42 @@ def test_a_row_starts_from_the_run_of_another_and_has_the_time_of_its_share(tabl
 
 
 def test_a_training_is_done_once_its_own_recipe_has_results(tmp_path: Path) -> None:
-    job = Training("train", run=Run(tmp_path / "seed-1" / "n5", "cmlm_en_open_ablation", "n5", (), 1))
-    (recipe,) = resolved(job.run)
+    run = Run(tmp_path / "seed-1" / "n5", "cmlm_en_open_ablation", "n5", (), 1)
+    job = Training("train", run=run, fingerprint="now")
+    job.begin()
+    (recipe,) = resolved(run)
     folder = RunFolder(recipe["output_dir"])
     folder.claim({**recipe, "processes": 1})
-    assert folder.path == job.run.folder and not job.done()
+    assert folder.path == run.folder and not job.done()
     save_results(folder.results, {}, settings={})
     assert job.done()
-    assert not Training("train", run=replace(job.run, options=("--max_steps", "7"))).done()
+    assert not replace(job, run=replace(run, options=("--max_steps", "7"))).done()
+    # Others that start from it need its last weights, which go where nobody does.
+    assert not replace(job, started_from=True).done()
+    folder.final.mkdir()
+    assert replace(job, started_from=True).done()
+
+
+def test_a_run_of_another_recipe_or_start_makes_way(tmp_path: Path) -> None:
+    run = Run(tmp_path / "mnrl", "quickstart", None, (), 1, control="mnrl", seconds=60.0)
+    before, now = (Training("train", run=run, fingerprint=of) for of in ("before", "now"))
+    before.begin()
+    save_results(run.folder / "results.json", {}, settings={})
+    (run.folder / "model").mkdir()
+    assert before.done() and not now.done()
+    before.begin()  # of the same: nothing goes
+    assert before.done()
+    now.begin()
+    assert not now.done() and not (run.folder / "results.json").exists()
+
+
+def test_a_run_without_the_weights_that_others_start_from_makes_way(tmp_path: Path) -> None:
+    run = Run(tmp_path / "seed-1" / "n5", "cmlm_en_open_ablation", "n5", (), 1)
+    job = Training("train", run=run, fingerprint="now", started_from=True)
+    job.begin()
+    save_results(run.folder / "results.json", {}, settings={})
+    job.begin()
+    assert not (run.folder / "results.json").exists()
 
 
 def test_a_measurement_is_done_while_every_unit_has_measured_these_weights(tmp_path: Path) -> None:
@@ -192,7 +253,7 @@ def test_a_measurement_is_done_while_every_unit_has_measured_these_weights(tmp_p
 
 def test_commands_of_jobs(tmp_path: Path) -> None:
     run = Run(tmp_path / "base", "quickstart", None, ("--model.x", "1"), 2, control="distillation", seconds=60.0)
-    _, script, *rest = Training("train", run=run).command()
+    _, script, *rest = Training("train", run=run, fingerprint="").command()
     assert script == str(ROOT / "benchmarks" / "distillation_peers.py") and rest[0] == "quickstart"
     assert " ".join(rest[1:]) == f"--seconds 60.0 --output {tmp_path / 'base'} --model.x 1 --seed 2"
     job = Measurement("measure", label="e5-small", model=None, units=["sts"], output=tmp_path)
@@ -206,9 +267,9 @@ def test_what_a_finished_run_needs_no_more_goes_and_what_others_need_stays(tmp_p
     gone = [training / "checkpoint-2", training / "checkpoint-4"]
     for folder in (*kept, *gone, training / "final"):
         folder.mkdir(parents=True)
-    Training("train", run=run, started_from=True).tidy()
+    Training("train", run=run, fingerprint="", started_from=True).tidy()
     assert all(folder.is_dir() for folder in (*kept, training / "final")) and not any(map(Path.exists, gone))
-    Training("train", run=run).tidy()
+    Training("train", run=run, fingerprint="").tidy()
     assert all(folder.is_dir() for folder in kept) and not (training / "final").exists()
 
 
@@ -218,6 +279,14 @@ def test_what_a_finished_run_needs_no_more_goes_and_what_others_need_stays(tmp_p
         ({"tilte": "x"}, "table 'queue' has key 'tilte'; did you mean 'title'"),
         ({"ends": ["shrt"]}, "table 'queue' names row 'shrt'; did you mean 'short'"),
         ({"rows": [{"name": "a", "optoins": []}]}, "row 'a' has key 'optoins'; did you mean 'options'"),
+        ({"rows": ["a"]}, "a row is 'a'; write it as a mapping of keys to values"),
+        ({"rows": [{"label": "a"}]}, "row '' has no 'name'; give it one"),
+        ({"rows": [{"name": "a"}, {"name": "a"}]}, "table 'queue' has two rows of the name 'a'"),
+        ({"name": "sequence"}, "has two tables of the name 'sequence'"),
+        (
+            {"rows": [{"name": "a", "options": ["--x", "{sequence/haf}/model"]}]},
+            "row 'a' starts from 'sequence/haf'; did you mean 'sequence/half'",
+        ),
         (
             {"claims": [{"text": "t", "better": "long", "worse": "short", "column": "STTS"}]},
             "a claim has column 'STTS'; did you mean 'STS'",
@@ -230,6 +299,14 @@ def test_mistakes_in_tables_are_told(change: dict[str, Any], message: str, tmp_p
     file = tmp_path / "tables.yaml"
     file.write_text(yaml.safe_dump(entries), "utf-8")
     with pytest.raises(XlsrError, match=message):
+        read_tables(file)
+
+
+@pytest.mark.parametrize("text", ["", "queue: {}", "[]"])
+def test_a_file_without_tables_is_told(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "tables.yaml"
+    file.write_text(text, "utf-8")
+    with pytest.raises(XlsrError, match=r"tables.yaml holds no list of tables; begin each with '- name:'"):
         read_tables(file)
 
 

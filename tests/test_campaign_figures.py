@@ -10,10 +10,12 @@ from typing import Any
 
 import campaign
 import pytest
-from campaign_figures import Figures, Spread, fingerprint, value_of
+from campaign_figures import Figures, Spread, value_of
+from campaign_fingerprint import row_fingerprint, training_fingerprint
 from campaign_helpers import example_tables, measured
 from campaign_jobs import DONE, Outcome, measurement_of
-from campaign_plan import ROOT, Column, read_tables, resolved, run_of
+from campaign_plan import ROOT, Column, Row, read_tables, resolved, run_of
+from campaign_report import BEGIN, END
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.content_hash import content_hash
@@ -122,7 +124,7 @@ def test_a_training_that_was_not_measured_takes_nothing_away(tables: list[Any], 
 def test_seeds_that_are_known_by_their_range_stay_and_new_ones_join(tables: list[Any], tmp_path: Path) -> None:
     table = tables[0]
     of_two = {
-        **{"seeds": [1, 2], "recipe": fingerprint(table, table.row("long")), "units": ["sts"]},
+        **{"seeds": [1, 2], "recipe": row_fingerprint(table, table.row("long")), "units": ["sts"]},
         "figures": {"STS": [60.0, 50.0, 70.0]},
     }
     before = {"trainings": 4, "seconds": 60.0, "hardware": ["An old processor"], "threads": [1]}
@@ -177,17 +179,90 @@ def test_a_recipe_is_the_same_wherever_its_data_lie(
     for data, encoders in (("a", "b"), ("text", "text/encoders"), ("models/text", "models")):
         monkeypatch.setenv("HF_XLSR_DATA", str(tmp_path / data))
         monkeypatch.setenv("HF_XLSR_ENCODERS", str(tmp_path / encoders))
-        found.add(fingerprint(table, row))
+        found.add(row_fingerprint(table, row))
     assert len(found) == 1
-    assert fingerprint(tables[0], tables[0].row("long")) not in found
+    assert row_fingerprint(tables[0], tables[0].row("long")) not in found
     # What a row starts from is part of it.
     after, half = tables[1].row("after"), replace(tables[1].row("half"), options=("--max_steps", "7"))
     changed = replace(tables[1], rows=(half, *tables[1].rows[1:]))
     changed.siblings.update(tables[1].siblings)
-    assert fingerprint(changed, after) != fingerprint(tables[1], after)
+    assert row_fingerprint(changed, after) != row_fingerprint(tables[1], after)
 
 
-@pytest.mark.parametrize("text", ["[]", "{", '{"queue": {}}', '{"queue": {"rows": {"short": [{"seeds": [1]}]}}}'])
+def test_a_call_with_relative_folders_keeps_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for variable in ("HF_XLSR_DATA", "HF_XLSR_ENCODERS"):
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+    tables = example_tables(tmp_path)
+    for name in ("short", "long"):
+        measured(tables[0], name, 1, 0.5, tmp_path / "there")
+    kept = Figures(tmp_path / "figures.json")
+    kept.update(tables, tmp_path / "there" / "runs", tmp_path / "there" / "measured", ended)
+    kept.save()
+    before = kept.file.read_text("utf-8")
+    (tmp_path / "page.md").write_text(f"{BEGIN}\n{END}\n", "utf-8")
+    for name, place in {"ROOT": "", "TABLES": "tables.yaml", "PAGE": "page.md", "FIGURES": "figures.json"}.items():
+        monkeypatch.setattr(campaign, name, tmp_path / place)
+    monkeypatch.setattr("sys.argv", ["campaign.py", "--budget-minutes", "0", "--output", "out"])
+    monkeypatch.setattr(campaign.signal, "signal", lambda *_: None)
+    # A word that recipes have as a key, too.
+    monkeypatch.setenv("HF_XLSR_DATA", "data")
+    assert campaign.main() == 0
+    assert kept.file.read_text("utf-8") == before
+    assert "| long | 50.0 |" in (tmp_path / "page.md").read_text("utf-8").replace("4,096 \\| more", "long")
+    monkeypatch.setenv("HF_XLSR_ENCODERS", "")
+    with pytest.raises(SystemExit, match="HF_XLSR_ENCODERS is not set; docs/data.md says what it names"):
+        campaign.main()
+
+
+def test_stages_of_one_training_are_rows_of_their_own(tables: list[Any]) -> None:
+    stages = [Row(name, recipe="cmlm_open_then_br", run=name) for name in ("br", "nli")]
+    table = replace(tables[0], rows=tuple(stages))
+    assert len({training_fingerprint(table, row) for row in stages}) == 1
+    assert [row_fingerprint(table, row).partition(".")[2] for row in stages] == ["br", "nli"]
+
+
+def test_a_table_counts_a_training_once_when_its_figures_are_replaced(tables: list[Any], tmp_path: Path) -> None:
+    table = tables[0]
+    rows = {
+        name: [{"seeds": seeds, "recipe": row_fingerprint(table, table.row(name)), "units": ["sts"], "figures": {}}]
+        for name, seeds in (("short", [1, 2]), ("long", [1]), ("e5-small", [1]))
+    }
+    before = {"trainings": 3, "seconds": 90.0, "hardware": ["An old processor"], "threads": [1]}
+    (tmp_path / "figures.json").write_text(json.dumps({"queue": {"trained": before, "rows": rows}}), "utf-8")
+    measured(table, "short", 1, 0.5, tmp_path)
+    kept = kept_of(tables, tmp_path)
+    assert (kept.trained(table).trainings, kept.trained(table).seconds) == (3, 90.0)  # one of two is not both
+    measured(table, "short", 2, 0.7, tmp_path)
+    measured(table, "long", 1, 0.9, tmp_path)
+    kept = kept_of(tables, tmp_path)
+    trained = kept.trained(table)
+    assert trained is not None and (trained.trainings, trained.seconds) == (3, 180.0)
+    assert trained.hardware == ("A processor",)
+    assert kept.spreads(table)["STS"]["short"] == Spread.of({1: 50.0, 2: 70.0})
+
+
+def test_what_a_table_took_shrinks_with_what_is_forgotten(tables: list[Any], tmp_path: Path) -> None:
+    table = tables[0]
+    now = row_fingerprint(table, table.row("long"))
+    rows = {
+        name: [{"seeds": seeds, "recipe": recipe, "units": ["sts"], "figures": {}}]
+        for name, seeds, recipe in (("short", [1, 2], "0123456789ab"), ("long", [1], now))
+    }
+    before = {"trainings": 3, "seconds": 90.0, "hardware": [], "threads": []}
+    (tmp_path / "figures.json").write_text(json.dumps({"queue": {"trained": before, "rows": rows}}), "utf-8")
+    kept = Figures(tmp_path / "figures.json")
+    assert kept.forget_changed(tables) == ["queue, short"]
+    trained = kept.trained(table)
+    assert trained is not None and trained.trainings == 1 and trained.seconds == pytest.approx(30.0)
+
+
+A_PAIR = '{"queue": {"rows": {"short": [{"seeds": [1, 2], "recipe": "", "units": [], "figures": {"STS": [1, 2]}}]}}}'
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{", '{"queue": {}}', '{"queue": {"rows": {"short": [{"seeds": [1]}]}}}', A_PAIR]
+)
 def test_a_file_of_another_kind_is_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     file.write_text(text, "utf-8")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import campaign
 import pytest
 from campaign_figures import Figures, Spread
 from campaign_helpers import example_tables, measured
+from campaign_jobs import FINGERPRINT
 from campaign_plan import Claim
 from campaign_report import (
     BEGIN,
@@ -24,6 +27,7 @@ from campaign_report import (
     verdict,
     write_page,
 )
+from rich.console import Console
 
 from hf_xlsr.errors import XlsrError
 
@@ -146,13 +150,23 @@ def test_the_page_shows_histograms_of_languages_where_they_are_measured(tables: 
 
 def test_cards_bear_the_names_of_recipes(tables: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
-    monkeypatch.setattr(campaign.subprocess, "run", lambda command, **_: commands.append(command))
+    said = subprocess.CompletedProcess([], 0)
+    monkeypatch.setattr(campaign.subprocess, "run", lambda command, **_: commands.append(command) or said)
     table = replace(tables[0], cards=("long", "middle"))
     measured(table, "long", 1, 0.5, tmp_path)
-    assert campaign.write_cards([table], tmp_path / "runs", tmp_path) == [tmp_path / "moco_en_de_open.md"]
+    console = Console(file=io.StringIO(), soft_wrap=True)
+    cards = [table], tmp_path / "runs", tmp_path, console
+    assert campaign.write_cards(*cards) == [tmp_path / "moco_en_de_open.md"]
     ((*_, folder, _, file),) = commands
     assert folder == str(tmp_path / "runs" / "moco_en_de_open" / "long" / "seed-1")
     assert file == str(tmp_path / "moco_en_de_open.md")
+    # One that cannot be written is told; the others, and the page, are there all the same.
+    said.returncode, said.stderr = 1, "card: no results"
+    assert campaign.write_cards(*cards) == []
+    assert "no card moco_en_de_open.md: card: no results" in console.file.getvalue()
+    # A run of an earlier recipe has none.
+    (Path(folder) / FINGERPRINT).write_text("of another", "utf-8")
+    assert campaign.write_cards(*cards) == [] and len(commands) == 2
 
 
 def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
