@@ -77,7 +77,7 @@ def plan(tables: Sequence[Table], output: Path, kept: Figures) -> dict[str, list
                     if wanted:
                         job.units = sorted({*job.units, *own.units})  # those of all tables that show the encoder
                     _add(by_table[table.name], job)
-    for job in list(jobs.values()):
+    for job in jobs.values():
         if job.wanted:
             _want_needs(job)
     return by_table
@@ -148,8 +148,9 @@ def write_cards(tables: Sequence[Table], home: Path, folder: Path, console: Cons
     for table in tables:
         for row in map(table.row, table.cards):
             run = run_of(table, row, 1, home)
-            ended = run is not None and (run.folder / "results.json").is_file() and run_is_of(table, row, home)
-            if run is None or run.control or not ended:
+            if run is None or run.control or not (run.folder / "results.json").is_file():
+                continue
+            if not run_is_of(table, row, home):
                 continue
             recipe = Path(run.recipe)
             card = folder / f"{'campaign_' if recipe.suffix else ''}{recipe.stem}.md"

@@ -215,6 +215,8 @@ class Figures:
         return self._entries.get(table.name, {}).get(row.name, [])
 
     def _keep(self, table: str, row: str, new: Sequence[Entry]) -> None:
+        if not new:
+            return
         by_seed = {entry.seeds[0]: entry for entry in new}
         for entry in list(self._entries.get(table, {}).get(row, [])):
             # Each of its seeds has been measured again. A start that was trained again for another row, and not measured,
@@ -225,8 +227,6 @@ class Figures:
         there = {seed for entry in kept for seed in entry.seeds}
         kept += [entry for seed, entry in by_seed.items() if seed not in there]
         kept.sort(key=lambda entry: entry.seeds)
-        if not kept:
-            del self._entries[table][row]
 
     def _drop(self, table: str, row: str, entry: Entry) -> None:
         """Takes an entry out, and its share of what is told of the table's trainings as a whole."""

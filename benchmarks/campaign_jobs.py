@@ -124,13 +124,12 @@ class Training(Job):
             return (self.run.folder / "results.json").is_file() and (self.run.folder / "model").is_dir()
         if self.calibration and not self.calibration.done():
             return False
-        return all(folder.done(recipe) for recipe, folder in self._stages()) and self._weights_are_there()
+        return all(folder.done(recipe) for recipe, folder in self._stages()) and not self._lost_weights()
 
     def begin(self) -> None:
         place = place_of(self.run)
         before = fingerprint_of_run(self.run)
-        of_another = before is not None and before != self.fingerprint
-        if of_another or (self.run.folder / "results.json").is_file() and not self._weights_are_there():
+        if before not in (None, self.fingerprint) or self._lost_weights():
             shutil.rmtree(place)
         place.mkdir(parents=True, exist_ok=True)
         (place / FINGERPRINT).write_text(self.fingerprint, "utf-8")
@@ -151,11 +150,12 @@ class Training(Job):
             for old in (*folder.training.glob("checkpoint-*"), *([] if self.started_from else [folder.final])):
                 shutil.rmtree(old, ignore_errors=True)
 
-    def _weights_are_there(self) -> bool:
-        """Whether those that start from it can; a run that none started from has lost its last weights once it ended."""
+    def _lost_weights(self) -> bool:
+        """Whether others start from it and cannot: `tidy` has removed the weights of a run that nobody started from."""
         if self.run.control or not self.started_from:
-            return True
-        return all(folder.final.is_dir() or folder.merged.is_dir() for _, folder in self._stages())
+            return False
+        ended = [folder for _, folder in self._stages() if folder.results.is_file()]
+        return not all(folder.final.is_dir() or folder.merged.is_dir() for folder in ended)
 
     def _stages(self) -> list[tuple[dict[str, Any], RunFolder]]:
         return [(recipe, RunFolder(recipe["output_dir"])) for recipe in resolved(self.run, self._steps())]

@@ -145,18 +145,21 @@ class Table:
         usual = 1 if row.encoder or row.name not in self.ends else SEEDS
         return tuple(range(1, (row.seeds or usual) + 1))
 
+    def places(self) -> dict[str, tuple[Table, Row]]:
+        """What may stand between the braces of an option: `ROW` of this table, `TABLE/ROW` of any."""
+        own = {row.name: (self, row) for row in self.rows}
+        return own | {
+            f"{name}/{row.name}": (table, row) for name, table in self.siblings.items() for row in table.rows
+        }
+
     def starts(self, row: Row) -> dict[str, tuple[Table, Row]]:
         """The rows whose runs a row's options name, by what stands between the braces.
 
         Raises:
             XlsrError: such a row is an encoder as it came.
         """
-        places = [(other.name, self, other) for other in self.rows]
-        places += [
-            (f"{name}/{other.name}", table, other) for name, table in self.siblings.items() for other in table.rows
-        ]
         found: dict[str, tuple[Table, Row]] = {}
-        for name, table, other in places:
+        for name, (table, other) in self.places().items():
             if any(f"{{{name}}}" in option for option in row.options):
                 if other.encoder:
                     raise XlsrError(
@@ -192,8 +195,7 @@ def read_tables(path: Path, only: list[str] | None = None) -> list[Table]:
         only: Names of those wanted; all when absent.
 
     Raises:
-        XlsrError: an unknown, missing or repeated key or name, or a row that is named is
-            not there.
+        XlsrError: an unknown, missing or repeated key or name, or a row is named that is not there.
     """
     entries = parse_yaml(path.read_text("utf-8"), path.name)
     if not isinstance(entries, list) or not entries:
@@ -231,13 +233,12 @@ def _check_unique(names: list[str], what: str) -> None:
 
 
 def _check_starts(table: Table, row: Row) -> None:
-    known = [other.name for other in table.rows]
-    known += [f"{name}/{other.name}" for name, one in table.siblings.items() for other in one.rows]
+    known = table.places()
     for option in (*table.options, *row.options):
         named = re.match(r"\{([^{}]+)\}(/|$)", option)
         if named and named[1] not in known:
             raise XlsrError(
-                f"table '{table.name}', row '{row.name}' starts from '{named[1]}'; {nearest(named[1], known)}"
+                f"table '{table.name}', row '{row.name}' starts from '{named[1]}'; {nearest(named[1], list(known))}"
             )
 
 

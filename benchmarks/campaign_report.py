@@ -26,8 +26,8 @@ INTRODUCTION = (
     "of the chance in the choice of a test set. Claims with (ours) are in no paper. `e5-small` as it came is given the "
     "prompt that it was trained with, other encoders none. Minutes are the wall's, which another training beside "
     "(--jobs 2) lengthens, and a slower machine; of the controls the processor's; stages that are no row are not "
-    "counted. Trainings are in bfloat16 where the "
-    "processor multiplies it in hardware (Intel Xeon here), else in float32. Nothing was chosen on these sets. "
+    "counted. Trainings are in bfloat16 where the processor multiplies it in hardware (Intel Xeon here), else in "
+    "float32. Nothing was chosen on these sets. "
     "[campaign_figures.json](campaign_figures.json) has the figures for machines: seed by seed, or, where an entry has "
     "several seeds, mean, lowest and highest as they were printed before that file was kept."
 )

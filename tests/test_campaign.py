@@ -38,12 +38,16 @@ class Script(Job):
 
     code: str = ""
     file: Path = field(default_factory=Path)
+    tidied: int = 0
 
     def done(self) -> bool:
         return self.file.is_file()
 
     def command(self) -> list[str]:
         return [sys.executable, "-c", self.code]
+
+    def tidy(self) -> None:
+        self.tidied += 1
 
 
 def touch(folder: Path, name: str, *needs: Job, before: str = "") -> Script:
@@ -102,6 +106,17 @@ def test_a_folder_is_locked_while_a_campaign_or_what_it_left_behind_works_there(
         left_behind.kill()
         left_behind.wait()
     os.close(campaign.claim(tmp_path / "out"))
+
+
+def test_jobs_that_end_while_they_are_stopped_or_were_done_before_are_tidied(tmp_path: Path) -> None:
+    code = f"""
+import pathlib, signal, time
+signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path({str(tmp_path / "whole")!r}).touch(), exit()))
+time.sleep(60)
+"""
+    job = Script("long", (), code, tmp_path / "whole")
+    assert run([job], tmp_path, minutes=0.05).states == {"long": DONE} and job.tidied == 1
+    assert run([job], tmp_path, minutes=0).states == {"long": DONE} and job.tidied == 2
 
 
 def test_no_budget_runs_nothing(tmp_path: Path) -> None:
@@ -227,6 +242,22 @@ def test_a_run_of_another_recipe_or_start_makes_way(tmp_path: Path) -> None:
     assert before.done()
     now.begin()
     assert not now.done() and not (run.folder / "results.json").exists()
+
+
+def test_a_training_that_was_stopped_between_its_stages_stays(tmp_path: Path) -> None:
+    run = Run(tmp_path / "seed-1" / "br", "cmlm_open_then_br", "br", (), 1)
+    job = Training("train", run=run, fingerprint="now", started_from=True)
+    job.begin()
+    first, *later = [RunFolder(recipe["output_dir"]) for recipe in resolved(run)]
+    assert later
+    first.final.mkdir(parents=True)
+    save_results(first.results, {}, settings={})
+    job.begin()
+    assert first.results.is_file()
+    # Without the weights of its first stage the later ones, too, have nothing to start from: all of it goes.
+    first.final.rmdir()
+    job.begin()
+    assert not first.results.exists()
 
 
 def test_a_run_without_the_weights_that_others_start_from_makes_way(tmp_path: Path) -> None:

@@ -189,6 +189,10 @@ def test_a_recipe_is_the_same_wherever_its_data_lie(
     assert row_fingerprint(changed, after) != row_fingerprint(tables[1], after)
 
 
+def test_a_first_call_that_finds_nothing_leaves_an_empty_file(tables: list[Any], tmp_path: Path) -> None:
+    assert json.loads(kept_of(tables, tmp_path).file.read_text("utf-8")) == {}
+
+
 def test_a_call_with_relative_folders_keeps_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for variable in ("HF_XLSR_DATA", "HF_XLSR_ENCODERS"):
@@ -210,6 +214,12 @@ def test_a_call_with_relative_folders_keeps_what_there_is(tmp_path: Path, monkey
     assert campaign.main() == 0
     assert kept.file.read_text("utf-8") == before
     assert "| long | 50.0 |" in (tmp_path / "page.md").read_text("utf-8").replace("4,096 \\| more", "long")
+    # What another call has added meanwhile stays.
+    measured(tables[0], "long", 2, 0.7, tmp_path / "there")
+    kept.update(tables, tmp_path / "there" / "runs", tmp_path / "there" / "measured", ended)
+    monkeypatch.setattr(campaign, "work_off", lambda *_, **__: kept.save() or Outcome())
+    assert campaign.main() == 0
+    assert set(Figures(kept.file).spreads(tables[0])["STS"]["long"].by_seed) == {1, 2}
     monkeypatch.setenv("HF_XLSR_ENCODERS", "")
     with pytest.raises(SystemExit, match="HF_XLSR_ENCODERS is not set; docs/data.md says what it names"):
         campaign.main()

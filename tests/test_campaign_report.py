@@ -13,7 +13,7 @@ import pytest
 from campaign_figures import Figures, Spread
 from campaign_helpers import example_tables, measured
 from campaign_jobs import FINGERPRINT
-from campaign_plan import Claim
+from campaign_plan import Claim, run_of
 from campaign_report import (
     BEGIN,
     CONTRADICTED,
@@ -116,6 +116,21 @@ def test_the_page_has_tables_verdicts_and_a_plot_between_its_marks(
     assert "6 trainings, 6 minutes in all, on A processor, 2 thread(s) each." in text
     assert text.count("Size of the queue") == 3 and "One after the other" not in text
     assert (tmp_path / "images" / "campaign_queue.png").stat().st_size > 5000
+
+
+def test_a_picture_is_of_a_run_of_the_recipe_as_it_is(tables: list[Any], tmp_path: Path) -> None:
+    table = replace(tables[0], cards=("long",))
+    for name in ("short", "long"):
+        measured(table, name, 1, 0.5, tmp_path)
+    run = run_of(table, table.row("long"), 1, tmp_path / "runs")
+    assert run is not None
+    (run.folder / "tsne.png").write_bytes(b"a picture")
+    fingerprint = (run.folder / FINGERPRINT).read_text("utf-8")
+    (run.folder / FINGERPRINT).write_text("of another", "utf-8")
+    link = "images/campaign_queue_tsne.png"
+    assert not any(link in line for line in page_lines([table], tmp_path))
+    (run.folder / FINGERPRINT).write_text(fingerprint, "utf-8")
+    assert any(link in line for line in page_lines([table], tmp_path))
 
 
 def test_the_page_is_the_same_where_the_runs_are_not(tables: list[Any], tmp_path: Path) -> None:
