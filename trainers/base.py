@@ -139,6 +139,23 @@ class XlsrTrainer(SlimPushes, Trainer):
                 f"checkpoint '{resume_from_checkpoint}' holds more than tensors and numbers in its state, which "
                 "is not loaded since it may run code; take it from whom you trust, or remove it to start before it."
             ) from error
+        finally:
+            self._graceful_stop.restore()
+
+    def _determine_best_metric(self, *args: Any, **kwargs: Any) -> bool:
+        # With save_strategy="best" Trainer saves by this alone, also where a signal asked for a checkpoint.
+        return super()._determine_best_metric(*args, **kwargs) or self.stopped_early
+
+    def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
+        limit = self.args.save_total_limit
+        if self.stopped_early:
+            # At the end of a training Trainer keeps the best checkpoint alone where the limit is 1; one that was stopped
+            # goes on from its last.
+            self.args.save_total_limit = None
+        try:
+            return super()._finalize_training(*args, **kwargs)
+        finally:
+            self.args.save_total_limit = limit
 
     def _choose_attention(self) -> None:
         model = base_model(self.accelerator.unwrap_model(self.model))
@@ -188,6 +205,11 @@ class XlsrTrainer(SlimPushes, Trainer):
         Trainers with more streams override it.
         """
         data, args = self.train_dataset, self.args
+        if not hasattr(data, "lengths"):
+            raise XlsrError(
+                f"train_dataset is of the class {type(data).__name__}, which does not tell the lengths of its examples; "
+                "give what hf_xlsr.data.prepared makes of tokenised rows, such as PreparedPairs."
+            )
         return data, LengthBucketBatchSampler(
             data.lengths,
             self._train_batch_size,

@@ -57,7 +57,9 @@ class GracefulStopCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self.stopped = self._signalled = False
-        if threading.current_thread() is threading.main_thread():  # Python allows handlers nowhere else
+        # Python allows handlers nowhere but in the main thread; a smaller batch size that Trainer finds begins again
+        # without an end, when they are in place.
+        if threading.current_thread() is threading.main_thread() and not self._previous:
             self._previous = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
 
     def on_step_end(
@@ -73,9 +75,8 @@ class GracefulStopCallback(TrainerCallback):
             control.should_save = control.should_training_stop = True
         return control
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def restore(self) -> None:
+        """Gives the signals their handlers of before back; once the training is over, however it ended."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous = {}

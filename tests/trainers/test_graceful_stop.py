@@ -1,0 +1,102 @@
+"""A signal ends the training with a checkpoint that stays, and the handlers of before come back."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightweight_trainers import trainer_of
+from transformers import TrainerCallback
+
+from hf_xlsr.data.prepared import PreparedPairs
+from hf_xlsr.trainers.base import last_whole_checkpoint
+
+
+class SignalAt(TrainerCallback):
+    """Sends this process a signal before a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step + 1 == self.step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+class FailsAt(SignalAt):
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step + 1 == self.step:
+            raise RuntimeError("boom")
+
+
+def falling() -> Any:
+    """A protocol whose first result is the best."""
+    results = itertools.count()
+    return lambda encoder: {"toy/accuracy": 1.0 - 0.1 * next(results)}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {
+            "save_strategy": "steps",
+            "eval_steps": 1,
+            "save_steps": 1,
+            "save_total_limit": 1,
+            "early_stopping_patience": 20,
+        },
+        {"save_strategy": "best", "eval_steps": 2},
+        {"save_strategy": "best", "eval_steps": 3},
+    ],
+    ids=["the best alone is kept", "no new best at the stop", "no evaluation at the stop"],
+)
+def test_the_checkpoint_of_a_stop_stays(
+    options: dict[str, Any], tokenizer: Any, prepared: PreparedPairs, tmp_path: Path
+) -> None:
+    options = {"eval_strategy": "steps", "metric_for_best_model": "toy/accuracy", "greater_is_better": True, **options}
+    trainer = trainer_of(tokenizer, prepared, tmp_path, evaluations=[falling()], **options)
+    trainer.add_callback(SignalAt(4))
+    trainer.train()
+    assert trainer.stopped_early and trainer.state.global_step == 4
+    last = last_whole_checkpoint(tmp_path)
+    assert last is not None and last.name == "checkpoint-4"
+    # A training that goes on from there ends, and then the best alone is kept where that was asked for.
+    again = trainer_of(tokenizer, prepared, tmp_path, evaluations=[falling()], **options)
+    again.train(resume_from_checkpoint=str(last))
+    assert not again.stopped_early and again.state.global_step == 12
+    if options.get("save_total_limit"):
+        assert len(list(tmp_path.glob("checkpoint-*"))) == 1
+
+
+def test_handlers_come_back_after_an_error(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    trainer = trainer_of(tokenizer, prepared, tmp_path)
+    trainer.add_callback(FailsAt(2))
+    with pytest.raises(RuntimeError, match="boom"):
+        trainer.train()
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_handlers_come_back_after_a_second_signal(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    trainer = trainer_of(tokenizer, prepared, tmp_path)
+    trainer.add_callback(SignalAt(2))
+    trainer.add_callback(SignalAt(2))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_beginning_without_an_end_keeps_the_handlers_of_before(
+    tokenizer: Any, prepared: PreparedPairs, tmp_path: Path
+) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    trainer = trainer_of(tokenizer, prepared, tmp_path)
+    stop = trainer._graceful_stop
+    stop.on_train_begin(trainer.args, trainer.state, trainer.control)
+    trainer.train()  # as after a smaller batch size was found
+    assert signal.getsignal(signal.SIGINT) is before
