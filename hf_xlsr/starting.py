@@ -41,6 +41,9 @@ def weights_folder(path: str | Path) -> Path:
 def start_from(model: Any, path: str | Path) -> dict[str, int]:
     """Gives a model the weights that a folder has under the same names; the rest stays as it is.
 
+    A model may leave some out, or give others along (its `starting_weights`): dual momentum's queues of another size or
+    storage begin empty, and momentum encoders that the folder lacks begin as copies.
+
     Args:
         model: To be filled.
         path: See `weights_folder`.
@@ -53,22 +56,28 @@ def start_from(model: Any, path: str | Path) -> dict[str, int]:
         XlsrError: nothing fits, or a tensor has another shape.
     """
     folder = weights_folder(path)
-    own, loaded, unused = model.state_dict(), {}, 0
+    own, found, unused = model.state_dict(), {}, 0
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as content:
             for name in content.keys():  # noqa: SIM118 - it is no mapping
-                if name not in own:
+                if name in own:
+                    found[name] = content.get_tensor(name)
+                else:
                     unused += 1
-                    continue
-                loaded[name] = content.get_tensor(name)
-                if loaded[name].shape != own[name].shape:
-                    raise XlsrError(
-                        f"start_from '{folder}' has {name} of shape {tuple(loaded[name].shape)} but the model has "
-                        f"{tuple(own[name].shape)}; use the same encoder and vocabulary in both."
-                    )
+    loaded = model.starting_weights(found)
+    for name, value in loaded.items():
+        if value.shape != own[name].shape:
+            raise XlsrError(
+                f"start_from '{folder}' has {name} of shape {tuple(value.shape)} but the model has "
+                f"{tuple(own[name].shape)}; use the same encoder and vocabulary in both."
+            )
     if not loaded:
         raise XlsrError(f"start_from '{folder}' has no weight that the model knows; give one of the same method.")
     model.load_state_dict(loaded, strict=False)
     if hasattr(model, "tie_weights"):
         model.tie_weights()
-    return {"loaded": len(loaded), "kept": len(own) - len(loaded), "unused": unused}
+    return {
+        "loaded": len(loaded),
+        "kept": len(own) - len(loaded),
+        "unused": unused + len(found.keys() - loaded.keys()),
+    }

@@ -50,6 +50,14 @@ class XlsrPreTrainedModel(PreTrainedModel):
             )
         return loaded
 
+    def starting_weights(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What to start from, of the weights that another training left; see `hf_xlsr.starting.start_from`.
+
+        Args:
+            tensors: Those of the other model whose names this one knows.
+        """
+        return tensors
+
     def push_to_hub(self, repo_id: str, **options: Any) -> Any:  # type: ignore[override]  # they pass through
         """As of any model, but without what training alone needs; see `push_model`."""
         from hf_xlsr.export.hub_trainer import push_model

@@ -247,6 +247,23 @@ class DualMomentumModel(XlsrPreTrainedModel):
                     )
                 yield parameter, counterparts[name]
 
+    def starting_weights(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Without the queues of another size or storage, and with momentum encoders that are copies where there are none.
+
+        Args:
+            tensors: Those of another model whose names this one knows.
+        """
+        own, chosen = self.state_dict(), dict(tensors)
+        for language in self.queues:
+            names = [name for name in own if name.startswith(f"queues.{language}.")]
+            if any(name not in tensors or _kind(tensors[name]) != _kind(own[name]) for name in names):
+                chosen = {name: value for name, value in chosen.items() if name not in names}
+        for name in tensors:
+            copy = f"momentum_{name}"  # of encoders and projections
+            if copy in own:
+                chosen.setdefault(copy, tensors[name])
+        return chosen
+
     @torch.no_grad()
     def reset_momentum(self) -> None:
         """Makes the momentum encoders copies of the base encoders."""
@@ -426,6 +443,10 @@ class DualMomentumModel(XlsrPreTrainedModel):
         )
         encoders = {language: self.encoders[name] for language, name in names.items()}
         return encoders, {language: by_language[language] for language in languages}, projections
+
+
+def _kind(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
+    return tensor.shape, tensor.dtype
 
 
 def _check_same(path: str, asked: Any) -> None:
