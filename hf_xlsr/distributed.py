@@ -19,6 +19,40 @@ def process_index() -> int:
     return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
 
 
+def own_generator(device: torch.device) -> torch.Generator | None:
+    """Random numbers that each process has for itself: Trainer gives all of them the same seed.
+
+    Its seed is drawn from torch's own numbers of the processor, whose state checkpoints carry.
+
+    Args:
+        device: Of the numbers.
+
+    Returns:
+        A generator; None without a process group, where torch's own numbers are nobody else's.
+    """
+    if world_size() == 1:
+        return None
+    seed = int(torch.randint(2**62, ())) + process_index()
+    return torch.Generator(device).manual_seed(seed)
+
+
+def scaled_to_mean(mean: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    """A mean over what this process has, so scaled that its average over the processes is the mean over all they have.
+
+    Args:
+        mean: A scalar.
+        count: Of how many, here.
+
+    Example:
+        >>> scaled_to_mean(torch.tensor(3.0), torch.tensor(2)).item()
+        3.0
+    """
+    if world_size() == 1:
+        return mean
+    here = count.to(mean.dtype)
+    return mean * here * world_size() / gather_rows(here.unsqueeze(0)).sum().clamp_min(1)
+
+
 @torch.no_grad()
 def gather_rows(local: torch.Tensor) -> torch.Tensor:
     """Stacks the rows of all processes in rank order, without gradient.

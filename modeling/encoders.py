@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 from transformers import MODEL_MAPPING, AutoConfig, AutoModel, PreTrainedConfig
 
 from hf_xlsr.errors import XlsrError
+from hf_xlsr.modeling.base import XlsrPreTrainedModel
 
 
 def no_pooler(config: PreTrainedConfig) -> dict[str, bool]:
@@ -70,6 +72,25 @@ def first_position(encoder: Any) -> int:
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
 
 
+def refuse_whole_model(config: PreTrainedConfig, path: str | Path, place: str) -> None:
+    """Says that a folder holds a model of this package, where an encoder is wanted.
+
+    Args:
+        config: What the folder holds.
+        path: The folder, for the sentence.
+        place: What error sentences call the value.
+
+    Raises:
+        XlsrError: it does.
+    """
+    model_class = MODEL_MAPPING.get(type(config), None)
+    if isinstance(model_class, type) and issubclass(model_class, XlsrPreTrainedModel):
+        raise XlsrError(
+            f"{place} '{path}' holds a {config.model_type}, which is no plain encoder; give the folder 'model' of its "
+            "run."
+        )
+
+
 def encoder_from_pretrained(path: str, *, place: str = "encoder", dropout: float | None = None, **options: Any) -> Any:
     """A pretrained encoder without its pooler, with float32 weights.
 
@@ -80,12 +101,14 @@ def encoder_from_pretrained(path: str, *, place: str = "encoder", dropout: float
         **options: For `AutoModel.from_pretrained`.
 
     Raises:
-        XlsrError: nothing loads from there, weights of the encoder are missing, or `dropout` is no share.
+        XlsrError: nothing loads from there, it is no plain encoder, weights of the encoder are missing, or `dropout`
+            is no share.
     """
     if dropout is not None and not 0 <= dropout < 1:
         raise XlsrError(f"dropout is {dropout}; it is a share, 0 or above and less than 1.")
     try:
         config = AutoConfig.from_pretrained(path)
+        refuse_whole_model(config, path, place)
         if dropout is not None:
             options |= {name: dropout for name in DROPOUTS if hasattr(config, name)}
         encoder, info = AutoModel.from_pretrained(
@@ -93,6 +116,8 @@ def encoder_from_pretrained(path: str, *, place: str = "encoder", dropout: float
             **{"dtype": "float32", "use_safetensors": True, **no_pooler(config), **options},
             output_loading_info=True,
         )
+    except XlsrError:
+        raise
     except (OSError, ValueError) as error:
         raise XlsrError(
             f"{place} '{path}' holds no encoder that loads; check it, and that its weights are safetensors."

@@ -10,7 +10,7 @@ from transformers import AutoModelForMaskedLM
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 
-from hf_xlsr.distributed import gather_rows, world_size
+from hf_xlsr.distributed import scaled_to_mean
 from hf_xlsr.losses.masked_lm import IGNORE, masked_lm_loss
 
 # What the architectures call the dense layer, its normalisation, the decoder's bias and the decoder.
@@ -70,10 +70,7 @@ class LmHead(nn.Module):
         """
         weight = table if self.decoder is None else self.decoder.weight
         loss = masked_lm_loss(states, labels, weight, self.bias, transform=self, chunk_size=chunk_size)
-        if world_size() > 1:
-            count = (labels != IGNORE).sum().to(loss.dtype)
-            loss = loss * count * world_size() / gather_rows(count.unsqueeze(0)).sum().clamp_min(1)
-        return loss
+        return scaled_to_mean(loss, (labels != IGNORE).sum())
 
     def initialize(self) -> None:
         """Sets what a model's `_init_weights` does not know."""

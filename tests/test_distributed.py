@@ -30,6 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hf_xlsr import LightweightConfig, LightweightDualTransformer
 from hf_xlsr.distributed import gather_with_gradient, world_size
+from hf_xlsr.losses import bags_of_words, draw_negative_words
 
 PAIRS, LENGTH, VOCABULARY = 6, 5, 30
 TEXT = {"model_type": "bert", "vocab_size": VOCABULARY, "hidden_size": 8, "num_hidden_layers": 1,
@@ -39,6 +40,8 @@ CONFIGS = {
     "paper": {},
     "sum": {"similarity_reduction": "sum"},
     "contrast": {"generative_weight": 0.0, "alignment_normalize": True, "alignment_temperature": 0.1},
+    "mlm": {"generative_task": "mlm"},
+    "mlm+xtr": {"generative_task": "mlm+xtr"},
 }
 
 
@@ -57,9 +60,12 @@ def batch(pairs):
     ids = torch.randint(1, VOCABULARY, (2 * PAIRS, LENGTH), generator=generator)
     mask = (torch.arange(LENGTH) < torch.randint(2, LENGTH + 1, (2 * PAIRS, 1), generator=generator)).long()
     hidden = torch.where(torch.arange(2 * PAIRS) < PAIRS, ids[:, 0], -100)
+    # One piece of the last three pairs, all those of the others: the processes have unequal shares of the masked ones.
+    few = torch.arange(2 * PAIRS)[:, None] % PAIRS >= PAIRS // 2
+    labels = torch.where((mask == 1) & ~(few & (torch.arange(LENGTH) > 0)), ids, -100)
     rows = [*pairs, *(pair + PAIRS for pair in pairs)]
-    names = ("input_ids", "attention_mask", "original_ids", "masked_ids")
-    return {name: tensor[rows] for name, tensor in zip(names, (ids, mask, ids, hidden))}
+    names = ("input_ids", "attention_mask", "original_ids", "masked_ids", "mlm_labels")
+    return {name: tensor[rows] for name, tensor in zip(names, (ids, mask, ids, hidden, labels))}
 
 
 def rows_and_weights():
@@ -67,10 +73,17 @@ def rows_and_weights():
     return [torch.randn(4, 3, generator=generator, dtype=torch.float64) for _ in range(2)]
 
 
+def drawn_words():
+    bags = bags_of_words(torch.zeros(2, 1).long(), torch.ones(2, 1).long(), [0])
+    return draw_negative_words(torch.ones(2, 8), torch.ones(400, 8), bags, special_ids=[0], count=40)
+
+
 def main(folder):
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
     results = {}
+    torch.manual_seed(4)
+    results["words"] = drawn_words()
     rows, weights = rows_and_weights()
     local = rows.chunk(size)[rank].clone().requires_grad_()
     gathered = gather_with_gradient(local)
@@ -141,7 +154,7 @@ def test_rows_come_in_rank_order_and_gradients_go_home(two_processes: Run) -> No
         torch.testing.assert_close(results["gathered_gradient"], 2 * rows.grad.chunk(2)[rank])
 
 
-@pytest.mark.parametrize("name", ["paper", "sum", "contrast"])
+@pytest.mark.parametrize("name", ["paper", "sum", "contrast", "mlm", "mlm+xtr"])
 def test_the_averaged_gradient_is_that_of_one_process_on_the_global_batch(two_processes: Run, name: str) -> None:
     model = two_processes.code["build"](name)
     loss = model(**two_processes.code["batch"](range(two_processes.code["PAIRS"]))).loss
@@ -164,6 +177,12 @@ def test_negatives_of_the_other_process_matter(two_processes: Run) -> None:
         halves.append(model.get_input_embeddings().weight.grad)
     together = two_processes.results[0]["contrast/encoder.embeddings.word_embeddings.weight"]
     assert (sum(halves) / 2 - together).norm() > 0.1 * together.norm()
+
+
+def test_each_process_draws_negative_words_of_its_own(two_processes: Run) -> None:
+    first, second = (results["words"] for results in two_processes.results)
+    for one, other in zip(first.tolist(), second.tolist(), strict=True):
+        assert len({*one} & {*other}) < 20  # by chance 4 of 40
 
 
 def test_one_process_gathers_nothing() -> None:

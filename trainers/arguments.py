@@ -36,7 +36,12 @@ class XlsrTrainingArguments(TrainingArguments):
         early_stopping_patience: Stop after so many evaluations without a better `metric_for_best_model`, and end with the
             best checkpoint; 0 never does. It sets `load_best_model_at_end`.
         early_stopping_threshold: What counts as better is better by more than this.
+
+    Attributes:
+        smooths_labels: Whether the loss has a use for `label_smoothing_factor`.
     """
+
+    smooths_labels = False  # no field: it belongs to the class
 
     precision: str = field(
         default="auto", metadata={"help": "of forward passes", "choices": (*PRECISIONS, "from_flags")}
@@ -64,6 +69,10 @@ class XlsrTrainingArguments(TrainingArguments):
             self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
             chosen = choose_precision(self.precision, cpu=self.use_cpu)
             self.bf16, self.fp16 = chosen == "bfloat16", chosen == "float16"
+        if self.label_smoothing_factor and not self.smooths_labels:
+            raise XlsrError(
+                f"label_smoothing_factor is {self.label_smoothing_factor}, but this loss has none; leave it out."
+            )
         if self.mixing not in MIXINGS:
             raise XlsrError(f"mixing is '{self.mixing}'; use one of {', '.join(MIXINGS)}.")
         self._check_early_stopping()

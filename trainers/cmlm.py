@@ -19,6 +19,7 @@ from hf_xlsr.modeling.encoders import positions_of
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import CmlmTrainingArguments, share_of_step
 from hf_xlsr.trainers.base import XlsrTrainer
+from hf_xlsr.trainers.checks import check_arguments, given_tokenizer
 
 TEXT, RETRIEVAL, NLI = "text", "retrieval", "nli"
 WEIGHTS = {TEXT: "cmlm_weight", RETRIEVAL: "retrieval_weight", NLI: "nli_weight"}
@@ -100,6 +101,8 @@ class CmlmTrainer(XlsrTrainer):
         max_length: int = 256,
         **kwargs: Any,
     ) -> None:
+        check_arguments(args, CmlmTrainingArguments)
+        tokenizer = given_tokenizer(kwargs)
         self.max_length, config = max_length, base_model(model).config
         given = {TEXT: train_dataset, RETRIEVAL: retrieval_dataset, NLI: nli_dataset}
         self.datasets = {
@@ -122,7 +125,7 @@ class CmlmTrainer(XlsrTrainer):
             whole = set(given) if config.nli_labels else {TEXT, RETRIEVAL}
             args.ddp_find_unused_parameters = set(self.datasets) != whole or config.conditioning == "none"
         if kwargs.get("data_collator") is None:
-            kwargs["data_collator"] = self._collator(kwargs["processing_class"], config, args)
+            kwargs["data_collator"] = self._collator(tokenizer, config, args)
         if args.optimizer == "lamb" and (options := lamb_options(args)):
             kwargs["optimizer_cls_and_kwargs"] = options
         super().__init__(model, args, train_dataset=next(iter(self.datasets.values())), **kwargs)

@@ -19,8 +19,9 @@ from hf_xlsr.data.pair_collators import DualCollator, NliCollator
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
-from hf_xlsr.trainers.arguments import share_of_step
+from hf_xlsr.trainers.arguments import DualMomentumTrainingArguments, share_of_step
 from hf_xlsr.trainers.base import XlsrTrainer
+from hf_xlsr.trainers.checks import check_arguments, usable_length
 from hf_xlsr.trainers.live_encoder import LiveEncoder
 from hf_xlsr.trainers.momentum_callbacks import (
     MemoryQueueCallback,
@@ -79,9 +80,11 @@ class DualMomentumTrainer(XlsrTrainer):
         **kwargs: Any,
     ) -> None:
         _refuse_zero3()
+        check_arguments(args, DualMomentumTrainingArguments)
         ours = base_model(model)
         config: DualMomentumConfig = ours.config
-        self.tokenizers, self.nli_dataset, self.max_length = dict(tokenizers), nli_dataset, max_length
+        self.tokenizers, self.nli_dataset = dict(tokenizers), nli_dataset
+        self.max_length = usable_length(ours.encoders.values(), max_length, kwargs.get("train_dataset"))
         missing = [language for language in config.languages or () if language not in self.tokenizers]
         if missing:
             raise XlsrError(f"language '{missing[0]}' has no tokenizer; give tokenizers={{'{missing[0]}': ...}}.")

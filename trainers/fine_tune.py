@@ -22,6 +22,7 @@ from hf_xlsr.modeling.encoders import positions_of
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
+from hf_xlsr.trainers.checks import check_arguments, given_tokenizer
 
 # From what a model gives, `(rows, outputs)`, and gold labels, `(rows,)`.
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
@@ -43,13 +44,6 @@ class FineTuneTrainingArguments(XlsrTrainingArguments):
     learning_rate: float = field(default=2.5e-5, metadata={"help": "at the start"})
     per_device_train_batch_size: int = field(default=32, metadata={"help": "rows a step and process"})
     per_device_eval_batch_size: int = field(default=128, metadata={"help": "rows evaluated together"})
-
-    def __post_init__(self) -> None:
-        if self.label_smoothing_factor:
-            raise XlsrError(
-                f"label_smoothing_factor is {self.label_smoothing_factor}, but this loss has none; leave it out."
-            )
-        super().__post_init__()
 
 
 class LiveClassifier:
@@ -171,7 +165,8 @@ class FineTuneTrainer(XlsrTrainer):
     contrast = False
 
     def __init__(self, model: Any, args: Any = None, *, max_length: int = 128, **kwargs: Any) -> None:
-        tokenizer = kwargs["processing_class"]
+        check_arguments(args, FineTuneTrainingArguments)
+        tokenizer = given_tokenizer(kwargs)
         if kwargs.get("data_collator") is None:
             kwargs["data_collator"] = LabelledCollator(
                 tokenizer.pad_token_id,

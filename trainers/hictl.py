@@ -9,7 +9,9 @@ import torch
 from hf_xlsr.data.hictl_collator import HictlCollator
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.trainers.adapters import base_model
+from hf_xlsr.trainers.arguments import HictlTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
+from hf_xlsr.trainers.checks import check_arguments, given_tokenizer, usable_length
 
 
 class HictlTrainer(XlsrTrainer):
@@ -24,21 +26,23 @@ class HictlTrainer(XlsrTrainer):
         **kwargs: As for `XlsrTrainer`.
 
     Raises:
-        XlsrError: the tokenizer puts no special pieces around sentences, or has no mask.
+        XlsrError: the tokenizer puts no special pieces around sentences, or has no mask; arguments are of another kind;
+            or the encoder has fewer positions than two sentences together have pieces.
 
     Example:
         A script that trains on one's own pairs stands in `docs/train.md`.
     """
 
     def __init__(self, model: Any, args: Any = None, *, max_length: int = 128, **kwargs: Any) -> None:
-        config, tokenizer = base_model(model).config, kwargs["processing_class"]
+        check_arguments(args, HictlTrainingArguments)
+        ours, tokenizer = base_model(model), given_tokenizer(kwargs)
         if kwargs.get("data_collator") is None:
             try:
                 kwargs["data_collator"] = HictlCollator(
                     tokenizer,
-                    mlm_probability=config.mlm_probability,
+                    mlm_probability=ours.config.mlm_probability,
                     seed=args.data_seed if args.data_seed is not None else args.seed,
-                    max_length=max_length,
+                    max_length=usable_length([ours.encoder], max_length, kwargs.get("train_dataset"), together=2),
                     pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
                 )
             except ValueError as error:

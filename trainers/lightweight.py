@@ -9,7 +9,9 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from hf_xlsr.data.collators import PairCollator
 from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
+from hf_xlsr.trainers.arguments import LightweightTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
+from hf_xlsr.trainers.checks import check_arguments, given_tokenizer, usable_length
 
 MASKING_OF_TASK = {"ugt": "single", "smlm": "single", "xtr": "none", "mlm": "mlm", "mlm+xtr": "mlm"}
 
@@ -40,6 +42,10 @@ class LightweightTrainer(XlsrTrainer):
         max_length: Sentences are cut here, in pieces.
         **kwargs: As for `XlsrTrainer`.
 
+    Raises:
+        XlsrError: arguments are of another kind, there is no tokenizer, or the encoder has fewer positions than the
+            longest sentence has pieces.
+
     Example:
         A script that trains on one's own pairs stands in `docs/train.md`.
     """
@@ -47,15 +53,17 @@ class LightweightTrainer(XlsrTrainer):
     def __init__(
         self, model: LightweightDualTransformer, args: Any = None, *, max_length: int = 200, **kwargs: Any
     ) -> None:
+        check_arguments(args, LightweightTrainingArguments)
+        tokenizer = given_tokenizer(kwargs)
         if kwargs.get("data_collator") is None:
             config: LightweightConfig = model.config
             kwargs["data_collator"] = PairCollator(
-                kwargs["processing_class"],
+                tokenizer,
                 masking=MASKING_OF_TASK[config.generative_task] if config.generative_weight else "none",
                 mask_punctuation=config.mask_punctuation,
                 mlm_probability=config.mlm_probability,
                 seed=args.data_seed if args.data_seed is not None else args.seed,
-                max_length=max_length,
+                max_length=usable_length([model.encoder], max_length, kwargs.get("train_dataset")),
                 pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
             )
         super().__init__(model, args, **kwargs)

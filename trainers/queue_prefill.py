@@ -9,8 +9,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from hf_xlsr.data.collators import pad_rows
-from hf_xlsr.data.pair_collators import cut_row
+from hf_xlsr.data.collators import cut_row, pad_rows
 from hf_xlsr.distributed import gather_rows, process_index, world_size
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.trainers.adapters import base_model

@@ -17,6 +17,7 @@ from hf_xlsr.modeling.hictl.modeling_generation import check_vocabulary, sentenc
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
+from hf_xlsr.trainers.checks import check_arguments
 
 
 @dataclass
@@ -31,6 +32,7 @@ class TranslationTrainingArguments(XlsrTrainingArguments):
         freeze_encoder: Train the decoder alone: the paper's first step.
     """
 
+    smooths_labels = True
     learning_rate: float = field(default=2e-5, metadata={"help": "at the start"})
     lr_scheduler_type: str = field(default="inverse_sqrt", metadata={"help": "of transformers"})
     freeze_encoder: bool = field(default=False, metadata={"help": "train the decoder alone"})
@@ -137,6 +139,7 @@ class TranslationTrainer(XlsrTrainer):
         max_length: int = 128,
         **kwargs: Any,
     ) -> None:
+        check_arguments(args, TranslationTrainingArguments)
         ours = base_model(model)
         if args.freeze_encoder and ours is not model:
             raise XlsrError(

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_xlsr.data.collators import pad_rows
+from hf_xlsr.data.collators import cut_row, pad_rows
 from hf_xlsr.data.counter_random import counter_uniform
 from hf_xlsr.data.masking import MaskDrawer
-from hf_xlsr.data.pair_collators import cut_row
 from hf_xlsr.errors import XlsrError
 
 
@@ -71,7 +70,7 @@ class CmlmCollator:
         for place, name in enumerate(("first", "second")):
             rows = [cut_row(pair[place], self.max_length) for pair in sides]
             batch[f"{name}_input_ids"], batch[f"{name}_attention_mask"] = pad_rows(
-                rows, self.pad_id, self.pad_to_multiple_of
+                rows, self.pad_id, self.pad_to_multiple_of, self.max_length
             )
         ids = batch["second_input_ids"]
         allowed = (batch["second_attention_mask"] == 1) & ~np.isin(ids, self.special)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_xlsr.data.collators import pad_rows
+from hf_xlsr.data.collators import cut_row, pad_rows
 from hf_xlsr.data.counter_random import counter_uniform
 from hf_xlsr.data.masking import MaskDrawer
 
@@ -88,8 +88,8 @@ class HictlCollator:
         first, second, both, seen = [], [], [], []
         for feature in features:
             paired = "target_ids" in feature
-            x = self._cut(feature["source_ids"] if paired else feature["text_ids"])
-            y = self._cut(feature["target_ids"]) if paired else self._reordered(x, feature)
+            x = list(cut_row(feature["source_ids"] if paired else feature["text_ids"], self.max_length))
+            y = list(cut_row(feature["target_ids"], self.max_length)) if paired else self._reordered(x, feature)
             first.append(x)
             second.append(y)
             both.append(join_sides(x, y, self.max_length))
@@ -105,11 +105,8 @@ class HictlCollator:
         )
         return {name: torch.from_numpy(array) for name, array in batch.items()}
 
-    def _cut(self, ids: Sequence[int]) -> list[int]:
-        return list(ids) if len(ids) <= self.max_length else [*ids[: self.max_length - 1], ids[-1]]
-
     def _pad(self, rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
-        return pad_rows(rows, self.pad_id, self.pad_to_multiple_of)
+        return pad_rows(rows, self.pad_id, self.pad_to_multiple_of, self.max_length)
 
     def _reordered(self, ids: list[int], feature: dict[str, Any]) -> list[int]:
         """The pieces between the special ones in an order that follows from the example and the epoch."""

@@ -89,10 +89,11 @@ class LabelledCollator:
         self.pad_id, self.max_length, self.pad_to_multiple_of = pad_id, max_length, pad_to_multiple_of
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        ids, mask = pad_rows([feature["input_ids"] for feature in features], self.pad_id, self.pad_to_multiple_of)
+        rounding = self.pad_to_multiple_of, self.max_length
+        ids, mask = pad_rows([feature["input_ids"] for feature in features], self.pad_id, *rounding)
         batch = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
         if "token_type_ids" in features[0]:
-            types, _ = pad_rows([feature["token_type_ids"] for feature in features], 0, self.pad_to_multiple_of)
+            types, _ = pad_rows([feature["token_type_ids"] for feature in features], 0, *rounding)
             batch["token_type_ids"] = torch.from_numpy(types)
         if "label" in features[0]:
             batch["labels"] = torch.tensor([feature["label"] for feature in features])
@@ -234,11 +235,12 @@ def prepare_labelled(
 
 
 class RemoveEvaluationRows(RemoveEvaluation):
-    """Removes rows whose texts together, as `row_text` joins them, are those of a row of an evaluation set."""
+    """Removes rows whose texts together, as `row_text` joins them, or one of whose texts is among those of evaluation."""
 
     def apply(self, rows: list[dict[str, Any]]) -> list[dict[str, Any] | None]:
         joined = super().apply([{"text": row_text(row)} for row in rows])
-        return [row if kept is not None else None for row, kept in zip(rows, joined, strict=True)]
+        alone = super().apply(rows)  # texts that are held out come one by one, also those of pairs
+        return [row if one and other else None for row, one, other in zip(rows, joined, alone, strict=True)]
 
 
 def row_text(row: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hf_xlsr.data.collators import pad_rows
+from hf_xlsr.data.collators import cut_row, pad_rows
 from hf_xlsr.errors import XlsrError, nearest
 
 Feature = dict[str, Any]
@@ -37,7 +37,7 @@ class _SideCollator:
                 f"a batch is in '{language}', for which no tokenizer is known; {nearest(str(language), self.pad_ids)}"
             )
         rows = [cut_row(feature[f"{side}_ids"], self.max_length) for feature in features]
-        ids, mask = pad_rows(rows, pad_id, self.pad_to_multiple_of)
+        ids, mask = pad_rows(rows, pad_id, self.pad_to_multiple_of, self.max_length)
         return {f"{side}_input_ids": torch.from_numpy(ids), f"{side}_attention_mask": torch.from_numpy(mask)}
 
 
@@ -128,13 +128,3 @@ class NliCollator(_SideCollator):
             "labels": labels,
             "lang": language,
         }
-
-
-def cut_row(ids: Sequence[int], max_length: int) -> Sequence[int]:
-    """A row of ids of at most `max_length`, which keeps its last one.
-
-    Example:
-        >>> cut_row([101, 7, 8, 9, 102], 3)
-        [101, 7, 102]
-    """
-    return ids if len(ids) <= max_length else [*ids[: max_length - 1], ids[-1]]

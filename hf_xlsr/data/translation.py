@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from hf_xlsr.data.collators import pad_rows
-from hf_xlsr.data.pair_collators import cut_row
+from hf_xlsr.data.collators import cut_row, pad_rows
 from hf_xlsr.losses.masked_lm import IGNORE
 
 
@@ -40,8 +39,8 @@ class TranslationCollator:
         sources, targets = (
             [cut_row(feature[side], self.max_length) for feature in features] for side in ("source_ids", "target_ids")
         )
-        ids, mask = pad_rows(sources, self.pad_id, self.pad_to_multiple_of)
-        labels, _ = pad_rows([target[1:] for target in targets], IGNORE, self.pad_to_multiple_of)
+        ids, mask = pad_rows(sources, self.pad_id, self.pad_to_multiple_of, self.max_length)
+        labels, _ = pad_rows([target[1:] for target in targets], IGNORE, self.pad_to_multiple_of, self.max_length)
         return {
             "input_ids": torch.from_numpy(ids),
             "attention_mask": torch.from_numpy(mask),

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from hf_xlsr.distributed import own_generator
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses.sentence_contrast import check_temperature, row_lengths, unit_rows
 
@@ -100,6 +101,7 @@ def _draw(
 ) -> torch.Tensor:
     """The pieces of the `count` greatest products plus noise; `excluded` is sorted by piece."""
     (batch_size, _), device = directions.shape, directions.device
+    generator = own_generator(device) if generator is None else generator
     rows, pieces = excluded
     starts = range(0, len(embeddings), chunk_size)
     edges = torch.searchsorted(pieces, torch.tensor([*starts, len(embeddings)], device=device)).tolist()
@@ -150,7 +152,8 @@ def draw_negative_words(
         temperature: Divides the cosines.
         chunk_size: Pieces compared at a time; bounds memory. Other sizes draw other words from the same distribution,
             since the noise comes in another order.
-        generator: Of the noise; by default torch's own of the device, whose state the Trainer saves and restores.
+        generator: Of the noise; by default torch's own of the device, whose state the Trainer saves and restores, and
+            under several processes one that it seeds differently for each.
 
     Returns:
         Pieces, `(batch, count)`, int64, all different within a row, in no particular order; no gradient.

@@ -84,7 +84,7 @@ class MemoryQueue(nn.Module):
         rows = (self.pointer + torch.arange(count, device=keys.device)) % self.size
         if self.scales is not None:
             quantized = quantize_rows(keys)
-            self.values[rows], self.scales[rows] = quantized.values, quantized.scales
+            self.values[rows], self.scales[rows] = quantized.values, quantized.scales.to(self.scales.dtype)
         else:
             self.values[rows] = keys.to(self.values.dtype)
         self.texts[rows], self.examples[rows] = texts, examples

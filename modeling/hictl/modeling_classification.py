@@ -206,11 +206,6 @@ def start_encoder(path: str | Path, *, place: str = "the encoder", dropout: floa
     except (OSError, ValueError) as error:
         raise XlsrError(f"{place} '{path}' holds no encoder that loads; check it.") from error
     if not isinstance(config, HictlConfig):
-        if "text_config" in config.sub_configs_defaults:
-            raise XlsrError(
-                f"{place} '{path}' holds a {config.model_type}, which is no plain encoder; give the folder 'model' of "
-                "its run."
-            )
         return encoder_from_pretrained(folder, place=place, dropout=dropout)
     if dropout is not None and not 0 <= dropout < 1:
         raise XlsrError(f"dropout is {dropout}; it is a share, 0 or above and less than 1.")

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import initialization as init
 from transformers.utils import ModelOutput, can_return_tuple
 
-from hf_xlsr.distributed import gather_with_gradient
+from hf_xlsr.distributed import gather_with_gradient, scaled_to_mean
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses import (
     alignment_loss,
@@ -21,6 +21,7 @@ from hf_xlsr.losses import (
     similarity_loss,
     weighted_sum,
 )
+from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
 from hf_xlsr.modeling.encoders import encoder_from_config, resized_bias
 from hf_xlsr.pooling import pool
@@ -222,7 +223,8 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
             raise XlsrError(f"generative task '{task}' needs original_ids; use PairCollator.")
         parts = []
         if mlm_labels is not None and task.startswith("mlm"):
-            parts.append(masked_lm_loss(states, mlm_labels, table, bias, transform=self.head, chunk_size=chunk))
+            loss = masked_lm_loss(states, mlm_labels, table, bias, transform=self.head, chunk_size=chunk)
+            parts.append(scaled_to_mean(loss, (mlm_labels != IGNORE).sum()))
         if task != "mlm":
             labels = generative_labels(
                 input_ids if original_ids is None else original_ids,

@@ -146,3 +146,51 @@ def test_counter_uniform_is_uniform_and_uncorrelated() -> None:
     assert abs(np.corrcoef(grid[:, :-1].ravel(), grid[:, 1:].ravel())[0, 1]) < 0.03
     assert abs(np.corrcoef(grid[:-1].ravel(), grid[1:].ravel())[0, 1]) < 0.03
     assert len(np.unique(grid)) == grid.size
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 8))
+def test_rounding_stops_at_the_limit(longest: int, limit: int, multiple: int) -> None:
+    width = pad_rows([[1] * longest], 0, multiple, limit)[0].shape[1]
+    assert longest <= width <= max(longest, limit) and (width % multiple == 0 or width in (longest, limit))
+
+
+@pytest.fixture(scope="module")
+def framed() -> Any:
+    return train_tokenizer(["the cat, the dog", "le chat , le chien"] * 50, vocab_size=30, algorithm="bpe", frame=True)
+
+
+def framed_features(tokenizer: Any) -> list[dict[str, Any]]:
+    texts = [("the dog", "le chien"), ("the cat, the dog", "le chat"), (",", ",")]
+    return [
+        {
+            "source_ids": tokenizer(one)["input_ids"],
+            "target_ids": tokenizer(other)["input_ids"],
+            "index": i,
+            "epoch": 0,
+        }
+        for i, (one, other) in enumerate(texts * 40)
+    ]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"masking": "mlm", "mlm_probability": 0.5},
+        {"masking": "single"},
+        {"masking": "single", "mask_punctuation": True},
+    ],
+)
+def test_pieces_around_a_sentence_are_never_hidden(framed: Any, options: dict[str, Any]) -> None:
+    batch = PairCollator(framed, **options)(framed_features(framed))
+    hidden = batch["mlm_labels" if options["masking"] == "mlm" else "masked_ids"]
+    hidden = hidden[hidden != -100]
+    around = torch.tensor(sorted({*framed.all_special_ids} - {framed.unk_token_id}))
+    assert len(hidden) >= 120 and not torch.isin(hidden, around).any()
+
+
+def test_a_cut_sentence_keeps_its_end(framed: Any) -> None:
+    batch = PairCollator(framed, masking="none", max_length=4)(framed_features(framed))
+    rows, lengths = batch["input_ids"], batch["attention_mask"].sum(1)
+    assert rows.shape[1] == 4 and (rows[torch.arange(len(rows)), lengths - 1] == rows[0, lengths[0] - 1]).all()
+    assert int(rows[0, lengths[0] - 1]) in framed.all_special_ids

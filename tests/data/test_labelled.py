@@ -309,6 +309,9 @@ def test_rows_of_evaluation_sets_are_removed_by_text_or_by_row(tmp_path: Path, t
     assert texts(keys, tokenizer) == texts(by_text, tokenizer)
     by_row = prepare(file, tokenizer, tmp_path / "row", evaluation_texts=map(row_text, held), overlap="row")
     assert [row[1] for row in texts(by_row, tokenizer)] == [1, 2, 1]
+    # What is held out beside comes text by text, also where rows are pairs.
+    alone = prepare(file, tokenizer, tmp_path / "alone", evaluation_texts=["sleep"], overlap="row")
+    assert [row[1] for row in texts(alone, tokenizer)] == [0, 2, 1]
     counts = by_row.report["cleaning"]["remove_evaluation"]
     assert (counts["in"], counts["out"]) == (4, 3)
     with pytest.raises(XlsrError, match="data.overlap is 'rows'; did you mean 'row'"):

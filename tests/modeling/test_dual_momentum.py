@@ -106,6 +106,17 @@ def test_smaller_storage_keeps_keys_nearly(storage: str, tolerance: float) -> No
     assert queue.values.element_size() == (1 if storage == "int8" else 2)
 
 
+@pytest.mark.parametrize("storage", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_queue_in_lower_precision_takes_keys(storage: str, dtype: torch.dtype) -> None:
+    queue = MemoryQueue(8, 16, storage).to(dtype)
+    keys = F.normalize(torch.randn(6, 16), dim=-1).to(dtype)
+    queue.enqueue(keys, torch.arange(6), torch.arange(6))
+    kept: Any = queue.keys()
+    kept = kept.dequantize() if storage == "int8" else kept
+    assert float((kept.float() - keys.float()).abs().max()) < 0.02
+
+
 def test_own_stale_keys_and_duplicates_are_counted_and_masked() -> None:
     batch = small_batch(4, 1)
     plain = small_model()

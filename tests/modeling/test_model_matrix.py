@@ -12,7 +12,7 @@ import torch
 from model_cases import CASES, VALUES, VOCABULARY, Case, build, run
 from transformers import AutoConfig, AutoTokenizer
 
-from hf_xlsr import DualMomentumModel, XlsrError
+from hf_xlsr import CmlmModel, DualMomentumModel, HictlForPreTraining, XlsrError
 from hf_xlsr.modeling.encoders import encoder_from_pretrained
 from hf_xlsr.trainers.adapters import add_adapters, base_model, merged
 
@@ -291,3 +291,15 @@ def test_adapters_train_save_load_and_merge(case: Case, folder: Path, tmp_path: 
     whole.save_pretrained(tmp_path / "merged")
     again = case.auto.from_pretrained(tmp_path / "merged")
     torch.testing.assert_close(run(again, case).loss, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["dual_momentum", "dual_momentum_shared", "hictl", "cmlm", "lightweight"])
+def test_a_whole_model_is_no_encoder(name: str, tmp_path: Path) -> None:
+    build(CASES[name]).save_pretrained(tmp_path)
+    for load in (HictlForPreTraining.from_encoder, CmlmModel.from_encoder):
+        with pytest.raises(
+            XlsrError, match="holds a .*, which is no plain encoder; give the folder 'model' of its run"
+        ):
+            load(str(tmp_path))
+    with pytest.raises(XlsrError, match="encoder en '.*' holds a .*, which is no plain encoder"):
+        DualMomentumModel.from_encoders({"en": str(tmp_path), "fr": str(tmp_path)}, queue_size=8)
