@@ -128,12 +128,13 @@ def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> int:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return 0
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(*rows[0], show_lines=False)
     for row in rows:
         values = (" ".join(map(str, v)) if isinstance(v, (list, tuple)) else str(v or "") for v in row.values())
-        table.add_row(*values)
+        table.add_row(*map(escape, values))
     Console().print(table)
     return 0
 

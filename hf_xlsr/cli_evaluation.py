@@ -122,6 +122,10 @@ def _plot_pairs(options: argparse.Namespace) -> Path:
         raise XlsrError(f"{options.kind} draws one model, and {len(options.sources)} are given; draw each alone.")
     if not options.data:
         raise XlsrError(f"--data is missing; {options.kind} draws translation pairs, give a file of them.")
+    if options.pairs < 2:
+        raise XlsrError(f"--pairs is {options.pairs}; draw 2 or more.")
+    if options.seed < 0:
+        raise XlsrError(f"--seed is {options.seed}; give a whole number of 0 or more.")
     options.model, options.protocol = options.sources[0], "tatoeba"
     check_model_place(options.model)
     request = request_of(options)

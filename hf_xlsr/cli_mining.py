@@ -262,21 +262,22 @@ def _vectors(options: argparse.Namespace) -> Any:
 
 def _print_summary(report: Mapping[str, Any]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=f"{report['pairs']:,} pairs in {report['output']}", show_header=False)
+    table = Table(title=f"{report['pairs']:,} pairs in {escape(str(report['output']))}", show_header=False)
     for name, counts in report.items():
         if isinstance(counts, dict) and "sentences" in counts:
-            table.add_row(name, f"{counts['sentences']:,} sentences of {counts['lines']:,} lines in {counts['name']}")
+            read = f"{counts['sentences']:,} sentences of {counts['lines']:,} lines in {escape(str(counts['name']))}"
+            table.add_row(name, read)
             if counts["duplicates"]:
                 table.add_row("", f"{counts['duplicates']:,} equal to others")
             for reason, entry in counts["skipped"].items():
                 lines = ", ".join(map(str, entry["lines"])) + (", ..." if entry["count"] > len(entry["lines"]) else "")
-                table.add_row(
-                    "", f"{entry['count']:,} skipped, {reason}: {lines} (all in {report['skipped_lines'][name]})"
-                )
+                told = f"{entry['count']:,} skipped, {reason}: {lines} (all in {report['skipped_lines'][name]})"
+                table.add_row("", escape(told))
     if report.get("bad_lines"):
-        table.add_row("pairs", report["bad_lines"])
+        table.add_row("pairs", escape(report["bad_lines"]))
     recall = f", recall {report['recall']:.4f} on a sample" if report["method"] != "exact" else ""
     table.add_row("search", f"{report['method']}, k {report['k']}{recall}")
     if "threshold" in report:

@@ -54,25 +54,34 @@ def recipe_names() -> list[str]:
     return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
-def read_recipe(name_or_path: str) -> dict[str, Any]:
+def read_recipe(name_or_path: str, *, above: Sequence[str] = ()) -> dict[str, Any]:
     """Reads a recipe by name or path, with the recipe that its `base` names underneath; checks nothing yet.
 
     `data_from` names a recipe, of any method, whose `data` alone comes underneath.
 
     Args:
         name_or_path: A name of `recipe_names`, or the path of a YAML file.
+        above: Those that led to this one by `base` and `data_from`.
 
     Returns:
         The recipe's keys as written, `runs` or `stages` among them; `name` is set.
 
     Raises:
-        XlsrError: there is no such recipe, or it is not valid YAML.
+        XlsrError: there is no such recipe, it is not valid YAML, or it rests on itself.
     """
+    if name_or_path in above:
+        raise XlsrError(
+            f"recipe '{name_or_path}' rests on itself, by base or data_from ({' on '.join((*above, name_or_path))}); "
+            "mend one of them."
+        )
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
             raise XlsrError(f"recipe file '{name_or_path}' does not exist; built-in are {', '.join(recipe_names())}.")
-        text, name = path.read_text("utf-8"), path.stem
+        try:
+            text, name = path.read_text("utf-8"), path.stem
+        except UnicodeDecodeError as error:
+            raise XlsrError(f"recipe file '{name_or_path}' is not in UTF-8 ({error.reason}); save it so.") from None
     elif name_or_path in recipe_names():
         text, name = (resources.files("hf_xlsr.recipes") / f"{name_or_path}.yaml").read_text("utf-8"), name_or_path
     else:
@@ -80,10 +89,14 @@ def read_recipe(name_or_path: str) -> dict[str, Any]:
     content = parse_yaml(text, f"recipe '{name}'")
     if not isinstance(content, dict):
         raise XlsrError(f"recipe '{name}' is not a mapping of keys to values; see recipes/quickstart.yaml.")
+    for key in ("base", "data_from", "method"):
+        if not isinstance(content.get(key) or "", str):
+            raise XlsrError(f"recipe '{name}': {key} is {content[key]!r}; it takes one name.")
+    rest = {"above": (*above, name_or_path)}
     if data_from := content.pop("data_from", None):
-        content["data"] = merge(read_recipe(data_from).get("data") or {}, content.get("data") or {})
+        content["data"] = merge(read_recipe(data_from, **rest).get("data") or {}, content.get("data") or {})
     base = content.pop("base", None)
-    below = read_recipe(base) if base else {}
+    below = read_recipe(base, **rest) if base else {}
     models = [part.get("model") for part in (content, below)]
     if all(isinstance(model, dict) and "encoders" in model for model in models):
         del below["model"]["encoders"]  # they belong to the languages: all or none are taken over
@@ -155,8 +168,13 @@ def parse_overrides(arguments: Sequence[str], recipe: Mapping[str, Any]) -> dict
     places = dict.fromkeys([*(f"data.{split}" for split in ("train", "dev", "test")), *method.sources(recipe)])
     dotted += [f"{place}.{key}" for place in places for key in method.source_keys]
     result: dict[str, Any] = {}
+    seen: list[str] = []
     for key, text in _options(arguments):
         full = _full_key(key, dotted)
+        clashing = [one for one in seen if one.startswith(f"{full}.") or full.startswith(f"{one}.")]
+        if clashing:
+            raise XlsrError(f"--{full} and --{clashing[0]} say two things of one value; keep one of them.")
+        seen.append(full)
         value = parse_yaml(text, f"--{key}")
         target = result
         *parents, leaf = full.split(".")

@@ -16,7 +16,7 @@ TOP_LEVEL: dict[str, Key] = {
     "description": Key("", "a sentence, for the list of recipes and the model card"),
     "method": Key(None, "what is trained", ("str",)),
     "output_dir": Key(None, "folder of the run; outputs/NAME when absent", ("str",)),
-    "seed": Key(1, "of everything that is drawn"),
+    "seed": Key(1, "of everything that is drawn", least=0),
     "languages": Key(None, "ISO 639-1 codes", ("list", "str")),
     "data": Key({}, "what is trained and measured on"),
     "model": Key({}, "the method's configuration"),

@@ -67,6 +67,19 @@ def test_train_prints_results_and_places(toy: Path, tmp_path: Path, capsys: pyte
     assert results["settings"]["data"]["pairs"] <= 200
 
 
+@pytest.mark.parametrize("changes", [["--plot_pairs", "0"], ["--data.test.limit", "1"]])
+def test_a_run_without_pairs_to_draw(
+    changes: list[str], toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "[bold]run[none]"
+    assert main(["train", str(toy), "--output_dir", str(output), *changes]) == 0
+    text = "".join(capsys.readouterr().out.split())
+    assert (
+        (output / "results.json").is_file() and (output / "README.md").is_file() and not (output / "tsne.png").exists()
+    )
+    assert "".join(str(output / "results.json").split()) in text
+
+
 def test_the_same_command_again_trains_nothing_and_gives_the_same(toy: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     command = ["train", str(toy), "--output_dir", str(output), "--save_strategy", "steps", "--save_steps", "2"]
@@ -242,6 +255,8 @@ def test_evaluate_writes_json(exported: Path, tmp_path: Path, capsys: pytest.Cap
             "--k is for protocol xsim or bucc or language-bias; leave it out with sts",
         ),
         (["--protocol", "bucc", "--data", "a.de", "a.en"], "--tune is missing"),
+        (["--protocol", "mteb", "--data", "mteb:STSBenchmark", "--dtype", "onnx"], "mteb runs models of torch alone"),
+        (["--protocol", "sts", "--data", "x.tsv", "--seed", "-1"], "--seed is -1; give a whole number of 0 or more"),
     ],
 )
 def test_mistaken_evaluations(
@@ -276,6 +291,9 @@ def test_plots_of_translation_pairs(exported: Path, write_pairs: Any, tmp_path: 
         assert main([*command, "--languages", "en,fr"]) == 0
         assert capsys.readouterr().out.strip() == str(picture) and picture.stat().st_size > 1000
     assert "--data is missing" in failing(capsys, "plot", "tsne", str(exported), "--output", "x.png")
+    few = ["plot", "tsne", "a", "--data", "x.tsv", "--output", "x.png"]
+    assert "--pairs is -1; draw 2 or more" in failing(capsys, *few, "--pairs", "-1")
+    assert "--seed is -1; give a whole number" in failing(capsys, *few, "--seed", "-1")
     assert "draws one model" in failing(capsys, "plot", "heatmap", "a", "b", "--output", "x.png")
     wide = tmp_path / "wide.tsv"
     wide.write_text("en\tfr\tde\none\tun\teins\ntwo\tdeux\tzwei\n")
@@ -324,11 +342,14 @@ def test_unknown_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean 'train'" in failing(capsys, "trian")
 
 
-def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lists(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
     assert main(["recipes", "--json"]) == 0
     assert "quickstart" in [row["recipe"] for row in json.loads(capsys.readouterr().out)]
     assert main(["corpora", "--json"]) == 0
     assert "bible" in capsys.readouterr().out
+    assert main(["corpora"]) == 0
+    assert "hf-xlsr[bible]" in capsys.readouterr().out  # brackets are no markup
     assert main([]) == 0
     assert "train" in capsys.readouterr().out
 

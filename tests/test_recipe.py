@@ -243,6 +243,9 @@ def test_ablations_are_runs_in_folders_of_their_own() -> None:
         (["--seed", "[1"], "--seed line 1, column 3: not valid YAML"),
         (["--languages", "[en]"], "needs two"),
         (["--seed", "x"], "seed is 'x'"),
+        (["--seed", "-1"], "seed is -1; use 0 or more"),
+        (["--data.train", "bible", "--data.train.limit", "5"], "--data.train.limit and --data.train say two things"),
+        (["--data.train.limit", "5", "--data.train", "a.tsv"], "--data.train and --data.train.limit say two things"),
     ],
 )
 def test_mistaken_overrides(arguments: list[str], message: str) -> None:
@@ -266,6 +269,10 @@ def test_mistaken_overrides(arguments: list[str], message: str) -> None:
         ("- 1", "not a mapping"),
         ("method: lightweight\nmodel: 3", "'model' is 3"),
         ("base: quikstart", "did you mean 'quickstart'"),
+        ("base: [quickstart, moco_en_de_open]", r"base is \['quickstart', 'moco_en_de_open'\]; it takes one name"),
+        ("base: 5", "base is 5; it takes one name"),
+        ("data_from: 5\nmethod: lightweight", "data_from is 5; it takes one name"),
+        ("method: [lightweight]", r"method is \['lightweight'\]; it takes one name"),
         ("method: lightweight\ntokenizer: {lowercase: no}", "tokenizer.lowercase is 'no'; it takes true or false"),
         ("method: lightweight\noverwrite: no", "overwrite is 'no'; it takes true or false"),
         ("method: lightweight\ndata: {max_length: long}", "data.max_length is 'long'; it takes a whole number"),
@@ -279,6 +286,26 @@ def test_mistaken_recipes(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(text)
     with pytest.raises(XlsrError, match=message):
+        load_runs(str(path))
+
+
+def test_recipes_that_rest_on_themselves(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.yaml", tmp_path / "other.yaml"
+    one.write_text(f"base: {one}\n")
+    with pytest.raises(
+        XlsrError, match=r"one.yaml' rests on itself, by base or data_from \(.*one.yaml on .*one.yaml\)"
+    ):
+        load_runs(str(one))
+    one.write_text(f"base: {other}\n")
+    other.write_text(f"method: lightweight\ndata_from: {one}\n")
+    with pytest.raises(XlsrError, match="one.yaml on .*other.yaml on .*one.yaml"):
+        load_runs(str(one))
+
+
+def test_a_recipe_of_another_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_bytes("description: Übung".encode("latin-1"))
+    with pytest.raises(XlsrError, match="is not in UTF-8 .*; save it so"):
         load_runs(str(path))
 
 

@@ -58,7 +58,7 @@ def _every_text(source: Mapping[str, Any]) -> Iterator[str]:
     files = sorted(glob.glob(pattern, recursive=True))
     if not files:
         raise XlsrError(f"data.held_out: no file fits '{pattern}'; mend the path, or fetch the data (docs/data.md).")
-    chosen = RowFilter(source)
+    chosen, found = RowFilter(source), False
     for file in files:
         try:
             table = pq.ParquetFile(file)
@@ -68,8 +68,36 @@ def _every_text(source: Mapping[str, Any]) -> Iterator[str]:
         missing = [name for name in chosen.columns if name not in names]
         if missing:
             raise XlsrError(f"data.held_out: {file} has no column '{missing[0]}'; it has {', '.join(names)}.")
-        texts = [f.name for f in table.schema_arrow if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
+        texts = [field.name for field in table.schema_arrow if _holds_text(field.type)]
         for batch in table.iter_batches(batch_size=4096):
             for row in batch.to_pylist():
                 if chosen.keeps(row):
-                    yield from (row[name] for name in texts if row[name])
+                    for text in _texts_in([row[name] for name in texts]):
+                        found = True
+                        yield text
+    if not found:
+        raise XlsrError(
+            f"data.held_out: no text in '{pattern}'"
+            + (" fits its `where`" if chosen.columns else "")
+            + "; mend the source, "
+            "or leave it out."
+        )
+
+
+def _holds_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _holds_text(kind.value_type)
+    if pa.types.is_nested(kind):
+        return any(_holds_text(kind.field(number).type) for number in range(kind.num_fields))
+    return any(is_text(kind) for is_text in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        if value:
+            yield value
+    elif isinstance(value, Mapping):
+        yield from _texts_in(list(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _texts_in(part)

@@ -231,7 +231,7 @@ def _crossed_rows(
     for number, row in enumerate(rows):
         filled = [code for code in wanted if all(str(row[f"{side} {code}"] or "").strip() for side in SIDES)]
         if len(filled) < 2:
-            quarantine.reject(source_name(source), number + 1, "fewer than two languages filled", row["label"])
+            quarantine.reject(source_name(source), number + 1, "fewer than two languages filled", str(row["label"]))
             continue
         first = int(counter_uniform(seed, 0, np.array(number), 0) * len(filled))
         step = 1 + int(counter_uniform(seed, 0, np.array(number), 1) * (len(filled) - 1))

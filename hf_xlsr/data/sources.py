@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from hf_xlsr.data.columns import parse_columns
+from hf_xlsr.data.columns import KNOWN_COLUMNS, parse_columns
 from hf_xlsr.data.corpora import CORPORA, load_corpus
 from hf_xlsr.data.formats import read_rows
 from hf_xlsr.data.quarantine import Quarantine
@@ -103,7 +103,9 @@ class RowFilter:
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self.conditions = {name: set(map(str, as_list(value))) for name, value in (options.get("where") or {}).items()}
+        self.conditions = {
+            name: set(map(_plain, as_list(value))) for name, value in (options.get("where") or {}).items()
+        }
         self.part, self.key = options.get("hash_split"), options.get("hash_key")
         self.modulus = whole_number(options.get("hash_modulus", 100), "hash_modulus")
         if self.part not in (None, "rest", "held") or (self.part and not self.key):
@@ -114,11 +116,16 @@ class RowFilter:
 
     def keeps(self, row: Mapping[str, Any]) -> bool:
         """Whether the row, with the columns of `columns`, is chosen."""
-        if any(str(row[name]) not in allowed for name, allowed in self.conditions.items()):
+        if any(_plain(row[name]) not in allowed for name, allowed in self.conditions.items()):
             return False
         if not self.part or not self.key:
             return True
         return (zlib.crc32(str(row[self.key]).encode()) % self.modulus == 0) == (self.part == "held")
+
+
+def _plain(value: Any) -> str:
+    """A value as text, the same for 2017 and 2017.0: a column of whole numbers with gaps often has fractions."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def whole_number(value: Any, key: str) -> int:
@@ -283,7 +290,8 @@ def _chosen_rows(
         columns={**columns, **helpers} if columns or helpers else None,
         languages=tuple(languages[:2]),
         required=tuple(required),
-        optional=optional,
+        # Columns that only select are no mapping: the file's own names count as they would without them.
+        optional=tuple(sorted(KNOWN_COLUMNS)) if helpers and not columns and optional is None else optional,
         format=options.get("format"),
         split=options.get("split"),
         default_split=split,  # of a data set; taking another than the one meant would go unnoticed

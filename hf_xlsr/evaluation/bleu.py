@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from sacrebleu.metrics import BLEU
 
+from hf_xlsr.data.languages import language_code
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.evaluation.report import metric_prefix
 
@@ -43,10 +44,10 @@ def default_tokenizer(language: str) -> str:
     """The tokenizer that sacreBLEU is reported with for a target language.
 
     Example:
-        >>> default_tokenizer("de"), default_tokenizer("zh")
-        ('13a', 'zh')
+        >>> default_tokenizer("de"), default_tokenizer("zh"), default_tokenizer("zho_Hans")
+        ('13a', 'zh', 'zh')
     """
-    return TOKENIZERS_BY_LANGUAGE.get(language, "13a")
+    return TOKENIZERS_BY_LANGUAGE.get(language_code(language), "13a")
 
 
 def check_tokenizer(name: object) -> str:
@@ -129,7 +130,7 @@ def _moses(language: str) -> Callable[[str], str]:
         raise XlsrError(
             "the tokenizer 'moses' of BLEU needs the package sacremoses; install it with `pip install sacremoses`."
         ) from error
-    tokenizer = MosesTokenizer(lang=language)
+    tokenizer = MosesTokenizer(lang=language_code(language))
     return lambda text: tokenizer.tokenize(text, return_str=True, escape=False)
 
 

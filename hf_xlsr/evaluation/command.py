@@ -11,6 +11,7 @@ from typing import Any, Literal
 from hf_xlsr.debias.encoder import DebiasedEncoder
 from hf_xlsr.debias.fitting import fit_debias
 from hf_xlsr.debias.removal import Debias
+from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.averages import mean_over_languages
 from hf_xlsr.evaluation.encoders import check_model_place, encoder_facts, load_encoder
 from hf_xlsr.evaluation.inputs import Inputs, read_inputs
@@ -41,6 +42,10 @@ def evaluate_files(request: Request) -> dict[str, float]:
     asked = {name: getattr(request, name) for name in (*DATA_OPTIONS, *CHOICES)}
     given = {name: value for name, value in asked.items() if _is_given(value)}
     check_options(given, protocols)
+    if request.seed is not None and request.seed < 0:
+        raise XlsrError(f"--seed is {request.seed}; give a whole number of 0 or more.")
+    if (request.dtype or "").startswith("onnx") and any(protocol.name == "mteb" for protocol in protocols):
+        raise XlsrError(f"--dtype is {request.dtype}, but mteb runs models of torch alone; leave it out.")
     if request.output:
         check_writable(request.output, "--output")
     if request.report:

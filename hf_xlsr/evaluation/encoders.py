@@ -24,6 +24,7 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
         XlsrError: the model cannot be loaded, the device is not there, or the dtype is unknown.
     """
     check_model_place(model)
+    from safetensors import SafetensorError
     from sentence_transformers import SentenceTransformer
 
     from hf_xlsr.export.remote_code import has_only_our_code
@@ -41,7 +42,7 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
         options["trust_remote_code"] = True
     try:
         return SentenceTransformer(model, device=None if device is None else _known_device(device), **options)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         if isinstance(error, XlsrError):
             raise
         if "trust_remote_code" in str(error):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,7 @@ class OnnxEncoder:
         home, parts = Path(export), export_parts(export)
         self.precision = "int8" if int8 else "float32"
         self.routes = tuple(route for route in parts if route)
-        self._sessions, self._tokenizers = {}, {}
+        self._sessions, self._tokenizers, self._lengths = {}, {}, {}
         for route, part in parts.items():
             file = route_folder(home, route) / (INT8_FILE if int8 else FLOAT_FILE)
             if not file.is_file():
@@ -54,11 +56,12 @@ class OnnxEncoder:
                 raise XlsrError(f"'{file}' does not exist; write it with `hf-xlsr export ... {option}`.")
             self._sessions[route] = onnx_session(file, threads)
             self._tokenizers[route] = AutoTokenizer.from_pretrained(str(home / part.folder))
+            self._lengths[route] = min(int(self._tokenizers[route].model_max_length), _length(home / part.folder))
 
     @property
     def max_seq_length(self) -> int:
         """Longest sentence, in pieces; of several encoders the longest of any."""
-        return max(int(tokenizer.model_max_length) for tokenizer in self._tokenizers.values())
+        return max(self._lengths.values())
 
     def get_embedding_dimension(self) -> int:
         """Width of the vectors."""
@@ -99,7 +102,8 @@ class OnnxEncoder:
             raise XlsrError(f"task is {task!r}; {nearest(str(task), self.routes)}")
         tokenizer, session = self._tokenizers[route], self._sessions[route]
         vectors = np.empty((len(sentences), self.get_embedding_dimension()), np.float32)
-        ids = tokenizer(list(sentences), truncation=True, verbose=False)["input_ids"] if len(sentences) else []
+        cut: dict[str, Any] = {"truncation": True, "max_length": self._lengths[route], "verbose": False}
+        ids = tokenizer(list(sentences), **cut)["input_ids"] if len(sentences) else []
         order = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
         for start in tqdm(range(0, len(ids), batch_size), desc="encoding", disable=not show_progress_bar):
             rows = order[start : start + batch_size]
@@ -137,3 +141,10 @@ def import_onnx(*packages: str) -> None:
             raise XlsrError(
                 f"ONNX files need the package {package}; install it with `pip install 'hf-xlsr[onnx]'`."
             ) from error
+
+
+def _length(folder: Path) -> int:
+    """Where sentence-transformers cuts, if the folder says so; otherwise no limit."""
+    file = folder / "sentence_bert_config.json"
+    length = json.loads(file.read_text("utf-8")).get("max_seq_length") if file.is_file() else None
+    return sys.maxsize if length is None else int(length)

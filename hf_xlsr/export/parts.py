@@ -85,7 +85,10 @@ def _part(home: Path, chain: list[tuple[str, str]], normalize: bool) -> EncoderP
             f"'{home}' is made of {', '.join(kinds)}; ONNX and AutoModel take an encoder, a pooling, perhaps a linear "
             "layer or CMLM's projections, and normalisation."
         )
-    pooling = _json(home / chain[1][1] / "config.json")["pooling_mode"]
+    from sentence_transformers.sentence_transformer.modules import Pooling  # seconds, for those who need it
+
+    # Their own reader knows what older versions wrote.
+    pooling = Pooling.load_config(str(home), subfolder=chain[1][1])["pooling_mode"]
     if pooling not in POOLING_MODES:
         raise XlsrError(f"'{home}' has pooling {pooling}; ONNX and AutoModel take one of {', '.join(POOLING_MODES)}.")
     projection = None

@@ -86,9 +86,8 @@ class SentenceEncoderMethod(Method):
         if test:
             finished.metrics = run_protocol(encoder, recipe, test, "test")
             console.print(results_table(finished.metrics, title=f"{recipe['name']}: test"))
-            finished.plots.append(folder.path / "tsne.png")
             languages, rows = next(iter(rows_by_languages(test).items()))
-            _show_alignment(recipe, finished.plots[-1], encoder, rows, languages, console)
+            finished.plots += _show_alignment(recipe, folder.path / "tsne.png", encoder, rows, languages, console)
         return finished
 
 
@@ -170,8 +169,12 @@ def _show_alignment(
     test: list[dict[str, Any]],
     languages: tuple[str, str],
     console: Console,
-) -> None:
-    """Mines the test text as if its order were unknown, prints the first pairs, and plots some translations."""
+) -> list[Path]:
+    """Mines the test text as if its order were unknown, prints the first pairs, and plots some translations.
+
+    Returns:
+        The picture; none where fewer than two pairs are to be drawn.
+    """
     sources, targets = _sides(test)
     source_vectors = embed(encoder, sources, language=languages[0])
     target_vectors = embed(encoder, targets, language=languages[1])
@@ -182,6 +185,9 @@ def _show_alignment(
         console.print(f"mined, margin {score:.2f} ({right})", style="bold", highlight=False)
         for text in (sources[source], targets[target]):
             console.print(f"  {text}", highlight=False, markup=False)
+    pairs = recipe["evaluation"]["plot_pairs"]
+    if min(pairs, len(test)) < 2:
+        return []
     plot_tsne(
         plot,
         source_vectors,
@@ -189,6 +195,7 @@ def _show_alignment(
         sources,
         targets,
         languages=languages,
-        pairs=recipe["evaluation"]["plot_pairs"],
+        pairs=pairs,
         seed=recipe["seed"],
     )
+    return [plot]

@@ -267,6 +267,14 @@ def test_a_wide_file_is_read_crosswise(tmp_path: Path) -> None:
     assert texts(other, {"en": tokenizer, "de": tokenizer}) != texts(data, {"en": tokenizer, "de": tokenizer})
 
 
+def test_a_row_of_one_language_is_set_aside_whatever_its_label_is(tmp_path: Path) -> None:
+    tokenizer = word_tokenizer([*WORDS, *WORTE])
+    rows = [("dogs run", "hunde laufen", "cats sleep", "katzen schlafen", 1), ("birds", "", "birds", "katzen", 0)]
+    path = write(tmp_path / "wide.parquet", *rows, names=WIDE)
+    data = run({"path": str(path), "columns": CROSSED, "languages": ["en", "de"]}, tokenizer, tmp_path / "run")
+    assert len(data) == 1 and data.report["rejected"] == {"fewer than two languages filled": 1}
+
+
 @pytest.mark.parametrize(
     ("changes", "own", "sentence"),
     [

@@ -276,3 +276,43 @@ def test_texts_held_out_in_a_recipe_of_one_language() -> None:
     verses = list(held_out_texts([{"corpus": "bible", "split": "dev"}], languages=["en"]))
     assert any(text.startswith("In the beginning was the Word") for text in verses)
     assert not any("created the heavens" in text for text in verses)  # Genesis is for training
+
+
+@pytest.mark.parametrize("chosen", [{}, {"where": {"kind": "a"}}, {"hash_split": "rest", "hash_key": "kind"}])
+def test_languages_of_the_file_count_however_rows_are_chosen(tmp_path: Path, chosen: dict[str, Any]) -> None:
+    file = tmp_path / "pairs.tsv"
+    file.write_text(
+        "source\ttarget\tsource_lang\ttarget_lang\tkind\nhello\tbonjour\ten\tfr\ta\nhello\thallo\ten\tde\ta\n", "utf-8"
+    )
+    rows = list(open_source({"path": str(file), **chosen}, languages=["en", "fr"]))
+    assert [(row["target"], row["target_lang"]) for row in rows] == [("bonjour", "fr"), ("hallo", "de")]
+    assert all("kind" not in row and "_kind" not in row for row in rows)
+
+
+def test_held_out_rows_are_chosen_by_whole_numbers_also_among_fractions(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a", "b"], "year": [2017.0, None]}), tmp_path / "years.parquet")
+    source = {"path": str(tmp_path / "years.parquet"), "columns": "*", "where": {"year": 2017}}
+    assert list(held_out_texts([source], languages=["en"])) == ["a"]
+
+
+def test_held_out_finds_text_inside_of_other_types(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "translation": [{"en": "one", "fr": "un"}, None],
+            "answers": [["two", "three"], []],
+            "category": pa.array(["four", "five"]).dictionary_encode(),
+            "view": pa.array(["six", None], pa.string_view()),
+            "number": [1, 2],
+        }
+    )
+    pq.write_table(table, tmp_path / "nested.parquet")
+    source = {"path": str(tmp_path / "nested.parquet"), "columns": "*"}
+    assert sorted(held_out_texts([source], languages=["en"])) == sorted("one un two three four five six".split())
+
+
+def test_held_out_sources_that_hold_nothing_out_are_told(table: Path, tmp_path: Path) -> None:
+    with pytest.raises(XlsrError, match="no text in '.*' fits its `where`"):
+        list(held_out_texts([{"path": str(table), "columns": "*", "where": {"lang": "xx"}}], languages=["en"]))
+    pq.write_table(pa.table({"number": [1]}), tmp_path / "numbers.parquet")
+    with pytest.raises(XlsrError, match="no text in '.*numbers.parquet'; mend the source"):
+        list(held_out_texts([{"path": str(tmp_path / "numbers.parquet"), "columns": "*"}], languages=["en"]))

@@ -64,6 +64,11 @@ def test_chinese_is_cut_into_characters() -> None:
     assert corpus_bleu(translations, references, tokenize="13a").score < 0.01  # one long word
 
 
+@pytest.mark.parametrize("tag", ["zh", "zho", "cmn", "zh-Hans", "zh_CN", "zho_Hans"])
+def test_a_tag_is_a_language_however_it_is_written(tag: str) -> None:
+    assert default_tokenizer(tag) == "zh"
+
+
 def test_moses_cuts_both_sides_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     languages: list[str] = []
 

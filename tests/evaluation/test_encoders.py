@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -27,3 +30,11 @@ def test_what_is_not_there_is_said(tiny_export: str):
         load_encoder(tiny_export, "cuda:99")
     with pytest.raises(XlsrError, match="does not exist"):
         load_encoder("./none")
+
+
+def test_a_torn_file_of_weights_is_said(tiny_export: str, tmp_path: Path):
+    shutil.copytree(tiny_export, tmp_path / "torn")
+    (weights,) = (tmp_path / "torn").rglob("model.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(XlsrError, match="cannot be loaded by sentence-transformers"):
+        load_encoder(str(tmp_path / "torn"))

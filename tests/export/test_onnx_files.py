@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -127,3 +128,21 @@ def test_error_sentences(
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(XlsrError, match="ONNX files need the package onnxruntime; install it with"):
         OnnxEncoder(exports / "single")
+
+
+def test_folders_of_older_versions(exports: Path, reports: dict[str, Any], tmp_path: Path) -> None:
+    """Truth values for the modes of pooling, and a length that the tokenizer does not know."""
+    old = tmp_path / "old"
+    shutil.copytree(exports / "single", old)
+    pooling = next(file for file in old.rglob("config.json") if "pooling_mode" in file.read_text("utf-8"))
+    values = json.loads(pooling.read_text("utf-8"))
+    modes = {f"pooling_mode_{name}_tokens": values["pooling_mode"] == name for name in ("mean", "max")}
+    del values["pooling_mode"]
+    pooling.write_text(json.dumps({**values, **modes, "pooling_mode_cls_token": False}), "utf-8")
+    transformer = next(old.rglob("sentence_bert_config.json"))
+    transformer.write_text(json.dumps({**json.loads(transformer.read_text("utf-8")), "max_seq_length": 5}), "utf-8")
+    torch_encoder, onnx_encoder = SentenceTransformer(str(old), device="cpu", trust_remote_code=True), OnnxEncoder(old)
+    assert torch_encoder.max_seq_length == onnx_encoder.max_seq_length == 5
+    texts = [LONG, ENGLISH[0]]
+    assert np.allclose(torch_encoder.encode(texts), onnx_encoder.encode(texts), atol=1e-4)
+    assert not np.allclose(onnx_encoder.encode(texts), OnnxEncoder(exports / "single").encode(texts), atol=1e-2)

@@ -115,6 +115,16 @@ def test_the_summary_is_short_and_says_what_was_done(
     assert "source.vectors" in report["reused"] and report["skipped_lines"]["source"].endswith("source.skipped.jsonl")
 
 
+def test_brackets_in_names_are_no_markup(
+    fake: str, files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "1000")
+    output = tmp_path / "d[/b]" / "pairs[x].tsv"
+    output.parent.mkdir(parents=True)
+    assert cli.main(["mine", *files, "--model", fake, "--output", str(output)]) == 0
+    assert f"pairs in {output}" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("suffix", ["tsv", "parquet", "tmx"])
 def test_options_reach_the_mining(
     suffix: str, fake: str, files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
