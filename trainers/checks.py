@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.modeling.encoders import positions_of
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
@@ -60,7 +62,7 @@ def usable_length(encoders: Iterable[Any], max_length: int, data: Any, *, togeth
     """
     counts = [count for count in map(positions_of, encoders) if count is not None]
     positions = min(counts, default=max_length)
-    longest = int(max(getattr(data, "lengths", ()), default=0))
+    longest = int(np.max(getattr(data, "lengths", ()), initial=0))
     if min(max_length, together * longest) > positions:
         raise XlsrError(
             f"max_length is {max_length} pieces and the data have sentences of {longest} but the encoder has {positions} "

@@ -202,7 +202,7 @@ class FineTuneTrainer(XlsrTrainer):
 
 
 def _check_fit(model: Any, data: Any, max_length: int) -> None:
-    longest = max(max_length, int(max(getattr(data, "lengths", [0]), default=0)))
+    longest = max(max_length, int(np.max(getattr(data, "lengths", ()), initial=0)))
     positions = positions_of(model.encoder)
     if positions is not None and positions < longest:
         raise XlsrError(
