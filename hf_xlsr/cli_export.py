@@ -38,8 +38,10 @@ def export(options: argparse.Namespace, rest: list[str]) -> int:
     from hf_xlsr.export.remote_code import add_remote_code
 
     transformers_logging.disable_progress_bar()
-    home, onnx = Path(options.output).resolve(), options.onnx or options.int8
+    home, onnx = Path(options.output), options.onnx or options.int8
     check_writable(options.output, "--output", folder=True)
+    if not home.name:  # it would be put in the place of the folder where the shell stands
+        raise XlsrError(f"--output is '{options.output}', the folder where you are; give the name of a new one.")
     if home.is_dir() and any(home.iterdir()):
         raise XlsrError(f"--output is '{home}', a folder with files in it; give a new one.")
     if onnx:

@@ -181,17 +181,13 @@ def test_what_is_no_sentence_encoder(tokenizer: Any, runs: Path, tmp_path: Path)
     assert not (tmp_path / "out").exists()
 
 
-def test_the_folder_where_one_stands(tiny_export: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    assert run_export(tiny_export, "--output", ".", "--remote-code") == 0
-    assert (tmp_path / "here" / "modules.json").is_file() and not list(tmp_path.glob("*.partial"))
-
-
 def test_error_sentences(tokenizer: Any, tiny_export: str, runs: Path, tmp_path: Path) -> None:
     output = ("--output", tmp_path / "out")
     assert "'nowhere' is no folder; give the output folder of a run" in says("nowhere", *output)
     assert "a folder with files in it; give a new one" in says(tiny_export, "--output", runs)
+    assert "--output is '.', the folder where you are; give the name of a new one" in says(
+        tiny_export, "--output", "."
+    )
     assert "--max-length is for a run or a saved model" in says(tiny_export, *output, "--max-length", 9)
     assert "holds no trained model" in says(runs, *output)
     assert "--max-length is 41; use 2 or more, and no more than the encoder's 40 positions" in says(
