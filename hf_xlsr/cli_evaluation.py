@@ -68,12 +68,18 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> int:
 
 
 def request_of(options: argparse.Namespace) -> Any:
-    """The `Request` that the words of a command line mean."""
+    """The `Request` that the words of a command line mean.
+
+    Raises:
+        XlsrError: the seed is negative, or languages or routes are not written as such.
+    """
     from dataclasses import fields
 
     from hf_xlsr.evaluation.request import Request
 
     given = {key: value for key, value in vars(options).items() if value is not None}
+    if given.get("seed", 0) < 0:
+        raise XlsrError(f"--seed is {options.seed}; give a whole number of 0 or more.")
     given["languages"] = parse_languages(options.languages)
     given["routes"] = parse_routes(options.routes)
     names = {field.name for field in fields(Request)}
@@ -124,11 +130,9 @@ def _plot_pairs(options: argparse.Namespace) -> Path:
         raise XlsrError(f"--data is missing; {options.kind} draws translation pairs, give a file of them.")
     if options.pairs < 2:
         raise XlsrError(f"--pairs is {options.pairs}; draw 2 or more.")
-    if options.seed < 0:
-        raise XlsrError(f"--seed is {options.seed}; give a whole number of 0 or more.")
     options.model, options.protocol = options.sources[0], "tatoeba"
-    check_model_place(options.model)
     request = request_of(options)
+    check_model_place(request.model)
     groups = by_pair(read_inputs(request, PROTOCOLS["tatoeba"]).only)
     if len(groups) > 1:
         named = ", ".join("-".join(languages) for languages in groups)

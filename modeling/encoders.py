@@ -72,7 +72,7 @@ def first_position(encoder: Any) -> int:
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
 
 
-def refuse_whole_model(config: PreTrainedConfig, path: str | Path, place: str) -> None:
+def _refuse_whole_model(config: PreTrainedConfig, path: str | Path, place: str) -> None:
     """Says that a folder holds a model of this package, where an encoder is wanted.
 
     Args:
@@ -108,7 +108,7 @@ def encoder_from_pretrained(path: str, *, place: str = "encoder", dropout: float
         raise XlsrError(f"dropout is {dropout}; it is a share, 0 or above and less than 1.")
     try:
         config = AutoConfig.from_pretrained(path)
-        refuse_whole_model(config, path, place)
+        _refuse_whole_model(config, path, place)
         if dropout is not None:
             options |= {name: dropout for name in DROPOUTS if hasattr(config, name)}
         encoder, info = AutoModel.from_pretrained(

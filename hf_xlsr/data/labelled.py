@@ -238,9 +238,9 @@ class RemoveEvaluationRows(RemoveEvaluation):
     """Removes rows whose texts together, as `row_text` joins them, or one of whose texts is among those of evaluation."""
 
     def apply(self, rows: list[dict[str, Any]]) -> list[dict[str, Any] | None]:
-        joined = super().apply([{"text": row_text(row)} for row in rows])
-        alone = super().apply(rows)  # texts that are held out come one by one, also those of pairs
-        return [row if one and other else None for row, one, other in zip(rows, joined, alone, strict=True)]
+        # The texts of a pair beside them both: what is held out comes text by text.
+        kept = super().apply([{**row, "text": row_text(row)} for row in rows])
+        return [row if one is not None else None for row, one in zip(rows, kept, strict=True)]
 
 
 def row_text(row: Mapping[str, Any]) -> str:

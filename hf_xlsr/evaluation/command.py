@@ -42,8 +42,6 @@ def evaluate_files(request: Request) -> dict[str, float]:
     asked = {name: getattr(request, name) for name in (*DATA_OPTIONS, *CHOICES)}
     given = {name: value for name, value in asked.items() if _is_given(value)}
     check_options(given, protocols)
-    if request.seed is not None and request.seed < 0:
-        raise XlsrError(f"--seed is {request.seed}; give a whole number of 0 or more.")
     if (request.dtype or "").startswith("onnx") and any(protocol.name == "mteb" for protocol in protocols):
         raise XlsrError(f"--dtype is {request.dtype}, but mteb runs models of torch alone; leave it out.")
     if request.output:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -55,8 +53,9 @@ class OnnxEncoder:
                 option = "--int8" if int8 else "--onnx"
                 raise XlsrError(f"'{file}' does not exist; write it with `hf-xlsr export ... {option}`.")
             self._sessions[route] = onnx_session(file, threads)
-            self._tokenizers[route] = AutoTokenizer.from_pretrained(str(home / part.folder))
-            self._lengths[route] = min(int(self._tokenizers[route].model_max_length), _length(home / part.folder))
+            tokenizer = self._tokenizers[route] = AutoTokenizer.from_pretrained(str(home / part.folder))
+            limit = int(tokenizer.model_max_length)
+            self._lengths[route] = limit if part.max_length is None else min(limit, part.max_length)
 
     @property
     def max_seq_length(self) -> int:
@@ -141,10 +140,3 @@ def import_onnx(*packages: str) -> None:
             raise XlsrError(
                 f"ONNX files need the package {package}; install it with `pip install 'hf-xlsr[onnx]'`."
             ) from error
-
-
-def _length(folder: Path) -> int:
-    """Where sentence-transformers cuts, if the folder says so; otherwise no limit."""
-    file = folder / "sentence_bert_config.json"
-    length = json.loads(file.read_text("utf-8")).get("max_seq_length") if file.is_file() else None
-    return sys.maxsize if length is None else int(length)

@@ -30,10 +30,12 @@ class EncoderPart:
     Args:
         folder: Of the encoder and its tokenizer, in the export; empty for the export itself.
         section: How a vector comes from its states; see `SentenceEncoder`.
+        max_length: Where sentence-transformers cuts, in pieces; None where the tokenizer alone says so.
     """
 
     folder: str
     section: dict[str, Any]
+    max_length: int | None = None
 
 
 def export_parts(export: str | Path) -> dict[str, EncoderPart]:
@@ -79,14 +81,14 @@ def export_parts(export: str | Path) -> dict[str, EncoderPart]:
 
 
 def _part(home: Path, chain: list[tuple[str, str]], normalize: bool) -> EncoderPart:
+    from sentence_transformers.sentence_transformer.modules import Pooling  # seconds, for those who need it
+
     kinds = [kind for kind, _ in chain]
     if kinds not in _SHAPES:
         raise XlsrError(
             f"'{home}' is made of {', '.join(kinds)}; ONNX and AutoModel take an encoder, a pooling, perhaps a linear "
             "layer or CMLM's projections, and normalisation."
         )
-    from sentence_transformers.sentence_transformer.modules import Pooling  # seconds, for those who need it
-
     # Their own reader knows what older versions wrote.
     pooling = Pooling.load_config(str(home), subfolder=chain[1][1])["pooling_mode"]
     if pooling not in POOLING_MODES:
@@ -101,7 +103,8 @@ def _part(home: Path, chain: list[tuple[str, str]], normalize: bool) -> EncoderP
         sizes = ("in_features", "out_features", "bias") if kind == "linear" else ("width", "count")
         projection = {"kind": kind, "folder": folder, **{name: values[name] for name in sizes}}
     section = {"pooling": pooling, "normalize": normalize, "projection": projection}
-    return EncoderPart(chain[0][1], section)
+    transformer = _json(home / chain[0][1] / "sentence_bert_config.json")
+    return EncoderPart(chain[0][1], section, transformer.get("max_seq_length"))
 
 
 def _inside(home: Path, *names: str) -> str:

@@ -24,6 +24,7 @@ from hf_xlsr.pooling import normalize, pool
 from .configuration_dual_momentum import DualMomentumConfig
 from .direction_loss import direction_loss
 from .memory_queue import NO_TEXT, MemoryQueue
+from .saved_weights import check_same, fitting_weights
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -157,11 +158,11 @@ class DualMomentumModel(XlsrPreTrainedModel):
             loaded: Any = super().from_pretrained(path, *args, output_loading_info=True, **kwargs)
         except RuntimeError as error:
             if "mismatch" in str(error):  # of the sizes of tensors
-                _check_same(str(path), kwargs.get("config") or kwargs)
+                check_same(str(path), kwargs.get("config") or kwargs)
             raise
         model, info = loaded
         if any(name not in info["missing_keys"] for name in model.state_dict() if name.startswith("queues.")):
-            _check_same(str(path), model.config)  # a float queue would take whole numbers for keys
+            check_same(str(path), model.config)  # a float queue would take whole numbers for keys
         if any(name.startswith(("momentum_encoders.", "momentum_projections.")) for name in info["missing_keys"]):
             model.reset_momentum()
         model.freeze_momentum()  # loading makes every parameter trainable
@@ -253,16 +254,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
         Args:
             tensors: Those of another model whose names this one knows.
         """
-        own, chosen = self.state_dict(), dict(tensors)
-        for language in self.queues:
-            names = [name for name in own if name.startswith(f"queues.{language}.")]
-            if any(name not in tensors or _kind(tensors[name]) != _kind(own[name]) for name in names):
-                chosen = {name: value for name, value in chosen.items() if name not in names}
-        for name in tensors:
-            copy = f"momentum_{name}"  # of encoders and projections
-            if copy in own:
-                chosen.setdefault(copy, tensors[name])
-        return chosen
+        return fitting_weights(self.state_dict(), list(self.queues), tensors)
 
     @torch.no_grad()
     def reset_momentum(self) -> None:
@@ -443,20 +435,3 @@ class DualMomentumModel(XlsrPreTrainedModel):
         )
         encoders = {language: self.encoders[name] for language, name in names.items()}
         return encoders, {language: by_language[language] for language in languages}, projections
-
-
-def _kind(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
-    return tensor.shape, tensor.dtype
-
-
-def _check_same(path: str, asked: Any) -> None:
-    """Tells which setting of the folder's tensors is not the one asked for, by a configuration or by options."""
-    stored = DualMomentumConfig.from_pretrained(path)
-    for name in ("queue_size", "queue_storage", "projection_dim"):
-        there = getattr(stored, name)
-        here = asked.get(name, there) if isinstance(asked, Mapping) else getattr(asked, name)
-        if there != here:
-            raise XlsrError(
-                f"'{path}' was saved with {name} {there} but {here} is asked for; keep {there}, or start a new run from "
-                "its encoders (DualMomentumModel.from_encoders)."
-            )

@@ -86,6 +86,8 @@ def test_moses_cuts_both_sides_and_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     result = corpus_bleu(["the cat sat."], ["the cat sat. "], tokenize="moses", language="de")
     by_hand = corpus_bleu(["the cat sat ."], ["the cat sat ."], tokenize="none")
     assert result.score == by_hand.score == 1 and languages[-1] == "de"
+    corpus_bleu(["the cat sat."], ["the cat sat. "], tokenize="moses", language="deu_Latn")
+    assert languages[-1] == "de"
     assert "tok:moses" in result.signature
 
 

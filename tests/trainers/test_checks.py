@@ -14,7 +14,7 @@ from hictl_helpers import framed_tokenizer, tiny_hictl
 from lightweight_trainers import arguments, model_of, trainer_of
 from transformers import AutoConfig, TrainingArguments
 
-from hf_xlsr import HictlConfig, HictlForSequenceClassification
+from hf_xlsr import HictlConfig, HictlForConditionalGeneration, HictlForSequenceClassification
 from hf_xlsr.data.prepared import PreparedPairs, tokenize_pairs
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.modeling.encoders import encoder_from_config
@@ -29,9 +29,12 @@ from hf_xlsr.trainers import (
     HictlTrainingArguments,
     LightweightTrainer,
     LightweightTrainingArguments,
+    TranslationTrainer,
     TranslationTrainingArguments,
 )
 from hf_xlsr.trainers.checks import usable_length
+
+SENTENCE_ENDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 
 
 def made(kind: str, args: Any, **options: Any) -> Any:
@@ -44,13 +47,16 @@ def made(kind: str, args: Any, **options: Any) -> Any:
         return HictlTrainer(tiny_hictl(len(tokenizer)), args, **given)
     if kind == "Cmlm":
         return CmlmTrainer(tiny_cmlm(len(tokenizer)), args, train_dataset=pairs_data(), **given)
+    if kind == "Translation":
+        config = HictlConfig(text_config={**tiny_encoder(len(tokenizer)), **SENTENCE_ENDS}, decoder_layers=1)
+        return TranslationTrainer(HictlForConditionalGeneration(config), args, **given)
     if kind == "DualMomentum":
         return DualMomentumTrainer(tiny_dual(), args, tokenizers=tokenizers_of(("en", "fr")))
     config = HictlConfig(text_config=tiny_encoder(len(tokenizer)), num_labels=2)
     return FineTuneTrainer(HictlForSequenceClassification(config), args, **given)
 
 
-KINDS = ("Lightweight", "Hictl", "Cmlm", "DualMomentum", "FineTune")
+KINDS = ("Lightweight", "Hictl", "Cmlm", "DualMomentum", "FineTune", "Translation")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -104,6 +110,14 @@ def test_sentences_longer_than_the_positions(tokenizer: Any, prepared: PreparedP
     # Where no sentence is too long, nothing is lost by the encoder's own limit.
     trainer = LightweightTrainer(model_of(tokenizer), arguments(tmp_path), train_dataset=prepared, **options)
     assert trainer.data_collator.max_length == positions
+
+
+def test_no_trainer_pads_beyond_the_positions(tmp_path: Path) -> None:
+    options = {"output_dir": str(tmp_path), "report_to": "none"}
+    hictl = made("Hictl", HictlTrainingArguments(**options), max_length=200)
+    dual = made("DualMomentum", DualMomentumTrainingArguments(**options))
+    for trainer, encoder in ((hictl, hictl.model.encoder), (dual, dual.model.encoders["en"])):
+        assert trainer.data_collator.max_length == encoder.config.max_position_embeddings < 128
 
 
 def test_positions_of_two_sentences_in_a_row() -> None:
