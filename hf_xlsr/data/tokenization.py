@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -29,6 +30,10 @@ FRAME = ("<s>", "</s>")
 ALGORITHMS = ("unigram", "bpe")
 # Each mark on its own, but for the ▁ that stands for a space and is a symbol to Unicode.
 PUNCTUATION_SPLIT = Regex(r"(?!▁)[\p{P}\p{S}]")
+# What lies between the scores that the unigram trainer gives to letters which it has no frequency of.
+LETTER_STEP = 1e-4
+# Digits of a score that are kept: SentencePiece's float32 has no more, and those that vary are far behind them.
+SCORE_DIGITS = 6
 
 
 def smoothed_shares(sizes: Mapping[str, int], exponent: float = 0.3) -> dict[str, float]:
@@ -94,7 +99,7 @@ def train_tokenizer(
     """Trains a joint subword vocabulary and wraps it as a fast tokenizer.
 
     Text is normalised by NFKC (and lower-cased), split at spaces with SentencePiece's `▁` mark, and every punctuation
-    character is a piece of its own.
+    character is a piece of its own. The same text gives the same pieces, ids and scores.
 
     Args:
         texts: Sentences of all languages; see `smoothed_text` for many.
@@ -154,6 +159,8 @@ def train_tokenizer(
             f"tokenizer.vocab_size is {vocab_size:,} but {seen:,} sentences allow only {learned:,} pieces; "
             f"set it to {learned:,} or less, or give more text."
         )
+    if algorithm == "unigram":
+        _settle(tokenizer, len(special))
     names = {"pad_token": PAD, "unk_token": UNK, "mask_token": MASK}
     if frame:
         start, end = FRAME
@@ -171,6 +178,33 @@ def train_tokenizer(
         truncation_side="right",
         model_input_names=["input_ids", "attention_mask"],
     )
+
+
+def _settle(tokenizer: Tokenizer, special: int) -> None:
+    """Gives the pieces of a unigram model an order, and scores, that do not vary from one training to the next.
+
+    The trainer goes through words and letters in the order of hash tables, which is another in each process. Its sums
+    differ in their last digits for that, by which pieces that are as frequent change places; and letters that are in no
+    learned piece get the lowest scores, a step apart, by turns.
+
+    Args:
+        tokenizer: As it was trained; its model is replaced.
+        special: How many special pieces stand first; they stay.
+    """
+    model = json.loads(tokenizer.to_str())["model"]
+    first, scores = model["vocab"][:special], dict(model["vocab"][special:])
+    lowest = min(scores.values(), default=0.0)
+    letters = sorted(piece for piece in scores if len(piece) == 1)
+    turns: dict[str, int] = {}
+    for letter in letters:
+        steps = (scores[letter] - lowest) / LETTER_STEP
+        if steps < len(letters) and abs(steps - round(steps)) < 1e-6:
+            turns[letter] = round(steps)
+    for letter, turn in zip(turns, sorted(turns.values()), strict=True):
+        scores[letter] = lowest + turn * LETTER_STEP
+    settled = sorted((-round(score, SCORE_DIGITS), piece) for piece, score in scores.items())
+    vocab = [*map(tuple, first), *((piece, -score) for score, piece in settled)]
+    tokenizer.model = models.Unigram(vocab, model["unk_id"], model["byte_fallback"])
 
 
 def punctuation_ids(tokenizer: Any) -> np.ndarray:

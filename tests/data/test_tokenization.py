@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +83,14 @@ def test_small_languages_are_repeated_and_large_ones_thinned() -> None:
     assert abs(drawn.count("sw") / len(drawn) - share) < 0.02
     assert abs(len(drawn) - 10_100) < 200
     assert drawn == list(smoothed_text(texts, {"en": 10_000, "sw": 100}, exponent=0.3, seed=1))
+
+
+@pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
+def test_the_same_text_gives_the_same_tokenizer(algorithm: str) -> None:
+    # Words that are as frequent as others, and letters that occur once: what the trainer's hash tables leave open.
+    words = ["".join(letters) for letters in itertools.product("bdgkl", "aeiou", "mnrst", "aeiou")]
+    texts = [" ".join(words[start : start + 5]) for start in range(0, len(words), 5)] + ["q w x z ü ô â ß ñ ç"]
+    vocabularies = {
+        train_tokenizer(texts, vocab_size=120, algorithm=algorithm).backend_tokenizer.to_str() for _ in range(8)
+    }
+    assert len(vocabularies) == 1
