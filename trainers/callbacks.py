@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 import time
@@ -13,6 +14,8 @@ from typing import Any
 import torch
 import torch.distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from hf_xlsr.distributed import process_index
 
 
 class SamplerEpochCallback(TrainerCallback):
@@ -37,6 +40,8 @@ class SamplerEpochCallback(TrainerCallback):
 class GracefulStopCallback(TrainerCallback):
     """Makes Ctrl-C (SIGINT) and SIGTERM finish the step, save a checkpoint and stop; a second one interrupts at once.
 
+    So does the first before the first step, as while queues are filled: there is nothing to save yet.
+
     Attributes:
         stopped: Whether a signal ended the training.
     """
@@ -46,21 +51,30 @@ class GracefulStopCallback(TrainerCallback):
     def __init__(self) -> None:
         self.stopped = False
         self._signalled = False  # by a signal to this process; `stopped` may come from another one's
+        self._stepping = False
         self._previous: dict[int, Any] = {}
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._signalled:
+        if self._signalled or not self._stepping:
             raise KeyboardInterrupt
         self._signalled = True
+        if process_index() == 0:
+            # Straight to the file: a handler that prints may break into a print.
+            os.write(2, b"\nFinishing the step, then saving a checkpoint; once more stops at once, without one.\n")
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self.stopped = self._signalled = False
+        self.stopped = self._signalled = self._stepping = False
         # Python allows handlers nowhere but in the main thread; a smaller batch size that Trainer finds begins again
         # without an end, when they are in place.
         if threading.current_thread() is threading.main_thread() and not self._previous:
             self._previous = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._stepping = True
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

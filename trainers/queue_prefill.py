@@ -45,9 +45,16 @@ class QueuePrefillCallback(TrainerCallback):
             )
         was_training = ours.training
         ours.eval()
-        for number, language in enumerate(ours.queues):
-            self._fill(ours, language, np.random.default_rng([self.trainer.data_seed, number, 2]))
-        ours.train(was_training)
+        try:
+            for number, language in enumerate(ours.queues):
+                self._fill(ours, language, np.random.default_rng([self.trainer.data_seed, number, 2]))
+        except BaseException:
+            # Ctrl-C, say: queues that are filled in part would be taken for those of a training that goes on.
+            for queue in ours.queues.values():
+                queue.clear()
+            raise
+        finally:
+            ours.train(was_training)
 
     def _fill(self, model: Any, language: str, rng: np.random.Generator) -> None:
         data = self.trainer.train_dataset

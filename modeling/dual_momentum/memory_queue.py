@@ -91,5 +91,10 @@ class MemoryQueue(nn.Module):
         self.pointer.copy_((self.pointer + count) % self.size)
         self.filled.copy_((self.filled + count).clamp(max=self.size))
 
+    def clear(self) -> None:
+        """Makes all rows invalid, as at the start."""
+        self.pointer.zero_()
+        self.filled.zero_()
+
     def extra_repr(self) -> str:
         return f"{self.size}, {self.values.shape[1]}, storage={self.storage!r}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -201,6 +204,25 @@ def test_prefilled_queues_hold_training_sentences(tmp_path: Path) -> None:
         with torch.no_grad():
             expected = tiny_dual().encode_sentences(ids, language=language, keys=True)[0]
         torch.testing.assert_close(states[0][f"queues.{language}.values"][5], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_filling_that_was_interrupted_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trainer_of(tmp_path, queue_prefill=True, max_steps=1)
+    enqueue, calls = type(trainer.model).enqueue, itertools.count()
+
+    def interrupted(model: Any, *args: Any) -> None:
+        enqueue(model, *args)
+        if next(calls) == 1:  # the second language
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(type(trainer.model), "enqueue", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert trainer.model.training and [queue.count for queue in trainer.model.queues.values()] == [0, 0]
+    states: list[dict[str, torch.Tensor]] = []
+    trainer.add_callback(first_state(states))
+    trainer.train()
+    assert [int(states[0][f"queues.{language}.filled"]) for language in ("en", "fr")] == [64, 64]
 
 
 def test_a_language_without_pairs_is_passed_over_by_the_filling(tmp_path: Path) -> None:

@@ -91,6 +91,20 @@ def test_handlers_come_back_after_a_second_signal(tokenizer: Any, prepared: Prep
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_signal_before_the_first_step_stops_at_once(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+    class SignalAtTheBeginning(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    trainer = trainer_of(tokenizer, prepared, tmp_path)
+    trainer.add_callback(SignalAtTheBeginning())
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert trainer.state.global_step == 0 and not trainer.stopped_early
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_a_beginning_without_an_end_keeps_the_handlers_of_before(
     tokenizer: Any, prepared: PreparedPairs, tmp_path: Path
 ) -> None:

@@ -135,6 +135,7 @@ def test_interrupt_saves_and_the_same_command_goes_on(write_pairs: Any, tmp_path
     process.send_signal(signal.SIGINT)
     text, _ = process.communicate(timeout=60)
     assert process.returncode == 130, text
+    assert "Finishing the step" in text
     assert "Stopped at step" in text and "the same command goes on" in text and "Traceback" not in text
     saved = last_whole_checkpoint(output / "training")
     assert saved is not None and f"step {int(saved.name.split('-')[1]):,} of 4,000" in text
