@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -59,8 +60,9 @@ class GracefulStopCallback(TrainerCallback):
             raise KeyboardInterrupt
         self._signalled = True
         if process_index() == 0:
-            # Straight to the file: a handler that prints may break into a print.
-            os.write(2, b"\nFinishing the step, then saving a checkpoint; once more stops at once, without one.\n")
+            # Straight to the file: a handler that prints may break into a print. The terminal may be gone.
+            with contextlib.suppress(OSError):
+                os.write(2, b"\nFinishing the step, then saving a checkpoint; once more stops at once, without one.\n")
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,6 +71,20 @@ def test_the_checkpoint_of_a_stop_stays(
     assert not again.stopped_early and again.state.global_step == 12
     if options.get("save_total_limit"):
         assert len(list(tmp_path.glob("checkpoint-*"))) == 1
+
+
+def test_a_terminal_that_is_gone_does_not_hinder_the_stop(
+    tokenizer: Any, prepared: PreparedPairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(file: int, text: bytes) -> int:
+        assert file == 2 and text.startswith(b"\nFinishing the step")
+        raise OSError(5, "Input/output error")
+
+    trainer = trainer_of(tokenizer, prepared, tmp_path)
+    trainer.add_callback(SignalAt(2))
+    monkeypatch.setattr("hf_xlsr.trainers.callbacks.os", SimpleNamespace(write=gone))
+    trainer.train()
+    assert trainer.stopped_early and last_whole_checkpoint(tmp_path) is not None
 
 
 def test_handlers_come_back_after_an_error(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
