@@ -69,7 +69,20 @@ def first_position(encoder: Any) -> int:
 
 
 # What architectures call the dropout on states and on attention.
-DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
+STATE_DROPOUTS = ("hidden_dropout_prob", "dropout", "mlp_dropout", "embedding_dropout")
+ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
+DROPOUTS = STATE_DROPOUTS + ATTENTION_DROPOUTS
+
+
+def own_dropout(config: PreTrainedConfig, names: tuple[str, ...], otherwise: float) -> float:
+    """The first dropout that a configuration has of some names, `otherwise` where it has none.
+
+    Example:
+        >>> from transformers import DistilBertConfig
+        >>> own_dropout(DistilBertConfig(dropout=0.3), STATE_DROPOUTS, 0.0)
+        0.3
+    """
+    return next((getattr(config, name) for name in names if hasattr(config, name)), otherwise)
 
 
 def _refuse_whole_model(config: PreTrainedConfig, path: str | Path, place: str) -> None:

@@ -48,9 +48,11 @@ class HictlTrainer(XlsrTrainer):
             except ValueError as error:
                 raise XlsrError(f"{error} Take another, or tokenizer.frame true for a new one.") from None
         super().__init__(model, args, **kwargs)
-        self._special_ids = torch.tensor(tokenizer.all_special_ids)
+        rows = ours.encoder.get_input_embeddings().num_embeddings
+        spare = torch.arange(min(len(tokenizer), rows), rows)  # of a table that is larger than its vocabulary
+        self._special_ids = torch.cat([torch.tensor(tokenizer.all_special_ids, dtype=torch.long), spare])
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Adds the pieces that are no words."""
+        """Adds the rows of the table that are no words."""
         special_ids = self._special_ids.to(inputs["input_ids"].device)
         return super().compute_loss(model, {**inputs, "special_ids": special_ids}, *args, **kwargs)

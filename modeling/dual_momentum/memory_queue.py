@@ -45,7 +45,7 @@ class MemoryQueue(nn.Module):
         super().__init__()
         self.size, self.storage = size, storage
         self.register_buffer("values", torch.zeros(size, width, dtype=getattr(torch, storage)))
-        self.register_buffer("scales", torch.zeros(size) if storage == "int8" else None)
+        self.register_buffer("scales", torch.zeros(size, dtype=torch.float32) if storage == "int8" else None)
         self.register_buffer("texts", torch.zeros(size, dtype=torch.long))
         self.register_buffer("examples", torch.full((size,), NO_TEXT))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.long))

@@ -11,6 +11,7 @@ from transformers.configuration_utils import SubConfigSpec
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.field_types import check_fields
 from hf_xlsr.losses.sparse_targets import LOGITS
+from hf_xlsr.modeling.encoders import ATTENTION_DROPOUTS, STATE_DROPOUTS, own_dropout
 
 WORD_QUERIES = ("plain", "masked")
 
@@ -127,9 +128,12 @@ class HictlConfig(PreTrainedConfig):
         """
         encoder = self.get_text_config()
         same = (
-            *("hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps", "initializer_range"),
+            *("layer_norm_eps", "initializer_range"),
             *("bos_token_id", "eos_token_id", "pad_token_id"),
         )
+        # An encoder that has but one of the two kinds of dropout gives it for both.
+        of_states = own_dropout(encoder, (*STATE_DROPOUTS, *ATTENTION_DROPOUTS), 0.0)
+        of_attention = own_dropout(encoder, (*ATTENTION_DROPOUTS, *STATE_DROPOUTS), 0.0)
         return AutoConfig.for_model(
             "bert",
             vocab_size=encoder.vocab_size,
@@ -143,5 +147,7 @@ class HictlConfig(PreTrainedConfig):
             max_position_embeddings=positions,
             is_decoder=True,
             add_cross_attention=True,
+            hidden_dropout_prob=of_states,
+            attention_probs_dropout_prob=of_attention,
             **{name: getattr(encoder, name) for name in same if hasattr(encoder, name)},
         )

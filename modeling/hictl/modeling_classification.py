@@ -18,7 +18,7 @@ from transformers.utils.generic import can_return_tuple
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
-from hf_xlsr.modeling.encoders import DROPOUTS, encoder_from_config, encoder_from_pretrained
+from hf_xlsr.modeling.encoders import DROPOUTS, encoder_from_config, encoder_from_pretrained, own_dropout
 from hf_xlsr.pooling import pool
 
 from .configuration_hictl import HictlConfig
@@ -157,7 +157,9 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
             if self.num_labels == 1:
                 losses = {"regression": F.mse_loss(exact.view(-1), labels.view(-1).to(exact.dtype))}
             else:
-                losses = {"classification": F.cross_entropy(exact, labels.view(-1), ignore_index=IGNORE)}
+                # Not torch's mean, which is NaN where no row has a label.
+                total = F.cross_entropy(exact, labels.view(-1), ignore_index=IGNORE, reduction="sum")
+                losses = {"classification": total / (labels != IGNORE).sum().clamp(min=1)}
         return HictlClassifierOutput(
             loss=next(iter(losses.values())) if losses else None,
             losses=losses,
@@ -183,9 +185,9 @@ def classifier_dropout(config: HictlConfig) -> float:
         >>> classifier_dropout(HictlConfig(text_config={"model_type": "distilbert", "dropout": 0.3}))
         0.3
     """
-    text_config = config.get_text_config()
-    own = (getattr(text_config, name) for name in DROPOUTS if hasattr(text_config, name))
-    return next(own, 0.0) if config.classifier_dropout is None else config.classifier_dropout
+    if config.classifier_dropout is not None:
+        return config.classifier_dropout
+    return own_dropout(config.get_text_config(), DROPOUTS, 0.0)
 
 
 def start_encoder(path: str | Path, *, place: str = "the encoder", dropout: float | None = None) -> Any:

@@ -22,7 +22,7 @@ from hf_xlsr.modeling.base import XlsrPreTrainedModel
 from hf_xlsr.modeling.encoders import encoder_from_config, positions_of, resized_bias
 
 from .configuration_hictl import POSITIONS, HictlConfig
-from .modeling_classification import start_encoder
+from .modeling_classification import encoder_folder, start_encoder
 from .word_similarity import word_similarities
 
 
@@ -177,7 +177,7 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         """
         encoder = start_encoder(path, dropout=dropout)
         if tokenizer is None:
-            tokenizer = AutoTokenizer.from_pretrained(path)
+            tokenizer = AutoTokenizer.from_pretrained(encoder_folder(path))
         check_vocabulary(tokenizer, encoder.config.vocab_size if pieces is None else len(pieces))
         for name, piece in zip(("bos_token_id", "eos_token_id"), sentence_ends(tokenizer), strict=True):
             setattr(encoder.config, name, piece)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from hf_xlsr.losses.sentence_contrast import row_lengths
 from hf_xlsr.pooling import normalize
 
 
@@ -24,5 +25,4 @@ def word_similarities(queries: torch.Tensor, table: torch.Tensor) -> torch.Tenso
         >>> word_similarities(torch.tensor([[3.0, 4.0]]), torch.tensor([[2.0, 0.0], [0.0, 5.0], [0.0, 0.0]]))
         tensor([[0.6000, 0.8000, 0.0000]])
     """
-    lengths = torch.linalg.vector_norm(table, dim=1).clamp(min=1e-12)
-    return normalize(queries).to(table.dtype) @ table.T / lengths
+    return normalize(queries).to(table.dtype) @ table.T / row_lengths(table)

@@ -33,6 +33,16 @@ def test_round_trip_keeps_every_bit(storage: str, tmp_path: Path) -> None:
     assert all(parameter.requires_grad for parameter in loaded.encoders.parameters())
 
 
+def test_scales_of_an_int8_queue_stay_exact_in_a_model_of_bfloat16(tmp_path: Path) -> None:
+    model = small_model(queue_storage="int8")
+    enqueue_keys(model, small_batch(6, 1))
+    model.save_pretrained(tmp_path)
+    loaded = DualMomentumModel.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    for language, queue in model.queues.items():
+        assert loaded.queues[language].scales.dtype == torch.float32
+        assert torch.equal(loaded.queues[language].scales, queue.scales)
+
+
 def test_each_encoder_keeps_its_own_configuration(tmp_path: Path) -> None:
     model = small_model({"en": small_encoder(), "fr": small_encoder(vocab_size=50, model_type="roberta")})
     model.save_pretrained(tmp_path)

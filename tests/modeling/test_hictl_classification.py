@@ -81,6 +81,13 @@ def test_padding_and_ignored_rows_count_for_nothing() -> None:
     assert torch.equal(model(IDS[:1]).logits, model(IDS[:1], MASK[:1]).logits)
 
 
+def test_rows_without_a_label_alone_have_a_loss_of_zero() -> None:
+    model = build(num_labels=3)
+    loss = model(IDS, MASK, labels=torch.full((3,), -100)).loss
+    loss.backward()
+    assert loss.item() == 0 and not any(value.grad.any() for value in model.parameters())
+
+
 @pytest.mark.parametrize("name", ENCODERS)
 def test_every_kind_of_encoder_gets_gradients_everywhere(name: str) -> None:
     model = build(ENCODERS[name], num_labels=2)

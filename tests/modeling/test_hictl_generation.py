@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -58,10 +59,12 @@ def test_gradients_of_similarities_equal_those_of_normalised_products() -> None:
     torch.testing.assert_close(*results, rtol=1e-12, atol=1e-14)
 
 
-def test_a_row_of_zeros_gives_no_gradient_that_is_not_a_number() -> None:
-    queries, table = torch.ones(1, 2, requires_grad=True), torch.zeros(3, 2, requires_grad=True)
+def test_a_row_of_zeros_gets_the_unit_query_as_its_gradient() -> None:
+    # Not one of 1e12, which clipping would follow and no other weight survive.
+    queries, table = torch.tensor([[3.0, 4.0]], requires_grad=True), torch.zeros(3, 2, requires_grad=True)
     word_similarities(queries, table).sum().backward()
-    assert torch.isfinite(table.grad).all() and torch.isfinite(queries.grad).all()
+    torch.testing.assert_close(table.grad, torch.tensor([[0.6, 0.8]] * 3))
+    assert torch.equal(queries.grad, torch.zeros(1, 2))
 
 
 @pytest.mark.parametrize("model_type", ENCODERS)
@@ -325,6 +328,24 @@ def test_from_encoder_keeps_the_weights_and_finds_the_ends_of_a_sentence(folder:
     assert model.encoder.config.hidden_dropout_prob == model.decoder.config.hidden_dropout_prob == 0.2
     assert len(model.decoder.encoder.layer) == 1 and (model.output_bias.bias == 0).all()
     assert model.encoder.config._attn_implementation == model.decoder.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("model_type", ["bert", "distilbert", "modernbert"])
+def test_dropout_is_that_of_every_layer_on_both_sides(model_type: str, tmp_path: Path) -> None:
+    folder = encoder_folder(tmp_path, model_type=model_type, dropout=0.1)
+    model = HictlForConditionalGeneration.from_encoder(folder, decoder_layers=1, dropout=0.3)
+    layers = {name: module.p for name, module in model.named_modules() if isinstance(module, torch.nn.Dropout)}
+    assert layers and set(layers.values()) == {0.3}
+    own = HictlForConditionalGeneration.from_encoder(folder, decoder_layers=1).decoder
+    assert {module.p for module in own.modules() if isinstance(module, torch.nn.Dropout)} == {0.1}
+
+
+def test_from_encoder_takes_the_folder_of_a_run(folder: str, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "model")
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training" / "recipe.json").write_text("{}", "utf-8")
+    model = HictlForConditionalGeneration.from_encoder(tmp_path, decoder_layers=1)
+    assert model.config.get_text_config().eos_token_id == translation_tokenizer().eos_token_id
 
 
 def test_from_encoder_takes_the_encoder_of_another_hictl_model(folder: str, tmp_path: Path) -> None:

@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from hictl_helpers import framed_tokenizer
+from hictl_helpers import framed_tokenizer, tiny_batch, tiny_hictl
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import main
 from hf_xlsr.errors import XlsrError
+from hf_xlsr.losses.word_contrast import draw_negative_words
 from hf_xlsr.methods import get_method
+from hf_xlsr.modeling.hictl import modeling_hictl
 from hf_xlsr.recipe import load_runs
 from hf_xlsr.runs import train_recipe
+from hf_xlsr.trainers import HictlTrainer, HictlTrainingArguments
 from hf_xlsr.trainers.base import last_whole_checkpoint
 
 RECIPE = """
@@ -215,6 +220,28 @@ def test_mistakes_of_the_recipe_are_told(recipe_of: Any, tmp_path: Path) -> None
         train_recipe(recipe)
     with pytest.raises(XlsrError, match="word_query is 'both'"):
         load_runs(recipe_of(), ["--word_query", "both"])
+
+
+def test_rows_of_the_table_without_a_piece_are_no_negative_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer, drawn = framed_tokenizer(), []
+    model = tiny_hictl(len(tokenizer) + 64)
+    data = SimpleNamespace(lengths=np.array([5] * 8), groups=np.zeros(8, int))
+    arguments = HictlTrainingArguments(output_dir=str(tmp_path), use_cpu=True, precision="float32", max_steps=1)
+    trainer = HictlTrainer(model, arguments, train_dataset=data, processing_class=tokenizer, max_length=32)
+
+    def noted(*inputs: Any, **options: Any) -> torch.Tensor:
+        drawn.append(draw_negative_words(*inputs, **options))
+        return drawn[-1]
+
+    monkeypatch.setattr(modeling_hictl, "draw_negative_words", noted)
+    batch = tiny_batch(tokenizer)
+    del batch["special_ids"]
+    for _ in range(5):
+        trainer.compute_loss(model, batch)
+    pieces = torch.cat(drawn)
+    assert pieces.numel() and int(pieces.max()) < len(tokenizer)
 
 
 def test_a_tokenizer_without_mask_is_refused(recipe_of: Any, tmp_path: Path) -> None:
