@@ -48,6 +48,7 @@ class Claim:
         worse: A row.
         column: Of both.
         against: Column of `worse`, where it is another; of one row the columns are compared seed by seed.
+        goes_on: Whether one of the rows goes on from the other's weights; they are compared seed by seed.
         margin: What `better` may lack, for sentences that say that it is as good.
         ours: Whether no paper says it.
     """
@@ -57,6 +58,7 @@ class Claim:
     worse: str
     column: str
     against: str = ""
+    goes_on: bool = False
     margin: float = 0.0
     ours: bool = False
 
@@ -102,6 +104,7 @@ class Table:
         paper: Which paper's which table, and what is different here.
         recipe: Of its rows.
         equal: What is the same for all rows: "steps", "pairs" or "processor time".
+        but: Rows of which that is not true, and why.
         units: Of peer_units, measured on every row's encoder.
         languages: Of the encoders, as peers.py takes them: en, en-de, en-fr+de.
         ends: The rows that get three seeds.
@@ -130,6 +133,7 @@ class Table:
     claims: tuple[Claim, ...] = ()
     options: tuple[str, ...] = ()
     seconds: float | None = None
+    but: str = ""
     axis: str = ""
     cards: tuple[str, ...] = ()
     histograms: tuple[str, ...] = ()

@@ -4,9 +4,10 @@ One command does it all and can be stopped and called again: each encoder and un
 weights is not made twice. Peers are folders of HF_XLSR_ENCODERS, ours are run folders of recipes.
 
 usage: python benchmarks/peers.py [--peers e5-small minilm-en] [--ours en-fr=RUN/model en-de=RUN/model]
-           [--units tatoeba bucc ...] [--output outputs/results/peers]
+           [--units tatoeba bucc ...] [--pooling mean] [--output outputs/results/peers]
 Several encoders of one language pair are told apart by a name behind a dot: en-fr.mnrl=FOLDER. An encoder of more
-languages names them all, en-fr+de+zh.NAME=FOLDER, and one of English alone none, en.NAME=FOLDER.
+languages names them all, en-fr+de+zh.NAME=FOLDER, and one of English alone none, en.NAME=FOLDER. With --pooling an
+encoder's last states are pooled so, whatever it does after them itself.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from typing import Any
 import torch
 from peer_units import UNITS, USUAL_UNITS, Peer
 from rich.console import Console
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Normalize
+from sentence_transformers.sentence_transformer.modules import Pooling
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.content_hash import content_hash
@@ -62,9 +66,22 @@ def find_peers(names: list[str], ours: list[str]) -> list[Peer]:
     return peers
 
 
-def measure(peer: Peer, units: list[str], output: Path, console: Console) -> dict[str, float]:
+def pooled(encoder: SentenceTransformer, pooling: str) -> SentenceTransformer:
+    """The same transformer with another pooling, and nothing after it.
+
+    Args:
+        encoder: As it was loaded.
+        pooling: `mean` or `cls`.
+    """
+    states = encoder[0]
+    return SentenceTransformer(
+        modules=[states, Pooling(states.get_embedding_dimension(), pooling), Normalize()], device=str(encoder.device)
+    )
+
+
+def measure(peer: Peer, units: list[str], output: Path, console: Console, pooling: str = "") -> dict[str, float]:
     """Runs the units that have no file of this encoder yet; gives the metrics of all."""
-    revision = content_hash(peer.folder)
+    revision = content_hash(peer.folder) + (f" pooled by {pooling}" if pooling else "")
     precision = choose_precision("auto", cpu=True)
     encoder: Any = None
     metrics: dict[str, float] = {}
@@ -72,7 +89,8 @@ def measure(peer: Peer, units: list[str], output: Path, console: Console) -> dic
         file = output / peer.label / f"{unit}.json"
         if not (file.is_file() and load_results(file)["settings"].get("revision") == revision):
             if encoder is None:
-                encoder = RememberedEncoder(load_encoder(str(peer.folder), dtype=precision))
+                loaded = load_encoder(str(peer.folder), dtype=precision)
+                encoder = RememberedEncoder(pooled(loaded, pooling) if pooling else loaded)
             encoding = {"prompt": peer.prompt, "batch_size": 128, "show_progress_bar": True}
             wall, processor = time.monotonic(), time.process_time()
             found = UNITS[unit](encoder, peer, encoding)
@@ -101,12 +119,15 @@ def main() -> None:
     parser.add_argument("--peers", nargs="*", default=list(PEERS))
     parser.add_argument("--ours", nargs="*", default=[])
     parser.add_argument("--units", nargs="*", default=USUAL_UNITS, choices=list(UNITS))
+    parser.add_argument("--pooling", default="", choices=["mean", "cls"])
     parser.add_argument("--output", type=Path, default=Path("outputs/results/peers"))
     options = parser.parse_args()
     console = Console(soft_wrap=True)
     try:
         peers = find_peers(options.peers, options.ours)
-        results = {peer.label: measure(peer, options.units, options.output, console) for peer in peers}
+        results = {
+            peer.label: measure(peer, options.units, options.output, console, options.pooling) for peer in peers
+        }
     except XlsrError as error:
         raise SystemExit(f"peers: {error}") from None
     report = markdown_report(options.output, results)

@@ -23,7 +23,9 @@ from campaign_report import (
     SHOWN,
     campaign_lines,
     claim_line,
+    draw,
     figure,
+    table_lines,
     verdict,
     write_page,
 )
@@ -85,6 +87,40 @@ def test_two_figures_of_one_run_are_compared_seed_by_seed(tables: list[Any]) -> 
     # Known by their range alone, seeds cannot be compared one by one.
     figures["steps"]["long"] = Spread(3, 4.0, 1.0, 7.0)
     assert claim_line(tables[0], claim, figures).endswith(f"**{OPEN}**.")
+
+
+def test_a_row_that_goes_on_from_another_is_compared_with_it_seed_by_seed(tables: list[Any]) -> None:
+    claim = Claim("It hurts", better="short", worse="long", column="STS", goes_on=True)
+    figures = {"STS": {"short": spread(2.0, 5.0, 8.0), "long": spread(1.9, 4.8, 7.0)}, "steps": {}}
+    assert claim_line(tables[0], claim, figures).endswith(f"**{SHOWN}**.")
+    assert claim_line(tables[0], replace(claim, goes_on=False), figures).endswith(f"**{NOT_SHOWN}**.")
+    figures["STS"]["long"] = spread(1.9, 4.8, 8.1)
+    assert claim_line(tables[0], claim, figures).endswith(f"**{NOT_SHOWN}**.")
+
+
+def test_a_table_says_which_figures_have_fewer_seeds_and_which_rows_are_not_equal(tables: list[Any]) -> None:
+    table = replace(tables[0], but="the long one has more")
+    figures = {
+        "STS": {"short": spread(2.0, 5.0, 8.0), "middle": spread(3.0)},
+        "steps": {"short": spread(6.0, 6.0), "middle": spread(6.0)},
+    }
+    lines = table_lines(table, figures, "")
+    assert "| short | 5.0 (2.0-8.0) | 6; of 2 |" in lines and "| middle | 3.0 | 6 |" in lines
+    assert "equal steps in all rows, but the long one has more. Several seeds of short (3); seed 1" in lines[2]
+
+
+def test_a_point_of_one_seed_is_hollow(tables: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.axes import Axes
+
+    filled, plot = [], Axes.plot
+
+    def noted(axes: Axes, *args: Any, **options: Any) -> Any:
+        filled.extend([options["markerfacecolor"] != "white"] if "markerfacecolor" in options else [])
+        return plot(axes, *args, **options)
+
+    monkeypatch.setattr(Axes, "plot", noted)
+    draw(tables[0], {"STS": {"short": spread(1.0), "long": spread(1.0, 2.0)}, "steps": {}}, tmp_path / "plot.png")
+    assert filled == [False, True] and (tmp_path / "plot.png").is_file()
 
 
 def test_figures_are_means_with_their_range() -> None:
