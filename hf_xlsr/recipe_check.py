@@ -57,7 +57,7 @@ SECTIONS: dict[str, dict[str, Key]] = {
 }
 # Lists of runs that a recipe may stand for: side by side, or one after the other.
 LISTS = {"runs": "run", "stages": "stage"}
-# Set by the run itself, from `output_dir`, `seed` and `precision`, or nothing that YAML could hold.
+# Set by the run itself, from `output_dir`, `seed` and `precision`, held by no YAML, or in the way of going on.
 RESERVED_TRAINING_KEYS = frozenset(
     {
         "output_dir",
@@ -67,6 +67,7 @@ RESERVED_TRAINING_KEYS = frozenset(
         "remove_unused_columns",
         "hub_token",
         "parallelism_config",
+        "save_only_model",
     }
 )
 
@@ -129,6 +130,11 @@ def check_keys(recipe: Mapping[str, Any]) -> None:
         raise XlsrError(
             f"recipe '{name}': training.hub_token would stand in the run's folder and its card; leave it out and log in "
             "with `hf auth login`, or set HF_TOKEN."
+        )
+    if "save_only_model" in (_content(recipe, "training") or {}):
+        raise XlsrError(
+            f"recipe '{name}': training.save_only_model would leave no state of optimiser and generators in checkpoints, "
+            "from which a run goes on; leave it out."
         )
     known = recipe_keys(recipe)
     for section, keys in known.items():

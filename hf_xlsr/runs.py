@@ -192,6 +192,8 @@ def _finish(
     finished = get_method(recipe["method"]).finish(recipe, folder, trainer, data, sets, console)
     if (whole := merged(model)) is not model:  # what a later run starts from; adapters alone are of no use to it
         whole.save_pretrained(folder.merged)
+        if trainer.processing_class is not None:
+            trainer.processing_class.save_pretrained(folder.merged)
     folder.log.write_text(json.dumps(trainer.state.log_history, indent=2), "utf-8")
     if any("loss" in entry for entry in trainer.state.log_history):  # a run shorter than logging_steps logs none
         finished.plots.insert(0, folder.path / "loss.png")

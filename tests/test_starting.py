@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import tiny_encoder
+from conftest import ENGLISH, FRENCH, tiny_encoder
+from safetensors import safe_open
 from torch.nn.functional import normalize
+from transformers import AutoTokenizer
 
 from hf_xlsr import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.export.hub_trainer import slim
-from hf_xlsr.starting import start_from
+from hf_xlsr.methods import get_method
+from hf_xlsr.recipe import load_runs
+from hf_xlsr.runs import train_recipe
+from hf_xlsr.starting import start_from, weights_folder
 
 LANGUAGES = ("en", "zh")
+RECIPE = """
+method: {method}
+languages: [en, fr]
+data: {{train: {{path: {train}}}, max_length: 32, cleaning: [normalize]}}
+tokenizer: {{vocab_size: 60, algorithm: bpe, frame: true}}
+model:
+  encoder: {{model_type: bert, hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 16,
+            max_position_embeddings: 40}}
+training: {{max_steps: 2, per_device_train_batch_size: 8, save_strategy: "no", precision: float32}}
+"""
+# What each method needs on so small a vocabulary; CMLM trains on pairs alone here.
+METHODS = {
+    "lightweight": [],
+    "hictl": ["--negative_words", "8"],
+    "cmlm": ["--cmlm_weight", "0.0", "--retrieval_weight", "1.0"],
+}
 
 
 def dual(seed: int, vocab_size: int = 30, **options: Any) -> DualMomentumModel:
@@ -96,3 +118,75 @@ def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
     dual(1, vocab_size=40).save_pretrained(tmp_path)
     with pytest.raises(XlsrError, match=r"of shape \(40, .*use the same encoder and vocabulary in both"):
         start_from(dual(2), tmp_path)
+
+
+@pytest.fixture
+def recipe_of(tmp_path: Path) -> Any:
+    """A resolved recipe of a method on a corpus of given words, without the path of a tokenizer."""
+
+    def resolved(name: str, words: list[str], method: str, *more: str) -> dict[str, Any]:
+        rng, corpus, path = random.Random(1), tmp_path / f"{name}.tsv", tmp_path / f"{name}.yaml"
+        rows = [" ".join(rng.choices(words, k=5)) + "\t" + " ".join(rng.choices(words, k=5)) for _ in range(100)]
+        corpus.write_text("\n".join(rows) + "\n", "utf-8")
+        path.write_text(RECIPE.format(method=method, train=corpus), "utf-8")
+        (recipe,) = load_runs(str(path), ["--output_dir", str(tmp_path / name), *METHODS[method], *more])
+        return recipe
+
+    return resolved
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("adapters", ["0", "2"])
+def test_a_run_on_other_data_keeps_the_tokenizer_that_its_embeddings_belong_to(
+    method: str, adapters: str, recipe_of: Any, tmp_path: Path
+) -> None:
+    train_recipe(recipe_of("one", ENGLISH, method, "--adapters.rank", adapters))
+    folder = weights_folder(tmp_path / "one")
+    assert folder.name == ("merged" if adapters == "2" else "final")
+    second = recipe_of("two", FRENCH, method, "--start_from", str(tmp_path / "one"), "--vocab_size", "50")
+    data = get_method(method).prepare(second, tmp_path / "data", iter(()))
+    vocabulary = AutoTokenizer.from_pretrained(str(tmp_path / "one" / "training" / "final")).get_vocab()
+    assert len(vocabulary) == 60 and data.tokenizer.get_vocab() == vocabulary
+    table = get_method(method).build_model(second, data).get_input_embeddings().weight
+    with safe_open(folder / "model.safetensors", "pt") as content:
+        assert torch.equal(table, content.get_tensor("encoder.embeddings.word_embeddings.weight"))
+
+
+def test_stages_on_other_data_train_with_one_tokenizer(recipe_of: Any, tmp_path: Path) -> None:
+    recipe_of("two", FRENCH, "lightweight")
+    recipe_of("one", ENGLISH, "lightweight")
+    path = tmp_path / "one.yaml"
+    stages = f"stages: [{{name: first}}, {{name: second, set: {{data: {{train: {{path: {tmp_path / 'two.tsv'}}}}}}}}}]"
+    path.write_text(path.read_text("utf-8") + stages, "utf-8")
+    runs = load_runs(str(path), ["--output_dir", str(tmp_path / "run")])
+    for run in runs:
+        train_recipe(run)
+    folders = [Path(run["output_dir"]) / "training" / "final" for run in runs]
+    first, second = (AutoTokenizer.from_pretrained(str(folder)).get_vocab() for folder in folders)
+    assert first == second
+
+
+def test_sentences_alone_take_the_tokenizer_of_the_run_before(recipe_of: Any, tmp_path: Path) -> None:
+    train_recipe(recipe_of("one", ENGLISH, "hictl"))
+    (texts := tmp_path / "texts.txt").write_text("red house\nblue tree\n" * 20, "utf-8")
+    more = ["--data.train", "null", "--data.monolingual.path", str(texts)]
+    with pytest.raises(XlsrError, match="name one in tokenizer.path, start from a run that has one, or give pairs"):
+        train_recipe(recipe_of("two", ENGLISH, "hictl", *more))
+    more += ["--start_from", str(tmp_path / "one")]
+    data = get_method("hictl").prepare(recipe_of("three", ENGLISH, "hictl", *more), tmp_path / "data", iter(()))
+    assert data.tokenizer.get_vocab() == AutoTokenizer.from_pretrained(weights_folder(tmp_path / "one")).get_vocab()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_weights_without_their_tokenizer_want_one_named(method: str, recipe_of: Any, tmp_path: Path) -> None:
+    first = recipe_of("one", ENGLISH, method)
+    data = get_method(method).prepare(first, tmp_path / "data", iter(()))
+    get_method(method).build_model(first, data).save_pretrained(tmp_path / "weights")
+    more = ["--start_from", str(tmp_path / "weights")]
+    with pytest.raises(XlsrError, match=r"weights' has no tokenizer beside its weights; name .* in tokenizer.path\.$"):
+        train_recipe(recipe_of("two", FRENCH, method, *more))
+    data.tokenizer.save_pretrained(tmp_path / "tokenizer")
+    named = recipe_of("three", FRENCH, method, *more, "--tokenizer.path", str(tmp_path / "tokenizer"))
+    assert get_method(method).prepare(named, tmp_path / "three", iter(())).tokenizer.get_vocab() == (
+        data.tokenizer.get_vocab()
+    )

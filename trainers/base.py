@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -76,6 +77,22 @@ def attention_for(implementation: str, device: str, dtype: torch.dtype | None, m
     """
     slow = implementation == "sdpa" and device == "cpu" and dtype == torch.bfloat16
     return "eager" if slow and max_length <= PLAIN_ATTENTION_PIECES else implementation
+
+
+def _start_worker(worker_id: int, num_workers: int, rank: int) -> None:
+    """Seeds a process that loads batches as Trainer does, and takes it out of the training's process group.
+
+    A terminal's Ctrl-C and launchers signal the whole group. Workers that ended by it would end the training before its
+    checkpoint is saved; without it they still end with the process that they load for.
+
+    Args:
+        worker_id: Number of the worker.
+        num_workers: Of a training process.
+        rank: Of the training process.
+    """
+    if hasattr(os, "setpgrp"):  # Windows has no process groups of this kind
+        os.setpgrp()
+    seed_worker(worker_id, num_workers=num_workers, rank=rank)
 
 
 class XlsrTrainer(SlimPushes, Trainer):
@@ -191,7 +208,7 @@ class XlsrTrainer(SlimPushes, Trainer):
             pin_memory=args.dataloader_pin_memory and args.device.type == "cuda",
             persistent_workers=args.dataloader_persistent_workers,
             prefetch_factor=args.dataloader_prefetch_factor,
-            worker_init_fn=partial(seed_worker, num_workers=workers, rank=args.process_index),
+            worker_init_fn=partial(_start_worker, num_workers=workers, rank=args.process_index),
         )
 
     @property

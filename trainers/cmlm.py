@@ -166,6 +166,7 @@ class CmlmTrainer(XlsrTrainer):
             groups=data.groups,
             mixing=args.mixing,
             exponent=args.mixing_exponent,
+            homogeneous=args.homogeneous_batches,
             bucket=args.bucket_by_length,
             seed=self.data_seed + number,
             batch_option="per_device_train_batch_size" if size is None else name,

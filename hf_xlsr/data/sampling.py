@@ -112,7 +112,8 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
             )
         self.members = [np.flatnonzero(self.groups == group) for group in range(int(self.groups.max()) + 1)]
         self.counts = group_counts([len(members) for members in self.members], mixing, exponent)
-        smallest = min(self.counts)
+        # A group may have lost all its examples in cleaning; nothing of it is left to see.
+        smallest = min(count for count, members in zip(self.counts, self.members, strict=True) if len(members))
         if homogeneous and smallest < self.global_batch:
             raise XlsrError(
                 f"homogeneous_batches: a language pair gives {smallest:,} examples an epoch, fewer than one batch of "
@@ -136,7 +137,7 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
             for group, (members, count) in enumerate(zip(self.members, self.counts, strict=True))
         ]
         if self.homogeneous:
-            batches = [batch for examples in drawn for batch in self._cut(examples, rng)]
+            batches = [batch for examples in drawn if len(examples) for batch in self._cut(examples, rng)]
         else:
             batches = self._cut(np.concatenate(drawn), rng)
         for position in rng.permutation(len(batches)):

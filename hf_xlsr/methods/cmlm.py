@@ -24,11 +24,12 @@ from hf_xlsr.methods.encoder_section import (
     encoder_path,
     encoder_section_keys,
     model_on_encoder,
+    pretrained_config,
+    tokenizer_options,
 )
 from hf_xlsr.methods.sentence_encoder import NLI_LABELS, NLI_SECTION, SentenceEncoderMethod
 from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel
 from hf_xlsr.recipe_keys import Key
-from hf_xlsr.starting import weights_folder
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.arguments import CmlmTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
@@ -119,6 +120,10 @@ class CmlmMethod(SentenceEncoderMethod):
         }
         return {task: as_list(sources) for task, (weight, sources) in found.items() if weight and as_list(sources)}
 
+    def check_training(self, recipe: Mapping[str, Any], folder: Path, sets: Mapping[str, Any]) -> None:
+        super().check_training(recipe, folder, sets)
+        pretrained_config(recipe)
+
     def prepare(self, recipe: Mapping[str, Any], folder: Path, evaluation_texts: Iterator[str]) -> CmlmData:
         active = self._active(recipe, self._config_at_the_door(recipe))
         common: dict[str, Any] = {
@@ -127,7 +132,9 @@ class CmlmMethod(SentenceEncoderMethod):
             "seed": recipe["seed"],
         }
         data, length = recipe["data"], recipe["data"]["max_length"]
-        prepared = CmlmData(None, self._given_tokenizer(recipe), {"pairs": 0, "truncated_sides": 0})
+        path = tokenizer_options(recipe)["path"]
+        given = load_tokenizer(expand(path), "tokenizer.path") if path else None
+        prepared = CmlmData(None, given, {"pairs": 0, "truncated_sides": 0})
         if "text" in active:
             prepared.train = prepare_running_text(
                 active["text"],
@@ -159,15 +166,6 @@ class CmlmMethod(SentenceEncoderMethod):
             prepared.report["nli"] = prepared.nli.report
         prepared.report["vocab_size"] = len(prepared.tokenizer)
         return prepared
-
-    @staticmethod
-    def _given_tokenizer(recipe: Mapping[str, Any]) -> Any:
-        """The tokenizer that the recipe names, or that of the stage it starts from; None where one is to be trained."""
-        if recipe["tokenizer"]["path"]:
-            return load_tokenizer(expand(recipe["tokenizer"]["path"]), "tokenizer.path")
-        if recipe["start_from"]:
-            return load_tokenizer(str(weights_folder(recipe["start_from"])), "start_from")
-        return None
 
     def describe_data(self, report: Mapping[str, Any]) -> str:
         parts = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +14,14 @@ from hf_xlsr.errors import XlsrError
 from hf_xlsr.methods.base import encoder_keys, one_line
 from hf_xlsr.modeling.encoders import DROPOUTS, positions_of
 from hf_xlsr.recipe_keys import Key
+from hf_xlsr.starting import weights_folder
 
 TOKENIZER_SECTION = {
-    "path": Key(None, "a trained tokenizer; that of a pretrained encoder when absent, else one is trained", ("str",)),
+    "path": Key(
+        None,
+        "a trained tokenizer; when absent that of a pretrained encoder or of `start_from`, else one is trained",
+        ("str",),
+    ),
     "vocab_size": Key(50_000, "pieces of a new one", least=1),
     "algorithm": Key("unigram", "of a new one", choices=ALGORITHMS),
     "lowercase": Key(True, "whether a new one lowers all letters"),
@@ -58,12 +63,70 @@ def complete_tokenizer(recipe: dict[str, Any]) -> None:
         recipe["tokenizer"]["path"] = path
 
 
+def tokenizer_options(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """The section `tokenizer` as data are prepared with it: where it names no path, that of what `start_from` names.
+
+    A new tokenizer would give every piece the embedding of another one.
+
+    Args:
+        recipe: Resolved.
+
+    Raises:
+        XlsrError: `start_from` holds no weights, or no tokenizer beside them.
+    """
+    options = dict(recipe["tokenizer"])
+    if recipe["start_from"] and not options["path"]:
+        folder = weights_folder(recipe["start_from"])
+        if not (folder / "tokenizer.json").is_file():
+            raise XlsrError(
+                f"start_from '{folder}' has no tokenizer beside its weights; name the one that they were trained with in "
+                "tokenizer.path."
+            )
+        options["path"] = str(folder)
+    return options
+
+
+def pretrained_config(recipe: Mapping[str, Any], *, free: Collection[str] = ()) -> PreTrainedConfig | None:
+    """The configuration of the encoder that `model.encoder.path` names; None where the recipe describes a new one.
+
+    A pretrained encoder is what it is: values beside its path may only repeat that.
+
+    Args:
+        recipe: Resolved.
+        free: Values on which no weights depend, and that may differ.
+
+    Raises:
+        XlsrError: nothing loads from the path, or a value beside it is another.
+    """
+    values, path = encoder_section(recipe), encoder_path(recipe)
+    if path is None:
+        return None
+    del values["path"]
+    try:
+        config = AutoConfig.from_pretrained(path, **{name: value for name, value in values.items() if name in free})
+    except OSError:
+        raise XlsrError(f"model.encoder.path '{path}' holds no encoder that loads; check it.") from None
+    except (TypeError, ValueError) as error:
+        raise XlsrError(f"recipe '{recipe['name']}', model.encoder: {one_line(error)}") from None
+    own = {name: getattr(config, name, None) for name, value in values.items() if getattr(config, name, None) != value}
+    if own:
+        here = ", ".join(f"{name} {values[name]!r}" for name in own)
+        first, dropout = next(iter(own)), "" if free else " (dropout is set by model.dropout)"
+        raise XlsrError(
+            f"recipe '{recipe['name']}': model.encoder has {here} beside path '{path}', whose encoder has "
+            f"{', '.join(map(repr, own.values()))}; leave that out{dropout}, or where a ready recipe brings it, override "
+            f"it by the encoder's own, such as --model.encoder.{first} {own[first]}."
+        )
+    return config
+
+
 def encoder_config(
     recipe: Mapping[str, Any],
     tokenizer: Any,
     *,
     default: str = "bert",
     make: Mapping[str, Callable[..., PreTrainedConfig]] | None = None,
+    free: Collection[str] = (),
 ) -> PreTrainedConfig:
     """The configuration that `model.encoder` describes, on the vocabulary of the data.
 
@@ -72,30 +135,31 @@ def encoder_config(
         tokenizer: Of the data.
         default: Architecture where the recipe names none.
         make: Architecture -> maker of its configuration, where it is not `AutoConfig.for_model`.
+        free: See `pretrained_config`.
 
     Raises:
         XlsrError: nothing loads from the path, a value does not fit, or there are too few embeddings.
     """
-    values, path = encoder_section(recipe), encoder_path(recipe)
-    values.pop("path", None)
-    kind = values.pop("model_type", None) or default
-    try:
-        if path:
-            config = AutoConfig.from_pretrained(path, **values)
-        else:
-            sizes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, **values}
-            chosen = (make or {}).get(kind)
-            config = chosen(**sizes) if chosen else AutoConfig.for_model(kind, **sizes)
-    except OSError:
-        raise XlsrError(f"model.encoder.path '{path}' holds no encoder that loads; check it.") from None
-    except (TypeError, ValueError) as error:
-        raise XlsrError(f"recipe '{recipe['name']}', model.encoder: {one_line(error)}") from None
+    config = pretrained_config(recipe, free=free) or _new_config(recipe, tokenizer, default, make or {})
     if len(tokenizer) > config.vocab_size:
         raise XlsrError(
             f"the tokenizer has {len(tokenizer):,} pieces but the encoder {config.vocab_size:,}; give "
             "tokenizer.path and model.encoder.path that belong together."
         )
     return config
+
+
+def _new_config(
+    recipe: Mapping[str, Any], tokenizer: Any, default: str, make: Mapping[str, Callable[..., PreTrainedConfig]]
+) -> PreTrainedConfig:
+    values = encoder_section(recipe)
+    values.pop("path", None)
+    kind = values.pop("model_type", None) or default
+    sizes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, **values}
+    try:
+        return make[kind](**sizes) if kind in make else AutoConfig.for_model(kind, **sizes)
+    except (TypeError, ValueError) as error:
+        raise XlsrError(f"recipe '{recipe['name']}', model.encoder: {one_line(error)}") from None
 
 
 def model_on_encoder(
@@ -118,7 +182,6 @@ def model_on_encoder(
     dropout = recipe["model"].get("dropout")
     try:
         if path := encoder_path(recipe):
-            _refuse_other_values(recipe, path)
             return model_class.from_encoder(path, dropout=dropout, **options)
         if dropout is not None:
             for name in DROPOUTS:
@@ -127,18 +190,6 @@ def model_on_encoder(
         return model_class(model_class.config_class(text_config=text_config, **options))
     except (TypeError, ValueError) as error:
         raise XlsrError(f"recipe '{recipe['name']}', model: {one_line(error)}") from None
-
-
-def _refuse_other_values(recipe: Mapping[str, Any], path: str) -> None:
-    """A pretrained encoder is what it is: values beside its path may only repeat that."""
-    config = AutoConfig.from_pretrained(path)
-    for name, value in encoder_section(recipe).items():
-        there = getattr(config, name, None)
-        if name != "path" and there != value:
-            raise XlsrError(
-                f"recipe '{recipe['name']}': model.encoder has {name} {value!r} beside path '{path}', whose encoder has "
-                f"{there!r}; leave it out (dropout is set by model.dropout)."
-            )
 
 
 def check_positions(encoder: Any, recipe: Mapping[str, Any], *, before: int = 0, place: str = "the encoder") -> None:

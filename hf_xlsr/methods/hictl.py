@@ -23,6 +23,8 @@ from hf_xlsr.methods.encoder_section import (
     encoder_path,
     encoder_section_keys,
     model_on_encoder,
+    pretrained_config,
+    tokenizer_options,
 )
 from hf_xlsr.methods.sentence_encoder import SentenceEncoderMethod
 from hf_xlsr.modeling.hictl import HictlConfig, HictlForPreTraining
@@ -91,6 +93,10 @@ class HictlMethod(SentenceEncoderMethod):
     def _options(recipe: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in recipe["model"].items() if name not in ("encoder", "dropout")}
 
+    def check_training(self, recipe: Mapping[str, Any], folder: Path, sets: Mapping[str, Any]) -> None:
+        super().check_training(recipe, folder, sets)
+        pretrained_config(recipe)
+
     def prepare(self, recipe: Mapping[str, Any], folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
         kept_out = evaluation_keys({"text": text} for text in evaluation_texts)
         common: dict[str, Any] = {
@@ -101,7 +107,7 @@ class HictlMethod(SentenceEncoderMethod):
         sources = as_list(recipe["data"]["monolingual"])
         if sources and not as_list(recipe["data"]["train"]):
             return self._prepare_monolingual(recipe, sources, folder, common)
-        data = prepare(data=recipe["data"], tokenizer=recipe["tokenizer"], folder=folder, **common)
+        data = prepare(data=recipe["data"], tokenizer=tokenizer_options(recipe), folder=folder, **common)
         if sources:
             texts = self._texts(recipe, sources, data.tokenizer, folder, common)
             data.train = ConcatenatedExamples([data.train, texts])
@@ -127,12 +133,13 @@ class HictlMethod(SentenceEncoderMethod):
         self, recipe: Mapping[str, Any], sources: Sequence[Any], folder: Path, common: Mapping[str, Any]
     ) -> PreparedData:
         """Data without pairs: each sentence and its reorderings."""
-        if not recipe["tokenizer"]["path"]:
+        path = tokenizer_options(recipe)["path"]
+        if not path:
             raise XlsrError(
                 f"recipe '{recipe['name']}' has data.monolingual but no data.train, on which a tokenizer is trained; "
-                "name one in tokenizer.path, or give pairs."
+                "name one in tokenizer.path, start from a run that has one, or give pairs."
             )
-        tokenizer = load_tokenizer(expand(recipe["tokenizer"]["path"]), "tokenizer.path")
+        tokenizer = load_tokenizer(expand(path), "tokenizer.path")
         tokenizer.save_pretrained(str(folder / "tokenizer"))
         texts = self._texts(recipe, sources, tokenizer, folder, common)
         report = {"pairs": 0, "vocab_size": len(tokenizer), "monolingual": texts.report}

@@ -19,9 +19,11 @@ from hf_xlsr.methods.encoder_section import (
     encoder_path,
     encoder_section,
     encoder_section_keys,
+    pretrained_config,
+    tokenizer_options,
 )
 from hf_xlsr.methods.sentence_encoder import SentenceEncoderMethod
-from hf_xlsr.modeling.encoders import encoder_from_pretrained
+from hf_xlsr.modeling.encoders import DROPOUTS, encoder_from_pretrained
 from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
 from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder_config
 from hf_xlsr.recipe_keys import Key
@@ -58,10 +60,14 @@ class LightweightMethod(SentenceEncoderMethod):
         except XlsrError as error:
             raise XlsrError(f"recipe '{recipe['name']}', model: {error}") from None
 
+    def check_training(self, recipe: Mapping[str, Any], folder: Path, sets: Mapping[str, Any]) -> None:
+        super().check_training(recipe, folder, sets)
+        pretrained_config(recipe, free=DROPOUTS)
+
     def prepare(self, recipe: Mapping[str, Any], folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
         return prepare(
             data=recipe["data"],
-            tokenizer=recipe["tokenizer"],
+            tokenizer=tokenizer_options(recipe),
             languages=recipe["languages"],
             evaluation_texts=evaluation_texts,
             folder=folder,
@@ -72,10 +78,10 @@ class LightweightMethod(SentenceEncoderMethod):
         """The model that a recipe describes, on the vocabulary of its data.
 
         Raises:
-            XlsrError: a value does not fit, or the positions are fewer than `data.max_length`.
+            XlsrError: a value does not fit, the encoder does not load, or it has too few positions.
         """
         options = {name: value for name, value in recipe["model"].items() if name != "encoder"}
-        text_config = encoder_config(recipe, data.tokenizer, make={"bert": paper_encoder_config})
+        text_config = encoder_config(recipe, data.tokenizer, make={"bert": paper_encoder_config}, free=DROPOUTS)
         try:
             config = LightweightConfig(text_config=text_config, **options)
         except (TypeError, ValueError) as error:
@@ -83,7 +89,7 @@ class LightweightMethod(SentenceEncoderMethod):
         model = LightweightDualTransformer(config)
         if path := encoder_path(recipe):
             loaded = encoder_from_pretrained(path, place="model.encoder.path")
-            model.encoder.load_state_dict(loaded.state_dict(), strict=False)
+            model.encoder.load_state_dict(loaded.state_dict())
         check_positions(model.encoder, recipe)
         return self.equip(recipe, model)
 

@@ -71,6 +71,11 @@ def test_batch_order_does_not_follow_length() -> None:
     assert abs(np.corrcoef(means, range(len(means)))[0, 1]) < 0.5
 
 
+def test_a_group_without_examples_hinders_no_homogeneous_batches() -> None:
+    sampler = LengthBucketBatchSampler([5] * 16, 4, groups=[0] * 8 + [2] * 8, homogeneous=True)
+    assert len(list(sampler)) == len(sampler) == 4
+
+
 def test_homogeneous_batches_hold_one_group() -> None:
     groups = [0] * 30 + [1] * 20 + [2] * 11
     sampler = LengthBucketBatchSampler([5] * 61, 4, groups=groups, homogeneous=True)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -298,6 +299,26 @@ def test_each_task_has_its_batch_size_also_where_it_leads(
     _, sampler = trainer.train_batches()
     tasks = Counter(key.task for key in next(iter(sampler)))
     assert tasks == ({"main": 16, "retrieval": 12} if weights[0] else {"main": rows})
+
+
+def test_homogeneous_batches_hold_one_group_of_each_task(tmp_path: Path) -> None:
+    tokenizer, data = framed_tokenizer(), SimpleNamespace(lengths=[5] * 24, groups=[0, 1] * 12)
+    trainer = CmlmTrainer(
+        tiny_cmlm(len(tokenizer), nli_labels=3),
+        arguments(tmp_path, homogeneous_batches=True),
+        train_dataset=data,
+        retrieval_dataset=data,
+        nli_dataset=data,
+        processing_class=tokenizer,
+        max_length=32,
+    )
+    _, sampler = trainer.train_batches()
+    seen: dict[str, list[int]] = {"main": [], "retrieval": [], "nli": []}
+    for batch in sampler:
+        for task, groups in seen.items():
+            (group,) = {data.groups[key.key[1]] for key in batch if key.task == task}
+            groups.append(group)
+    assert all(sorted(groups) == [0, 0, 0, 1, 1, 1] for groups in seen.values())
 
 
 def test_stages_with_adapters_start_from_merged_weights(recipe_of: Any, tmp_path: Path) -> None:

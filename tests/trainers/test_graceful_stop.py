@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import signalled_training
 from lightweight_trainers import trainer_of
 from transformers import TrainerCallback
 
@@ -71,6 +74,34 @@ def test_the_checkpoint_of_a_stop_stays(
     assert not again.stopped_early and again.state.global_step == 12
     if options.get("save_total_limit"):
         assert len(list(tmp_path.glob("checkpoint-*"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "step"),
+    [(signal.SIGINT, 2), (signal.SIGTERM, 2), (signal.SIGINT, 8)],
+    ids=["SIGINT", "SIGTERM", "SIGINT in the second epoch"],
+)
+def test_a_signal_to_the_whole_group_leaves_its_workers_to_finish_the_step(
+    number: int, step: int, tmp_path: Path
+) -> None:
+    script = Path(signalled_training.__file__)
+    command = [sys.executable, str(script), str(tmp_path), str(int(number)), str(step)]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(script.parents[1])},
+        start_new_session=True,  # a group of its own: the signal is not for those who test
+    )
+    try:
+        text = process.communicate(timeout=200)[0]
+    finally:
+        process.kill()
+    assert process.returncode == 0, text
+    assert text.count("Finishing the step") == 1
+    last = last_whole_checkpoint(tmp_path)
+    assert last is not None and last.name == f"checkpoint-{step + 1}"
 
 
 def test_a_terminal_that_is_gone_does_not_hinder_the_stop(

@@ -16,6 +16,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.recipe import load_runs
+from hf_xlsr.runs import train_recipe
 from hf_xlsr.trainers.base import last_whole_checkpoint
 
 STEPS = 240
@@ -141,6 +144,15 @@ def test_interrupt_saves_and_the_same_command_goes_on(write_pairs: Any, tmp_path
     assert saved is not None and f"step {int(saved.name.split('-')[1]):,} of 4,000" in text
     # The optimiser's state is there: the run can really go on.
     assert {"optimizer.pt", "scheduler.pt", "rng_state.pth"} <= set(os.listdir(saved))
+
+
+def test_checkpoints_that_no_run_goes_on_from_are_refused(write_pairs: Any, tmp_path: Path) -> None:
+    recipe, output = tmp_path / "toy.yaml", tmp_path / "run"
+    text = RECIPE.format(train=write_pairs(), steps=2, precision="float32")
+    recipe.write_text(text + "  save_only_model: true\n", "utf-8")
+    with pytest.raises(XlsrError, match="recipe 'toy': training.save_only_model .*; leave it out"):
+        train_recipe(load_runs(str(recipe), ["--output_dir", str(output)])[0])
+    assert not output.exists()  # before data are prepared
 
 
 def test_last_whole_checkpoint_passes_over_torn_ones(tmp_path: Path) -> None:
