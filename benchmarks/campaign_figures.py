@@ -22,6 +22,7 @@ from campaign_plan import Column, Row, Table, run_of
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.report import load_results, split_key
+from hf_xlsr.whole_files import written_whole
 
 
 @dataclass(frozen=True)
@@ -151,9 +152,8 @@ class Figures:
             before = self._before.get(table)
             head = f'  "trained": {json.dumps(asdict(before))},\n' if before else ""
             tables.append(f' {json.dumps(table)}: {{\n{head}  "rows": {{\n' + ",\n".join(lines) + "\n  }\n }")
-        partial = self.file.with_name(self.file.name + ".partial")
-        partial.write_text("{\n" + ",\n".join(tables) + "\n}\n", "utf-8")
-        partial.replace(self.file)  # at once: a signal leaves the one or the other
+        with written_whole(self.file) as partial:
+            partial.write_text("{\n" + ",\n".join(tables) + "\n}\n", "utf-8")
 
     def forget_changed(self, tables: Iterable[Table]) -> list[str]:
         """Drops entries whose table or row has gone, or whose recipe has changed; "table, row" of each."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hf_xlsr.cli_evaluation import add_encoding
 from hf_xlsr.cli_values import parse_languages, parse_routes
 from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.whole_files import written_whole
 
 if TYPE_CHECKING:
     from hf_xlsr.data.quarantine import Quarantine
@@ -222,26 +223,23 @@ def _apply_to_vectors(fitted: Any, options: argparse.Namespace) -> dict[str, Any
         raise XlsrError(f"{options.vectors} holds no matrix of numbers with one row a text; save one with numpy.save.")
     fitted.apply(np.asarray(vectors[:1]), options.language)  # a wrong width or language, before anything is written
     output = Path(options.output)
-    partial = output.with_name(output.name + ".partial")
     kind = vectors.dtype if vectors.dtype.kind == "f" else np.dtype(np.float32)
     hidden = options.json or not sys.stderr.isatty()
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        written = np.lib.format.open_memmap(partial, mode="w+", dtype=kind, shape=vectors.shape)
-        with tqdm(total=len(vectors), desc="removing", unit=" vectors", disable=hidden) as bar:
+        bar = tqdm(total=len(vectors), desc="removing", unit=" vectors", disable=hidden)
+        with written_whole(output) as partial, bar:
+            written = np.lib.format.open_memmap(partial, mode="w+", dtype=kind, shape=vectors.shape)
             for start in range(0, len(vectors), ROWS_AT_ONCE):
                 block = np.asarray(vectors[start : start + ROWS_AT_ONCE])
                 check_finite(block, start)
                 done = fitted.apply(block, options.language, normalize=options.normalize)
                 written[start : start + len(block)] = done
                 bar.update(len(block))
-        written.flush()
-        del written
-        partial.replace(output)
+            written.flush()
+            del written
     except OSError as error:
         raise XlsrError(f"vectors {output} cannot be written ({error.strerror}); give another place.") from error
-    finally:
-        partial.unlink(missing_ok=True)
     return {"output": options.output, "vectors": len(vectors), "language": fitted.language_of(options.language)}
 
 

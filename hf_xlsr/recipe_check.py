@@ -57,19 +57,41 @@ SECTIONS: dict[str, dict[str, Key]] = {
 }
 # Lists of runs that a recipe may stand for: side by side, or one after the other.
 LISTS = {"runs": "run", "stages": "stage"}
-# Set by the run itself, from `output_dir`, `seed` and `precision`, held by no YAML, or in the way of going on.
-RESERVED_TRAINING_KEYS = frozenset(
-    {
-        "output_dir",
-        "seed",
-        "bf16",
-        "fp16",
-        "remove_unused_columns",
-        "hub_token",
-        "parallelism_config",
-        "save_only_model",
-    }
+_BY_SAMPLER = (
+    "is for batches that Trainer draws, and bucket_by_length, mixing and homogeneous_batches say how ours are"
 )
+_BY_PROTOCOLS = "is for Trainer's own evaluation, in whose place protocols measure here"
+# Arguments of transformers that no recipe holds, and why.
+REFUSED_TRAINING_KEYS: dict[str, str] = {
+    **dict.fromkeys(("output_dir", "seed"), "stands at the top of a recipe; move it there"),
+    **dict.fromkeys(("bf16", "fp16"), "follows from training.precision; set that instead"),
+    "hub_token": (
+        "would stand in the run's folder and its card; leave it out and log in with `hf auth login`, or set HF_TOKEN"
+    ),
+    "resume_from_checkpoint": "is not needed: the same command goes on from the last checkpoint; leave it out",
+    "save_only_model": (
+        "would leave no state of optimiser and generators in checkpoints, from which a run goes on; leave it out"
+    ),
+    "ignore_data_skip": "would show a run that goes on what it saw already; leave it out",
+    "dataloader_in_order": "would let a run that goes on see other batches than one that was not stopped; leave it out",
+    "enable_jit_checkpoint": "is not needed: SIGTERM makes every training save a checkpoint; leave it out",
+    **{
+        name: f"{reason}; leave it out"
+        for reason, names in {
+            "is set by launchers": ("local_rank",),
+            "is no value that YAML holds": ("parallelism_config",),
+            "is false here, where no columns are taken away": ("remove_unused_columns",),
+            "is read by transformers' example scripts alone": ("do_train", "do_eval", "do_predict"),
+            _BY_SAMPLER: ("train_sampling_strategy", "length_column_name", "dataloader_drop_last"),
+            _BY_PROTOCOLS: (
+                *("prediction_loss_only", "label_names", "include_for_metrics", "batch_eval_metrics"),
+                *("eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object"),
+                *("bf16_full_eval", "fp16_full_eval"),
+            ),
+        }.items()
+        for name in names
+    },
+}
 
 
 def section_keys(method: object) -> dict[str, dict[str, Key]]:
@@ -108,7 +130,7 @@ def recipe_keys(recipe: Mapping[str, Any]) -> dict[str, dict[str, Key]]:
         "": {key: value for key, value in TOP_LEVEL.items() if key not in (*sections, "model", "training")},
         **sections,
         **method.model_keys(recipe),
-        "training": training_keys(method.arguments_class, RESERVED_TRAINING_KEYS),
+        "training": training_keys(method.arguments_class, frozenset(REFUSED_TRAINING_KEYS)),
     }
 
 
@@ -126,16 +148,10 @@ def check_keys(recipe: Mapping[str, Any]) -> None:
     name = recipe.get("name", "recipe")
     for section in ("model", "data"):  # whose contents decide on what is known
         _check_mapping(name, section, recipe.get(section), ())
-    if "hub_token" in (_content(recipe, "training") or {}):
-        raise XlsrError(
-            f"recipe '{name}': training.hub_token would stand in the run's folder and its card; leave it out and log in "
-            "with `hf auth login`, or set HF_TOKEN."
-        )
-    if "save_only_model" in (_content(recipe, "training") or {}):
-        raise XlsrError(
-            f"recipe '{name}': training.save_only_model would leave no state of optimiser and generators in checkpoints, "
-            "from which a run goes on; leave it out."
-        )
+    arguments = _content(recipe, "training")
+    for key in arguments if isinstance(arguments, Mapping) else ():
+        if key in REFUSED_TRAINING_KEYS:
+            raise XlsrError(f"recipe '{name}': training.{key} {REFUSED_TRAINING_KEYS[key]}.")
     known = recipe_keys(recipe)
     for section, keys in known.items():
         content = _content(recipe, section)

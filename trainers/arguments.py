@@ -75,9 +75,19 @@ class XlsrTrainingArguments(TrainingArguments):
             )
         if self.mixing not in MIXINGS:
             raise XlsrError(f"mixing is '{self.mixing}'; use one of {', '.join(MIXINGS)}.")
+        self._check_workers()
         self._check_early_stopping()
         check_reporters(self.report_to)
         super().__post_init__()
+
+    def _check_workers(self) -> None:
+        if self.dataloader_num_workers:
+            return
+        for name in ("multiprocessing_context", "persistent_workers", "prefetch_factor"):
+            if value := getattr(self, f"dataloader_{name}"):
+                raise XlsrError(
+                    f"dataloader_{name} is {value}, but no workers load; set dataloader_num_workers, or leave it out."
+                )
 
     def _check_early_stopping(self) -> None:
         if self.early_stopping_patience < 0:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -80,18 +80,18 @@ def attention_for(implementation: str, device: str, dtype: torch.dtype | None, m
 
 
 def _start_worker(worker_id: int, num_workers: int, rank: int) -> None:
-    """Seeds a process that loads batches as Trainer does, and takes it out of the training's process group.
+    """Seeds a process that loads batches as Trainer does, and leaves the signals that stop a training to the training.
 
-    A terminal's Ctrl-C and launchers signal the whole group. Workers that ended by it would end the training before its
-    checkpoint is saved; without it they still end with the process that they load for.
+    A terminal's Ctrl-C, launchers and schedulers signal every process. Workers that ended by it would end the training
+    before its checkpoint is saved; without it they still end with the process that they load for.
 
     Args:
         worker_id: Number of the worker.
         num_workers: Of a training process.
         rank: Of the training process.
     """
-    if hasattr(os, "setpgrp"):  # Windows has no process groups of this kind
-        os.setpgrp()
+    for number in GracefulStopCallback.SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     seed_worker(worker_id, num_workers=num_workers, rank=rank)
 
 
@@ -205,6 +205,7 @@ class XlsrTrainer(SlimPushes, Trainer):
             batch_sampler=sampler,
             collate_fn=self.data_collator,
             num_workers=workers,
+            multiprocessing_context=args.dataloader_multiprocessing_context,
             pin_memory=args.dataloader_pin_memory and args.device.type == "cuda",
             persistent_workers=args.dataloader_persistent_workers,
             prefetch_factor=args.dataloader_prefetch_factor,

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hf_xlsr.errors import XlsrError
+from hf_xlsr.whole_files import is_stream, written_whole
 
 PACKAGES = (
     "torch",
@@ -158,12 +159,16 @@ def check_writable(path: str | os.PathLike[str], option: str, *, folder: bool = 
         folder: Whether it is a folder that files are to go into.
 
     Raises:
-        XlsrError: it is a folder where a file is meant or the other way round, a file stands on the way to it, or the
-            folder that it would be made in is not writable.
+        XlsrError: it is a folder where a file is meant or the other way round, a file stands on the way to it, or it is
+            not writable, or the folder that it would be made in.
     """
     place = Path(path)
     if not folder and os.path.isdir(place):
         raise XlsrError(f"{option} is '{path}', which is a folder; give a file.")
+    if not folder and is_stream(place):
+        if not os.access(place, os.W_OK):
+            raise XlsrError(f"{option} is '{path}', which is not writable; give another place.")
+        return
     # The nearest thing on the way that is there already: the rest is made. (`Path.exists` raises in a locked folder.)
     home = place if folder else place.parent
     while not os.path.exists(home) and home != home.parent:
@@ -202,12 +207,10 @@ def save_results(
     }
     file = Path(path)
     text = json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n"
-    # Written beside and moved into place: a run that is stopped here leaves the old results readable.
-    partial = file.with_name(file.name + ".partial")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(file)
+        with written_whole(file) as partial:
+            partial.write_text(text, encoding="utf-8")
     except OSError as error:
         raise XlsrError(f"results {file} cannot be written ({error.strerror}); give another place.") from error
 

@@ -15,6 +15,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.mining.work_folder import disk_errors
+from hf_xlsr.whole_files import is_stream, written_whole
 
 logger = logging.getLogger(__name__)
 
@@ -77,14 +78,10 @@ def write_pairs(
             count += 1
             yield row
 
-    partial = file.with_name(file.name + ".partial")
     with disk_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with written_whole(file) as partial:
             changed = writer(partial, counted(), columns, languages)
-            partial.replace(file)
-        finally:
-            partial.unlink(missing_ok=True)
     if changed:
         logger.warning(
             "%s: characters that the format cannot hold became spaces in %s pairs; jsonl and parquet keep them.",
@@ -119,9 +116,13 @@ def check_place(path: str | Path) -> None:
     """Tells an output file that cannot be written, before there is something to write; leaves nothing behind.
 
     Raises:
-        XlsrError: it is a folder, or none can be written where it is to lie.
+        XlsrError: it is a folder, a pipe or a device, or no file can be written where it is to lie.
     """
     file = Path(path)
+    if is_stream(file):
+        raise XlsrError(
+            f"'{file}' is a pipe or a device, and mining leaves its stages beside its output; give a file."
+        )
     with disk_errors(file):
         if file.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from hf_xlsr.mining.work_folder import disk_errors
+from hf_xlsr.whole_files import written_whole
 
 SCATTERED_ROWS_AT_ONCE = 16
 
@@ -116,12 +117,10 @@ class Workspace:
                 return np.memmap(file, dtype, "r+", shape=shape)
         path = folder / f"{name}.npy"
         if not path.exists():
-            with disk_errors(path):
-                partial = path.with_name(path.name + ".partial")
+            with disk_errors(path), written_whole(path) as partial:
                 np.lib.format.open_memmap(partial, "w+", dtype, shape)
                 with partial.open("r+b") as file:
                     _reserve(file.fileno(), partial.stat().st_size)
-                partial.replace(path)
         return np.load(path, mmap_mode="r+")
 
     def remove(self, *names: str) -> None:
@@ -141,10 +140,8 @@ class Workspace:
         """Writes a note to the folder, at once or not at all."""
         if self.folder is None:
             return
-        with disk_errors(self.folder):
-            partial = self.folder / f"{name}.partial"
+        with disk_errors(self.folder), written_whole(self.folder / name) as partial:
             partial.write_text(json.dumps(content), "utf-8")
-            partial.replace(self.folder / name)
 
     def noted(self, name: str) -> dict[str, Any]:
         """What was noted under a name; empty when nothing was."""

@@ -17,6 +17,7 @@ from filelock import FileLock, Timeout
 from numpy.typing import DTypeLike
 
 from hf_xlsr.errors import XlsrError
+from hf_xlsr.whole_files import written_whole
 
 JOB, STAGE, LOCK = "job.json", "stage.json", "lock"
 FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
@@ -164,20 +165,17 @@ def save_array(path: Path, array: np.ndarray) -> None:
 
 def save_rows(path: Path, blocks: Iterable[np.ndarray], shape: tuple[int, ...], dtype: DTypeLike) -> None:
     """Writes a `.npy` file block by block beside, and moves it into place."""
-    partial = path.with_name(path.name + ".partial")
     header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
-    with partial.open("wb") as file:
+    with written_whole(path) as partial, partial.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
         for block in blocks:
             # Not `tofile`, whose error does not tell that the disk is full.
             file.write(block.astype(dtype, order="C", copy=False).tobytes())
-    partial.replace(path)
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(content, indent=1, ensure_ascii=False), "utf-8")
-    partial.replace(path)
+    with written_whole(path) as partial:
+        partial.write_text(json.dumps(content, indent=1, ensure_ascii=False), "utf-8")
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -1,10 +1,12 @@
-"""A training whose whole process group gets a signal after a step, workers of its loader included.
+"""A training whose processes all get a signal after a step, workers of its loader included.
 
-Run as a script in a session of its own: `signalled_training.py FOLDER SIGNAL STEP`.
+Run as a script in a session of its own: `signalled_training.py FOLDER SIGNAL STEP`, and `each` behind it where the
+signal goes to one process after the other, and not to their group.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 from pathlib import Path
@@ -19,18 +21,25 @@ from hf_xlsr.data.prepared import PreparedPairs, tokenize_pairs
 from hf_xlsr.data.tokenization import train_tokenizer
 
 
-class SignalGroupAfter(TrainerCallback):
-    """Sends what a terminal's Ctrl-C or a launcher sends."""
+class SignalAfter(TrainerCallback):
+    """Sends what a terminal's Ctrl-C or a launcher sends to the group, or a scheduler to each process."""
 
-    def __init__(self, number: int, step: int) -> None:
-        self.number, self.step = number, step
+    def __init__(self, number: int, step: int, each: bool) -> None:
+        self.number, self.step, self.each = number, step, each
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == self.step:
+        if state.global_step != self.step:
+            return
+        if not self.each:
             os.killpg(os.getpgrp(), self.number)
+            return
+        workers = [child.pid for child in multiprocessing.active_children() if child.pid]
+        assert workers
+        for process in (*workers, os.getpid()):
+            os.kill(process, self.number)
 
 
-def main(folder: Path, number: int, step: int) -> None:
+def main(folder: Path, number: int, step: int, each: bool) -> None:
     pairs = make_pairs(200)
     texts = [pair[side] for pair in pairs for side in ("source", "target")]
     tokenizer = train_tokenizer(texts, vocab_size=80, algorithm="bpe", max_length=32)
@@ -38,10 +47,10 @@ def main(folder: Path, number: int, step: int) -> None:
     # A step takes more batches than a worker loads ahead: the one that is finished needs the worker.
     options = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 8, "dataloader_num_workers": 1}
     trainer = trainer_of(tokenizer, prepared, folder, **options)
-    trainer.add_callback(SignalGroupAfter(number, step))
+    trainer.add_callback(SignalAfter(number, step, each))
     trainer.train()
     assert trainer.stopped_early
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), "each" in sys.argv[4:])

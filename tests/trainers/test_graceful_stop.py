@@ -77,15 +77,15 @@ def test_the_checkpoint_of_a_stop_stays(
 
 
 @pytest.mark.parametrize(
-    ("number", "step"),
-    [(signal.SIGINT, 2), (signal.SIGTERM, 2), (signal.SIGINT, 8)],
-    ids=["SIGINT", "SIGTERM", "SIGINT in the second epoch"],
+    ("number", "step", "more"),
+    [(signal.SIGINT, 2, []), (signal.SIGTERM, 2, ["each"]), (signal.SIGINT, 8, [])],
+    ids=["SIGINT to the group", "SIGTERM to each", "SIGINT in the second epoch"],
 )
-def test_a_signal_to_the_whole_group_leaves_its_workers_to_finish_the_step(
-    number: int, step: int, tmp_path: Path
+def test_a_signal_to_all_processes_leaves_workers_to_finish_the_step(
+    number: int, step: int, more: list[str], tmp_path: Path
 ) -> None:
     script = Path(signalled_training.__file__)
-    command = [sys.executable, str(script), str(tmp_path), str(int(number)), str(step)]
+    command = [sys.executable, str(script), str(tmp_path), str(int(number)), str(step), *more]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

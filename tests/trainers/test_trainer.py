@@ -14,6 +14,7 @@ from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.tatoeba import tatoeba
 from hf_xlsr.export import to_sentence_transformer
 from hf_xlsr.trainers import LightweightTrainer
+from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import attention_for
 from hf_xlsr.trainers.lightweight import released_learning_rate
 
@@ -70,11 +71,24 @@ def test_live_encoder_equals_the_export(tokenizer: Any, prepared: PreparedPairs,
 
 def test_workers_change_nothing(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
     states = []
-    for workers in (0, 2):
-        trainer = trainer_of(tokenizer, prepared, tmp_path / str(workers), dataloader_num_workers=workers, dropout=0.1)
+    for workers, start in ((0, None), (2, None), (1, "spawn")):
+        options = {"dataloader_num_workers": workers, "dataloader_multiprocessing_context": start}
+        trainer = trainer_of(tokenizer, prepared, tmp_path / str(len(states)), dropout=0.1, **options)
+        loader = trainer.get_train_dataloader()
+        assert start is None or loader.multiprocessing_context.get_start_method() == start
         trainer.train()
         states.append(trainer.model.state_dict())
-    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert all(torch.equal(states[0][name], other[name]) for other in states[1:] for name in states[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("multiprocessing_context", "spawn"), ("persistent_workers", True), ("prefetch_factor", 4)]
+)
+def test_options_of_workers_want_workers(name: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(
+        XlsrError, match=f"dataloader_{name} is {value}, but no workers load; set dataloader_num_workers"
+    ):
+        XlsrTrainingArguments(output_dir=str(tmp_path), precision="float32", **{f"dataloader_{name}": value})
 
 
 def test_second_epoch_has_other_masks_and_batches(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
