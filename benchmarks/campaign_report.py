@@ -129,7 +129,7 @@ def facts_of(trained: Trained | None) -> str:
 
 
 def draw(table: Table, figures: Mapping[str, Values], path: Path) -> None:
-    """The table's columns over its axis, with the range of the seeds, where there are two points or more."""
+    """The table's columns over its axis, with the range of the seeds, where two points or more differ."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -140,7 +140,7 @@ def draw(table: Table, figures: Mapping[str, Values], path: Path) -> None:
     for column in (column for column in table.columns if not column.metric.startswith("settings:")):
         values = figures[column.title]
         curves[column.title] = [(x, values[name]) for x, name in places if name in values]
-    curves = {title: points for title, points in curves.items() if len(points) > 1}
+    curves = {title: points for title, points in curves.items() if len({spread.mean for _, spread in points}) > 1}
     if not curves:
         return
     picture, axes = pyplot.subplots(1, len(curves), figsize=(3.4 * len(curves), 3.0), squeeze=False)

@@ -123,6 +123,11 @@ def test_a_point_of_one_seed_is_hollow(tables: list[Any], tmp_path: Path, monkey
     assert filled == [False, True] and (tmp_path / "plot.png").is_file()
 
 
+def test_a_column_that_is_one_value_has_no_plot(tables: list[Any], tmp_path: Path) -> None:
+    draw(tables[0], {"STS": {"short": spread(1.0), "long": spread(1.0)}, "steps": {}}, tmp_path / "plot.png")
+    assert not (tmp_path / "plot.png").exists()
+
+
 def test_figures_are_means_with_their_range() -> None:
     assert [figure(spread(), 1), figure(spread(2.04), 1), figure(spread(1.0, 2.0, 3.0), 1)] == [
         *("-", "2.0", "2.0 (1.0-3.0)"),

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.debias import Debias, DebiasModule, debias_sentence_transformer, fit_debias
 from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.content_hash import content_hash
 
 TEXTS = {"en": [f"{a} {b}" for a, b in zip(ENGLISH, ENGLISH[3:], strict=False)], "fr": FRENCH}
 
@@ -105,3 +107,20 @@ def test_loaded_in_a_process_of_its_own(model: SentenceTransformer, debias: Debi
     assert done.returncode == 0, done.stderr
     assert "say encode(texts, task='en')" in done.stdout
     np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), saved.encode(["un deux", "roi"], task="fr"))
+
+
+def test_what_is_removed_decides_the_hash_and_where_it_came_from_does_not(model: SentenceTransformer) -> None:
+    one, four = (fit_debias(model, TEXTS, components=count) for count in (1, 4))
+    mean = fit_debias(model, TEXTS, method="mean")
+    hashes = [content_hash(debias_sentence_transformer(model, fitted)) for fitted in (one, four, mean)]
+    assert len(set(hashes)) == 3
+    again = replace(one, encoder="another name", counts=dict.fromkeys(one.counts, 7))
+    assert content_hash(debias_sentence_transformer(model, again)) == hashes[0]
+    components = {language: one.components["fr"] for language in one.components}
+    assert content_hash(debias_sentence_transformer(model, replace(one, components=components))) != hashes[0]
+
+
+def test_vectors_that_are_cut_behind_the_removal_are_refused(tiny_export: str) -> None:
+    cut = SentenceTransformer(tiny_export, device="cpu", truncate_dim=4)
+    with pytest.raises(XlsrError, match="cuts its vectors to truncate_dim 4, behind all modules; load it without"):
+        debias_sentence_transformer(cut, fit_debias(cut, TEXTS))

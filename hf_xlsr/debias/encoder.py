@@ -9,6 +9,7 @@ import numpy as np
 
 from hf_xlsr.debias.removal import Debias
 from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.encoding import default_prompt
 from hf_xlsr.evaluation.routing import route_of
 
 
@@ -34,6 +35,7 @@ class DebiasedEncoder:
     def __init__(self, encoder: Any, debias: Debias, routes: Mapping[str, str] | None = None) -> None:
         self.encoder, self.debias = encoder, debias
         self.routes = debias.languages
+        self.default_prompt_name = default_prompt(encoder)
         self._routes = routes
 
     def encode(

@@ -72,6 +72,10 @@ class DebiasModule(Module):
         """Width of the vectors."""
         return self.debias.dimension
 
+    def content_digest(self) -> str:
+        """See `Debias.content_digest`."""
+        return self.debias.content_digest()
+
     def save(self, output_path: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """Writes what is removed beside the configuration."""
         self.save_config(str(output_path))
@@ -127,7 +131,7 @@ def debias_sentence_transformer(
         The model, with the prompts and settings of the other.
 
     Raises:
-        XlsrError: the model's vectors are of another width.
+        XlsrError: the model's vectors are of another width, or are cut by its `truncate_dim`.
 
     Example:
         >>> import numpy as np
@@ -141,6 +145,11 @@ def debias_sentence_transformer(
         >>> bool(np.abs(vectors @ debias.components["fr"]).max() < 1e-5)
         True
     """
+    if model.truncate_dim is not None:
+        raise XlsrError(
+            f"the model cuts its vectors to truncate_dim {model.truncate_dim}, behind all modules; load it without, fit "
+            "the debias on that, and set truncate_dim of what comes out."
+        )
     width = model.get_embedding_dimension()
     if width is not None and width != debias.dimension:
         raise XlsrError(
@@ -154,5 +163,4 @@ def debias_sentence_transformer(
         prompts=prompts,
         default_prompt_name=model.default_prompt_name,
         similarity_fn_name=model.similarity_fn_name,
-        truncate_dim=model.truncate_dim,
     )

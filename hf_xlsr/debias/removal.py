@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -107,6 +108,14 @@ class Debias:
     def languages(self) -> tuple[str, ...]:
         """The languages that were fitted, under the names they were fitted under."""
         return tuple(self.components or self.means)
+
+    def content_digest(self) -> str:
+        """SHA-256 of what is removed of each language, 64 hexadecimal digits."""
+        digest = hashlib.sha256(self.method.encode())
+        for language, array in sorted((self.components or self.means).items()):
+            exact = np.ascontiguousarray(array, np.float64)
+            digest.update(f"{language}\0{exact.shape}".encode() + exact.tobytes())
+        return digest.hexdigest()
 
     @property
     def dimension(self) -> int:

@@ -36,8 +36,8 @@ def mean_over_languages(metrics: Mapping[str, float]) -> dict[str, float]:
         protocol, languages, split, metric = split_key(key)
         if not protocol or MEAN.fullmatch(languages) or isinstance(value, Integral):
             continue
-        first, _, second = languages.partition("-")
-        if first == second or "_" in second:
+        half = len(languages) // 2
+        if languages[:half] == languages[half + 1 :] or "_" in languages.partition("-")[2]:
             continue
         # A threshold is a setting that was found, not a score: its mean says nothing.
         if not metric.endswith("threshold"):

@@ -21,8 +21,9 @@ def content_hash(model: str | os.PathLike[str] | Any) -> str:
 
     Of a folder, or of a Hub id's files on this machine, all files count but cards, pictures, licences and hidden ones,
     with their names; their times do not. Of a loaded `SentenceTransformer` its weights, its modules' and tokenizers'
-    configuration and its prompts count. The two hashes of one model differ. A loaded model gets a new hash at each
-    load where the library makes up weights that the files lack (BERT's unused pooler): give its folder then.
+    configuration, what a module's `content_digest()` says, and its prompts count. The two hashes of one model differ.
+    A loaded model gets a new hash at each load where the library makes up weights that the files lack (BERT's unused
+    pooler): give its folder then.
 
     Args:
         model: The folder, Hub id or `SentenceTransformer`.
@@ -41,7 +42,7 @@ def content_hash(model: str | os.PathLike[str] | Any) -> str:
         True
     """
     if not isinstance(model, (str, os.PathLike)):
-        return _loaded_hash(model)
+        return loaded_hash(model)
     folder = Path(model) if Path(model).is_dir() else _cached_folder(str(model))
     files = {
         path.relative_to(folder).as_posix(): path
@@ -77,9 +78,17 @@ def _cached_folder(model: str) -> Path:
         ) from error
 
 
-def _loaded_hash(model: Any) -> str:
+def loaded_hash(model: Any, *, poolers: bool = True) -> str:
+    """What `content_hash` says of a loaded `SentenceTransformer`.
+
+    Args:
+        model: The model.
+        poolers: Whether the weights of poolers count, which no vector depends on and which may be random at each load.
+    """
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
+        if not poolers and ".pooler." in name:
+            continue
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     options = ("prompts", "default_prompt_name", "truncate_dim", "similarity_fn_name")
@@ -98,6 +107,8 @@ def _configuration(module: Any) -> dict[str, Any]:
         # Where the model came from and by which version is no part of what it does.
         told = {"_name_or_path", "transformers_version"}
         found["config"] = {key: value for key, value in module.config.to_dict().items() if key not in told}
+    if hasattr(module, "content_digest"):  # what decides its vectors and is no weight
+        found["content"] = module.content_digest()
     tokenizer: Any = getattr(module, "tokenizer", None)
     tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if hasattr(tokenizer, "to_str"):

@@ -65,6 +65,11 @@ def unit_length(vectors: np.ndarray) -> np.ndarray:
     return unit
 
 
+def default_prompt(encoder: Any) -> str | None:
+    """The name of the prompt that a `SentenceTransformer` puts before texts unless it is told otherwise."""
+    return getattr(encoder, "default_prompt_name", None)
+
+
 def embed(
     encoder: Encoder,
     texts: Sequence[str],
@@ -82,7 +87,7 @@ def embed(
         encoder: Anything with a sentence-transformers style `encode`.
         texts: The sentences.
         language: Their language; a model with an encoder for each language needs it to choose (`route_of`).
-        prompt: Put before every text, for instance `"query: "`.
+        prompt: Put before every text, for instance `"query: "`, in place of a prompt that the model has by default.
         batch_size: Texts encoded at a time.
         routes: Language -> route of an encoder whose routes do not bear the languages' names.
         normalize: Bring each vector to length 1; else vectors stay as the encoder gives them.
@@ -110,14 +115,16 @@ def embed(
     positions: dict[str, int] = {}
     spread = np.array([positions.setdefault(text, len(positions)) for text in texts])
     task = route_of(encoder, language, routes)
-    route = {} if task is None else {"task": task}
+    more = {} if task is None else {"task": task}
+    if prompt and default_prompt(encoder):
+        more["prompt"] = ""  # sentence-transformers would put the model's own in front of this one
     encoded = encoder.encode(
         [prompt + text for text in positions],
         batch_size=batch_size,
         convert_to_numpy=True,
         normalize_embeddings=normalize,
         show_progress_bar=show_progress_bar,
-        **route,
+        **more,
     )
     if np.ndim(encoded) != 2 or len(encoded) != len(positions):
         raise XlsrError(

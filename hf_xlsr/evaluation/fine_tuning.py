@@ -16,7 +16,7 @@ from transformers import get_linear_schedule_with_warmup
 from typing_extensions import Unpack
 
 from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.encoding import EncodingOptions, embed
+from hf_xlsr.evaluation.encoding import EncodingOptions, default_prompt, embed
 from hf_xlsr.evaluation.heads import Classifier, Predictor, features_of
 from hf_xlsr.evaluation.routing import route_of, routes_of
 from hf_xlsr.evaluation.rows import LabelledTexts
@@ -107,6 +107,7 @@ class _Encoder:
 
     def __init__(self, network: Any) -> None:
         self.network, self.routes = network, routes_of(network)
+        self.default_prompt_name = default_prompt(network)
         self.dtype = getattr(torch, choose_precision(cpu=network.device.type == "cpu"))
 
     def autocast(self) -> torch.autocast:
@@ -150,6 +151,8 @@ class _Student(nn.Module):
 
     def _vectors(self, texts: Sequence[str]) -> torch.Tensor:
         prompt = self.encoding.get("prompt", "")
+        if not prompt and (name := default_prompt(self.network)):
+            prompt = self.network.prompts[name]  # as `encode` does
         batch = self.network.preprocess([prompt + text for text in texts], **self.route)
         with self.encoder.autocast():
             vectors = self.network(batch_to_device(batch, self.network.device), **self.route)["sentence_embedding"]

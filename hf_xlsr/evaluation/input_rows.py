@@ -28,6 +28,7 @@ from hf_xlsr.evaluation.input_languages import (
 Row = dict[str, Any]
 MTEB = "mteb:"
 _NO_SPLIT = "no-such-split"
+TAGS = "(languages as the file has them)"
 
 
 @dataclass
@@ -75,7 +76,7 @@ class RowReader:
 
         Returns:
             Rows with the required columns and either `lang`, or `source_lang` and `target_lang`: codes as metric keys
-            name them.
+            name them, as far as this reading tells; under `TAGS` what the file calls them, for `name_languages`.
 
         Raises:
             XlsrError: what `open_source` raises; a needed column is missing; the languages are not known; no row is
@@ -95,11 +96,12 @@ class RowReader:
         counts: dict[tuple[str, ...], int] = {}
         kept = []
         for row in rows:
-            tags = tuple(codes[row[name]] for name in self.language_columns)
-            group = (*tags, row.get("split", ""))
+            tags = {name: row[name] for name in self.language_columns}
+            named = {name: codes[tag] for name, tag in tags.items()}
+            group = (*named.values(), row.get("split", ""))
             counts[group] = counts.get(group, 0) + 1
             if self.limit is None or counts[group] <= self.limit:
-                kept.append({**row, **dict(zip(self.language_columns, tags, strict=True))})
+                kept.append({**row, **named, TAGS: tags})
         return kept
 
     def read_all(self, files: Sequence[str], languages: Sequence[str] = ()) -> list[Row]:

@@ -6,6 +6,7 @@ import logging
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +17,7 @@ from hf_xlsr.data.splits import split_name
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.evaluation.encoding import EncodingOptions
 from hf_xlsr.evaluation.input_languages import UNKNOWN, key_languages, pair_views
-from hf_xlsr.evaluation.input_rows import MTEB, Row, RowReader, data_name, is_table, parse_where
+from hf_xlsr.evaluation.input_rows import MTEB, TAGS, Row, RowReader, data_name, is_table, parse_where
 from hf_xlsr.evaluation.report import data_hash
 from hf_xlsr.evaluation.request import Request
 
@@ -121,6 +122,22 @@ def by_pair(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
     return groups
 
 
+def by_pair_either_way(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
+    """Rows of each two languages, those in the other order turned round to that of the first one seen.
+
+    Example:
+        >>> rows = [{"source": "day", "target": "Tag", "source_lang": "en", "target_lang": "de"},
+        ...         {"source": "Nacht", "target": "night", "source_lang": "de", "target_lang": "en"}]
+        >>> [(pair, [row["source"] for row in group]) for pair, group in by_pair_either_way(rows).items()]
+        [(('en', 'de'), ['day', 'night'])]
+    """
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for languages, group in by_pair(rows).items():
+        place = languages[::-1] if languages[::-1] in groups else languages
+        groups.setdefault(place, []).extend(pool_of(group, place))
+    return groups
+
+
 def by_language(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """Rows of each language, in the order they are first seen."""
     groups: dict[str, list[Row]] = {}
@@ -194,11 +211,24 @@ def read_inputs(request: Request, protocol: Protocol) -> Inputs:
             _check_rows_apart(inputs, protocol)
         if request.pool:
             inputs.pool = _read_pool(request, reader)
-            _check_pool(inputs)
+    _name_languages(inputs)
+    if request.pool:
+        _check_pool(inputs)
     inputs.skipped = reader.quarantine.counts
     if inputs.skipped:
         logger.warning("%s: %s", " ".join(request.data), reader.quarantine.report())
     return inputs
+
+
+def _name_languages(inputs: Inputs) -> None:
+    """Gives languages the same names in all that was read: a file alone may hold too few to tell two scripts apart."""
+    rows = [*chain(*inputs.rows.values()), *inputs.train, *inputs.tune, *inputs.pool]
+    tags = [row.pop(TAGS, {}) for row in rows]
+    codes = key_languages({tag for names in tags for tag in names.values()})
+    for row, names in zip(rows, tags, strict=True):
+        row |= {column: codes[tag] for column, tag in names.items()}
+    if inputs.train:
+        inputs.train_language = inputs.train[0]["lang"]
 
 
 def _check_count(files: Sequence[str], option: str, *, paired: bool) -> None:
@@ -305,7 +335,6 @@ def _read_training(request: Request, protocol: Protocol, reader: RowReader, inpu
             "which column tells by --columns split=NAME."
         )
     inputs.train = reader.read(train, "train", (language,))
-    inputs.train_language = inputs.train[0]["lang"]
     if request.hold_out:
         if request.tune:
             raise XlsrError("--tune and --hold-out both say which rows the head is chosen on; give one of them.")
@@ -399,6 +428,12 @@ def _check_pool(inputs: Inputs) -> None:
     elif not any(pool_of(inputs.pool, languages) for languages in pairs):
         has, wanted = (", ".join(map("-".join, groups)) for groups in (by_pair(inputs.pool), pairs))
         raise XlsrError(f"--pool has pairs in {has} and --data in {wanted}; give a pool in the languages of --data.")
+    else:
+        alone = [languages for languages in pairs if not pool_of(inputs.pool, languages)]
+        if alone:
+            logger.warning(
+                "--pool has nothing in %s, whose candidates are those of --data", ", ".join(map("-".join, alone))
+            )
 
 
 def _places(files: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict, Unpack
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.content_hash import content_hash
 from hf_xlsr.evaluation.encoders import encoder_facts, load_encoder
-from hf_xlsr.evaluation.encoding import check_batch_size, embed
+from hf_xlsr.evaluation.encoding import check_batch_size, default_prompt, embed
 from hf_xlsr.evaluation.input_languages import key_languages
 from hf_xlsr.evaluation.mteb_data import load_task, mteb_task, require_mteb
 from hf_xlsr.evaluation.mteb_languages import column_language, subset_languages
@@ -106,7 +106,9 @@ class MtebEncoder:
                     f"the model has the routes {', '.join(routes_of(self.model))}, and {task_metadata.name} does not "
                     "say which to take; say which language takes which (routes, for instance de=source)."
                 )
-            encoder = SimpleNamespace(encode=partial(self.model.encode, task=side))
+            encoder = SimpleNamespace(
+                encode=partial(self.model.encode, task=side), default_prompt_name=default_prompt(self.model)
+            )
         return embed(
             encoder,
             texts,

@@ -9,7 +9,7 @@ from typing import Any
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.encoding import Encoder
 from hf_xlsr.evaluation.input_rows import Row
-from hf_xlsr.evaluation.inputs import Inputs, by_language, by_pair, pool_of
+from hf_xlsr.evaluation.inputs import Inputs, by_language, by_pair, by_pair_either_way, pool_of
 
 Metrics = dict[str, float]
 Run = Callable[[Encoder, Inputs], Metrics]
@@ -40,7 +40,7 @@ def pairwise(module: str, name: str) -> Run:
 def tatoeba_xtreme(encoder: Encoder, inputs: Inputs) -> Metrics:
     """Turns the pairs round, so that English comes first."""
     metrics: Metrics = {}
-    for languages, rows in by_pair(inputs.only).items():
+    for languages, rows in by_pair_either_way(inputs.only).items():
         if "en" not in languages:
             raise XlsrError(f"the pair {'-'.join(languages)} has no English, in which protocol tatoeba-xtreme asks.")
         english, foreign = ("source", "target") if languages[0] == "en" else ("target", "source")
@@ -54,7 +54,7 @@ def tatoeba_xtreme(encoder: Encoder, inputs: Inputs) -> Metrics:
 def xsr(encoder: Encoder, inputs: Inputs) -> Metrics:
     """Each pair of languages among its own sentences and those of the pool in its languages, in either order."""
     metrics: Metrics = {}
-    for languages, rows in by_pair(inputs.only).items():
+    for languages, rows in by_pair_either_way(inputs.only).items():
         pool = pool_of(inputs.pool, languages)
         sides = [[row[side] for row in rows] for side in ("source", "target")]
         # A pool of lines has targets only.

@@ -16,6 +16,7 @@ from hf_xlsr.export.parts import export_parts
 
 FLOAT_FILE, INT8_FILE = "model.onnx", "model_int8.onnx"
 INPUTS, OUTPUT = ("input_ids", "attention_mask"), "sentence_embedding"
+LONGEST = 2**20  # pieces; what tokenizers say beyond that is no length
 
 
 class OnnxEncoder:
@@ -54,7 +55,9 @@ class OnnxEncoder:
                 raise XlsrError(f"'{file}' does not exist; write it with `hf-xlsr export ... {option}`.")
             self._sessions[route] = onnx_session(file, threads)
             tokenizer = self._tokenizers[route] = AutoTokenizer.from_pretrained(str(home / part.folder))
-            limit = int(tokenizer.model_max_length)
+            limit = int(tokenizer.model_max_length)  # 1e30 where the tokenizer does not say
+            if limit > LONGEST and part.max_length is None:
+                limit = _positions(home / part.folder) or LONGEST
             self._lengths[route] = limit if part.max_length is None else min(limit, part.max_length)
 
     @property
@@ -109,6 +112,17 @@ class OnnxEncoder:
             batch = pad_rows([ids[row] for row in rows], tokenizer.pad_token_id)
             vectors[rows] = session.run([OUTPUT], dict(zip(INPUTS, batch, strict=True)))[0]
         return unit_length(vectors) if normalize_embeddings else vectors
+
+
+def _positions(folder: Path) -> int | None:
+    """How many pieces an encoder takes, by a copy of it that has no weights."""
+    import torch
+    from transformers import AutoConfig
+
+    from hf_xlsr.modeling.encoders import encoder_from_config, positions_of
+
+    with torch.device("meta"):
+        return positions_of(encoder_from_config(AutoConfig.from_pretrained(str(folder))))
 
 
 def route_folder(export: Path, route: str) -> Path:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from tqdm import tqdm
 
 from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.content_hash import content_hash
+from hf_xlsr.evaluation.content_hash import content_hash, loaded_hash
 from hf_xlsr.evaluation.encoders import check_model_place, load_encoder
-from hf_xlsr.evaluation.encoding import Encoder, EncodingOptions, embed
+from hf_xlsr.evaluation.encoding import Encoder, EncodingOptions, default_prompt, embed
 from hf_xlsr.evaluation.routing import routes_of
 from hf_xlsr.mining.storage import drop_pages
 from hf_xlsr.mining.texts import TextStore
@@ -22,6 +23,8 @@ from hf_xlsr.mining.texts import TextStore
 LARGEST_SHARD, SMALLEST_SHARD, SHARDS_WANTED = 1 << 14, 1 << 10, 64  # rows, rows, shards a side
 SHARD_BYTES = 1 << 25
 VECTORS, SHARDS = "vectors.npy", "shards"
+# The second is longer than any encoder takes: its vector tells where it is cut.
+PROBES = ("One sentence.", "One sentence of many words, " * 200)
 HEADER = 128  # bytes, whatever the shape
 ROWS_AT_ONCE = 1 << 12
 UNIT_TOLERANCE = 2e-3
@@ -115,8 +118,8 @@ class LazyEncoder:
         """What tells this encoder from another.
 
         A model counts by its files, wherever they lie: a folder's, or those of an id of the Hub in its cache on this
-        machine, where they are fetched to when they are not there. Any object counts by its class and its vector of
-        one sentence, in `language`.
+        machine, where they are fetched to when they are not there. A loaded model counts by its settings and weights
+        (`loaded_hash`), any other object by its class, and both by their vectors of two sentences, in `language`.
 
         Raises:
             XlsrError: there is no such model folder, or the model cannot be fetched.
@@ -125,11 +128,13 @@ class LazyEncoder:
             check_model_place(self.model)
             name = self._hash_or_id(self.model)
             return f"{name} in {self._dtype}" if self._dtype else name
-        # Not the weights: those of a pooler that is not used may be random at every load. Rounded, as the last digits
-        # depend on the number of threads.
-        probe = embed(self.get(), ["One sentence."], language=language, routes=routes)
+        encoder = self.get()
+        # Rounded, as the last digits depend on the number of threads.
+        probe = embed(encoder, PROBES, language=language, routes=routes)
         digest = hashlib.sha256((probe.round(2) + 0).tobytes())
-        return f"{type(self.get()).__qualname__}:{digest.hexdigest()}"
+        if isinstance(encoder, torch.nn.Module):
+            digest.update(loaded_hash(encoder, poolers=False).encode())
+        return f"{type(encoder).__qualname__}:{digest.hexdigest()}"
 
     def _hash_or_id(self, model: str) -> str:
         if Path(model).is_dir():
@@ -157,6 +162,7 @@ class _NamesLines:
     def __init__(self, encoder: Any, line_of: Callable[[int], str]) -> None:
         self.encoder, self.line_of = encoder, line_of
         self.routes = routes_of(encoder)
+        self.default_prompt_name = default_prompt(encoder)
 
     def encode(self, texts: Sequence[str], **options: Any) -> Any:
         vectors = self.encoder.encode(texts, **options)

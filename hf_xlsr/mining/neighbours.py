@@ -15,6 +15,7 @@ from hf_xlsr.errors import XlsrError
 SPARE = 4
 ROUNDING = 2e-6  # of the product of the lengths: what a float32 inner product may be off by
 QUERIES_AT_ONCE = 4096
+FOUND_AT_ONCE = 2**20  # candidates of all queries that are looked at together, some 45 bytes each
 NUMBERS_AT_ONCE = 2**17  # float64 numbers gathered for scoring at a time: a few MiB, which stay in the cache
 
 
@@ -89,18 +90,23 @@ def nearest_neighbours(queries: np.ndarray, candidates: np.ndarray, k: int = 1) 
         pending = np.arange(start, min(start + QUERIES_AT_ONCE, len(queries)))
         width = min(k + SPARE, len(candidates))
         while pending.size:
-            rows = queries[pending]
-            found_similarities, found = index.search(rows, width)
-            places = np.repeat(np.arange(len(rows)), width)
-            exact = pair_products(rows, places, candidates, found.ravel()).reshape(found.shape)
-            order = np.lexsort((found, -exact), axis=-1)[:, :k]
-            similarities[pending] = np.take_along_axis(exact, order, axis=1)
-            indices[pending] = np.take_along_axis(found, order, axis=1)
+            again = []
+            # Where all candidates are alike, all of them are looked at, and not for all queries at a time.
+            step = max(1, FOUND_AT_ONCE // width)
+            for part in (pending[first : first + step] for first in range(0, pending.size, step)):
+                rows = queries[part]
+                found_similarities, found = index.search(rows, width)
+                places = np.repeat(np.arange(len(rows)), width)
+                exact = pair_products(rows, places, candidates, found.ravel()).reshape(found.shape)
+                order = np.lexsort((found, -exact), axis=-1)[:, :k]
+                similarities[part] = np.take_along_axis(exact, order, axis=1)
+                indices[part] = np.take_along_axis(found, order, axis=1)
+                # A candidate that was not found lies at or below the last one found, give or take the rounding.
+                unsure = ROUNDING * longest * np.linalg.norm(rows, axis=1)
+                again.append(part[similarities[part, -1] <= found_similarities[:, -1] + unsure])
             if width == len(candidates):
                 break
-            # A candidate that was not found lies at or below the last one found, give or take the rounding.
-            unsure = ROUNDING * longest * np.linalg.norm(rows, axis=1)
-            pending = pending[similarities[pending, -1] <= found_similarities[:, -1] + unsure]
+            pending = np.concatenate(again)
             width = min(4 * width, len(candidates))
     return similarities, indices
 

@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +239,7 @@ def run_mining(
     given = {} if matrices and settings.vectors is None else {"source": source, "target": target}
     languages = dict(zip(SIDES, settings.languages or (None, None), strict=True))
     texts = TextSides(
-        {side: TextSide(text, languages[side], duplicates, skip=not matrices) for side, text in given.items()},
+        {side: TextSide(text, languages[side], duplicates) for side, text in given.items()},
         encoder,
         {"prompt": settings.prompt, "batch_size": settings.batch_size, "routes": settings.routes},
     )
@@ -253,8 +254,8 @@ def run_mining(
         stores, report = texts.read(stages)
         vectors = texts.encode(stages, stores)
         for side, matrix in matrices.items():
-            report.setdefault(side, {"name": side, "sentences": len(matrix)})
-            vectors[side] = _unit_vectors(stages, side, matrix, stores.get(side))
+            lines = report.setdefault(side, {"name": side, "sentences": len(matrix)}).get("lines", len(matrix))
+            vectors[side] = _unit_vectors(stages, side, matrix, stores.get(side), lines)
         if processes.leads:
             _mine(stages, vectors, settings)
         report |= stages.work.wait_for("pairs")
@@ -313,25 +314,43 @@ def _matrix_hash(matrix: np.ndarray) -> str:
     return digest.hexdigest()
 
 
-def _unit_vectors(stages: Stages, side: str, matrix: np.ndarray, store: TextStore | None) -> np.ndarray:
-    """A matrix that was given, if its rows are of length 1; else a copy on disk whose rows are."""
-    if store is not None and len(matrix) != len(store):
+def _unit_vectors(stages: Stages, side: str, matrix: np.ndarray, store: TextStore | None, lines: int) -> np.ndarray:
+    """A matrix that was given, if its rows are of length 1 and all of use; else a copy on disk of which that is true."""
+    if len(matrix) != lines:
+        name = side if store is None else store.name
         raise XlsrError(
-            f"{store.name} has {len(store):,} lines, but {len(matrix):,} vectors are given for them; "
-            "give the vectors of this very file."
+            f"{name} has {lines:,} lines, but {len(matrix):,} vectors are given for them; give the vectors of this very "
+            "file."
         )
     stage = vector_stage(side)
-    path = stages.work.path / stage / "vectors.npy"
+    used, path = stages.work.path / stage / "used.npy", stages.work.path / stage / "vectors.npy"
+    some = store is not None and len(store) < lines
     if stages.processes.leads and stages.work.result(stage) is None:
         with stages.timed("vectors"):
-            name = side if store is None else store.name
-            unit = check_vectors(
-                matrix, lambda row: f"row {row} of {side}" if store is None else f"line {row + 1} of {name}"
-            )
+            if some:
+                save_rows(used, _rows_used(matrix, store), (len(store), matrix.shape[1]), matrix.dtype)
+                matrix = np.load(used, mmap_mode="r")
+            unit = check_vectors(matrix, partial(_line_of, side, store))
             if not unit:
                 save_rows(path, _normalized(matrix), matrix.shape, np.float32)
+                used.unlink(missing_ok=True)
             stages.work.finish(stage, {"unit": unit})
-    return matrix if stages.work.wait_for(stage)["unit"] else np.load(path, mmap_mode="r")
+    if not stages.work.wait_for(stage)["unit"]:
+        return np.load(path, mmap_mode="r")
+    return np.load(used, mmap_mode="r") if some else matrix
+
+
+def _line_of(side: str, store: TextStore | None, row: int) -> str:
+    return f"row {row} of {side}" if store is None else f"line {store.lines(np.array([row]))[0] + 1} of {store.name}"
+
+
+def _rows_used(matrix: np.ndarray, store: TextStore) -> Iterator[np.ndarray]:
+    """The vectors of the lines that were not skipped."""
+    for start in range(0, len(store), ROWS_AT_ONCE):
+        rows = store.lines(np.arange(start, min(start + ROWS_AT_ONCE, len(store))))
+        block = np.asarray(matrix[rows])
+        drop_pages(matrix)
+        yield block
 
 
 def _normalized(matrix: np.ndarray) -> Iterator[np.ndarray]:

@@ -126,13 +126,11 @@ class TextSide:
         sentences: What `read_texts` reads.
         language: Its language, for an encoder that routes by it.
         duplicates: See `read_texts`.
-        skip: See `read_texts`.
     """
 
     sentences: Sentences
     language: str | None = None
     duplicates: str = "merge"
-    skip: bool = True
 
     @property
     def path(self) -> str | None:
@@ -166,7 +164,7 @@ class TextSides:
         for side, text in self.sides.items():
             digest = input_hash(text.sentences, side)
             inputs[side] = {"name": os.path.abspath(text.path) if text.path else None, "sha256": digest}
-            read = {"sha256": digest, "duplicates": text.duplicates, "skip": text.skip}
+            read = {"sha256": digest, "duplicates": text.duplicates}
             plan[_text_stage(side)] = read
             if self.encoder is not None:
                 routes = self.encoding.get("routes")
@@ -204,7 +202,6 @@ class TextSides:
                         work.path / stage,
                         name=name,
                         duplicates=text.duplicates,
-                        skip=text.skip,
                         memory=stages.memory,
                         show_progress_bar=stages.show_progress_bar,
                     )

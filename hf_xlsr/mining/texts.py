@@ -61,7 +61,6 @@ def read_texts(
     *,
     name: str,
     duplicates: str = "merge",
-    skip: bool = True,
     memory: int | None = None,
     show_progress_bar: bool = False,
 ) -> dict[str, Any]:
@@ -77,7 +76,6 @@ def read_texts(
         name: What messages call this side.
         duplicates: `merge`: equal lines are one sentence, under the first one's line; `keep`: every line is a sentence
             of its own; `drop`: a text that occurs twice is left out.
-        skip: Leave bad lines out; otherwise they stay, as empty texts, so that rows are lines.
         memory: Bytes that the process may have resident.
         show_progress_bar: Show one.
 
@@ -116,9 +114,7 @@ def read_texts(
                     entry["count"] += 1
                     if len(entry["lines"]) < SHOWN:
                         entry["lines"].append(lines)
-                    if skip:
-                        continue
-                    text = b""
+                    continue
                 end += len(text)
                 texts.append(text)
                 ends.append(end)

@@ -44,6 +44,10 @@ def test_the_language_of_training_and_mixed_pairs_are_left_out():
     metrics = {f"xnli-nli-mlp/{pair}/test/accuracy": value for pair, value in cells.items()}
     averaged = mean_over_languages(metrics)
     assert averaged == metrics | {"xnli-nli-mlp/mean-of-2/test/accuracy": pytest.approx(0.6)}
+    cells = {"zho-Hans-zho-Hans": 0.9, "zho-Hans-zho-Hant": 0.4, "zho-Hans-en": 0.2}
+    metrics = {f"sib-zero-shot/{pair}/test/accuracy": value for pair, value in cells.items()}
+    averaged = mean_over_languages(metrics)
+    assert averaged == metrics | {"sib-zero-shot/mean-of-2/test/accuracy": pytest.approx(0.3)}
 
 
 def test_metrics_of_fewer_languages_say_so():

@@ -4,9 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation import embed
+from hf_xlsr.evaluation.remembered import RememberedEncoder
 
 
 class Recorder:
@@ -94,3 +96,16 @@ def test_mistakes_are_named():
         embed(Wrong(np.ones(2)), ["a", "b"])
     with pytest.raises(XlsrError, match="row 1 of the encoder's output holds NaN"):
         embed(Wrong(np.array([[1.0], [np.nan]])), ["a", "b"])
+
+
+def test_a_prompt_stands_in_place_of_the_models_own(tiny_export: str):
+    prompts = {"query": "red ", "passage": "blue "}
+    model = SentenceTransformer(tiny_export, device="cpu", prompts=prompts, default_prompt_name="passage")
+    plain = SentenceTransformer(tiny_export, device="cpu")
+    texts = ["one two", "house tree"]
+    for wrapped in (model, RememberedEncoder(model)):
+        for prompt, expected in (("red ", "red "), ("", "blue ")):
+            found = embed(wrapped, texts, prompt=prompt)
+            np.testing.assert_allclose(found, embed(plain, texts, prompt=expected), atol=1e-6)
+        # The same characters, with and without the model's own prompt before them.
+        assert np.abs(embed(wrapped, ["red one two"])[0] - embed(wrapped, ["one two"], prompt="red ")[0]).max() > 1e-3

@@ -533,3 +533,50 @@ def test_views_of_a_table_without_any_hint() -> None:
 def test_small_helpers() -> None:
     assert parse_where(None) == {}
     assert data_name(["bible"]) == "bible"
+
+
+def scripts(path: Path, header: str, *languages: str) -> str:
+    """Rows of languages, each with its own texts."""
+    rows = [
+        "\t".join(
+            {"lang": language, "label": str(number % 2)}.get(column, f"{path.stem} {column} {language} {number}")
+            for column in header.split("\t")
+        )
+        for language in languages
+        for number in range(4)
+    ]
+    return write_tsv(path, [header, *rows])
+
+
+def test_languages_have_one_name_in_all_that_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    header = "sentence1\tsentence2\tlabel\tlang"
+    data = scripts(tmp_path / "test.tsv", header, "zho_Hans", "zho_Hant", "deu_Latn")
+    tune = scripts(tmp_path / "tune.tsv", header, "zho_Hans", "deu_Latn", "fra_Latn", "zho_Hant")
+    inputs = read("pair-classification", data, tune=(tune,))
+    assert inputs.tune_languages == {name: name for name in ("zho-Hans", "zho-Hant", "de")}
+    one = scripts(tmp_path / "one.tsv", header, "zho_Hans", "deu_Latn", "fra_Latn")
+    inputs = read("pair-classification", scripts(tmp_path / "few.tsv", header, "zho_Hant", "deu_Latn"), tune=(one,))
+    with pytest.raises(XlsrError, match="--tune has rows in zho-Hans, de, fr, none in zho-Hant"):
+        inputs.tune_languages  # noqa: B018
+
+
+def test_a_pool_serves_the_scripts_that_it_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    header = "source\ttarget\tsource_lang\ttarget_lang"
+
+    def pairs(name: str, *languages: str) -> str:
+        return write_tsv(tmp_path / name, [header, *(f"{name} {x}\t{x} {name}\teng_Latn\t{x}" for x in languages)])
+
+    data = pairs("data.tsv", "zho_Hans", "zho_Hant", "deu_Latn")
+    inputs = read("xsr", data, pool=(pairs("pool.tsv", "zho_Hans", "deu_Latn"),))
+    assert [len(pool_of(inputs.pool, ("en", other))) for other in ("zho-Hans", "zho-Hant", "de")] == [1, 0, 1]
+    assert "--pool has nothing in en-zho-Hant, whose candidates are those of --data" in caplog.text
+    assert set(inputs.only[0]) == {"source", "target", "source_lang", "target_lang"}
+
+
+def test_a_head_that_learnt_one_script_is_called_by_it(tmp_path: Path) -> None:
+    header = "text\tlabel\tlang"
+    test = scripts(tmp_path / "test.tsv", header, "zho_Hans", "zho_Hant", "eng_Latn")
+    train, tune = (scripts(tmp_path / f"{name}.tsv", header, "zho_Hans") for name in ("train", "tune"))
+    inputs = read("zero-shot", test, train=(train,), tune=(tune,), train_language="zho_Hans")
+    assert inputs.train_language == "zho-Hans" == inputs.train[0]["lang"] == inputs.tune[0]["lang"]
+    assert sorted({row["lang"] for row in inputs.only}) == ["en", "zho-Hans", "zho-Hant"]

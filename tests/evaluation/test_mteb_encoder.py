@@ -241,6 +241,19 @@ def test_a_models_own_prompts_are_used_unless_another_is_given(tiny_export: str)
         np.testing.assert_allclose(found, model.encode([expected + text for text in ENGLISH]), atol=1e-6)
 
 
+def test_a_prompt_of_a_side_stands_in_place_of_the_default_one(tiny_export: str):
+    prompts = {"query": "red ", "document": "blue "}
+    plain = SentenceTransformer(tiny_export, device="cpu")
+    model = SentenceTransformer(tiny_export, device="cpu", prompts=prompts, default_prompt_name="document")
+    found = encoded(model, ENGLISH, "default", prompt_type=PromptType.query)
+    np.testing.assert_allclose(found, plain.encode([f"red {text}" for text in ENGLISH]), atol=1e-6)
+    routed = routed_model(tiny_export, ("query", "document"))
+    routed.prompts, routed.default_prompt_name = prompts, "document"
+    found = encoded(routed, ENGLISH, "default", prompt_type=PromptType.query)
+    expected = routed.encode([f"red {text}" for text in ENGLISH], task="query", prompt="")
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 def test_similarity_is_the_cosine(tiny_export: str):
     encoder = as_mteb_encoder(shaken(SentenceTransformer(tiny_export, device="cpu"), 3))
     one, other = np.array([[3.0, 4.0]]), np.array([[1.0, 0.0]])

@@ -170,3 +170,21 @@ def test_importing_the_package_imports_no_protocol() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_both_directions_of_two_languages_are_one_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(
+        protocol_runs, "function", lambda module, name: lambda *sides, **_: seen.append(sides[1:]) or {}
+    )
+    rows = [
+        {"source": "a", "target": "A", "source_lang": "en", "target_lang": "de"},
+        {"source": "B", "target": "b", "source_lang": "de", "target_lang": "en"},
+        {"source": "c", "target": "C", "source_lang": "en", "target_lang": "fr"},
+    ]
+    inputs = Inputs("x", "test", rows={"x": rows})
+    protocol_runs.xsr(SimpleNamespace(encode=None), inputs)
+    assert seen == [(["a", "b"], ["A", "B"], ["a", "b"], ["A", "B"]), (["c"], ["C"], ["c"], ["C"])]
+    seen.clear()
+    protocol_runs.tatoeba_xtreme(SimpleNamespace(encode=None), Inputs("x", "test", rows={"x": rows[1::-1]}))
+    assert seen == [(["b", "a"], ["B", "A"])]

@@ -22,6 +22,7 @@ from hf_xlsr.evaluation.encoding import embed
 from hf_xlsr.evaluation.routing import routes_of
 from hf_xlsr.export import export_routed_sentence_transformer, export_sentence_transformer
 from hf_xlsr.modeling.cmlm.projections import SentenceProjections
+from hf_xlsr.modeling.encoders import positions_of
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -93,6 +94,21 @@ def test_vectors_are_torchs_for_batches_of_every_size(exports: Path, reports: di
     assert np.isfinite(encoder.encode(["", "Tea."])).all()  # this tokenizer makes no piece of an empty text
     unit = encoder.encode(ENGLISH, normalize_embeddings=True)
     np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-5)
+
+
+def test_without_a_length_in_its_files_the_positions_say_where_to_cut(
+    exports: Path, reports: Any, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(exports / "single", tmp_path / "copy"))
+    for file in folder.rglob("*.json"):
+        if file.name in ("tokenizer_config.json", "sentence_bert_config.json"):
+            told = json.loads(file.read_text("utf-8"))
+            file.write_text(
+                json.dumps({k: v for k, v in told.items() if not k.endswith(("max_length", "seq_length"))})
+            )
+    encoder = OnnxEncoder(folder, threads=1)
+    assert encoder.max_seq_length == positions_of(AutoModel.from_pretrained(str(folder)))
+    assert np.isfinite(encoder.encode([LONG * 50])).all()
 
 
 def test_a_route_for_each_language_serves_protocols(exports: Path, reports: dict[str, Any]) -> None:

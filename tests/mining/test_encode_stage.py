@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from mining_fakes import NumberEncoder, numbered
+from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.encoding import embed
@@ -218,3 +220,28 @@ def test_encoders_are_told_apart(tmp_path: Path):
     assert LazyEncoder(NumberEncoder()).identity() != LazyEncoder(NumberEncoder(noise=0.5)).identity()
     with pytest.raises(XlsrError, match="model folder './none' does not exist"):
         LazyEncoder("./none").identity()
+
+
+def test_loaded_models_are_told_apart_by_what_a_probe_does_not_see(tiny_export: str) -> None:
+    def loaded() -> SentenceTransformer:
+        return SentenceTransformer(tiny_export, device="cpu")
+
+    first = LazyEncoder(loaded()).identity()
+    assert first == LazyEncoder(loaded()).identity()
+    (rows := loaded())[0].model.embeddings.word_embeddings.weight.data[-1] += 1e-4
+    (shorter := loaded()).max_seq_length = 7
+    (prompted := loaded()).prompts["query"] = "query: "
+    assert len({first, *(LazyEncoder(model).identity() for model in (rows, shorter, prompted))}) == 4
+
+
+def test_objects_that_cut_elsewhere_are_told_apart() -> None:
+    class Cutting(NumberEncoder):
+        def __init__(self, length: int) -> None:
+            super().__init__()
+            self.length = length
+
+        def encode(self, texts: Sequence[str], **options: Any) -> np.ndarray:
+            return super().encode([text[: self.length] for text in texts], **options)
+
+    assert LazyEncoder(Cutting(50)).identity() != LazyEncoder(Cutting(90)).identity()
+    assert LazyEncoder(Cutting(50)).identity() == LazyEncoder(Cutting(50)).identity()

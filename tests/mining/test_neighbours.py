@@ -90,6 +90,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch):
     whole = nearest_neighbours(x, y, k=4)
     monkeypatch.setattr(neighbours, "QUERIES_AT_ONCE", 7)
     monkeypatch.setattr(neighbours, "NUMBERS_AT_ONCE", 50)
+    monkeypatch.setattr(neighbours, "FOUND_AT_ONCE", 30)
     for got, expected in zip(nearest_neighbours(x, y, k=4), whole, strict=True):
         np.testing.assert_array_equal(got, expected)
 
@@ -123,3 +124,19 @@ def test_inputs_are_not_written_to(dtype: type):
 def test_mistakes_are_named(queries: np.ndarray, candidates: np.ndarray, k: int, message: str):
     with pytest.raises(XlsrError, match=message):
         nearest_neighbours(queries, candidates, k)
+
+
+def test_alike_candidates_are_looked_at_for_a_few_queries_at_a_time(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(neighbours, "FOUND_AT_ONCE", 200)
+    together: list[int] = []
+    products = neighbours.pair_products
+
+    def noted(queries: np.ndarray, rows: np.ndarray, *others: np.ndarray) -> np.ndarray:
+        together.append(len(rows))
+        return products(queries, rows, *others)
+
+    monkeypatch.setattr(neighbours, "pair_products", noted)
+    alike = np.repeat(unit(3, 1, 16), 150, axis=0)
+    similarities, indices = nearest_neighbours(unit(4, 40, 16), alike, k=2)
+    assert max(together) <= 200 and indices.tolist() == [[0, 1]] * 40
+    assert (similarities[:, 0] == similarities[:, 1]).all()

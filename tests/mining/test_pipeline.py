@@ -407,3 +407,30 @@ def test_several_processes_need_a_folder(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pipeline, "Processes", lambda: type("Two", (), {"count": 2}))
     with pytest.raises(XlsrError, match="several processes mine together through a folder; give one that all of them"):
         mine_bitext(SOURCE, TARGET, encoder=NumberEncoder())
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0], ids=["unit vectors", "others"])
+def test_lines_that_are_skipped_are_not_mined_by_their_vectors(scale: float, tmp_path: Path) -> None:
+    bad = np.array([3, 17, 18])
+    lines = [sentence.encode() for sentence in SOURCE]
+    for line, content in zip(bad, (b"", b"\xff\xfe", b"   "), strict=True):
+        lines[line] = content
+    (source := tmp_path / "en.txt").write_bytes(b"\n".join(lines) + b"\n")
+    target = write_lines(tmp_path / "fr.txt", TARGET)
+    vectors = (scale * half(SOURCE), half(TARGET))
+    vectors[0][bad] = np.nan  # whatever stands there
+    run = run_mining(source, target, tmp_path / "work", MiningSettings(vectors=vectors, k=3))
+    good = np.setdiff1d(np.arange(len(SOURCE)), bad)
+    expected = mine_vectors(half(SOURCE)[good], half(TARGET), k=3)
+    assert run.pairs.source.tolist() == good[expected.source].tolist()
+    assert run.pairs.target.tolist() == expected.target.tolist()
+    np.testing.assert_allclose(run.pairs.score, expected.score, rtol=1e-3)
+    assert run.report["source"]["sentences"] == len(good) and run.report["source"]["lines"] == len(SOURCE)
+    assert [row["source"] for row in run.sentences()] == [SOURCE[line].rstrip() for line in run.pairs.source]
+    again = run_mining(source, target, tmp_path / "work", MiningSettings(vectors=vectors, k=3))
+    same(again.pairs, run.pairs)
+    vectors[0][5] = 0
+    with pytest.raises(XlsrError, match=r"the vector of line 6 of .*en.txt is all zeros"):
+        run_mining(source, target, tmp_path / "zeros", MiningSettings(vectors=vectors, k=3))
+    with pytest.raises(XlsrError, match=r"en.txt has 60 lines, but 57 vectors are given"):
+        run_mining(source, target, tmp_path / "few", MiningSettings(vectors=(vectors[0][good], vectors[1]), k=3))

@@ -120,12 +120,6 @@ def test_skipped_lines_are_counted_numbered_and_kept(tmp_path: Path):
     assert entries[1]["text"] == "second \\xff"
 
 
-def test_rows_are_lines_when_nothing_is_skipped(tmp_path: Path):
-    store, counts = store_of(["a", "", "a"], tmp_path, duplicates="keep", skip=False)
-    assert store.texts(np.arange(3)) == ["a", "", "a"] and store.lines(np.arange(3)).tolist() == [0, 1, 2]
-    assert counts["skipped"]["blank"]["lines"] == [2]
-
-
 def test_a_list_may_hold_line_breaks(tmp_path: Path):
     store, _ = store_of(["one\ntwo", "three\r\n"], tmp_path)
     assert store.texts(np.array([0, 1])) == ["one\ntwo", "three\r\n"]
