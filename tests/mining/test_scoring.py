@@ -12,6 +12,7 @@ from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.encoding import embed
 from hf_xlsr.mining import scoring
 from hf_xlsr.mining.both_ways import BothWays, neighbours_both_ways
+from hf_xlsr.mining.encode_stage import PROBES
 from hf_xlsr.mining.pipeline import mine_bitext
 from hf_xlsr.mining.scoring import run_scoring, score_bitext
 
@@ -79,9 +80,9 @@ def test_sentences_come_in_the_order_of_the_pairs_and_nothing_is_encoded_twice(t
     assert [(row["source"], row["target"]) for row in run.sentences()] == pairs
     assert [row["cosine"] for row in run.sentences()] == pytest.approx(run.scores.cosine.tolist())
     assert run.scores.score[0] == run.scores.score[3]
-    assert sum(map(len, encoder.calls)) == 1 + 2 + 2
+    assert sum(map(len, encoder.calls)) == len(PROBES) + 2 + 2
     again = run_scoring(*sides, pools, tmp_path / "work", encoder=encoder)
-    assert sum(map(len, encoder.calls)) == 1 + 2 + 2 + 1  # one sentence tells the encoder from others
+    assert sum(map(len, encoder.calls)) == len(PROBES) + 2 + 2 + len(PROBES)  # asked in each call
     np.testing.assert_array_equal(again.scores.score, run.scores.score)
 
 
