@@ -324,11 +324,11 @@ def _unit_vectors(stages: Stages, side: str, matrix: np.ndarray, store: TextStor
         )
     stage = vector_stage(side)
     used, path = stages.work.path / stage / "used.npy", stages.work.path / stage / "vectors.npy"
-    some = store is not None and len(store) < lines
+    fewer = store if store is not None and len(store) < lines else None
     if stages.processes.leads and stages.work.result(stage) is None:
         with stages.timed("vectors"):
-            if some:
-                save_rows(used, _rows_used(matrix, store), (len(store), matrix.shape[1]), matrix.dtype)
+            if fewer is not None:
+                save_rows(used, _rows_used(matrix, fewer), (len(fewer), matrix.shape[1]), matrix.dtype)
                 matrix = np.load(used, mmap_mode="r")
             unit = check_vectors(matrix, partial(_line_of, side, store))
             if not unit:
@@ -337,7 +337,7 @@ def _unit_vectors(stages: Stages, side: str, matrix: np.ndarray, store: TextStor
             stages.work.finish(stage, {"unit": unit})
     if not stages.work.wait_for(stage)["unit"]:
         return np.load(path, mmap_mode="r")
-    return np.load(used, mmap_mode="r") if some else matrix
+    return matrix if fewer is None else np.load(used, mmap_mode="r")
 
 
 def _line_of(side: str, store: TextStore | None, row: int) -> str:
