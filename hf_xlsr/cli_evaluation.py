@@ -120,8 +120,9 @@ def _plot_pairs(options: argparse.Namespace) -> Path:
     from hf_xlsr.evaluation import plots
     from hf_xlsr.evaluation.command_report import random_rows
     from hf_xlsr.evaluation.encoders import check_model_place, load_encoder
-    from hf_xlsr.evaluation.inputs import by_pair, read_inputs
+    from hf_xlsr.evaluation.inputs import read_inputs
     from hf_xlsr.evaluation.protocols import PROTOCOLS
+    from hf_xlsr.evaluation.row_groups import by_pair
     from hf_xlsr.evaluation.tatoeba import encode_pairs
 
     if len(options.sources) != 1:

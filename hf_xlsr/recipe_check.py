@@ -57,10 +57,6 @@ SECTIONS: dict[str, dict[str, Key]] = {
 }
 # Lists of runs that a recipe may stand for: side by side, or one after the other.
 LISTS = {"runs": "run", "stages": "stage"}
-_BY_SAMPLER = (
-    "is for batches that Trainer draws, and bucket_by_length, mixing and homogeneous_batches say how ours are"
-)
-_BY_PROTOCOLS = "is for Trainer's own evaluation, in whose place protocols measure here"
 # Arguments of transformers that no recipe holds, and why.
 REFUSED_TRAINING_KEYS: dict[str, str] = {
     **dict.fromkeys(("output_dir", "seed"), "stands at the top of a recipe; move it there"),
@@ -75,22 +71,25 @@ REFUSED_TRAINING_KEYS: dict[str, str] = {
     "ignore_data_skip": "would show a run that goes on what it saw already; leave it out",
     "dataloader_in_order": "would let a run that goes on see other batches than one that was not stopped; leave it out",
     "enable_jit_checkpoint": "is not needed: SIGTERM makes every training save a checkpoint; leave it out",
-    **{
-        name: f"{reason}; leave it out"
-        for reason, names in {
-            "is set by launchers": ("local_rank",),
-            "is no value that YAML holds": ("parallelism_config",),
-            "is false here, where no columns are taken away": ("remove_unused_columns",),
-            "is read by transformers' example scripts alone": ("do_train", "do_eval", "do_predict"),
-            _BY_SAMPLER: ("train_sampling_strategy", "length_column_name", "dataloader_drop_last"),
-            _BY_PROTOCOLS: (
-                *("prediction_loss_only", "label_names", "include_for_metrics", "batch_eval_metrics"),
-                *("eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object"),
-                *("bf16_full_eval", "fp16_full_eval"),
-            ),
-        }.items()
-        for name in names
-    },
+    "local_rank": "is set by launchers; leave it out",
+    "parallelism_config": "is no value that YAML holds; leave it out",
+    "remove_unused_columns": "is false here, where no columns are taken away; leave it out",
+    **dict.fromkeys(
+        ("do_train", "do_eval", "do_predict"), "is read by transformers' example scripts alone; leave it out"
+    ),
+    **dict.fromkeys(
+        ("train_sampling_strategy", "length_column_name", "dataloader_drop_last"),
+        "is for batches that Trainer draws; leave it out, ours are drawn as bucket_by_length, mixing and "
+        "homogeneous_batches say",
+    ),
+    **dict.fromkeys(
+        (
+            *("prediction_loss_only", "label_names", "include_for_metrics", "batch_eval_metrics"),
+            *("eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object"),
+            *("bf16_full_eval", "fp16_full_eval"),
+        ),
+        "is for Trainer's own evaluation, in whose place protocols measure here; leave it out",
+    ),
 }
 
 

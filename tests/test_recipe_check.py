@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ from conftest import tiny_encoder
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.methods import METHODS
 from hf_xlsr.recipe import load_runs, sections_of
-from hf_xlsr.recipe_check import recipe_keys
+from hf_xlsr.recipe_check import REFUSED_TRAINING_KEYS, recipe_keys
 from hf_xlsr.recipe_keys import Key, argument_help, config_keys, training_keys
 from hf_xlsr.runs import train_recipe
-from hf_xlsr.trainers.arguments import CmlmTrainingArguments
+from hf_xlsr.trainers.arguments import CmlmTrainingArguments, XlsrTrainingArguments
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,10 @@ from hf_xlsr.trainers.arguments import CmlmTrainingArguments
             "training: {dataloader_in_order: false}",
             "would let a run that goes on see other batches .*; leave it out.$",
         ),
-        ("training: {train_sampling_strategy: group_by_length}", "bucket_by_length, mixing .*; leave it out.$"),
+        (
+            "training: {train_sampling_strategy: group_by_length}",
+            "is for batches that Trainer draws; leave it out, ours are drawn as .*say.$",
+        ),
         ("training: {prediction_loss_only: true}", "in whose place protocols measure here; leave it out.$"),
         ("training: {resume_from_checkpoint: x}", "the same command goes on from the last checkpoint; leave it out.$"),
         ("training: [1]", "'training' is .1.; it holds keys"),
@@ -75,6 +79,10 @@ def test_values_that_do_not_fit(text: str, message: str, tmp_path: Path) -> None
     with pytest.raises(XlsrError, match=message) as caught:
         load_runs(str(path))
     assert "recipe 'mine'" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_what_is_refused_are_arguments_of_trainer() -> None:
+    assert set(REFUSED_TRAINING_KEYS) <= {field.name for field in fields(XlsrTrainingArguments)}
 
 
 def test_values_that_fit(tmp_path: Path) -> None:

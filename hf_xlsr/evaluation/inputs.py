@@ -20,6 +20,7 @@ from hf_xlsr.evaluation.input_languages import UNKNOWN, key_languages, pair_view
 from hf_xlsr.evaluation.input_rows import MTEB, TAGS, Row, RowReader, data_name, is_table, parse_where
 from hf_xlsr.evaluation.report import data_hash
 from hf_xlsr.evaluation.request import Request
+from hf_xlsr.evaluation.row_groups import by_language, by_pair
 
 if TYPE_CHECKING:
     from hf_xlsr.debias.removal import Debias
@@ -112,59 +113,6 @@ class Inputs:
             gold = (id_ for pair in sorted(data.gold) for id_ in pair)
             cells[part] = [*data.source_ids, *data.sources, *data.target_ids, *data.targets, *gold]
         return self.revisions | {key: data_hash(texts) for key, texts in cells.items()}
-
-
-def by_pair(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
-    """Rows of each pair of languages, in the order they are first seen."""
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row["source_lang"], row["target_lang"]), []).append(row)
-    return groups
-
-
-def by_pair_either_way(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
-    """Rows of each two languages, those in the other order turned round to that of the first one seen.
-
-    Example:
-        >>> rows = [{"source": "day", "target": "Tag", "source_lang": "en", "target_lang": "de"},
-        ...         {"source": "Nacht", "target": "night", "source_lang": "de", "target_lang": "en"}]
-        >>> [(pair, [row["source"] for row in group]) for pair, group in by_pair_either_way(rows).items()]
-        [(('en', 'de'), ['day', 'night'])]
-    """
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for languages, group in by_pair(rows).items():
-        place = languages[::-1] if languages[::-1] in groups else languages
-        groups.setdefault(place, []).extend(pool_of(group, place))
-    return groups
-
-
-def by_language(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Rows of each language, in the order they are first seen."""
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row["lang"], []).append(row)
-    return groups
-
-
-def pool_of(pool: Iterable[Row], languages: tuple[str, str]) -> list[Row]:
-    """Rows of a pool that are in a pair of languages, turned round where they are in the other order.
-
-    Lines of targets, which have no language of their own, are in any.
-
-    Example:
-        >>> row = {"source": "Tag", "target": "day", "source_lang": "de", "target_lang": "en"}
-        >>> [(row["source"], row["target"]) for row in pool_of([row], ("en", "de"))]
-        [('day', 'Tag')]
-    """
-    chosen = []
-    for row in pool:
-        found = (row["source_lang"], row["target_lang"]) if "source_lang" in row else languages
-        if found == languages:
-            chosen.append(row)
-        elif found[::-1] == languages:
-            sides = {"source": row["target"], "target": row["source"]}
-            chosen.append({**row, **sides, "source_lang": found[1], "target_lang": found[0]})
-    return chosen
 
 
 def read_inputs(request: Request, protocol: Protocol) -> Inputs:
@@ -425,15 +373,16 @@ def _check_pool(inputs: Inputs) -> None:
                 f"--pool is lines of one language, and --data has targets in {', '.join(targets)}; evaluate one language "
                 "at a time, or give pairs."
             )
-    elif not any(pool_of(inputs.pool, languages) for languages in pairs):
-        has, wanted = (", ".join(map("-".join, groups)) for groups in (by_pair(inputs.pool), pairs))
+        return
+    present = by_pair(inputs.pool)
+    alone = [pair for pair in pairs if pair not in present and pair[::-1] not in present]
+    if len(alone) == len(pairs):
+        has, wanted = (", ".join(map("-".join, groups)) for groups in (present, pairs))
         raise XlsrError(f"--pool has pairs in {has} and --data in {wanted}; give a pool in the languages of --data.")
-    else:
-        alone = [languages for languages in pairs if not pool_of(inputs.pool, languages)]
-        if alone:
-            logger.warning(
-                "--pool has nothing in %s, whose candidates are those of --data", ", ".join(map("-".join, alone))
-            )
+    if alone:
+        logger.warning(
+            "--pool has nothing in %s, whose candidates are those of --data", ", ".join(map("-".join, alone))
+        )
 
 
 def _places(files: Sequence[str]) -> list[str]:

@@ -9,7 +9,8 @@ from typing import Any
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.encoding import Encoder
 from hf_xlsr.evaluation.input_rows import Row
-from hf_xlsr.evaluation.inputs import Inputs, by_language, by_pair, by_pair_either_way, pool_of
+from hf_xlsr.evaluation.inputs import Inputs
+from hf_xlsr.evaluation.row_groups import by_language, by_pair, by_pair_either_way, pool_of
 
 Metrics = dict[str, float]
 Run = Callable[[Encoder, Inputs], Metrics]

@@ -12,9 +12,10 @@ import pytest
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.input_languages import pair_views
 from hf_xlsr.evaluation.input_rows import RowReader, data_name, parse_where
-from hf_xlsr.evaluation.inputs import pool_of, read_inputs
+from hf_xlsr.evaluation.inputs import read_inputs
 from hf_xlsr.evaluation.protocols import PROTOCOLS
 from hf_xlsr.evaluation.request import Request
+from hf_xlsr.evaluation.row_groups import pool_of
 
 WIDE = {
     "en": ["one", "two", "three"],
@@ -548,16 +549,16 @@ def scripts(path: Path, header: str, *languages: str) -> str:
     return write_tsv(path, [header, *rows])
 
 
-def test_languages_have_one_name_in_all_that_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_languages_have_one_name_in_all_that_is_read(tmp_path: Path) -> None:
     header = "sentence1\tsentence2\tlabel\tlang"
-    data = scripts(tmp_path / "test.tsv", header, "zho_Hans", "zho_Hant", "deu_Latn")
-    tune = scripts(tmp_path / "tune.tsv", header, "zho_Hans", "deu_Latn", "fra_Latn", "zho_Hant")
-    inputs = read("pair-classification", data, tune=(tune,))
-    assert inputs.tune_languages == {name: name for name in ("zho-Hans", "zho-Hant", "de")}
-    one = scripts(tmp_path / "one.tsv", header, "zho_Hans", "deu_Latn", "fra_Latn")
-    inputs = read("pair-classification", scripts(tmp_path / "few.tsv", header, "zho_Hant", "deu_Latn"), tune=(one,))
-    with pytest.raises(XlsrError, match="--tune has rows in zho-Hans, de, fr, none in zho-Hant"):
-        inputs.tune_languages  # noqa: B018
+    one = scripts(tmp_path / "one.tsv", header, "zho_Hans", "deu_Latn")
+    both = scripts(tmp_path / "both.tsv", header, "zho_Hans", "deu_Latn", "zho_Hant")
+    inputs = read("pair-classification", one, tune=(both,))
+    assert inputs.tune_languages == {"zho-Hans": "zho-Hans", "de": "de"}
+    # The other script is another language, also where neither file holds both.
+    other = scripts(tmp_path / "other.tsv", header, "zho_Hant", "deu_Latn")
+    with pytest.raises(XlsrError, match="--tune has rows in zho-Hans, de, none in zho-Hant"):
+        list(read("pair-classification", other, tune=(one,)).tune_languages)
 
 
 def test_a_pool_serves_the_scripts_that_it_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
