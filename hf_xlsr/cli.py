@@ -145,9 +145,11 @@ def _configure_tokenizer(parser: argparse.ArgumentParser) -> None:
 
 
 def _tokenizer(options: argparse.Namespace, rest: list[str]) -> int:
+    from hf_xlsr.evaluation.report import check_writable
     from hf_xlsr.recipe import load_runs
     from hf_xlsr.runs import train_tokenizer_of
 
+    check_writable(options.output, "--output", folder=True)
     print(train_tokenizer_of(load_runs(options.recipe)[0], options.output))
     return 0
 

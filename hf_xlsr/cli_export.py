@@ -55,7 +55,7 @@ def export(options: argparse.Namespace, rest: list[str]) -> int:
     shutil.rmtree(partial, ignore_errors=True)
     try:
         if source is None:
-            _save(model, Path(options.place), partial)
+            _save(model, options, partial)
         else:
             shutil.copytree(source, partial)
         if options.remote_code:
@@ -103,12 +103,22 @@ def _trained(options: argparse.Namespace) -> Any:
     )
 
 
-def _save(model: Any, place: Path, folder: Path) -> None:
+def _save(model: Any, options: argparse.Namespace, folder: Path) -> None:
+    from hf_xlsr.export.card import card_of_run
     from hf_xlsr.export.sentence_transformer import save_export
 
     save_export(model, folder)
-    card = place / "model" / "README.md"
-    if card.is_file():
+    card = Path(options.place) / "model" / "README.md"
+    if not card.is_file():
+        return
+    changed: dict[str, dict[str, Any]] = {}
+    if options.max_length:
+        changed["data"] = {"max_length": options.max_length}
+    if options.detect_language:
+        changed["export"] = {"detect_language": True}
+    if changed:  # the run's card tells of its own export
+        (folder / "README.md").write_text(card_of_run(options.place, changed=changed), "utf-8")
+    else:
         shutil.copy(card, folder)
 
 

@@ -23,6 +23,7 @@ _KNOWN_HEADS = (
     ),
     ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder"),
     ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias", "vocab_projector"),
+    ("head.dense", "head.norm", "decoder.bias", "decoder"),  # ModernBERT
 )
 
 
@@ -102,7 +103,13 @@ class LmHead(nn.Module):
                 "bias": bias,
                 **({} if self.decoder is None else {"decoder.weight": f"{decoder}.weight"}),
             }
-            if all(name in there for name in names.values()) and not set(names.values()) & set(info["missing_keys"]):
-                self.load_state_dict({own: there[name] for own, name in names.items()}, strict=False)
+            # Layers without biases add nothing: so do ours with a bias of zeros.
+            absent = {own for own in ("dense.bias", "norm.bias") if names[own] not in there}
+            found = {own: there.get(name) for own, name in names.items() if own not in absent}
+            if all(value is not None for value in found.values()) and not set(names.values()) & set(
+                info["missing_keys"]
+            ):
+                zeros = {own: torch.zeros_like(self.get_parameter(own)) for own in absent}
+                self.load_state_dict({**found, **zeros}, strict=False)
                 return True
         return False

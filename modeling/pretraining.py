@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, TypeVar
 
 import torch
@@ -11,6 +12,7 @@ from hf_xlsr.modeling.base import XlsrPreTrainedModel
 from hf_xlsr.modeling.encoders import encoder_from_config, encoder_from_pretrained, resized_bias
 from hf_xlsr.modeling.lm_head import LmHead
 
+logger = logging.getLogger(__name__)
 Model = TypeVar("Model", bound="EncoderWithLmHead")
 
 
@@ -35,11 +37,12 @@ class EncoderWithLmHead(XlsrPreTrainedModel):
     def make_lm_head(self) -> LmHead:
         """A new head of the encoder's width, vocabulary and activation."""
         text_config = self.config.get_text_config()
+        eps = getattr(text_config, "layer_norm_eps", getattr(text_config, "norm_eps", 1e-12))
         return LmHead(
             text_config.hidden_size,
             text_config.vocab_size,
             activation=getattr(text_config, "hidden_act", "gelu"),
-            eps=getattr(text_config, "layer_norm_eps", 1e-12),
+            eps=eps,
             own_decoder=not self.config.tie_word_embeddings,
         )
 
@@ -60,8 +63,8 @@ class EncoderWithLmHead(XlsrPreTrainedModel):
         options.setdefault("attn_implementation", encoder.config._attn_implementation)
         config_class: Any = cls.config_class
         model = cls(config_class(text_config=encoder.config, **options), encoder)
-        if model.lm_head is not None:
-            model.lm_head.take_over(path)
+        if model.lm_head is not None and not model.lm_head.take_over(path):
+            logger.warning("'%s' has no masked-LM head of a known form; that of this model is new.", path)
         return model
 
     @torch.no_grad()

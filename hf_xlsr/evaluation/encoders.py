@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
         XlsrError: the model cannot be loaded, the device is not there, or the dtype is unknown.
     """
     check_model_place(model)
+    _refuse_training_model(Path(model))
     from safetensors import SafetensorError
     from sentence_transformers import SentenceTransformer
 
@@ -52,6 +54,24 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
             ) from error
         reason = " ".join(str(error).split())[:200]
         raise XlsrError(f"model '{model}' cannot be loaded by sentence-transformers: {reason}") from error
+
+
+def _refuse_training_model(folder: Path) -> None:
+    """Refuses what training leaves beside the export: a model with heads, which sentence-transformers cannot tell."""
+    config = folder / "config.json"
+    if (folder / "modules.json").is_file() or not config.is_file():
+        return
+    import hf_xlsr
+
+    try:
+        name = (json.loads(config.read_text("utf-8")).get("architectures") or [""])[0]
+    except (ValueError, AttributeError):
+        return  # sentence-transformers says what is wrong with it
+    if name in hf_xlsr.__all__:
+        raise XlsrError(
+            f"model '{folder}' is a {name} as training left it; give the folder 'model' of its run, or what "
+            f"`hf-xlsr export {folder} --output FOLDER` makes of it."
+        )
 
 
 def check_model_place(model: str) -> None:

@@ -84,12 +84,15 @@ def write_card(
     Path(path).write_text(render_card(recipe, metrics, settings), "utf-8")
 
 
-def card_of_run(run: str | Path, chosen: Mapping[str, Any] | None = None) -> str:
+def card_of_run(
+    run: str | Path, chosen: Mapping[str, Any] | None = None, changed: Mapping[str, Mapping[str, Any]] | None = None
+) -> str:
     """The card of a finished run, made again from `results.json` and `training/recipe.json`.
 
     Args:
         run: The run's folder.
         chosen: Keys of the recipe's `card` section that are to win over it.
+        changed: Section -> values by which the model was exported instead of the recipe's.
 
     Raises:
         XlsrError: a file is missing or does not read, or as `render_card`.
@@ -101,7 +104,8 @@ def card_of_run(run: str | Path, chosen: Mapping[str, Any] | None = None) -> str
     results = load_results(folder.results)
     for section, keys in section_keys(recipe["method"]).items():  # a run of an older version lacks what came later
         recipe[section] = {name: key.default for name, key in keys.items()} | (recipe.get(section) or {})
-    recipe["card"] = {**(recipe.get("card") or {}), **(chosen or {})}
+    for section, values in {"card": chosen or {}, **(changed or {})}.items():
+        recipe[section] = {**(recipe.get(section) or {}), **values}
     try:
         return render_card(recipe, metrics_of(results), results.get("settings") or {})
     except KeyError as error:

@@ -140,14 +140,16 @@ def _adapters(folder: RunFolder, recipe: Mapping[str, Any], repo: str, private: 
     named = (recipe.get("model") or {}).get("encoders")
     starts = named if isinstance(named, Mapping) else {"": next(iter(starting_points(recipe)), "")}
     bases = {("" if name == "shared" else name): str(path) for name, path in starts.items()}
-    on_hub = {name: path if is_hub_id(path) else None for name, path in bases.items()}
+    # Those of a later stage belong on the weights of the stage before, whatever encoder that one started from.
+    earlier = bool(recipe.get("start_from"))
+    on_hub = {name: path if is_hub_id(path) and not earlier else None for name, path in bases.items()}
     files = write_encoder_adapters(folder.final, scratch, on_hub)
     languages = list(map(one_line, recipe["languages"]))
     data = ModelCardData(
         language=languages,
         license=licence_of(recipe),
         library_name="peft",
-        base_model=base_models(recipe) or None,
+        base_model=None if earlier else base_models(recipe) or None,
         tags=[ADAPTERS_TAG, "lora", "feature-extraction", recipe["method"]],
     )
     first = next(iter(sorted({str(Path(name).parent) for name in files})))
@@ -159,6 +161,7 @@ def _adapters(folder: RunFolder, recipe: Mapping[str, Any], repo: str, private: 
         paragraphs=[
             f"LoRA adapters of the recipe {code(recipe['name'])} of hf-xlsr, by the method of "
             f"{get_method(recipe['method']).paper}. They belong on the encoder that training started from"
+            + (", which is that of an earlier stage" if earlier else "")
             + ("; each language has its own, in a folder of its name." if place else "."),
             "Sentence vectors are pooled as in training; projections behind the pooling, where the recipe has them, are "
             "not among the adapters.",

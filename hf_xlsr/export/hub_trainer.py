@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import HfApi, ModelCardData, get_token
@@ -89,6 +90,8 @@ class SlimPushes(_Base):
 
     args: Any
     push_in_progress: Any
+    # Options of `to_sentence_transformer` beside the longest sentence; of a recipe its section `export`.
+    export_options: Mapping[str, Any] = MappingProxyType({})
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         """Makes the repository.
@@ -193,7 +196,7 @@ def export_trainer(trainer: Any, folder: Path, repo: str) -> str:
     encodes = hasattr(model, "to_sentence_transformer")
     if encodes:
         length = getattr(trainer.data_collator, "max_length", None) or getattr(trainer, "max_length", 200)
-        exported = model.to_sentence_transformer(tokenizer, max_length=length)
+        exported = model.to_sentence_transformer(tokenizer, max_length=length, **trainer.export_options)
         exported.save(str(folder), create_model_card=False)
         trust = ", trust_remote_code=True" if carry_modules(folder) else ""
         use = f"model = SentenceTransformer({python_text(repo)}{trust})"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from torch import nn
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import MODEL_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import cached_file
 from transformers.utils.generic import can_return_tuple
@@ -84,8 +84,17 @@ class SentenceEncoder(PreTrainedModel):
         hub = {name: kwargs[name] for name in HUB_OPTIONS if name in kwargs}
         if kwargs.get("config") is None:
             kwargs["config"] = AutoConfig.from_pretrained(path, subfolder=kwargs.get("subfolder", ""), **hub)
+        # A file of a model around the encoder, such as its masked LM, has the name of the encoder before each weight.
+        around = getattr(MODEL_MAPPING[type(kwargs["config"])], "base_model_prefix", "")
+        if around not in ("", "encoder", "model"):
+            kwargs.setdefault("key_mapping", {rf"^{around}\.": ""})
         loaded: Any = super().from_pretrained(path, *args, output_loading_info=True, **kwargs)
         model, info = loaded
+        if missing := sorted(name for name in info["missing_keys"] if name.startswith("encoder.")):
+            raise OSError(
+                f"the weights in {path} lack {missing[0].removeprefix('encoder.')} and {len(missing) - 1} more of the "
+                "encoder, or call them otherwise; save the encoder again with its own class."
+            )
         projection = model._section["projection"]
         if projection and projection["folder"]:
             file = cached_file(path, f"{projection['folder']}/model.safetensors", **hub)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig
 
@@ -84,12 +85,21 @@ def sentence_encoder(export: str | Path, part: EncoderPart) -> SentenceEncoder:
     Args:
         export: The folder.
         part: From `export_parts`.
+
+    Raises:
+        XlsrError: it does not load.
     """
     config = AutoConfig.from_pretrained(export, subfolder=part.folder)
     config.sentence_encoder = part.section
-    encoder: SentenceEncoder = SentenceEncoder.from_pretrained(
-        export, subfolder=part.folder, config=config, dtype=torch.float32
-    )
+    try:
+        encoder: SentenceEncoder = SentenceEncoder.from_pretrained(
+            export, subfolder=part.folder, config=config, dtype=torch.float32
+        )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise XlsrError(
+            f"the encoder of '{export}' does not load outside of sentence-transformers: {reason}"
+        ) from None
     return encoder
 
 

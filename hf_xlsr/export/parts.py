@@ -104,6 +104,11 @@ def _part(home: Path, chain: list[tuple[str, str]], normalize: bool) -> EncoderP
         projection = {"kind": kind, "folder": folder, **{name: values[name] for name in sizes}}
     section = {"pooling": pooling, "normalize": normalize, "projection": projection}
     transformer = _json(home / chain[0][1] / "sentence_bert_config.json")
+    if transformer.get("do_lower_case"):
+        raise XlsrError(
+            f"'{home}' lowers all letters before its tokenizer (do_lower_case), which ONNX and AutoModel would not; give "
+            "the tokenizer a normalizer that does, and take do_lower_case out of sentence_bert_config.json."
+        )
     return EncoderPart(chain[0][1], section, transformer.get("max_seq_length"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,9 @@ def has_only_our_code(export: str | Path) -> bool:
     files = {file.relative_to(home).as_posix(): file for file in home.rglob("*.py")}
     if any(expected.get(name) != file.read_text("utf-8") for name, file in files.items()):
         return False
+    # Adapters name the model that they belong on, which would be loaded with the same trust.
+    if any(home.rglob("adapter_config.json")):
+        return False
     return not any(_names_other_code(file) for file in home.rglob("*.json") if file.name != "tokenizer.json")
 
 
@@ -149,7 +153,8 @@ def _names_other_code(file: Path) -> bool:
         return True
     activation = str(content.get("activation_function", "torch."))
     return (
-        not all(str(name).startswith(f"{MODEL_FILE}.") for name in auto_map.values())
+        # A name with `--` in it leads to another repository.
+        not all(re.fullmatch(rf"{MODEL_FILE}\.\w+", str(name)) for name in auto_map.values())
         or not all(str(name).startswith(STOCK) for name in types.values())
         or not activation.startswith("torch.")
     )

@@ -18,7 +18,7 @@ from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.export.projected import ProjectedMean
 from hf_xlsr.export.remote_code import carry_modules
 from hf_xlsr.modeling.cmlm.projections import SentenceProjections
-from hf_xlsr.modeling.encoders import no_pooler
+from hf_xlsr.modeling.encoders import no_pooler, positions_of
 from hf_xlsr.pooling import POOLING_MODES
 
 MAX_LENGTH = 200
@@ -31,7 +31,7 @@ def encoder_modules(encoder: PreTrainedModel, tokenizer: Any, *, pooling: str, m
         encoder: A stock Hugging Face encoder.
         tokenizer: Its fast tokenizer.
         pooling: `mean`, `max` or `cls`.
-        max_length: Longest sentence, in pieces.
+        max_length: Longest sentence, in pieces; an encoder of fewer positions cuts there.
 
     Returns:
         The two modules, on the processor.
@@ -41,6 +41,7 @@ def encoder_modules(encoder: PreTrainedModel, tokenizer: Any, *, pooling: str, m
     """
     if pooling not in POOLING_MODES:
         raise XlsrError(f"pooling mode is '{pooling}'; {nearest(pooling, POOLING_MODES)}")
+    max_length = min(max_length, positions_of(encoder) or max_length)
     # No vector comes from a pooler. Without the option its weights would be made up at random on loading.
     options = no_pooler(encoder.config)
     weights = encoder.state_dict()

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from hf_xlsr.data.prepare import load_tokenizer
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.export.sentence_transformer import MAX_LENGTH
@@ -120,11 +122,19 @@ def _load(folder: Path) -> Any:
         )
     if not hasattr(model_class, "to_sentence_transformer"):
         raise XlsrError(_no_encoder(folder, f"a {name}"))
-    return model_class.from_pretrained(folder, dtype="float32")
+    try:
+        return model_class.from_pretrained(folder, dtype="float32")
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        if isinstance(error, XlsrError):
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise XlsrError(f"the model in '{folder}' does not load ({reason}); copy it again.") from error
 
 
 def _tokenizers(model: Any, weights: Path, training: Path, given: str | Mapping[str, str] | None) -> Any:
     """The tokenizer, or one for each language of a model with several encoders."""
+    if given and not isinstance(given, str) and not hasattr(model, "routes"):
+        raise XlsrError(f"'{weights}' has one encoder for all languages; give --tokenizer one folder.")
     if isinstance(given, str):
         return load_tokenizer(given, "--tokenizer")
     if given:
@@ -158,5 +168,8 @@ def _max_length(model: Any, tokenizers: Any, given: int | None, recipe: Mapping[
 
 
 def _json(file: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    try:
+        content: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    except ValueError as error:
+        raise XlsrError(f"{file} does not read as JSON ({error}); copy it again.") from None
     return content

@@ -263,7 +263,8 @@ class CmlmModel(EncoderWithLmHead):
     def to_sentence_transformer(self, tokenizer: Any, **options: Any) -> SentenceTransformer:
         """The encoder as a sentence-transformers model: pooled states, unit length.
 
-        With `sentence_vector` `projected` the projections come along, in a module that needs this package to load.
+        With `sentence_vector` `projected` the projections come along, in a module of this package; a folder written by
+        `export_sentence_transformer` or `hf-xlsr export` brings its code and takes `trust_remote_code=True`.
 
         Args:
             tokenizer: Of the encoder.

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from conftest import tiny_encoder
 
+from hf_xlsr import LightweightConfig, LightweightDualTransformer
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.encoders import encoder_facts, load_encoder
 from hf_xlsr.evaluation.encoding import embed
@@ -38,3 +41,12 @@ def test_a_torn_file_of_weights_is_said(tiny_export: str, tmp_path: Path):
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(XlsrError, match="cannot be loaded by sentence-transformers"):
         load_encoder(str(tmp_path / "torn"))
+
+
+def test_what_training_left_is_no_encoder_yet(tokenizer: Any, tmp_path: Path):
+    LightweightDualTransformer(LightweightConfig(text_config=tiny_encoder(len(tokenizer)))).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(
+        XlsrError, match="is a LightweightDualTransformer as training left it; give the folder 'model'"
+    ):
+        load_encoder(str(tmp_path))

@@ -129,6 +129,25 @@ def test_a_checkpoint_follows_the_recipe_of_its_run(runs: Path, tmp_path: Path) 
     assert not np.allclose(ours.encode(TEXTS), its.encode(TEXTS))
 
 
+def test_the_card_tells_of_this_export(runs: Path, tmp_path: Path) -> None:
+    run_export(runs / "one", "--output", tmp_path / "short", "--max-length", 9)
+    card = (tmp_path / "short" / "README.md").read_text("utf-8")
+    assert "Sentences over 9 pieces" in card and "24 pieces" not in card
+    pytest.importorskip("py3langid")
+    run_export(runs / "dual", "--output", tmp_path / "detects", "--detect-language")
+    card = (tmp_path / "detects" / "README.md").read_text("utf-8")
+    assert "trust_remote_code=True" in card
+    assert "trust_remote_code=True" not in (runs / "dual" / "model" / "README.md").read_text("utf-8")
+
+
+def test_an_encoder_of_few_positions_cuts_there(tokenizer: Any) -> None:
+    for name in ("lightweight", "dual"):
+        model = MODELS[name](len(tokenizer))
+        exported = model.to_sentence_transformer({"en": tokenizer, "fr": tokenizer} if name == "dual" else tokenizer)
+        assert exported.max_seq_length == 40
+        assert exported.encode(["house " * 300], **({"task": "en"} if name == "dual" else {})).shape[0] == 1
+
+
 def test_a_run_with_adapters_and_an_encoder_for_each_language(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,6 +198,21 @@ def test_what_is_no_sentence_encoder(tokenizer: Any, runs: Path, tmp_path: Path)
         (model / "model.safetensors").touch()
         assert f"is a run of {method}, which makes no sentence encoder" in says(tmp_path / method, *output)
     assert not (tmp_path / "out").exists()
+
+
+def test_torn_models_and_tokenizers_for_languages_that_have_none(tokenizer: Any, tmp_path: Path) -> None:
+    output = ("--output", tmp_path / "out")
+    saved = tmp_path / "saved"
+    MODELS["lightweight"](len(tokenizer)).save_pretrained(saved)
+    tokenizer.save_pretrained(saved)
+    assert "has one encoder for all languages; give --tokenizer one folder" in says(
+        saved, *output, "--tokenizer", f"en={saved}"
+    )
+    weights = saved / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:2000])
+    assert "saved' does not load (" in says(saved, *output)
+    (saved / "config.json").write_text('{"architectures": [', "utf-8")
+    assert "config.json does not read as JSON (" in says(saved, *output)
 
 
 def test_error_sentences(tokenizer: Any, tiny_export: str, runs: Path, tmp_path: Path) -> None:

@@ -17,8 +17,11 @@ from safetensors.torch import load, load_file, save_file
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.errors import XlsrError
+from hf_xlsr.export import hub as hub_module
 from hf_xlsr.export.adapter_folder import write_encoder_adapters
+from hf_xlsr.export.card import recipe_of_run
 from hf_xlsr.export.hub import push_run
+from hf_xlsr.run_folder import RunFolder
 
 DUAL = """
 model: {{encoders: {{en: {encoder}, fr: {encoder}}}, queue_size: 64}}
@@ -211,6 +214,21 @@ def test_adapters_of_a_single_encoder(tmp_path: Path) -> None:
     save_file(gone, tmp_path / "adapter_model.safetensors")
     with pytest.raises(XlsrError, match="holds no adapters of an encoder"):
         write_encoder_adapters(tmp_path, tmp_path / "none")
+
+
+def test_adapters_of_a_later_stage_name_no_base(dual: Path, tmp_path: Path) -> None:
+    folder = RunFolder(dual)
+    recipe = {**recipe_of_run(folder), "start_from": "outputs/first"}
+    recipe["model"] = {**recipe["model"], "encoders": {"en": "owner/base", "fr": "owner/base"}}
+    for earlier in (None, "outputs/first"):
+        shipment = hub_module._adapters(
+            folder, {**recipe, "start_from": earlier}, "me/x", False, tmp_path / str(earlier)
+        )
+        (config, *_) = (path for name, path in shipment.files.items() if name == "en/adapter_config.json")
+        base = json.loads(Path(config).read_text("utf-8"))["base_model_name_or_path"]
+        assert base == (None if earlier else "owner/base")
+        assert ("owner/base" in shipment.card) == (not earlier)
+        assert ("which is that of an earlier stage" in shipment.card) == bool(earlier)
 
 
 def test_existing_repositories(hub: HubServer, worker: Worker, run: Path) -> None:

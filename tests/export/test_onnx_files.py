@@ -13,9 +13,10 @@ import pytest
 import torch
 from conftest import tiny_encoder
 from routed_helpers import CHINESE, ENGLISH, MAX_LENGTH, Parts
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from torch import nn
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.encoding import embed
@@ -162,3 +163,32 @@ def test_folders_of_older_versions(exports: Path, reports: dict[str, Any], tmp_p
     texts = [LONG, ENGLISH[0]]
     assert np.allclose(torch_encoder.encode(texts), onnx_encoder.encode(texts), atol=1e-4)
     assert not np.allclose(onnx_encoder.encode(texts), OnnxEncoder(exports / "single").encode(texts), atol=1e-2)
+
+
+def test_weights_called_as_in_a_masked_lm(parts: Parts, tmp_path: Path) -> None:
+    """Many folders hold the file of the masked LM that the encoder was part of, which sentence-transformers reads."""
+    torch.manual_seed(5)
+    tokenizer = parts.tokenizers["en"]
+    full = AutoModelForMaskedLM.from_config(
+        AutoConfig.for_model(**tiny_encoder(len(tokenizer)), initializer_range=0.3)
+    )
+    export_sentence_transformer(full.bert, tokenizer, tmp_path / "export", max_length=MAX_LENGTH)
+    expected = SentenceTransformer(str(tmp_path / "export"), device="cpu").encode(ENGLISH)
+    full.save_pretrained(tmp_path / "full")
+    shutil.copy(tmp_path / "full" / "model.safetensors", tmp_path / "export")
+    np.testing.assert_allclose(
+        SentenceTransformer(str(tmp_path / "export"), device="cpu").encode(ENGLISH), expected, rtol=0, atol=1e-6
+    )
+    write_onnx(tmp_path / "export")
+    np.testing.assert_allclose(OnnxEncoder(tmp_path / "export").encode(ENGLISH), expected, rtol=0, atol=1e-4)
+
+
+def test_an_encoder_without_all_of_its_weights_is_refused(parts: Parts, tmp_path: Path) -> None:
+    encoder = AutoModel.from_config(AutoConfig.for_model(**tiny_encoder(len(parts.tokenizers["en"]))))
+    export_sentence_transformer(encoder, parts.tokenizers["en"], tmp_path / "export", max_length=MAX_LENGTH)
+    weights = load_file(tmp_path / "export" / "model.safetensors")
+    save_file({f"other.{name}": value for name, value in weights.items()}, tmp_path / "export" / "model.safetensors")
+    with pytest.raises(
+        XlsrError, match=r"lack embeddings.* and \d+ more of the encoder, or call them otherwise; save"
+    ):
+        write_onnx(tmp_path / "export")

@@ -262,6 +262,9 @@ def test_only_our_code_is_trusted(exports: Path, tmp_path: Path) -> None:
     assert spoiled(rewrite("tokenizer_config.json", auto_map={"AutoTokenizer": ["x.Y", None]}))
     assert spoiled(rewrite("1_Pooling/config.json", activation_function="os.abort"))
     assert spoiled(rewrite("1_Pooling/config.json", types={"a": "subprocess.Popen"}))
+    assert spoiled(rewrite("config.json", auto_map={"AutoModel": "modeling_sentence_encoder.x--evil.Evil"}))
+    # Adapters have their base model loaded, from wherever they say.
+    assert spoiled(lambda folder: (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "evil"}'))
 
 
 def test_modules_of_several_models_come_together(exports: Path, tmp_path: Path) -> None:
@@ -304,6 +307,7 @@ def test_what_is_taken(exports: Path, tmp_path: Path, parts: Parts) -> None:
 
     assert "has pooling ['mean', 'max']" in changed("1_Pooling/config.json", {"pooling_mode": ["mean", "max"]})
     assert "Tanh behind the pooling" in changed("2_Dense/config.json", {"activation_function": "torch.nn.Tanh"})
+    assert "lowers all letters" in changed("sentence_bert_config.json", {"do_lower_case": True})
     assert "puts the prompt 'query'" in changed("config_sentence_transformers.json", {"default_prompt_name": "query"})
 
     def elsewhere_path(rows: Any) -> Any:

@@ -276,6 +276,22 @@ def test_other_architectures(kind: str, tokenizer: Any, tmp_path: Path) -> None:
     )
 
 
+def test_a_head_without_some_biases_is_taken_over(tokenizer: Any, tmp_path: Path, caplog: Any) -> None:
+    values = {**tiny_encoder(len(tokenizer)), "model_type": "modernbert", "pad_token_id": 0}
+    torch.manual_seed(1)
+    full = AutoModelForMaskedLM.from_config(AutoConfig.for_model(**values, initializer_range=0.3)).eval()
+    torch.nn.init.normal_(full.decoder.bias)
+    full.save_pretrained(tmp_path)
+    model = CmlmModel.from_encoder(str(tmp_path), conditioning="none").eval()
+    assert "no masked-LM head" not in caplog.text
+    states = torch.randn(3, full.config.hidden_size)
+    logits = model.lm_head(states) @ model.get_input_embeddings().weight.T + model.lm_head.bias
+    assert torch.allclose(logits, full.decoder(full.head(states)), atol=1e-4)
+    full.model.save_pretrained(tmp_path / "bare")
+    CmlmModel.from_encoder(str(tmp_path / "bare"), conditioning="none")
+    assert "has no masked-LM head of a known form; that of this model is new" in caplog.text
+
+
 def test_a_decoder_of_its_own_is_taken_over_too(tokenizer: Any, tmp_path: Path) -> None:
     config = AutoConfig.for_model(**{**tiny_encoder(len(tokenizer)), "tie_word_embeddings": False})
     full = AutoModelForMaskedLM.from_config(config)
