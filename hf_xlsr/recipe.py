@@ -23,11 +23,24 @@ _NAME = re.compile(r"\w[\w.+ -]*")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as people expect it: `1e-3` is a number, and only true and false are booleans (`no` is Norwegian)."""
+    """YAML as people expect it: `1e-3` is a number, only true and false are booleans (`no` is Norwegian), and a key
+    that stands twice is a mistake."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in seen:
+                    problem = f"the key '{key.value}' stands twice in one mapping"
+                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                seen.add((key.tag, key.value))
+        return node
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag not in ("tag:yaml.org,2002:bool",)]
+    # A date is the text that it is written as: names of runs and values of `where` are compared and stored as text.
+    first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] not in ("bool", "timestamp")]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), "tTfF")
@@ -105,9 +118,10 @@ def read_recipe(name_or_path: str, *, above: Sequence[str] = ()) -> dict[str, An
         for key in LISTS:
             merged.pop(key, None)
         merged.update({key: content[key] for key in LISTS if key in content})
-    merged["name"] = content.get("name", name)
-    if "name" in content:
-        _check_name(str(content["name"]), f"recipe '{name}': its name")
+    own_name = content.get("name")
+    merged["name"] = name if own_name is None else str(own_name)
+    if own_name is not None:
+        _check_name(merged["name"], f"recipe '{name}': its name")
     return merged
 
 
@@ -139,13 +153,16 @@ def _check_name(name: str, what: str) -> None:
 
 
 def _check_runs(name: str, runs: Any, what: str) -> None:
-    names = [run.get("name") if isinstance(run, Mapping) else None for run in as_list(runs)]
+    for run in as_list(runs):
+        if isinstance(run, dict) and run.get("name") is not None:
+            run["name"] = str(run["name"])  # YAML reads 1 as a number
+    names = [run.get("name") if isinstance(run, dict) else None for run in as_list(runs)]
     for run, run_name in zip(as_list(runs), names, strict=True):
         if run_name is None or not set(run) <= {"name", "set"} or not isinstance(run.get("set", {}), Mapping):
             raise XlsrError(
                 f"recipe '{name}': the {what} {run} is not of the form {{name: ..., set: {{...}}}}; mend it."
             )
-        _check_name(str(run_name), f"recipe '{name}': the name of a {what}")
+        _check_name(run_name, f"recipe '{name}': the name of a {what}")
         if names.count(run_name) > 1:
             raise XlsrError(f"recipe '{name}': two {what}s are called '{run_name}'; give each a name of its own.")
 
@@ -244,7 +261,7 @@ def resolve(recipe: Mapping[str, Any], overrides: Mapping[str, Any] | None = Non
         if merged.get(name) is None:
             merged[name] = deepcopy(key.default)
     merged["output_dir"] = os.path.expandvars(merged["output_dir"] or f"outputs/{merged['name']}")
-    languages = as_list(merged["languages"])
+    languages = merged["languages"] = as_list(merged["languages"])
     if len(set(languages)) < get_method(merged["method"]).least_languages:
         raise XlsrError(
             f"recipe '{merged['name']}': languages is {languages}; a cross-lingual encoder needs two, e.g. [en, fr]."

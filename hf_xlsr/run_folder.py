@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_xlsr.errors import XlsrError
+from hf_xlsr.whole_files import written_whole
 
 # What may differ between a run and the call that goes on with it: where it lies, what follows training.
 FREE_KEYS = {"name", "output_dir", "overwrite", "description", "evaluation", "export", "card"}
@@ -67,6 +68,16 @@ class RunFolder:
             raise XlsrError(f"output folder '{self.path}' is taken by other files; choose another --output_dir.")
         self.training.mkdir(parents=True, exist_ok=True)
         self.recipe.write_text(json.dumps(recipe, indent=2, ensure_ascii=False), "utf-8")
+
+    def settle(self, recipe: Mapping[str, Any]) -> None:
+        """Writes down the recipe by which a run that was gone on with has now been exported and evaluated.
+
+        Args:
+            recipe: A resolved recipe, that of `claim` but for what follows training.
+        """
+        self.results.unlink(missing_ok=True)  # with the recipe of now, those of before would count as its own
+        with written_whole(self.recipe) as file:
+            file.write_text(json.dumps(recipe, indent=2, ensure_ascii=False), "utf-8")
 
     def done(self, recipe: Mapping[str, Any]) -> bool:
         """Whether just this run, its evaluation included, has been here to its end.

@@ -280,6 +280,9 @@ def test_mistaken_overrides(arguments: list[str], message: str) -> None:
         ("base: quickstart\nruns: [{name: a, sett: {seed: 5}}]", "not of the form"),
         ("base: quickstart\nruns: [{set: {seed: 5}}]", "not of the form"),
         ("base: quickstart\nruns: [{name: a}, {name: a}]", "two runs are called 'a'"),
+        ("base: quickstart\nruns: [{name: 1}, {name: '1'}]", "two runs are called '1'"),
+        ("base: quickstart\nseed: 3\nseed: 4", "line 3, column 1: .*the key 'seed' stands twice in one mapping"),
+        ("base: quickstart\ndata: {train: a.tsv, train: b.tsv}", "the key 'train' stands twice"),
     ],
 )
 def test_mistaken_recipes(text: str, message: str, tmp_path: Path) -> None:
@@ -322,6 +325,22 @@ def test_unknown_recipe_and_run() -> None:
 
 def test_yaml_reads_numbers_and_languages_as_people_mean_them() -> None:
     assert parse_yaml("[1e-3, 2E5, no, yes, true, 1.5, on]", "x") == [1e-3, 2e5, "no", "yes", True, 1.5, "on"]
+    assert parse_yaml("{day: 2024-05-01, at: 2024-05-01 10:00:00}", "x") == {
+        "day": "2024-05-01",
+        "at": "2024-05-01 10:00:00",
+    }
+    # What `<<` brings may be said anew, also where it is brought on.
+    assert parse_yaml("a: &a {p: 1}\nb: &b {<<: *a, p: 2}\nc: {<<: *b, p: 3}", "x")["c"] == {"p": 3}
+
+
+def test_names_and_languages_that_yaml_does_not_read_as_words_or_lists(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("base: quickstart\nruns: [{name: 1, set: {seed: 1}}, {name: 2024-05-01, set: {seed: 2}}]")
+    assert [run["name"] for run in load_runs(str(path))] == ["mine/1", "mine/2024-05-01"]
+    assert [run["seed"] for run in load_runs(str(path), only=["1"])] == [1]
+    path.write_text("base: cmlm_base\nname: 7\nlanguages: en")
+    (run,) = load_runs(str(path))
+    assert run["languages"] == ["en"] and run["name"] == "7"
 
 
 def test_tiny_pairs_are_learnable_material() -> None:

@@ -38,6 +38,7 @@ __all__ = [
     "Sample",
     "Step",
     "build_cleaner",
+    "build_text_cleaner",
     "evaluation_keys",
     "match_key",
     "normalize_text",
@@ -151,6 +152,33 @@ def build_cleaner(
     """
     entries: list[Any] = [{name: config[name]} for name in config] if isinstance(config, Mapping) else list(config)
     return Cleaner(_build_step(entry, languages) for entry in entries)
+
+
+def build_text_cleaner(
+    config: Sequence[str | Mapping[str, Any]] | Mapping[str, Any], languages: Sequence[str] | None = None
+) -> Cleaner:
+    """`build_cleaner` for single sentences, of the same section as the pairs beside them.
+
+    Steps that compare two sides are left out, and `deduplicate` on one of the sides compares the sentences.
+
+    Args:
+        config: See `build_cleaner`.
+        languages: See there.
+
+    Raises:
+        XlsrError: as `build_cleaner`.
+
+    Example:
+        >>> cleaner = build_text_cleaner(["ratio", {"deduplicate": {"on": "source"}}])
+        >>> [row["text"] for row in cleaner([{"text": "Yes."}, {"text": "yes"}, {"text": "No."}])]
+        ['Yes.', 'No.']
+    """
+    cleaner = build_cleaner(config, languages)
+    cleaner.steps = [step for step in cleaner.steps if not isinstance(step, (DropIdentical, RatioBounds))]
+    for step in cleaner.steps:
+        if isinstance(step, Deduplicate) and step.on in ("source", "target"):
+            step.on = "pair"  # all texts of a row: here it is one
+    return cleaner
 
 
 def _build_step(entry: Any, languages: Sequence[str] | None) -> Step:

@@ -94,6 +94,7 @@ def resolve_columns(
     names: Collection[str],
     file: str,
     optional: Sequence[str] | None = None,
+    selecting: Sequence[str] = (),
 ) -> dict[str, str]:
     """Completes a mapping for one file and checks that the file has the columns.
 
@@ -104,9 +105,10 @@ def resolve_columns(
         names: The columns of the file.
         file: For the error sentence.
         optional: Our names that are read where the file has a column of that name and nothing else is mapped to it.
+        selecting: Columns that rows are chosen by: those of the file, and of our names only where it has no such.
 
     Returns:
-        Our name -> file column, the required ones first.
+        Our name -> file column, the required ones first; of a column of `selecting`, its name behind an underscore.
 
     Raises:
         MissingColumn: The file lacks a column.
@@ -125,7 +127,32 @@ def resolve_columns(
             way = "" if ours in columns else f" for '{ours}' (columns='{ours}=NAME' names another)"
             message = f"{file} has no column '{theirs}'{way}; {nearest(theirs, names)}"
             raise MissingColumn(message, file=file, column=theirs, ours=ours, names=names)
-    return mapping
+    return mapping | selecting_columns(selecting, mapping, names, file)
+
+
+def selecting_columns(
+    selecting: Sequence[str], mapping: Collection[str], names: Collection[str], file: str
+) -> dict[str, str]:
+    """The columns of a file that rows are chosen by, under names of their own beside ours.
+
+    Args:
+        selecting: Their names.
+        mapping: Our names that are read anyway; one of these serves where the file has no column of the name.
+        names: The columns of the file.
+        file: For the error sentence.
+
+    Raises:
+        MissingColumn: The file lacks a column.
+
+    Example:
+        >>> selecting_columns(["id", "source"], ["source", "target"], ["id", "en", "de"], "a.tsv")
+        {'_id': 'id'}
+    """
+    for name in selecting:
+        if name not in names and name not in mapping:
+            message = f"{file} has no column '{name}'; {nearest(name, names)}"
+            raise MissingColumn(message, file=file, column=name, ours=name, names=names)
+    return {f"_{name}": name for name in selecting if name in names}
 
 
 def flat_names(record: Mapping[str, Any]) -> list[str]:

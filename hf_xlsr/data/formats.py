@@ -51,6 +51,7 @@ def read_rows(
     languages: Sequence[str] | None = None,
     required: Sequence[str] = ("source", "target"),
     optional: Sequence[str] | None = None,
+    selecting: Sequence[str] = (),
     format: str | None = None,
     split: str | None = None,
     default_split: str = "train",
@@ -72,6 +73,8 @@ def read_rows(
         required: Our names that each row has, not empty.
         optional: Our names that are read beside them where a table has columns of these names; they may be empty.
             None reads all that bear our names, unless `columns` says which.
+        selecting: Columns of the file that the caller chooses rows by, whatever `columns` maps; each that the file has
+            is read as it is, under its name behind an underscore.
         format: One of `READERS`; None takes it from the suffix.
         split: Split of a data set.
         default_split: The split taken of a data set that has several when `split` names none.
@@ -79,8 +82,8 @@ def read_rows(
         quarantine: Where bad lines go; None counts them and logs one warning at the end.
 
     Returns:
-        An iterator over rows with our names as keys: the required ones and those mapped. Texts are `str`; `label` and
-        `score` are as in the file.
+        An iterator over rows with our names as keys: the required ones, those mapped, and those of `selecting`. Texts
+        are `str`; `label` and `score` are as in the file.
 
     Raises:
         XlsrError: A file is missing, of unknown format or damaged, lacks a column, or is not line-aligned with its
@@ -124,6 +127,7 @@ def read_rows(
         config=config,
         quarantine=Quarantine() if quarantine is None else quarantine,
         default_split=default_split,
+        selecting=tuple(selecting),
     )
     return _rows(source, READERS[format], log=quarantine is None)
 
@@ -195,6 +199,9 @@ def _clean(row: dict[str, Any], required: Sequence[str]) -> str | None:
     for name, value in row.items():
         if value != value:  # NaN, the empty cell of a column of numbers
             row[name] = value = None
+        selects = name.startswith("_")
+        if selects and not isinstance(value, bytes):
+            continue
         if name not in NUMERIC_COLUMNS and not isinstance(value, str) and value is not None:
             if isinstance(value, (dict, list)):
                 return f"{name} is not a text"

@@ -32,7 +32,7 @@ def read_mo(source: Source) -> Iterator[Record]:
 
 def _read(source: Source, parse: Any) -> Iterator[Record]:
     columns = source.columns or dict(zip(source.required, COLUMNS, strict=False))
-    chosen = resolve_columns(columns, source.required, COLUMNS, source.name)
+    chosen = resolve_columns(columns, source.required, COLUMNS, source.name, selecting=source.selecting)
     try:
         with _plain(source.paths[0]) as path:
             catalogue = parse(path)

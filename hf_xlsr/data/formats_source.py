@@ -30,6 +30,7 @@ class Source:
         columns: Our name -> file column; empty for the default of the format.
         required: Our names that no row may lack.
         optional: Our names that are read where a table has them; None reads all of ours when `columns` is empty.
+        selecting: Columns of the file that rows are chosen by, read under their names behind an underscore.
         languages: Languages of the required columns, for TMX.
         split: Split of a data set.
         default_split: The split of a data set that has several, when none is named.
@@ -48,10 +49,11 @@ class Source:
     quarantine: Quarantine
     default_split: str = "train"
     optional: tuple[str, ...] | None = None
+    selecting: tuple[str, ...] = ()
 
     def resolve(self, names: Collection[str]) -> dict[str, str]:
         """Our name -> column, for a table that has columns of these names."""
-        return resolve_columns(self.columns, self.required, names, self.name, self.optional)
+        return resolve_columns(self.columns, self.required, names, self.name, self.optional, self.selecting)
 
     def reject(self, number: int, reason: object, text: str | bytes, path: Path | None = None) -> None:
         """Sends a line to the quarantine, under the source's name unless one of several files is meant."""

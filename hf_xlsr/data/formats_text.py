@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
-from hf_xlsr.data.columns import column_value, flat_names, resolve_columns
+from hf_xlsr.data.columns import column_value, flat_names, resolve_columns, selecting_columns
 from hf_xlsr.data.formats_lines import MAX_LINE, decode, iter_lines, open_binary
 from hf_xlsr.data.formats_source import BadLine, Record, Source
+from hf_xlsr.data.languages import language_code
 from hf_xlsr.errors import XlsrError
 
 # A row of a table: line number, its fields (or why there are none), the raw line.
@@ -18,10 +19,10 @@ TableRow = tuple[int, "Sequence[bytes] | BadLine", bytes]
 
 
 def read_moses(source: Source) -> Iterator[Record]:
-    """Line-aligned files, one a required column, in that order unless columns name them by label or position.
+    """Line-aligned files, one a required column: by their languages, or in that order, or as `columns` says.
 
     Raises:
-        XlsrError: The files are fewer or more than the columns, or differ in length.
+        XlsrError: The files are fewer or more than the columns, are called by languages of others, or differ in length.
     """
     positions = _moses_positions(source)
     with ExitStack() as stack:
@@ -51,16 +52,46 @@ def read_moses(source: Source) -> Iterator[Record]:
 
 
 def _moses_positions(source: Source) -> dict[str, int]:
-    if source.columns:
-        keys = [*map(str, range(len(source.paths))), *source.labels]
-        chosen = resolve_columns(source.columns, source.required, keys, source.name)
+    keys = [*map(str, range(len(source.paths))), *source.labels]
+
+    def positions(chosen: Mapping[str, str]) -> dict[str, int]:
         return {ours: keys.index(theirs) % len(source.paths) for ours, theirs in chosen.items()}
+
+    if source.columns:
+        return positions(
+            resolve_columns(source.columns, source.required, keys, source.name, selecting=source.selecting)
+        )
     if len(source.paths) != len(source.required):
         raise XlsrError(
             f"{source.name} is {len(source.paths)} line-aligned file(s) for the columns {', '.join(source.required)}; "
             "give one file a column, such as 'corpus.{en,fr}'."
         )
-    return {ours: position for position, ours in enumerate(source.required)}
+    by_place = dict(zip(source.required, _moses_order(source), strict=True))
+    return by_place | positions(selecting_columns(source.selecting, by_place, keys, source.name))
+
+
+def _moses_order(source: Source) -> Sequence[int]:
+    """Which file holds each required column: the one that is called by its language, or else that of its place.
+
+    Raises:
+        XlsrError: A file is called by the language of another column, and the rest of the names do not tell more.
+    """
+    labels, languages = source.labels, source.languages
+    places = range(len(labels))
+    if len(languages) != len(labels):
+        return places
+    for name in (str, language_code):
+        files, wanted = [name(label) for label in labels], [name(language) for language in languages]
+        if files != wanted and len(set(wanted)) == len(wanted) and set(files) == set(wanted):
+            return [files.index(language) for language in wanted]
+    for place, (file, label) in enumerate(zip(files, labels, strict=True)):
+        if file in wanted and wanted.index(file) != place and wanted[place] != file:
+            raise XlsrError(
+                f"{source.name}: the files are called {', '.join(labels)} and the languages are {', '.join(languages)}, "
+                f"so that '{label}' would be read as {languages[place]}; say which is which with "
+                f"columns='{','.join(f'{ours}={label}' for ours, label in zip(source.required, labels, strict=True))}'."
+            )
+    return places
 
 
 def read_tsv(source: Source) -> Iterator[Record]:
@@ -169,6 +200,12 @@ def _layout(source: Source, first: list[str]) -> tuple[dict[str, int], bool]:
     """Our name -> position, and whether the first line is a header."""
     required, columns, file = source.required, source.columns, source.name
     header = [name.strip() for name in first]
+
+    def without_header(places: dict[str, int]) -> tuple[dict[str, int], bool]:
+        numbers = [str(place) for place in range(len(first))]
+        choosing = selecting_columns(source.selecting, places, numbers, file)
+        return {**places, **{ours: int(theirs) for ours, theirs in choosing.items()}}, False
+
     numbered = [theirs.isdecimal() for theirs in columns.values()]
     if columns and all(numbered):
         absent = [ours for ours in required if ours not in columns]
@@ -177,14 +214,14 @@ def _layout(source: Source, first: list[str]) -> tuple[dict[str, int], bool]:
         for ours, theirs in columns.items():
             if int(theirs) >= len(first):
                 raise XlsrError(f"{file} has {len(first)} columns and no position {theirs} for '{ours}', from 0.")
-        return {ours: int(theirs) for ours, theirs in columns.items()}, False
+        return without_header({ours: int(theirs) for ours, theirs in columns.items()})
     if columns and any(numbered):
         raise XlsrError(f"columns mixes names and positions for {file}; use names if it has a header, else positions.")
     if columns or set(required) <= set(header):
         chosen = source.resolve(header)
         return {ours: header.index(theirs) for ours, theirs in chosen.items()}, True
     if len(first) == len(required):
-        return {ours: place for place, ours in enumerate(required)}, False
+        return without_header({ours: place for place, ours in enumerate(required)})
     raise XlsrError(
         f"the first line of {file} has {len(first)} columns and does not name {', '.join(required)}; say which are "
         f"which with columns='{required[0]}=NAME,...' or, without a header, '{required[0]}=0,...'."

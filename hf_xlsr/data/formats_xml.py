@@ -102,6 +102,8 @@ def read_tmx(source: Source) -> Iterator[Record]:
     absent = [ours for ours in source.required if ours not in wanted]
     if absent:
         raise XlsrError(f"{source.name} needs a language for '{absent[0]}'; give languages=('en', 'fr') or the like.")
+    # The columns of a TMX are its languages; one of our names means what is read under it.
+    wanted |= {f"_{name}": name for name in source.selecting if name not in wanted}
     collector = _Collector()
     for unit in _units(source, collector):
         rest = "\t".join(text for _, text in unit.variants)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hf_xlsr.data.corpora import CORPORA
-from hf_xlsr.data.sources import RowFilter, as_source, expand, open_source
+from hf_xlsr.data.sources import RowFilter, as_list, as_source, expand, open_source
 from hf_xlsr.errors import XlsrError
 
 EVERY_COLUMN = "*"
@@ -54,10 +55,14 @@ def _language_pairs(source: Any, languages: Sequence[str]) -> list[Sequence[str]
 
 
 def _every_text(source: Mapping[str, Any]) -> Iterator[str]:
-    pattern = expand(source["path"])
-    files = sorted(glob.glob(pattern, recursive=True))
-    if not files:
-        raise XlsrError(f"data.held_out: no file fits '{pattern}'; mend the path, or fetch the data (docs/data.md).")
+    files: list[str] = []
+    for pattern in as_list(expand(source["path"])):
+        found_files = sorted(glob.glob(os.path.expanduser(pattern), recursive=True))
+        if not found_files:
+            raise XlsrError(
+                f"data.held_out: no file fits '{pattern}'; mend the path, or fetch the data (docs/data.md)."
+            )
+        files += found_files
     chosen, found = RowFilter(source), False
     for file in files:
         try:
@@ -77,7 +82,7 @@ def _every_text(source: Mapping[str, Any]) -> Iterator[str]:
                         yield text
     if not found:
         raise XlsrError(
-            f"data.held_out: no text in '{pattern}'"
+            f"data.held_out: no text in '{source['path']}'"
             + (" fits its `where`" if chosen.columns else "")
             + "; mend the source, "
             "or leave it out."

@@ -13,13 +13,13 @@ from datasets import Sequence as ListOf
 from hf_xlsr.data.cleaning import Cleaner, RemoveEvaluation
 from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.data.counter_random import counter_uniform
+from hf_xlsr.data.piece_counts import PieceCounts
 from hf_xlsr.data.prepare import prepare_once, vocabulary_hash
 from hf_xlsr.data.prepared import (
     PreparedByLanguage,
     check_tokenizers,
     map_rows,
     store_rows,
-    tokenize_texts,
 )
 from hf_xlsr.data.quarantine import Quarantine
 from hf_xlsr.data.seen import SeenHashes
@@ -248,16 +248,12 @@ def _tokenize(rows: Dataset, tokenizers: Any, max_length: int) -> tuple[Dataset,
     """Rows as ids, with the counts of `PreparedNli`."""
     languages = sorted({lang for batch in rows.select_columns(["lang"]).iter(10_000) for lang in batch["lang"]})
     groups = {language: number for number, language in enumerate(languages)}
-    counts = {"pairs": len(rows), "truncated_sides": 0, "pieces": 0}
+    counts = PieceCounts(tokenizers, max_length)
     labels = dict.fromkeys(LABEL_NAMES, 0)
 
     def encode(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        ids = {}
-        for side in SIDES:
-            ids[side], truncated = tokenize_texts(batch[side], batch["lang"], tokenizers, max_length)
-            counts["truncated_sides"] += truncated
+        ids = {side: counts.tokenize(batch[side], batch["lang"]) for side in SIDES}
         lengths = [[len(row) for row in ids[side]] for side in SIDES]
-        counts["pieces"] += sum(map(sum, lengths))
         for label in batch["label"]:
             labels[LABEL_NAMES[label]] += 1
         return {
@@ -272,4 +268,4 @@ def _tokenize(rows: Dataset, tokenizers: Any, max_length: int) -> tuple[Dataset,
         **{name: Value("int32") for name in ("label", "length", "group")},
     }
     tokenised = map_rows(rows, encode, features)
-    return tokenised, {**counts, "languages": languages, "labels": labels}
+    return tokenised, {"pairs": len(rows), **counts.report(), "languages": languages, "labels": labels}

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -323,18 +323,15 @@ def trained_tokenizer(
             for lang in batch[lang_column]:
                 sizes[lang] = sizes.get(lang, 0) + 1
 
-    def texts_of(language: str) -> Iterator[str]:
-        for batch in rows.iter(batch_size=1_000):
-            for text_column, lang_column in columns:
-                yield from (
-                    text for text, lang in zip(batch[text_column], batch[lang_column], strict=True) if lang == language
-                )
-
-    texts = {language: (lambda language=language: texts_of(language)) for language in sorted(sizes)}
+    texts = (
+        pair
+        for batch in rows.iter(batch_size=1_000)
+        for text_column, lang_column in columns
+        for pair in zip(batch[lang_column], batch[text_column], strict=True)
+    )
+    sizes = {name: sizes[name] for name in sorted(sizes)}
     return train_tokenizer(
-        smoothed_text(
-            texts, {name: sizes[name] for name in sorted(sizes)}, exponent=options.get("smoothing", 0.3), seed=seed
-        ),
+        smoothed_text(texts, sizes, exponent=options.get("smoothing", 0.3), seed=seed),
         **{name: options[name] for name in ("vocab_size", "algorithm", "lowercase", "frame") if name in options},
         max_length=max_length,
     )

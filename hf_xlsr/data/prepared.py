@@ -12,6 +12,7 @@ from datasets import Sequence as ListOf
 from datasets.exceptions import DatasetGenerationError
 from torch.utils.data import Dataset as TorchDataset
 
+from hf_xlsr.data.piece_counts import PieceCounts
 from hf_xlsr.data.sampling import ExampleKey
 from hf_xlsr.data.seen import hash64
 from hf_xlsr.errors import XlsrError, nearest
@@ -97,41 +98,6 @@ def check_tokenizers(tokenizer: Any, languages: Iterable[str]) -> None:
             )
 
 
-def tokenize_texts(
-    texts: Sequence[str], languages: Sequence[str], tokenizer: Any, max_length: int
-) -> tuple[list[list[int]], int]:
-    """Tokenises texts, each with the tokenizer of its language, which also cuts those that are too long.
-
-    A cut text keeps the special tokens that the tokenizer puts around it.
-
-    Args:
-        texts: Sentences.
-        languages: The language of each.
-        tokenizer: One for all languages, or a mapping from language to tokenizer.
-        max_length: Longest text kept whole, in pieces with special tokens.
-
-    Returns:
-        The piece ids of each text, and how many texts were cut.
-    """
-    chosen = [tokenizer[language] if isinstance(tokenizer, Mapping) else tokenizer for language in languages]
-    result: list[list[int]] = [[] for _ in texts]
-    truncated = 0
-    for one in {id(part): part for part in chosen}.values():
-        places = [place for place, part in enumerate(chosen) if part is one]
-        cut = one([texts[place] for place in places], truncation=True, max_length=max_length, **_ENCODING)["input_ids"]
-        for place, ids in zip(places, cut, strict=True):
-            result[place] = list(ids)
-        # Tokenizers do not say whether they cut; only texts that fill the limit can be longer.
-        full = [place for place in places if len(result[place]) == max_length]
-        if full:
-            whole = one([texts[place] for place in full], truncation=False, **_ENCODING)["input_ids"]
-            truncated += sum(len(ids) > max_length for ids in whole)
-    return result, truncated
-
-
-_ENCODING: dict[str, Any] = {"add_special_tokens": True, "return_attention_mask": False, "verbose": False}
-
-
 def tokenize_pairs(pairs: Dataset, tokenizer: Any, *, max_length: int = 200) -> tuple[Dataset, dict[str, Any]]:
     """Tokenises both sides, cut at `max_length` pieces.
 
@@ -151,16 +117,14 @@ def tokenize_pairs(pairs: Dataset, tokenizer: Any, *, max_length: int = 200) -> 
     found = language_pairs(pairs)
     check_tokenizers(tokenizer, dict.fromkeys(language for pair in found for language in pair))
     groups = {key: number for number, key in enumerate(found)}
-    counts = {"pairs": len(pairs), "truncated_sides": 0, "pieces": 0}
+    counts = PieceCounts(tokenizer, max_length)
 
     def encode(batch: dict[str, list[str]]) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for side in SIDES:
-            ids, truncated = tokenize_texts(batch[side], batch[f"{side}_lang"], tokenizer, max_length)
-            result[f"{side}_ids"], result[f"{side}_text"] = ids, text_identities(batch[side])
-            counts["truncated_sides"] += truncated
+            result[f"{side}_ids"] = counts.tokenize(batch[side], batch[f"{side}_lang"])
+            result[f"{side}_text"] = text_identities(batch[side])
         both = list(zip(result["source_ids"], result["target_ids"], strict=True))
-        counts["pieces"] += sum(len(source) + len(target) for source, target in both)
         result["length"] = [max(len(source), len(target)) for source, target in both]
         result["group"] = [groups[key] for key in zip(batch["source_lang"], batch["target_lang"], strict=True)]
         return result
@@ -175,7 +139,7 @@ def tokenize_pairs(pairs: Dataset, tokenizer: Any, *, max_length: int = 200) -> 
             "group": Value("int32"),
         },
     )
-    return tokenised, {**counts, "language_pairs": [list(pair) for pair in found]}
+    return tokenised, {"pairs": len(pairs), **counts.report(), "language_pairs": [list(pair) for pair in found]}
 
 
 def map_rows(rows: Dataset, encode: Any, features: Mapping[str, Any]) -> Dataset:

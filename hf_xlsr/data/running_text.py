@@ -13,7 +13,8 @@ from datasets import Dataset, Features, Value, load_from_disk
 from datasets import Sequence as ListOf
 from transformers import AutoTokenizer
 
-from hf_xlsr.data.cleaning import Cleaner, DropIdentical, RatioBounds, RemoveEvaluation, Sample, build_cleaner
+from hf_xlsr.data.cleaning import Cleaner, RemoveEvaluation, Sample, build_text_cleaner
+from hf_xlsr.data.piece_counts import PieceCounts
 from hf_xlsr.data.prepare import load_tokenizer, prepare_once, trained_tokenizer, vocabulary_hash
 from hf_xlsr.data.prepared import (
     PreparedByLanguage,
@@ -22,7 +23,6 @@ from hf_xlsr.data.prepared import (
     kept_columns,
     map_rows,
     store_rows,
-    tokenize_texts,
 )
 from hf_xlsr.data.quarantine import Quarantine
 from hf_xlsr.data.running_text_sources import read_running_text
@@ -211,8 +211,7 @@ def mark_neighbours(rows: Iterable[Mapping[str, Any]], counts: dict[str, int]) -
 
 
 def _cleaner(cleaning: Any, languages: Sequence[str], evaluation_texts: Iterable[str] | SeenHashes) -> Cleaner:
-    cleaner = build_cleaner(cleaning or [], languages=list(languages))
-    cleaner.steps = [step for step in cleaner.steps if not isinstance(step, (DropIdentical, RatioBounds))]
+    cleaner = build_text_cleaner(cleaning or [], languages=list(languages))
     if any(isinstance(step, Sample) for step in cleaner.steps):
         raise XlsrError(
             "cleaning step 'sample' takes sentences at random, which leaves none of running text beside its "
@@ -249,16 +248,13 @@ def _tokenize(rows: Dataset, tokenizers: Any, max_length: int) -> tuple[Dataset,
     languages = sorted({lang for batch in rows.select_columns(["lang"]).iter(10_000) for lang in batch["lang"]})
     check_tokenizers(tokenizers, languages)
     groups = {language: number for number, language in enumerate(languages)}
-    counts = {"truncated_sides": 0, "pieces": 0}
+    counts = PieceCounts(tokenizers, max_length)
 
     def encode(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        ids, truncated = tokenize_texts(batch["text"], batch["lang"], tokenizers, max_length)
-        lengths = [len(row) for row in ids]
-        counts["truncated_sides"] += truncated
-        counts["pieces"] += sum(lengths)
+        ids = counts.tokenize(batch["text"], batch["lang"])
         return {
             "text_ids": ids,
-            "length": lengths,
+            "length": list(map(len, ids)),
             "group": [groups[language] for language in batch["lang"]],
             "continues": batch["continues"],
         }
@@ -268,4 +264,5 @@ def _tokenize(rows: Dataset, tokenizers: Any, max_length: int) -> tuple[Dataset,
         **{name: Value("int32") for name in ("length", "group")},
         "continues": Value("bool"),
     }
-    return map_rows(rows, encode, features), {**counts, "languages": languages}
+    tokenised = map_rows(rows, encode, features)
+    return tokenised, {**counts.report(), "languages": languages}

@@ -155,7 +155,7 @@ def _of_rows(
     before: tuple[str, int | None] | None = None  # document and position
     rows = _with_losses(_file_rows(options, columns, ("text",), quarantine, chosen.columns), quarantine)
     for number, (row, whole) in enumerate(rows, 1):
-        if not chosen.keeps({column: row[f"_{column}"] for column in chosen.columns}):
+        if not chosen.takes(row):
             before = None
             continue
         try:
@@ -227,14 +227,14 @@ def _file_rows(
     columns: Mapping[str, str],
     required: Sequence[str],
     quarantine: Quarantine,
-    helpers: Sequence[str] = (),
+    selecting: Sequence[str] = (),
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a file; columns of `helpers` that only choose among them have an underscore before their name."""
     return read_rows(
         expand(options["path"]),
-        columns={**columns, **{f"_{name}": columns.get(name, name) for name in helpers}},
+        columns=columns,
         required=required,
         optional=("lang", *PLACE_COLUMNS),
+        selecting=selecting,
         format=options.get("format"),
         split=options.get("split"),
         config=options.get("config"),

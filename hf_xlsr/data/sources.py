@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from hf_xlsr.data.columns import KNOWN_COLUMNS, parse_columns
+from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.data.corpora import CORPORA, load_corpus
 from hf_xlsr.data.formats import read_rows
 from hf_xlsr.data.quarantine import Quarantine
@@ -28,14 +28,15 @@ SOURCE_KEYS = {
     "format": "moses, tsv, csv, jsonl, parquet, tmx, po, mo or datasets; from the suffix when absent",
     "split": "train, dev or test of a corpus or data set",
     "config": "configuration of a data set",
-    "where": "keep rows whose columns have these values",
+    "where": "keep rows whose columns have these values; a name is a column of the file, or else one of ours",
     "hash_split": "rest or held: keep the rows whose crc32 of hash_key modulo hash_modulus is not 0, or is 0",
-    "hash_key": "column of the file for hash_split",
+    "hash_key": "column of the file for hash_split, or else one of ours",
     "hash_modulus": "100 holds about 1 % out",
     "distinct": "true leaves out rows with a text, on either side, that a row before had: for evaluation by retrieval, "
     "where one translation is right",
     "limit": "at most so many of the rows (of the pairs, with parallel), the first ones",
-    "sample": "so many of them at random, by the recipe's seed, in their order; the source is read twice",
+    "sample": "so many of them at random, in their order, by the recipe's seed; of dev and test pairs the same for every "
+    "seed; the source is read twice",
     "source_version": "translation of the bible corpus",
     "target_version": "translation of the bible corpus",
 }
@@ -112,7 +113,7 @@ class RowFilter:
             raise XlsrError(
                 f"data source: hash_split is '{self.part}'; use rest (train) or held (dev), with a hash_key."
             )
-        self.columns = [*self.conditions, *([self.key] if self.key else [])]
+        self.columns = list(dict.fromkeys([*self.conditions, *([self.key] if self.key else [])]))
 
     def keeps(self, row: Mapping[str, Any]) -> bool:
         """Whether the row, with the columns of `columns`, is chosen."""
@@ -121,6 +122,10 @@ class RowFilter:
         if not self.part or not self.key:
             return True
         return (zlib.crc32(str(row[self.key]).encode()) % self.modulus == 0) == (self.part == "held")
+
+    def takes(self, row: dict[str, Any]) -> bool:
+        """Whether a row read with `columns` as `selecting` is chosen; the columns read for that alone are taken out."""
+        return self.keeps({name: row.pop(f"_{name}") if f"_{name}" in row else row[name] for name in self.columns})
 
 
 def _plain(value: Any) -> str:
@@ -191,7 +196,7 @@ def open_source(
         if key not in allowed:
             raise XlsrError(f"data source: '{key}' does not go with '{kind}'; leave it out.")
     parallel = _parallel_columns(options, required) if options.get("parallel") is not None else None
-    languages = list(options.get("languages") or languages)
+    languages = as_list(options.get("languages")) or list(languages)
     if "source" in required and len(languages) != 2 and parallel is None:
         raise XlsrError(
             f"data source {options}: of the languages {', '.join(languages)} a source of pairs holds two; "
@@ -267,8 +272,8 @@ def _file_rows(
     columns = parse_columns(options.get("columns"))
     for row in _chosen_rows(options, columns, languages, split, required, optional, quarantine):
         if "source" in required:
-            row.setdefault("source_lang", languages[0])
-            row.setdefault("target_lang", languages[1])
+            for column, language in zip(("source_lang", "target_lang"), languages, strict=True):
+                row[column] = row.get(column) or language  # an empty cell names none
         yield row
 
 
@@ -283,26 +288,20 @@ def _chosen_rows(
 ) -> Iterator[dict[str, Any]]:
     """The rows of a file that `where` and `hash_split` keep."""
     chosen = RowFilter(options)
-    # Columns that only select rows are read under names of their own beside ours.
-    helpers = {f"_{name}": name for name in chosen.columns if name not in (*columns, *required)}
     rows = read_rows(
         expand(options["path"]),
-        columns={**columns, **helpers} if columns or helpers else None,
+        columns=columns,
         languages=tuple(languages[:2]),
         required=tuple(required),
-        # Columns that only select are no mapping: the file's own names count as they would without them.
-        optional=tuple(sorted(KNOWN_COLUMNS)) if helpers and not columns and optional is None else optional,
+        optional=optional,
+        selecting=chosen.columns,
         format=options.get("format"),
         split=options.get("split"),
         default_split=split,  # of a data set; taking another than the one meant would go unnoticed
         config=options.get("config"),
         quarantine=quarantine,
     )
-    for row in rows:
-        if chosen.keeps({name: row[f"_{name}" if f"_{name}" in helpers else name] for name in chosen.columns}):
-            for helper in helpers:
-                row.pop(helper, None)
-            yield row
+    yield from (row for row in rows if chosen.takes(row))
 
 
 def _parallel_columns(options: Mapping[str, Any], required: Sequence[str]) -> dict[str, str]:

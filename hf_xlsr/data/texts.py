@@ -9,14 +9,14 @@ from typing import Any
 from datasets import Dataset, Features, Value, load_from_disk
 from datasets import Sequence as ListOf
 
-from hf_xlsr.data.cleaning import DropIdentical, RatioBounds, RemoveEvaluation, build_cleaner
+from hf_xlsr.data.cleaning import RemoveEvaluation, build_text_cleaner
+from hf_xlsr.data.piece_counts import PieceCounts
 from hf_xlsr.data.prepare import prepare_once, vocabulary_hash
 from hf_xlsr.data.prepared import (
     PreparedByLanguage,
     check_tokenizers,
     map_rows,
     store_rows,
-    tokenize_texts,
 )
 from hf_xlsr.data.quarantine import Quarantine
 from hf_xlsr.data.seen import SeenHashes
@@ -85,8 +85,7 @@ def prepare_texts(
     folder, sources = Path(folder), as_list(sources)
 
     def make() -> dict[str, Any]:
-        cleaner = build_cleaner(cleaning or [], languages=list(languages))
-        cleaner.steps = [step for step in cleaner.steps if not isinstance(step, (DropIdentical, RatioBounds))]
+        cleaner = build_text_cleaner(cleaning or [], languages=list(languages))
         cleaner.steps.append(RemoveEvaluation(evaluation_texts))
         with Quarantine(folder / "rejected.jsonl") as quarantine:
             rows = store_rows(
@@ -122,14 +121,16 @@ def _tokenize(rows: Dataset, tokenizers: Any, max_length: int) -> tuple[Dataset,
     languages = sorted({lang for batch in rows.select_columns(["lang"]).iter(10_000) for lang in batch["lang"]})
     check_tokenizers(tokenizers, languages)
     groups = {language: number for number, language in enumerate(languages)}
-    counts = {"texts": len(rows), "truncated_sides": 0, "pieces": 0}
+    counts = PieceCounts(tokenizers, max_length)
 
     def encode(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        ids, truncated = tokenize_texts(batch["text"], batch["lang"], tokenizers, max_length)
-        counts["truncated_sides"] += truncated
-        lengths = [len(row) for row in ids]
-        counts["pieces"] += sum(lengths)
-        return {"text_ids": ids, "length": lengths, "group": [groups[language] for language in batch["lang"]]}
+        ids = counts.tokenize(batch["text"], batch["lang"])
+        return {
+            "text_ids": ids,
+            "length": list(map(len, ids)),
+            "group": [groups[language] for language in batch["lang"]],
+        }
 
     features = {"text_ids": ListOf(Value("int32")), "length": Value("int32"), "group": Value("int32")}
-    return map_rows(rows, encode, features), {**counts, "languages": languages}
+    tokenised = map_rows(rows, encode, features)
+    return tokenised, {"texts": len(rows), **counts.report(), "languages": languages}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,7 @@ def smoothed_shares(sizes: Mapping[str, int], exponent: float = 0.3) -> dict[str
 
 
 def smoothed_text(
-    texts: Mapping[str, Callable[[], Iterable[str]]],
+    texts: Iterable[tuple[str, str]],
     sizes: Mapping[str, int],
     *,
     exponent: float = 0.3,
@@ -63,11 +63,12 @@ def smoothed_text(
     """Draws training text for a tokenizer so that small languages are not drowned.
 
     Each language contributes its smoothed share of the drawn sentences: large ones are thinned at random, small ones
-    repeated. The total is the size of all text, at most `limit`.
+    repeated. The total is the size of all text, at most `limit`. What is drawn is held in memory; `texts` is passed once,
+    however many languages there are.
 
     Args:
-        texts: For each language a function that starts a fresh pass over its sentences.
-        sizes: Sentences in such a pass.
+        texts: Language and sentence, in any order of the languages.
+        sizes: How many sentences there are of each.
         exponent: See `smoothed_shares`.
         limit: Most sentences drawn in all.
         seed: Seed of the thinning.
@@ -76,14 +77,28 @@ def smoothed_text(
         Sentences, language by language.
     """
     total = min(sum(sizes.values()), limit)
-    rng = np.random.default_rng(seed)
+    passes: dict[str, int] = {}
+    chances: dict[str, float] = {}
+    draws: dict[str, np.random.Generator] = {}
+    before = 0
     for name, share in smoothed_shares(sizes, exponent).items():
-        if not sizes[name]:
-            continue
-        whole, rest = divmod(share * total, sizes[name])
-        for _ in range(int(whole)):
-            yield from texts[name]()
-        yield from (text for text in texts[name]() if rng.random() < rest / sizes[name])
+        if sizes[name]:
+            whole, rest = divmod(share * total, sizes[name])
+            passes[name], chances[name] = int(whole), rest / sizes[name]
+            # One stream for all, a number a sentence, language after language.
+            draws[name] = np.random.Generator(np.random.PCG64(seed).advance(before))
+            before += sizes[name]
+    all_of: dict[str, list[str]] = {name: [] for name in passes}
+    some_of: dict[str, list[str]] = {name: [] for name in passes}
+    for name, text in texts:
+        if passes[name]:
+            all_of[name].append(text)
+        if draws[name].random() < chances[name]:
+            some_of[name].append(text)
+    for name, whole in passes.items():
+        for _ in range(whole):
+            yield from all_of[name]
+        yield from some_of[name]
 
 
 def train_tokenizer(

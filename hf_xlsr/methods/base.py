@@ -201,7 +201,7 @@ class Method(ABC):
         """
         arguments = self.arguments(recipe, folder, evaluations)
         torch.manual_seed(recipe["seed"])
-        return self.trainer_class(
+        trainer = self.trainer_class(
             self.build_model(recipe, data),
             arguments,
             train_dataset=data.train,
@@ -209,6 +209,8 @@ class Method(ABC):
             evaluations=evaluations,
             **self.trainer_options(data),
         )
+        trainer.export_options = dict(recipe.get("export") or {})
+        return trainer
 
     def equip(self, recipe: Mapping[str, Any], model: Any) -> Any:
         """Gives a new model the weights of `start_from` and the adapters of `adapters`, where the recipe has them.

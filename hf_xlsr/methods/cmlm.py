@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_xlsr.data.cleaning import evaluation_keys
+from hf_xlsr.data.masking import MaskDrawer
 from hf_xlsr.data.nli import prepare_nli
 from hf_xlsr.data.prepare import PreparedData, load_tokenizer, prepare
 from hf_xlsr.data.running_text import prepare_running_text
@@ -18,6 +19,7 @@ from hf_xlsr.methods.base import ADAPTERS_SECTION, DROPOUT, own_keys
 from hf_xlsr.methods.encoder_section import (
     ENCODER,
     FRAMED_TOKENIZER_SECTION,
+    check_given_tokenizer,
     check_positions,
     complete_tokenizer,
     encoder_config,
@@ -123,6 +125,8 @@ class CmlmMethod(SentenceEncoderMethod):
     def check_training(self, recipe: Mapping[str, Any], folder: Path, sets: Mapping[str, Any]) -> None:
         super().check_training(recipe, folder, sets)
         pretrained_config(recipe)
+        if "text" in self._active(recipe, self._config_at_the_door(recipe)):
+            check_given_tokenizer(recipe, MaskDrawer)
 
     def prepare(self, recipe: Mapping[str, Any], folder: Path, evaluation_texts: Iterator[str]) -> CmlmData:
         active = self._active(recipe, self._config_at_the_door(recipe))
@@ -147,10 +151,8 @@ class CmlmMethod(SentenceEncoderMethod):
             prepared.tokenizer = prepared.train.tokenizer
             prepared.report["text"] = prepared.train.report
         if "pairs" in active:
-            section = recipe["tokenizer"]
-            if prepared.tokenizer is not None:
-                prepared.tokenizer.save_pretrained(str(folder / "tokenizer_of_pairs"))
-                section = {**section, "path": str(folder / "tokenizer_of_pairs")}
+            learnt = str(folder / "text" / "tokenizer") if "text" in active else None
+            section = {**recipe["tokenizer"], "path": path or learnt}
             pairs = prepare(data=data, tokenizer=section, folder=folder / "pairs", **common)
             prepared.pairs, prepared.tokenizer = pairs.train, pairs.tokenizer
             prepared.report |= pairs.report

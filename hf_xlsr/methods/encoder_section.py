@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import AutoConfig, PreTrainedConfig
 
+from hf_xlsr.data.prepare import load_tokenizer
 from hf_xlsr.data.sources import expand
 from hf_xlsr.data.tokenization import ALGORITHMS
 from hf_xlsr.errors import XlsrError
@@ -84,6 +85,26 @@ def tokenizer_options(recipe: Mapping[str, Any]) -> dict[str, Any]:
             )
         options["path"] = str(folder)
     return options
+
+
+def check_given_tokenizer(recipe: Mapping[str, Any], needs: Callable[[Any], Any]) -> None:
+    """Refuses a tokenizer that the training cannot use, before data are prepared with it.
+
+    Args:
+        recipe: Resolved.
+        needs: Takes the tokenizer and raises ValueError where it does not do.
+
+    Raises:
+        XlsrError: it does not do, or does not load.
+    """
+    if path := tokenizer_options(recipe)["path"]:
+        tokenizer = load_tokenizer(expand(path), "tokenizer.path")
+        try:
+            needs(tokenizer)
+        except ValueError as error:
+            raise XlsrError(
+                f"recipe '{recipe['name']}', tokenizer.path '{path}': {one_line(error)} Take another."
+            ) from None
 
 
 def pretrained_config(recipe: Mapping[str, Any], *, free: Collection[str] = ()) -> PreTrainedConfig | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.concatenated import ConcatenatedExamples
+from hf_xlsr.data.hictl_collator import HictlCollator
 from hf_xlsr.data.prepare import PreparedData, load_tokenizer, prepare
 from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.data.texts import PreparedTexts, prepare_texts
@@ -17,6 +18,7 @@ from hf_xlsr.methods.base import ADAPTERS_SECTION, DROPOUT, own_keys
 from hf_xlsr.methods.encoder_section import (
     ENCODER,
     FRAMED_TOKENIZER_SECTION,
+    check_given_tokenizer,
     check_positions,
     complete_tokenizer,
     encoder_config,
@@ -96,6 +98,7 @@ class HictlMethod(SentenceEncoderMethod):
     def check_training(self, recipe: Mapping[str, Any], folder: Path, sets: Mapping[str, Any]) -> None:
         super().check_training(recipe, folder, sets)
         pretrained_config(recipe)
+        check_given_tokenizer(recipe, HictlCollator)
 
     def prepare(self, recipe: Mapping[str, Any], folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
         kept_out = evaluation_keys({"text": text} for text in evaluation_texts)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hf_xlsr.data.masking import MaskDrawer
 from hf_xlsr.data.prepare import PreparedData, prepare
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.export import export_sentence_transformer
@@ -13,6 +14,7 @@ from hf_xlsr.methods.base import ADAPTERS_SECTION, one_line, own_keys
 from hf_xlsr.methods.encoder_section import (
     ENCODER,
     TOKENIZER_SECTION,
+    check_given_tokenizer,
     check_positions,
     complete_tokenizer,
     encoder_config,
@@ -30,7 +32,7 @@ from hf_xlsr.recipe_keys import Key
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.arguments import LightweightTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
-from hf_xlsr.trainers.lightweight import LightweightTrainer
+from hf_xlsr.trainers.lightweight import MASKING_OF_TASK, LightweightTrainer
 
 
 class LightweightMethod(SentenceEncoderMethod):
@@ -56,13 +58,20 @@ class LightweightMethod(SentenceEncoderMethod):
     def complete(self, recipe: dict[str, Any]) -> None:
         complete_tokenizer(recipe)
         try:  # what can be said before data are prepared for it
-            LightweightConfig(**{name: value for name, value in recipe["model"].items() if name != "encoder"})
+            LightweightConfig(**self._options(recipe))
         except XlsrError as error:
             raise XlsrError(f"recipe '{recipe['name']}', model: {error}") from None
+
+    @staticmethod
+    def _options(recipe: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in recipe["model"].items() if name != "encoder"}
 
     def check_training(self, recipe: Mapping[str, Any], folder: Path, sets: Mapping[str, Any]) -> None:
         super().check_training(recipe, folder, sets)
         pretrained_config(recipe, free=DROPOUTS)
+        config = LightweightConfig(**self._options(recipe))
+        if config.generative_weight and MASKING_OF_TASK[config.generative_task] != "none":
+            check_given_tokenizer(recipe, MaskDrawer)
 
     def prepare(self, recipe: Mapping[str, Any], folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
         return prepare(
@@ -80,7 +89,7 @@ class LightweightMethod(SentenceEncoderMethod):
         Raises:
             XlsrError: a value does not fit, the encoder does not load, or it has too few positions.
         """
-        options = {name: value for name, value in recipe["model"].items() if name != "encoder"}
+        options = self._options(recipe)
         text_config = encoder_config(recipe, data.tokenizer, make={"bert": paper_encoder_config}, free=DROPOUTS)
         try:
             config = LightweightConfig(text_config=text_config, **options)

@@ -148,6 +148,24 @@ def test_moses_paths(tmp_path):
     ]
 
 
+def test_moses_files_are_told_apart_by_their_languages(tmp_path):
+    for name, text in (("en", "one\n"), ("fr", "un\n"), ("fra", "trois\n"), ("txt", "two\n")):
+        write(tmp_path, f"c.{name}", text)
+
+    def read(labels, *languages, **options):
+        return next(read_rows(f"{tmp_path}/c.{{{labels}}}", languages=languages, **options))
+
+    expected = {"source": "one", "target": "un"}
+    assert read("en,fr", "en", "fr") == read("fr,en", "en", "fr") == expected
+    assert read("fra,en", "en", "fr") == {"source": "one", "target": "trois"}  # a code of the same language
+    assert read("fr,en", "fr", "en") == {"source": "un", "target": "one"}
+    assert read("fr,en", "en", "fr", columns="source=fr,target=en") == {"source": "un", "target": "one"}
+    assert read("fr,en") == read("fr,en", "ru", "de") == {"source": "un", "target": "one"}  # they name no others
+    assert read("txt,fr", "en", "fr") == {"source": "two", "target": "un"}
+    with pytest.raises(XlsrError, match=r"'fr' would be read as en; say which .* columns='source=fr,target=txt'\.$"):
+        read("fr,txt", "en", "fr")
+
+
 @pytest.mark.parametrize(("left", "right"), [(3, 5), (5, 3), (0, 2)])
 def test_moses_of_unequal_length(tmp_path, left, right):
     english = write(tmp_path, "c.en", "a\n" * left)

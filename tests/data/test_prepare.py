@@ -36,6 +36,13 @@ def paths(tmp_path: Path) -> dict[str, str]:
     return {"en": str(tmp_path / "english"), "de": str(tmp_path / "others"), "fr": str(tmp_path / "others")}
 
 
+@pytest.fixture
+def shared(tmp_path: Path) -> str:
+    """A tokenizer for all three languages."""
+    word_tokenizer([*ENGLISH, *GERMAN, *FRENCH]).save_pretrained(str(tmp_path / "shared"))
+    return str(tmp_path / "shared")
+
+
 def run(wide: Path, folder: Path, **options: Any) -> PreparedData:
     source = {"path": str(wide), "parallel": {language: language for language in LANGUAGES}}
     data = {"train": source, "cleaning": ["deduplicate"], "fraction": 1.0, "limit": None, "max_length": 16}
@@ -64,9 +71,9 @@ def test_a_tokenizer_for_each_language(wide: Path, paths: dict[str, str], tmp_pa
     assert {path.name for path in (tmp_path / "run" / "tokenizer").iterdir()} == set(LANGUAGES)
 
 
-def test_one_tokenizer_for_all(wide: Path, paths: dict[str, str], tmp_path: Path) -> None:
-    data = run(wide, tmp_path / "run", tokenizer={"path": paths["de"]}, languages=["de", "fr"])
-    assert data.tokenizers == {} and len(data.tokenizer) == data.report["vocab_size"] == 10
+def test_one_tokenizer_for_all(wide: Path, shared: str, tmp_path: Path) -> None:
+    data = run(wide, tmp_path / "run", tokenizer={"path": shared})
+    assert data.tokenizers == {} and len(data.tokenizer) == data.report["vocab_size"] == 13
 
 
 def test_evaluation_texts_may_come_as_their_keys(wide: Path, paths: dict[str, str], tmp_path: Path) -> None:
@@ -175,11 +182,11 @@ def test_nothing_left_is_an_error(wide: Path, paths: dict[str, str], tmp_path: P
 
 
 def test_pairs_of_another_vocabulary_are_refused_and_older_folders_taken(
-    wide: Path, paths: dict[str, str], tmp_path: Path
+    wide: Path, shared: str, tmp_path: Path
 ) -> None:
-    options: dict[str, Any] = {"tokenizer": {"path": paths["de"]}, "languages": ["de", "fr"]}
+    options: dict[str, Any] = {"tokenizer": {"path": shared}}
     first = run(wide, tmp_path / "run", **options)
-    word_tokenizer(["other", "words"], special_first=False).save_pretrained(paths["de"])
+    word_tokenizer(["other", "words"]).save_pretrained(shared)
     with pytest.raises(XlsrError, match="was prepared with another vocabulary"):
         run(wide, tmp_path / "run", **options)
     marker = tmp_path / "run" / "prepared.json"

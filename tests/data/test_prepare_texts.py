@@ -32,7 +32,7 @@ def test_sentences_are_cleaned_counted_and_grouped_by_language(
         tokenizers=tokenizer,
         folder=tmp_path / "texts",
         evaluation_texts=["King."],
-        cleaning=["normalize", "drop_identical", "deduplicate"],
+        cleaning=["normalize", "drop_identical", {"deduplicate": {"on": "source"}}],  # meant for the pairs beside
     )
     assert texts.languages == ["en", "fr"]
     assert len(texts) == 4 and texts.groups.tolist() == [0, 0, 1, 1]

@@ -7,7 +7,8 @@ import pytest
 from datasets import Dataset
 from tokenizer_helpers import word_tokenizer
 
-from hf_xlsr.data.prepared import PreparedPairs, store_pairs, text_identities, tokenize_pairs, tokenize_texts
+from hf_xlsr.data.piece_counts import tokenize_texts
+from hf_xlsr.data.prepared import PreparedPairs, store_pairs, text_identities, tokenize_pairs
 from hf_xlsr.data.seen import hash64
 from hf_xlsr.errors import XlsrError
 
@@ -38,6 +39,7 @@ def test_each_side_by_the_tokenizer_of_its_language(tokenizers: dict[str, Any]) 
         "pairs": 3,
         "truncated_sides": 0,
         "pieces": 21,
+        "unknown_pieces": 0,
         "language_pairs": [["de", "fr"], ["en", "de"]],
     }
 

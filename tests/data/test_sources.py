@@ -316,3 +316,70 @@ def test_held_out_sources_that_hold_nothing_out_are_told(table: Path, tmp_path: 
     pq.write_table(pa.table({"number": [1]}), tmp_path / "numbers.parquet")
     with pytest.raises(XlsrError, match="no text in '.*numbers.parquet'; mend the source"):
         list(held_out_texts([{"path": str(tmp_path / "numbers.parquet"), "columns": "*"}], languages=["en"]))
+
+
+def test_rows_are_chosen_by_columns_of_the_file_whatever_is_mapped_to_their_names(tmp_path: Path) -> None:
+    rows = [{"source": f"site {i % 40}", "text": f"word {i}", "other": f"mot {i}"} for i in range(400)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    chosen = {"path": str(tmp_path / "a.parquet"), "hash_key": "source", "hash_modulus": 5}
+    mapped = {**chosen, "columns": {"source": "text", "target": "other"}}
+    rest, held = (
+        {row["source"] for row in open_source({**mapped, "hash_split": part}, languages=["en", "de"])}
+        for part in ("rest", "held")
+    )
+    expected = {row["text"] for row in rows if zlib.crc32(row["source"].encode()) % 5 == 0}
+    assert held == expected and rest == {row["text"] for row in rows} - expected
+    # As `held_out` reads them, and with the sides the other way round.
+    assert held <= set(held_out_texts([{**chosen, "columns": "*", "hash_split": "held"}], languages=["en", "de"]))
+    turned = {**chosen, "columns": {"target": "text", "source": "other"}, "hash_split": "held"}
+    assert {row["target"] for row in open_source(turned, languages=["de", "en"])} == held
+    both = {**mapped, "where": {"source": ["site 1", "site 2"]}, "hash_split": "rest"}
+    kept = list(open_source(both, languages=["en", "de"]))
+    assert {row["source"] for row in kept} <= {f"word {i}" for i in range(400) if i % 40 in (1, 2)} and kept
+    assert set(kept[0]) == {"source", "target", "source_lang", "target_lang"}
+
+
+@pytest.mark.parametrize("key", ["target", "1", "fr"])
+def test_our_names_choose_where_the_file_has_none(tmp_path: Path, key: str) -> None:
+    for name, word in (("en", "word"), ("fr", "mot")):
+        (tmp_path / f"c.{name}").write_text("".join(f"{word} {i}\n" for i in range(60)), "utf-8")
+    source = {"path": f"{tmp_path}/c.{{en,fr}}", "hash_split": "held", "hash_key": key, "hash_modulus": 4}
+    held = [row["target"] for row in open_source(source, languages=["en", "fr"])]
+    assert held == [f"mot {i}" for i in range(60) if zlib.crc32(f"mot {i}".encode()) % 4 == 0] != []
+    (tmp_path / "c.tsv").write_text("".join(f"word {i}\tmot {i}\n" for i in range(60)), "utf-8")
+    headless = {**source, "path": str(tmp_path / "c.tsv")}
+    if key == "fr":
+        with pytest.raises(XlsrError, match=r"c\.tsv has no column 'fr'"):
+            list(open_source(headless, languages=["en", "fr"]))
+    else:
+        assert [row["target"] for row in open_source(headless, languages=["en", "fr"])] == held
+
+
+def test_values_of_chosen_rows_are_compared_as_the_file_has_them(tmp_path: Path) -> None:
+    table = pa.table({"text": ["a", "b", "c"], "year": [2017.0, 2018.0, None]})
+    pq.write_table(table, tmp_path / "years.parquet")
+    source = {"path": str(tmp_path / "years.parquet"), "where": {"year": 2017}}
+    assert [row["text"] for row in open_source(source, languages=["en"], required=("text",))] == ["a"]
+
+
+def test_an_empty_cell_names_no_language(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("source\ttarget\tsource_lang\ttarget_lang\nhi\tsalut\t\t\nhi\tciao\ten\tit\n")
+    rows = open_source({"path": str(tmp_path / "a.tsv")}, languages=["en", "fr"])
+    assert [(row["source_lang"], row["target_lang"]) for row in rows] == [("en", "fr"), ("en", "it")]
+
+
+def test_a_source_of_one_language_may_name_it_as_a_word(tmp_path: Path) -> None:
+    (tmp_path / "a.tmx").write_text(
+        '<tmx version="1.4"><header/><body><tu><tuv xml:lang="de"><seg>ja</seg></tuv></tu></body></tmx>', "utf-8"
+    )
+    source = {"path": str(tmp_path / "a.tmx"), "languages": "de"}
+    assert list(open_source(source, languages=["en", "fr"], required=("text",))) == [{"text": "ja"}]
+
+
+def test_held_out_takes_several_patterns_and_the_home_folder(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    pq.write_table(pa.table({"text": ["more"]}), tmp_path / "more.parquet")
+    source = {"path": [str(table), "~/more.par*"], "columns": "*"}
+    assert {"word 0", "more"} <= set(held_out_texts([source], languages=["en"]))

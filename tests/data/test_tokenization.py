@@ -4,6 +4,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -77,12 +78,33 @@ def test_smoothing_keeps_order_and_sums_to_one(sizes: dict[str, int], exponent: 
 
 
 def test_small_languages_are_repeated_and_large_ones_thinned() -> None:
-    texts = {"en": lambda: ("en" for _ in range(10_000)), "sw": lambda: ("sw" for _ in range(100))}
-    drawn = list(smoothed_text(texts, {"en": 10_000, "sw": 100}, exponent=0.3, seed=1))
-    share = smoothed_shares({"en": 10_000, "sw": 100})["sw"]
-    assert abs(drawn.count("sw") / len(drawn) - share) < 0.02
+    sizes = {"en": 10_000, "sw": 100}
+    texts = [(name, name) for name, size in sizes.items() for _ in range(size)]
+    drawn = list(smoothed_text(texts, sizes, exponent=0.3, seed=1))
+    assert abs(drawn.count("sw") / len(drawn) - smoothed_shares(sizes)["sw"]) < 0.02
     assert abs(len(drawn) - 10_100) < 200
-    assert drawn == list(smoothed_text(texts, {"en": 10_000, "sw": 100}, exponent=0.3, seed=1))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.sampled_from("abcd"), min_size=1, max_size=200),
+    st.floats(0, 1),
+    st.integers(1, 300),
+    st.integers(0, 9),
+)
+def test_one_pass_draws_what_a_pass_for_each_language_draws(
+    languages: list[str], exponent: float, limit: int, seed: int
+) -> None:
+    rows = [(language, f"{language} {place}") for place, language in enumerate(languages)]
+    sizes = {language: languages.count(language) for language in sorted(set(languages))}
+    total, random, expected = min(len(rows), limit), np.random.default_rng(seed), list[str]()
+    for name, share in smoothed_shares(sizes, exponent).items():
+        own = [text for language, text in rows if language == name]
+        whole, rest = divmod(share * total, sizes[name])
+        expected += own * int(whole) + [text for text in own if random.random() < rest / sizes[name]]
+    passes = iter([rows])
+    drawn = smoothed_text((pair for pair in next(passes)), sizes, exponent=exponent, limit=limit, seed=seed)
+    assert list(drawn) == expected
 
 
 @pytest.mark.parametrize("algorithm", ["unigram", "bpe"])

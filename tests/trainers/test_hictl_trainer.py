@@ -251,6 +251,7 @@ def test_a_tokenizer_without_mask_is_refused(recipe_of: Any, tmp_path: Path) -> 
     (recipe,) = load_runs(recipe_of(tokenizer=tmp_path / "maskless"), ["--output_dir", str(tmp_path / "run")])
     with pytest.raises(XlsrError, match="needs a tokenizer with a mask token"):
         train_recipe(recipe)
+    assert not (tmp_path / "run" / "training").exists()  # told before data are prepared
 
 
 def test_a_training_that_its_protocol_ended_early_is_over(recipe_of: Any, tmp_path: Path) -> None:

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import make_pairs
+from sentence_transformers import SentenceTransformer
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.export.card import card_of_run, recipe_of_run
+from hf_xlsr.export.hub_trainer import export_trainer
+from hf_xlsr.export.trained import trained_sentence_transformer
+from hf_xlsr.methods import get_method
+from hf_xlsr.recipe import load_runs
+from hf_xlsr.run_folder import RunFolder
+from hf_xlsr.runs import build_trainer, prepare_data, train_recipe
+
+RECIPE = """
+method: {method}
+languages: [en, fr]
+tokenizer: {{vocab_size: 60, algorithm: bpe}}
+data: {{train: {folder}/train.tsv, test: {folder}/test.tsv, cleaning: []}}
+model: {{encoder: {{model_type: bert, hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2}}}}
+output_dir: {folder}/run
+"""
+
+
+@pytest.fixture
+def recipe(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    write(tmp_path / "train.tsv", make_pairs(60))
+    write(tmp_path / "test.tsv", make_pairs(60)[:3])
+    (tmp_path / "mine.yaml").write_text(RECIPE.format(method=request.param, folder=tmp_path), "utf-8")
+    return load_runs(str(tmp_path / "mine.yaml"))[0]
+
+
+def write(path: Path, pairs: list[dict[str, str]]) -> None:
+    path.write_text("source\ttarget\n" + "".join(f"{row['source']}\t{row['target']}\n" for row in pairs), "utf-8")
+
+
+def prepared(recipe: dict[str, Any], folder: Path) -> Any:
+    folder.mkdir(exist_ok=True)
+    return prepare_data(recipe, folder, get_method(recipe["method"]).evaluation_sets(recipe))
+
+
+@pytest.mark.parametrize("recipe", ["lightweight", "hictl", "cmlm"], indirect=True)
+def test_data_cleaned_of_one_test_set_are_not_taken_with_another(recipe: dict[str, Any], tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    first = prepared(recipe, folder)
+    assert prepared(recipe, folder).report == first.report
+    write(tmp_path / "test.tsv", make_pairs(60)[2::-1])  # the same sentences
+    assert prepared(recipe, folder).report == first.report
+    write(tmp_path / "test.tsv", make_pairs(60)[:4])
+    with pytest.raises(XlsrError, match="dev or test data have changed since .* start anew with --overwrite true"):
+        prepared(recipe, folder)
+    (folder / "evaluated.txt").unlink()  # as older versions left it
+    assert prepared(recipe, folder).report == first.report
+
+
+@pytest.mark.parametrize("recipe", ["lightweight"], indirect=True)
+def test_a_preparation_that_was_killed_begins_anew_with_the_test_set_that_is_there(
+    recipe: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = tmp_path / "data"
+    first = prepared(recipe, folder)
+    (folder / "prepared.json").unlink()
+    write(tmp_path / "test.tsv", make_pairs(60)[:9])
+    assert len(prepared(recipe, folder).train) < len(first.train)
+    assert len(prepared(recipe, folder).train) < len(first.train)
+
+
+@pytest.mark.parametrize("recipe", ["lightweight", "hictl"], indirect=True)
+def test_a_tokenizer_without_mask_is_told_before_data_are_prepared(
+    recipe: dict[str, Any], tokenizer: Any, tmp_path: Path
+) -> None:
+    tokenizer.save_pretrained(tmp_path / "own")
+    maskless = type(tokenizer).from_pretrained(tmp_path / "own")
+    maskless.mask_token = None
+    maskless.save_pretrained(tmp_path / "own")
+    recipe["tokenizer"]["path"] = str(tmp_path / "own")
+    with pytest.raises(XlsrError, match=r"tokenizer.path '.*own': .* needs a tokenizer .*\. Take another\.$"):
+        train_recipe(recipe)
+    assert not (tmp_path / "run" / "training").exists()
+
+
+@pytest.mark.parametrize("recipe", ["lightweight"], indirect=True)
+def test_a_run_called_again_with_another_export_is_that_run(recipe: dict[str, Any], tmp_path: Path) -> None:
+    recipe["training"] |= {"max_steps": 2, "per_device_train_batch_size": 8, "precision": "float32"}
+    other = {**recipe, "export": {**recipe["export"], "normalize": False}}
+    folder = RunFolder(tmp_path / "run")
+    train_recipe(recipe)
+    assert folder.done(recipe) and not folder.done(other)
+    train_recipe(other)
+    assert folder.done(other) and not folder.done(recipe)
+    assert recipe_of_run(folder)["export"]["normalize"] is False
+    # What is made of the run again is what the run left.
+    assert card_of_run(folder.path) == folder.card.read_text("utf-8")
+    assert len(list(trained_sentence_transformer(folder.path).children())) == 2
+
+
+@pytest.mark.parametrize("recipe", ["lightweight"], indirect=True)
+@pytest.mark.parametrize("normalize", [False, True])
+def test_what_training_pushes_follows_the_recipe(recipe: dict[str, Any], normalize: bool, tmp_path: Path) -> None:
+    recipe["export"] = {**recipe["export"], "normalize": normalize}
+    folder = RunFolder(tmp_path / "run")
+    folder.training.mkdir(parents=True)
+    data = prepared(recipe, folder.training)
+    trainer = build_trainer(recipe, folder, data, get_method("lightweight").evaluation_sets(recipe))
+    export_trainer(trainer, tmp_path / "pushed", "me/x")
+    assert len(list(SentenceTransformer(str(tmp_path / "pushed"), device="cpu").children())) == 2 + normalize
