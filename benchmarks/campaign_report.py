@@ -93,7 +93,8 @@ def table_lines(table: Table, figures: Mapping[str, Values], said: str) -> list[
         said,
     ]
     if several:
-        introduction.insert(1, f"Several seeds of {', '.join(several)}; seed 1 of the others.")
+        others = "; seed 1 of the others" if len(several) < len(rows) else ""
+        introduction.insert(1, f"Several seeds of {', '.join(several)}{others}.")
     header = [" ", *(escape_markdown(column.title) for column in table.columns)]
     lines = [f"### {escape_markdown(table.title)}", "", " ".join(filter(None, introduction)), ""]
     lines += [*markdown_table(header, body), ""]

@@ -107,6 +107,9 @@ def test_a_table_says_which_figures_have_fewer_seeds_and_which_rows_are_not_equa
     lines = table_lines(table, figures, "")
     assert "| short | 5.0 (2.0-8.0) | 6; of 2 |" in lines and "| middle | 3.0 | 6 |" in lines
     assert "equal steps in all rows, but the long one has more. Several seeds of short (3); seed 1" in lines[2]
+    every = {row.name: spread(1.0, 2.0) for row in table.rows}
+    caption = table_lines(table, {"STS": every, "steps": every}, "")[2]
+    assert "Several seeds of" in caption and "seed 1" not in caption
 
 
 def test_a_point_of_one_seed_is_hollow(tables: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
