@@ -107,19 +107,17 @@ def _save(model: Any, options: argparse.Namespace, folder: Path) -> None:
     from hf_xlsr.export.card import card_of_run
     from hf_xlsr.export.sentence_transformer import save_export
 
-    save_export(model, folder)
-    card = Path(options.place) / "model" / "README.md"
-    if not card.is_file():
-        return
+    card, told = Path(options.place) / "model" / "README.md", ""
     changed: dict[str, dict[str, Any]] = {}
     if options.max_length:
         changed["data"] = {"max_length": options.max_length}
     if options.detect_language:
         changed["export"] = {"detect_language": True}
-    if changed:  # the run's card tells of its own export
-        (folder / "README.md").write_text(card_of_run(options.place, changed=changed), "utf-8")
-    else:
-        shutil.copy(card, folder)
+    if card.is_file():  # that of a run tells of its own export
+        told = card_of_run(options.place, changed=changed) if changed else card.read_text("utf-8")
+    save_export(model, folder)
+    if told:
+        (folder / "README.md").write_text(told, "utf-8")
 
 
 def _tokenizer(pieces: list[str] | None) -> str | dict[str, str] | None:

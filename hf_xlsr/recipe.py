@@ -30,7 +30,7 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_mapping_node(anchor)
         seen = set()
         for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 if (key.tag, key.value) in seen:
                     problem = f"the key '{key.value}' stands twice in one mapping"
                     raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)

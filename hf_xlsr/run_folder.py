@@ -70,12 +70,12 @@ class RunFolder:
         self.recipe.write_text(json.dumps(recipe, indent=2, ensure_ascii=False), "utf-8")
 
     def settle(self, recipe: Mapping[str, Any]) -> None:
-        """Writes down the recipe by which a run that was gone on with has now been exported and evaluated.
+        """Writes down the recipe by which a run that was gone on with is exported and evaluated now, and begins that.
 
         Args:
             recipe: A resolved recipe, that of `claim` but for what follows training.
         """
-        self.results.unlink(missing_ok=True)  # with the recipe of now, those of before would count as its own
+        self.results.unlink(missing_ok=True)  # those of before are none of this recipe's
         with written_whole(self.recipe) as file:
             file.write_text(json.dumps(recipe, indent=2, ensure_ascii=False), "utf-8")
 

@@ -86,6 +86,7 @@ def prepare_data(recipe: Mapping[str, Any], folder: Path, sets: Mapping[str, Any
             "start anew with --overwrite true or in another --output_dir."
         )
     if before != evaluated:
+        folder.mkdir(parents=True, exist_ok=True)
         with written_whole(marker) as file:
             file.write_text(evaluated, "utf-8")
     return method.prepare(recipe, folder, method.evaluation_texts(recipe, sets))
@@ -211,6 +212,7 @@ def _finish(
 ) -> dict[str, float]:
     """Has the method write and evaluate its model, and writes log, loss plot, results and card."""
     model = trainer.accelerator.unwrap_model(trainer.model)
+    folder.settle(recipe)
     finished = get_method(recipe["method"]).finish(recipe, folder, trainer, data, sets, console)
     if (whole := merged(model)) is not model:  # what a later run starts from; adapters alone are of no use to it
         whole.save_pretrained(folder.merged)
@@ -234,7 +236,6 @@ def _finish(
         "dimension": finished.dimension,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
     }
-    folder.settle(recipe)
     save_results(folder.results, finished.metrics, settings=settings, data_hashes=finished.data_hashes)
     write_card(folder.card, recipe, finished.metrics, settings)
     write_card(folder.model / "README.md", recipe, finished.metrics, settings)

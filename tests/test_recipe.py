@@ -330,6 +330,7 @@ def test_yaml_reads_numbers_and_languages_as_people_mean_them() -> None:
         "at": "2024-05-01 10:00:00",
     }
     # What `<<` brings may be said anew, also where it is brought on.
+    assert parse_yaml("a: &a {p: 1}\nb: &b {q: 2}\nc: {<<: *a, <<: *b}", "x")["c"] == {"p": 1, "q": 2}
     assert parse_yaml("a: &a {p: 1}\nb: &b {<<: *a, p: 2}\nc: {<<: *b, p: 3}", "x")["c"] == {"p": 3}
 
 

@@ -39,7 +39,6 @@ def write(path: Path, pairs: list[dict[str, str]]) -> None:
 
 
 def prepared(recipe: dict[str, Any], folder: Path) -> Any:
-    folder.mkdir(exist_ok=True)
     return prepare_data(recipe, folder, get_method(recipe["method"]).evaluation_sets(recipe))
 
 
@@ -103,7 +102,6 @@ def test_a_run_called_again_with_another_export_is_that_run(recipe: dict[str, An
 def test_what_training_pushes_follows_the_recipe(recipe: dict[str, Any], normalize: bool, tmp_path: Path) -> None:
     recipe["export"] = {**recipe["export"], "normalize": normalize}
     folder = RunFolder(tmp_path / "run")
-    folder.training.mkdir(parents=True)
     data = prepared(recipe, folder.training)
     trainer = build_trainer(recipe, folder, data, get_method("lightweight").evaluation_sets(recipe))
     export_trainer(trainer, tmp_path / "pushed", "me/x")

@@ -14,6 +14,7 @@ logger = logging.getLogger(__name__)
 # Shares of unknown pieces in a language. Good vocabularies stay below one in a hundred, in Chinese, too; of a script that
 # a vocabulary lacks about all is unknown but the marks of spaces.
 NOTICED, REFUSED = 0.05, 0.3
+JUDGED = 1000  # pieces from which on a language can be refused; a few odd rows are no language
 _ENCODING: dict[str, Any] = {"add_special_tokens": True, "return_attention_mask": False, "verbose": False}
 
 
@@ -40,6 +41,7 @@ class PieceCounts:
         self._pieces: Counter[str] = Counter()
         self._framing: Counter[str] = Counter()  # special pieces around the texts
         self._unknown: Counter[str] = Counter()
+        self._frames: dict[int, list[int]] = {}
 
     def tokenize(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
         """The piece ids of texts, each with the tokenizer of its language, which also cuts those that are too long.
@@ -47,39 +49,49 @@ class PieceCounts:
         Args:
             texts: Sentences.
             languages: The language of each.
-        """
-        ids, truncated = tokenize_texts(texts, languages, self.tokenizer, self.max_length)
-        self._truncated += truncated
-        for row, language in zip(ids, languages, strict=True):
-            self._pieces[language] += len(row)
-            unknown = self._of(language).unk_token_id
-            if unknown is not None:
-                self._unknown[language] += row.count(unknown)
-        for language, texts_of_it in Counter(languages).items():
-            self._framing[language] += texts_of_it * self._of(language).num_special_tokens_to_add()
-        return ids
-
-    def report(self) -> dict[str, int]:
-        """`truncated_sides`, `pieces` and `unknown_pieces` so far; says so where many are unknown.
 
         Raises:
             XlsrError: most of a language is unknown to its tokenizer.
         """
-        for language, unknown in self._unknown.items():
-            share = unknown / max(1, self._pieces[language] - self._framing[language])
-            told = f"of the pieces of sentences in '{language}', {share:.0%} are unknown to the tokenizer"
-            if share > REFUSED:
+        ids, truncated = tokenize_texts(texts, languages, self.tokenizer, self.max_length)
+        self._truncated += truncated
+        for row, language in zip(ids, languages, strict=True):
+            one = self._of(language)
+            frame = self._frame(one)
+            self._pieces[language] += len(row)
+            self._framing[language] += len(frame)
+            if one.unk_token_id is not None:  # some tokenizers frame sentences with the piece of what is unknown
+                self._unknown[language] += max(0, row.count(one.unk_token_id) - frame.count(one.unk_token_id))
+        for language in set(languages):
+            if self._pieces[language] >= JUDGED and self._share(language) > REFUSED:
                 raise XlsrError(
-                    f"{told}, which leaves too little to learn from; take a tokenizer of the language, or have one "
-                    "trained on text that has it."
+                    f"{self._told(language)}, which leaves too little to learn from; take a tokenizer of the language, "
+                    "or have one trained on text that has it."
                 )
-            if share > NOTICED:
-                logger.warning("%s.", told)
+        return ids
+
+    def report(self) -> dict[str, int]:
+        """`truncated_sides`, `pieces` and `unknown_pieces` so far; warns of languages of which many are unknown."""
+        for language in self._unknown:
+            if self._share(language) > NOTICED:
+                logger.warning("%s.", self._told(language))
         return {
             "truncated_sides": self._truncated,
             "pieces": self._pieces.total(),
             "unknown_pieces": self._unknown.total(),
         }
+
+    def _share(self, language: str) -> float:
+        return self._unknown[language] / max(1, self._pieces[language] - self._framing[language])
+
+    def _told(self, language: str) -> str:
+        return f"of the pieces of sentences in '{language}', {self._share(language):.0%} are unknown to the tokenizer"
+
+    def _frame(self, tokenizer: Any) -> list[int]:
+        """The special pieces around a sentence."""
+        if id(tokenizer) not in self._frames:
+            self._frames[id(tokenizer)] = list(tokenizer([""], **_ENCODING)["input_ids"][0])
+        return self._frames[id(tokenizer)]
 
     def _of(self, language: str) -> Any:
         return self.tokenizer[language] if isinstance(self.tokenizer, Mapping) else self.tokenizer

@@ -105,9 +105,11 @@ class RowFilter:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.conditions = {
-            name: set(map(_plain, as_list(value))) for name, value in (options.get("where") or {}).items()
+            str(name): set(map(_plain, as_list(value))) for name, value in (options.get("where") or {}).items()
         }
         self.part, self.key = options.get("hash_split"), options.get("hash_key")
+        if self.key is not None:
+            self.key = str(self.key)  # a position, or a name like 2017
         self.modulus = whole_number(options.get("hash_modulus", 100), "hash_modulus")
         if self.part not in (None, "rest", "held") or (self.part and not self.key):
             raise XlsrError(

@@ -85,12 +85,13 @@ class SentenceEncoder(PreTrainedModel):
         if kwargs.get("config") is None:
             kwargs["config"] = AutoConfig.from_pretrained(path, subfolder=kwargs.get("subfolder", ""), **hub)
         # A file of a model around the encoder, such as its masked LM, has the name of the encoder before each weight.
-        around = getattr(MODEL_MAPPING[type(kwargs["config"])], "base_model_prefix", "")
+        around = getattr(MODEL_MAPPING.get(type(kwargs["config"]), None), "base_model_prefix", "")
         if around not in ("", "encoder", "model"):
             kwargs.setdefault("key_mapping", {rf"^{around}\.": ""})
         loaded: Any = super().from_pretrained(path, *args, output_loading_info=True, **kwargs)
         model, info = loaded
-        if missing := sorted(name for name in info["missing_keys"] if name.startswith("encoder.")):
+        lacking = (name for name in info["missing_keys"] if name.startswith("encoder."))
+        if missing := sorted(name for name in lacking if not name.startswith("encoder.pooler.")):
             raise OSError(
                 f"the weights in {path} lack {missing[0].removeprefix('encoder.')} and {len(missing) - 1} more of the "
                 "encoder, or call them otherwise; save the encoder again with its own class."

@@ -339,8 +339,8 @@ def test_rows_are_chosen_by_columns_of_the_file_whatever_is_mapped_to_their_name
     assert set(kept[0]) == {"source", "target", "source_lang", "target_lang"}
 
 
-@pytest.mark.parametrize("key", ["target", "1", "fr"])
-def test_our_names_choose_where_the_file_has_none(tmp_path: Path, key: str) -> None:
+@pytest.mark.parametrize("key", ["target", "1", 1, "fr"])
+def test_our_names_choose_where_the_file_has_none(tmp_path: Path, key: Any) -> None:
     for name, word in (("en", "word"), ("fr", "mot")):
         (tmp_path / f"c.{name}").write_text("".join(f"{word} {i}\n" for i in range(60)), "utf-8")
     source = {"path": f"{tmp_path}/c.{{en,fr}}", "hash_split": "held", "hash_key": key, "hash_modulus": 4}
@@ -353,6 +353,8 @@ def test_our_names_choose_where_the_file_has_none(tmp_path: Path, key: str) -> N
             list(open_source(headless, languages=["en", "fr"]))
     else:
         assert [row["target"] for row in open_source(headless, languages=["en", "fr"])] == held
+        where = {"path": headless["path"], "where": {key: "mot 7"}}
+        assert [row["source"] for row in open_source(where, languages=["en", "fr"])] == ["word 7"]
 
 
 def test_values_of_chosen_rows_are_compared_as_the_file_has_them(tmp_path: Path) -> None:
