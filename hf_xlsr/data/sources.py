@@ -274,8 +274,13 @@ def _file_rows(
     columns = parse_columns(options.get("columns"))
     for row in _chosen_rows(options, columns, languages, split, required, optional, quarantine):
         if "source" in required:
-            for column, language in zip(("source_lang", "target_lang"), languages, strict=True):
-                row[column] = row.get(column) or language  # an empty cell names none
+            row.setdefault("source_lang", languages[0])
+            row.setdefault("target_lang", languages[1])
+            empty = next((name for name in ("source_lang", "target_lang") if not row[name]), None)
+            if empty:
+                if quarantine is not None:
+                    quarantine.reject(source_name(options), 0, f"empty {empty}", row["source"])
+                continue
         yield row
 
 

@@ -365,9 +365,12 @@ def test_values_of_chosen_rows_are_compared_as_the_file_has_them(tmp_path: Path)
 
 
 def test_an_empty_cell_names_no_language(tmp_path: Path) -> None:
-    (tmp_path / "a.tsv").write_text("source\ttarget\tsource_lang\ttarget_lang\nhi\tsalut\t\t\nhi\tciao\ten\tit\n")
-    rows = open_source({"path": str(tmp_path / "a.tsv")}, languages=["en", "fr"])
-    assert [(row["source_lang"], row["target_lang"]) for row in rows] == [("en", "fr"), ("en", "it")]
+    (tmp_path / "a.tsv").write_text("source\ttarget\tsource_lang\ttarget_lang\nhi\tsalut\t\tfr\nhi\tciao\ten\tit\n")
+    quarantine = Quarantine()
+    for bad in (quarantine, None):
+        rows = open_source({"path": str(tmp_path / "a.tsv")}, languages=["en", "fr"], quarantine=bad)
+        assert [(row["source_lang"], row["target_lang"]) for row in rows] == [("en", "it")]
+    assert dict(quarantine.counts) == {"empty source_lang": 1}
 
 
 def test_a_source_of_one_language_may_name_it_as_a_word(tmp_path: Path) -> None:
