@@ -25,6 +25,8 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "mpnet": {"max_position_embeddings": 42},
     "modernbert": {"global_attn_every_n_layers": 1, "layer_types": ["full_attention"] * 2},
 }
+# Ids of the special pieces around a sentence.
+START, END = 1, 2
 
 
 @cache
@@ -46,7 +48,7 @@ def small_encoder(model_type: str = "bert", vocab_size: int = 30, dropout: float
     }
     known = AutoConfig.for_model(model_type)
     sizes = {"vocab_size": vocab_size, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
-    sizes |= {"intermediate_size": 16, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    sizes |= {"intermediate_size": 16, "pad_token_id": 0, "bos_token_id": START, "eos_token_id": END}
     if model_type == "distilbert":
         sizes["hidden_dim"] = sizes.pop("intermediate_size")
     dropouts = {name: value for name, value in names.items() if hasattr(known, name)}

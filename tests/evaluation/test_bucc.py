@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import bz2
-import gzip
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,15 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import precision_recall_fscore_support
 
 from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.bucc import (
-    BUCC_SETTINGS,
-    BuccData,
-    bucc,
-    bucc_settings,
-    hide_pairs,
-    read_bucc,
-    tune_threshold,
-)
+from hf_xlsr.evaluation.bucc import BUCC_SETTINGS, BuccData, bucc, bucc_settings, hide_pairs, tune_threshold
 
 LANGUAGES = ("de", "en")
 
@@ -32,14 +21,6 @@ def toy(count: int, share: float, seed: int, noise: float = 0.5) -> tuple[TableE
     rows = [{"source": source, "target": target} for source, target in zip(sources, targets, strict=True)]
     halves = rows[:count], rows[count:]
     return encoder, hide_pairs(halves[0], share=share, seed=seed), hide_pairs(halves[1], share=share, seed=seed)
-
-
-def write(folder: Path, **files: str) -> list[Path]:
-    paths = []
-    for name, content in files.items():
-        paths.append(folder / f"{name}.txt")
-        paths[-1].write_text(content, encoding="utf-8", newline="")
-    return paths
 
 
 # The protocol
@@ -342,162 +323,3 @@ def test_f1_equals_scikit_learn():
     assert 0.2 < scores[2] < 1
     for metric, expected in zip(("precision", "recall", "f1"), scores, strict=False):
         assert metrics[f"{prefix}/{metric}"] == pytest.approx(expected)
-
-
-# The files
-
-
-@pytest.mark.parametrize("swap", [False, True])
-def test_files_are_read_in_either_order_of_gold(tmp_path: Path, swap: bool):
-    gold = "e2\td1\ne3\td3\n" if swap else "d1\te2\nd3\te3\n"
-    paths = write(
-        tmp_path,
-        de="d1\tHallo, Welt.\nd2\t Zwei \r\nd3\tmit\tTabulator",
-        en="\ufeffe1\tOne.\ne2\tHello, world.\ne3\twith\ttab\n",
-        gold=gold,
-    )
-    assert read_bucc(*paths) == BuccData(
-        ["d1", "d2", "d3"],
-        ["Hallo, Welt.", "Zwei", "mit\tTabulator"],
-        ["e1", "e2", "e3"],
-        ["One.", "Hello, world.", "with\ttab"],
-        frozenset({("d1", "e2"), ("d3", "e3")}),
-    )
-
-
-def test_ids_that_both_sides_bear_are_taken_as_they_stand(tmp_path: Path):
-    paths = write(tmp_path, de="1\ta\n2\tb\n", en="1\tA\n2\tB\n", gold="1\t2\n")
-    assert read_bucc(*paths).gold == {("1", "2")}
-
-
-def test_compressed_files(tmp_path: Path):
-    (tmp_path / "de.gz").write_bytes(gzip.compress(b"d1\tHallo\n"))
-    (tmp_path / "en.bz2").write_bytes(bz2.compress(b"e1\tHello\n"))
-    (gold,) = write(tmp_path, gold="d1\te1\n")
-    assert read_bucc(tmp_path / "de.gz", tmp_path / "en.bz2", gold).targets == ["Hello"]
-
-
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        ({"de": "d1\tHallo\nd2 Welt\n"}, r"line 2 of .*de\.txt cannot be read \(no tab in it\)"),
-        ({"en": "e1\tHello\n\ne2\tyou\n"}, r"line 2 of .*en\.txt cannot be read \(no tab in it\)"),
-        ({"en": "e1\tHello\ne2\t \n"}, r"line 2 of .*en\.txt cannot be read \(nothing behind the tab\)"),
-        ({"de": "d1\tHallo\nd2\tWelt\nd1\tHallo\n"}, r"line 3 of .*de\.txt has id 'd1' a second time"),
-        ({"de": ""}, r"de\.txt is empty"),
-        ({"gold": ""}, r"gold\.txt has no pair"),
-        ({"gold": "d1\te1\nd7\te2\n"}, r"line 2 of .*gold\.txt has id 'd7', which .*de\.txt does not"),
-        ({"gold": "d1\te1\nd2\te7\n"}, r"line 2 of .*gold\.txt has id 'e7', which .*en\.txt does not"),
-        ({"gold": "e1\td1\ne2\td7\n"}, r"line 2 of .*gold\.txt has id 'd7', which .*de\.txt does not"),
-        ({"gold": "d1 e1\n"}, r"line 1 of .*gold\.txt cannot be read \(no tab in it\)"),
-        ({"gold": "d1\te1\t0.9\n"}, r"line 1 of .*gold\.txt has id 'e1\\t0.9'"),
-    ],
-)
-def test_file_mistakes_name_file_and_line(tmp_path: Path, files: dict[str, str], message: str):
-    usual = {"de": "d1\tHallo\nd2\tWelt\n", "en": "e1\tHello\ne2\tworld\n", "gold": "d1\te1\n"}
-    with pytest.raises(XlsrError, match=message):
-        read_bucc(*write(tmp_path, **(usual | files)))
-
-
-def test_broken_files_are_named(tmp_path: Path):
-    paths = write(tmp_path, de="d1\tHallo\n", en="e1\tHello\n", gold="d1\te1\n")
-    with pytest.raises(XlsrError, match=r"missing\.txt cannot be read \(No such file"):
-        read_bucc(tmp_path / "missing.txt", *paths[1:])
-    paths[1].write_bytes(b"e1\tHello\ne2\t\xff\xfe\n")
-    with pytest.raises(XlsrError, match=r"line 2 of .*en\.txt cannot be read \(invalid UTF-8\)"):
-        read_bucc(*paths)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"sources": ["a"]}, "2 source ids and 1 sources"),
-        ({"target_ids": ["t1"]}, "1 target ids and 2 targets"),
-        ({"source_ids": ["s1", "s1"]}, "source id 's1' occurs twice"),
-        ({"gold": frozenset()}, "gold has no pair"),
-        ({"gold": frozenset({("s1", "t1"), ("t1", "s1")})}, "gold has source id 't1', which no source bears"),
-        ({"gold": frozenset({("s1", "s2")})}, "gold has target id 's2', which no target bears"),
-    ],
-)
-def test_data_that_do_not_fit_are_refused(changes: dict[str, Any], message: str):
-    usual: dict[str, Any] = {"source_ids": ["s1", "s2"], "sources": ["a", "b"], "target_ids": ["t1", "t2"]}
-    usual |= {"targets": ["A", "B"], "gold": frozenset({("s1", "t1")})}
-    with pytest.raises(XlsrError, match=message):
-        BuccData(**(usual | changes))
-
-
-# Hidden pairs
-
-
-def translations(rows: list[dict[str, str]]) -> set[tuple[str, str]]:
-    return {(row["source"], row["target"]) for row in rows}
-
-
-def gold_texts(data: BuccData) -> set[tuple[str, str]]:
-    sources = dict(zip(data.source_ids, data.sources, strict=True))
-    targets = dict(zip(data.target_ids, data.targets, strict=True))
-    return {(sources[source], targets[target]) for source, target in data.gold}
-
-
-def test_hidden_pairs_of_distinct_rows():
-    rows = [{"source": f"s{n}", "target": f"t{n}", "other": "x"} for n in range(1001)]
-    data = hide_pairs(rows, share=0.1, seed=5)
-    assert len(data.gold) == 100
-    assert (len(data.sources), len(data.targets)) == (100 + 450, 100 + 451)
-    kept = {text[1:] for text in data.sources}, {text[1:] for text in data.targets}
-    assert kept[0] | kept[1] == {str(n) for n in range(1001)}  # no row is lost
-    assert {(f"s{n}", f"t{n}") for n in kept[0] & kept[1]} == gold_texts(data)  # what is there twice is gold
-    # The place in the text gives nothing away.
-    for side, texts in zip(zip(*gold_texts(data), strict=True), (data.sources, data.targets), strict=True):
-        places = np.array([texts.index(text) for text in side]) / len(texts)
-        assert 0.4 < places.mean() < 0.6 and places.min() < 0.05 and places.max() > 0.95
-    assert hide_pairs(rows, share=0.1, seed=5) == data
-    assert hide_pairs(rows, share=0.1, seed=6) != data
-
-
-@pytest.mark.parametrize(("count", "share", "gold"), [(1, 0.5, 1), (10, 0.001, 1), (7, 1.0, 7), (2, 0.5, 1)])
-def test_small_and_whole_shares(count: int, share: float, gold: int):
-    data = hide_pairs([{"source": f"s{n}", "target": f"t{n}"} for n in range(count)], share=share)
-    assert len(data.gold) == gold
-    assert len(data.sources) + len(data.targets) == count + gold
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=25),
-    st.floats(0.01, 1),
-    st.integers(0, 3),
-)
-@example([(0, 0), (1, 1), (0, 1)], 1.0, 0)  # the third row makes one group of the first two
-@settings(max_examples=200, deadline=None)
-def test_gold_is_all_there_is_to_find(links: list[tuple[int, int]], share: float, seed: int):
-    rows = [{"source": f"s{x}", "target": f"t{y}"} for x, y in links]
-    data = hide_pairs(rows, share=share, seed=seed)
-    assert len(set(data.sources)) == len(data.sources) and len(set(data.targets)) == len(data.targets)
-    present = {(s, t) for s, t in translations(rows) if s in data.sources and t in data.targets}
-    assert present == gold_texts(data)
-
-
-def test_rows_that_share_a_text_count_once():
-    rows = [
-        {"source": "Yes.", "target": "Oui."},
-        {"source": "Yes.", "target": "Si."},
-        {"source": "No.", "target": "Non."},
-        {"source": "Nope.", "target": "Non."},
-        {"source": "Thanks.", "target": "Merci."},
-    ]
-    data = hide_pairs(rows, share=1.0)
-    assert gold_texts(data) == {("Yes.", "Oui."), ("No.", "Non."), ("Thanks.", "Merci.")}
-    assert len(data.sources) == len(data.targets) == 3
-
-
-@pytest.mark.parametrize("share", [0.0, -0.1, 1.01, float("nan")])
-def test_share_is_a_share(share: float):
-    with pytest.raises(XlsrError, match="share is"):
-        hide_pairs([{"source": "a", "target": "A"}], share=share)
-
-
-def test_rows_without_sides_are_named():
-    with pytest.raises(XlsrError, match="there are no rows"):
-        hide_pairs([], share=0.5)
-    with pytest.raises(XlsrError, match="row 1 lacks 'source' or 'target'"):
-        hide_pairs([{"source": "a", "target": "A"}, {"source": "b"}], share=0.5)

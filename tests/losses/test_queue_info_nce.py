@@ -2,58 +2,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from queue_info_nce_helpers import Pairs, naive, unit_rows, value_and_gradients, watched
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses import QuantizedRows, matching_pairs, quantize_rows, queue_info_nce
 
-Pairs = tuple[torch.Tensor, torch.Tensor]
 NO_PAIRS = torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long)
-
-
-def unit_rows(count: int, width: int, seed: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return F.normalize(torch.randn(count, width, generator=generator, dtype=torch.float64), dim=1).to(dtype)
-
-
-def naive(
-    queries: torch.Tensor,
-    keys: torch.Tensor,
-    queue: torch.Tensor,
-    *,
-    temperature: float = 0.04,
-    other_keys: torch.Tensor | None = None,
-    masked: Pairs | None = None,
-) -> torch.Tensor:
-    """Cross-entropy on the concatenated bank."""
-    bank = queue if other_keys is None else torch.cat([queue.to(queries), other_keys.to(queries)])
-    negatives = queries @ bank.to(queries).T
-    if masked is not None:
-        keep = torch.zeros_like(negatives)
-        keep[masked] = -math.inf
-        negatives = negatives + keep
-    logits = torch.cat([(queries * keys).sum(1, keepdim=True), negatives], 1) / temperature
-    return F.cross_entropy(logits, torch.zeros(len(queries), dtype=torch.long))
-
-
-def value_and_gradients(
-    loss: Any, queries: torch.Tensor, keys: torch.Tensor, queue: Any, **options: Any
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    leaves = [tensor.clone().requires_grad_() for tensor in (queries, keys)]
-    value = loss(*leaves, queue, **options)
-    value.backward()
-    assert leaves[0].grad is not None and leaves[1].grad is not None
-    return value.detach(), leaves[0].grad, leaves[1].grad
 
 
 def random_pairs(batch_size: int, columns: int, share: float, seed: int) -> Pairs:
@@ -62,33 +22,6 @@ def random_pairs(batch_size: int, columns: int, share: float, seed: int) -> Pair
     pairs = (torch.rand(batch_size, columns, generator=generator) < share).nonzero()
     pairs = torch.cat([pairs, pairs[:1]])[torch.randperm(len(pairs) + len(pairs[:1]), generator=generator)]
     return pairs[:, 0], pairs[:, 1]
-
-
-@pytest.fixture
-def own_precision() -> Iterator[str]:
-    """The user's own setting of the processor's products, which the loss has to give back."""
-    matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before = matmul.fp32_precision
-    matmul.fp32_precision = "ieee"
-    yield "ieee"
-    matmul.fp32_precision = before
-
-
-@contextmanager
-def watched() -> Iterator[list[tuple[str, int, str]]]:
-    """The operations that run: name, size of the largest output, precision of the processor's products."""
-    seen: list[tuple[str, int, str]] = []
-    matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            out = function(*args, **(kwargs or {}))
-            sizes = [leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
-            seen.append((str(function), max(sizes, default=0), matmul.fp32_precision))
-            return out
-
-    with Watch():
-        yield seen
 
 
 @settings(max_examples=150, deadline=None)
@@ -192,24 +125,6 @@ def test_extreme_temperatures_in_float32(temperature: float) -> None:
         torch.testing.assert_close(one.double(), twin, rtol=1e-3, atol=1e-5 * float(twin.abs().max()))
 
 
-def test_a_sure_positive_keeps_its_digits_in_float32() -> None:
-    """Probabilities near 1 leave float32 no digits; the loss and its gradient still have theirs."""
-    queries, queue = torch.tensor([[1.0, 0.0]]), torch.tensor([[-0.25, 1.0], [-0.5, 0.0]])
-    found = value_and_gradients(queue_info_nce, queries, queries, queue, temperature=0.0625)
-    expected = value_and_gradients(naive, queries.double(), queries.double(), queue.double(), temperature=0.0625)
-    assert float(expected[0]) == pytest.approx(2.0991e-9, rel=1e-4)
-    for one, twin in zip(found, expected, strict=True):
-        torch.testing.assert_close(one.double(), twin, rtol=1e-5, atol=0)
-
-
-def test_negatives_too_far_for_float32_weigh_nothing() -> None:
-    queries = torch.tensor([[1.0, 0.0]])
-    keys, queue = torch.tensor([[0.5, 0.0]]), torch.tensor([[0.5, 0.0], [-9.0, 0.0], [-1000.0, 0.0]])
-    value, slope, _ = value_and_gradients(queue_info_nce, queries, keys, queue, temperature=0.01, chunk_size=1)
-    assert float(value) == pytest.approx(math.log(2))
-    assert slope.abs().max() < 1e-20
-
-
 def test_far_negatives_are_as_fast_as_near_ones() -> None:
     """Subnormal weights would take a processor a hundred times as long."""
     queries = torch.zeros(64, 128)
@@ -300,29 +215,6 @@ def test_only_what_is_trained_gets_a_gradient_and_nothing_is_changed() -> None:
     assert torch.equal(silent, loss)
 
 
-def test_gradients_come_in_the_type_of_their_tensor() -> None:
-    queries, keys = unit_rows(3, 4, 0, torch.bfloat16), unit_rows(3, 4, 1, torch.float16)
-    queue = unit_rows(8, 4, 2, torch.float32)
-    value, slope, key_slope = value_and_gradients(queue_info_nce, queries, keys, queue)
-    assert (value.dtype, slope.dtype, key_slope.dtype) == (torch.float32, torch.bfloat16, torch.float16)
-    expected = value_and_gradients(naive, queries.double(), keys.double(), queue)
-    torch.testing.assert_close(value.double(), expected[0], rtol=1e-5, atol=0)
-    torch.testing.assert_close(slope.double(), expected[1], rtol=0.01, atol=0.01)
-
-
-@pytest.mark.parametrize("place", ["queries", "keys", "queue", "other_keys"])
-def test_what_is_not_a_number_shows_in_the_loss_and_the_gradient(place: str) -> None:
-    tensors = {
-        name: unit_rows(3, 4, seed, torch.float32) for seed, name in enumerate(("queries", "keys", "other_keys"))
-    }
-    tensors["queue"] = unit_rows(7, 4, 5, torch.float32)
-    tensors[place][1, 2] = math.nan
-    value, slope, key_slope = value_and_gradients(
-        queue_info_nce, tensors["queries"], tensors["keys"], tensors["queue"], other_keys=tensors["other_keys"]
-    )
-    assert value.isnan() and slope.isnan().any() and key_slope.isnan().any()
-
-
 def test_no_tensor_has_the_size_of_batch_times_queue() -> None:
     batch_size, width, queue_rows, chunk_size = 32, 8, 3000, 100
     queries = unit_rows(batch_size, width, 0, torch.float32).requires_grad_()
@@ -349,54 +241,6 @@ def test_default_chunks_hold_some_mebibytes_whatever_the_batch() -> None:
         largest = max(size for name, size, _ in seen if name == "aten.mm.out")
         assert largest <= max(4 << 20, 256 * batch_size)
         assert largest >= batch_size * 256
-
-
-def test_bfloat16_products_are_near_and_are_what_autocast_picks(own_precision: str) -> None:
-    queries, keys, queue = (unit_rows(count, 64, seed, torch.float32) for count, seed in ((16, 0), (16, 1), (500, 2)))
-
-    def run(precision: str, dtype: torch.dtype | None = None, **change: Any) -> tuple[Any, set[str]]:
-        with watched() as seen, torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
-            found = value_and_gradients(queue_info_nce, queries, keys, queue, precision=precision, **change)
-        assert torch.backends.mkldnn.matmul.fp32_precision == own_precision  # type: ignore[attr-defined]
-        return found, {products for name, _, products in seen if name == "aten.mm.out"}
-
-    exact, products = run("auto")
-    assert products == {own_precision}
-    near, products = run("bfloat16")
-    assert products == {"bf16"}
-    for one, twin in zip(near, exact, strict=True):
-        # bfloat16 keeps 8 bits: one part in 256 of each operand.
-        assert (one - twin).norm() <= 0.01 * twin.norm()
-        assert one.dtype == torch.float32
-    for dtype in (torch.bfloat16, torch.float16):
-        cast, products = run("auto", dtype)
-        assert products == {"bf16"}
-        assert all(torch.equal(one, twin) for one, twin in zip(cast, near, strict=True))
-    forced, products = run("float32", torch.bfloat16)
-    assert products == {own_precision}
-    assert all(torch.equal(one, twin) for one, twin in zip(forced, exact, strict=True))
-
-
-def test_float64_stays_float64_under_autocast(own_precision: str) -> None:
-    queries, keys, queue = unit_rows(3, 4, 0), unit_rows(3, 4, 1), unit_rows(9, 4, 2, torch.float32)
-    expected = naive(queries, keys, queue)
-    for precision in ("auto", "bfloat16"):
-        with watched() as seen, torch.autocast("cpu", torch.bfloat16):
-            value = queue_info_nce(queries, keys, queue, precision=precision)
-        assert {products for _, _, products in seen} == {own_precision}
-        torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12)
-
-
-def test_the_setting_of_products_is_given_back_after_an_error(own_precision: str) -> None:
-    class Failing(TorchDispatchMode):
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if str(function) == "aten.mm.out":
-                raise MemoryError
-            return function(*args, **(kwargs or {}))
-
-    with pytest.raises(MemoryError), Failing():
-        queue_info_nce(torch.ones(2, 3), torch.ones(2, 3), torch.ones(5, 3), precision="bfloat16")
-    assert torch.backends.mkldnn.matmul.fp32_precision == own_precision  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
