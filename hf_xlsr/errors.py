@@ -37,3 +37,17 @@ def nearest(name: str, known: Iterable[str]) -> str:
         match = difflib.get_close_matches(name.rsplit(".", 1)[-1], list(leaves), n=1, cutoff=0.6)
         close = [leaves[match[0]]] if match else []
     return f"did you mean '{close[0]}'?" if close else f"known are {', '.join(names)}."
+
+
+def error_line(error: object, longest: int | None = None) -> str:
+    """A library's error as a part of a sentence: without line breaks, cut where it goes on for pages.
+
+    Args:
+        error: Of the library.
+        longest: In characters; None leaves it whole.
+
+    Example:
+        >>> error_line(OSError("no such\\n  file"), 7)
+        'no such'
+    """
+    return " ".join(str(error).split())[:longest]

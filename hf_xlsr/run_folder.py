@@ -67,7 +67,7 @@ class RunFolder:
         if self.path.is_file() or training_taken or any(path.exists() for path in outputs):
             raise XlsrError(f"output folder '{self.path}' is taken by other files; choose another --output_dir.")
         self.training.mkdir(parents=True, exist_ok=True)
-        self.recipe.write_text(json.dumps(recipe, indent=2, ensure_ascii=False), "utf-8")
+        self._write(recipe)
 
     def settle(self, recipe: Mapping[str, Any]) -> None:
         """Writes down the recipe by which a run that was gone on with is exported and evaluated now, and begins that.
@@ -76,8 +76,7 @@ class RunFolder:
             recipe: A resolved recipe, that of `claim` but for what follows training.
         """
         self.results.unlink(missing_ok=True)  # those of before are none of this recipe's
-        with written_whole(self.recipe) as file:
-            file.write_text(json.dumps(recipe, indent=2, ensure_ascii=False), "utf-8")
+        self._write(recipe)
 
     def done(self, recipe: Mapping[str, Any]) -> bool:
         """Whether just this run, its evaluation included, has been here to its end.
@@ -91,6 +90,10 @@ class RunFolder:
         here = json.loads(json.dumps(recipe))
         there.pop("processes", None)
         return all(there.get(key) == here.get(key) for key in {*there, *here} - {"output_dir", "overwrite"})
+
+    def _write(self, recipe: Mapping[str, Any]) -> None:
+        with written_whole(self.recipe) as file:
+            file.write_text(json.dumps(recipe, indent=2, ensure_ascii=False), "utf-8")
 
 
 def differing_keys(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = "") -> list[str]:

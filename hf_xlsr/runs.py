@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import tempfile
@@ -21,7 +20,7 @@ from transformers import logging as transformers_logging
 from transformers.integrations import WandbCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from hf_xlsr.data.normalization import match_key
+from hf_xlsr.data.held_out import remember_evaluated
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.plots import plot_loss_curves
 from hf_xlsr.evaluation.report import save_results
@@ -33,7 +32,6 @@ from hf_xlsr.trainers.base import XlsrTrainer, last_whole_checkpoint
 from hf_xlsr.trainers.callbacks import TrainingClockCallback
 from hf_xlsr.trainers.console import ConsoleCallback
 from hf_xlsr.trainers.sharding import gather_model
-from hf_xlsr.whole_files import written_whole
 
 
 @dataclass
@@ -74,21 +72,7 @@ def prepare_data(recipe: Mapping[str, Any], folder: Path, sets: Mapping[str, Any
     """
     method = get_method(recipe["method"])
     without_others = {**recipe, "data": {**recipe["data"], "held_out": None}}
-    keys = sorted({match_key(text) for text in method.evaluation_texts(without_others, sets)})
-    evaluated = hashlib.sha256("\n".join(keys).encode("utf-8", "surrogatepass")).hexdigest()
-    # Written before the data: a preparation that was killed begins anew with what is read then.
-    marker = folder / "evaluated.txt"
-    before = marker.read_text("utf-8") if marker.is_file() else None
-    prepared = [*folder.glob("prepared.json"), *folder.glob("*/prepared.json")]  # some methods have folders within
-    if prepared and before not in (None, evaluated):
-        raise XlsrError(
-            f"the dev or test data have changed since the training data in {folder} were cleaned of their sentences; "
-            "start anew with --overwrite true or in another --output_dir."
-        )
-    if before != evaluated:
-        folder.mkdir(parents=True, exist_ok=True)
-        with written_whole(marker) as file:
-            file.write_text(evaluated, "utf-8")
+    remember_evaluated(folder, method.evaluation_texts(without_others, sets))
     return method.prepare(recipe, folder, method.evaluation_texts(recipe, sets))
 
 

@@ -135,15 +135,12 @@ class CmlmTrainer(XlsrTrainer):
         rounding: dict[str, Any] = {"pad_to_multiple_of": multiple, "max_length": self.max_length}
         collators: dict[str, Any] = {}
         if TEXT in self.datasets:
-            try:
-                collators[TEXT] = CmlmCollator(
-                    tokenizer,
-                    mlm_probability=config.mlm_probability,
-                    seed=args.seed if args.data_seed is None else args.data_seed,
-                    **rounding,
-                )
-            except ValueError as error:
-                raise XlsrError(f"{error} Take another tokenizer.") from None
+            collators[TEXT] = CmlmCollator(
+                tokenizer,
+                mlm_probability=config.mlm_probability,
+                seed=args.seed if args.data_seed is None else args.data_seed,
+                **rounding,
+            )
         if RETRIEVAL in self.datasets:
             collators[RETRIEVAL] = PairCollator(tokenizer, masking="none", **rounding)
         if NLI in self.datasets:

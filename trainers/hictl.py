@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from hf_xlsr.data.hictl_collator import HictlCollator
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import HictlTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
@@ -37,16 +36,13 @@ class HictlTrainer(XlsrTrainer):
         check_arguments(args, HictlTrainingArguments)
         ours, tokenizer = base_model(model), given_tokenizer(kwargs)
         if kwargs.get("data_collator") is None:
-            try:
-                kwargs["data_collator"] = HictlCollator(
-                    tokenizer,
-                    mlm_probability=ours.config.mlm_probability,
-                    seed=args.data_seed if args.data_seed is not None else args.seed,
-                    max_length=usable_length([ours.encoder], max_length, kwargs.get("train_dataset"), together=2),
-                    pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
-                )
-            except ValueError as error:
-                raise XlsrError(f"{error} Take another, or tokenizer.frame true for a new one.") from None
+            kwargs["data_collator"] = HictlCollator(
+                tokenizer,
+                mlm_probability=ours.config.mlm_probability,
+                seed=args.data_seed if args.data_seed is not None else args.seed,
+                max_length=usable_length([ours.encoder], max_length, kwargs.get("train_dataset"), together=2),
+                pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
+            )
         super().__init__(model, args, **kwargs)
         rows = ours.encoder.get_input_embeddings().num_embeddings
         spare = torch.arange(min(len(tokenizer), rows), rows)  # of a table that is larger than its vocabulary

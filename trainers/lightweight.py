@@ -8,7 +8,6 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 from hf_xlsr.data.collators import PairCollator
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
 from hf_xlsr.trainers.arguments import LightweightTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
@@ -58,18 +57,15 @@ class LightweightTrainer(XlsrTrainer):
         tokenizer = given_tokenizer(kwargs)
         if kwargs.get("data_collator") is None:
             config: LightweightConfig = model.config
-            try:
-                kwargs["data_collator"] = PairCollator(
-                    tokenizer,
-                    masking=MASKING_OF_TASK[config.generative_task] if config.generative_weight else "none",
-                    mask_punctuation=config.mask_punctuation,
-                    mlm_probability=config.mlm_probability,
-                    seed=args.data_seed if args.data_seed is not None else args.seed,
-                    max_length=usable_length([model.encoder], max_length, kwargs.get("train_dataset")),
-                    pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
-                )
-            except ValueError as error:
-                raise XlsrError(f"{error} Take another tokenizer.") from None
+            kwargs["data_collator"] = PairCollator(
+                tokenizer,
+                masking=MASKING_OF_TASK[config.generative_task] if config.generative_weight else "none",
+                mask_punctuation=config.mask_punctuation,
+                mlm_probability=config.mlm_probability,
+                seed=args.data_seed if args.data_seed is not None else args.seed,
+                max_length=usable_length([model.encoder], max_length, kwargs.get("train_dataset")),
+                pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
+            )
         super().__init__(model, args, **kwargs)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:

@@ -41,17 +41,20 @@ class LiveEncoder:
     @torch.no_grad()
     def encode(
         self,
-        sentences: Sequence[str],
+        sentences: str | Sequence[str],
         batch_size: int = 64,
         normalize_embeddings: bool = False,
         task: str | None = None,
         **_: Any,
     ) -> np.ndarray:
-        """Sentence vectors in the order given, `(sentences, width)`, float32.
+        """Sentence vectors in the order given, `(sentences, width)`, float32; `(width,)` of one sentence by itself.
 
         Raises:
             XlsrError: the model routes by language and `task` names none of them.
         """
+        if isinstance(sentences, str):
+            vectors: np.ndarray = self.encode([sentences], batch_size, normalize_embeddings, task)[0]
+            return vectors
         tokenizer, options = self.tokenizer, {}
         if self.routes:
             if task not in self.routes:

@@ -33,7 +33,7 @@ class CmlmCollator:
         `labels`, `(batch, second_length)`, -100 where nothing is hidden; all int64.
 
     Raises:
-        ValueError: the tokenizer has no mask.
+        XlsrError: the tokenizer has no mask.
         XlsrError: no piece of a whole batch can be masked.
 
     Example:

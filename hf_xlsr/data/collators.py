@@ -11,6 +11,7 @@ import torch
 from hf_xlsr.data.counter_random import counter_uniform
 from hf_xlsr.data.masking import MaskDrawer
 from hf_xlsr.data.tokenization import punctuation_ids
+from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses.masked_lm import IGNORE
 
 MASKINGS = ("none", "single", "mlm")
@@ -98,7 +99,7 @@ class PairCollator:
             raise ValueError(f"masking is '{masking}'; use one of {', '.join(MASKINGS)}.")
         self.pad_id, self.mask_id, self.vocab_size = tokenizer.pad_token_id, tokenizer.mask_token_id, len(tokenizer)
         if masking != "none" and self.mask_id is None:
-            raise ValueError(f"masking '{masking}' needs a tokenizer with a mask token.")
+            raise XlsrError(f"masking '{masking}' needs a tokenizer with a mask token. Take another.")
         self.masking, self.seed = masking, seed
         self.max_length, self.pad_to_multiple_of = max_length, pad_to_multiple_of
         # A piece that is unknown stands for text, the other special ones around it.

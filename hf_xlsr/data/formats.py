@@ -199,8 +199,8 @@ def _clean(row: dict[str, Any], required: Sequence[str]) -> str | None:
     for name, value in row.items():
         if value != value:  # NaN, the empty cell of a column of numbers
             row[name] = value = None
-        selects = name.startswith("_")
-        if selects and not isinstance(value, bytes):
+        # What `where` and `hash_key` choose rows by is kept as the file has it.
+        if name.startswith("_") and not isinstance(value, bytes):
             continue
         if name not in NUMERIC_COLUMNS and not isinstance(value, str) and value is not None:
             if isinstance(value, (dict, list)):

@@ -80,10 +80,11 @@ def _moses_order(source: Source) -> Sequence[int]:
     places = range(len(labels))
     if len(languages) != len(labels):
         return places
-    for name in (str, language_code):
-        files, wanted = [name(label) for label in labels], [name(language) for language in languages]
+    codes = [language_code(label) for label in labels], [language_code(language) for language in languages]
+    for files, wanted in ((list(labels), list(languages)), codes):
         if files != wanted and len(set(wanted)) == len(wanted) and set(files) == set(wanted):
             return [files.index(language) for language in wanted]
+    files, wanted = codes
     for place, (file, label) in enumerate(zip(files, labels, strict=True)):
         if file in wanted and wanted.index(file) != place and wanted[place] != file:
             raise XlsrError(

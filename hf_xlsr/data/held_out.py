@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hf_xlsr.data.corpora import CORPORA
+from hf_xlsr.data.normalization import match_key
 from hf_xlsr.data.sources import RowFilter, as_list, as_source, expand, open_source
 from hf_xlsr.errors import XlsrError
+from hf_xlsr.whole_files import written_whole
 
 EVERY_COLUMN = "*"
 
@@ -42,6 +46,33 @@ def held_out_texts(sources: Sequence[Any], *, languages: Sequence[str]) -> Itera
                 sides = ("source", "target") if len(pair) > 1 else ("first", "second")
                 for row in open_source(source, languages=pair, split="test", required=sides):
                     yield from (row[side] for side in sides)
+
+
+def remember_evaluated(folder: Path, texts: Iterable[str]) -> None:
+    """Keeps a hash of the sentences that training data are cleaned of, and refuses data that were cleaned of others.
+
+    Args:
+        folder: Of the prepared data; they lie in it, or by parts in folders within.
+        texts: Of every development and test set, in any order.
+
+    Raises:
+        XlsrError: data are there that were prepared beside other sentences.
+    """
+    keys = sorted({match_key(text) for text in texts})
+    evaluated = hashlib.sha256("\n".join(keys).encode("utf-8", "surrogatepass")).hexdigest()
+    marker = folder / "evaluated.txt"
+    before = marker.read_text("utf-8") if marker.is_file() else None
+    prepared = [*folder.glob("prepared.json"), *folder.glob("*/prepared.json")]
+    if prepared and before not in (None, evaluated):
+        raise XlsrError(
+            f"the dev or test data have changed since the training data in {folder} were cleaned of their sentences; "
+            "start anew with --overwrite true or in another --output_dir."
+        )
+    # Written before the data: a preparation that was killed begins anew with what is read then.
+    if before != evaluated:
+        folder.mkdir(parents=True, exist_ok=True)
+        with written_whole(marker) as file:
+            file.write_text(evaluated, "utf-8")
 
 
 def _language_pairs(source: Any, languages: Sequence[str]) -> list[Sequence[str]]:

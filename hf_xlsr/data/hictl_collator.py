@@ -11,6 +11,7 @@ import torch
 from hf_xlsr.data.collators import cut_row, pad_rows
 from hf_xlsr.data.counter_random import counter_uniform
 from hf_xlsr.data.masking import MaskDrawer
+from hf_xlsr.errors import XlsrError
 
 # Draws of an example below this are taken by the order of its pieces; the masks' places come behind.
 _FIRST_MASK_DRAW = 4096
@@ -63,7 +64,7 @@ class HictlCollator:
         `joint_attention_mask`, both sentences unmasked, whose pieces are the bag of words, `(batch, joint_length)`.
 
     Raises:
-        ValueError: the tokenizer does not frame sentences, or has no mask.
+        XlsrError: the tokenizer does not frame sentences, or has no mask.
     """
 
     def __init__(
@@ -78,7 +79,10 @@ class HictlCollator:
         framed = tokenizer("a")["input_ids"]
         special = set(tokenizer.all_special_ids)
         if len(framed) < 3 or framed[0] not in special or framed[-1] not in special:
-            raise ValueError("hierarchical contrast needs a tokenizer that puts special pieces around a sentence.")
+            raise XlsrError(
+                "hierarchical contrast needs a tokenizer that puts special pieces around a sentence, as one made with "
+                "tokenizer.frame true does. Take another."
+            )
         self.masks = MaskDrawer(tokenizer, probability=mlm_probability, seed=seed)
         self.special = np.array(sorted(special))
         self.pad_id, self.seed, self.max_length = tokenizer.pad_token_id, seed, max_length

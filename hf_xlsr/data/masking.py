@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hf_xlsr.data.counter_random import counter_uniform
+from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses.masked_lm import IGNORE
 
 
@@ -20,12 +21,12 @@ class MaskDrawer:
         exact: Choose just that share of each row's pieces, rounded, instead of each piece by its own draw.
 
     Raises:
-        ValueError: the tokenizer has no mask.
+        XlsrError: the tokenizer has no mask.
     """
 
     def __init__(self, tokenizer: Any, *, probability: float = 0.15, seed: int = 1, exact: bool = False) -> None:
         if tokenizer.mask_token_id is None:
-            raise ValueError("masking needs a tokenizer with a mask token.")
+            raise XlsrError("masking needs a tokenizer with a mask token. Take another.")
         self.mask_id = int(tokenizer.mask_token_id)
         self.ordinary = np.setdiff1d(np.arange(len(tokenizer)), tokenizer.all_special_ids)
         self.probability, self.seed, self.exact = probability, seed, exact

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.errors import XlsrError, error_line, nearest
 
 DTYPES = ("float32", "bfloat16", "float16", "onnx", "onnx-int8")
 
@@ -52,7 +52,7 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
                 f"model '{model}' brings code that is not of this package, which is not run; load it with "
                 "SentenceTransformer(..., trust_remote_code=True) in Python, if you trust it, and give the object."
             ) from error
-        reason = " ".join(str(error).split())[:200]
+        reason = error_line(error, 200)
         raise XlsrError(f"model '{model}' cannot be loaded by sentence-transformers: {reason}") from error
 
 

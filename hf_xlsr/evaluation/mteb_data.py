@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from hf_xlsr.data.splits import split_name
-from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.errors import XlsrError, error_line, nearest
 from hf_xlsr.evaluation.input_languages import key_languages
 
 Row = dict[str, Any]
@@ -55,7 +55,7 @@ def load_task(task: Any) -> None:
     try:
         task.load_data()
     except (OSError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = error_line(error, 200)
         raise XlsrError(
             f"the data of mteb's task {task.metadata.name} are not on this machine and could not be loaded from "
             f"'{task.metadata.dataset['path']}' on the Hub ({reason}); go online once to fetch them, or give local files."

@@ -14,7 +14,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.errors import XlsrError, error_line
 from hf_xlsr.export.access_tokens import hide_tokens
 
 NO_TOKEN = (
@@ -103,5 +103,5 @@ def _answer(error: HfHubHTTPError, what: str) -> str:
 
 
 def _short(error: object) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = error_line(error) or type(error).__name__
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

@@ -196,9 +196,7 @@ def export_trainer(trainer: Any, folder: Path, repo: str) -> str:
     encodes = hasattr(model, "to_sentence_transformer")
     if encodes:
         length = getattr(trainer.data_collator, "max_length", None) or getattr(trainer, "max_length", 200)
-        exported = model.to_sentence_transformer(
-            tokenizer, max_length=length, **getattr(trainer, "export_options", {})
-        )
+        exported = model.to_sentence_transformer(tokenizer, max_length=length, **trainer.export_options)
         exported.save(str(folder), create_model_card=False)
         trust = ", trust_remote_code=True" if carry_modules(folder) else ""
         use = f"model = SentenceTransformer({python_text(repo)}{trust})"

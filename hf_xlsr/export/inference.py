@@ -206,7 +206,12 @@ class RoutedSentenceEncoder(PreTrainedModel):
 
     @classmethod
     def from_pretrained(  # type: ignore[override]  # the options pass through
-        cls, path: str | os.PathLike[str], *args: Any, config: Any = None, **kwargs: Any
+        cls,
+        path: str | os.PathLike[str],
+        *args: Any,
+        config: Any = None,
+        output_loading_info: bool = False,
+        **kwargs: Any,
     ) -> Any:
         """Loads each encoder from its subfolder.
 
@@ -214,16 +219,33 @@ class RoutedSentenceEncoder(PreTrainedModel):
             path: Folder or Hub id of the export.
             *args: See `PreTrainedModel.from_pretrained`.
             config: Likewise.
+            output_loading_info: Likewise; weights are told with their place in this model.
             **kwargs: Likewise; they hold for each encoder.
         """
         hub = {name: kwargs[name] for name in HUB_OPTIONS if name in kwargs}
         chosen = config if config is not None else cls.config_class.from_pretrained(path, **hub)
-        encoders = {
-            name: SentenceEncoder.from_pretrained(path, *args, subfolder=name, **kwargs)
+        loaded = {
+            name: SentenceEncoder.from_pretrained(path, *args, subfolder=name, output_loading_info=True, **kwargs)
             for name in dict.fromkeys((chosen.routes or {}).values())
         }
+        encoders = {name: encoder for name, (encoder, _) in loaded.items()}
         chosen.encoders = {name: encoder.config.to_dict() for name, encoder in encoders.items()}
-        return cls(chosen, encoders).eval()
+        model = cls(chosen, encoders).eval()
+        if not output_loading_info:
+            return model
+        info: dict[str, Any] = {
+            "missing_keys": set(),
+            "unexpected_keys": set(),
+            "mismatched_keys": set(),
+            "error_msgs": [],
+        }
+        for name, (_, own) in loaded.items():
+            place = f"encoders.{name}."
+            for kind in ("missing_keys", "unexpected_keys"):
+                info[kind] |= {place + key for key in own[kind]}
+            info["mismatched_keys"] |= {(place + key, *shapes) for key, *shapes in own["mismatched_keys"]}
+            info["error_msgs"] += own["error_msgs"]
+        return model, info
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], **kwargs: Any) -> None:  # type: ignore[override]
         """Writes the configuration, and each encoder into its subfolder.

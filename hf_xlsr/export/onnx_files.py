@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig
 
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.errors import XlsrError, error_line
 from hf_xlsr.export.inference import SentenceEncoder
 from hf_xlsr.export.onnx_encoder import FLOAT_FILE, INPUTS, INT8_FILE, OUTPUT, import_onnx, onnx_session, route_folder
 from hf_xlsr.export.parts import EncoderPart, export_parts
@@ -96,7 +96,7 @@ def sentence_encoder(export: str | Path, part: EncoderPart) -> SentenceEncoder:
             export, subfolder=part.folder, config=config, dtype=torch.float32
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = " ".join(str(error).split())[:300]
+        reason = error_line(error, 300)
         raise XlsrError(
             f"the encoder of '{export}' does not load outside of sentence-transformers: {reason}"
         ) from None

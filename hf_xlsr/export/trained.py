@@ -10,7 +10,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from hf_xlsr.data.prepare import load_tokenizer
-from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.errors import XlsrError, error_line, nearest
 from hf_xlsr.export.sentence_transformer import MAX_LENGTH
 from hf_xlsr.modeling.encoders import positions_of
 from hf_xlsr.run_folder import RunFolder
@@ -127,7 +127,7 @@ def _load(folder: Path) -> Any:
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         if isinstance(error, XlsrError):
             raise
-        reason = " ".join(str(error).split())[:200]
+        reason = error_line(error, 200)
         raise XlsrError(f"the model in '{folder}' does not load ({reason}); copy it again.") from error
 
 

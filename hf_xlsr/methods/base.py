@@ -14,7 +14,7 @@ from rich.console import Console
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
 from hf_xlsr.data.sources import SOURCE_KEYS
-from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.errors import XlsrError, error_line, nearest
 from hf_xlsr.recipe_keys import Key, config_keys
 from hf_xlsr.run_folder import RunFolder
 from hf_xlsr.starting import start_from
@@ -68,11 +68,6 @@ def encoder_keys(model_type: str) -> dict[str, Key]:
         raise XlsrError(f"model.encoder.model_type is '{model_type}'; {nearest(str(model_type), CONFIG_MAPPING)}")
     config = AutoConfig.for_model(model_type)
     return config_keys(config, config.to_dict())
-
-
-def one_line(error: Exception) -> str:
-    """An error's text without its line breaks."""
-    return " ".join(str(error).split())
 
 
 class Method(ABC):
@@ -294,4 +289,4 @@ class Method(ABC):
                 output_dir=str(folder), seed=recipe["seed"], **{k: v for k, v in options.items() if v is not None}
             )
         except (TypeError, ValueError) as error:
-            raise XlsrError(f"recipe '{recipe['name']}', training: {one_line(error)}") from None
+            raise XlsrError(f"recipe '{recipe['name']}', training: {error_line(error)}") from None

@@ -18,11 +18,11 @@ from hf_xlsr.data.labelled import OVERLAPS, LabelledSet, PreparedLabelled, prepa
 from hf_xlsr.data.labelled_tasks import TEXTS, LabelledTask
 from hf_xlsr.data.prepare import load_tokenizer
 from hf_xlsr.data.sources import as_list, expand
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.errors import XlsrError, error_line
 from hf_xlsr.evaluation.averages import MEAN
 from hf_xlsr.evaluation.report import data_hash, metric_prefix, metric_unit, metric_value, split_key
 from hf_xlsr.export.card_values import public_path
-from hf_xlsr.methods.base import ADAPTERS_SECTION, DROPOUT, START, Evaluations, Finished, Method, one_line, own_keys
+from hf_xlsr.methods.base import ADAPTERS_SECTION, DROPOUT, START, Evaluations, Finished, Method, own_keys
 from hf_xlsr.methods.hictl import HICTL_CITATION, HICTL_PAPER
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification, encoder_folder
@@ -182,7 +182,7 @@ class ClassificationMethod(Method):
                 **options,
             )
         except (TypeError, ValueError) as error:
-            raise XlsrError(f"recipe '{recipe['name']}', model: {one_line(error)}") from None
+            raise XlsrError(f"recipe '{recipe['name']}', model: {error_line(error)}") from None
         return self.equip(recipe, model)
 
     def finish(

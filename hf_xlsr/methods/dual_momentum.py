@@ -11,10 +11,10 @@ from hf_xlsr.data.language_identification import language_shares
 from hf_xlsr.data.nli import prepare_nli
 from hf_xlsr.data.prepare import PreparedData, prepare
 from hf_xlsr.data.sources import as_list, expand
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.errors import XlsrError, error_line
 from hf_xlsr.export import export_routed_sentence_transformer
 from hf_xlsr.export.language_router import check_route_names
-from hf_xlsr.methods.base import ADAPTERS_SECTION, DROPOUT, one_line, own_keys
+from hf_xlsr.methods.base import ADAPTERS_SECTION, DROPOUT, own_keys
 from hf_xlsr.methods.encoder_section import check_positions
 from hf_xlsr.methods.sentence_encoder import NLI_LABELS, NLI_SECTION, SentenceEncoderMethod
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
@@ -126,7 +126,7 @@ class DualMomentumMethod(SentenceEncoderMethod):
                 **options,
             )
         except (TypeError, ValueError) as error:
-            raise XlsrError(f"recipe '{recipe['name']}', model: {one_line(error)}") from None
+            raise XlsrError(f"recipe '{recipe['name']}', model: {error_line(error)}") from None
         for name, encoder in model.encoders.items():
             check_positions(encoder, recipe, place=f"encoder {name}")
         return self.equip(recipe, model)

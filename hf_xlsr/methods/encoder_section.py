@@ -11,8 +11,8 @@ from transformers import AutoConfig, PreTrainedConfig
 from hf_xlsr.data.prepare import load_tokenizer
 from hf_xlsr.data.sources import expand
 from hf_xlsr.data.tokenization import ALGORITHMS
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.methods.base import encoder_keys, one_line
+from hf_xlsr.errors import XlsrError, error_line
+from hf_xlsr.methods.base import encoder_keys
 from hf_xlsr.modeling.encoders import DROPOUTS, positions_of
 from hf_xlsr.recipe_keys import Key
 from hf_xlsr.starting import weights_folder
@@ -92,7 +92,7 @@ def check_given_tokenizer(recipe: Mapping[str, Any], needs: Callable[[Any], Any]
 
     Args:
         recipe: Resolved.
-        needs: Takes the tokenizer and raises ValueError where it does not do.
+        needs: Takes the tokenizer and raises XlsrError where it does not do.
 
     Raises:
         XlsrError: it does not do, or does not load.
@@ -101,10 +101,8 @@ def check_given_tokenizer(recipe: Mapping[str, Any], needs: Callable[[Any], Any]
         tokenizer = load_tokenizer(expand(path), "tokenizer.path")
         try:
             needs(tokenizer)
-        except ValueError as error:
-            raise XlsrError(
-                f"recipe '{recipe['name']}', tokenizer.path '{path}': {one_line(error)} Take another."
-            ) from None
+        except XlsrError as error:
+            raise XlsrError(f"recipe '{recipe['name']}', tokenizer.path '{path}': {error}") from None
 
 
 def pretrained_config(recipe: Mapping[str, Any], *, free: Collection[str] = ()) -> PreTrainedConfig | None:
@@ -128,7 +126,7 @@ def pretrained_config(recipe: Mapping[str, Any], *, free: Collection[str] = ()) 
     except OSError:
         raise XlsrError(f"model.encoder.path '{path}' holds no encoder that loads; check it.") from None
     except (TypeError, ValueError) as error:
-        raise XlsrError(f"recipe '{recipe['name']}', model.encoder: {one_line(error)}") from None
+        raise XlsrError(f"recipe '{recipe['name']}', model.encoder: {error_line(error)}") from None
     own = {name: getattr(config, name, None) for name, value in values.items() if getattr(config, name, None) != value}
     if own:
         here = ", ".join(f"{name} {values[name]!r}" for name in own)
@@ -180,7 +178,7 @@ def _new_config(
     try:
         return make[kind](**sizes) if kind in make else AutoConfig.for_model(kind, **sizes)
     except (TypeError, ValueError) as error:
-        raise XlsrError(f"recipe '{recipe['name']}', model.encoder: {one_line(error)}") from None
+        raise XlsrError(f"recipe '{recipe['name']}', model.encoder: {error_line(error)}") from None
 
 
 def model_on_encoder(
@@ -210,7 +208,7 @@ def model_on_encoder(
                     setattr(text_config, name, dropout)
         return model_class(model_class.config_class(text_config=text_config, **options))
     except (TypeError, ValueError) as error:
-        raise XlsrError(f"recipe '{recipe['name']}', model: {one_line(error)}") from None
+        raise XlsrError(f"recipe '{recipe['name']}', model: {error_line(error)}") from None
 
 
 def check_positions(encoder: Any, recipe: Mapping[str, Any], *, before: int = 0, place: str = "the encoder") -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from hf_xlsr.data.masking import MaskDrawer
 from hf_xlsr.data.prepare import PreparedData, prepare
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.errors import XlsrError, error_line
 from hf_xlsr.export import export_sentence_transformer
-from hf_xlsr.methods.base import ADAPTERS_SECTION, one_line, own_keys
+from hf_xlsr.methods.base import ADAPTERS_SECTION, own_keys
 from hf_xlsr.methods.encoder_section import (
     ENCODER,
     TOKENIZER_SECTION,
@@ -94,7 +94,7 @@ class LightweightMethod(SentenceEncoderMethod):
         try:
             config = LightweightConfig(text_config=text_config, **options)
         except (TypeError, ValueError) as error:
-            raise XlsrError(f"recipe '{recipe['name']}', model: {one_line(error)}") from None
+            raise XlsrError(f"recipe '{recipe['name']}', model: {error_line(error)}") from None
         model = LightweightDualTransformer(config)
         if path := encoder_path(recipe):
             loaded = encoder_from_pretrained(path, place="model.encoder.path")

@@ -14,11 +14,11 @@ from transformers import GenerationConfig
 from hf_xlsr.data.prepare import PreparedData, load_tokenizer, prepare
 from hf_xlsr.data.sources import as_list, expand, open_source, source_name
 from hf_xlsr.data.vocabulary import trim_vocabulary
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.errors import XlsrError, error_line
 from hf_xlsr.evaluation.bleu import bleu_rows, check_tokenizer, default_tokenizer
 from hf_xlsr.evaluation.report import data_hash, results_table
 from hf_xlsr.export.card_values import public_path
-from hf_xlsr.methods.base import ADAPTERS_SECTION, DROPOUT, START, Evaluations, Finished, Method, one_line, own_keys
+from hf_xlsr.methods.base import ADAPTERS_SECTION, DROPOUT, START, Evaluations, Finished, Method, own_keys
 from hf_xlsr.methods.hictl import HICTL_CITATION, HICTL_PAPER
 from hf_xlsr.methods.sentence_encoder import evaluation_sets, evaluation_texts
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
@@ -175,7 +175,7 @@ class TranslationMethod(Method):
                 expand(options.pop("start")), tokenizer=tokenizer, pieces=pieces, **options
             )
         except (TypeError, ValueError) as error:
-            raise XlsrError(f"recipe '{recipe['name']}', model: {one_line(error)}") from None
+            raise XlsrError(f"recipe '{recipe['name']}', model: {error_line(error)}") from None
         return self.equip(recipe, model)
 
     def finish(

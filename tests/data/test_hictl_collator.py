@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hf_xlsr.data.hictl_collator import HictlCollator, join_sides
 from hf_xlsr.data.tokenization import train_tokenizer
+from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses.masked_lm import IGNORE
 
 
@@ -123,7 +124,9 @@ def test_joined_sides_are_short_enough_and_keep_their_frame(first: int, second: 
 
 
 def test_a_tokenizer_without_frame_is_refused(tokenizer: Any) -> None:
-    with pytest.raises(ValueError, match="special pieces around a sentence"):
+    with pytest.raises(
+        XlsrError, match=r"special pieces around a sentence, .*tokenizer\.frame true .*Take another\.$"
+    ):
         HictlCollator(tokenizer)
 
 

@@ -212,7 +212,12 @@ def test_a_live_model_with_code_of_its_own_goes_with_it(tmp_path: Path) -> None:
     state = SimpleNamespace(global_step=3, max_steps=9)
     collator = SimpleNamespace(max_length=16)
     trainer = SimpleNamespace(
-        model=model, accelerator=accelerator, processing_class=tokenizer, state=state, data_collator=collator
+        model=model,
+        accelerator=accelerator,
+        processing_class=tokenizer,
+        state=state,
+        data_collator=collator,
+        export_options={},
     )
     card = export_trainer(trainer, tmp_path, "me/conditional")
     assert 'SentenceTransformer("me/conditional", trust_remote_code=True)' in card

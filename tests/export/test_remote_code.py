@@ -15,6 +15,7 @@ import pytest
 import torch
 from conftest import tiny_encoder
 from routed_helpers import CHINESE, ENGLISH, MAX_LENGTH, Parts, run_elsewhere
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from torch import nn
 from transformers import AutoConfig, AutoModel
@@ -182,6 +183,16 @@ def test_the_package_reads_the_same_weights(exports: Path, parts: Parts, expecte
         with pytest.raises(ValueError, match="language is 'de'; give one of en, zh"):
             routed(**batch, language="de")
     assert model.get_input_embeddings() is model.encoder.get_input_embeddings()
+
+
+def test_weights_that_are_unknown_are_told_by_their_place(exports: Path, tmp_path: Path) -> None:
+    shutil.copytree(exports / "routed", tmp_path / "routed")
+    file = tmp_path / "routed" / "en_0_Transformer" / "model.safetensors"
+    save_file({**load_file(file), "spare.weight": torch.zeros(2)}, file, {"format": "pt"})
+    model, info = RoutedSentenceEncoder.from_pretrained(tmp_path / "routed", output_loading_info=True)
+    assert set(model.encoders) == {"en_0_Transformer", "zh_0_Transformer"}
+    told = {"missing_keys": set(), "mismatched_keys": set(), "error_msgs": []}
+    assert info == {**told, "unexpected_keys": {"encoders.en_0_Transformer.spare.weight"}}
 
 
 def undefined(source: str) -> set[str]:

@@ -101,12 +101,15 @@ def long_pairs(tokenizer: Any, words: int) -> PreparedPairs:
 
 def test_sentences_longer_than_the_positions(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
     positions = tiny_encoder(len(tokenizer))["max_position_embeddings"]
-    message = f"sentences of [0-9]+ but the encoder has {positions} positions; lower max_length to {positions}"
+    message = f"sentences of [0-9]+ but the encoder has {positions} positions; lower max_length to {positions}\\.$"
     options = {"processing_class": tokenizer, "max_length": 200}
     with pytest.raises(XlsrError, match=message):
         LightweightTrainer(
             model_of(tokenizer), arguments(tmp_path), train_dataset=long_pairs(tokenizer, 30), **options
         )
+    hictl = HictlTrainingArguments(output_dir=str(tmp_path), report_to="none")
+    with pytest.raises(XlsrError, match=message):
+        made("Hictl", hictl, train_dataset=long_pairs(framed_tokenizer(), 30), max_length=200)
     # Where no sentence is too long, nothing is lost by the encoder's own limit.
     trainer = LightweightTrainer(model_of(tokenizer), arguments(tmp_path), train_dataset=prepared, **options)
     assert trainer.data_collator.max_length == positions

@@ -67,6 +67,8 @@ def test_live_encoder_equals_the_export(tokenizer: Any, prepared: PreparedPairs,
     exported = to_sentence_transformer(trainer.model.encoder, tokenizer, max_length=32)
     np.testing.assert_allclose(live, exported.encode(texts, show_progress_bar=False), atol=1e-5)
     assert trainer.live_encoder().encode([]).shape == (0, 16)
+    one = trainer.live_encoder().encode(texts[0], normalize_embeddings=True)
+    np.testing.assert_allclose(one, live[0], atol=1e-5)
 
 
 def test_workers_change_nothing(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
