@@ -18,8 +18,8 @@ from hf_xlsr.trainers.momentum_callbacks import MOMENTUM_SCHEDULES
 
 OPTIMIZATIONS = ("trainer", "released")
 OPTIMIZERS = ("trainer", "lamb")
-# Reporters whose package is called as they are; the others say for themselves what they need.
-REPORTERS = ("tensorboard", "trackio", "wandb")
+# Reporters that transformers does not count among those that are there, or not always.
+UNLISTED = ("azure_ml", "flyte")
 
 
 @dataclass
@@ -124,7 +124,7 @@ def check_reporters(names: Any) -> None:
     for name in as_list(names):
         if name not in (*INTEGRATION_TO_CALLBACK, "all", "none"):
             raise XlsrError(f"report_to has '{name}'; {nearest(str(name), [*INTEGRATION_TO_CALLBACK, 'all', 'none'])}")
-        if name in REPORTERS and name not in available:
+        if name not in (*available, *UNLISTED, "all", "none"):
             raise XlsrError(
                 f"report_to has '{name}', which is not installed; install it with `pip install {name}`, or leave it out."
             )

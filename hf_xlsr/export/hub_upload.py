@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from huggingface_hub import HfApi, ModelCard, get_token
+from huggingface_hub import HfApi, ModelCard, ModelInfo, get_token
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
 from hf_xlsr.data.sources import as_list
@@ -123,7 +123,7 @@ def push_shipments(
     exist_ok: bool = False,
     message: str | None = None,
 ) -> list[Pushed]:
-    """Sends shipments one after the other; all of them are looked at, by the Hub too, before the first is sent.
+    """Sends shipments one after the other; all of them and their repositories are looked at before the first is sent.
 
     A repository is made where there is none. One that is there is taken when it is empty, or when its card says that it
     was pushed from here (see `Shipment.tag`); one that should be private and is not is refused in any case.
@@ -148,10 +148,13 @@ def push_shipments(
         check_shipment(shipment)
     for shipment in shipments:
         check_card_on_hub(shipment.card)
-    return [_push(shipment, HfApi(token=token), exist_ok, message) for shipment in shipments]
+    api = HfApi(token=token)
+    infos = [_taken(shipment, api, exist_ok) for shipment in shipments]
+    return [_push(shipment, api, bool(info.private), message) for shipment, info in zip(shipments, infos, strict=True)]
 
 
-def _push(shipment: Shipment, api: HfApi, exist_ok: bool, message: str | None) -> Pushed:
+def _taken(shipment: Shipment, api: HfApi, exist_ok: bool) -> ModelInfo:
+    """What the Hub says of a repository that may be written to; made where there is none."""
     repo = shipment.repo
     with hub_errors(repo):
         api.create_repo(repo, private=shipment.private or None, exist_ok=True)
@@ -164,17 +167,22 @@ def _push(shipment: Shipment, api: HfApi, exist_ok: bool, message: str | None) -
                 f"repository {repo} holds files that were not pushed from here; choose another name, or write over it "
                 "with --exist-ok."
             )
-        with tempfile.TemporaryDirectory() as folder:
-            gather(shipment, Path(folder))
-            commit = api.upload_folder(
-                repo_id=repo,
-                folder_path=folder,
-                commit_message=hide_tokens(message or "Push by hf-xlsr"),
-                delete_patterns=list(shipment.replaces) or None,
-            )
+    return info
+
+
+def _push(shipment: Shipment, api: HfApi, private: bool, message: str | None) -> Pushed:
+    repo = shipment.repo
+    with hub_errors(repo), tempfile.TemporaryDirectory() as folder:
+        gather(shipment, Path(folder))
+        commit = api.upload_folder(
+            repo_id=repo,
+            folder_path=folder,
+            commit_message=hide_tokens(message or "Push by hf-xlsr"),
+            delete_patterns=list(shipment.replaces) or None,
+        )
     size = sum(path.stat().st_size for path in shipment.files.values()) + len(shipment.card.encode())
     url = f"{api.endpoint}/{repo}"
-    return Pushed(repo, url, bool(info.private), str(commit.oid), len(shipment.files) + 1, size)
+    return Pushed(repo, url, private, str(commit.oid), len(shipment.files) + 1, size)
 
 
 def gather(shipment: Shipment, folder: Path) -> None:

@@ -245,6 +245,11 @@ def test_existing_repositories(hub: HubServer, worker: Worker, run: Path) -> Non
     hub.repos["me/toy-training"] = Repo()
     assert "me/toy-training is public" in told(worker.command(*words, "--what", "training", "--exist-ok"))
     assert not hub.repos["me/toy-training"].files
+    # The encoder waits until its training may go, too.
+    before = dict(hub.repos["me/toy"].files)
+    (run / "model" / "note.txt").write_text("new", "utf-8")
+    assert "me/toy-training is public" in told(worker.command(*words, "--what", "all", "--exist-ok"))
+    assert hub.repos["me/toy"].files == before
 
 
 def test_refusals_are_one_sentence(hub: HubServer, worker: Worker, run: Path, tmp_path: Path) -> None:

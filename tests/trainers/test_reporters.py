@@ -175,6 +175,8 @@ def test_a_reporter_that_is_not_there_is_told_before_training(recipe: Path, monk
         train(recipe, "wandb")
     assert not (recipe.parent / "wandb").exists()
     check_reporters(["tensorboard", "none"])
-    check_reporters("all")
+    check_reporters(["all", "flyte"])
+    with pytest.raises(XlsrError, match="report_to has 'mlflow', which is not installed"):
+        check_reporters("mlflow")
     with pytest.raises(XlsrError, match="report_to has 'wanbd'; did you mean 'wandb'"):
         check_reporters(["tensorboard", "wanbd"])
