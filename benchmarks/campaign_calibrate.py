@@ -15,14 +15,15 @@ import tempfile
 from pathlib import Path
 
 from rich.console import Console
+from single_run import the_run
 from transformers import logging as transformers_logging
 from turns import StopWatch
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.methods import get_method
-from hf_xlsr.recipe import load_runs
 from hf_xlsr.run_folder import RunFolder
 from hf_xlsr.runs import build_trainer, prepare_data
+from hf_xlsr.whole_files import written_whole
 
 WARM_UP, COUNTED = 4, 10
 
@@ -51,7 +52,7 @@ def main() -> None:
     transformers_logging.set_verbosity_error()
     fixed = ["--max_steps", str(WARM_UP + COUNTED), "--eval_strategy", '"no"', "--save_strategy", '"no"']
     try:
-        (recipe,) = load_runs(options.recipe, [*more, *fixed], [options.only] if options.only else None)
+        recipe = the_run(options.recipe, [*more, *fixed], options.only)
         with tempfile.TemporaryDirectory() as scratch:
             watch = watched(recipe, Path(scratch) / "run")
     except XlsrError as error:
@@ -63,7 +64,8 @@ def main() -> None:
         "seconds": options.seconds,
     }
     options.file.parent.mkdir(parents=True, exist_ok=True)
-    options.file.write_text(json.dumps(found), "utf-8")
+    with written_whole(options.file) as file:
+        file.write_text(json.dumps(found), "utf-8")
     step, before = found["seconds_per_step"], found["seconds_before"]
     Console(soft_wrap=True).print(
         f"{found['steps']:,} steps of {step:.2f} s, {before:.0f} s before, in {options.seconds:g} s"

@@ -129,11 +129,14 @@ class Figures:
         self.file = file
         self._entries: dict[str, dict[str, list[Entry]]] = {}
         self._before: dict[str, Trained] = {}
+        self._languages: dict[str, str] = {}
         if not file.is_file():
             return
         try:
             for table, found in json.loads(file.read_text("utf-8")).items():
                 self._entries[table] = {row: [_entry(one) for one in kept] for row, kept in found["rows"].items()}
+                if "languages" in found:
+                    self._languages[table] = str(found["languages"])
                 if found.get("trained"):
                     self._before[table] = _trained(found["trained"])
         except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -151,18 +154,28 @@ class Figures:
                 lines.append(f"   {json.dumps(row)}: [\n{one_by_one}\n   ]")
             before = self._before.get(table)
             head = f'  "trained": {json.dumps(asdict(before))},\n' if before else ""
+            if table in self._languages:
+                head = f'  "languages": {json.dumps(self._languages[table])},\n{head}'
             tables.append(f' {json.dumps(table)}: {{\n{head}  "rows": {{\n' + ",\n".join(lines) + "\n  }\n }")
         with written_whole(self.file) as partial:
             partial.write_text("{\n" + ",\n".join(tables) + "\n}\n", "utf-8")
 
     def forget_changed(self, tables: Iterable[Table]) -> list[str]:
-        """Drops entries whose table or row has gone, or whose recipe has changed; "table, row" of each."""
+        """Drops entries whose table or row has gone, or whose recipe or measured languages have changed.
+
+        Returns:
+            "table, row" of each.
+        """
+        tables = list(tables)
         rows = {(table.name, row.name): (table, row) for table in tables for row in table.rows}
+        others = {
+            table.name for table in tables if self._languages.get(table.name, table.languages) != table.languages
+        }
         gone: dict[str, None] = {}
         for name, kept in self._entries.items():
             for row, entries in kept.items():
                 now = row_fingerprint(*rows[name, row]) if (name, row) in rows else None
-                for entry in [entry for entry in entries if entry.recipe != now]:
+                for entry in [one for one in entries if one.recipe != now or (one.units and name in others)]:
                     self._drop(name, row, entry)
                     gone[f"{name}, {row}"] = None
         self._entries = {
@@ -187,6 +200,7 @@ class Figures:
             done: Whether the run of a row's seed has ended, by the recipe as it is now.
         """
         for table in tables:
+            self._languages[table.name] = table.languages
             for row in table.rows:
                 found = {seed: entry_of(table, row, seed, home, measured) for seed in table.seeds(row)}
                 new = [entry for seed, entry in found.items() if entry is not None and done(table, row, seed)]

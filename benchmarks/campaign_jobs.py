@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -28,6 +29,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from hf_xlsr.evaluation.content_hash import content_hash
 from hf_xlsr.evaluation.report import load_results
 from hf_xlsr.run_folder import RunFolder
+from hf_xlsr.whole_files import written_whole
 
 PATIENCE = 300  # seconds for a checkpoint to be written after the deadline
 # Trainings by sentence-transformers: script and options.
@@ -36,6 +38,8 @@ CONTROLS = {
     "distillation": ("distillation_peers.py",),
 }
 FINGERPRINT = "fingerprint.txt"  # in the folder of a training
+# Of a process that was told to end and did.
+ENDED = {0, 128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL}
 # What failed is not tried again by the same call; nor is what needs it.
 DONE, FAILED, STOPPED = "done", "failed", "stopped"
 
@@ -129,10 +133,16 @@ class Training(Job):
     def begin(self) -> None:
         place = place_of(self.run)
         before = fingerprint_of_run(self.run)
+        doomed = place.with_name(f"{place.name}.old")
         if before not in (None, self.fingerprint) or self._lost_weights():
-            shutil.rmtree(place)
+            # Under another name first: a removal that is killed half-way must not pass for a run of this recipe.
+            shutil.rmtree(doomed, ignore_errors=True)
+            place.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
         place.mkdir(parents=True, exist_ok=True)
-        (place / FINGERPRINT).write_text(self.fingerprint, "utf-8")
+        if fingerprint_of_run(self.run) != self.fingerprint:
+            with written_whole(place / FINGERPRINT) as file:
+                file.write_text(self.fingerprint, "utf-8")
 
     def command(self) -> list[str]:
         run = self.run
@@ -278,16 +288,16 @@ def work_off(
     deadline = begun + 60 * minutes
     outcome, running = Outcome(), dict[str, _Running]()
     waiting: list[Job] = []
-    for job in jobs:
-        if job.done():
-            job.tidy()  # an earlier call may have been killed before it came to that
-            outcome.states[job.name] = DONE
-        else:
-            waiting.append(job)
     logs.mkdir(parents=True, exist_ok=True)
     environment = {"OMP_WAIT_POLICY": "passive"} | os.environ | {"OMP_NUM_THREADS": str(threads)}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rest]}"))
     try:
+        for job in jobs:
+            if job.done():
+                job.tidy()  # an earlier call may have been killed before it came to that
+                outcome.states[job.name] = DONE
+            else:
+                waiting.append(job)
         with Progress(*columns, console=console, transient=True) as progress:
             bar = progress.add_task("jobs", total=len(waiting), rest="")
             while running or (waiting and time.monotonic() < deadline):
@@ -354,19 +364,21 @@ def _note(one: _Running, outcome: Outcome, console: Console) -> None:
 
 
 def _stop(running: Mapping[str, _Running], outcome: Outcome, console: Console) -> None:
-    """Interrupts what runs and waits for its checkpoints."""
+    """Interrupts what runs and waits for its checkpoints, together so long; another interrupt ends the waiting."""
     for one in running.values():
         one.process.terminate()
+    deadline = time.monotonic() + PATIENCE
     for name, one in running.items():
         try:
-            one.process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
+            one.process.wait(max(0.0, deadline - time.monotonic()))
+        except (subprocess.TimeoutExpired, KeyboardInterrupt) as error:
+            if isinstance(error, KeyboardInterrupt):
+                outcome.interrupted, deadline = True, 0.0
             one.process.kill()
             one.process.wait()
         one.log.close()
-        if one.job.done():
-            one.job.tidy()
-            outcome.states[name] = DONE
+        if one.process.returncode not in ENDED or one.job.done():
+            _note(one, outcome, console)  # a checkpoint that found no room on the disk is a failure, too
         else:
             outcome.states[name] = STOPPED
             console.print(f"stopped {name} after {one.minutes():.1f} minutes; another call takes it up again")

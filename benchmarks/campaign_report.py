@@ -147,6 +147,7 @@ def draw(table: Table, figures: Mapping[str, Values], path: Path) -> None:
         curves[column.title] = [(x, values[name]) for x, name in places if name in values]
     curves = {title: points for title, points in curves.items() if len({spread.mean for _, spread in points}) > 1}
     if not curves:
+        path.unlink(missing_ok=True)  # one of figures that are kept no more
         return
     picture, axes = pyplot.subplots(1, len(curves), figsize=(3.4 * len(curves), 3.0), squeeze=False)
     for axis, (title, points) in zip(axes[0], curves.items(), strict=True):
@@ -227,11 +228,16 @@ def campaign_lines(
             if run is not None and (run.folder / "tsne.png").is_file() and run_is_of(table, shown, home):
                 images.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(run.folder / "tsne.png", images / f"campaign_{table.name}_tsne.png")
-            pictures["_tsne"] = escape_markdown(f"{table.title}: translations of {shown.label or shown.name}")
+            if shown.name in there:
+                pictures["_tsne"] = escape_markdown(f"{table.title}: translations of {shown.label or shown.name}")
         if table.histograms:
             draw_languages(table, home, measured, images / f"campaign_{table.name}_languages.png")
             what = f"{table.title}: languages of the sentences retrieved, seed 1, and the mean bias of these queries"
-            pictures["_languages"] = escape_markdown(what)
+            if there.issuperset(table.histograms):
+                pictures["_languages"] = escape_markdown(what)
+        for ending in ("_tsne", "_languages"):
+            if ending not in pictures:  # its row was of another recipe, and has gone
+                (images / f"campaign_{table.name}{ending}.png").unlink(missing_ok=True)
         for ending, what in pictures.items():
             if (images / f"campaign_{table.name}{ending}.png").is_file():
                 sections += [f"![{what}]({links}/campaign_{table.name}{ending}.png)", ""]

@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -32,11 +31,12 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers import logging as transformers_logging
-from turns import Job, ratios, run_job, time_in_turns
+from turns import Job, check_device, ratios, run_job, time_in_turns
 
 from hf_xlsr.memory import readable_size
 from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel
 from hf_xlsr.precision import choose_precision
+from hf_xlsr.runs import hardware_name
 from hf_xlsr.trainers.base import attention_for
 
 OURS, ALONE, FULL = "ours", "ours, one sentence", "full logits"
@@ -178,12 +178,12 @@ def main() -> None:
     if options.worker:
         print(json.dumps(run_worker(json.loads(options.worker))))
         return
+    check_device(parser, options.device)
     names = ("layers", "width", "batch", "length", "vocabulary", "projections", "rounds", "threads", "device")
     job: Job = {name: getattr(options, name) for name in names}
     job["precision"] = choose_precision(options.precision, cpu=options.device == "cpu")
-    on_gpu = options.device == "cuda"
     report = job | {
-        "processor": torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine(),
+        "processor": hardware_name(torch.device(options.device)),
         "torch": torch.__version__,
         "load_before": os.getloadavg()[0],
         "steps": measure(job),

@@ -27,6 +27,7 @@ from sentence_transformers import SentenceTransformer, SentenceTransformerTraine
 from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.sentence_transformer.losses import MSELoss
 from sentence_transformers.sentence_transformer.modules import Pooling
+from single_run import the_run
 from transformers import logging as transformers_logging
 from turns import StopWatch
 
@@ -36,7 +37,6 @@ from hf_xlsr.evaluation.report import results_table, save_results
 from hf_xlsr.methods import get_method
 from hf_xlsr.methods.sentence_encoder import evaluation_sets, run_protocol
 from hf_xlsr.precision import choose_precision
-from hf_xlsr.recipe import load_runs
 from hf_xlsr.runs import hardware_name, prepare_data
 
 TEACHER_SAMPLE = 512
@@ -65,7 +65,7 @@ def train(
     place = Path(os.environ.get("HF_XLSR_ENCODERS", "")) / teacher_name
     if teacher_name not in PEERS or not place.is_dir():
         raise XlsrError(f"teacher '{teacher_name}' is not in HF_XLSR_ENCODERS; see docs/data.md.")
-    teacher = load_encoder(str(place), dtype=choose_precision("auto", cpu=True))
+    teacher = load_encoder(str(place), dtype=choose_precision("auto"))
     prompt = PEERS[teacher_name]["prompt"]
     data = prepare_data(recipe, folder / "training", evaluation_sets(recipe))
     pairs = [tuple(pair.values()) for pair in training_pairs(recipe)]
@@ -131,7 +131,7 @@ def main() -> None:
     options, more = parser.parse_known_args()
     transformers_logging.set_verbosity_error()
     try:
-        (recipe,) = load_runs(options.recipe, more, [options.only] if options.only else None)
+        recipe = the_run(options.recipe, more, options.only)
         model, facts = train(recipe, options.teacher, options.seconds, options.output)
         model.save(str(options.output / "model"), create_model_card=False)
         metrics = run_protocol(model, recipe, evaluation_sets(recipe)["test"], "test")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import tempfile
 import time
 from collections import defaultdict
@@ -29,12 +28,14 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoTokenizer, TrainerCallback
 from transformers import logging as transformers_logging
+from turns import check_device, synchronize
 
 from hf_xlsr import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.modeling.dual_momentum import direction_loss
+from hf_xlsr.runs import hardware_name
 from hf_xlsr.trainers import DualMomentumTrainer, DualMomentumTrainingArguments
 
 WARM_UP_STEPS = 3
@@ -66,12 +67,6 @@ class Clock:
         return timed
 
 
-def synchronize() -> None:
-    """Waits for the GPU, where there is one."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
 class StepClock(TrainerCallback):
     """Starts the clock behind the warm-up and counts steps."""
 
@@ -92,6 +87,8 @@ def make_model(options: argparse.Namespace) -> DualMomentumModel:
     """Encoders of the given folders, or random ones of MiniLM's size (12 layers, width 384)."""
     values = {"queue_size": options.queue, "queue_storage": options.storage}
     if options.encoders:
+        if wrong := [piece for piece in options.encoders if "=" not in piece]:
+            raise XlsrError(f"--encoders has '{wrong[0]}'; write LANGUAGE=FOLDER.")
         paths = dict(piece.split("=", 1) for piece in options.encoders)
         return DualMomentumModel.from_encoders(paths, dropout=options.dropout, **values)
     encoder = {
@@ -173,7 +170,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     step = (timer.ended - timer.started) / timer.steps
     seconds = {part: clock.seconds[part] / timer.steps for part in PARTS}
     return {
-        "processor": platform.processor() or platform.machine(),
+        "processor": hardware_name(arguments.device),
         "device": arguments.device.type,
         "precision": "bfloat16" if arguments.bf16 else "float16" if arguments.fp16 else "float32",
         "threads": torch.get_num_threads(),
@@ -204,6 +201,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu" if not torch.cuda.is_available() else "cuda")
     parser.add_argument("--output", type=Path, default=Path("outputs/benchmarks/dual_momentum.json"))
     options = parser.parse_args()
+    check_device(parser, options.device)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:

@@ -36,6 +36,7 @@ from sentence_transformers.sentence_transformer.losses import (
     MultipleNegativesRankingLoss,
 )
 from sentence_transformers.sentence_transformer.modules import Pooling
+from single_run import the_run
 from transformers import logging as transformers_logging
 from turns import StopWatch
 
@@ -48,7 +49,6 @@ from hf_xlsr.methods.sentence_encoder import evaluation_sets, evaluation_texts, 
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
 from hf_xlsr.modeling.encoders import DROPOUTS
 from hf_xlsr.precision import choose_precision
-from hf_xlsr.recipe import load_runs
 from hf_xlsr.runs import hardware_name
 from hf_xlsr.trainers.base import attention_for
 
@@ -109,6 +109,7 @@ def arguments(recipe: dict[str, Any], steps: int, folder: Path) -> SentenceTrans
         *("adam_beta1", "adam_beta2", "adam_epsilon"),
     )
     warmup = training.get("warmup_steps", 0)
+    precision = choose_precision(training.get("precision", "auto"))
     shared = SHARED in recipe["model"].get("encoders", {SHARED: None})
     return SentenceTransformerTrainingArguments(
         output_dir=str(folder / "training"),
@@ -117,7 +118,8 @@ def arguments(recipe: dict[str, Any], steps: int, folder: Path) -> SentenceTrans
         **{name: training[name] for name in names if name in training},
         # The same share of the training as in the recipe.
         warmup_steps=warmup / training["max_steps"] if warmup >= 1 else warmup,
-        bf16=choose_precision(training.get("precision", "auto")) == "bfloat16",
+        bf16=precision == "bfloat16",
+        fp16=precision == "float16",
         use_cpu=not torch.accelerator.is_available(),
         dataloader_drop_last=True,
         save_strategy="no",
@@ -164,6 +166,7 @@ def main() -> None:
     """Trains, evaluates on the recipe's test set, and leaves model and results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe")
+    parser.add_argument("--only")
     parser.add_argument("--loss", choices=("mnrl", "cached", "none"), required=True)
     parser.add_argument("--seconds", type=float, default=0.0, help="of training, processor time")
     parser.add_argument("--batch", type=int, help="instead of the recipe's")
@@ -172,7 +175,7 @@ def main() -> None:
     console = Console(soft_wrap=True)
     transformers_logging.set_verbosity_error()
     try:
-        (recipe,) = load_runs(options.recipe, more)
+        recipe = the_run(options.recipe, more, options.only)
         if not recipe["training"].get("max_steps"):
             raise XlsrError(f"recipe '{options.recipe}' has no training.max_steps; give one: --max_steps 600.")
         if options.batch:

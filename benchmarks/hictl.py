@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -36,13 +35,14 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers import logging as transformers_logging
-from turns import Job, ratios, run_job, time_in_turns
+from turns import Job, check_device, ratios, run_job, time_in_turns
 
 from hf_xlsr.losses import bags_of_words, masked_lm_loss, sentence_contrast_loss
 from hf_xlsr.losses.word_contrast import Bags
 from hf_xlsr.memory import readable_size
 from hf_xlsr.modeling.hictl import HictlConfig, HictlForPreTraining
 from hf_xlsr.precision import choose_precision
+from hf_xlsr.runs import hardware_name
 from hf_xlsr.trainers.base import attention_for
 
 OURS, ONE_PASS, FULL = "ours", "ours, one pass", "full logits"
@@ -249,12 +249,12 @@ def main() -> None:
     if options.worker:
         print(json.dumps(run_worker(json.loads(options.worker))))
         return
+    check_device(parser, options.device)
     names = ("layers", "width", "batch", "length", "vocabulary", "rounds", "threads", "device")
     job: Job = {name: getattr(options, name) for name in names}
     job["precision"] = choose_precision(options.precision, cpu=options.device == "cpu")
-    on_gpu = options.device == "cuda"
     report = job | {
-        "processor": torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine(),
+        "processor": hardware_name(torch.device(options.device)),
         "torch": torch.__version__,
         "load_before": os.getloadavg()[0],
         "steps": measure_steps(job),

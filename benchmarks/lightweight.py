@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -61,8 +59,10 @@ def encoder_values(width: int, layers: int, vocab_size: int) -> dict[str, Any]:
 def run_worker(job: dict[str, Any]) -> dict[str, float]:
     """Trains one epoch over the material and measures it behind a short warm-up."""
     import torch
+    from process_memory import status_bytes
     from transformers import AutoTokenizer, TrainerCallback
     from transformers import logging as transformers_logging
+    from turns import synchronize
 
     transformers_logging.set_verbosity_error()
     folder, batch = Path(job["folder"]), job["batch"]
@@ -73,9 +73,11 @@ def run_worker(job: dict[str, Any]) -> dict[str, float]:
     class Clock(TrainerCallback):
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.global_step == WARM_UP_STEPS:
+                synchronize()
                 clock["start"] = time.perf_counter()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            synchronize()
             clock["end"], clock["steps"] = time.perf_counter(), state.global_step - WARM_UP_STEPS
 
     common: dict[str, Any] = {
@@ -94,10 +96,12 @@ def run_worker(job: dict[str, Any]) -> dict[str, float]:
     trainer.add_callback(Clock())
     trainer.train()
     seconds = clock["end"] - clock["start"]
+    on_gpu = trainer.args.device.type == "cuda"
+    peak = torch.cuda.max_memory_allocated() if on_gpu else status_bytes("VmHWM")
     return {
         "pairs_per_second": clock["steps"] * batch / seconds,
         "seconds_per_step": seconds / clock["steps"],
-        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_mib": peak / 2**20,
     }
 
 
@@ -194,7 +198,10 @@ def print_tables(report: dict[str, Any]) -> None:
 
 def main() -> None:
     """Measures everything, prints the tables and writes the JSON."""
+    import torch
+
     from hf_xlsr.precision import choose_precision
+    from hf_xlsr.runs import hardware_name
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5120, help="pairs of the Bible, English and French")
@@ -222,7 +229,7 @@ def main() -> None:
         report = {
             "pairs": options.pairs,
             "rounds": options.rounds,
-            "processor": platform.processor() or platform.machine(),
+            "processor": hardware_name(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
             "precision": choose_precision(),
             "tokenising_seconds": json.loads((folder / "tokenising.json").read_text()),
             "comparison": comparison,

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from process_memory import status_bytes
 
 K = 4
 CHUNK = 20_000
@@ -221,12 +222,6 @@ def prove_memory(rows: int, width: int, memory: str) -> dict[str, Any]:
     return {"rows": rows, "memory": memory, **json.loads(done.stdout.strip().splitlines()[-1])}
 
 
-def peak_bytes() -> int:
-    """The most memory that this process had resident; `getrusage` would count its parent's before it started."""
-    with open("/proc/self/status", encoding="ascii") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
-
-
 def run_worker(job: dict[str, str]) -> dict[str, Any]:
     """Mines within the memory, and measures."""
     from hf_xlsr.memory import parse_size
@@ -241,7 +236,7 @@ def run_worker(job: dict[str, str]) -> dict[str, Any]:
         "method": both.method,
         "recall": both.recall,
         "seconds": took + more,
-        "peak_bytes": peak_bytes(),
+        "peak_bytes": status_bytes("VmHWM"),
         "input_bytes": source.nbytes + target.nbytes,
         "pairs": len(mined),
         "true_pairs": float((mined.source == mined.target).mean()),
@@ -322,6 +317,14 @@ def main() -> None:
     import faiss
     import torch
     from rich.console import Console
+
+    from hf_xlsr.errors import XlsrError
+    from hf_xlsr.memory import parse_size
+
+    try:
+        parse_size(options.memory)
+    except XlsrError as error:
+        parser.error(str(error))
 
     torch.set_num_threads(options.threads)
     faiss.omp_set_num_threads(options.threads)

@@ -39,6 +39,7 @@ from hf_xlsr.data.bible import bible_pairs
 from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.data.sources import open_source
 from hf_xlsr.data.tokenization import train_tokenizer
+from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.encoding import embed
 from hf_xlsr.evaluation.metrics import retrieval_accuracy
 from hf_xlsr.export import export_sentence_transformer
@@ -158,7 +159,10 @@ def main() -> None:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     torch.set_num_threads(options.threads)
-    texts = read_pairs(options)
+    try:
+        texts = read_pairs(options)
+    except XlsrError as error:
+        raise SystemExit(f"onnx_files: {error}") from None
     console = Console(width=160)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "model"

@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from hf_xlsr.data.sources import open_source
+from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation import tatoeba, zero_shot
 from hf_xlsr.evaluation.encoders import load_encoder
 from hf_xlsr.evaluation.report import data_hash, results_table, save_results
@@ -100,7 +101,10 @@ def main() -> None:
     parser.add_argument("--language", required=True, choices=sorted(set(FLORES) - {"en"}))
     parser.add_argument("--output")
     options = parser.parse_args()
-    metrics, hashes = evaluate(options.model, options.language)
+    try:
+        metrics, hashes = evaluate(options.model, options.language)
+    except XlsrError as error:
+        raise SystemExit(f"open_results: {error}") from None
     Console().print(results_table(metrics, title=options.model))
     output = options.output or f"outputs/results/en-{options.language}.json"
     settings = {"model": Path(options.model).name, "language": options.language, "zero_shot_head": "linear"}

@@ -32,6 +32,7 @@ from hf_xlsr.evaluation.markdown_report import markdown_report
 from hf_xlsr.evaluation.remembered import RememberedEncoder
 from hf_xlsr.evaluation.report import load_results, results_table, save_results
 from hf_xlsr.precision import choose_precision
+from hf_xlsr.runs import hardware_name
 
 PEERS: dict[str, dict[str, Any]] = {
     "e5-small": {
@@ -82,7 +83,7 @@ def pooled(encoder: SentenceTransformer, pooling: str) -> SentenceTransformer:
 def measure(peer: Peer, units: list[str], output: Path, console: Console, pooling: str = "") -> dict[str, float]:
     """Runs the units that have no file of this encoder yet; gives the metrics of all."""
     revision = content_hash(peer.folder) + (f" pooled by {pooling}" if pooling else "")
-    precision = choose_precision("auto", cpu=True)
+    precision = choose_precision("auto")
     encoder: Any = None
     metrics: dict[str, float] = {}
     for unit in (unit for unit in units if unit not in peer.skip):
@@ -102,6 +103,7 @@ def measure(peer: Peer, units: list[str], output: Path, console: Console, poolin
                 "languages": peer.languages,
                 "seed": 1,
                 "precision": precision,
+                "hardware": hardware_name(loaded.device),
                 "threads": torch.get_num_threads(),
                 "seconds": round(time.monotonic() - wall, 1),
                 "cpu_seconds": round(time.process_time() - processor, 1),

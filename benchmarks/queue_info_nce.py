@@ -23,7 +23,6 @@ import argparse
 import ctypes
 import json
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -32,10 +31,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from turns import Job, run_job
+from process_memory import status_bytes
+from turns import Job, check_device, run_job
 
 from hf_xlsr.losses import STORAGES, QuantizedRows, quantize_rows, queue_info_nce
 from hf_xlsr.memory import readable_size
+from hf_xlsr.runs import hardware_name
 
 TEMPERATURE = 0.04
 SIZES = {"cpu": (4_096, 16_384, 65_536, 204_800, 409_600, 1_048_576, 4_194_304), "cuda": (409_600, 10_000_000)}
@@ -85,12 +86,6 @@ def naive_loss(queries: torch.Tensor, keys: torch.Tensor, queue: torch.Tensor, p
         scaled = queries / TEMPERATURE
         logits = torch.cat([(scaled * keys).sum(1, keepdim=True), scaled @ queue.T], 1)
         return F.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device))
-
-
-def status_bytes(field: str) -> int:
-    """A size from this process' own status, such as `VmHWM`, the most memory that it had resident."""
-    with open("/proc/self/status", encoding="ascii") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(f"{field}:"))
 
 
 def memory_of(step: Callable[[], None], device: str) -> dict[str, int]:
@@ -286,6 +281,7 @@ def main() -> None:
         return
     from rich.console import Console
 
+    check_device(parser, options.device)
     options.sizes = options.sizes or SIZES[options.device]
     options.batch, options.width = (
         options.batch or SHAPES[options.device][0],
@@ -295,7 +291,7 @@ def main() -> None:
     report: dict[str, Any] = {
         name: getattr(options, name) for name in ("batch", "width", "rounds", "threads", "device")
     }
-    report["processor"] = torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine()
+    report["processor"] = hardware_name(torch.device(options.device))
     report["torch"] = torch.__version__
     report["load_before"] = os.getloadavg()[0]
     if on_gpu:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,10 +24,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from sklearn.model_selection import StratifiedKFold
+from turns import check_device
 
 from hf_xlsr.evaluation.senteval import SETTINGS
 from hf_xlsr.evaluation.senteval_classifier import Group, Schedule, accuracy_score, train_classifiers, with_constant
 from hf_xlsr.evaluation.senteval_folds import NESTED_SEED, WEIGHT_DECAYS, Classification
+from hf_xlsr.runs import hardware_name
 
 SEED = 1111
 # Both ways sum in float32, in different orders: a few of the dev rows may come out differently.
@@ -162,6 +163,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="of the stacked classifiers")
     parser.add_argument("--output", default="outputs/benchmarks/senteval.json")
     options = parser.parse_args()
+    check_device(parser, options.device)
     torch.set_num_threads(options.threads)
     vectors, labels = make_vectors(options.rows, options.width)
     load_before = os.getloadavg()[0]
@@ -170,7 +172,7 @@ def main() -> None:
         "width": options.width,
         "threads": options.threads,
         "device": options.device,
-        "processor": platform.processor() or platform.machine(),
+        "processor": hardware_name(torch.device(options.device)),
         "processors": os.cpu_count(),
         "torch": torch.__version__,
         "load_before": load_before,

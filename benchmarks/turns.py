@@ -1,7 +1,8 @@
-"""What benchmarks share that time steps: jobs in processes of their own, taking turns, a watch for trainers."""
+"""What benchmarks share that time steps: devices, jobs in processes of their own, taking turns, a watch for trainers."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -10,9 +11,22 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from transformers import TrainerCallback
 
 Job = dict[str, Any]
+
+
+def check_device(parser: argparse.ArgumentParser, device: str) -> None:
+    """Ends with a sentence where a GPU is asked for and none is there."""
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        parser.error(f"--device is {device} but torch finds no GPU; leave it out")
+
+
+def synchronize() -> None:
+    """Waits for the GPU, where there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def run_job(script: str, job: Job) -> dict[str, Any]:

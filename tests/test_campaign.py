@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import pytest
 import yaml
 from campaign_figures import Figures
 from campaign_helpers import TABLES, example_tables, measured
-from campaign_jobs import DONE, FAILED, STOPPED, Job, Measurement, Training, work_off
+from campaign_jobs import DONE, FAILED, FINGERPRINT, STOPPED, Job, Measurement, Training, work_off
 from campaign_plan import ROOT, Run, read_tables, resolved, run_of, starts_of_all
 from rich.console import Console
 from turns import StopWatch
@@ -161,6 +162,60 @@ else:
     assert run([job], tmp_path).states == {"long": DONE}
 
 
+STUBBORN = """
+import pathlib, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path({begun!r}).touch()
+time.sleep(60)
+"""
+
+
+def test_a_checkpoint_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    code = """
+import signal, time
+def full(*_):
+    raise OSError("No space left on device")
+signal.signal(signal.SIGTERM, full)
+time.sleep(60)
+"""
+    outcome = run([Script("long", (), code, tmp_path / "whole")], tmp_path, minutes=0.05)
+    assert outcome.states == {"long": FAILED} and outcome.left == []
+    assert outcome.errors == {"long": "OSError: No space left on device"}
+
+
+def test_all_jobs_share_the_patience_of_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("campaign_jobs.PATIENCE", 2)
+    jobs = [
+        Script(name, (), STUBBORN.format(begun=str(tmp_path / f"{name}-begun")), tmp_path / name)
+        for name in ("one", "two", "three")
+    ]
+    begun = time.monotonic()
+    outcome = run(jobs, tmp_path, minutes=0.1, parallel=3)
+    assert time.monotonic() - begun < 6 + 2 + 3 and set(outcome.states.values()) == {STOPPED}
+
+
+def test_a_second_interrupt_ends_the_waiting_and_not_the_call(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    job = Script("long", (), STUBBORN.format(begun=str(begun)), tmp_path / "whole")
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def twice() -> None:
+        wait_for(begun)
+        _thread.interrupt_main()
+        time.sleep(2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    killer = threading.Thread(target=twice)
+    killer.start()
+    started = time.monotonic()
+    try:
+        outcome = run([job], tmp_path)
+    finally:
+        killer.join()
+        signal.signal(signal.SIGINT, handler)
+    assert outcome.interrupted and outcome.states == {"long": STOPPED} and time.monotonic() - started < 30
+
+
 @pytest.fixture
 def tables(tmp_path: Path) -> list[Any]:
     return example_tables(tmp_path)
@@ -242,6 +297,26 @@ def test_a_run_of_another_recipe_or_start_makes_way(tmp_path: Path) -> None:
     assert before.done()
     now.begin()
     assert not now.done() and not (run.folder / "results.json").exists()
+
+
+def test_a_removal_that_was_killed_leaves_no_run_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path / "mnrl", "quickstart", None, (), 1, control="mnrl", seconds=60.0)
+    before, now = (Training("train", run=run, fingerprint=of) for of in ("before", "now"))
+    before.begin()
+    save_results(run.folder / "results.json", {}, settings={})
+    (run.folder / "model").mkdir()
+
+    def killed(folder: Path, **_: Any) -> None:
+        if folder.exists():
+            (folder / FINGERPRINT).unlink()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", killed)
+        now.begin()
+    now.begin()
+    assert not now.done() and not (run.folder / "results.json").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["mnrl"]
 
 
 def test_a_training_that_was_stopped_between_its_stages_stays(tmp_path: Path) -> None:

@@ -154,6 +154,16 @@ def test_rows_whose_recipe_has_changed_are_told_and_trained_again(tables: list[A
     assert kept.forget_changed([tables[1]]) == ["queue, long"]
 
 
+def test_figures_of_other_languages_are_not_those_of_a_table(tables: list[Any], tmp_path: Path) -> None:
+    measured(tables[0], "short", 1, 0.5, tmp_path)
+    kept_of(tables, tmp_path)
+    other = replace(tables[0], languages="en-de+fr")
+    again = Figures(tmp_path / "figures.json")
+    assert again.forget_changed(tables) == [] and again.has(tables[0], tables[0].row("short"), 1)
+    assert again.forget_changed([other, tables[1]]) == ["queue, short"]
+    assert not again.has(other, other.row("short"), 1)
+
+
 def test_runs_of_an_earlier_recipe_are_not_taken_for_those_of_this_one(
     tables: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,6 +301,10 @@ def test_figures_of_the_repository_are_of_its_recipes_as_they_are(
     kept = Figures(campaign.FIGURES)
     assert kept.forget_changed(tables) == []
     assert all(kept.trained(table) for table in tables)
+    told = json.loads(kept.file.read_text("utf-8"))
+    assert {table.name: told[table.name]["languages"] for table in tables} == {
+        table.name: table.languages for table in tables
+    }
     text = kept.file.read_text("utf-8")
     kept.file = tmp_path / "again.json"
     kept.save()

@@ -177,6 +177,28 @@ def test_a_picture_is_of_a_run_of_the_recipe_as_it_is(tables: list[Any], tmp_pat
     assert any(link in line for line in page_lines([table], tmp_path))
 
 
+def test_pictures_of_figures_that_are_kept_no_more_go(
+    tables: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_XLSR_ENCODERS", str(tmp_path / "encoders"))
+    table = replace(tables[0], cards=("long",))
+    for name, value in (("short", 0.5), ("long", 0.7), ("e5-small", 0.9)):
+        measured(table, name, 1, value, tmp_path)
+    run = run_of(table, table.row("long"), 1, tmp_path / "runs")
+    assert run is not None
+    (run.folder / "tsne.png").write_bytes(b"a picture")
+    pictures = [tmp_path / "images" / f"campaign_queue{ending}.png" for ending in ("", "_tsne")]
+    page_lines([table], tmp_path)
+    assert all(picture.is_file() for picture in pictures)
+    long = replace(table.row("long"), options=("--model.queue_size", "4096", "--max_steps", "7"))
+    changed = replace(table, rows=tuple(long if row.name == "long" else row for row in table.rows))
+    kept = Figures(tmp_path / "figures.json")
+    assert kept.forget_changed([changed]) == ["queue, long"]
+    lines = campaign_lines([changed], kept, tmp_path / "runs", tmp_path / "measured", tmp_path / "images", "images")
+    assert any("| short | 50.0 |" in line for line in lines)
+    assert not any("images/" in line for line in lines) and not any(picture.exists() for picture in pictures)
+
+
 def test_the_page_is_the_same_where_the_runs_are_not(tables: list[Any], tmp_path: Path) -> None:
     there, elsewhere = tmp_path / "there", tmp_path / "elsewhere"
     table = replace(tables[0], cards=("long",))
@@ -202,8 +224,8 @@ def test_the_page_shows_histograms_of_languages_where_they_are_measured(tables: 
     measured(table, "middle", 1, 0.6, tmp_path)
     assert not any("languages" in line for line in page_lines([table], tmp_path))  # nor of another row's
     measured(table, "short", 1, 0.5, tmp_path, removal=bias)
-    link = "![Size of the queue: languages of the sentences retrieved, seed 1](images/campaign_queue_languages.png)"
-    assert link in page_lines([table], tmp_path)
+    what = "Size of the queue: languages of the sentences retrieved, seed 1, and the mean bias of these queries"
+    assert f"![{what}](images/campaign_queue_languages.png)" in page_lines([table], tmp_path)
     assert picture.stat().st_size > 5000
 
 

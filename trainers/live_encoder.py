@@ -53,8 +53,8 @@ class LiveEncoder:
             XlsrError: the model routes by language and `task` names none of them.
         """
         if isinstance(sentences, str):
-            vectors: np.ndarray = self.encode([sentences], batch_size, normalize_embeddings, task)[0]
-            return vectors
+            one: np.ndarray = self.encode([sentences], batch_size, normalize_embeddings, task)[0]
+            return one
         tokenizer, options = self.tokenizer, {}
         if self.routes:
             if task not in self.routes:
