@@ -37,10 +37,11 @@ from campaign_jobs import (
     Training,
     measurement_of,
     place_of,
+    spaces_of,
     work_off,
 )
 from campaign_plan import ROOT, Row, Table, read_tables, run_of, starts_of_all
-from campaign_report import campaign_lines, run_is_of, write_page
+from campaign_report import campaign_lines, picture_of, run_is_of, write_page
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
@@ -52,10 +53,11 @@ PAGE = ROOT / "docs" / "results.md"
 FIGURES = ROOT / "docs" / "campaign_figures.json"
 
 
-def plan(tables: Sequence[Table], output: Path, kept: Figures) -> dict[str, list[Job]]:
+def plan(tables: Sequence[Table], output: Path, kept: Figures, images: Path) -> dict[str, list[Job]]:
     """Jobs by table, each job once and after those that it needs: seed 1 of all tables' rows before other seeds.
 
-    Wanted are the measurements of rows whose figures are not kept, and the trainings that these rest on.
+    Wanted are the measurements of rows whose figures are not kept, pictures of spaces that are not there or of such rows,
+    and the trainings that these rest on.
     """
     home, measured = output / "runs", output / "measured"
     jobs: dict[str, Job] = {}
@@ -77,6 +79,14 @@ def plan(tables: Sequence[Table], output: Path, kept: Figures) -> dict[str, list
                     if wanted:
                         job.units = sorted({*job.units, *own.units})  # those of all tables that show the encoder
                     _add(by_table[table.name], job)
+    for table in (table for table in tables if table.spaces):
+        picture = spaces_of(table, home, measured)
+        rows = [table.row(name) for name in table.spaces]
+        picture.needs = tuple(job for row in rows for job in _trainings(table, row, 1, output, jobs)[-1:])
+        there = picture_of(table, images, "spaces").is_file()
+        picture.wanted = not there or not all(kept.has(table, row, 1) for row in rows)
+        jobs[picture.name] = picture
+        _add(by_table[table.name], picture)
     for job in jobs.values():
         if job.wanted:
             _want_needs(job)
@@ -203,7 +213,8 @@ def main() -> int:
         kept = Figures(FIGURES)
         for row in kept.forget_changed(tables):
             console.print(f"[yellow]changed[/] since it was measured: {row}")
-        by_table = plan(read_tables(TABLES, options.only), output, kept)
+        images = PAGE.parent / "images"
+        by_table = plan(read_tables(TABLES, options.only), output, kept, images)
         threads = max(1, (os.cpu_count() or 1) // max(1, options.jobs))
         outcome = work_off(
             _in_order(by_table),
@@ -218,7 +229,7 @@ def main() -> int:
         kept.forget_changed(tables)
         kept.update(tables, output / "runs", output / "measured", partial(is_trained, output))
         kept.save()
-        lines = campaign_lines(tables, kept, output / "runs", output / "measured", PAGE.parent / "images", "images")
+        lines = campaign_lines(tables, kept, output / "runs", output / "measured", images, "images")
         write_page(PAGE, lines)
         cards = write_cards(tables, output / "runs", ROOT / "model_cards", console)
     except XlsrError as error:

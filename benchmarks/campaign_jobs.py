@@ -220,6 +220,41 @@ def measurement_of(table: Table, row: Row, seed: int, home: Path, measured: Path
     return Measurement(f"measure {label}", label=label, model=run.folder / "model", units=table.units, output=measured)
 
 
+@dataclass(kw_only=True)
+class Spaces(Job):
+    """`peer_spaces.py` on the encoders of a table's rows, seed 1.
+
+    Args:
+        encoders: Measurements of them, for their names and folders, by the rows' labels.
+        file: The picture.
+    """
+
+    encoders: Mapping[str, Measurement]
+    file: Path
+
+    def done(self) -> bool:
+        if not self.file.is_file():
+            return False
+        folders = [one.model for one in self.encoders.values() if one.model]
+        return all(folder.is_dir() and folder.stat().st_mtime <= self.file.stat().st_mtime for folder in folders)
+
+    def command(self) -> list[str]:
+        peers, ours = [], []
+        for label, one in self.encoders.items():
+            if one.model:
+                ours.append(f"{one.label.partition('.')[0]}.{label}={one.model}")
+            else:
+                peers.append(one.label)
+        return [*_python("peer_spaces.py"), "--peers", *peers, "--ours", *ours, "--output", str(self.file)]
+
+
+def spaces_of(table: Table, home: Path, measured: Path) -> Spaces:
+    """The picture of a table's spaces; arguments as of `measurement_of`."""
+    rows = {row.label or row.name: row for row in map(table.row, table.spaces)}
+    encoders = {label: measurement_of(table, row, 1, home, measured) for label, row in rows.items()}
+    return Spaces(f"draw spaces of {table.name}", encoders=encoders, file=measured / f"{table.name}_spaces.png")
+
+
 @cache
 def _revision(folder: Path, changed: int) -> str:
     # The same encoder is in many tables, and a campaign's encoders are tens of GB.

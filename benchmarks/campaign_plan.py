@@ -116,6 +116,7 @@ class Table:
         axis: Of the plot over the rows' `x`; none without.
         cards: Rows whose runs get a model card, named after their recipe; of the first the plot of translations is shown.
         histograms: Rows whose retrieved languages are drawn; they need the unit `removal`.
+        spaces: Rows whose sentences of Tatoeba are drawn on a plane.
         note: A sentence that a reader needs.
         siblings: All tables of the file, by name.
     """
@@ -137,6 +138,7 @@ class Table:
     axis: str = ""
     cards: tuple[str, ...] = ()
     histograms: tuple[str, ...] = ()
+    spaces: tuple[str, ...] = ()
     note: str = ""
     siblings: dict[str, Table] = field(default_factory=dict, compare=False, repr=False)
 
@@ -224,7 +226,7 @@ def read_tables(path: Path, only: list[str] | None = None) -> list[Table]:
                 if title not in columns:
                     raise XlsrError(f"table '{table.name}': a claim has column '{title}'; {nearest(title, columns)}")
         named = [*table.ends, *(name for claim in table.claims for name in (claim.better, claim.worse))]
-        for name in [*named, *table.cards, *table.histograms]:
+        for name in [*named, *table.cards, *table.histograms, *table.spaces]:
             if name not in rows:
                 raise XlsrError(f"table '{table.name}' names row '{name}'; {nearest(name, rows)}")
     return [table for table in tables if not only or table.name in only]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from campaign_figures import Figures, Spread, Trained, Values, metrics_of_row
 from campaign_fingerprint import training_fingerprint
-from campaign_jobs import fingerprint_of_run
+from campaign_jobs import fingerprint_of_run, spaces_of
 from campaign_plan import SEEDS, Claim, Row, Table, run_of
 
 from hf_xlsr.errors import XlsrError
@@ -219,28 +219,8 @@ def campaign_lines(
         if len(there) < 2 or not trained & there:
             continue  # nothing is compared yet
         sections += table_lines(table, figures, facts_of(kept.trained(table)))
-        if table.axis:
-            draw(table, figures, images / f"campaign_{table.name}.png")
-        pictures = {"": escape_markdown(table.title)} if table.axis else {}
-        if table.cards:
-            shown = table.row(table.cards[0])
-            run = run_of(table, shown, 1, home)
-            if run is not None and (run.folder / "tsne.png").is_file() and run_is_of(table, shown, home):
-                images.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(run.folder / "tsne.png", images / f"campaign_{table.name}_tsne.png")
-            if shown.name in there:
-                pictures["_tsne"] = escape_markdown(f"{table.title}: translations of {shown.label or shown.name}")
-        if table.histograms:
-            draw_languages(table, home, measured, images / f"campaign_{table.name}_languages.png")
-            what = f"{table.title}: languages of the sentences retrieved, seed 1, and the mean bias of these queries"
-            if there.issuperset(table.histograms):
-                pictures["_languages"] = escape_markdown(what)
-        for ending in ("_tsne", "_languages"):
-            if ending not in pictures:  # its row was of another recipe, and has gone
-                (images / f"campaign_{table.name}{ending}.png").unlink(missing_ok=True)
-        for ending, what in pictures.items():
-            if (images / f"campaign_{table.name}{ending}.png").is_file():
-                sections += [f"![{what}]({links}/campaign_{table.name}{ending}.png)", ""]
+        drawn = _pictures(table, figures, there, home, measured, images)
+        sections += [line for file, what in drawn.items() for line in (f"![{what}]({links}/{file.name})", "")]
         for claim in table.claims:
             said, _, result = claim_line(table, claim, figures).rpartition(": ")
             glance.append([escape_markdown(table.title), said, result.rstrip(".")])
@@ -251,6 +231,54 @@ def campaign_lines(
             "",
         ]
     return [*lines, *sections]
+
+
+def picture_of(table: Table, images: Path, kind: str = "") -> Path:
+    """Where a table's picture of a kind is kept; the one over its axis has none."""
+    return images / f"campaign_{table.name}{'_' if kind else ''}{kind}.png"
+
+
+def _pictures(
+    table: Table, figures: Mapping[str, Values], there: set[str], home: Path, measured: Path, images: Path
+) -> dict[Path, str]:
+    """Draws or takes in what can be drawn anew, drops what is of rows that have gone, and says what each shows.
+
+    Args:
+        table: The table.
+        figures: Its figures.
+        there: Names of rows that have one.
+        home: As of `campaign_lines`, and so are the others.
+        measured: Likewise.
+        images: Likewise.
+    """
+    said: dict[str, str] = {}
+    images.mkdir(parents=True, exist_ok=True)
+    if table.axis:
+        draw(table, figures, picture_of(table, images))
+        said[""] = table.title
+    if table.cards:
+        shown = table.row(table.cards[0])
+        run = run_of(table, shown, 1, home)
+        if run is not None and (run.folder / "tsne.png").is_file() and run_is_of(table, shown, home):
+            shutil.copyfile(run.folder / "tsne.png", picture_of(table, images, "tsne"))
+        if shown.name in there:
+            said["tsne"] = f"{table.title}: translations of {shown.label or shown.name}"
+    if table.histograms:
+        draw_languages(table, home, measured, picture_of(table, images, "languages"))
+        if there.issuperset(table.histograms):
+            what = "languages of the sentences retrieved, seed 1, and the mean bias of these queries"
+            said["languages"] = f"{table.title}: {what}"
+    if table.spaces:
+        spaces = spaces_of(table, home, measured)
+        if spaces.done() and all(run_is_of(table, table.row(name), home) for name in table.spaces):
+            shutil.copyfile(spaces.file, picture_of(table, images, "spaces"))
+        if there.issuperset(table.spaces):
+            said["spaces"] = f"{table.title}: sentences of Tatoeba on a plane (t-SNE), seed 1"
+    for kind in ("tsne", "languages", "spaces"):
+        if kind not in said:  # its row was of another recipe, and has gone
+            picture_of(table, images, kind).unlink(missing_ok=True)
+    files = {picture_of(table, images, kind): escape_markdown(what) for kind, what in said.items()}
+    return {file: what for file, what in files.items() if file.is_file()}
 
 
 def write_page(page: Path, lines: Sequence[str]) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 from hf_xlsr.cli_values import parse_languages, parse_routes
 from hf_xlsr.errors import XlsrError
 
-PLOTS = ("tsne", "heatmap", "retrieval", "languages", "curves")
+PLOTS = ("tsne", "heatmap", "spaces", "retrieval", "languages", "curves")
+PAIRS = {"tsne": 15, "heatmap": 15, "spaces": 500}  # drawn unless --pairs says otherwise
 
 
 def configure_evaluate(parser: argparse.ArgumentParser) -> None:
@@ -92,11 +93,11 @@ def request_of(options: argparse.Namespace) -> Any:
 def configure_plot(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `hf-xlsr plot`."""
     add = parser.add_argument
-    add("kind", help="tsne, heatmap (of a model), retrieval, languages (of results) or curves (of training runs)")
-    add("sources", nargs="+", help="the model; results files; or folders of runs. LABEL=PATH names one in the picture")
+    add("kind", help="of models: tsne, heatmap, spaces; of results: retrieval, languages; of training runs: curves")
+    add("sources", nargs="+", help="models; results files; or folders of runs. LABEL=PATH names one in the picture")
     add("--output", required=True, help="the picture: .png, .pdf or .svg")
-    add("--data", nargs="+", help="tsne, heatmap: translation pairs, as evaluate takes them")
-    add("--pairs", type=int, default=15, help="tsne, heatmap: so many random pairs (default 15)")
+    add("--data", nargs="+", help="tsne, heatmap, spaces: translation pairs, as evaluate takes them")
+    add("--pairs", type=int, help="likewise: so many random pairs (default 15; of spaces 500 of each two languages)")
     add("--metric", help="retrieval, curves: last part of the keys to draw, e.g. precision@5")
     add("--protocol", help="retrieval, languages: first parts of the keys to draw, with commas, e.g. tico19-xsr")
     _add_reading(parser)
@@ -111,48 +112,53 @@ def plot(options: argparse.Namespace, rest: list[str]) -> int:
     if options.kind not in PLOTS:
         raise XlsrError(f"there is no plot '{options.kind}'; {nearest(options.kind, PLOTS)}")
     of_results = {"retrieval": _plot_retrieval, "languages": _plot_languages, "curves": _plot_curves}
-    draw = of_results.get(options.kind, _plot_pairs)
+    draw = of_results.get(options.kind, _plot_vectors)
     print(draw(options))
     return 0
 
 
-def _plot_pairs(options: argparse.Namespace) -> Path:
+def _plot_vectors(options: argparse.Namespace) -> Path:
     from hf_xlsr.evaluation import plots
     from hf_xlsr.evaluation.command_report import random_rows
     from hf_xlsr.evaluation.encoders import check_model_place, load_encoder
     from hf_xlsr.evaluation.inputs import read_inputs
     from hf_xlsr.evaluation.protocols import PROTOCOLS
-    from hf_xlsr.evaluation.row_groups import by_pair
+    from hf_xlsr.evaluation.row_groups import both_sides, by_pair
     from hf_xlsr.evaluation.tatoeba import encode_pairs
 
-    if len(options.sources) != 1:
+    models = _labelled(options.sources) if options.kind == "spaces" else {source: source for source in options.sources}
+    if len(options.sources) != 1 and options.kind != "spaces":
         raise XlsrError(f"{options.kind} draws one model, and {len(options.sources)} are given; draw each alone.")
     if not options.data:
         raise XlsrError(f"--data is missing; {options.kind} draws translation pairs, give a file of them.")
+    if options.pairs is None:
+        options.pairs = PAIRS[options.kind]
     if options.pairs < 2:
         raise XlsrError(f"--pairs is {options.pairs}; draw 2 or more.")
     options.model, options.protocol = options.sources[0], "tatoeba"
     request = request_of(options)
-    check_model_place(request.model)
+    for model in models.values():
+        check_model_place(model)
     groups = by_pair(read_inputs(request, PROTOCOLS["tatoeba"]).only)
-    if len(groups) > 1:
+    if len(groups) > 1 and options.kind != "spaces":
         named = ", ".join("-".join(languages) for languages in groups)
         raise XlsrError(f"the data hold the pairs {named}; choose one by --languages.")
-    (languages, rows), *_ = groups.items()
-    rows = random_rows(rows, options.pairs, options.seed)
-    encoder = load_encoder(request.model, request.device, request.dtype)
-    sources, targets = ([row[side] for row in rows] for side in ("source", "target"))
-    first, second = encode_pairs(
-        encoder,
-        sources,
-        targets,
-        languages,
-        prompt=request.prompt,
-        batch_size=request.batch_size,
-        routes=request.routes or None,
-    )
+    chosen = {languages: random_rows(rows, options.pairs, options.seed) for languages, rows in groups.items()}
+    texts = {languages: both_sides(rows) for languages, rows in chosen.items()}
+    encoding: dict[str, Any] = {
+        "prompt": request.prompt,
+        "batch_size": request.batch_size,
+        "routes": request.routes or None,
+    }
+    spaces = {}
+    for label, model in models.items():
+        encoder = load_encoder(model, request.device, request.dtype)
+        spaces[label] = {pair: encode_pairs(encoder, *sides, pair, **encoding) for pair, sides in texts.items()}
+    if options.kind == "spaces":
+        return plots.plot_spaces(options.output, spaces, seed=options.seed)
     draw = plots.plot_tsne if options.kind == "tsne" else plots.plot_heatmap
-    return draw(options.output, first, second, sources, targets, languages, pairs=options.pairs, seed=options.seed)
+    ((languages, vectors),) = spaces[options.sources[0]].items()
+    return draw(options.output, *vectors, *texts[languages], languages, pairs=options.pairs, seed=options.seed)
 
 
 def _plot_retrieval(options: argparse.Namespace) -> Path:

@@ -222,7 +222,7 @@ def tables(tmp_path: Path) -> list[Any]:
 
 
 def test_ends_have_three_seeds_and_seed_one_of_every_table_comes_first(tables: list[Any], tmp_path: Path) -> None:
-    by_table = campaign.plan(tables, tmp_path, NOTHING)
+    by_table = campaign.plan(tables, tmp_path, NOTHING, tmp_path)
     names = [job.name for job in campaign._in_order(by_table) if job.name.startswith("train moco_en_de_open ")]
     assert names == [
         *("train moco_en_de_open short seed-1", "train moco_en_de_open middle seed-1"),
@@ -243,13 +243,13 @@ def test_a_calibration_that_seeds_share_takes_what_it_needs_along(tables: list[A
         measured(table, name, 1, 0.5, tmp_path)
     kept = Figures(tmp_path / "figures.json")
     kept.update([table], tmp_path / "runs", tmp_path / "measured", lambda *_: True)
-    names = [job.name for job in campaign._in_order(campaign.plan([table], tmp_path / "out", kept))]
+    names = [job.name for job in campaign._in_order(campaign.plan([table], tmp_path / "out", kept, tmp_path))]
     assert "calibrate moco_en_de_open-30s after" in names and "train moco_en_de_open-30s seed-1" in names
     assert "train moco_en_de_open-30s after seed-1" not in names and "train moco_en_de_open-30s after seed-2" in names
 
 
 def test_a_row_starts_from_the_run_of_another_and_has_the_time_of_its_share(tables: list[Any], tmp_path: Path) -> None:
-    jobs = {job.name: job for job in campaign.plan(tables, tmp_path, NOTHING)["sequence"]}
+    jobs = {job.name: job for job in campaign.plan(tables, tmp_path, NOTHING, tmp_path)["sequence"]}
     after = jobs["train moco_en_de_open-30s after seed-1"]
     assert isinstance(after, Training)
     assert [need.name for need in after.needs] == [
@@ -436,7 +436,7 @@ def test_every_run_of_the_campaign_resolves(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("HF_XLSR_DATA", str(tmp_path))
     monkeypatch.setenv("HF_XLSR_ENCODERS", str(tmp_path))
-    by_table = campaign.plan(read_tables(campaign.TABLES), tmp_path / "out", NOTHING)
+    by_table = campaign.plan(read_tables(campaign.TABLES), tmp_path / "out", NOTHING, tmp_path)
     started = {job.name for job in campaign._in_order(by_table) if isinstance(job, Training) and job.started_from}
     levels = "train hictl_open_ablation-hictl-levels"
     assert {f"{levels} seed-{seed} {run}" for seed in (1, 2, 3) for run in ("lm", "lm-sentence-word")} <= started

@@ -74,7 +74,7 @@ def test_what_is_kept_comes_back_and_is_done(tables: list[Any], tmp_path: Path) 
     trained = again.trained(table)
     assert trained is not None
     assert (trained.trainings, trained.seconds, trained.hardware) == (2, 120.0, ("A processor",))
-    by_table = campaign.plan(tables, tmp_path / "another machine", again)
+    by_table = campaign.plan(tables, tmp_path / "another machine", again, tmp_path)
     names = [job.name for job in campaign._in_order(by_table)]
     assert "train moco_en_de_open short seed-2" in names and "train moco_en_de_open long seed-1" in names
     assert "train moco_en_de_open short seed-1" not in names and "train moco_en_de_open long seed-2" not in names
@@ -88,13 +88,13 @@ def test_a_start_is_trained_again_for_a_row_that_is_not_kept(tables: list[Any], 
     for name in ("half", "whole"):
         measured(table, name, 1, 0.5, tmp_path)
     kept = kept_of(tables, tmp_path)
-    names = [job.name for job in campaign._in_order(campaign.plan([table], tmp_path / "out", kept))]
+    names = [job.name for job in campaign._in_order(campaign.plan([table], tmp_path / "out", kept, tmp_path))]
     assert names == [
         *("calibrate moco_en_de_open-30s", "train moco_en_de_open-30s seed-1"),
         *("calibrate moco_en_de_open-30s after", "train moco_en_de_open-30s after seed-1"),
     ]
     measured(table, "after", 1, 0.6, tmp_path)
-    assert not campaign._in_order(campaign.plan([table], tmp_path / "out", kept_of(tables, tmp_path)))
+    assert not campaign._in_order(campaign.plan([table], tmp_path / "out", kept_of(tables, tmp_path), tmp_path))
 
 
 def test_a_row_with_another_unit_is_measured_whole_and_replaced(tables: list[Any], tmp_path: Path) -> None:

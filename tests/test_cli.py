@@ -302,6 +302,23 @@ def test_plots_of_translation_pairs(exported: Path, write_pairs: Any, tmp_path: 
     assert "the data hold the pairs en-fr, en-de; choose one by --languages" in error
 
 
+def test_plot_of_spaces(exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wide, picture = tmp_path / "wide.tsv", tmp_path / "spaces.png"
+    rows = [f"one {number}\tun {number}\teins {number}" for number in range(12)]
+    wide.write_text("\n".join(["en\tfr\tde", *rows]) + "\n")
+    reading = ["--data", str(wide), "--columns", "source=en,target={lang}", "--languages", "en,fr,de"]
+    command = ["plot", "spaces", f"ours={exported}", f"again={exported}", *reading, "--output", str(picture)]
+    assert main(command) == 0
+    assert capsys.readouterr().out.strip() == str(picture) and picture.stat().st_size > 1000
+    assert "'ours' has 3 and 3 sentences of en-fr" in failing(capsys, *command, "--pairs", "3")
+    twice = ["plot", "spaces", str(exported), str(exported), *reading, "--output", "x.png"]
+    assert "two sources are called" in failing(capsys, *twice)
+    assert "does not exist" in failing(
+        capsys, "plot", "spaces", str(exported), "./nowhere", *reading, "--output", "x.png"
+    )
+    assert "--data is missing" in failing(capsys, "plot", "spaces", str(exported), "--output", "x.png")
+
+
 def test_plots_of_results_and_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from hf_xlsr.evaluation.report import save_results
 

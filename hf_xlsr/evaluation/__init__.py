@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from hf_xlsr.evaluation.language_bias import language_bias
     from hf_xlsr.evaluation.nli import nli
     from hf_xlsr.evaluation.pair_classification import pair_classification
-    from hf_xlsr.evaluation.plots import plot_curves, plot_heatmap, plot_loss_curves, plot_retrieval, plot_tsne
+    from hf_xlsr.evaluation.plots import (
+        plot_curves,
+        plot_heatmap,
+        plot_loss_curves,
+        plot_retrieval,
+        plot_spaces,
+        plot_tsne,
+    )
     from hf_xlsr.evaluation.plots_languages import plot_languages
     from hf_xlsr.evaluation.protocols import PROTOCOLS
     from hf_xlsr.evaluation.report import data_hash, load_results, results_table, save_results
@@ -36,7 +43,7 @@ _MODULES = {
     "language_bias": ("language_bias",),
     "nli": ("nli",),
     "pair_classification": ("pair_classification",),
-    "plots": ("plot_curves", "plot_heatmap", "plot_loss_curves", "plot_retrieval", "plot_tsne"),
+    "plots": ("plot_curves", "plot_heatmap", "plot_loss_curves", "plot_retrieval", "plot_spaces", "plot_tsne"),
     "plots_languages": ("plot_languages",),
     "protocols": ("PROTOCOLS",),
     "report": ("data_hash", "load_results", "results_table", "save_results"),
@@ -71,6 +78,7 @@ __all__ = [
     "plot_languages",
     "plot_loss_curves",
     "plot_retrieval",
+    "plot_spaces",
     "plot_tsne",
     "read_bucc",
     "results_table",

@@ -15,7 +15,7 @@ from hf_xlsr.evaluation.markdown_report import markdown_report
 from hf_xlsr.evaluation.plots import plot_heatmap, plot_retrieval, plot_tsne
 from hf_xlsr.evaluation.report import split_key
 from hf_xlsr.evaluation.retrieval_lists import NeighbourList, nearest_neighbour_lists
-from hf_xlsr.evaluation.row_groups import by_pair
+from hf_xlsr.evaluation.row_groups import both_sides, by_pair
 from hf_xlsr.evaluation.tatoeba import encode_pairs
 
 DRAWN_PAIRS = 15
@@ -51,7 +51,7 @@ def write_report(
         code = "-".join(languages)
         chosen = random_rows(group, DRAWN_PAIRS, seed)
         if len(chosen) > 1:
-            sources, targets = ([row[side] for row in chosen] for side in ("source", "target"))
+            sources, targets = both_sides(chosen)
             first, second = encode_pairs(encoder, sources, targets, languages, **inputs.encoding)
             for kind, stem, draw in (("t-SNE", "tsne", plot_tsne), ("Cosines", "cosines", plot_heatmap)):
                 plots[f"{kind} of translation pairs, {code}"] = draw(

@@ -12,10 +12,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from sklearn.manifold import TSNE
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.encoding import unit_length
+from hf_xlsr.evaluation.plane import on_plane
 from hf_xlsr.evaluation.plots_common import COLOURS, fonts, save_figure, shorten
 from hf_xlsr.mining.neighbours import as_vectors
 
@@ -65,11 +65,7 @@ def plot_tsne(
     """
     chosen, source_side, target_side = _choose(source_vectors, target_vectors, sources, targets, pairs, seed)
     count = len(chosen)
-    # Perplexity is about the number of neighbours that count: it cannot come near the number of points.
-    perplexity = min(30.0, (2 * count - 1) / 3)
-    plane = TSNE(2, perplexity=perplexity, metric="cosine", init="pca", random_state=seed).fit_transform(
-        np.concatenate([source_side, target_side])
-    )
+    plane = on_plane(np.concatenate([source_side, target_side]), seed)
     source_points, target_points = np.split(_spread(plane, GAP), 2)
 
     columns = math.ceil(count / PAIRS_PER_COLUMN)

@@ -10,7 +10,7 @@ from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.encoding import Encoder
 from hf_xlsr.evaluation.input_rows import Row
 from hf_xlsr.evaluation.inputs import Inputs
-from hf_xlsr.evaluation.row_groups import by_language, by_pair, by_pair_either_way, pool_of
+from hf_xlsr.evaluation.row_groups import both_sides, by_language, by_pair, by_pair_either_way, pool_of
 
 Metrics = dict[str, float]
 Run = Callable[[Encoder, Inputs], Metrics]
@@ -31,7 +31,7 @@ def pairwise(module: str, name: str) -> Run:
     def run(encoder: Encoder, inputs: Inputs) -> Metrics:
         metrics: Metrics = {}
         for languages, rows in by_pair(inputs.only).items():
-            sides = ([row[side] for row in rows] for side in ("source", "target"))
+            sides = both_sides(rows)
             metrics |= function(module, name)(encoder, *sides, languages=languages, **_common(inputs))
         return metrics
 
@@ -57,7 +57,7 @@ def xsr(encoder: Encoder, inputs: Inputs) -> Metrics:
     metrics: Metrics = {}
     for languages, rows in by_pair_either_way(inputs.only).items():
         pool = pool_of(inputs.pool, languages)
-        sides = [[row[side] for row in rows] for side in ("source", "target")]
+        sides = both_sides(rows)
         # A pool of lines has targets only.
         pools = [[row[side] for row in (*rows, *pool) if side in row] for side in ("source", "target")]
         run = function("xsr", "xsr_both_directions")

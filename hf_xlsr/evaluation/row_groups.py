@@ -31,6 +31,17 @@ def by_pair_either_way(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
     return groups
 
 
+def both_sides(rows: Iterable[Row]) -> tuple[list[str], list[str]]:
+    """Sources and targets of rows.
+
+    Example:
+        >>> both_sides([{"source": "day", "target": "Tag"}, {"source": "night", "target": "Nacht"}])
+        (['day', 'night'], ['Tag', 'Nacht'])
+    """
+    rows = list(rows)
+    return [row["source"] for row in rows], [row["target"] for row in rows]
+
+
 def by_language(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """Rows of each language, in the order they are first seen."""
     groups: dict[str, list[Row]] = {}

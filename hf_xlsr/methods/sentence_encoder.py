@@ -19,6 +19,7 @@ from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.encoding import embed
 from hf_xlsr.evaluation.plots import plot_tsne
 from hf_xlsr.evaluation.report import data_hash, results_table
+from hf_xlsr.evaluation.row_groups import both_sides, by_pair
 from hf_xlsr.evaluation.tatoeba import tatoeba
 from hf_xlsr.evaluation.xsr import xsr_both_directions
 from hf_xlsr.methods.base import Evaluations, Finished, Method
@@ -86,7 +87,7 @@ class SentenceEncoderMethod(Method):
         if test:
             finished.metrics = run_protocol(encoder, recipe, test, "test")
             console.print(results_table(finished.metrics, title=f"{recipe['name']}: test"))
-            languages, rows = next(iter(rows_by_languages(test).items()))
+            languages, rows = next(iter(by_pair(test).items()))
             finished.plots += _show_alignment(recipe, folder.path / "tsne.png", encoder, rows, languages, console)
         return finished
 
@@ -118,34 +119,22 @@ def run_protocol(encoder: Any, recipe: Mapping[str, Any], rows: list[dict[str, A
     if protocol not in RUN_PROTOCOLS:
         raise XlsrError(f"evaluation.protocol is '{protocol}'; a recipe may use {' or '.join(RUN_PROTOCOLS)}.")
     more = as_list(recipe["evaluation"]["pool"]) if protocol == "xsr" and split == "test" else []
-    pool = rows_by_languages(evaluation_rows(more, languages=recipe["languages"], split=split))
+    pool = by_pair(evaluation_rows(more, languages=recipe["languages"], split=split))
     metrics: dict[str, float] = {}
-    for languages, chosen in rows_by_languages(rows).items():
+    for languages, chosen in by_pair(rows).items():
         common: dict[str, Any] = {
             "languages": languages,
             "name": source_name(as_list(recipe["data"][split])[0]),
             "split": split,
             "batch_size": recipe["evaluation"]["batch_size"],
         }
-        sources, targets = _sides(chosen)
+        sources, targets = both_sides(chosen)
         if protocol == "tatoeba":
             metrics.update(tatoeba(encoder, sources, targets, **common))
         else:
-            pools = _sides([*chosen, *pool.get(languages, [])])
+            pools = both_sides([*chosen, *pool.get(languages, [])])
             metrics.update(xsr_both_directions(encoder, sources, targets, *pools, **common))
     return metrics
-
-
-def rows_by_languages(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Rows by their language pair, in the order in which the pairs appear."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["source_lang"], row["target_lang"]), []).append(row)
-    return groups
-
-
-def _sides(rows: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
-    return [row["source"] for row in rows], [row["target"] for row in rows]
 
 
 def evaluation_texts(recipe: Mapping[str, Any], rows: Mapping[str, list[dict[str, Any]]]) -> Iterator[str]:
@@ -175,7 +164,7 @@ def _show_alignment(
     Returns:
         The picture; none where fewer than two pairs are to be drawn.
     """
-    sources, targets = _sides(test)
+    sources, targets = both_sides(test)
     source_vectors = embed(encoder, sources, language=languages[0])
     target_vectors = embed(encoder, targets, language=languages[1])
     mined = mine_vectors(source_vectors, target_vectors, k=4)

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from plot_helpers import assert_a_picture, assert_apart, assert_inside, extents, record_figures
+
+from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.plane import on_plane
+from hf_xlsr.evaluation.plots import plot_spaces, plot_tsne
+from hf_xlsr.evaluation.plots_common import COLOURS
+from hf_xlsr.evaluation.plots_spaces import MOST_SENTENCES, _mixed
+
+PAIRS = (("en", "fr"), ("en", "de"))
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    return record_figures(monkeypatch)
+
+
+def sides(mixed: bool, count: int = 30) -> tuple[np.ndarray, np.ndarray]:
+    """Translations side by side, or two languages that lie apart."""
+    meanings = np.random.default_rng(1).normal(size=(count, 8))
+    language = np.zeros(8) if mixed else np.full(8, 10.0)
+    noise = 0.01 * np.random.default_rng(2).normal(size=meanings.shape)
+    return meanings + language, meanings + noise - language
+
+
+def spaces(**labels: bool) -> dict[str, Any]:
+    return {label: {pair: sides(mixed) for pair in PAIRS} for label, mixed in labels.items()}
+
+
+def test_a_panel_for_each_encoder_and_pair(tmp_path: Path, figures: list[Figure]) -> None:
+    path = plot_spaces(tmp_path / "new" / "spaces.png", spaces(aligned=True, apart=False))
+    assert_a_picture(path)
+    (figure,) = figures
+    panels = figure.axes
+    assert len(panels) == 4
+    assert [axes.get_title() for axes in panels] == ["en and fr", "en and de", "", ""]
+    assert [axes.get_ylabel() for axes in panels] == ["aligned", "", "apart", ""]
+    # Each translation is nearest in the other language where they meet; none where languages lie apart.
+    below = [axes.get_xlabel() for axes in panels]
+    assert below == ["nearest in the other language: 100 %"] * 2 + ["nearest in the other language: 0 %"] * 2
+    for axes in panels:
+        assert [len(points.get_offsets()) for points in axes.collections] == [30, 30]
+        assert [to_hex(points.get_facecolor()[0]) for points in axes.collections] == list(COLOURS[:2])
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["en", "fr, de"]
+    texts = extents(figure, [text for axes in panels for text in (axes.title, axes.xaxis.label)])
+    assert_inside(figure, texts)
+    assert_apart(texts)
+
+
+def test_the_plane_shows_what_the_space_is(tmp_path: Path, figures: list[Figure]) -> None:
+    plot_spaces(tmp_path / "spaces.png", spaces(aligned=True, apart=False))
+    aligned, apart = (figures[0].axes[place].collections for place in (0, 2))
+    first, second = (np.asarray(points.get_offsets()) for points in aligned)
+    # Translations are neighbours on the plane, too.
+    own = np.linalg.norm(first - second, axis=1)
+    assert np.median(own) < 0.2 * np.median(np.linalg.norm(first[:, None] - second[None], axis=2))
+    first, second = (np.asarray(points.get_offsets()) for points in apart)
+    within = max(np.linalg.norm(side - side.mean(axis=0), axis=1).mean() for side in (first, second))
+    assert np.linalg.norm(first.mean(axis=0) - second.mean(axis=0)) > within
+
+
+def test_the_same_vectors_draw_the_same_file(tmp_path: Path) -> None:
+    one, again = (plot_spaces(tmp_path / f"{name}.png", spaces(a=True), seed=2).read_bytes() for name in "ab")
+    assert one == again
+
+
+def test_share_of_neighbours_by_hand() -> None:
+    # On a circle, at 0, 10 and 90 degrees, and at 12 and 95: 0 is nearest to 10, all others to the other language.
+    first, second = (
+        np.array([[np.cos(angle), np.sin(angle)] for angle in np.radians(degrees)])
+        for degrees in ((0, 10, 90), (12, 95))
+    )
+    assert _mixed(first, second) == pytest.approx(4 / 5)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-4])
+@pytest.mark.parametrize("rounding", [0.0, 1e-8])
+def test_a_collapsed_encoder_is_one_point(
+    tmp_path: Path, figures: list[Figure], scale: float, rounding: float
+) -> None:
+    # scikit-learn divides by the spread of the vectors, and crashes the process where there is none.
+    vectors = scale * np.ones((20, 8)) * (1 + rounding * np.random.default_rng(1).normal(size=(20, 8)))
+    assert np.ptp(on_plane(vectors, seed=1)) == 0
+    assert_a_picture(plot_spaces(tmp_path / "spaces.png", {"collapsed": dict.fromkeys(PAIRS, (vectors, vectors))}))
+    words = [f"word {number}" for number in range(20)]
+    assert_a_picture(plot_tsne(tmp_path / "pairs.png", vectors, vectors, words, words, ("en", "fr")))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "no space to draw"),
+        ({"a": {}}, "no space to draw"),
+        (spaces(a=True) | {"b": {PAIRS[0]: sides(True)}}, "'b' has other pairs of languages than 'a'"),
+        (spaces(**dict.fromkeys("abcdefg", True)), "7 encoders and 2 pairs of languages are to be drawn"),
+        ({"a": {PAIRS[0]: (np.ones((4, 8)), np.ones((9, 8)))}}, "'a' has 4 and 9 sentences of en-fr"),
+        ({"a": {PAIRS[0]: (np.ones((9, 8)), np.ones((MOST_SENTENCES + 1, 8)))}}, "draw 5 to 2,000 of each"),
+        ({"a": {PAIRS[0]: (np.ones((9, 8)), np.ones((9, 7)))}}, "8 and 7 wide in en-fr"),
+        ({"a": {PAIRS[0]: (np.ones((9, 8)), np.full((9, 8), np.nan))}}, "row 0 of a, en-fr holds NaN"),
+    ],
+)
+def test_errors(tmp_path: Path, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(XlsrError, match=said):
+        plot_spaces(tmp_path / "spaces.png", given)
+    with pytest.raises(XlsrError, match=r"use \.png"):
+        plot_spaces(tmp_path / "spaces.xyz", spaces(a=True))
