@@ -41,7 +41,7 @@ from campaign_jobs import (
     work_off,
 )
 from campaign_plan import ROOT, Row, Table, read_tables, run_of, starts_of_all
-from campaign_report import campaign_lines, picture_of, run_is_of, write_page
+from campaign_report import campaign_lines, drop_pictures, picture_of, run_is_of, write_page
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
@@ -56,8 +56,8 @@ FIGURES = ROOT / "docs" / "campaign_figures.json"
 def plan(tables: Sequence[Table], output: Path, kept: Figures, images: Path) -> dict[str, list[Job]]:
     """Jobs by table, each job once and after those that it needs: seed 1 of all tables' rows before other seeds.
 
-    Wanted are the measurements of rows whose figures are not kept, pictures of spaces that are not there or of such rows,
-    and the trainings that these rest on.
+    Wanted are the measurements of rows whose figures are not kept, what pictures of languages and of spaces need that are
+    not there, and the trainings that these rest on.
     """
     home, measured = output / "runs", output / "measured"
     jobs: dict[str, Job] = {}
@@ -69,6 +69,8 @@ def plan(tables: Sequence[Table], output: Path, kept: Figures, images: Path) -> 
                 trainings = _trainings(table, row, seed, output, jobs)
                 _add(by_table[table.name], *trainings)
                 wanted = not row.hidden and not kept.has(table, row, seed)  # hidden ones by those that start from them
+                if seed == 1 and row.name in table.histograms:
+                    wanted |= not picture_of(table, images, "languages").is_file()
                 for training in trainings:
                     training.wanted |= wanted
                 if table.units and not row.hidden:
@@ -83,8 +85,7 @@ def plan(tables: Sequence[Table], output: Path, kept: Figures, images: Path) -> 
         picture = spaces_of(table, home, measured)
         rows = [table.row(name) for name in table.spaces]
         picture.needs = tuple(job for row in rows for job in _trainings(table, row, 1, output, jobs)[-1:])
-        there = picture_of(table, images, "spaces").is_file()
-        picture.wanted = not there or not all(kept.has(table, row, 1) for row in rows)
+        picture.wanted = not picture_of(table, images, "spaces").is_file()
         jobs[picture.name] = picture
         _add(by_table[table.name], picture)
     for job in jobs.values():
@@ -211,9 +212,11 @@ def main() -> int:
         lock = claim(output) if options.budget_minutes > 0 else None
         tables = read_tables(TABLES)
         kept = Figures(FIGURES)
-        for row in kept.forget_changed(tables):
-            console.print(f"[yellow]changed[/] since it was measured: {row}")
         images = PAGE.parent / "images"
+        changed = kept.forget_changed(tables)
+        for row in changed:
+            console.print(f"[yellow]changed[/] since it was measured: {row}")
+        drop_pictures(tables, changed, images)
         by_table = plan(read_tables(TABLES, options.only), output, kept, images)
         threads = max(1, (os.cpu_count() or 1) // max(1, options.jobs))
         outcome = work_off(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import tempfile
 from pathlib import Path
 
@@ -38,6 +39,8 @@ def watched(recipe: dict[str, object], folder: Path) -> StopWatch:
     watch = StopWatch()
     trainer.add_callback(watch)
     trainer.train()
+    if trainer.stopped_early:  # a campaign's deadline: too few steps tell nothing
+        raise SystemExit(128 + signal.SIGTERM)
     return watch
 
 

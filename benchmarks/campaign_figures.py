@@ -175,7 +175,7 @@ class Figures:
         for name, kept in self._entries.items():
             for row, entries in kept.items():
                 now = row_fingerprint(*rows[name, row]) if (name, row) in rows else None
-                for entry in [one for one in entries if one.recipe != now or (one.units and name in others)]:
+                for entry in [one for one in entries if one.recipe != now or name in others]:
                     self._drop(name, row, entry)
                     gone[f"{name}, {row}"] = None
         self._entries = {

@@ -321,6 +321,7 @@ def work_off(
     """
     begun = time.monotonic()
     deadline = begun + 60 * minutes
+    jobs = list(jobs)
     outcome, running = Outcome(), dict[str, _Running]()
     waiting: list[Job] = []
     logs.mkdir(parents=True, exist_ok=True)
@@ -369,7 +370,7 @@ def work_off(
         outcome.interrupted = True
     finally:
         _stop(running, outcome, console)
-    outcome.left = [job.name for job in waiting] + [name for name, state in outcome.states.items() if state == STOPPED]
+    outcome.left = [job.name for job in jobs if outcome.states.get(job.name) not in (DONE, FAILED)]
     outcome.minutes = (time.monotonic() - begun) / 60
     return outcome
 
@@ -399,21 +400,34 @@ def _note(one: _Running, outcome: Outcome, console: Console) -> None:
 
 
 def _stop(running: Mapping[str, _Running], outcome: Outcome, console: Console) -> None:
-    """Interrupts what runs and waits for its checkpoints, together so long; another interrupt ends the waiting."""
-    for one in running.values():
-        one.process.terminate()
-    deadline = time.monotonic() + PATIENCE
-    for name, one in running.items():
-        try:
-            one.process.wait(max(0.0, deadline - time.monotonic()))
-        except (subprocess.TimeoutExpired, KeyboardInterrupt) as error:
-            if isinstance(error, KeyboardInterrupt):
-                outcome.interrupted, deadline = True, 0.0
+    """Ends what runs and waits for its checkpoints, together so long; a second interrupt of the call ends the waiting."""
+    interrupts = int(outcome.interrupted)
+
+    def count(*_: object) -> None:
+        nonlocal interrupts
+        interrupts += 1
+
+    # Not as an exception, which could come between two lines of what follows. Who ignores a signal goes on ignoring it.
+    numbers = [one for one in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(one) not in (signal.SIG_IGN, None)]
+    handlers = {number: signal.signal(number, count) for number in numbers}
+    try:
+        for one in running.values():
+            one.process.terminate()
+        deadline = time.monotonic() + PATIENCE
+        while interrupts < 2 and time.monotonic() < deadline:
+            if all(one.process.poll() is not None for one in running.values()):
+                break
+            time.sleep(0.1)
+        for name, one in running.items():
             one.process.kill()
             one.process.wait()
-        one.log.close()
-        if one.process.returncode not in ENDED or one.job.done():
-            _note(one, outcome, console)  # a checkpoint that found no room on the disk is a failure, too
-        else:
-            outcome.states[name] = STOPPED
-            console.print(f"stopped {name} after {one.minutes():.1f} minutes; another call takes it up again")
+            one.log.close()
+            if one.process.returncode not in ENDED or one.job.done():
+                _note(one, outcome, console)  # a checkpoint that found no room on the disk is a failure, too
+            else:
+                outcome.states[name] = STOPPED
+                console.print(f"stopped {name} after {one.minutes():.1f} minutes; another call takes it up again")
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        outcome.interrupted |= interrupts > 0

@@ -238,6 +238,20 @@ def picture_of(table: Table, images: Path, kind: str = "") -> Path:
     return images / f"campaign_{table.name}{'_' if kind else ''}{kind}.png"
 
 
+def drop_pictures(tables: Sequence[Table], changed: Sequence[str], images: Path) -> None:
+    """Removes pictures of encoders whose recipes have changed since.
+
+    Args:
+        tables: All of them.
+        changed: What `Figures.forget_changed` gives.
+        images: Where pictures are kept.
+    """
+    for table in tables:
+        for kind, rows in {"tsne": table.cards[:1], "languages": table.histograms, "spaces": table.spaces}.items():
+            if any(f"{table.name}, {row}" in changed for row in rows):
+                picture_of(table, images, kind).unlink(missing_ok=True)
+
+
 def _pictures(
     table: Table, figures: Mapping[str, Values], there: set[str], home: Path, measured: Path, images: Path
 ) -> dict[Path, str]:

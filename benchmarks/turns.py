@@ -18,8 +18,12 @@ Job = dict[str, Any]
 
 
 def check_device(parser: argparse.ArgumentParser, device: str) -> None:
-    """Ends with a sentence where a GPU is asked for and none is there."""
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+    """Ends with a sentence where a device is not one, or a GPU is asked for and none is there."""
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        parser.error(f"--device is {device}, which torch does not know; write cpu, cuda or cuda:1")
+    if kind == "cuda" and not torch.cuda.is_available():
         parser.error(f"--device is {device} but torch finds no GPU; leave it out")
 
 

@@ -13,14 +13,16 @@ import threading
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import campaign
+import campaign_calibrate
 import pytest
 import yaml
 from campaign_figures import Figures
 from campaign_helpers import TABLES, example_tables, measured
-from campaign_jobs import DONE, FAILED, FINGERPRINT, STOPPED, Job, Measurement, Training, work_off
+from campaign_jobs import DONE, ENDED, FAILED, FINGERPRINT, STOPPED, Job, Measurement, Training, work_off
 from campaign_plan import ROOT, Run, read_tables, resolved, run_of, starts_of_all
 from rich.console import Console
 from turns import StopWatch
@@ -178,20 +180,20 @@ def full(*_):
 signal.signal(signal.SIGTERM, full)
 time.sleep(60)
 """
-    outcome = run([Script("long", (), code, tmp_path / "whole")], tmp_path, minutes=0.05)
+    outcome = run([Script("long", (), code, tmp_path / "whole")], tmp_path, minutes=0.25)
     assert outcome.states == {"long": FAILED} and outcome.left == []
     assert outcome.errors == {"long": "OSError: No space left on device"}
 
 
 def test_all_jobs_share_the_patience_of_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("campaign_jobs.PATIENCE", 2)
+    monkeypatch.setattr("campaign_jobs.PATIENCE", 6)
     jobs = [
         Script(name, (), STUBBORN.format(begun=str(tmp_path / f"{name}-begun")), tmp_path / name)
         for name in ("one", "two", "three")
     ]
     begun = time.monotonic()
     outcome = run(jobs, tmp_path, minutes=0.1, parallel=3)
-    assert time.monotonic() - begun < 6 + 2 + 3 and set(outcome.states.values()) == {STOPPED}
+    assert time.monotonic() - begun < 6 + 6 + 5 and set(outcome.states.values()) == {STOPPED}
 
 
 def test_a_second_interrupt_ends_the_waiting_and_not_the_call(tmp_path: Path) -> None:
@@ -214,6 +216,71 @@ def test_a_second_interrupt_ends_the_waiting_and_not_the_call(tmp_path: Path) ->
         killer.join()
         signal.signal(signal.SIGINT, handler)
     assert outcome.interrupted and outcome.states == {"long": STOPPED} and time.monotonic() - started < 30
+
+
+def test_an_interrupt_while_ends_are_judged_loses_no_process_and_no_job(tmp_path: Path) -> None:
+    """The second Ctrl-C comes while it is looked whether the first of two jobs is done."""
+
+    class Slow(Script):
+        def done(self) -> bool:
+            if (tmp_path / "stopping").exists():
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.5)
+            return super().done()
+
+    begun = [tmp_path / f"{name}-begun" for name in ("one", "two")]
+    ends = f"import pathlib, time\npathlib.Path({str(begun[0])!r}).touch()\ntime.sleep(60)\n"
+    jobs = [
+        Slow("one", (), ends, tmp_path / "one"),
+        Script("two", (), STUBBORN.format(begun=str(begun[1])), tmp_path / "two"),
+        Script("three", (), "", tmp_path / "three"),
+    ]
+
+    def interrupt() -> None:
+        for file in begun:
+            wait_for(file)
+        (tmp_path / "stopping").touch()
+        _thread.interrupt_main()
+        time.sleep(2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    killer = threading.Thread(target=interrupt)
+    killer.start()
+    try:
+        outcome = run(jobs, tmp_path)
+    finally:
+        killer.join()
+        now = signal.signal(signal.SIGINT, handler)
+    assert outcome.interrupted and outcome.states == {"one": STOPPED, "two": STOPPED}
+    assert outcome.left == ["one", "two", "three"] and now is signal.default_int_handler
+
+
+def test_an_interrupt_while_a_place_is_prepared_leaves_the_job(tmp_path: Path) -> None:
+    class Large(Script):
+        def begin(self) -> None:
+            raise KeyboardInterrupt
+
+    outcome = run([Large("one", (), "", tmp_path / "one"), Script("two", (), "", tmp_path / "two")], tmp_path)
+    assert outcome.interrupted and outcome.left == ["one", "two"] and outcome.states == {}
+
+
+def test_a_calibration_that_is_stopped_says_nothing_of_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopped:
+        stopped_early = True
+
+        def add_callback(self, callback: Any) -> None:
+            pass
+
+        def train(self) -> None:
+            pass
+
+    for name in ("prepare_data", "get_method"):
+        monkeypatch.setattr(campaign_calibrate, name, lambda *_: SimpleNamespace(evaluation_sets=lambda _: {}))
+    monkeypatch.setattr(campaign_calibrate, "build_trainer", lambda *_: Stopped())
+    with pytest.raises(SystemExit) as ended:
+        campaign_calibrate.watched({"method": "lightweight"}, tmp_path / "run")
+    assert ended.value.code in ENDED
 
 
 @pytest.fixture

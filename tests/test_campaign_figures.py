@@ -162,6 +162,11 @@ def test_figures_of_other_languages_are_not_those_of_a_table(tables: list[Any], 
     assert again.forget_changed(tables) == [] and again.has(tables[0], tables[0].row("short"), 1)
     assert again.forget_changed([other, tables[1]]) == ["queue, short"]
     assert not again.has(other, other.row("short"), 1)
+    # What a run says of itself at its end is of languages, too.
+    measured(tables[1], "whole", 1, 0.5, tmp_path)
+    kept_of(tables, tmp_path)
+    wider = replace(tables[1], languages="en-de+fr")
+    assert Figures(tmp_path / "figures.json").forget_changed([tables[0], wider]) == ["sequence, whole"]
 
 
 def test_runs_of_an_earlier_recipe_are_not_taken_for_those_of_this_one(

@@ -17,7 +17,7 @@ import pytest
 from campaign_figures import Figures
 from campaign_helpers import example_tables, measured
 from campaign_jobs import spaces_of
-from campaign_report import campaign_lines
+from campaign_report import campaign_lines, drop_pictures
 
 
 @pytest.fixture
@@ -36,7 +36,9 @@ def wanted(table: Any, folder: Path, kept: Figures) -> list[str]:
     return [job.name for job in campaign._in_order(campaign.plan([table], folder / "out", kept, folder / "images"))]
 
 
-def test_it_is_drawn_where_it_is_not_there_or_a_row_of_it_is_measured_anew(table: Any, tmp_path: Path) -> None:
+def test_it_is_drawn_where_it_is_not_there_and_dropped_where_a_row_of_it_has_changed(
+    table: Any, tmp_path: Path
+) -> None:
     for name in ("long", "short"):
         for seed in (1, 2, 3):
             measured(table, name, seed, 0.5, tmp_path)
@@ -47,8 +49,10 @@ def test_it_is_drawn_where_it_is_not_there_or_a_row_of_it_is_measured_anew(table
     assert sorted(wanted(table, tmp_path, kept)) == sorted([*trainings, e5_small, "draw spaces of queue"])
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "campaign_queue_spaces.png").write_bytes(b"a picture")
-    assert wanted(replace(table, spaces=("long", "short")), tmp_path, kept) == [e5_small]
-    # The picture shows an encoder that is not measured yet.
+    assert wanted(table, tmp_path, kept) == [e5_small]
+    drop_pictures([table], ["queue, middle", "other, long"], tmp_path / "images")
+    assert wanted(table, tmp_path, kept) == [e5_small]
+    drop_pictures([table], ["queue, long"], tmp_path / "images")
     assert "draw spaces of queue" in wanted(table, tmp_path, kept)
 
 

@@ -19,7 +19,7 @@ from hf_xlsr.trainers.momentum_callbacks import MOMENTUM_SCHEDULES
 OPTIMIZATIONS = ("trainer", "released")
 OPTIMIZERS = ("trainer", "lamb")
 # Reporters that transformers does not count among those that are there, or not always.
-UNLISTED = ("azure_ml", "flyte")
+UNLISTED = ("azure_ml", "comet_ml", "flyte", "kubeflow")
 
 
 @dataclass
@@ -112,7 +112,8 @@ def check_reporters(names: Any) -> None:
         names: As `transformers.TrainingArguments` takes it.
 
     Raises:
-        XlsrError: transformers knows no such reporter, or its package is not installed.
+        XlsrError: transformers knows no such reporter, its package is not installed or not set up, or `all` or `none`
+            stands beside others.
 
     Example:
         >>> check_reporters("tensorbord")
@@ -121,12 +122,16 @@ def check_reporters(names: Any) -> None:
         hf_xlsr.errors.XlsrError: report_to has 'tensorbord'; did you mean 'tensorboard'?
     """
     available = get_available_reporting_integrations()
+    whole = {"all", "none"} & set(map(str, as_list(names)))
+    if whole and len(as_list(names)) > 1:
+        raise XlsrError(f"report_to has '{min(whole)}' beside others; give it alone, or leave it out.")
     for name in as_list(names):
         if name not in (*INTEGRATION_TO_CALLBACK, "all", "none"):
             raise XlsrError(f"report_to has '{name}'; {nearest(str(name), [*INTEGRATION_TO_CALLBACK, 'all', 'none'])}")
         if name not in (*available, *UNLISTED, "all", "none"):
             raise XlsrError(
-                f"report_to has '{name}', which is not installed; install it with `pip install {name}`, or leave it out."
+                f"report_to has '{name}', which is not installed or not set up; install it with `pip install {name}`, or "
+                "leave it out."
             )
 
 

@@ -49,8 +49,9 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
             raise
         if "trust_remote_code" in str(error):
             raise XlsrError(
-                f"model '{model}' brings code that is not of this package, which is not run; load it with "
-                "SentenceTransformer(..., trust_remote_code=True) in Python, if you trust it, and give the object."
+                f"model '{model}' brings code that is not of this package as it is now, which is not run; export it "
+                "again or, if you trust it, load it with SentenceTransformer(..., trust_remote_code=True) in Python and "
+                "give the object."
             ) from error
         reason = error_line(error, 200)
         raise XlsrError(f"model '{model}' cannot be loaded by sentence-transformers: {reason}") from error
