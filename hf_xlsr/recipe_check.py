@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.methods import METHODS, get_method
 from hf_xlsr.recipe_keys import Key, training_keys
+
+if TYPE_CHECKING:
+    from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 
 TOP_LEVEL: dict[str, Key] = {
     "name": Key(None, "of the run; that of the file when absent", ("str",)),
@@ -93,6 +96,20 @@ REFUSED_TRAINING_KEYS: dict[str, str] = {
 }
 
 
+def refused_training_keys(arguments_class: type[XlsrTrainingArguments]) -> dict[str, str]:
+    """Training arguments that no recipe of these arguments holds, and why.
+
+    Example:
+        >>> from hf_xlsr.trainers.arguments import XlsrTrainingArguments
+        >>> "per_device_eval_batch_size" in refused_training_keys(XlsrTrainingArguments)
+        True
+    """
+    if arguments_class.evaluates_rows:
+        return REFUSED_TRAINING_KEYS
+    own = "is for Trainer's own evaluation, in whose place protocols measure here; set evaluation.batch_size instead"
+    return {**REFUSED_TRAINING_KEYS, "per_device_eval_batch_size": own}
+
+
 def section_keys(method: object) -> dict[str, dict[str, Key]]:
     """The sections of a method's recipes but `model` and `training`: those of every method, and its own.
 
@@ -129,7 +146,7 @@ def recipe_keys(recipe: Mapping[str, Any]) -> dict[str, dict[str, Key]]:
         "": {key: value for key, value in TOP_LEVEL.items() if key not in (*sections, "model", "training")},
         **sections,
         **method.model_keys(recipe),
-        "training": training_keys(method.arguments_class, frozenset(REFUSED_TRAINING_KEYS)),
+        "training": training_keys(method.arguments_class, frozenset(refused_training_keys(method.arguments_class))),
     }
 
 
@@ -148,10 +165,11 @@ def check_keys(recipe: Mapping[str, Any]) -> None:
     for section in ("model", "data"):  # whose contents decide on what is known
         _check_mapping(name, section, recipe.get(section), ())
     arguments = _content(recipe, "training")
-    for key in arguments if isinstance(arguments, Mapping) else ():
-        if key in REFUSED_TRAINING_KEYS:
-            raise XlsrError(f"recipe '{name}': training.{key} {REFUSED_TRAINING_KEYS[key]}.")
     known = recipe_keys(recipe)
+    refused = refused_training_keys(get_method(recipe["method"]).arguments_class)
+    for key in arguments if isinstance(arguments, Mapping) else ():
+        if key in refused:
+            raise XlsrError(f"recipe '{name}': training.{key} {refused[key]}.")
     for section, keys in known.items():
         content = _content(recipe, section)
         allowed = [*keys, *([s for s in known if s and "." not in s] if not section else [])]

@@ -13,7 +13,7 @@ from hf_xlsr.data.sources import SOURCE_KEYS
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.methods import METHODS
 from hf_xlsr.recipe import read_recipe, recipe_names
-from hf_xlsr.recipe_check import BEFORE, REFUSED_TRAINING_KEYS, SECTIONS, TOP_LEVEL, recipe_keys
+from hf_xlsr.recipe_check import BEFORE, SECTIONS, TOP_LEVEL, recipe_keys, refused_training_keys
 from hf_xlsr.recipe_keys import Key, training_keys
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 
@@ -36,7 +36,7 @@ def reference() -> str:
         >>> reference().splitlines()[0]
         '# Keys of recipes'
     """
-    base = training_keys(XlsrTrainingArguments, frozenset(REFUSED_TRAINING_KEYS))
+    base = training_keys(XlsrTrainingArguments, frozenset(refused_training_keys(XlsrTrainingArguments)))
     stock = {name: key for name, key in base.items() if name in _stock_names()}
     ours = {name: key for name, key in base.items() if name not in stock}
     parts = [INTRODUCTION, "## Every recipe", _table({**BEFORE, **TOP_LEVEL})]

@@ -12,7 +12,7 @@ from conftest import tiny_encoder
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.methods import METHODS
 from hf_xlsr.recipe import load_runs, sections_of
-from hf_xlsr.recipe_check import REFUSED_TRAINING_KEYS, recipe_keys
+from hf_xlsr.recipe_check import REFUSED_TRAINING_KEYS, recipe_keys, refused_training_keys
 from hf_xlsr.recipe_keys import Key, argument_help, config_keys, training_keys
 from hf_xlsr.runs import train_recipe
 from hf_xlsr.trainers.arguments import CmlmTrainingArguments, XlsrTrainingArguments
@@ -82,7 +82,22 @@ def test_values_that_do_not_fit(text: str, message: str, tmp_path: Path) -> None
 
 
 def test_what_is_refused_are_arguments_of_trainer() -> None:
+    for method in METHODS.values():
+        assert set(refused_training_keys(method.arguments_class)) <= {
+            field.name for field in fields(method.arguments_class)
+        }
     assert set(REFUSED_TRAINING_KEYS) <= {field.name for field in fields(XlsrTrainingArguments)}
+
+
+def test_rows_evaluated_together_are_a_training_argument_where_trainer_evaluates_rows(tmp_path: Path) -> None:
+    argument = "training: {per_device_eval_batch_size: 4}"
+    for method in METHODS.keys() - {"classification"}:
+        path = tmp_path / f"{method}.yaml"
+        path.write_text(f"languages: [en, fr]\nmethod: {method}\n{argument}\n", "utf-8")
+        with pytest.raises(XlsrError, match=r"per_device_eval_batch_size is for .* set evaluation\.batch_size instead"):
+            load_runs(str(path))
+    (path := tmp_path / "mine.yaml").write_text(f"base: hictl_xnli_cross_lingual\n{argument}\n", "utf-8")
+    assert all(recipe["training"]["per_device_eval_batch_size"] == 4 for recipe in load_runs(str(path)))
 
 
 def test_values_that_fit(tmp_path: Path) -> None:

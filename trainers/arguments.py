@@ -39,9 +39,12 @@ class XlsrTrainingArguments(TrainingArguments):
 
     Attributes:
         smooths_labels: Whether the loss has a use for `label_smoothing_factor`.
+        evaluates_rows: Whether `per_device_eval_batch_size` rows go through the model together in an evaluation; the
+            protocols have a batch size of their own.
     """
 
-    smooths_labels = False  # no field: it belongs to the class
+    smooths_labels = False  # no fields: they belong to the class
+    evaluates_rows = False
 
     precision: str = field(
         default="auto", metadata={"help": "of forward passes", "choices": (*PRECISIONS, "from_flags")}

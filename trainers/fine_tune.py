@@ -41,6 +41,8 @@ class FineTuneTrainingArguments(XlsrTrainingArguments):
     The paper does not say how long it trains, nor of a warm-up: the defaults of `transformers.TrainingArguments` hold.
     """
 
+    evaluates_rows = True
+
     learning_rate: float = field(default=2.5e-5, metadata={"help": "at the start"})
     per_device_train_batch_size: int = field(default=32, metadata={"help": "rows a step and process"})
     per_device_eval_batch_size: int = field(default=128, metadata={"help": "rows evaluated together"})
