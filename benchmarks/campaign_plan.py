@@ -201,7 +201,8 @@ def read_tables(path: Path, only: list[str] | None = None) -> list[Table]:
         only: Names of those wanted; all when absent.
 
     Raises:
-        XlsrError: an unknown, missing or repeated key or name, or a row is named that is not there.
+        XlsrError: an unknown, missing or repeated key or name, a row is named that is not there, or what rows start from
+            or how long they train cannot be.
     """
     entries = parse_yaml(path.read_text("utf-8"), path.name)
     if not isinstance(entries, list) or not entries:
@@ -221,6 +222,11 @@ def read_tables(path: Path, only: list[str] | None = None) -> list[Table]:
         _check_unique(columns, f"table '{table.name}' has two columns")
         for row in table.rows:
             _check_starts(table, row)
+            if table.seconds and not (row.encoder or row.control) and _has_stages(row.recipe or table.recipe):
+                raise XlsrError(
+                    f"table '{table.name}' has seconds, and row '{row.name}' a recipe of stages, whose steps do not "
+                    "follow from a time; give the table steps."
+                )
         for claim in table.claims:
             for title in filter(None, (claim.column, claim.against)):
                 if title not in columns:
@@ -242,6 +248,10 @@ def _check_starts(table: Table, row: Row) -> None:
     known = table.places()
     for option in (*table.options, *row.options):
         named = re.match(r"\{([^{}]+)\}(/|$)", option)
+        if named and option in table.options:
+            raise XlsrError(
+                f"table '{table.name}' has all of its rows start from '{named[1]}'; give this option to the rows."
+            )
         if named and named[1] not in known:
             raise XlsrError(
                 f"table '{table.name}', row '{row.name}' starts from '{named[1]}'; {nearest(named[1], list(known))}"

@@ -461,6 +461,14 @@ def test_what_a_finished_run_needs_no_more_goes_and_what_others_need_stays(tmp_p
             "row 'a' starts from 'sequence/haf'; did you mean 'sequence/half'",
         ),
         (
+            {"options": ["--start_from", "{short}"]},
+            "table 'queue' has all of its rows start from 'short'; give this option to the rows",
+        ),
+        (
+            {"seconds": 60, "recipe": "cmlm_open_then_br", "equal": "processor time"},
+            "row 'short' a recipe of stages, whose steps do not follow from a time",
+        ),
+        (
             {"claims": [{"text": "t", "better": "long", "worse": "short", "column": "STTS"}]},
             "a claim has column 'STTS'; did you mean 'STS'",
         ),

@@ -94,7 +94,9 @@ def test_rows_evaluated_together_are_a_training_argument_where_trainer_evaluates
     for method in METHODS.keys() - {"classification"}:
         path = tmp_path / f"{method}.yaml"
         path.write_text(f"languages: [en, fr]\nmethod: {method}\n{argument}\n", "utf-8")
-        with pytest.raises(XlsrError, match=r"per_device_eval_batch_size is for .* set evaluation\.batch_size instead"):
+        with pytest.raises(
+            XlsrError, match=r"per_device_eval_batch_size is for .* set evaluation\.batch_size instead"
+        ):
             load_runs(str(path))
     (path := tmp_path / "mine.yaml").write_text(f"base: hictl_xnli_cross_lingual\n{argument}\n", "utf-8")
     assert all(recipe["training"]["per_device_eval_batch_size"] == 4 for recipe in load_runs(str(path)))
