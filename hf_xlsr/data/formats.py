@@ -136,7 +136,7 @@ def expand_braces(path: AnyPath | Sequence[AnyPath]) -> tuple[tuple[Path, ...], 
     """The files that a path means, and what tells them apart."""
     if not isinstance(path, (str, os.PathLike)):
         paths = tuple(Path(part).expanduser() for part in path)
-        return paths, tuple(_suffix(part).removeprefix(".") for part in paths)
+        return paths, tuple(format_suffix(part).removeprefix(".") for part in paths)
     braces = _BRACES.fullmatch(os.fspath(path))
     if braces is None:
         return (Path(path).expanduser(),), ("0",)
@@ -144,8 +144,13 @@ def expand_braces(path: AnyPath | Sequence[AnyPath]) -> tuple[tuple[Path, ...], 
     return tuple(Path(braces["before"] + label + braces["after"]).expanduser() for label in labels), labels
 
 
-def _suffix(path: Path) -> str:
-    """The suffix that tells the format, behind that of a compression."""
+def format_suffix(path: Path) -> str:
+    """The suffix that tells the format, behind that of a compression.
+
+    Example:
+        >>> format_suffix(Path("corpus.de.gz"))
+        '.de'
+    """
     inner = path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path
     return inner.suffix.lower()
 
@@ -162,7 +167,7 @@ def detect_format(paths: Sequence[Path]) -> str:
     """
     if len(paths) > 1:
         return "moses"
-    path, suffix = paths[0], _suffix(paths[0])
+    path, suffix = paths[0], format_suffix(paths[0])
     if path.is_dir():
         return "datasets"
     if suffix in SUFFIXES:

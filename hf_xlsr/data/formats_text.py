@@ -8,12 +8,15 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
+from langcodes import tag_is_valid
+
 from hf_xlsr.data.columns import column_value, flat_names, resolve_columns, selecting_columns
 from hf_xlsr.data.formats_lines import MAX_LINE, decode, iter_lines, open_binary
 from hf_xlsr.data.formats_source import BadLine, Record, Source
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.errors import XlsrError
 
+LONGEST_CODE = 8  # letters, as in eng_Latn
 # A row of a table: line number, its fields (or why there are none), the raw line.
 TableRow = tuple[int, "Sequence[bytes] | BadLine", bytes]
 
@@ -222,11 +225,26 @@ def _layout(source: Source, first: list[str]) -> tuple[dict[str, int], bool]:
         chosen = source.resolve(header)
         return {ours: header.index(theirs) for ours, theirs in chosen.items()}, True
     if len(first) == len(required):
+        _refuse_header_of_languages(file, required, header)
         return without_header({ours: place for place, ours in enumerate(required)})
     raise XlsrError(
         f"the first line of {file} has {len(first)} columns and does not name {', '.join(required)}; say which are "
         f"which with columns='{required[0]}=NAME,...' or, without a header, '{required[0]}=0,...'."
     )
+
+
+def _refuse_header_of_languages(file: str, required: Sequence[str], header: Sequence[str]) -> None:
+    """Tells a table whose first line names two languages, which would be read as texts."""
+    if len(header) < 2 or len(set(header)) < len(header):
+        return
+    # Words of three letters are codes of some language or other: those of languages that have one of two are meant.
+    if all(len(name) <= LONGEST_CODE and tag_is_valid(name) and len(language_code(name)) == 2 for name in header):
+        named = ",".join(f"{ours}={theirs}" for ours, theirs in zip(required, header, strict=True))
+        placed = ",".join(f"{ours}={place}" for place, ours in enumerate(required))
+        raise XlsrError(
+            f"the first line of {file}, {' and '.join(map(repr, header))}, looks like a header; give --columns {named}, "
+            f"or --columns {placed} if it is none (columns in a recipe)."
+        )
 
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")

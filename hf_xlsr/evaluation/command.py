@@ -105,6 +105,8 @@ def _chosen_debias(request: Request, inputs: Inputs) -> Debias | Literal["self"]
         logger.warning(
             "the debias was fitted with --prompt '%s' and is applied with '%s'", debias.prompt, request.prompt
         )
+    if debias.encoder and Path(debias.encoder).name != Path(request.model).name:
+        logger.warning("the debias was fitted on encoder '%s' and is applied to '%s'", debias.encoder, request.model)
     return debias
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
     """
     check_model_place(model)
     _refuse_training_model(Path(model))
-    from safetensors import SafetensorError
     from sentence_transformers import SentenceTransformer
 
     from hf_xlsr.export.remote_code import has_only_our_code
@@ -40,20 +40,20 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
             raise XlsrError(f"device is '{device}' but {dtype} runs on the processor; leave the device out.")
         return OnnxEncoder(model, int8=dtype == "onnx-int8")
     options: dict[str, Any] = {} if dtype is None else {"model_kwargs": {"dtype": dtype}}
-    if has_only_our_code(model):
-        options["trust_remote_code"] = True
     try:
+        if has_only_our_code(model):
+            options["trust_remote_code"] = True
         return SentenceTransformer(model, device=None if device is None else _known_device(device), **options)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        if isinstance(error, XlsrError):
-            raise
+    except XlsrError:
+        raise
+    except Exception as error:  # a damaged folder fails in as many ways as there are files in it
         if "trust_remote_code" in str(error):
             raise XlsrError(
                 f"model '{model}' brings code that is not of this package as it is now, which is not run; export it "
                 "again or, if you trust it, load it with SentenceTransformer(..., trust_remote_code=True) in Python and "
                 "give the object."
             ) from error
-        reason = error_line(error, 200)
+        reason = error_line(error, 200) or type(error).__name__
         raise XlsrError(f"model '{model}' cannot be loaded by sentence-transformers: {reason}") from error
 
 
@@ -104,9 +104,15 @@ def encoder_facts(encoder: Any, model: str | None = None) -> dict[str, Any]:
         facts["precision"] = sorted({str(weight.dtype).removeprefix("torch.") for weight in encoder.parameters()})
     elif hasattr(encoder, "precision"):
         facts["precision"] = [encoder.precision]
-    if getattr(encoder, "max_seq_length", None):
-        facts["max_length"] = int(encoder.max_seq_length)
+    if (length := finite_length(encoder)) is not None:
+        facts["max_length"] = length
     return facts
+
+
+def finite_length(encoder: Any) -> int | None:
+    """Where an encoder cuts texts, in pieces; None where it does not say so or, as a static model, does not cut."""
+    length = getattr(encoder, "max_seq_length", None)
+    return int(length) if length and math.isfinite(length) else None
 
 
 def _known_device(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
-from langcodes import tag_is_valid
+from langcodes import Language, LanguageTagError, standardize_tag, tag_is_valid
 
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.errors import XlsrError
@@ -15,6 +15,8 @@ UNKNOWN = "und"  # the tag of BCP 47 for a language that is not known
 
 # `en`, `pt_BR` and `eng_Latn` are languages; three letters alone may be any word (`src` is Sardinian).
 _TAG = re.compile(r"[a-z]{2}([-_][A-Za-z]{2,4})?|[a-z]{3}_[A-Z][a-z]{3}")
+
+_TWO = re.compile(r"[a-z]{2,3}-[a-z]{2,3}")
 
 # The languages of one reading (one, or source and target), and what `{lang}` stands for in it.
 View = tuple[tuple[str, ...], "str | None"]
@@ -97,15 +99,49 @@ def matching_languages(language: str, present: Collection[str]) -> set[str]:
     return {tag for tag in present if language_code(tag) == language_code(language)}
 
 
+def sentence_languages(tag: str) -> str:
+    """The languages of a pair of sentences: `fr-en`, as STS17 calls such subsets, is French and English, `fr+en`.
+
+    Regions are told from languages by their capitals, as everywhere in tags.
+
+    Example:
+        >>> [sentence_languages(tag) for tag in ("fr-en", "es-es", "pt-BR", "zho_Hans", "fr+en")]
+        ['fr+en', 'es', 'pt-BR', 'zho_Hans', 'fr+en']
+    """
+    first, _, second = tag.partition("-")
+    if not (_TWO.fullmatch(tag) and tag_is_valid(first) and tag_is_valid(second)):
+        return tag
+    return first if language_code(first) == language_code(second) else f"{first}+{second}"
+
+
 def key_languages(tags: Collection[str]) -> dict[str, str]:
-    """How metric keys name languages: by code, or by the whole tag where two would have the same code.
+    """How metric keys name languages: by code, or by the whole tag where other texts would have the same code.
 
     Texts in two languages, such as the sentences of a pair, have both with a plus sign between.
 
     Example:
         >>> key_languages(["eng", "zho_Hans", "zho_Hant", "eng+deu"])
         {'eng': 'en', 'zho_Hans': 'zho-Hans', 'zho_Hant': 'zho-Hant', 'eng+deu': 'en+de'}
+        >>> key_languages(["eng", "en", "eng_Latn"])
+        {'eng': 'en', 'en': 'en', 'eng_Latn': 'en'}
     """
-    codes = {tag: "+".join(map(language_code, tag.split("+"))) for tag in tags}
-    shared = {code for code in codes.values() if list(codes.values()).count(code) > 1}
-    return {tag: tag.replace("_", "-").replace("/", "-") if code in shared else code for tag, code in codes.items()}
+    variants: dict[str, dict[str, list[str]]] = {}
+    for tag in sorted(tags, key=lambda tag: (-len(tag), tag)):
+        code = "+".join(map(language_code, tag.split("+")))
+        variants.setdefault(code, {}).setdefault(_whole(tag), []).append(tag)
+    names = {
+        tag: code if len(same) == 1 else alike[0].replace("_", "-").replace("/", "-")
+        for code, same in variants.items()
+        for alike in same.values()
+        for tag in alike
+    }
+    return {tag: names[tag] for tag in tags}
+
+
+def _whole(tag: str) -> str:
+    """One name for all tags of the same language, script and region, said or not."""
+    try:
+        parts = [Language.get(standardize_tag(part, macro=True)).maximize().to_tag() for part in tag.split("+")]
+    except LanguageTagError:
+        return tag
+    return "+".join(parts)

@@ -22,6 +22,7 @@ from hf_xlsr.evaluation.input_languages import (
     key_languages,
     matching_languages,
     pair_views,
+    sentence_languages,
     text_views,
 )
 
@@ -61,6 +62,7 @@ class RowReader:
         self.paired = "source" in self.required
         self._filled = tuple(name for name in self.required if name not in self.nullable)
         self.language_columns = ("source_lang", "target_lang") if self.paired else ("lang",)
+        self._of_sentences = not {"sentence1", "premise"}.isdisjoint(self.required)  # which may be in two languages
         self._tables: dict[tuple[str, ...], list[Row]] = {}
         self._counted: set[str] = set()
 
@@ -227,6 +229,8 @@ class RowReader:
         for name, language in zip(self.language_columns, languages, strict=True):
             if row.setdefault(name, language) == UNKNOWN:
                 raise self._unknown_language(name, place)
+            if self._of_sentences and row[name]:
+                row[name] = sentence_languages(str(row[name]))
         for name in (*self.language_columns, *self._filled, *(["split"] if "split" in row else [])):
             if row[name] is None or not str(row[name]).strip():
                 return f"empty {name}"
@@ -238,6 +242,8 @@ class RowReader:
         """Rows of the languages that the user named; one name for pairs says what the fixed side is, no more."""
         if len(languages) < len(self.language_columns):
             return rows
+        if self._of_sentences:
+            languages = [sentence_languages(language) for language in languages]
         for name in self.language_columns:
             present = {row[name] for row in rows}
             wanted = {tag for language in languages for tag in matching_languages(language, present)}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hf_xlsr.data.columns import parse_columns
-from hf_xlsr.data.formats import detect_format, expand_braces, read_rows
+from hf_xlsr.data.formats import detect_format, expand_braces, format_suffix, read_rows
 from hf_xlsr.data.sources import whole_number
 from hf_xlsr.data.splits import split_name
 from hf_xlsr.errors import XlsrError, nearest
@@ -262,8 +262,8 @@ def _read_bitexts(request: Request, inputs: Inputs) -> None:
         raise XlsrError(
             f"--languages is {','.join(request.languages)}; give those of sources and targets, e.g. de,en."
         )
-    suffixes = Path(request.data[0]).suffix.lstrip("."), Path(request.data[1]).suffix.lstrip(".")
-    tags, _ = pair_views(request.languages, suffixes, each=False, told=())[0]
+    first, second = (format_suffix(Path(file)).lstrip(".") for file in request.data)
+    tags, _ = pair_views(request.languages, (first, second), each=False, told=())[0]
     if UNKNOWN in tags:
         raise XlsrError(f"{' and '.join(request.data)} do not end in their languages; say --languages de,en.")
     codes = key_languages(tags)
@@ -392,9 +392,10 @@ def _places(files: Sequence[str]) -> list[str]:
 def _read_pool(request: Request, reader: RowReader) -> list[Row]:
     _check_count(request.pool, "--pool", paired=True)
     if not is_table(request.pool):
-        return reader.read(request.pool, request.split, request.languages)
+        return replace(reader, limit=None).read(request.pool, request.split, request.languages)
     paths = expand_braces(request.pool[0])[0]
     if len(request.pool) == len(paths) == 1 and detect_format(paths) == "moses":
         # The lines of one file are targets without sources.
         return list(read_rows(paths[0], required=("target",), quarantine=reader.quarantine))
-    return reader.read(request.pool, None, request.languages)
+    # All of it: with fewer candidates retrieval is another, easier test.
+    return replace(reader, limit=None).read(request.pool, None, request.languages)

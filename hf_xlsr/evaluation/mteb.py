@@ -80,8 +80,9 @@ class MtebEncoder:
             task_metadata: Of the task, which knows the languages of its subsets.
             hf_split: The split, which decides nothing.
             hf_subset: The subset, or the language of the column.
-            prompt_type: `query` or `document` in retrieval; a model's own prompt of that name is used unless another
-                was given.
+            prompt_type: `query` or `document` in retrieval. Unless another was given, a model's own prompt is used, of
+                the first of these names that it has: the task's name and this, the task's name, its type and this,
+                its type, this.
             **encode_kwargs: `batch_size` and `show_progress_bar`.
 
         Returns:
@@ -113,7 +114,7 @@ class MtebEncoder:
             encoder,
             texts,
             language=language,
-            prompt=self.prompt or self.model.prompts.get(side) or "",
+            prompt=self.prompt or _own_prompt(self.model.prompts, task_metadata, side),
             routes=self.routes,
             normalize=False,
             **encode_kwargs,
@@ -139,6 +140,13 @@ class MtebEncoder:
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
         """The same, row by row."""
         return self.model.similarity_pairwise(embeddings1, embeddings2)
+
+
+def _own_prompt(prompts: Mapping[str, str], task_metadata: Any, side: str | None) -> str:
+    """The prompt that mteb's own wrapper would take."""
+    kinds = (task_metadata.name, task_metadata.type)
+    names = [name for kind in kinds for name in (f"{kind}-{side}", kind)] + [str(side)]
+    return next((prompts[name] for name in names if prompts.get(name) is not None), "")
 
 
 def _routes_by_language(model: Any, routes: Mapping[str, str] | None) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.content_hash import content_hash
+from hf_xlsr.evaluation.encoders import finite_length
 from hf_xlsr.evaluation.mteb_languages import langscript
 from hf_xlsr.evaluation.routing import routes_of
 
@@ -80,7 +81,7 @@ def model_meta(
         n_parameters=sum(parameter.numel() for parameter in parameters),
         n_embedding_parameters=sum(tables.values()) if tables else None,
         memory_usage_mb=sum(parameter.numel() * parameter.element_size() for parameter in parameters) / 2**20,
-        max_tokens=loaded.max_seq_length,
+        max_tokens=finite_length(loaded),
         embed_dim=loaded.get_embedding_dimension(),
         license=card.get("license") if card.get("license") in get_args(Licenses) else None,
         open_weights=True,
@@ -164,10 +165,13 @@ def model_source(encoder: Any, *, revision: str, release_date: str) -> str:
         f"reference='https://huggingface.co/{meta.name}'",
     ]
     body = "".join(f"    {line},\n" for line in lines)
+    variable = re.sub("[^0-9a-zA-Z]", "_", meta.name.split("/")[-1])
+    if variable[0].isdigit():
+        variable = f"model_{variable}"
     return (
         "from mteb.models.model_meta import ModelMeta, ScoringFunction\n"
         "from mteb.models.sentence_transformer_wrapper import SentenceTransformerEncoderWrapper\n\n"
-        f"{re.sub('[^0-9a-zA-Z]', '_', meta.name.split('/')[-1])} = ModelMeta(\n{body})\n"
+        f"{variable} = ModelMeta(\n{body})\n"
     )
 
 

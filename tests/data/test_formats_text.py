@@ -27,6 +27,23 @@ def test_header_or_not(tmp_path):
     fails(path, "b.csv has 2 columns", "text", required=("text",))
 
 
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
+def test_a_first_line_of_languages_is_no_pair(tmp_path, name):
+    cut = "," if name.endswith("csv") else "\t"
+    for first, second in (("en", "fr"), ("eng", "deu_Latn"), ("pt-BR", "es")):
+        path = write(tmp_path, name, f"{first}{cut}{second}\none{cut}un\n")
+        fails(
+            path, f"'{first}' and '{second}', looks like a header; give --columns source={first},target={second}, or"
+        )
+        assert list(read_rows(path, columns=f"source={first},target={second}")) == [{"source": "one", "target": "un"}]
+        assert len(list(read_rows(path, columns="source=0,target=1"))) == 2
+    # Words that are codes of small languages, the same word twice, and texts of one column are what they are.
+    for first, second in (("the", "der"), ("no", "no"), ("in", "hall")):
+        path = write(tmp_path, name, f"{first}{cut}{second}\none{cut}un\n")
+        assert next(read_rows(path)) == {"source": first, "target": second}
+    assert next(read_rows(write(tmp_path, "mono.tsv", "en\n"), required=("text",))) == {"text": "en"}
+
+
 def test_tsv_knows_no_quotation(tmp_path):
     path = write(tmp_path, "a.tsv", '"open\tb\n"c"\t""\n')
     assert list(read_rows(path)) == [{"source": '"open', "target": "b"}, {"source": '"c"', "target": '""'}]

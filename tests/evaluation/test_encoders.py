@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -50,3 +52,36 @@ def test_what_training_left_is_no_encoder_yet(tokenizer: Any, tmp_path: Path):
         XlsrError, match="is a LightweightDualTransformer as training left it; give the folder 'model'"
     ):
         load_encoder(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("modules.json", "[{"),
+        ("modules.json", "{}"),
+        ("modules.json", '[{"idx": 0, "name": "0", "path": "", "type": "no_such_package.Module"}]'),
+        ("tokenizer.json", '{"version": "1.0", "model"'),
+        ("config.json", "[]"),
+    ],
+)
+def test_damaged_folders_are_one_sentence(name: str, content: str, tiny_export: str, tmp_path: Path):
+    folder = Path(shutil.copytree(tiny_export, tmp_path / "damaged"))
+    (file,) = {found.name: found for found in folder.rglob(name)}.values()
+    file.write_text(content, "utf-8")
+    with pytest.raises(XlsrError, match="model '.*damaged'") as raised:
+        load_encoder(str(folder))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_static_model_has_no_length():
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    words = Tokenizer(WordLevel({"[UNK]": 0, "red": 1, "house": 2}, unk_token="[UNK]"))
+    model = SentenceTransformer(modules=[StaticEmbedding(words, embedding_dim=8)], device="cpu")
+    assert model.max_seq_length == math.inf
+    facts = encoder_facts(model)
+    assert "max_length" not in facts and facts["precision"] == ["float32"]
+    assert json.loads(json.dumps(facts)) == facts

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,15 @@ def test_bucc_files_and_their_languages(tmp_path: Path) -> None:
     assert inputs.bitexts["test"].gold == {("test-de-0", "test-en-1")}
     assert inputs.bitexts["tune"].sources[0] == "de train 0"
     assert set(inputs.hashes(())) == {"test", "tune"}
+
+
+def test_languages_stand_before_the_suffix_of_a_compression(tmp_path: Path) -> None:
+    files = bucc_files(tmp_path)
+    packed = []
+    for name in files.pop("data"):
+        packed.append(f"{name}.gz")
+        Path(packed[-1]).write_bytes(gzip.compress(Path(name).read_bytes()))
+    assert read("bucc", *packed, **files).languages == ("de", "en")
 
 
 @pytest.mark.parametrize(

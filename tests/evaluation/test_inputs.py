@@ -54,6 +54,36 @@ def test_where_and_limit_per_language(wide: str) -> None:
     assert texts(either, *PAIR) == [("en", "de", "one", "eins"), ("en", "fr", "one", "un")]
 
 
+def test_a_pool_stays_whole_under_a_limit(wide: str, tmp_path: Path) -> None:
+    pairs = write_tsv(tmp_path / "pool.tsv", ["en\tde", *(f"more {n}\tmehr {n}" for n in range(5))])
+    lines = write_tsv(tmp_path / "pool.txt", [f"mehr {n}" for n in range(5)])
+    for pool in (pairs, lines):
+        inputs = read("xsr", wide, columns="source=en,target=de", languages=("en", "de"), limit=2, pool=(pool,))
+        assert (len(inputs.only), len(inputs.pool)) == (2, 5)
+
+
+def test_sentences_in_two_languages_are_of_both(tmp_path: Path) -> None:
+    # As the subsets of STS17 are called.
+    tags = ["en-en", "fr-en", "en-de", "es-es", "ko-ko", "pt-BR"]
+    rows = [f"one {tag}\ttwo {tag}\t{place}\t{tag}" for place, tag in enumerate(tags)]
+    path = write_tsv(tmp_path / "sts17.tsv", ["sentence1\tsentence2\tscore\tlang", *rows])
+    assert [row["lang"] for row in read("sts", path).only] == ["en", "fr+en", "en+de", "es", "ko", "pt"]
+    assert [row["lang"] for row in read("sts", path, languages=("fr-en",)).only] == ["fr+en"]
+    assert [row["lang"] for row in read("sts", path, languages=("en",)).only] == ["en"]
+    plain = write_tsv(tmp_path / "plain.tsv", ["one\ttwo\t1", "three\tfour\t2"])
+    told = read("sts", plain, columns="sentence1=0,sentence2=1,score=2", languages=("fr-en",))
+    assert {row["lang"] for row in told.only} == {"fr+en"}
+
+
+def test_one_language_by_two_codes_is_one(tmp_path: Path) -> None:
+    labelled = [f"text {n} {tag}\t{n % 2}\t{tag}" for tag in ("eng", "deu") for n in range(4)]
+    test = write_tsv(tmp_path / "test.tsv", ["text\tlabel\tlang", *labelled])
+    learnt = [f"other {n}\t{n % 2}\ten\t{'dev' if n > 5 else 'train'}" for n in range(8)]
+    train = write_tsv(tmp_path / "train.tsv", ["text\tlabel\tlang\tsplit", *learnt])
+    inputs = read("zero-shot", test, train=(train,), train_language="en")
+    assert {row["lang"] for row in inputs.only} == {"en", "de"} and inputs.train_language == "en"
+
+
 def test_one_file_a_language_with_the_placeholder_in_the_path(tmp_path: Path) -> None:
     for language, word in (("de", "Tag"), ("fr", "jour")):
         write_tsv(tmp_path / f"en-{language}.tsv", ["en\txx", f"day\t{word}"])

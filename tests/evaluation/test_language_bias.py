@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,10 @@ def test_other_protocols_take_the_removal_too(
     # The prompt that it was fitted with is another.
     assert main([*command, "--debias", str(folder), "--prompt", "red "]) == 0
     assert "the debias was fitted with --prompt '' and is applied with 'red '" in caplog.text
+    assert "was fitted on encoder" not in caplog.text
+    again = shutil.copytree(tiny_export, tmp_path / "another")
+    assert main([command[0], str(again), *command[2:], "--debias", str(folder)]) == 0
+    assert f"the debias was fitted on encoder '{tiny_export}' and is applied to '{again}'" in caplog.text
     capsys.readouterr()
     assert main([*command, "--debias", str(tmp_path)]) == 1
     assert "holds no debias.json" in capsys.readouterr().err

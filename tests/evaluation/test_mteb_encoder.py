@@ -241,6 +241,21 @@ def test_a_models_own_prompts_are_used_unless_another_is_given(tiny_export: str)
         np.testing.assert_allclose(found, model.encode([expected + text for text in ENGLISH]), atol=1e-6)
 
 
+@pytest.mark.parametrize("side", [None, PromptType.query, PromptType.document])
+def test_a_models_own_prompt_is_the_one_that_mteb_would_take(side: PromptType | None, tiny_export: str):
+    from mteb.models.abs_encoder import get_prompt_name
+
+    names = ["Tatoeba-query", "Tatoeba", "BitextMining-document", "BitextMining", "query", "document", "STS"]
+    metadata = mteb.get_task("Tatoeba").metadata
+    plain = SentenceTransformer(tiny_export, device="cpu")
+    for first in range(len(names)):
+        prompts = {name: f"{name} " for name in names[first:]}
+        model = SentenceTransformer(tiny_export, device="cpu", prompts=prompts)
+        expected = model.prompts.get(get_prompt_name(model.prompts, metadata, side), "")
+        found = encoded(model, ENGLISH, "fra-eng", prompt_type=side)
+        np.testing.assert_allclose(found, plain.encode([expected + text for text in ENGLISH]), atol=1e-6)
+
+
 def test_a_prompt_of_a_side_stands_in_place_of_the_default_one(tiny_export: str):
     prompts = {"query": "red ", "document": "blue "}
     plain = SentenceTransformer(tiny_export, device="cpu")

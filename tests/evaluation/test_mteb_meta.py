@@ -87,3 +87,11 @@ def test_the_code_for_mteb_says_what_the_model_is(folder: Path, tiny_export: str
     assert f"revision is '{ours.revision}'; give the commit" in says(encoder, ours.revision)
     assert "puts a prompt before every text" in says(as_mteb_encoder(folder, name="me/x", prompt="query: "))
     assert "has a route for each language" in says(as_mteb_encoder(routed_model(tiny_export), name="me/x"))
+
+
+def test_the_code_for_mteb_runs_whatever_the_model_is(folder: Path) -> None:
+    encoder = as_mteb_encoder(folder, name="me/2024-tiny", languages=["en"])
+    encoder.mteb_model_meta.max_tokens = None  # of a static model, which cuts nothing
+    namespace: dict[str, Any] = {}
+    exec(model_source(encoder, revision=COMMIT, release_date="2026-01-31"), namespace)
+    assert namespace["model_2024_tiny"].name == "me/2024-tiny" and namespace["model_2024_tiny"].max_tokens is None
