@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_xlsr.cli_evaluation import add_encoding
-from hf_xlsr.cli_values import parse_languages, parse_routes
+from hf_xlsr.cli_values import parse_languages, parse_routes, read_vectors
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.whole_files import written_whole
 
@@ -214,13 +214,7 @@ def _apply_to_vectors(fitted: Any, options: argparse.Namespace) -> dict[str, Any
     from hf_xlsr.evaluation.report import check_writable
 
     check_writable(options.output, "--output")
-    try:
-        vectors = np.load(options.vectors, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or "it is no .npy file with a matrix of numbers"
-        raise XlsrError(f"vectors {options.vectors} cannot be read ({reason}); save them with numpy.save.") from error
-    if getattr(vectors, "ndim", 0) != 2 or vectors.dtype.kind not in "fiu" or not len(vectors):
-        raise XlsrError(f"{options.vectors} holds no matrix of numbers with one row a text; save one with numpy.save.")
+    vectors = read_vectors(options.vectors)
     fitted.apply(np.asarray(vectors[:1]), options.language)  # a wrong width or language, before anything is written
     output = Path(options.output)
     kind = vectors.dtype if vectors.dtype.kind == "f" else np.dtype(np.float32)

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from hf_xlsr.cli_values import parse_languages, parse_routes
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.errors import XlsrError, nearest
 
-PLOTS = ("tsne", "heatmap", "spaces", "retrieval", "languages", "curves")
+# The options of each kind of plot beside --output.
+READING = ("data", "columns", "languages", "split", "where", "config", "limit")
+ENCODING = ("prompt", "routes", "batch_size", "device", "dtype")
+PLOTS = {
+    **dict.fromkeys(("tsne", "heatmap", "spaces"), (*READING, *ENCODING, "pairs", "seed")),
+    "retrieval": ("metric", "protocol"),
+    "languages": ("protocol",),
+    "curves": ("metric",),
+}
 PAIRS = {"tsne": 15, "heatmap": 15, "spaces": 500}  # drawn unless --pairs says otherwise
 
 
@@ -102,15 +111,25 @@ def configure_plot(parser: argparse.ArgumentParser) -> None:
     add("--protocol", help="retrieval, languages: first parts of the keys to draw, with commas, e.g. tico19-xsr")
     _add_reading(parser)
     add_encoding(parser)
-    add("--seed", type=int, default=1, help="of the choice of pairs (default 1)")
+    add("--seed", type=int, help="tsne, heatmap, spaces: of the choice of pairs (default 1)")
+    # None tells what was given from what was not; `Request` has the values.
+    parser.set_defaults(prompt=None, batch_size=None, split=None)
 
 
 def plot(options: argparse.Namespace, rest: list[str]) -> int:
     """Runs `hf-xlsr plot`."""
-    from hf_xlsr.errors import nearest
-
     if options.kind not in PLOTS:
         raise XlsrError(f"there is no plot '{options.kind}'; {nearest(options.kind, PLOTS)}")
+    for name in dict.fromkeys(chain.from_iterable(PLOTS.values())):
+        if name not in PLOTS[options.kind] and getattr(options, name) is not None:
+            takers = " or ".join(kind for kind, names in PLOTS.items() if name in names)
+            raise XlsrError(f"--{name.replace('_', '-')} is for plot {takers}; leave it out with {options.kind}.")
+
+    from hf_xlsr.evaluation.plots_common import check_picture
+    from hf_xlsr.evaluation.report import check_writable
+
+    check_picture(options.output)
+    check_writable(options.output, "--output")
     of_results = {"retrieval": _plot_retrieval, "languages": _plot_languages, "curves": _plot_curves}
     draw = of_results.get(options.kind, _plot_vectors)
     print(draw(options))
@@ -122,29 +141,37 @@ def _plot_vectors(options: argparse.Namespace) -> Path:
     from hf_xlsr.evaluation.command_report import random_rows
     from hf_xlsr.evaluation.encoders import check_model_place, load_encoder
     from hf_xlsr.evaluation.inputs import read_inputs
+    from hf_xlsr.evaluation.plots_spaces import FEWEST_SENTENCES, MOST_ROWS, MOST_SENTENCES, check_panels
     from hf_xlsr.evaluation.protocols import PROTOCOLS
     from hf_xlsr.evaluation.row_groups import both_sides, by_pair
     from hf_xlsr.evaluation.tatoeba import encode_pairs
 
-    models = _labelled(options.sources) if options.kind == "spaces" else {source: source for source in options.sources}
-    if len(options.sources) != 1 and options.kind != "spaces":
+    of_spaces = options.kind == "spaces"
+    models = _labelled(options.sources) if of_spaces else {source: source for source in options.sources}
+    if len(options.sources) != 1 and not of_spaces:
         raise XlsrError(f"{options.kind} draws one model, and {len(options.sources)} are given; draw each alone.")
+    if len(models) > MOST_ROWS:
+        raise XlsrError(f"spaces draws {MOST_ROWS} models at most, and {len(models)} are given; leave some out.")
     if not options.data:
         raise XlsrError(f"--data is missing; {options.kind} draws translation pairs, give a file of them.")
-    if options.pairs is None:
-        options.pairs = PAIRS[options.kind]
-    if options.pairs < 2:
-        raise XlsrError(f"--pairs is {options.pairs}; draw 2 or more.")
+    count = PAIRS[options.kind] if options.pairs is None else options.pairs
+    if count < 2:
+        raise XlsrError(f"--pairs is {count}; draw 2 or more.")
+    if of_spaces and not FEWEST_SENTENCES <= count <= MOST_SENTENCES:
+        raise XlsrError(f"--pairs is {count}; spaces draws {FEWEST_SENTENCES} to {MOST_SENTENCES:,}.")
     options.model, options.protocol = options.sources[0], "tatoeba"
     request = request_of(options)
+    seed = 1 if request.seed is None else request.seed
     for model in models.values():
         check_model_place(model)
     groups = by_pair(read_inputs(request, PROTOCOLS["tatoeba"]).only)
-    if len(groups) > 1 and options.kind != "spaces":
+    if len(groups) > 1 and not of_spaces:
         named = ", ".join("-".join(languages) for languages in groups)
         raise XlsrError(f"the data hold the pairs {named}; choose one by --languages.")
-    chosen = {languages: random_rows(rows, options.pairs, options.seed) for languages, rows in groups.items()}
+    chosen = {languages: random_rows(rows, count, seed) for languages, rows in groups.items()}
     texts = {languages: both_sides(rows) for languages, rows in chosen.items()}
+    if of_spaces:
+        check_panels(dict.fromkeys(models, {pair: (len(rows), len(rows)) for pair, rows in chosen.items()}))
     encoding: dict[str, Any] = {
         "prompt": request.prompt,
         "batch_size": request.batch_size,
@@ -154,11 +181,11 @@ def _plot_vectors(options: argparse.Namespace) -> Path:
     for label, model in models.items():
         encoder = load_encoder(model, request.device, request.dtype)
         spaces[label] = {pair: encode_pairs(encoder, *sides, pair, **encoding) for pair, sides in texts.items()}
-    if options.kind == "spaces":
-        return plots.plot_spaces(options.output, spaces, seed=options.seed)
+    if of_spaces:
+        return plots.plot_spaces(options.output, spaces, seed=seed)
     draw = plots.plot_tsne if options.kind == "tsne" else plots.plot_heatmap
     ((languages, vectors),) = spaces[options.sources[0]].items()
-    return draw(options.output, *vectors, *texts[languages], languages, pairs=options.pairs, seed=options.seed)
+    return draw(options.output, *vectors, *texts[languages], languages, pairs=count, seed=seed)
 
 
 def _plot_retrieval(options: argparse.Namespace) -> Path:

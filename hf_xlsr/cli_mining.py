@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_xlsr.cli_values import parse_languages, parse_routes
+from hf_xlsr.cli_values import parse_languages, parse_routes, read_vectors
 from hf_xlsr.errors import XlsrError
-
-LONGEST_CODE = 8  # letters, as in eng_Latn
 
 
 def configure_mine(parser: argparse.ArgumentParser) -> None:
     """Adds the words and options of `hf-xlsr mine`."""
     parser.add_argument("source", help="file with one sentence a line; .gz, .bz2, .xz and .zst are decompressed")
     parser.add_argument("target", help="likewise, in the other language")
-    vectors = "its vectors (.npy, one row a line) instead of a model"
+    vectors = "its vectors (.npy, one row a line, real numbers) instead of a model"
     parser.add_argument("--source-vectors", metavar="FILE", help=f"SOURCE: {vectors}")
     parser.add_argument("--target-vectors", metavar="FILE", help=f"TARGET: {vectors}")
     parser.add_argument("--retrieval", default="max", help="max, intersection, forward or backward (default max)")
@@ -213,51 +210,24 @@ class _Column:
             languages=self.options.languages,
             quarantine=quarantine,
         )
-        for number, row in enumerate(rows):
-            if number == 0 and len(paths) == 1 and not self.options.columns:
-                _refuse_unmapped_header(paths[0], row["source"].strip(), row["target"].strip())
+        empty = True
+        for row in rows:
+            empty = False
             yield row[self.name]
         self.bad_lines = quarantine.report()
-
-
-def _refuse_unmapped_header(path: str, source: str, target: str) -> None:
-    """Tells a table whose first line names two languages, which was read as a pair."""
-    import langcodes
-
-    from hf_xlsr.data.formats import detect_format, expand_braces
-    from hf_xlsr.data.formats_lines import iter_lines, open_binary
-
-    codes = [text for text in (source, target) if len(text) <= LONGEST_CODE and langcodes.tag_is_valid(text)]
-    files = expand_braces(path)[0]
-    if len(set(codes)) < 2 or detect_format(files) not in ("tsv", "csv"):
-        return
-    with open_binary(files[0]) as file:
-        first = next(iter_lines(file), b"").decode("utf-8", "replace")
-    # Below a header that names our columns the same row is a pair.
-    if [piece.strip('" \r\ufeff') for piece in re.split("[\t,]", first)] == codes:
-        raise XlsrError(
-            f"the first line of {path}, '{source}' and '{target}', looks like a header; give --columns "
-            f"source={source},target={target}, or --columns source=0,target=1 if it is a pair."
-        )
+        if empty:
+            why = self.bad_lines.rstrip(".") or "it is empty, or has a header alone"
+            raise XlsrError(f"{' + '.join(paths)} has no pair: {why}; give another file.")
 
 
 def _vectors(options: argparse.Namespace) -> Any:
     """Both matrices, memory-mapped; None without the options."""
-    import numpy as np
-
     files = options.source_vectors, options.target_vectors
     if files == (None, None):
         return None
     if None in files:
         raise XlsrError("vectors of one side only are given; give --source-vectors and --target-vectors, or --model.")
-    matrices = []
-    for file in files:
-        try:
-            matrices.append(np.load(file, mmap_mode="r", allow_pickle=False))
-        except (OSError, ValueError, EOFError) as error:
-            reason = getattr(error, "strerror", None) or "it is no .npy file with a matrix of numbers"
-            raise XlsrError(f"vectors {file} cannot be read ({reason}); save them with numpy.save.") from error
-    return tuple(matrices)
+    return tuple(map(read_vectors, files))
 
 
 def _print_summary(report: Mapping[str, Any]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+from zipfile import BadZipFile
+
 from hf_xlsr.errors import XlsrError
 
 
@@ -32,3 +35,27 @@ def parse_routes(text: str | None) -> dict[str, str]:
             raise XlsrError(f"--routes has '{piece.strip()}'; write LANGUAGE=ROUTE,..., e.g. en=source,de=target.")
         routes[language] = route
     return routes
+
+
+def read_vectors(file: str) -> Any:
+    """The matrix of a `.npy` file, memory-mapped.
+
+    Args:
+        file: The file; no other is opened, as an archive or a pickle may hold anything.
+
+    Raises:
+        XlsrError: the file cannot be read, is an archive, or holds no matrix of real numbers with a row or more.
+    """
+    import numpy as np
+
+    try:
+        vectors = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        reason = getattr(error, "strerror", None) or "it is no .npy file with a matrix of numbers"
+        raise XlsrError(f"vectors {file} cannot be read ({reason}); save them with numpy.save.") from error
+    if not isinstance(vectors, np.ndarray):
+        vectors.close()
+        raise XlsrError(f"vectors {file} are an archive (.npz); save its matrix alone as .npy, with numpy.save.")
+    if vectors.ndim != 2 or vectors.dtype.kind not in "fiub" or not len(vectors):
+        raise XlsrError(f"{file} holds no matrix of real numbers with one row a text; save one with numpy.save.")
+    return vectors

@@ -33,6 +33,8 @@ from hf_xlsr.trainers.callbacks import TrainingClockCallback
 from hf_xlsr.trainers.console import ConsoleCallback
 from hf_xlsr.trainers.sharding import gather_model
 
+STATE = "trainer_state.json"
+
 
 @dataclass
 class RunResult:
@@ -126,8 +128,7 @@ def train_recipe(recipe: Mapping[str, Any], console: Console | None = None) -> R
     checkpoint = last_whole_checkpoint(folder.training, state.num_processes)
     _print_training(console, trainer, checkpoint)
     prepared = time.monotonic()
-    ended = any(folder.final.glob("*.safetensors"))  # also a training that stopped early by its protocol
-    if not (checkpoint and _take_finished(trainer, checkpoint, ended)):
+    if not _take_finished(trainer, folder.final, checkpoint):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         _close_reporters(trainer)
     if trainer.stopped_early and trainer.state.global_step < trainer.state.max_steps:
@@ -137,6 +138,8 @@ def train_recipe(recipe: Mapping[str, Any], console: Console | None = None) -> R
         )
         return RunResult(folder.path, {}, stopped=True)
     trainer.save_model(str(folder.final))
+    if state.is_main_process:
+        trainer.state.save_to_json(str(folder.final / STATE))
     if trainer.is_fsdp_enabled:
         gather_model(trainer, method.build_model(recipe, data))
     metrics: dict[str, float] = {}
@@ -154,9 +157,19 @@ def _close_reporters(trainer: XlsrTrainer) -> None:
             callback._wandb.finish()
 
 
-def _take_finished(trainer: XlsrTrainer, checkpoint: Path, ended: bool) -> bool:
-    """Loads the last checkpoint of a training that is over; Trainer, told to resume from it, would take a step more."""
-    state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+def _take_finished(trainer: XlsrTrainer, final: Path, checkpoint: Path | None) -> bool:
+    """Loads what a training that is over has left; Trainer, told to resume from it, would take a step more.
+
+    That is its last model where that is whole, as checkpoints may be older, or none; or else its last checkpoint.
+    """
+    ended = any(final.glob("*.safetensors"))  # also a training that stopped early by its protocol
+    if ended and (final / STATE).is_file() and not trainer.is_fsdp_enabled:
+        trainer.state = TrainerState.load_from_json(str(final / STATE))
+        trainer._load_from_checkpoint(str(final))
+        return True
+    if checkpoint is None:
+        return False
+    state = TrainerState.load_from_json(str(checkpoint / STATE))
     if state.global_step < state.max_steps and not ended and not _out_of_patience(state):
         return False
     trainer.state = state

@@ -310,13 +310,65 @@ def test_plot_of_spaces(exported: Path, tmp_path: Path, capsys: pytest.CaptureFi
     command = ["plot", "spaces", f"ours={exported}", f"again={exported}", *reading, "--output", str(picture)]
     assert main(command) == 0
     assert capsys.readouterr().out.strip() == str(picture) and picture.stat().st_size > 1000
-    assert "'ours' has 3 and 3 sentences of en-fr" in failing(capsys, *command, "--pairs", "3")
+    assert "'ours' has 3 and 3 sentences of en-fr" in failing(capsys, *command, "--limit", "3")
     twice = ["plot", "spaces", str(exported), str(exported), *reading, "--output", "x.png"]
     assert "two sources are called" in failing(capsys, *twice)
     assert "does not exist" in failing(
         capsys, "plot", "spaces", str(exported), "./nowhere", *reading, "--output", "x.png"
     )
     assert "--data is missing" in failing(capsys, "plot", "spaces", str(exported), "--output", "x.png")
+
+
+def test_limits_of_pictures_are_told_before_a_model_is_loaded(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hf_xlsr.evaluation import encoders
+
+    monkeypatch.setattr(encoders, "load_encoder", lambda *arguments: pytest.fail("a model is loaded"))
+    wide = tmp_path / "wide.tsv"
+    others = ["fr", "de", "es", "it", "pt", "nl", "sv"]
+    rows = ["\t".join(["one", *others])] * 12
+    wide.write_text("\n".join(["\t".join(["en", *others]), *rows]) + "\n")
+    reading = ["--data", str(wide), "--columns", "source=en,target={lang}", "--languages"]
+
+    def error(kind: str, *arguments: str, output: str = "x.png") -> str:
+        return failing(capsys, "plot", kind, *arguments, "--output", str(tmp_path / output))
+
+    model = str(exported)
+    one = [model, *reading, "en,fr"]
+    for kind in ("tsne", "heatmap", "spaces"):
+        assert "ends in '.xyz'; use .png, .pdf or .svg" in error(kind, *one, output="x.xyz")
+        assert "ends in ''; use .png" in error(kind, *one, output="x")
+        assert "wide.tsv is a file; give another place" in error(kind, *one, output="wide.tsv/x.png")
+    assert "--pairs is 3000; spaces draws 5 to 2,000" in error("spaces", *one, "--pairs", "3000")
+    assert "--pairs is 4; spaces draws 5 to 2,000" in error("spaces", *one, "--pairs", "4")
+    assert "6 models at most, and 7 are given" in error("spaces", *[f"{n}={model}" for n in range(7)], *one[1:])
+    several = [model, *reading, ",".join(["en", *others])]
+    assert "1 encoders and 7 pairs of languages are to be drawn" in error("spaces", *several)
+    assert [path.name for path in tmp_path.iterdir()] == ["wide.tsv"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "message"),
+    [
+        ("tsne", ["--metric", "foo"], "--metric is for plot retrieval or curves; leave it out with tsne"),
+        ("spaces", ["--protocol", "xsr"], "--protocol is for plot retrieval or languages; leave it out with spaces"),
+        ("retrieval", ["--data", "x"], "--data is for plot tsne or heatmap or spaces; leave it out with retrieval"),
+        ("retrieval", ["--pairs", "7"], "--pairs is for plot tsne or heatmap or spaces"),
+        ("retrieval", ["--languages", "en"], "--languages is for plot tsne or heatmap or spaces"),
+        ("languages", ["--metric", "foo"], "--metric is for plot retrieval or curves; leave it out with languages"),
+        ("curves", ["--protocol", "xsr"], "--protocol is for plot retrieval or languages; leave it out with curves"),
+        # Given as they are without being given: it is a mistake all the same.
+        ("curves", ["--seed", "1"], "--seed is for plot tsne"),
+        ("curves", ["--batch-size", "128"], "--batch-size is for plot tsne"),
+        ("curves", ["--prompt", ""], "--prompt is for plot tsne"),
+        ("languages", ["--split", "test"], "--split is for plot tsne"),
+    ],
+)
+def test_options_of_other_plots_are_refused(
+    kind: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in failing(capsys, "plot", kind, "x", "--output", "x.png", *words)
 
 
 def test_plots_of_results_and_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -170,8 +170,8 @@ def test_mistakes_in_applying(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     )
     assert "language 'sw' was not fitted, only fr" in error(good, "--language", "sw")
     assert "--language is missing; say which of fr" in error(good)
-    assert "holds no matrix of numbers" in error(np.ones(6), *french)
-    assert "holds no matrix of numbers" in error(np.array([["a"]]), *french)
+    assert "holds no matrix of real numbers" in error(np.ones(6), *french)
+    assert "holds no matrix of real numbers" in error(np.array([["a"]]), *french)
     bad = np.ones((5000, 6))
     bad[4500, 2] = np.nan
     assert "row 4500 of the vectors holds NaN" in error(bad, *french)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from conftest import make_pairs
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.errors import XlsrError
+from hf_xlsr.evaluation.report import load_results
 from hf_xlsr.export.card import card_of_run, recipe_of_run
 from hf_xlsr.export.hub_trainer import export_trainer
 from hf_xlsr.export.trained import trained_sentence_transformer
@@ -106,3 +108,33 @@ def test_what_training_pushes_follows_the_recipe(recipe: dict[str, Any], normali
     trainer = build_trainer(recipe, folder, data, get_method("lightweight").evaluation_sets(recipe))
     export_trainer(trainer, tmp_path / "pushed", "me/x")
     assert len(list(SentenceTransformer(str(tmp_path / "pushed"), device="cpu").children())) == 2 + normalize
+
+
+@pytest.mark.parametrize("recipe", ["lightweight", "hictl"], indirect=True)
+@pytest.mark.parametrize(
+    "saving",
+    [
+        {"save_strategy": "no"},
+        {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 1},  # the last two steps are in none
+    ],
+    ids=["no checkpoint", "an older checkpoint"],
+)
+def test_a_run_that_has_ended_stays_what_it_is(
+    saving: dict[str, Any], recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe["training"] |= {"max_steps": 3, "per_device_train_batch_size": 8, "precision": "float32", **saving}
+    folder = RunFolder(tmp_path / "run")
+    train_recipe(recipe)
+    if saving["save_strategy"] == "steps":
+        shutil.rmtree(folder.training / "checkpoint-3", ignore_errors=True)
+        assert [path.name for path in folder.training.glob("checkpoint-*")] in ([], ["checkpoint-2"])
+    weights = {path: path.read_bytes() for path in folder.path.rglob("*.safetensors") if "training" not in path.parts}
+    steps = load_results(folder.results)["settings"]["steps"]
+
+    def train(*_: Any, **__: Any) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr("hf_xlsr.trainers.base.XlsrTrainer.train", train)
+    train_recipe({**recipe, "export": {**recipe["export"], "max_length": 9}})  # what it is exported as is another
+    assert {path: path.read_bytes() for path in weights} == weights and steps == 3
+    assert load_results(folder.results)["settings"]["steps"] == 3

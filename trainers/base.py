@@ -30,6 +30,14 @@ Evaluation = Callable[[LiveEncoder], Mapping[str, float]]
 PLAIN_ATTENTION_PIECES = 200
 
 
+# Arguments of `Trainer` that would be passed over, or would change the step in silence.
+REFUSED = {
+    "compute_loss_func": "the model computes its own loss, which it would only unscale",
+    "compute_metrics": "protocols measure here (evaluations=[...])",
+    "model_init": "searches for hyperparameters are not for trainers whose state is more than weights",
+}
+
+
 def last_whole_checkpoint(folder: str | Path, processes: int = 1) -> Path | None:
     """The newest checkpoint that was written to its end; a killed process may leave a torn one behind.
 
@@ -111,7 +119,7 @@ class XlsrTrainer(SlimPushes, Trainer):
         **kwargs: As for `Trainer`; `processing_class` is the tokenizer.
 
     Raises:
-        XlsrError: training without a data set.
+        XlsrError: training without a data set; or an argument of `Trainer` is given that has no place here.
     """
 
     # Whether the examples of a batch are compared with each other.
@@ -129,6 +137,9 @@ class XlsrTrainer(SlimPushes, Trainer):
         if self.evaluations:
             # Trainer wants an eval_dataset with an eval_strategy; protocols bring their own text.
             kwargs.setdefault("eval_dataset", self.evaluations)
+        for name, instead in REFUSED.items():
+            if kwargs.get(name) is not None:
+                raise XlsrError(f"{name} is given, but {instead}; leave it out.")
         super().__init__(*args, **kwargs)
         model = self.accelerator.unwrap_model(self.model)
         check_sharding(self.args, refusal=self.no_sharding, adapters=base_model(model) is not model)
@@ -149,6 +160,9 @@ class XlsrTrainer(SlimPushes, Trainer):
         Raises:
             XlsrError: a file of the checkpoint holds more than tensors and numbers, which may be code.
         """
+        if resume_from_checkpoint is True:  # not one that a killed process left torn
+            newest = last_whole_checkpoint(self.args.output_dir, self.args.world_size)
+            resume_from_checkpoint = str(newest) if newest else True
         try:
             return super().train(resume_from_checkpoint, *args, **kwargs)
         except pickle.UnpicklingError as error:
@@ -183,6 +197,7 @@ class XlsrTrainer(SlimPushes, Trainer):
             model.set_attn_implementation(chosen)
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        self._part_sums, self._part_count = {}, 0  # an earlier training may have ended between two logs
         prepared = super()._prepare_for_training(*args, **kwargs)
         if self.is_fsdp_enabled:
             fit_sharded(self.model, self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap)
@@ -289,8 +304,13 @@ class XlsrTrainer(SlimPushes, Trainer):
         """Runs the protocols on the live model.
 
         Raises:
-            XlsrError: the trainer was given none.
+            XlsrError: the trainer was given none, or is given a data set now.
         """
+        if eval_dataset is not None and eval_dataset is not self.evaluations:
+            raise XlsrError(
+                "evaluate measures what the trainer was given as evaluations=[...]; make one of this data set, too, or "
+                "measure the exported model."
+            )
         if not self.evaluations:
             raise XlsrError("evaluation needs protocols; give the trainer evaluations=[...].")
         encoder, metrics = self.live_encoder(), {}

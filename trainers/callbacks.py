@@ -38,6 +38,9 @@ class SamplerEpochCallback(TrainerCallback):
         train_dataloader.batch_sampler.set_epoch(state.global_step // max(updates, 1))
 
 
+PART_OF_EPOCH = 1e-6  # less than any step's
+
+
 class GracefulStopCallback(TrainerCallback):
     """Makes Ctrl-C (SIGINT) and SIGTERM finish the step, save a checkpoint and stop; a second one interrupts at once.
 
@@ -89,6 +92,17 @@ class GracefulStopCallback(TrainerCallback):
             self.stopped = bool(flag)
         if self.stopped:
             control.should_save = control.should_training_stop = True
+        return control
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        # Trainer ends the epoch also where a signal broke it off: an evaluation there, which a training that was not
+        # stopped does not have, would count for early stopping. One that is due belongs into the checkpoint.
+        if self.stopped and abs(state.epoch - round(state.epoch)) > PART_OF_EPOCH:
+            control.should_evaluate = False
+        elif self.stopped:
+            control.should_save = True
         return control
 
     def restore(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from matplotlib import font_manager, rc_context
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 
 from hf_xlsr.errors import XlsrError
@@ -74,6 +75,20 @@ def colours_of(labels: Iterable[str]) -> dict[str, str]:
     return dict(zip(names, COLOURS, strict=False))
 
 
+def check_picture(path: str | os.PathLike[str]) -> None:
+    """Refuses a picture whose ending names no format.
+
+    Raises:
+        XlsrError: the format is unknown.
+
+    Example:
+        >>> check_picture("plots/bars.svg")
+    """
+    file = Path(path)
+    if file.suffix.lstrip(".").lower() not in FigureCanvasBase.get_supported_filetypes():
+        raise XlsrError(f"picture {file} ends in '{file.suffix}'; use .png, .pdf or .svg.")
+
+
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     """Writes a figure; what no font can draw is told in one sentence.
 
@@ -87,10 +102,9 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     Raises:
         XlsrError: the format is unknown, or the file cannot be written.
     """
+    check_picture(path)
     file = Path(path)
     ending = file.suffix.lstrip(".").lower()
-    if ending not in figure.canvas.get_supported_filetypes():
-        raise XlsrError(f"picture {file} ends in '{file.suffix}'; use .png, .pdf or .svg.")
     with warnings.catch_warnings(record=True) as caught, rc_context({"svg.hashsalt": "hf-xlsr"}):
         warnings.simplefilter("always")
         try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,9 @@ RETRIEVAL = {"tatoeba", "xsim", "xsr", "bucc"}
 FORWARD, BACKWARD, ONLY = "forward", "backward", "only"
 DIRECTIONS = {"source_to_target_": FORWARD, "target_to_source_": BACKWARD}
 MEAN = "mean-of-"
+# A script and a region have capitals, which tell them from a second language: `en-zho-Hans`, `pt-BR-en`.
+TAG = r"[a-z]{2,3}(?:-[A-Z][a-z]{3})?(?:-[A-Z]{2})?"
+PAIR = re.compile(f"({TAG})(?:-({TAG}))?")
 
 Bars = dict[tuple[str, str], float]  # by direction and label
 
@@ -35,6 +39,7 @@ class _Block:
     title: str
     metric: str
     rows: dict[str, Bars] = field(default_factory=dict)
+    sides: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def directions(self) -> list[str]:
@@ -125,23 +130,42 @@ def _blocks(
         chosen = next((name for name in ([metric] if metric else HEADLINES) if name in kinds), None)
         if chosen is None:
             continue
-        rows = _by_direction(kinds[chosen])
+        sides = {languages: _sides(languages, kinds[chosen]) for languages in kinds[chosen]}
+        rows = _by_direction(kinds[chosen], sides)
         falling = not lower_is_better(chosen)
         order = sorted(rows, key=partial(_standing, rows), reverse=falling)
         words = chosen.replace("_", " ") + ("" if falling else " (lower is better)")
-        blocks.append(_Block(f"{protocol}, {split}: {words}", chosen, {row: rows[row] for row in order}))
+        ordered = {row: rows[row] for row in order}
+        blocks.append(_Block(f"{protocol}, {split}: {words}", chosen, ordered, {row: sides[row] for row in order}))
     if not blocks:
         raise XlsrError(f"the results hold none of {', '.join(HEADLINES)}; name a metric.")
     return blocks
 
 
-def _by_direction(rows: Mapping[str, Bars]) -> dict[str, Bars]:
+def _sides(languages: str, known: Collection[str]) -> tuple[str, str]:
+    """The two languages of a pair: as the reversed pair, where it is known, divides them, or else as tags are written.
+
+    Example:
+        >>> _sides("en-zho-Hans", []), _sides("pt-br-en", ["en-pt-br"]), _sides("zho-Hans", [])
+        (('en', 'zho-Hans'), ('pt-br', 'en'), ('zho-Hans', 'zho-Hans'))
+    """
+    pieces = languages.split("-")
+    for place in range(1, len(pieces)):
+        first, second = "-".join(pieces[:place]), "-".join(pieces[place:])
+        if f"{second}-{first}" in known:
+            return first, second
+    if pair := PAIR.fullmatch(languages):
+        return pair[1], pair[2] or pair[1]
+    return pieces[0], "-".join(pieces[1:]) or pieces[0]
+
+
+def _by_direction(rows: Mapping[str, Bars], sides: Mapping[str, tuple[str, str]]) -> dict[str, Bars]:
     """Joins what was measured both ways: by two metrics of one language pair, or under the pair and its reverse."""
     joined: dict[str, Bars] = {}
     for languages, bars in rows.items():
         one_way = {label: value for (direction, label), value in bars.items() if direction == ONLY}
         both_ways = {key: value for key, value in bars.items() if key[0] != ONLY}
-        reverse = "-".join(reversed(languages.split("-")))
+        reverse = "-".join(reversed(sides[languages]))
         if both_ways:
             joined[languages] = both_ways
         elif reverse in joined and all(direction == FORWARD for direction, _ in joined[reverse]):
@@ -158,7 +182,7 @@ def _standing(rows: Mapping[str, Bars], row: str) -> float:
 
 
 def _direction_name(block: _Block, direction: str) -> str:
-    first, second = ({row.split("-")[side] for row in block.rows} for side in (0, -1))
+    first, second = map(set, zip(*block.sides.values(), strict=True))
     one, other = ("first", "second")
     if len(first) == 1 or len(second) == 1:
         one, other = (names.pop() if len(names) == 1 else "xx" for names in (first, second))

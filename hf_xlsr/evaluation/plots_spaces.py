@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +81,33 @@ def plot_spaces(path: str | os.PathLike[str], spaces: Mapping[str, Mapping[Pair,
     return save_figure(figure, path)
 
 
+def check_panels(sizes: Mapping[str, Mapping[Pair, Sequence[int]]]) -> None:
+    """Refuses what no picture has room for; it needs no vectors, so that it can be told before any are computed.
+
+    Args:
+        sizes: By the name of the encoder and the pair of languages, the numbers of sentences of the two sides.
+
+    Raises:
+        XlsrError: there are more than 6 x 6 panels, or a side has too few or too many sentences.
+
+    Example:
+        >>> check_panels({"ours": {("en", "fr"): (500, 500)}})
+    """
+    pairs = max(map(len, sizes.values()))
+    if len(sizes) > MOST_ROWS or pairs > MOST_COLUMNS:
+        raise XlsrError(
+            f"{len(sizes)} encoders and {pairs} pairs of languages are to be drawn; a picture shows "
+            f"{MOST_ROWS} and {MOST_COLUMNS} at most."
+        )
+    for label, of_pairs in sizes.items():
+        for pair, sides in of_pairs.items():
+            if min(sides) < FEWEST_SENTENCES or max(sides) > MOST_SENTENCES:
+                raise XlsrError(
+                    f"'{label}' has {' and '.join(map(str, sides))} sentences of {'-'.join(pair)}; draw "
+                    f"{FEWEST_SENTENCES} to {MOST_SENTENCES:,} of each language."
+                )
+
+
 def _check(spaces: Mapping[str, Mapping[Pair, Sides]]) -> list[Pair]:
     """The pairs, which all encoders have in common."""
     if not spaces or not all(spaces.values()):
@@ -91,19 +118,11 @@ def _check(spaces: Mapping[str, Mapping[Pair, Sides]]) -> list[Pair]:
             raise XlsrError(
                 f"'{label}' has other pairs of languages than '{first}'; give vectors of the same pairs for each."
             )
-    if len(spaces) > MOST_ROWS or len(pairs) > MOST_COLUMNS:
-        raise XlsrError(
-            f"{len(spaces)} encoders and {len(pairs)} pairs of languages are to be drawn; a picture shows "
-            f"{MOST_ROWS} and {MOST_COLUMNS} at most."
-        )
+    check_panels(
+        {label: {pair: [len(side) for side in sides] for pair, sides in of.items()} for label, of in spaces.items()}
+    )
     for label, of_pairs in spaces.items():
         for pair, sides in of_pairs.items():
-            sizes = [len(side) for side in sides]
-            if min(sizes) < FEWEST_SENTENCES or max(sizes) > MOST_SENTENCES:
-                raise XlsrError(
-                    f"'{label}' has {' and '.join(map(str, sizes))} sentences of {'-'.join(pair)}; draw "
-                    f"{FEWEST_SENTENCES} to {MOST_SENTENCES:,} of each language."
-                )
             widths = [np.shape(side)[-1] for side in sides]
             if len(set(widths)) > 1:
                 raise XlsrError(

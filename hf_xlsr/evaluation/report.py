@@ -33,11 +33,13 @@ PACKAGES = (
     "faiss-cpu",
     "mteb",
 )
+# The dataset is as long as can be, for it may be called like a protocol (`my-nli-tatoeba`): the last name counts.
 PROTOCOL = re.compile(
-    r"(?:(.+?)-)?(tatoeba(?:-laser|-xtreme|-mteb)?"
-    r"|(?:xsim|xsr|bucc|sts|senteval|language-bias|zero-shot|nli|pair-classification|mining|mteb|bleu)(?:-.+)?"
-    r"|fine-tuning|cross-lingual-test|translate-(?:test|train(?:-all)?))"
+    r"(?:(.+)-)?(tatoeba(?:-laser|-xtreme|-mteb)?"
+    r"|(?:xsim|xsr|bucc|sts|senteval|language-bias|zero-shot|nli|pair-classification|mining|(?<!tatoeba-)mteb|bleu)"
+    r"(?:-.+)?|fine-tuning|cross-lingual-test|translate-(?:test|train(?:-all)?))"
 )
+LONGEST_METRIC = 40  # characters that stand on one line of a table for the terminal
 # Words of metrics' names. Correlations and F1 are no shares of anything: they stand times 100, without a sign.
 PLAIN_WORDS = {"bias", "threshold", "loss", "mse", "margin", "seconds"}
 SCORE_WORDS = {"spearman", "pearson", "matthews", "bleu", "f1", "ap", "score"}
@@ -82,13 +84,14 @@ def split_key(key: str) -> tuple[str, str, str, str]:
 def split_protocol(name: str) -> tuple[str, str]:
     """Dataset and protocol of the first part of a key; without a protocol that is known it is all dataset.
 
-    A dataset that the protocol is named after, and an average over datasets, come without a dataset.
+    A dataset that the protocol is named after, and an average over datasets, come without a dataset. Where a dataset
+    is called like a protocol, the last protocol in the name is the one.
 
     Example:
         >>> split_protocol("tico19-tatoeba-laser"), split_protocol("STS12-sts"), split_protocol("tatoeba")
         (('tico19', 'tatoeba-laser'), ('STS12', 'sts'), ('', 'tatoeba'))
-        >>> split_protocol("sts-average-of-7")
-        ('', 'sts-average-of-7')
+        >>> split_protocol("sts-average-of-7"), split_protocol("my-nli-tatoeba-mteb")
+        (('', 'sts-average-of-7'), ('my-nli', 'tatoeba-mteb'))
     """
     match = PROTOCOL.fullmatch(name)
     return (match[1] or "", match[2]) if match else (name, "")
@@ -254,6 +257,8 @@ def results_table(metrics: Mapping[str, float], title: str) -> Table:
     Counts stand as they are, thresholds and losses have four decimals, shares and error rates stand in per cent with
     one decimal; correlations and F1 are written times 100, which their names then say (`spearman ×100`).
 
+    At 80 columns, which a log or a pipe has, no name and no number is cut: names go on in the next line.
+
     Args:
         metrics: Values by `protocol/languages/split/metric`.
         title: Stands above the table.
@@ -262,8 +267,11 @@ def results_table(metrics: Mapping[str, float], title: str) -> Table:
         The table, to be printed by `rich.console.Console`.
     """
     table = Table(title=escape(title))
-    for column in ("protocol", "languages", "split", "metric"):
-        table.add_column(column, no_wrap=column != "metric")
+    for column in ("protocol", "languages", "split"):
+        table.add_column(column, overflow="fold")
+    # A metric longer than that would leave the others no room, and rich cuts what may not fold.
+    longest = max((len(split_key(key)[3]) for key in metrics), default=0)
+    table.add_column("metric", overflow="fold", no_wrap=longest <= LONGEST_METRIC)
     table.add_column("value", justify="right", no_wrap=True)
     above: tuple[str, ...] = ("", "", "")
     for key, value in metrics.items():

@@ -27,6 +27,9 @@ ROWS_SETTLED = 512
 ROWS_COPIED = 2**16
 # What libraries take when they are first used, by the precision of the products; those of float32 are packed first.
 RESERVE = {"bf16": 72_000_000, "ieee": 108_000_000}
+# What is resident is not the same in every run; the memory that a refusal names has to suffice in the next one.
+UNSTEADY = 5_000_000
+MEGABYTE = 1_000_000
 PROGRESS = "progress"
 
 
@@ -64,18 +67,20 @@ class Neighbours(NamedTuple):
     indices: np.ndarray
 
 
-def choose_sizes(task: Task, memory: int | None, filter_: Filter) -> Sizes:
+def choose_sizes(task: Task, memory: int | None, filter_: Filter, uncounted: int = 0) -> Sizes:
     """Block sizes with which the process stays within a budget.
 
     Args:
         task: What is searched.
         memory: The most that the process may have resident; half of what the machine can give when None.
         filter_: How products are computed.
+        uncounted: Bytes of what is resident now that the budget is not for, such as an encoder's.
 
     Raises:
-        XlsrError: the budget is too small for the smallest blocks.
+        XlsrError: the budget is too small for the smallest blocks; names one that is not.
     """
-    resident = resident_bytes()
+    trim()
+    resident = resident_bytes() - uncounted
     if memory is None:
         memory = resident + available_bytes() // 2
     free = memory - resident - RESERVE[filter_.precision]
@@ -93,9 +98,10 @@ def choose_sizes(task: Task, memory: int | None, filter_: Filter) -> Sizes:
             needed = max(*phases, _block_bytes(task, block, tile, listed)) + (0 if in_files else growing)
             if needed <= free:
                 return Sizes(block, tile, in_files)
+    enough = -(-(memory - free + needed + UNSTEADY) // MEGABYTE)
     raise XlsrError(
-        f"memory is {readable_size(memory)}, of which {readable_size(resident)} are in use already; this search needs "
-        f"{readable_size(memory - free + needed)} in all: allow that much, or free some."
+        f"memory is {readable_size(memory)}, but this search needs {enough}MB, {readable_size(resident)} of which are in "
+        "use already; allow that much, or free some."
     )
 
 

@@ -31,6 +31,7 @@ class SearchOptions(TypedDict, total=False):
     method: str
     memory: int | None
     device: str
+    uncounted: int
     folder: str | Path | None
     cells: int | None
     probes: int | None
@@ -66,6 +67,7 @@ def neighbours_both_ways(
     method: str = "auto",
     memory: int | None = None,
     device: str = "cpu",
+    uncounted: int = 0,
     folder: str | Path | None = None,
     cells: int | None = None,
     probes: int | None = None,
@@ -95,6 +97,7 @@ def neighbours_both_ways(
             package is imported); block sizes follow from it, mapped inputs are let go of as they are read, and what
             grows with the sides goes to files where it does not fit. By default half of what the machine can give.
         device: Where similarities are computed, e.g. `cuda`.
+        uncounted: Bytes of what the process has resident already that `memory` is not for, such as an encoder's.
         folder: Keeps finished blocks, so that a later call with the same vectors goes on from there, and the result,
             memory-mapped; nothing is kept by default. Several searches may share a folder. Vectors in memory are known
             again by their bytes, mapped ones by name, size and time of their file.
@@ -123,7 +126,7 @@ def neighbours_both_ways(
     for name, number in (("k", k), ("cells", cells), ("probes", probes)):
         if number is not None and number < 1:
             raise XlsrError(f"{name} is {number}; give 1 or more.")
-    matrices = _matrix(source, "source"), _matrix(target, "target")
+    matrices = as_matrix(source, "source"), as_matrix(target, "target")
     counts = len(matrices[0]), len(matrices[1])
     width = matrices[0].shape[1]
     if width != matrices[1].shape[1]:
@@ -133,15 +136,13 @@ def neighbours_both_ways(
             Neighbours(np.empty((count, 0), np.float32), np.empty((count, 0), np.int64)) for count in counts
         )
         return BothWays(*forward, *backward, method="exact", recall=1.0)
-    if method == "auto":
-        method = "ivf" if counts[0] * counts[1] * width > LARGEST_EXACT else "exact"
-    cells = cells or 2 ** round(math.log2(max(1.0, min(counts) / 1000)))
-    probes = probes or DEFAULT_PROBES
+    itemsize = max(map(copied_itemsize, matrices))
+    task = _task(counts, width, itemsize, k, method, cells, probes)
     filter_ = Filter(device)
-    itemsize = max(2 if matrix.dtype == np.float16 else 4 for matrix in matrices)
-    sizes = choose_sizes(Task(*counts, width, itemsize, k, method, cells, probes), memory, filter_)
+    sizes = choose_sizes(task, memory, filter_, uncounted)
     if folder is not None:
-        settings = (VERSION, k, method, cells, probes, filter_.precision, *map(identity, matrices))
+        kind = task.method, task.cells, task.probes, filter_.precision
+        settings = (VERSION, k, *kind, *map(identity, matrices))
         folder = Path(folder) / f"neighbours-{hashlib.blake2b(repr(settings).encode(), digest_size=8).hexdigest()}"
     workspace = Workspace(folder, sizes.in_files)
     done = workspace.noted(DONE)
@@ -153,18 +154,67 @@ def neighbours_both_ways(
     )
     if surveys is not None:
         sides = _without(matrices[0], surveys[0].surplus), _without(matrices[1], surveys[1].surplus)
-        search = BlockSearch(sides, surveys, results, sizes, filter_, workspace, cells, show_progress_bar)
-        if method == "exact":
+        search = BlockSearch(sides, surveys, results, sizes, filter_, workspace, task.cells, show_progress_bar)
+        if task.method == "exact":
             search.exact()
         else:
-            search.by_cells(probes)
-        done = {"recall": search.recall(RECALL_SAMPLE) if method == "ivf" else 1.0}
+            search.by_cells(task.probes)
+        done = {"recall": search.recall(RECALL_SAMPLE) if task.method == "ivf" else 1.0}
         for found, result in zip(surveys, results, strict=True):
             for array in result:
                 array[found.surplus] = array[found.originals]
         workspace.note(DONE, done)
         workspace.clear([DONE, *(f"{way}_{part}.npy" for way in WAYS for part in Neighbours._fields)])
-    return BothWays(*results[0], *results[1], method=method, recall=done["recall"])
+    return BothWays(*results[0], *results[1], method=task.method, recall=done["recall"])
+
+
+def check_memory(
+    counts: tuple[int, int],
+    width: int,
+    k: int,
+    *,
+    itemsize: int,
+    method: str,
+    memory: int | None,
+    device: str,
+    uncounted: int = 0,
+) -> None:
+    """Refuses a budget that `neighbours_both_ways` would refuse, before there are vectors.
+
+    Args:
+        counts: Rows of source and target.
+        width: Of their vectors.
+        k: As in `neighbours_both_ways`; so are the rest.
+        itemsize: Bytes a number of the copies that it makes, see `copied_itemsize`.
+        method: `auto`, `exact` or `ivf`.
+        memory: The most bytes that the process may have resident.
+        device: Where similarities will be computed.
+        uncounted: Bytes resident now that `memory` is not for.
+
+    Raises:
+        XlsrError: the memory does not suffice (says what would), or there is no such device.
+    """
+    choose_sizes(_task(counts, width, itemsize, k, method), memory, Filter(device), uncounted)
+
+
+def _task(
+    counts: tuple[int, int],
+    width: int,
+    itemsize: int,
+    k: int,
+    method: str,
+    cells: int | None = None,
+    probes: int | None = None,
+) -> Task:
+    if method == "auto":
+        method = "ivf" if counts[0] * counts[1] * width > LARGEST_EXACT else "exact"
+    cells = cells or 2 ** round(math.log2(max(1.0, min(counts) / 1000)))
+    return Task(*counts, width, itemsize, k, method, cells, probes or DEFAULT_PROBES)
+
+
+def copied_itemsize(matrix: np.ndarray) -> int:
+    """Bytes a number of the copies that a search makes of a matrix."""
+    return 2 if matrix.dtype == np.float16 else 4
 
 
 def _results(workspace: Workspace, way: str, rows: int, k: int) -> Neighbours:
@@ -182,10 +232,19 @@ def _survey_both(matrices: tuple[np.ndarray, np.ndarray], k: int, filter_: Filte
     )
 
 
-def _matrix(vectors: np.ndarray, name: str) -> np.ndarray:
+def as_matrix(vectors: np.ndarray, name: str) -> np.ndarray:
+    """Vectors as an array; a memory map stays one, so that it is not read as a whole.
+
+    Args:
+        vectors: `(rows, width)`, of any real type.
+        name: What messages call them.
+
+    Raises:
+        XlsrError: they are no matrix, or not of real numbers.
+    """
     matrix = np.asanyarray(vectors)
     if matrix.dtype.kind not in "fiub":
-        raise XlsrError(f"{name} holds {matrix.dtype}; give a matrix of numbers.")
+        raise XlsrError(f"{name} holds {matrix.dtype}; give a matrix of real numbers.")
     if matrix.ndim != 2:
         raise XlsrError(f"{name} has shape {matrix.shape}; give a matrix with one row a sentence.")
     return matrix

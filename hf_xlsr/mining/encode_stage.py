@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.evaluation.content_hash import content_hash, loaded_hash
-from hf_xlsr.evaluation.encoders import check_model_place, load_encoder
+from hf_xlsr.evaluation.encoders import DTYPES, check_model_place, load_encoder
 from hf_xlsr.evaluation.encoding import Encoder, EncodingOptions, default_prompt, embed
 from hf_xlsr.evaluation.routing import routes_of
 from hf_xlsr.mining.storage import drop_pages
@@ -26,6 +26,7 @@ VECTORS, SHARDS = "vectors.npy", "shards"
 # The second is longer than any encoder takes: its vector tells where it is cut.
 PROBES = ("One sentence.", "One sentence of many words, " * 200)
 HEADER = 128  # bytes, whatever the shape
+ITEMSIZE = 2  # bytes a number, of float16
 ROWS_AT_ONCE = 1 << 12
 UNIT_TOLERANCE = 2e-3
 
@@ -68,7 +69,7 @@ class VectorFile:
                 raise XlsrError(
                     f"the encoder gave vectors {width} wide after others of another width; encode all with one model."
                 )
-            _write_all(file, HEADER + 2 * start * width, vectors.astype(np.float16).tobytes())
+            _write_all(file, HEADER + ITEMSIZE * start * width, vectors.astype(np.float16).tobytes())
             os.fsync(file.fileno())
         (self.notes / str(number)).touch()
 
@@ -96,9 +97,14 @@ class LazyEncoder:
         encoder: Anything with a sentence-transformers style `encode`, or the folder or Hub id of a model.
         device: Where a model that is loaded by name goes; its own choice when None.
         dtype: Precision of the weights of a model that is loaded by name; as its files hold them when None.
+
+    Raises:
+        XlsrError: the dtype is unknown.
     """
 
     def __init__(self, encoder: Encoder | str, device: str | None = None, dtype: str | None = None) -> None:
+        if dtype is not None and dtype not in DTYPES:
+            raise XlsrError(f"dtype is '{dtype}'; {nearest(dtype, DTYPES)}")
         self._encoder = None if isinstance(encoder, str) else encoder
         self.model = encoder if isinstance(encoder, str) else None
         self._device, self._dtype = device, dtype
@@ -108,6 +114,11 @@ class LazyEncoder:
         if self._encoder is None and self.model is not None:
             self._encoder = load_encoder(self.model, self._device, self._dtype)
         return self._encoder
+
+    def width(self) -> int | None:
+        """How wide its vectors are; None where it does not say so."""
+        tell = getattr(self.get(), "get_embedding_dimension", None)
+        return None if tell is None else tell()
 
     def release(self) -> None:
         """Forgets a model that was loaded by name, which frees its memory."""

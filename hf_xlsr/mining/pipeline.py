@@ -17,12 +17,13 @@ import numpy as np
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.evaluation.encoding import Encoder
 from hf_xlsr.memory import parse_size
-from hf_xlsr.mining.both_ways import neighbours_both_ways
-from hf_xlsr.mining.encode_stage import LazyEncoder, check_vectors
+from hf_xlsr.mining.both_ways import as_matrix, check_memory, copied_itemsize, neighbours_both_ways
+from hf_xlsr.mining.encode_stage import ITEMSIZE, LazyEncoder, check_vectors
 from hf_xlsr.mining.extraction import MinedBitext, extract_pairs, mine_vectors
 from hf_xlsr.mining.stages import Processes, Stages, TextSide, TextSides, vector_stage
 from hf_xlsr.mining.storage import drop_pages
 from hf_xlsr.mining.texts import DUPLICATES, Sentences, TextStore
+from hf_xlsr.mining.tiles import Filter
 from hf_xlsr.mining.work_folder import WorkFolder, save_array, save_rows
 
 logger = logging.getLogger(__name__)
@@ -233,6 +234,7 @@ def run_mining(
     if matrices and duplicates != "keep":
         raise XlsrError(f"duplicates is '{duplicates}', but vectors are given and every row counts; leave it out.")
     processes = Processes()
+    device = search_device(settings.device, settings.encoder)
     encoder = None
     if settings.encoder is not None:
         encoder = LazyEncoder(settings.encoder, settings.device or processes.device, settings.dtype)
@@ -250,14 +252,31 @@ def run_mining(
         memory=parse_size(settings.memory),
         show_progress_bar=settings.show_progress_bar,
     )
+
+    def check(counts: Mapping[str, int], width: int, itemsize: int) -> None:
+        check_memory(
+            (counts["source"], counts["target"]),
+            width,
+            settings.k,
+            itemsize=itemsize,
+            method=settings.method,
+            memory=stages.memory,
+            device=device,
+            uncounted=stages.uncounted(encoder is not None),
+        )
+
     with stages.claimed("mine", inputs, plan):
+        if matrices and processes.leads and stages.work.result("neighbours") is None:
+            given_rows = {side: len(matrix) for side, matrix in matrices.items()}
+            check(given_rows, matrices["source"].shape[1], max(map(copied_itemsize, matrices.values())))
         stores, report = texts.read(stages)
-        vectors = texts.encode(stages, stores)
+        counts = {side: len(store) for side, store in stores.items()}
+        vectors = texts.encode(stages, stores, lambda width: check(counts, width, ITEMSIZE))
         for side, matrix in matrices.items():
             lines = report.setdefault(side, {"name": side, "sentences": len(matrix)}).get("lines", len(matrix))
             vectors[side] = _unit_vectors(stages, side, matrix, stores.get(side), lines)
         if processes.leads:
-            _mine(stages, vectors, settings)
+            _mine(stages, vectors, settings, device)
         report |= stages.work.wait_for("pairs")
         rows = pairs = MinedBitext(*(np.load(stages.work.path / "pairs" / f"{name}.npy") for name in PAIR_ARRAYS))
         if stores:
@@ -271,18 +290,21 @@ def run_mining(
 
 def _matrices(source: Any, target: Any, settings: MiningSettings) -> dict[str, np.ndarray]:
     """The vectors by side; none when there are only texts."""
-    given = (source, target) if settings.vectors is None else settings.vectors
-    found = {side: value for side, value in zip(SIDES, given, strict=True) if hasattr(value, "__array__")}
+    if settings.vectors is not None:
+        found = dict(zip(SIDES, settings.vectors, strict=True))
+    else:
+        found = {
+            side: value for side, value in zip(SIDES, (source, target), strict=True) if hasattr(value, "__array__")
+        }
     if len(found) == 1:
         raise XlsrError(f"only {next(iter(found))} is a matrix; give two matrices, or two texts.")
     if found and settings.encoder is not None:
         raise XlsrError("there are vectors and an encoder as well; give one of them.")
     if not found and settings.encoder is None:
         raise XlsrError("texts become vectors by an encoder, but none is given; give one (--model), or matrices.")
-    # A memory map stays one, so that it is not read as a whole.
-    matrices = {side: np.asanyarray(value) for side, value in found.items()}
+    matrices = {side: as_matrix(value, side) for side, value in found.items()}
     for side, matrix in matrices.items():
-        if matrix.ndim != 2 or not len(matrix):
+        if not len(matrix):
             raise XlsrError(f"{side} has shape {matrix.shape}; give a matrix of one row or more, each a sentence's.")
     if matrices and matrices["source"].shape[1] != matrices["target"].shape[1]:
         widths = " and ".join(f"{side} {matrix.shape[1]}" for side, matrix in matrices.items())
@@ -360,7 +382,7 @@ def _normalized(matrix: np.ndarray) -> Iterator[np.ndarray]:
         yield block / np.linalg.norm(block, axis=1, keepdims=True)
 
 
-def _mine(stages: Stages, vectors: Mapping[str, np.ndarray], settings: MiningSettings) -> None:
+def _mine(stages: Stages, vectors: Mapping[str, np.ndarray], settings: MiningSettings, device: str) -> None:
     """Neighbours and pairs, into the work folder; nothing where the pairs are there."""
     work = stages.work
     if work.result("pairs") is not None:
@@ -374,8 +396,9 @@ def _mine(stages: Stages, vectors: Mapping[str, np.ndarray], settings: MiningSet
             vectors["target"],
             settings.k,
             method=settings.method,
-            memory=stages.search_memory(settings.encoder is not None),
-            device=settings.device or search_device(settings.encoder),
+            memory=stages.memory,
+            device=device,
+            uncounted=stages.uncounted(settings.encoder is not None),
             folder=work.path / "neighbours",
             show_progress_bar=stages.show_progress_bar,
         )
@@ -394,8 +417,14 @@ def _mine(stages: Stages, vectors: Mapping[str, np.ndarray], settings: MiningSet
         work.finish("pairs", found)
 
 
-def search_device(encoder: Encoder | str | None) -> str:
-    """Where the search runs unless told: on a GPU if there is one and an encoder was given."""
+def search_device(device: str | None, encoder: Encoder | str | None) -> str:
+    """Where the search runs: as told, else on a GPU if there is one and an encoder was given.
+
+    Raises:
+        XlsrError: there is no such device.
+    """
+    if device is not None:
+        return Filter(device).device
     if encoder is None:
         return "cpu"
     import torch

@@ -15,8 +15,8 @@ from typing_extensions import Unpack
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.encoding import Encoder, EncodingOptions
 from hf_xlsr.memory import parse_size
-from hf_xlsr.mining.both_ways import BothWays, neighbours_both_ways
-from hf_xlsr.mining.encode_stage import LazyEncoder
+from hf_xlsr.mining.both_ways import BothWays, check_memory, neighbours_both_ways
+from hf_xlsr.mining.encode_stage import ITEMSIZE, LazyEncoder
 from hf_xlsr.mining.extraction import mine_vectors
 from hf_xlsr.mining.margin import margin_scores
 from hf_xlsr.mining.pipeline import SIDES, search_device
@@ -175,6 +175,7 @@ def run_scoring(
     options: EncodingOptions = {**(encoding or {})}
     progress = options.pop("show_progress_bar", False)
     processes = Processes()
+    place = search_device(device, encoder)
     tags = dict(zip(SIDES, languages or (None, None), strict=True))
     given = {"source": sources, "target": targets, **{name: pool for name, pool in pools.items() if pool is not None}}
     texts = TextSides(
@@ -189,6 +190,21 @@ def run_scoring(
     if processes.leads:
         plan["scores"] = {"neighbours": plan["source.neighbours"], "margin": margin}
     stages = Stages(WorkFolder(folder), processes, memory=parse_size(memory), show_progress_bar=progress)
+
+    def check(width: int) -> None:
+        for asking, asked in (("source", "target"), ("target", "source")):
+            counts = len(stores[asking]), len(stores.get(f"{asked}_pool", stores[asked]))
+            check_memory(
+                counts,
+                width,
+                k,
+                itemsize=ITEMSIZE,
+                method=method,
+                memory=stages.memory,
+                device=place,
+                uncounted=stages.uncounted(encoded=True),
+            )
+
     with stages.claimed("score", inputs, plan):
         stores, report = texts.read(stages)
         for side in SIDES:
@@ -197,10 +213,10 @@ def run_scoring(
         rows = [stores[side].rows_of_lines() for side in SIDES]
         if len(rows[0]) != len(rows[1]):
             raise XlsrError(f"there are {len(rows[0]):,} sources and {len(rows[1]):,} targets; give pairs.")
-        vectors = texts.encode(stages, stores)
+        vectors = texts.encode(stages, stores, check)
         if processes.leads and stages.work.result("scores") is None:
             with stages.timed("neighbours"):
-                means, found = _neighbour_means(stages, vectors, k, method, device or search_device(encoder))
+                means, found = _neighbour_means(stages, vectors, k, method, place)
             with stages.timed("scores"):
                 cosine = _cosines(vectors, rows)
                 score = margin_scores(cosine, means[0][rows[0]], means[1][rows[1]], margin)
@@ -221,7 +237,7 @@ def _neighbour_means(
 
     With them `method` and `recall`: of two searches that of the less exact one.
     """
-    memory = stages.search_memory(encoded=True)
+    uncounted = stages.uncounted(encoded=True)
 
     def search(side: str, pool: np.ndarray) -> BothWays:
         return neighbours_both_ways(
@@ -229,8 +245,9 @@ def _neighbour_means(
             pool,
             k,
             method=method,
-            memory=memory,
+            memory=stages.memory,
             device=device,
+            uncounted=uncounted,
             folder=stages.work.path / f"{side}.neighbours",
             show_progress_bar=stages.show_progress_bar,
         )

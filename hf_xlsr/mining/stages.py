@@ -6,17 +6,19 @@ import gc
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from hf_xlsr.data.formats import expand_braces
+from hf_xlsr.data.languages import language_code
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.encoding import EncodingOptions
 from hf_xlsr.mining.encode_stage import LazyEncoder, VectorFile, encode_shards, shards_of
-from hf_xlsr.mining.storage import resident_bytes
+from hf_xlsr.mining.storage import resident_bytes, trim
 from hf_xlsr.mining.texts import Sentences, TextStore, input_hash, read_texts, skipped_sentence
 from hf_xlsr.mining.work_folder import SECONDS_BETWEEN_LOOKS, WorkFolder, disk_errors
 
@@ -92,16 +94,17 @@ class Stages:
                 self.processes.meet()
                 yield
 
-    def search_memory(self, encoded: bool) -> int | None:
-        """Bytes that the process may have resident while it searches.
+    def uncounted(self, encoded: bool) -> int:
+        """Bytes that the process has resident now and that `memory` is not for.
 
         Args:
-            encoded: An encoder was given; what the process has taken for it is not counted.
+            encoded: An encoder was given; what the process has taken for it does not count.
         """
         if self.memory is None or not encoded:
-            return self.memory
+            return 0
         gc.collect()
-        return self.memory + max(0, resident_bytes() - RESIDENT_AT_IMPORT)
+        trim()
+        return max(0, resident_bytes() - RESIDENT_AT_IMPORT)
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -146,11 +149,27 @@ class TextSides:
         sides: By the names that messages call them.
         encoder: None where vectors come from elsewhere.
         encoding: Options of `embed`.
+
+    Raises:
+        XlsrError: a file is called by the language of another side.
     """
 
     sides: Mapping[str, TextSide]
     encoder: LazyEncoder | None = None
     encoding: EncodingOptions = field(default_factory=EncodingOptions)
+
+    def __post_init__(self) -> None:
+        languages = {text.language for text in self.sides.values() if text.language}
+        for side, text in self.sides.items():
+            if text.path is None or text.language is None:
+                continue
+            _, (label,) = expand_braces([text.path])
+            codes = {language_code(language) for language in languages} - {language_code(text.language)}
+            if label in languages - {text.language} or language_code(label) in codes:
+                raise XlsrError(
+                    f"languages says that {side} is in '{text.language}', but its file {text.path} is called by the "
+                    f"other language, '{label}'; give the languages in the order of the files, or rename the file."
+                )
 
     def plan(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Inputs and settings of stages, for `Stages.claimed`.
@@ -212,8 +231,15 @@ class TextSides:
             report[side] = {"name": name, **counts}
         return stores, report
 
-    def encode(self, stages: Stages, stores: Mapping[str, TextStore]) -> dict[str, np.ndarray]:
+    def encode(
+        self, stages: Stages, stores: Mapping[str, TextStore], check: Callable[[int], None]
+    ) -> dict[str, np.ndarray]:
         """Encodes what is not encoded, together with the other processes; the vectors by side.
+
+        Args:
+            stages: Where they go.
+            stores: The texts by side.
+            check: Refuses, given the vectors' width, a memory budget in which they could not be searched.
 
         Raises:
             XlsrError: a vector is bad, or the sides' vectors are not equally wide.
@@ -227,6 +253,8 @@ class TextSides:
         }
         waiting = [side for side, file in files.items() if file.missing()]
         stages.reused += [vector_stage(side) for side in files if side not in waiting]
+        if waiting and processes.leads and stages.memory is not None and (width := self.encoder.width()) is not None:
+            check(width)
         with stages.timed("encode"):
             encode_shards(
                 [(store, files[side], self.sides[side].language) for side, store in stores.items()],

@@ -323,6 +323,16 @@ def test_report_with_pictures(tiny_export: str, tmp_path: Path) -> None:
     assert sorted(path.name for path in plain.iterdir()) == ["report.md", "results.json"]
 
 
+def test_a_report_of_data_called_like_a_protocol(tiny_export: str, tmp_path: Path) -> None:
+    rows = [(row["source"], row["target"], row["target"]) for row in PAIRS]
+    file, folder = write(tmp_path / "wide.tsv", "en fr de", rows), tmp_path / "report"
+    reading = ["--data", file, "--columns", "source=en,target={lang}", "--languages", "en,fr,de", "--name", "my-nli"]
+    command = ["evaluate", tiny_export, "--protocol", "tatoeba", *reading, "--report", str(folder)]
+    assert main(command) == 0
+    assert "my-nli-tatoeba" in (folder / "report.md").read_text("utf-8")
+    assert (folder / "retrieval.png").stat().st_size > 1000
+
+
 def test_routes_of_a_model_with_an_encoder_for_each_language(tiny_export: str, tmp_path: Path, capsys: Any) -> None:
     from mteb_helpers import routed_model
 

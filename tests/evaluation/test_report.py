@@ -40,8 +40,8 @@ METRICS = {
 }
 
 
-def printed(table: Table) -> list[str]:
-    console = Console(width=100, record=True, file=io.StringIO())
+def printed(table: Table, width: int = 100) -> list[str]:
+    console = Console(width=width, record=True, file=io.StringIO())
     console.print(table)
     return console.export_text().splitlines()
 
@@ -189,6 +189,33 @@ def test_every_kind_of_metric_is_readable(metric: str, value: float, name: str, 
     assert [cell.strip() for cell in line.strip("│").split("│")] == ["toy-xsr", "en-fr", "test", name, written]
 
 
+@pytest.mark.parametrize("name", ["a", "my_rather_long_dataset_name", "a_name_of_45_characters_" + 21 * "x"])
+def test_at_80_columns_nothing_is_cut(name: str):
+    protocol, languages = f"{name}-bucc-k3-distance", "zho-Hans-zho-Hant"
+    metrics = {
+        f"{protocol}/{languages}/test/f1": 0.3333,
+        f"{protocol}/{languages}/test/threshold": 1.08632,
+        f"{protocol}/{languages}/test/mined_pairs": 1234567,
+        f"{protocol}/{languages}/test/target_to_source_weighted_precision": 1.0,
+    }
+    lines = printed(results_table(metrics, "t"), width=80)
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
+    assert [row[3:] for row in rows if row[3]] == [
+        ["f1 ×100", "33.3"],
+        ["threshold", "1.0863"],
+        ["mined pairs", "1234567"],
+        ["target to source weighted precision", "100.0 %"],
+    ]
+    assert ["".join(row[place] for row in rows) for place in range(3)] == [protocol, languages, "test"]
+
+
+def test_a_metric_longer_than_its_line_goes_on_in_the_next():
+    metrics = {"my_rather_long_dataset_name-mteb/en-fr/test/" + "_".join(20 * ["long"]): 0.3333}
+    lines = printed(results_table(metrics, "t"), width=80)
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
+    assert " ".join(row[3] for row in rows if row[3]) == " ".join(20 * ["long"]) and rows[0][4] == "33.3 %"
+
+
 def test_square_brackets_are_no_markup():
     lines = printed(results_table({"a[red]/en[b]/test/x[/b]": 0.5}, "model [/x] and [red]"))
     assert "model [/x] and [red]" in lines[0] and any("a[red]" in line and "x[/b]" in line for line in lines)
@@ -208,6 +235,14 @@ def test_square_brackets_are_no_markup():
         ("xnli-nli", ("xnli", "nli")),
         ("sib200-zero-shot-mlp", ("sib200", "zero-shot-mlp")),
         ("Tatoeba-mteb", ("Tatoeba", "mteb")),
+        ("tatoeba-mteb", ("", "tatoeba-mteb")),
+        ("x-tatoeba-mteb", ("x", "tatoeba-mteb")),
+        ("my-nli-tatoeba", ("my-nli", "tatoeba")),
+        ("a-bleu-xsim-k3-distance", ("a-bleu", "xsim-k3-distance")),
+        ("x-mining-tatoeba-mteb", ("x-mining", "tatoeba-mteb")),
+        ("tatoeba-laser-xsr", ("tatoeba-laser", "xsr")),
+        ("mt-bleu-zh", ("mt", "bleu-zh")),
+        ("senteval-fast-average-of-3", ("", "senteval-fast-average-of-3")),
         ("something-else", ("something-else", "")),
     ],
 )

@@ -159,7 +159,7 @@ MEASURED = """
     try:
         neighbours_both_ways(source, target, memory=10**8, **options)
     except XlsrError as error:
-        needed = parse_size(re.search("needs ([0-9.]+ MB)", str(error))[1]) + 100_000
+        needed = parse_size(re.search("needs ([0-9]+MB)", str(error))[1])
     extract_pairs(neighbours_both_ways(source, target, memory=needed, **options))
     peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
     print(needed, int(peak.split()[1]) * 1024)

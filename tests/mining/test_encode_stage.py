@@ -220,6 +220,13 @@ def test_encoders_are_told_apart(tmp_path: Path):
     assert LazyEncoder(NumberEncoder()).identity() != LazyEncoder(NumberEncoder(noise=0.5)).identity()
     with pytest.raises(XlsrError, match="model folder './none' does not exist"):
         LazyEncoder("./none").identity()
+    with pytest.raises(XlsrError, match="dtype is 'float8'; did you mean 'float32'?"):
+        LazyEncoder("./none", dtype="float8")
+
+
+def test_the_width_is_what_the_encoder_tells(tiny_export: str) -> None:
+    assert LazyEncoder(tiny_export, "cpu").width() == SentenceTransformer(tiny_export, device="cpu").encode("a").size
+    assert LazyEncoder(NumberEncoder()).width() is None
 
 
 def test_loaded_models_are_told_apart_by_what_a_probe_does_not_see(tiny_export: str) -> None:

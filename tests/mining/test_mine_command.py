@@ -161,6 +161,73 @@ def test_vectors_instead_of_a_model(fake: str, files: list[str], tmp_path: Path,
     assert with_model["pairs"] == with_vectors["pairs"] > 20
 
 
+def test_vectors_that_are_no_matrix_of_numbers_are_told(
+    fake: str, files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    np.save("good.npy", np.ones((40, 3)))
+    np.savez("a.npz", vectors=np.ones((40, 3)))
+    Path("broken.npz").write_bytes(b"PK\x03\x04 and no more")
+    for name, array in {
+        "text": np.full((40, 3), "x"),
+        "complex": np.ones((40, 3)) + 1j,
+        "row": np.ones(40),
+        "times": np.full((40, 3), np.datetime64("2020-01-01")),
+    }.items():
+        np.save(f"{name}.npy", array)
+    broken = (
+        "vectors broken.npz cannot be read (it is no .npy file with a matrix of numbers); save them with numpy.save."
+    )
+    messages = {
+        "a.npz": "vectors a.npz are an archive (.npz); save its matrix alone as .npy, with numpy.save.",
+        "broken.npz": broken,
+    }
+    messages |= {
+        f"{name}.npy": f"{name}.npy holds no matrix of real numbers with one row a text; save one with numpy.save."
+        for name in ("text", "complex", "row", "times")
+    }
+    for name, message in messages.items():
+        for given in ((name, name), ("good.npy", name)):
+            words = ["--source-vectors", given[0], "--target-vectors", given[1], "--output", "p.tsv"]
+            for model in ([], ["--model", fake]):
+                assert failing(["mine", *files, *words, *model], capsys) == f"hf-xlsr: {message}"
+    np.save("flags.npy", np.eye(40, dtype=bool))
+    words = ["--source-vectors", "flags.npy", "--target-vectors", "flags.npy", "--output", "p.tsv"]
+    assert run(["mine", *files, *words], capsys)["pairs"] == 40
+    assert "there are vectors and an encoder as well" in failing(["mine", *files, *words, "--model", fake], capsys)
+
+
+def test_languages_in_the_other_order_than_the_files_are_refused(
+    fake: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    files = [str(write_lines(tmp_path / f"c.{code}", numbered(code, 9))) for code in ("en", "de")]
+    words = ["mine", *files, "--model", fake, "--output", str(tmp_path / "o.tmx"), "--languages"]
+    message = f"languages says that source is in 'de', but its file {files[0]} is called by the other language, 'en'; "
+    assert message in failing([*words, "de,en"], capsys)
+    assert not (tmp_path / "o.tmx").exists()
+    run([*words, "en,de"], capsys)
+    assert '<tuv xml:lang="en"><seg>en ' in (tmp_path / "o.tmx").read_text()
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("", "it is empty, or has a header alone"),
+        ("source\ttarget\n", "it is empty, or has a header alone"),
+        ("source\ttarget\nlost\t\n", "1 bad line was skipped (1 empty target)"),
+    ],
+)
+def test_a_file_without_pairs_is_named(
+    content: str, why: str, fake: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (table := tmp_path / "p.tsv").write_text(content)
+    words = ["score", str(table), "--model", fake, "--output", str(tmp_path / "s.tsv")]
+    assert failing(words, capsys) == f"hf-xlsr: {table} has no pair: {why}; give another file."
+    files = [str(write_lines(tmp_path / name, [])) for name in ("c.en", "c.de")]
+    told = failing([*words[:1], *files, *words[2:]], capsys)
+    assert told == f"hf-xlsr: {' + '.join(files)} has no pair: it is empty, or has a header alone; give another file."
+
+
 def test_interrupted_it_says_so_and_goes_on(
     fake: str, files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -237,6 +304,8 @@ def test_a_file_of_pairs_in_any_format_is_scored(fake: str, tmp_path: Path, caps
         (["--output", "/proc/none/p.tsv"], "/proc/none/p.tsv cannot be written (No such file or directory: /proc)"),
         (["--output", "p.tsv", "--model", ".", "--work", "en.txt/w"], "en.txt/w cannot be written (Not a directory"),
         (["--output", "p.tsv", "--model", ".", "--memory", "lots"], "memory is 'lots'; give a size above 0"),
+        (["--output", "p.tsv", "--model", ".", "--device", "gpu9"], "device is 'gpu9', which torch cannot use here"),
+        (["--output", "p.tsv", "--model", ".", "--dtype", "float8"], "dtype is 'float8'; did you mean 'float32'?"),
     ],
 )
 def test_mistakes_are_one_sentence(

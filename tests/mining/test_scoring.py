@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,33 @@ def test_the_report_tells_method_and_recall_also_of_scores_that_were_there(
     for _ in range(2):
         report = run_scoring(SOURCES, TARGETS, pools, tmp_path / "ivf", **options).report
         assert (report["method"], report["recall"]) == ("ivf", 0.8)
+
+
+def test_too_little_memory_for_a_pool_is_told_before_the_encoding(tmp_path: Path):
+    class Telling(NumberEncoder):
+        def get_embedding_dimension(self) -> int:
+            return self.width
+
+    encoder = Telling()
+    pool = [f"fr {number}" for number in range(50)]
+    with pytest.raises(XlsrError, match=r"^memory is 1\.0 MB, but this search needs \d+MB, ") as caught:
+        score_bitext(["en 1"], ["fr 1"], encoder=encoder, target_pool=pool, memory="1MB")
+    assert sum(map(len, encoder.calls)) == len(PROBES)
+    enough = re.findall(r"needs (\d+MB)", str(caught.value))[0]
+    options: dict[str, Any] = {"encoder": NumberEncoder(), "target_pool": pool}
+    scored, expected = (score_bitext(["en 1"], ["fr 1"], memory=memory, **options) for memory in (enough, None))
+    assert scored.score.tolist() == expected.score.tolist()
+
+
+def test_a_pool_called_by_the_other_sides_language_is_refused(tmp_path: Path):
+    pool = tmp_path / "pool.en"
+    pool.write_text("en 1\nen 2\n")
+    options: dict[str, Any] = {"encoder": NumberEncoder(), "languages": ("en", "fr"), "k": 1}
+    with pytest.raises(
+        XlsrError, match=r"says that target_pool is in 'fr', but its file .*pool\.en is called by the oth"
+    ):
+        score_bitext(["en 1"], ["fr 1"], target_pool=pool, **options)
+    assert len(score_bitext(["en 1"], ["fr 1"], source_pool=pool, **options).score) == 1
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,29 @@ def test_the_checkpoint_of_a_stop_stays(
         assert len(list(tmp_path.glob("checkpoint-*"))) == 1
 
 
+@pytest.mark.parametrize("step", [3, 4, 6])
+def test_a_stop_within_an_epoch_adds_no_evaluation(
+    step: int, tokenizer: Any, prepared: PreparedPairs, tmp_path: Path
+) -> None:
+    """Epochs of four steps, evaluated at their ends: a stop in the middle of one must not count for early stopping."""
+
+    def evaluated(folder: str, stop: int | None) -> list[int]:
+        options = {"num_train_epochs": 3, "max_steps": -1, "eval_strategy": "epoch", "save_strategy": "epoch"}
+        best = {"metric_for_best_model": "toy/accuracy", "greater_is_better": True, "early_stopping_patience": 9}
+        made = {"evaluations": [falling()], "per_device_train_batch_size": -(-len(prepared) // 4)}
+        trainer = trainer_of(tokenizer, prepared, tmp_path / folder, **options, **best, **made)
+        last = last_whole_checkpoint(tmp_path / folder)
+        if stop:
+            trainer.add_callback(SignalAt(stop))
+        trainer.train(resume_from_checkpoint=str(last) if last else None)
+        return [entry["step"] for entry in trainer.state.log_history if "eval_toy/accuracy" in entry]
+
+    whole = evaluated("whole", None)
+    stopped = evaluated("stopped", step)
+    assert stopped == [at for at in whole if at <= step] and len(whole) == 3
+    assert evaluated("stopped", None) == whole
+
+
 @pytest.mark.parametrize(
     ("number", "step", "more"),
     [(signal.SIGINT, 2, []), (signal.SIGTERM, 2, ["each"]), (signal.SIGINT, 8, [])],
