@@ -110,7 +110,7 @@ def test_what_training_pushes_follows_the_recipe(recipe: dict[str, Any], normali
     assert len(list(SentenceTransformer(str(tmp_path / "pushed"), device="cpu").children())) == 2 + normalize
 
 
-@pytest.mark.parametrize("recipe", ["lightweight", "hictl"], indirect=True)
+@pytest.mark.parametrize("recipe", ["lightweight", "cmlm"], indirect=True)
 @pytest.mark.parametrize(
     "saving",
     [
