@@ -11,6 +11,7 @@ from sacrebleu.metrics import BLEU
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.row_groups import both_sides
 
 # Languages without spaces between words, and what sacrebleu cuts them with; 13a (mteval's) does the others.
 TOKENIZERS_BY_LANGUAGE = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
@@ -205,6 +206,6 @@ def bleu_rows(translator: Translator, rows: Sequence[Mapping[str, Any]], **optio
         groups.setdefault((row["source_lang"], row["target_lang"]), []).append(row)
     metrics: dict[str, float] = {}
     for languages, chosen in groups.items():
-        sides = ([row[side] for row in chosen] for side in ("source", "target"))
+        sides = both_sides(chosen)
         metrics.update(bleu(translator, *sides, languages=languages, **options))
     return metrics

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from hf_xlsr.evaluation.input_rows import Row
 
@@ -31,7 +32,7 @@ def by_pair_either_way(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
     return groups
 
 
-def both_sides(rows: Iterable[Row]) -> tuple[list[str], list[str]]:
+def both_sides(rows: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
     """Sources and targets of rows.
 
     Example:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -97,6 +98,21 @@ def test_a_stop_within_an_epoch_adds_no_evaluation(
     stopped = evaluated("stopped", step)
     assert stopped == [at for at in whole if at <= step] and len(whole) == 3
     assert evaluated("stopped", None) == whole
+
+
+def test_an_evaluation_at_a_stop_at_the_end_of_an_epoch_is_kept(
+    tokenizer: Any, prepared: PreparedPairs, tmp_path: Path
+) -> None:
+    """Checkpoints come by steps here, and evaluations after the one that the signal makes."""
+    options = {"num_train_epochs": 2, "max_steps": -1, "eval_strategy": "epoch", "save_strategy": "steps"}
+    made = {"evaluations": [falling()], "per_device_train_batch_size": -(-len(prepared) // 4), "save_steps": 100}
+    trainer = trainer_of(tokenizer, prepared, tmp_path, **options, **made)
+    trainer.add_callback(SignalAt(4))
+    trainer.train()
+    last = last_whole_checkpoint(tmp_path)
+    assert last is not None
+    stored = json.loads((last / "trainer_state.json").read_text("utf-8"))["log_history"]
+    assert [entry["step"] for entry in stored if "eval_toy/accuracy" in entry] == [4]
 
 
 @pytest.mark.parametrize(
