@@ -98,10 +98,11 @@ def choose_sizes(task: Task, memory: int | None, filter_: Filter, uncounted: int
             needed = max(*phases, _block_bytes(task, block, tile, listed)) + (0 if in_files else growing)
             if needed <= free:
                 return Sizes(block, tile, in_files)
-    enough = -(-(memory - free + needed + UNSTEADY) // MEGABYTE)
+    # In one unit, so that both figures can be compared and the first be given as it stands.
+    enough, taken = (-(-count // MEGABYTE) for count in (memory - free + needed + UNSTEADY, resident))
     raise XlsrError(
-        f"memory is {readable_size(memory)}, but this search needs {enough}MB, {readable_size(resident)} of which are in "
-        "use already; allow that much, or free some."
+        f"memory is {readable_size(memory)}, but this search needs {enough}MB, {taken}MB of which are in use already; "
+        "allow that much, or free some."
     )
 
 

@@ -131,7 +131,7 @@ def test_options_reach_the_mining(
 ):
     output = tmp_path / f"pairs.{suffix}"
     words = ["mine", *files, "--model", fake, "--output", str(output), "--languages", "en,fr", "--k", "3", "--many"]
-    words += ["--margin", "distance", "--retrieval", "forward", "--max-pairs", "9", "--memory", "4GB", "--keep-work"]
+    words += ["--margin", "distance", "--retrieval", "forward", "--max-pairs", "9", "--memory", "64GB", "--keep-work"]
     report = run(words, capsys)
     rows = list(read_rows(output, languages=("en", "fr")))
     sides = [[line.rstrip("\n") for line in open(file, encoding="utf-8")] for file in files]

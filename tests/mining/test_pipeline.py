@@ -45,7 +45,8 @@ def test_mines_what_its_parts_mine(files: tuple[Path, Path]):
     [
         {"margin": "distance", "retrieval": "intersection"},
         {"one_to_one": False, "retrieval": "forward", "max_pairs": 7},
-        {"prompt": "query: ", "batch_size": 3, "memory": "2GB", "method": "exact"},
+        # Ample, as the budget counts all that the process of the tests holds.
+        {"prompt": "query: ", "batch_size": 3, "memory": "64GB", "method": "exact"},
     ],
 )
 def test_options_reach_the_parts(options: dict[str, Any]):
