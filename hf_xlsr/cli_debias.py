@@ -77,14 +77,14 @@ def debias(options: argparse.Namespace, rest: list[str]) -> int:
 def _fit(options: argparse.Namespace) -> dict[str, Any]:
     from hf_xlsr.data.quarantine import Quarantine
     from hf_xlsr.debias.fitting import check_method, fit_debias
-    from hf_xlsr.evaluation.encoders import check_model_place, load_encoder
+    from hf_xlsr.evaluation.encoders import check_choice, load_encoder
     from hf_xlsr.evaluation.report import check_writable
 
     components = 1 if options.components is None else options.components
     method = options.method or "components"
     check_method(components, method)
     check_writable(options.output, "--output", folder=True)
-    check_model_place(options.place)
+    check_choice(options.place, options.device, options.dtype)
     quarantine = Quarantine()
     texts = _texts(options, quarantine)
     encoder = load_encoder(options.place, options.device, options.dtype)

@@ -139,7 +139,7 @@ def plot(options: argparse.Namespace, rest: list[str]) -> int:
 def _plot_vectors(options: argparse.Namespace) -> Path:
     from hf_xlsr.evaluation import plots
     from hf_xlsr.evaluation.command_report import random_rows
-    from hf_xlsr.evaluation.encoders import check_model_place, load_encoder
+    from hf_xlsr.evaluation.encoders import check_choice, load_encoder
     from hf_xlsr.evaluation.inputs import read_inputs
     from hf_xlsr.evaluation.plots_spaces import FEWEST_SENTENCES, MOST_ROWS, MOST_SENTENCES, check_panels
     from hf_xlsr.evaluation.protocols import PROTOCOLS
@@ -163,7 +163,7 @@ def _plot_vectors(options: argparse.Namespace) -> Path:
     request = request_of(options)
     seed = 1 if request.seed is None else request.seed
     for model in models.values():
-        check_model_place(model)
+        check_choice(model, request.device, request.dtype)
     groups = by_pair(read_inputs(request, PROTOCOLS["tatoeba"]).only)
     if len(groups) > 1 and not of_spaces:
         named = ", ".join("-".join(languages) for languages in groups)

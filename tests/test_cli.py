@@ -249,6 +249,14 @@ def test_evaluate_writes_json(exported: Path, tmp_path: Path, capsys: pytest.Cap
         ),
         (["--protocol", "bucc", "--data", "a.de", "a.en"], "--tune is missing"),
         (["--protocol", "mteb", "--data", "mteb:STSBenchmark", "--dtype", "onnx"], "mteb runs models of torch alone"),
+        (
+            ["--protocol", "sts", "--data", "none.tsv", "--dtype", "onnx", "--device", "cuda"],
+            "device is 'cuda' but onnx runs on the processor",
+        ),
+        (
+            ["--protocol", "sts", "--data", "none.tsv", "--device", "gpu"],
+            "device is 'gpu', which torch cannot use here (",
+        ),
         (["--protocol", "sts", "--data", "x.tsv", "--seed", "-1"], "--seed is -1; give a whole number of 0 or more"),
     ],
 )
@@ -263,7 +271,7 @@ def test_languages_that_nothing_tells(exported: Path, write_pairs: Any, capsys: 
     assert "say --languages en,fr" in failing(capsys, *command)
     assert main([*command, "--languages", "en, fr"]) == 0
     assert "pairs-tatoeba" in capsys.readouterr().out
-    assert "device 'cuda:77' cannot be used" in failing(
+    assert "device is 'cuda:77', which torch cannot use here" in failing(
         capsys, *command, "--languages", "en,fr", "--device", "cuda:77"
     )
 

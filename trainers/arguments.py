@@ -27,8 +27,8 @@ class XlsrTrainingArguments(TrainingArguments):
     """Arguments of every trainer of this package; all of `transformers.TrainingArguments` besides.
 
     Args:
-        precision: `auto` takes bfloat16 autocast where the device computes it fast and float32 elsewhere; it sets
-            `bf16` and `fp16`. `from_flags` leaves those two as given.
+        precision: `auto` takes bfloat16 autocast where the device computes it fast and float32 elsewhere, unless `bf16`
+            or `fp16` is given; it sets these two. `from_flags` leaves them as given.
         bucket_by_length: Batch examples of like length.
         homogeneous_batches: Fill each batch from one language pair.
         mixing: How language pairs of different sizes are mixed: `proportional`, `equal` or `temperature`.
@@ -70,7 +70,7 @@ class XlsrTrainingArguments(TrainingArguments):
     def __post_init__(self) -> None:
         if self.precision != "from_flags":
             self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
-            chosen = choose_precision(self.precision, cpu=self.use_cpu)
+            chosen = choose_precision(self._named_precision(), cpu=self.use_cpu)
             self.bf16, self.fp16 = chosen == "bfloat16", chosen == "float16"
         if self.label_smoothing_factor and not self.smooths_labels:
             raise XlsrError(
@@ -82,6 +82,21 @@ class XlsrTrainingArguments(TrainingArguments):
         self._check_early_stopping()
         check_reporters(self.report_to)
         super().__post_init__()
+
+    def _named_precision(self) -> str:
+        """`precision`, or the one that `bf16` or `fp16` asks for.
+
+        Raises:
+            XlsrError: they ask for different ones.
+        """
+        flags = {"bfloat16": "bf16", "float16": "fp16"}
+        asked = [name for name, flag in flags.items() if getattr(self, flag)]
+        if not asked:
+            return self.precision
+        if len(asked) > 1 or self.precision not in ("auto", asked[0]):
+            given = " and ".join(f"{flags[name]} is true" for name in asked)
+            raise XlsrError(f"precision is '{self.precision}' but {given}; give precision alone.")
+        return asked[0]
 
     def _check_workers(self) -> None:
         if self.dataloader_num_workers:

@@ -173,6 +173,14 @@ class XlsrTrainer(SlimPushes, Trainer):
         finally:
             self._graceful_stop.restore()
 
+    def _load_callback_state(self) -> None:
+        super()._load_callback_state()
+        # The count of evaluations goes on; when to stop is for these arguments to say, not for the checkpoint's.
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, EarlyStoppingCallback):
+                callback.early_stopping_patience = self.args.early_stopping_patience
+                callback.early_stopping_threshold = self.args.early_stopping_threshold
+
     def _determine_best_metric(self, *args: Any, **kwargs: Any) -> bool:
         # With save_strategy="best" Trainer saves by this alone, also where a signal asked for a checkpoint.
         return super()._determine_best_metric(*args, **kwargs) or self.stopped_early
@@ -319,3 +327,11 @@ class XlsrTrainer(SlimPushes, Trainer):
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """Not for these models, whose outputs are losses of whole batches.
+
+        Raises:
+            XlsrError: always.
+        """
+        raise XlsrError("predict has no outputs by row here; take vectors from live_encoder(), or evaluate.")

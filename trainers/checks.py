@@ -29,16 +29,49 @@ def check_arguments(args: Any, kind: type[XlsrTrainingArguments]) -> None:
         raise XlsrError(f"args is {given}; give {kind.__name__}(output_dir=...).")
 
 
-def given_tokenizer(options: Mapping[str, Any]) -> Any:
+def given_tokenizer(options: Mapping[str, Any], encoder: Any) -> Any:
     """The `processing_class` of a trainer's options.
 
+    Args:
+        options: Of the trainer.
+        encoder: What takes its pieces, with a table of embeddings.
+
     Raises:
-        XlsrError: there is none.
+        XlsrError: there is none, or it has more pieces than the encoder.
     """
     tokenizer = options.get("processing_class")
     if tokenizer is None:
         raise XlsrError("the trainer has no processing_class; give it the tokenizer of its data.")
+    check_pieces(tokenizer, encoder)
     return tokenizer
+
+
+def check_pieces(tokenizer: Any, encoder: Any, of: str = "") -> None:
+    """Refuses a tokenizer with more pieces than an encoder has embeddings, which would fail in the middle of a step.
+
+    Args:
+        tokenizer: Any.
+        encoder: With a table of embeddings.
+        of: What sentences call whose they are, such as ` of 'en'`.
+
+    Raises:
+        XlsrError: as said.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> encoder = BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+        ...                                intermediate_size=8))
+        >>> check_pieces(range(10), encoder)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        hf_xlsr.errors.XlsrError: the tokenizer has 10 pieces but the encoder 9; give the encoder's own, ...
+    """
+    rows = encoder.get_input_embeddings().num_embeddings
+    if len(tokenizer) > rows:
+        raise XlsrError(
+            f"the tokenizer{of} has {len(tokenizer):,} pieces but the encoder {rows:,}; give the encoder's own, or "
+            "resize its embeddings (resize_token_embeddings)."
+        )
 
 
 def usable_length(encoders: Iterable[Any], max_length: int, data: Any, *, together: int = 1) -> int:

@@ -84,7 +84,8 @@ class CmlmTrainer(XlsrTrainer):
 
     Raises:
         XlsrError: no task has data and a weight, inference misses its classifier, a batch size does not fit, the
-            encoder has no room for the places before a sentence, or the tokenizer has no mask.
+            encoder has no room for the places before a sentence, or the tokenizer has no mask, or more pieces than the
+            model.
 
     Example:
         A script that trains on one's own text stands in `docs/train.md`.
@@ -102,8 +103,9 @@ class CmlmTrainer(XlsrTrainer):
         **kwargs: Any,
     ) -> None:
         check_arguments(args, CmlmTrainingArguments)
-        tokenizer = given_tokenizer(kwargs)
-        self.max_length, config = max_length, base_model(model).config
+        ours = base_model(model)
+        tokenizer = given_tokenizer(kwargs, ours.encoder)
+        self.max_length, config = max_length, ours.config
         given = {TEXT: train_dataset, RETRIEVAL: retrieval_dataset, NLI: nli_dataset}
         self.datasets = {
             task: data for task, data in given.items() if data is not None and getattr(config, WEIGHTS[task])
@@ -113,7 +115,7 @@ class CmlmTrainer(XlsrTrainer):
                 "there is nothing to train on: of running text, translations and inference none has data and a weight; "
                 "give data, or a cmlm_weight, retrieval_weight or nli_weight above 0."
             )
-        room, before = positions_of(base_model(model).encoder), config.positions_before if TEXT in self.datasets else 0
+        room, before = positions_of(ours.encoder), config.positions_before if TEXT in self.datasets else 0
         if room is not None and max_length + before > room:
             raise XlsrError(
                 f"max_length is {max_length} pieces and {before} places stand before a sentence but the encoder has "

@@ -21,7 +21,7 @@ from hf_xlsr.errors import XlsrError
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
 from hf_xlsr.trainers.arguments import DualMomentumTrainingArguments, share_of_step
 from hf_xlsr.trainers.base import XlsrTrainer
-from hf_xlsr.trainers.checks import check_arguments, usable_length
+from hf_xlsr.trainers.checks import check_arguments, check_pieces, usable_length
 from hf_xlsr.trainers.live_encoder import LiveEncoder
 from hf_xlsr.trainers.momentum_callbacks import (
     MemoryQueueCallback,
@@ -58,7 +58,8 @@ class DualMomentumTrainer(XlsrTrainer):
 
     Raises:
         XlsrError: a queue is smaller than what one step puts in, the launch shards weights as ZeRO stage 3 does, adapters
-            have no counterpart to follow them, or the auxiliary task lacks its head, its data or a fitting batch size.
+            have no counterpart to follow them, a tokenizer has more pieces than its encoder, noise on embeddings would
+            reach one encoder alone, or the auxiliary task lacks its head, its data or a fitting batch size.
 
     Example:
         A script that trains on one's own pairs stands in `docs/train.md`.
@@ -88,6 +89,10 @@ class DualMomentumTrainer(XlsrTrainer):
         missing = [language for language in config.languages or () if language not in self.tokenizers]
         if missing:
             raise XlsrError(f"language '{missing[0]}' has no tokenizer; give tokenizers={{'{missing[0]}': ...}}.")
+        for language in config.languages or ():
+            check_pieces(self.tokenizers[language], ours.encoders[config.encoder_of(language)], f" of '{language}'")
+        if args.neftune_noise_alpha is not None and len(ours.encoders) > 1:
+            raise XlsrError("neftune_noise_alpha would reach the encoder of one language alone; leave it out.")
         self.nli_rows = self._check_nli(config, args, nli_dataset)
         _check_queue(config, args)
         if config.use_momentum:

@@ -158,7 +158,8 @@ class FineTuneTrainer(XlsrTrainer):
         **kwargs: As for `XlsrTrainer`.
 
     Raises:
-        XlsrError: the model has other labels than the data, or fewer positions than the longest row.
+        XlsrError: the model has other labels than the data, fewer positions than the longest row, or fewer pieces than
+            the tokenizer.
 
     Example:
         A script that fine-tunes on one's own rows stands in `docs/fine-tune.md`.
@@ -168,7 +169,7 @@ class FineTuneTrainer(XlsrTrainer):
 
     def __init__(self, model: Any, args: Any = None, *, max_length: int = 128, **kwargs: Any) -> None:
         check_arguments(args, FineTuneTrainingArguments)
-        tokenizer = given_tokenizer(kwargs)
+        tokenizer = given_tokenizer(kwargs, base_model(model).encoder)
         if kwargs.get("data_collator") is None:
             kwargs["data_collator"] = LabelledCollator(
                 tokenizer.pad_token_id,

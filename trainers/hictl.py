@@ -25,8 +25,8 @@ class HictlTrainer(XlsrTrainer):
         **kwargs: As for `XlsrTrainer`.
 
     Raises:
-        XlsrError: the tokenizer puts no special pieces around sentences, or has no mask; arguments are of another kind;
-            or the encoder has fewer positions than two sentences together have pieces.
+        XlsrError: the tokenizer puts no special pieces around sentences, has no mask or more pieces than the model;
+            arguments are of another kind; or the encoder has fewer positions than two sentences together have pieces.
 
     Example:
         A script that trains on one's own pairs stands in `docs/train.md`.
@@ -34,7 +34,8 @@ class HictlTrainer(XlsrTrainer):
 
     def __init__(self, model: Any, args: Any = None, *, max_length: int = 128, **kwargs: Any) -> None:
         check_arguments(args, HictlTrainingArguments)
-        ours, tokenizer = base_model(model), given_tokenizer(kwargs)
+        ours = base_model(model)
+        tokenizer = given_tokenizer(kwargs, ours.encoder)
         if kwargs.get("data_collator") is None:
             kwargs["data_collator"] = HictlCollator(
                 tokenizer,

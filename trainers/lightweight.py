@@ -43,8 +43,8 @@ class LightweightTrainer(XlsrTrainer):
         **kwargs: As for `XlsrTrainer`.
 
     Raises:
-        XlsrError: arguments are of another kind, there is no tokenizer or it has no mask, or the encoder has
-            fewer positions than the longest sentence has pieces.
+        XlsrError: arguments are of another kind, there is no tokenizer, it has no mask or more pieces than the model, or
+            the encoder has fewer positions than the longest sentence has pieces.
 
     Example:
         A script that trains on one's own pairs stands in `docs/train.md`.
@@ -54,7 +54,7 @@ class LightweightTrainer(XlsrTrainer):
         self, model: LightweightDualTransformer, args: Any = None, *, max_length: int = 200, **kwargs: Any
     ) -> None:
         check_arguments(args, LightweightTrainingArguments)
-        tokenizer = given_tokenizer(kwargs)
+        tokenizer = given_tokenizer(kwargs, model.encoder)
         if kwargs.get("data_collator") is None:
             config: LightweightConfig = model.config
             kwargs["data_collator"] = PairCollator(

@@ -20,6 +20,7 @@ from hf_xlsr.trainers.adapters import base_model
 
 logger = logging.getLogger(__name__)
 
+HALVES = (torch.bfloat16, torch.float16)
 MOMENTUM_SCHEDULES = ("constant", "linear", "cosine")
 
 
@@ -113,10 +114,24 @@ class MomentumCallback(TrainerCallback):
     Args:
         keys: Shared with the other callbacks; says whether the step was dropped.
         schedule: See `scheduled_momentum`.
+
+    Raises:
+        XlsrError: at the start of the training, their weights are of half precision.
     """
 
     def __init__(self, keys: StepKeys | None = None, schedule: str = "constant") -> None:
         self.keys, self.schedule = keys or StepKeys(), schedule
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+    ) -> None:
+        ours = base_model(model)
+        pairs = ours.momentum_pairs() if ours.config.use_momentum else ()
+        if halved := {str(average.dtype) for _, average in pairs if average.dtype in HALVES}:
+            raise XlsrError(
+                f"the momentum encoders hold {min(halved).removeprefix('torch.')} weights, in which steps of a "
+                "thousandth are rounded away; keep the model in float32, under DeepSpeed too (precision sets autocast)."
+            )
 
     def on_optimizer_step(
         self,

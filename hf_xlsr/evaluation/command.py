@@ -13,7 +13,7 @@ from hf_xlsr.debias.fitting import fit_debias
 from hf_xlsr.debias.removal import Debias
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.averages import mean_over_languages
-from hf_xlsr.evaluation.encoders import check_model_place, encoder_facts, load_encoder
+from hf_xlsr.evaluation.encoders import check_choice, encoder_facts, load_encoder
 from hf_xlsr.evaluation.inputs import Inputs, read_inputs
 from hf_xlsr.evaluation.language_bias import SELF
 from hf_xlsr.evaluation.protocols import CHOICES, DATA_OPTIONS, check_options, protocols_of
@@ -48,7 +48,7 @@ def evaluate_files(request: Request) -> dict[str, float]:
         check_writable(request.output, "--output")
     if request.report:
         check_writable(request.report, "--report", folder=True)
-    check_model_place(request.model)
+    check_choice(request.model, request.device, request.dtype)
     inputs = read_inputs(request, protocols[0])
     if request.debias:
         inputs.debias = _chosen_debias(request, inputs)

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from hf_xlsr.devices import known_device
 from hf_xlsr.errors import XlsrError, error_line, nearest
 
 DTYPES = ("float32", "bfloat16", "float16", "onnx", "onnx-int8")
@@ -25,25 +26,21 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
     Raises:
         XlsrError: the model cannot be loaded, the device is not there, or the dtype is unknown.
     """
-    check_model_place(model)
+    check_choice(model, device, dtype)
     _refuse_training_model(Path(model))
     from sentence_transformers import SentenceTransformer
 
     from hf_xlsr.export.remote_code import has_only_our_code
 
-    if dtype is not None and dtype not in DTYPES:
-        raise XlsrError(f"dtype is '{dtype}'; {nearest(dtype, DTYPES)}")
     if dtype is not None and dtype.startswith("onnx"):
         from hf_xlsr.export.onnx_encoder import OnnxEncoder
 
-        if device not in (None, "cpu"):
-            raise XlsrError(f"device is '{device}' but {dtype} runs on the processor; leave the device out.")
         return OnnxEncoder(model, int8=dtype == "onnx-int8")
     options: dict[str, Any] = {} if dtype is None else {"model_kwargs": {"dtype": dtype}}
     try:
         if has_only_our_code(model):
             options["trust_remote_code"] = True
-        return SentenceTransformer(model, device=None if device is None else _known_device(device), **options)
+        return SentenceTransformer(model, device=device, **options)
     except XlsrError:
         raise
     except Exception as error:  # a damaged folder fails in as many ways as there are files in it
@@ -75,15 +72,31 @@ def _refuse_training_model(folder: Path) -> None:
         )
 
 
-def check_model_place(model: str) -> None:
-    """Tells a mistyped folder before anything is read.
+def check_choice(model: str, device: str | None = None, dtype: str | None = None) -> None:
+    """Tells a mistyped folder, device or dtype before anything is read.
+
+    Args:
+        model: See `load_encoder`, as are the others.
+        device: Where it is to run.
+        dtype: Precision of the weights.
 
     Raises:
-        XlsrError: it is no folder and no id of the Hub.
+        XlsrError: the model is no folder and no id of the Hub, torch cannot use the device, or the dtype is unknown or
+            not for the device.
 
     Example:
-        >>> check_model_place("intfloat/multilingual-e5-small")
+        >>> check_choice("intfloat/multilingual-e5-small", "cpu", "bfloat16")
+        >>> check_choice("intfloat/multilingual-e5-small", "cuda", "onnx")
+        Traceback (most recent call last):
+        ...
+        hf_xlsr.errors.XlsrError: device is 'cuda' but onnx runs on the processor; leave the device out.
     """
+    if dtype is not None and dtype not in DTYPES:
+        raise XlsrError(f"dtype is '{dtype}'; {nearest(dtype, DTYPES)}")
+    if dtype is not None and dtype.startswith("onnx") and device not in (None, "cpu"):
+        raise XlsrError(f"device is '{device}' but {dtype} runs on the processor; leave the device out.")
+    if device is not None:
+        known_device(device)
     if not Path(model).is_dir() and (model.startswith((".", "/", "~")) or model.count("/") != 1):
         raise XlsrError(f"model folder '{model}' does not exist; give a folder or an id of the Hub (owner/name).")
 
@@ -113,14 +126,3 @@ def finite_length(encoder: Any) -> int | None:
     """Where an encoder cuts texts, in pieces; None where it does not say so or, as a static model, does not cut."""
     length = getattr(encoder, "max_seq_length", None)
     return int(length) if length and math.isfinite(length) else None
-
-
-def _known_device(name: str) -> str:
-    import torch
-
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise XlsrError(f"device '{name}' cannot be used ({reason}); try cpu.") from error
-    return name

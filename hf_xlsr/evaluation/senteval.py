@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from typing_extensions import Unpack
 
+from hf_xlsr.devices import known_device
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.evaluation.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.evaluation.pairs import embed_pairs
@@ -154,12 +155,7 @@ def _device(device: str | None) -> torch.device:
     if device is None:
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         return accelerator or torch.device("cpu")
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).split("\n")[0]
-        raise XlsrError(f"device '{device}' cannot be used ({reason:.100}); give cpu, or leave it out.") from error
-    return torch.device(device)
+    return known_device(device)
 
 
 def _features(encoder: Encoder, task: Task, language: str, encoding: EncodingOptions) -> np.ndarray:

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.evaluation.content_hash import content_hash, loaded_hash
-from hf_xlsr.evaluation.encoders import DTYPES, check_model_place, load_encoder
+from hf_xlsr.evaluation.encoders import DTYPES, check_choice, load_encoder
 from hf_xlsr.evaluation.encoding import Encoder, EncodingOptions, default_prompt, embed
 from hf_xlsr.evaluation.routing import routes_of
 from hf_xlsr.mining.storage import drop_pages
@@ -136,7 +136,7 @@ class LazyEncoder:
             XlsrError: there is no such model folder, or the model cannot be fetched.
         """
         if self.model is not None:
-            check_model_place(self.model)
+            check_choice(self.model, self._device, self._dtype)
             name = self._hash_or_id(self.model)
             return f"{name} in {self._dtype}" if self._dtype else name
         encoder = self.get()

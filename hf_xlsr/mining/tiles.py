@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.devices import known_device
 from hf_xlsr.mining.neighbours import ROUNDING, pair_products
 from hf_xlsr.mining.vectors import Survey, Vectors
 from hf_xlsr.precision import cpu_has_fast_bfloat16
@@ -49,13 +49,7 @@ class Filter:
     """
 
     def __init__(self, device: str = "cpu") -> None:
-        try:
-            torch.empty(0, device=device)
-        except (RuntimeError, AssertionError) as error:
-            raise XlsrError(
-                f"device is '{device}', which torch cannot use here; give cpu, or a device that it has."
-            ) from error
-        coarse = torch.device(device).type == "cpu" and cpu_has_fast_bfloat16()
+        coarse = known_device(device).type == "cpu" and cpu_has_fast_bfloat16()
         self.device = device
         self.precision = "bf16" if coarse else "ieee"
         self.spare = 12 if coarse else 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,44 @@ def test_arguments_of_another_kind(kind: str, tmp_path: Path) -> None:
 def test_a_tokenizer_is_needed(kind: str, arguments_class: Any, tmp_path: Path) -> None:
     with pytest.raises(XlsrError, match="no processing_class; give it the tokenizer of its data"):
         made(kind, arguments_class(output_dir=str(tmp_path), report_to="none"), processing_class=None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments_class"),
+    [
+        ("Lightweight", LightweightTrainingArguments),
+        ("Hictl", HictlTrainingArguments),
+        ("Cmlm", CmlmTrainingArguments),
+        ("FineTune", FineTuneTrainingArguments),
+    ],
+)
+def test_a_tokenizer_with_more_pieces_than_the_model(kind: str, arguments_class: Any, tmp_path: Path) -> None:
+    larger = framed_tokenizer()
+    rows = len(larger)
+    larger.add_tokens(["<new>"])
+    with pytest.raises(
+        XlsrError, match=f"^the tokenizer has {rows + 1} pieces but the encoder {rows}; give the encoder's"
+    ):
+        made(kind, arguments_class(output_dir=str(tmp_path), report_to="none"), processing_class=larger)
+
+
+def test_a_tokenizer_of_two_with_more_pieces_than_its_encoder(tmp_path: Path) -> None:
+    args = DualMomentumTrainingArguments(output_dir=str(tmp_path), report_to="none")
+    model, tokenizers = tiny_dual(), deepcopy(tokenizers_of(("en", "fr")))  # which all tests share
+    rows = model.encoders["fr"].get_input_embeddings().num_embeddings
+    tokenizers["fr"].add_tokens([f"<{number}>" for number in range(rows)])
+    with pytest.raises(XlsrError, match=f"^the tokenizer of 'fr' has [0-9]+ pieces but the encoder {rows}; "):
+        DualMomentumTrainer(model, args, tokenizers=tokenizers)
+    model.resize_token_embeddings(len(tokenizers["fr"]), language="fr")
+    DualMomentumTrainer(model, args, tokenizers=tokenizers)
+
+
+def test_noise_that_would_reach_one_encoder_alone(tmp_path: Path) -> None:
+    args = DualMomentumTrainingArguments(output_dir=str(tmp_path), report_to="none", neftune_noise_alpha=5.0)
+    with pytest.raises(
+        XlsrError, match="neftune_noise_alpha would reach the encoder of one language alone; leave it out"
+    ):
+        DualMomentumTrainer(tiny_dual(), args, tokenizers=tokenizers_of(("en", "fr")))
 
 
 def test_data_that_do_not_tell_their_lengths(tokenizer: Any, tmp_path: Path) -> None:

@@ -368,6 +368,17 @@ def test_a_zero_3_launch_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         DualMomentumTrainer(model, made, tokenizers=tokenizers_of(LANGUAGES), train_dataset=pairs_data())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_momentum_encoders_of_half_precision_are_refused(dtype: torch.dtype, tmp_path: Path) -> None:
+    """As where DeepSpeed, or the user, casts the whole model: equation 1 would be rounded away."""
+    name = str(dtype).removeprefix("torch.")
+    with pytest.raises(XlsrError, match=f"the momentum encoders hold {name} weights.*keep the model in float32"):
+        trainer_of(tmp_path, model=tiny_dual().to(dtype)).train()
+    without = trainer_of(tmp_path, model=tiny_dual(use_momentum=False).to(torch.bfloat16), max_steps=1)
+    without.train()
+    assert without.state.global_step == 1
+
+
 def test_a_checkpoint_with_another_queue_is_refused(tmp_path: Path) -> None:
     trainer_of(tmp_path, max_steps=2, save_steps=2).train()
     other = trainer_of(tmp_path, model=tiny_dual(queue_size=128), max_steps=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from lightweight_trainers import trainer_of
 
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.errors import XlsrError
+from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 
 
 @pytest.mark.parametrize("name", ["compute_loss_func", "compute_metrics", "model_init"])
@@ -45,3 +47,49 @@ def test_a_torn_checkpoint_is_not_resumed_from(tokenizer: Any, prepared: Prepare
     again = trainer_of(tokenizer, prepared, tmp_path, **options)
     again.train(resume_from_checkpoint=True)
     assert again.state.global_step == 4 and (tmp_path / "checkpoint-4" / "trainer_state.json").is_file()
+
+
+def test_predictions_by_row_are_not_for_these_models(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+    with pytest.raises(XlsrError, match=r"predict has no outputs by row here; take vectors from live_encoder\(\)"):
+        trainer_of(tokenizer, prepared, tmp_path).predict(prepared)
+
+
+def test_flags_of_precision_hold_or_are_refused(tmp_path: Path) -> None:
+    def made(**options: Any) -> XlsrTrainingArguments:
+        return XlsrTrainingArguments(output_dir=str(tmp_path), report_to="none", use_cpu=True, **options)
+
+    assert made(bf16=True).bf16 and not made(bf16=True).fp16  # also where auto would choose float32
+    assert made(bf16=True, precision="bfloat16").bf16 and not made(precision="float32").bf16
+    with pytest.raises(XlsrError, match="precision float16 needs a GPU"):
+        made(fp16=True)
+    with pytest.raises(XlsrError, match="precision is 'float32' but bf16 is true; give precision alone"):
+        made(bf16=True, precision="float32")
+    with pytest.raises(XlsrError, match="precision is 'auto' but bf16 is true and fp16 is true; give precision alone"):
+        made(bf16=True, fp16=True)
+    made_again = replace(made())
+    assert made_again.bf16 == made().bf16
+
+
+def test_patience_is_what_the_arguments_say_after_a_resume(
+    tokenizer: Any, prepared: PreparedPairs, tmp_path: Path
+) -> None:
+    """The checkpoint has counted two evaluations without a gain; what was asked for then does not hold any more."""
+
+    def trained(patience: int, resumed: str | None = None, **more: Any) -> int:
+        options = {
+            "max_steps": 8,
+            "eval_strategy": "steps",
+            "eval_steps": 1,
+            "save_strategy": "steps",
+            "save_steps": 1,
+        }
+        stopping = {"early_stopping_patience": patience, "metric_for_best_model": "toy/accuracy"} if patience else {}
+        constant = [lambda encoder: {"toy/accuracy": 0.5}]
+        trainer = trainer_of(tokenizer, prepared, tmp_path, evaluations=constant, **options, **stopping, **more)
+        trainer.train(resume_from_checkpoint=resumed and str(tmp_path / resumed))
+        return int(trainer.state.global_step)
+
+    assert trained(3) == 4  # the first sets the mark
+    assert trained(4, "checkpoint-3") == 5
+    assert trained(0, "checkpoint-3") == 8
+    assert trained(1, "checkpoint-2") == 3
