@@ -22,7 +22,7 @@ def known_device(device: str) -> torch.device:
     """
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         reason = error_line(str(error).partition("\n")[0], 100).rstrip(".")
         raise XlsrError(
             f"device is '{device}', which torch cannot use here ({reason}); give cpu, or leave it out."

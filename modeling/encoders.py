@@ -52,6 +52,22 @@ def resized_bias(bias: nn.Parameter, size: int) -> nn.Parameter:
     return nn.Parameter(resized, requires_grad=bias.requires_grad)
 
 
+def pieces_of(encoder: Any) -> int | None:
+    """How many pieces an encoder has embeddings for; None without a table of them, as where characters are hashed.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> pieces_of(BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)))
+        9
+    """
+    try:
+        table = encoder.get_input_embeddings()
+    except NotImplementedError:
+        return None
+    weight = getattr(table, "weight", None)  # adapters on the table stand around it and pass it on
+    return None if weight is None else len(weight)
+
+
 def positions_of(encoder: Any) -> int | None:
     """How many pieces an encoder takes; None without a table of positions.
 

@@ -28,7 +28,7 @@ class XlsrTrainingArguments(TrainingArguments):
 
     Args:
         precision: `auto` takes bfloat16 autocast where the device computes it fast and float32 elsewhere, unless `bf16`
-            or `fp16` is given; it sets these two. `from_flags` leaves them as given.
+            or `fp16` is true; any but `from_flags` sets these two.
         bucket_by_length: Batch examples of like length.
         homogeneous_batches: Fill each batch from one language pair.
         mixing: How language pairs of different sizes are mixed: `proportional`, `equal` or `temperature`.
@@ -84,19 +84,16 @@ class XlsrTrainingArguments(TrainingArguments):
         super().__post_init__()
 
     def _named_precision(self) -> str:
-        """`precision`, or the one that `bf16` or `fp16` asks for.
+        """`precision`; in place of `auto`, what `bf16` or `fp16` asks for.
 
         Raises:
-            XlsrError: they ask for different ones.
+            XlsrError: both ask.
         """
-        flags = {"bfloat16": "bf16", "float16": "fp16"}
-        asked = [name for name, flag in flags.items() if getattr(self, flag)]
-        if not asked:
+        if self.precision != "auto" or not (self.bf16 or self.fp16):
             return self.precision
-        if len(asked) > 1 or self.precision not in ("auto", asked[0]):
-            given = " and ".join(f"{flags[name]} is true" for name in asked)
-            raise XlsrError(f"precision is '{self.precision}' but {given}; give precision alone.")
-        return asked[0]
+        if self.bf16 and self.fp16:
+            raise XlsrError("bf16 and fp16 are both true; leave one of them out, or give precision.")
+        return "bfloat16" if self.bf16 else "float16"
 
     def _check_workers(self) -> None:
         if self.dataloader_num_workers:

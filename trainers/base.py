@@ -126,6 +126,8 @@ class XlsrTrainer(SlimPushes, Trainer):
     contrast = True
     # Why weights cannot be sharded over processes, the first half of a sentence; empty where they can.
     no_sharding = ""
+    # What gives the model's outputs for given sentences.
+    predicts_by = "vectors of live_encoder()"
     # What Trainer declares more widely than our trainers take.
     args: Any
     model: Any
@@ -175,10 +177,11 @@ class XlsrTrainer(SlimPushes, Trainer):
 
     def _load_callback_state(self) -> None:
         super()._load_callback_state()
+        patience = getattr(self.args, "early_stopping_patience", 0)
         # The count of evaluations goes on; when to stop is for these arguments to say, not for the checkpoint's.
-        for callback in self.callback_handler.callbacks:
+        for callback in self.callback_handler.callbacks if patience else ():
             if isinstance(callback, EarlyStoppingCallback):
-                callback.early_stopping_patience = self.args.early_stopping_patience
+                callback.early_stopping_patience = patience
                 callback.early_stopping_threshold = self.args.early_stopping_threshold
 
     def _determine_best_metric(self, *args: Any, **kwargs: Any) -> bool:
@@ -328,10 +331,12 @@ class XlsrTrainer(SlimPushes, Trainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def predict(self, *args: Any, **kwargs: Any) -> Any:
-        """Not for these models, whose outputs are losses of whole batches.
+    def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """As of any trainer, of models that give outputs by row, for rows as the collator takes them.
 
         Raises:
-            XlsrError: always.
+            XlsrError: the model's outputs are losses of whole batches, or the data are prepared for training.
         """
-        raise XlsrError("predict has no outputs by row here; take vectors from live_encoder(), or evaluate.")
+        if not self.args.evaluates_rows or hasattr(test_dataset, "lengths"):
+            raise XlsrError(f"predict does not take these data; take {self.predicts_by} instead.")
+        return super().predict(test_dataset, *args, **kwargs)

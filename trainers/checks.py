@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hf_xlsr.errors import XlsrError
-from hf_xlsr.modeling.encoders import positions_of
+from hf_xlsr.modeling.encoders import pieces_of, positions_of
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 
 
@@ -66,8 +66,8 @@ def check_pieces(tokenizer: Any, encoder: Any, of: str = "") -> None:
         ...
         hf_xlsr.errors.XlsrError: the tokenizer has 10 pieces but the encoder 9; give the encoder's own, ...
     """
-    rows = encoder.get_input_embeddings().num_embeddings
-    if len(tokenizer) > rows:
+    rows = pieces_of(encoder)
+    if rows is not None and len(tokenizer) > rows:
         raise XlsrError(
             f"the tokenizer{of} has {len(tokenizer):,} pieces but the encoder {rows:,}; give the encoder's own, or "
             "resize its embeddings (resize_token_embeddings)."

@@ -166,6 +166,7 @@ class FineTuneTrainer(XlsrTrainer):
     """
 
     contrast = False
+    predicts_by = "live_classifier().logits(LabelledSet)"
 
     def __init__(self, model: Any, args: Any = None, *, max_length: int = 128, **kwargs: Any) -> None:
         check_arguments(args, FineTuneTrainingArguments)

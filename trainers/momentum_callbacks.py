@@ -21,6 +21,7 @@ from hf_xlsr.trainers.adapters import base_model
 logger = logging.getLogger(__name__)
 
 HALVES = (torch.bfloat16, torch.float16)
+LARGE = 0.9  # from here on a step is a tenth of the difference, or less
 MOMENTUM_SCHEDULES = ("constant", "linear", "cosine")
 
 
@@ -116,7 +117,7 @@ class MomentumCallback(TrainerCallback):
         schedule: See `scheduled_momentum`.
 
     Raises:
-        XlsrError: at the start of the training, their weights are of half precision.
+        XlsrError: at the start of the training, their weights are of half precision and their steps small.
     """
 
     def __init__(self, keys: StepKeys | None = None, schedule: str = "constant") -> None:
@@ -126,11 +127,13 @@ class MomentumCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
     ) -> None:
         ours = base_model(model)
-        pairs = ours.momentum_pairs() if ours.config.use_momentum else ()
+        momentum = ours.config.momentum
+        small_steps = momentum < 1 and (momentum >= LARGE or self.schedule != "constant")
+        pairs = ours.momentum_pairs() if ours.config.use_momentum and small_steps else ()
         if halved := {str(average.dtype) for _, average in pairs if average.dtype in HALVES}:
             raise XlsrError(
-                f"the momentum encoders hold {min(halved).removeprefix('torch.')} weights, in which steps of a "
-                "thousandth are rounded away; keep the model in float32, under DeepSpeed too (precision sets autocast)."
+                f"the momentum encoders hold {min(halved).removeprefix('torch.')} weights, in which the small steps of "
+                f"momentum {momentum} are rounded away; keep the model in float32 (under DeepSpeed by precision float32)."
             )
 
     def on_optimizer_step(

@@ -129,6 +129,7 @@ class TranslationTrainer(XlsrTrainer):
     """
 
     contrast = False
+    predicts_by = "live_encoder().translate(sentences)"
 
     def __init__(
         self,

@@ -33,6 +33,8 @@ def test_what_is_not_there_is_said(tiny_export: str):
         load_encoder(tiny_export, dtype="bf16")
     with pytest.raises(XlsrError, match="device is 'cuda:99', which torch cannot use here"):
         load_encoder(tiny_export, "cuda:99")
+    with pytest.raises(XlsrError, match="device is 'hpu', which torch cannot use here"):
+        load_encoder(tiny_export, "hpu")  # for which torch would import another package
     with pytest.raises(XlsrError, match="does not exist"):
         load_encoder("./none")
 

@@ -13,12 +13,12 @@ from datasets import Dataset
 from dual_momentum_runs import pairs_data, tiny_dual, tokenizers_of
 from hictl_helpers import framed_tokenizer, tiny_hictl
 from lightweight_trainers import arguments, model_of, trainer_of
-from transformers import AutoConfig, TrainingArguments
+from transformers import AutoConfig, AutoModel, TrainingArguments
 
 from hf_xlsr import HictlConfig, HictlForConditionalGeneration, HictlForSequenceClassification
 from hf_xlsr.data.prepared import PreparedPairs, tokenize_pairs
 from hf_xlsr.errors import XlsrError
-from hf_xlsr.modeling.encoders import encoder_from_config
+from hf_xlsr.modeling.encoders import encoder_from_config, pieces_of
 from hf_xlsr.trainers import (
     CmlmTrainer,
     CmlmTrainingArguments,
@@ -33,7 +33,7 @@ from hf_xlsr.trainers import (
     TranslationTrainer,
     TranslationTrainingArguments,
 )
-from hf_xlsr.trainers.checks import usable_length
+from hf_xlsr.trainers.checks import check_pieces, usable_length
 
 SENTENCE_ENDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 
@@ -110,6 +110,19 @@ def test_a_tokenizer_of_two_with_more_pieces_than_its_encoder(tmp_path: Path) ->
         DualMomentumTrainer(model, args, tokenizers=tokenizers)
     model.resize_token_embeddings(len(tokenizers["fr"]), language="fr")
     DualMomentumTrainer(model, args, tokenizers=tokenizers)
+
+
+def test_tables_that_adapters_stand_around_and_encoders_without_one() -> None:
+    peft = pytest.importorskip("peft")
+    config = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    encoder = AutoModel.from_config(AutoConfig.for_model("bert", vocab_size=30, **config))
+    adapted = peft.get_peft_model(encoder, peft.LoraConfig(target_modules=["word_embeddings"], r=2))
+    assert pieces_of(encoder) == 30
+    with pytest.raises(XlsrError, match="has 31 pieces but the encoder 30"):
+        check_pieces(range(31), adapted)
+    hashed = AutoModel.from_config(AutoConfig.for_model("canine", **config))
+    assert pieces_of(hashed) is None
+    check_pieces(range(31), hashed)
 
 
 def test_noise_that_would_reach_one_encoder_alone(tmp_path: Path) -> None:

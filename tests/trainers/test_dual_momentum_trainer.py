@@ -374,9 +374,15 @@ def test_momentum_encoders_of_half_precision_are_refused(dtype: torch.dtype, tmp
     name = str(dtype).removeprefix("torch.")
     with pytest.raises(XlsrError, match=f"the momentum encoders hold {name} weights.*keep the model in float32"):
         trainer_of(tmp_path, model=tiny_dual().to(dtype)).train()
-    without = trainer_of(tmp_path, model=tiny_dual(use_momentum=False).to(torch.bfloat16), max_steps=1)
-    without.train()
-    assert without.state.global_step == 1
+    with pytest.raises(XlsrError, match=r"small steps of momentum 0\.5 are rounded away"):
+        trainer_of(tmp_path, model=tiny_dual(momentum=0.5).to(dtype), momentum_schedule="linear").train()
+
+
+@pytest.mark.parametrize("options", [{"use_momentum": False}, {"momentum": 0.5}, {"momentum": 1.0}], ids=str)
+def test_half_precision_without_small_steps_trains(options: dict[str, Any], tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, model=tiny_dual(**options).to(torch.bfloat16), max_steps=1)
+    trainer.train()
+    assert trainer.state.global_step == 1
 
 
 def test_a_checkpoint_with_another_queue_is_refused(tmp_path: Path) -> None:

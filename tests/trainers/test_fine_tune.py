@@ -204,6 +204,14 @@ def trained_on(task: LabelledTask, count: int = 32) -> LabelledSet:
     return LabelledSet("toy", "dev", make_rows(count, seed=5, task=task), task)
 
 
+def test_predictions_of_rows_are_the_models_logits(tmp_path: Path) -> None:
+    trainer, data = make_trainer(tmp_path), toy_set(9)
+    predicted = trainer.predict(data.features(trainer.processing_class, 32)).predictions
+    np.testing.assert_allclose(predicted, trainer.live_classifier().logits(data), rtol=1e-4, atol=1e-5)
+    with pytest.raises(XlsrError, match=r"predict does not take these data; take live_classifier\(\)\.logits"):
+        trainer.predict(make_data())
+
+
 def test_it_learns_and_evaluates_in_both_languages(tmp_path: Path) -> None:
     data = trained_on(TASK)
     evaluation = partial(evaluate_sets, sets=[data], protocol="fine-tuning")

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from lightweight_trainers import trainer_of
+from transformers import EarlyStoppingCallback
 
+from hf_xlsr import precision
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
@@ -50,24 +52,23 @@ def test_a_torn_checkpoint_is_not_resumed_from(tokenizer: Any, prepared: Prepare
 
 
 def test_predictions_by_row_are_not_for_these_models(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
-    with pytest.raises(XlsrError, match=r"predict has no outputs by row here; take vectors from live_encoder\(\)"):
+    with pytest.raises(XlsrError, match=r"predict does not take these data; take vectors of live_encoder\(\)"):
         trainer_of(tokenizer, prepared, tmp_path).predict(prepared)
 
 
-def test_flags_of_precision_hold_or_are_refused(tmp_path: Path) -> None:
+def test_flags_hold_where_precision_is_auto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "cpu_has_fast_bfloat16", lambda: False)
+
     def made(**options: Any) -> XlsrTrainingArguments:
         return XlsrTrainingArguments(output_dir=str(tmp_path), report_to="none", use_cpu=True, **options)
 
-    assert made(bf16=True).bf16 and not made(bf16=True).fp16  # also where auto would choose float32
-    assert made(bf16=True, precision="bfloat16").bf16 and not made(precision="float32").bf16
+    assert made(bf16=True).bf16 and not made(bf16=True).fp16 and not made().bf16
+    assert made(bf16=True, precision="bfloat16").bf16 and not made(bf16=True, precision="float32").bf16
     with pytest.raises(XlsrError, match="precision float16 needs a GPU"):
         made(fp16=True)
-    with pytest.raises(XlsrError, match="precision is 'float32' but bf16 is true; give precision alone"):
-        made(bf16=True, precision="float32")
-    with pytest.raises(XlsrError, match="precision is 'auto' but bf16 is true and fp16 is true; give precision alone"):
+    with pytest.raises(XlsrError, match="bf16 and fp16 are both true; leave one of them out"):
         made(bf16=True, fp16=True)
-    made_again = replace(made())
-    assert made_again.bf16 == made().bf16
+    assert replace(made(bf16=True)).bf16 and not replace(made(bf16=True), precision="float32").bf16
 
 
 def test_patience_is_what_the_arguments_say_after_a_resume(
@@ -93,3 +94,26 @@ def test_patience_is_what_the_arguments_say_after_a_resume(
     assert trained(4, "checkpoint-3") == 5
     assert trained(0, "checkpoint-3") == 8
     assert trained(1, "checkpoint-2") == 3
+
+
+def test_a_callback_of_ones_own_keeps_its_patience(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+    options = {
+        "max_steps": 8,
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "metric_for_best_model": "toy/accuracy",
+    }
+
+    def trainer() -> Any:
+        made = trainer_of(
+            tokenizer, prepared, tmp_path, evaluations=[lambda encoder: {"toy/accuracy": 0.5}], **options
+        )
+        made.add_callback(EarlyStoppingCallback(3))
+        return made
+
+    trainer().train()
+    again = trainer()
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert again.state.global_step == 5  # it counts anew
