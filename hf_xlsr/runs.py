@@ -18,6 +18,7 @@ from rich.console import Console
 from transformers import TrainerState
 from transformers import logging as transformers_logging
 from transformers.integrations import WandbCallback
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from hf_xlsr.data.held_out import remember_evaluated
@@ -32,8 +33,6 @@ from hf_xlsr.trainers.base import XlsrTrainer, last_whole_checkpoint
 from hf_xlsr.trainers.callbacks import TrainingClockCallback
 from hf_xlsr.trainers.console import ConsoleCallback
 from hf_xlsr.trainers.sharding import gather_model
-
-STATE = "trainer_state.json"
 
 
 @dataclass
@@ -139,7 +138,7 @@ def train_recipe(recipe: Mapping[str, Any], console: Console | None = None) -> R
         return RunResult(folder.path, {}, stopped=True)
     trainer.save_model(str(folder.final))
     if state.is_main_process:
-        trainer.state.save_to_json(str(folder.final / STATE))
+        trainer.state.save_to_json(str(folder.final / TRAINER_STATE_NAME))
     if trainer.is_fsdp_enabled:
         gather_model(trainer, method.build_model(recipe, data))
     metrics: dict[str, float] = {}
@@ -163,13 +162,13 @@ def _take_finished(trainer: XlsrTrainer, final: Path, checkpoint: Path | None) -
     That is its last model where that is whole, as checkpoints may be older, or none; or else its last checkpoint.
     """
     ended = any(final.glob("*.safetensors"))  # also a training that stopped early by its protocol
-    if ended and (final / STATE).is_file() and not trainer.is_fsdp_enabled:
-        trainer.state = TrainerState.load_from_json(str(final / STATE))
+    if ended and (final / TRAINER_STATE_NAME).is_file() and not trainer.is_fsdp_enabled:
+        trainer.state = TrainerState.load_from_json(str(final / TRAINER_STATE_NAME))
         trainer._load_from_checkpoint(str(final))
         return True
     if checkpoint is None:
         return False
-    state = TrainerState.load_from_json(str(checkpoint / STATE))
+    state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
     if state.global_step < state.max_steps and not ended and not _out_of_patience(state):
         return False
     trainer.state = state

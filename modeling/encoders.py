@@ -68,6 +68,36 @@ def pieces_of(encoder: Any) -> int | None:
     return None if weight is None else len(weight)
 
 
+def check_pieces(
+    tokenizer: Any,
+    pieces: int | None,
+    *,
+    of: str = "",
+    encoder: str = "the encoder",
+    mend: str = "give the encoder's own, or resize its embeddings (resize_token_embeddings)",
+) -> None:
+    """Refuses a tokenizer with more pieces than an encoder has embeddings, which would fail in the middle of a step.
+
+    Args:
+        tokenizer: Any.
+        pieces: See `pieces_of`; without a table there is nothing to compare.
+        of: What the sentence calls the tokenizer's owner, such as ` of 'en'`.
+        encoder: What it calls the encoder.
+        mend: What it says to do.
+
+    Raises:
+        XlsrError: as said.
+
+    Example:
+        >>> check_pieces(range(10), 9, mend="give its own")
+        Traceback (most recent call last):
+        ...
+        hf_xlsr.errors.XlsrError: the tokenizer has 10 pieces but the encoder 9; give its own.
+    """
+    if pieces is not None and len(tokenizer) > pieces:
+        raise XlsrError(f"the tokenizer{of} has {len(tokenizer):,} pieces but {encoder} {pieces:,}; {mend}.")
+
+
 def positions_of(encoder: Any) -> int | None:
     """How many pieces an encoder takes; None without a table of positions.
 

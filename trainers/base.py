@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import EarlyStoppingCallback, Trainer
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import seed_worker
 
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
@@ -54,7 +55,7 @@ def last_whole_checkpoint(folder: str | Path, processes: int = 1) -> Path | None
     candidates = [path for path in Path(folder).glob("checkpoint-*") if path.name.rsplit("-", 1)[1].isdigit()]
     for path in sorted(candidates, key=lambda path: int(path.name.rsplit("-", 1)[1]), reverse=True):
         try:
-            json.loads((path / "trainer_state.json").read_text("utf-8"))
+            json.loads((path / TRAINER_STATE_NAME).read_text("utf-8"))
         except (OSError, ValueError):
             continue
         states = [f"rng_state_{rank}.pth" for rank in range(processes)] if processes > 1 else ["rng_state.pth"]

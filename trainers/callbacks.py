@@ -18,6 +18,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from hf_xlsr.distributed import process_index
 
+PART_OF_EPOCH = 1e-6  # less than any step's
+
 
 class SamplerEpochCallback(TrainerCallback):
     """Tells the batch sampler which epoch begins, also in the middle of one that is resumed.
@@ -36,9 +38,6 @@ class SamplerEpochCallback(TrainerCallback):
     ) -> None:
         updates = -(-len(train_dataloader) // args.gradient_accumulation_steps)
         train_dataloader.batch_sampler.set_epoch(state.global_step // max(updates, 1))
-
-
-PART_OF_EPOCH = 1e-6  # less than any step's
 
 
 class GracefulStopCallback(TrainerCallback):

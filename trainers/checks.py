@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hf_xlsr.errors import XlsrError
-from hf_xlsr.modeling.encoders import pieces_of, positions_of
+from hf_xlsr.modeling.encoders import check_pieces, pieces_of, positions_of
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 
 
@@ -42,36 +42,8 @@ def given_tokenizer(options: Mapping[str, Any], encoder: Any) -> Any:
     tokenizer = options.get("processing_class")
     if tokenizer is None:
         raise XlsrError("the trainer has no processing_class; give it the tokenizer of its data.")
-    check_pieces(tokenizer, encoder)
+    check_pieces(tokenizer, pieces_of(encoder))
     return tokenizer
-
-
-def check_pieces(tokenizer: Any, encoder: Any, of: str = "") -> None:
-    """Refuses a tokenizer with more pieces than an encoder has embeddings, which would fail in the middle of a step.
-
-    Args:
-        tokenizer: Any.
-        encoder: With a table of embeddings.
-        of: What sentences call whose they are, such as ` of 'en'`.
-
-    Raises:
-        XlsrError: as said.
-
-    Example:
-        >>> from transformers import BertConfig, BertModel
-        >>> encoder = BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-        ...                                intermediate_size=8))
-        >>> check_pieces(range(10), encoder)  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        ...
-        hf_xlsr.errors.XlsrError: the tokenizer has 10 pieces but the encoder 9; give the encoder's own, ...
-    """
-    rows = pieces_of(encoder)
-    if rows is not None and len(tokenizer) > rows:
-        raise XlsrError(
-            f"the tokenizer{of} has {len(tokenizer):,} pieces but the encoder {rows:,}; give the encoder's own, or "
-            "resize its embeddings (resize_token_embeddings)."
-        )
 
 
 def usable_length(encoders: Iterable[Any], max_length: int, data: Any, *, together: int = 1) -> int:

@@ -19,9 +19,10 @@ from hf_xlsr.data.pair_collators import DualCollator, NliCollator
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
 from hf_xlsr.errors import XlsrError
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
+from hf_xlsr.modeling.encoders import check_pieces, pieces_of
 from hf_xlsr.trainers.arguments import DualMomentumTrainingArguments, share_of_step
 from hf_xlsr.trainers.base import XlsrTrainer
-from hf_xlsr.trainers.checks import check_arguments, check_pieces, usable_length
+from hf_xlsr.trainers.checks import check_arguments, usable_length
 from hf_xlsr.trainers.live_encoder import LiveEncoder
 from hf_xlsr.trainers.momentum_callbacks import (
     MemoryQueueCallback,
@@ -90,7 +91,8 @@ class DualMomentumTrainer(XlsrTrainer):
         if missing:
             raise XlsrError(f"language '{missing[0]}' has no tokenizer; give tokenizers={{'{missing[0]}': ...}}.")
         for language in config.languages or ():
-            check_pieces(self.tokenizers[language], ours.encoders[config.encoder_of(language)], f" of '{language}'")
+            pieces = pieces_of(ours.encoders[config.encoder_of(language)])
+            check_pieces(self.tokenizers[language], pieces, of=f" of '{language}'")
         if args.neftune_noise_alpha is not None and len(ours.encoders) > 1:
             raise XlsrError("neftune_noise_alpha would reach the encoder of one language alone; leave it out.")
         self.nli_rows = self._check_nli(config, args, nli_dataset)

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from hf_xlsr.data.hictl_collator import HictlCollator
-from hf_xlsr.modeling.encoders import pieces_of
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import HictlTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
@@ -46,7 +45,7 @@ class HictlTrainer(XlsrTrainer):
                 pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
             )
         super().__init__(model, args, **kwargs)
-        rows = pieces_of(ours.encoder) or len(tokenizer)
+        rows = len(ours.encoder.get_input_embeddings().weight)
         spare = torch.arange(min(len(tokenizer), rows), rows)  # of a table that is larger than its vocabulary
         self._special_ids = torch.cat([torch.tensor(tokenizer.all_special_ids, dtype=torch.long), spare])
 

@@ -72,6 +72,22 @@ def _refuse_training_model(folder: Path) -> None:
         )
 
 
+def check_dtype(dtype: str | None) -> None:
+    """Refuses a precision of weights that `load_encoder` does not know.
+
+    Raises:
+        XlsrError: as said.
+
+    Example:
+        >>> check_dtype("bf16")
+        Traceback (most recent call last):
+        ...
+        hf_xlsr.errors.XlsrError: dtype is 'bf16'; did you mean 'bfloat16'?
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise XlsrError(f"dtype is '{dtype}'; {nearest(dtype, DTYPES)}")
+
+
 def check_choice(model: str, device: str | None = None, dtype: str | None = None) -> None:
     """Tells a mistyped folder, device or dtype before anything is read.
 
@@ -91,8 +107,7 @@ def check_choice(model: str, device: str | None = None, dtype: str | None = None
         ...
         hf_xlsr.errors.XlsrError: device is 'cuda' but onnx runs on the processor; leave the device out.
     """
-    if dtype is not None and dtype not in DTYPES:
-        raise XlsrError(f"dtype is '{dtype}'; {nearest(dtype, DTYPES)}")
+    check_dtype(dtype)
     if dtype is not None and dtype.startswith("onnx") and device not in (None, "cpu"):
         raise XlsrError(f"device is '{device}' but {dtype} runs on the processor; leave the device out.")
     if device is not None:

@@ -391,11 +391,11 @@ def _places(files: Sequence[str]) -> list[str]:
 
 def _read_pool(request: Request, reader: RowReader) -> list[Row]:
     _check_count(request.pool, "--pool", paired=True)
+    reader = replace(reader, limit=None)  # all of it: with fewer candidates retrieval is another, easier test
     if not is_table(request.pool):
-        return replace(reader, limit=None).read(request.pool, request.split, request.languages)
+        return reader.read(request.pool, request.split, request.languages)
     paths = expand_braces(request.pool[0])[0]
     if len(request.pool) == len(paths) == 1 and detect_format(paths) == "moses":
         # The lines of one file are targets without sources.
         return list(read_rows(paths[0], required=("target",), quarantine=reader.quarantine))
-    # All of it: with fewer candidates retrieval is another, easier test.
-    return replace(reader, limit=None).read(request.pool, None, request.languages)
+    return reader.read(request.pool, None, request.languages)

@@ -13,7 +13,7 @@ from hf_xlsr.data.sources import expand
 from hf_xlsr.data.tokenization import ALGORITHMS
 from hf_xlsr.errors import XlsrError, error_line
 from hf_xlsr.methods.base import encoder_keys
-from hf_xlsr.modeling.encoders import DROPOUTS, positions_of
+from hf_xlsr.modeling.encoders import DROPOUTS, check_pieces, positions_of
 from hf_xlsr.recipe_keys import Key
 from hf_xlsr.starting import weights_folder
 
@@ -160,11 +160,8 @@ def encoder_config(
         XlsrError: nothing loads from the path, a value does not fit, or there are too few embeddings.
     """
     config = pretrained_config(recipe, free=free) or _new_config(recipe, tokenizer, default, make or {})
-    if len(tokenizer) > config.vocab_size:
-        raise XlsrError(
-            f"the tokenizer has {len(tokenizer):,} pieces but the encoder {config.vocab_size:,}; give "
-            "tokenizer.path and model.encoder.path that belong together."
-        )
+    mend = "give tokenizer.path and model.encoder.path that belong together"
+    check_pieces(tokenizer, config.vocab_size, mend=mend)
     return config
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.content_hash import content_hash, loaded_hash
-from hf_xlsr.evaluation.encoders import DTYPES, check_choice, load_encoder
+from hf_xlsr.evaluation.encoders import check_choice, check_dtype, load_encoder
 from hf_xlsr.evaluation.encoding import Encoder, EncodingOptions, default_prompt, embed
 from hf_xlsr.evaluation.routing import routes_of
 from hf_xlsr.mining.storage import drop_pages
@@ -103,8 +103,7 @@ class LazyEncoder:
     """
 
     def __init__(self, encoder: Encoder | str, device: str | None = None, dtype: str | None = None) -> None:
-        if dtype is not None and dtype not in DTYPES:
-            raise XlsrError(f"dtype is '{dtype}'; {nearest(dtype, DTYPES)}")
+        check_dtype(dtype)
         self._encoder = None if isinstance(encoder, str) else encoder
         self.model = encoder if isinstance(encoder, str) else None
         self._device, self._dtype = device, dtype

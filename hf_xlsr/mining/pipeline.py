@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hf_xlsr.devices import known_device
 from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.evaluation.encoding import Encoder
 from hf_xlsr.memory import parse_size
@@ -23,7 +24,6 @@ from hf_xlsr.mining.extraction import MinedBitext, extract_pairs, mine_vectors
 from hf_xlsr.mining.stages import Processes, Stages, TextSide, TextSides, vector_stage
 from hf_xlsr.mining.storage import drop_pages
 from hf_xlsr.mining.texts import DUPLICATES, Sentences, TextStore
-from hf_xlsr.mining.tiles import Filter
 from hf_xlsr.mining.work_folder import WorkFolder, save_array, save_rows
 
 logger = logging.getLogger(__name__)
@@ -424,7 +424,7 @@ def search_device(device: str | None, encoder: Encoder | str | None) -> str:
         XlsrError: there is no such device.
     """
     if device is not None:
-        return Filter(device).device
+        return str(known_device(device))
     if encoder is None:
         return "cpu"
     import torch

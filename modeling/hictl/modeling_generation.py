@@ -19,7 +19,7 @@ from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses.biased_cross_entropy import biased_cross_entropy
 from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
-from hf_xlsr.modeling.encoders import encoder_from_config, positions_of, resized_bias
+from hf_xlsr.modeling.encoders import check_pieces, encoder_from_config, positions_of, resized_bias
 
 from .configuration_hictl import POSITIONS, HictlConfig
 from .modeling_classification import encoder_folder, start_encoder
@@ -385,8 +385,9 @@ def check_vocabulary(tokenizer: Any, vocab_size: int) -> None:
     Raises:
         XlsrError: as said.
     """
-    if len(tokenizer) > vocab_size:
-        raise XlsrError(
-            f"the tokenizer has {len(tokenizer):,} pieces but the encoder, whose vocabulary the decoder shares, "
-            f"{vocab_size:,}; use the encoder's own tokenizer for sources and targets."
-        )
+    check_pieces(
+        tokenizer,
+        vocab_size,
+        encoder="the encoder, whose vocabulary the decoder shares,",
+        mend="use the encoder's own tokenizer for sources and targets",
+    )

@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModel, TrainingArguments
 from hf_xlsr import HictlConfig, HictlForConditionalGeneration, HictlForSequenceClassification
 from hf_xlsr.data.prepared import PreparedPairs, tokenize_pairs
 from hf_xlsr.errors import XlsrError
-from hf_xlsr.modeling.encoders import encoder_from_config, pieces_of
+from hf_xlsr.modeling.encoders import check_pieces, encoder_from_config, pieces_of
 from hf_xlsr.trainers import (
     CmlmTrainer,
     CmlmTrainingArguments,
@@ -33,7 +33,7 @@ from hf_xlsr.trainers import (
     TranslationTrainer,
     TranslationTrainingArguments,
 )
-from hf_xlsr.trainers.checks import check_pieces, usable_length
+from hf_xlsr.trainers.checks import usable_length
 
 SENTENCE_ENDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 
@@ -68,7 +68,7 @@ def test_arguments_of_another_kind(kind: str, tmp_path: Path) -> None:
         made(kind, TrainingArguments(output_dir=str(tmp_path), report_to="none"))
 
 
-@pytest.mark.parametrize(
+OF_ONE_TOKENIZER = pytest.mark.parametrize(
     ("kind", "arguments_class"),
     [
         ("Lightweight", LightweightTrainingArguments),
@@ -77,20 +77,15 @@ def test_arguments_of_another_kind(kind: str, tmp_path: Path) -> None:
         ("FineTune", FineTuneTrainingArguments),
     ],
 )
+
+
+@OF_ONE_TOKENIZER
 def test_a_tokenizer_is_needed(kind: str, arguments_class: Any, tmp_path: Path) -> None:
     with pytest.raises(XlsrError, match="no processing_class; give it the tokenizer of its data"):
         made(kind, arguments_class(output_dir=str(tmp_path), report_to="none"), processing_class=None)
 
 
-@pytest.mark.parametrize(
-    ("kind", "arguments_class"),
-    [
-        ("Lightweight", LightweightTrainingArguments),
-        ("Hictl", HictlTrainingArguments),
-        ("Cmlm", CmlmTrainingArguments),
-        ("FineTune", FineTuneTrainingArguments),
-    ],
-)
+@OF_ONE_TOKENIZER
 def test_a_tokenizer_with_more_pieces_than_the_model(kind: str, arguments_class: Any, tmp_path: Path) -> None:
     larger = framed_tokenizer()
     rows = len(larger)
@@ -119,10 +114,10 @@ def test_tables_that_adapters_stand_around_and_encoders_without_one() -> None:
     adapted = peft.get_peft_model(encoder, peft.LoraConfig(target_modules=["word_embeddings"], r=2))
     assert pieces_of(encoder) == 30
     with pytest.raises(XlsrError, match="has 31 pieces but the encoder 30"):
-        check_pieces(range(31), adapted)
+        check_pieces(range(31), pieces_of(adapted))
     hashed = AutoModel.from_config(AutoConfig.for_model("canine", **config))
     assert pieces_of(hashed) is None
-    check_pieces(range(31), hashed)
+    check_pieces(range(31), pieces_of(hashed))
 
 
 def test_noise_that_would_reach_one_encoder_alone(tmp_path: Path) -> None:
@@ -131,6 +126,7 @@ def test_noise_that_would_reach_one_encoder_alone(tmp_path: Path) -> None:
         XlsrError, match="neftune_noise_alpha would reach the encoder of one language alone; leave it out"
     ):
         DualMomentumTrainer(tiny_dual(), args, tokenizers=tokenizers_of(("en", "fr")))
+    DualMomentumTrainer(tiny_dual(shared=True), args, tokenizers=tokenizers_of(("en", "fr")))
 
 
 def test_data_that_do_not_tell_their_lengths(tokenizer: Any, tmp_path: Path) -> None:
