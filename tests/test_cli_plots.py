@@ -87,6 +87,7 @@ def test_limits_of_pictures_are_told_before_a_model_is_loaded(
         assert "ends in '.xyz'; use .png, .pdf or .svg" in error(kind, *one, output="x.xyz")
         assert "ends in ''; use .png" in error(kind, *one, output="x")
         assert "wide.tsv is a file; give another place" in error(kind, *one, output="wide.tsv/x.png")
+        assert "device is 'gpu', which torch" in error(kind, model, "--data", "none.tsv", "--device", "gpu")
     assert "--pairs is 3000; spaces draws 5 to 2,000" in error("spaces", *one, "--pairs", "3000")
     assert "--pairs is 4; spaces draws 5 to 2,000" in error("spaces", *one, "--pairs", "4")
     assert "6 models at most, and 7 are given" in error("spaces", *[f"{n}={model}" for n in range(7)], *one[1:])

@@ -216,6 +216,8 @@ def test_encoders_are_told_apart(tmp_path: Path):
     (other / "sub" / "model.bin").write_text("a")
     assert first == LazyEncoder(str(other)).identity()
     assert first != LazyEncoder(str(one), dtype="bfloat16").identity()
+    with pytest.raises(XlsrError, match="device is 'cuda' but onnx runs on the processor"):
+        LazyEncoder(str(one), "cuda", "onnx").identity()  # before it is loaded
     assert LazyEncoder(NumberEncoder()).identity() == LazyEncoder(NumberEncoder()).identity()
     assert LazyEncoder(NumberEncoder()).identity() != LazyEncoder(NumberEncoder(noise=0.5)).identity()
     with pytest.raises(XlsrError, match="model folder './none' does not exist"):

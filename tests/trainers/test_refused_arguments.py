@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ def test_a_torn_checkpoint_is_not_resumed_from(tokenizer: Any, prepared: Prepare
 def test_predictions_by_row_are_not_for_these_models(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
     with pytest.raises(XlsrError, match=r"predict does not take these data; take vectors of live_encoder\(\)"):
         trainer_of(tokenizer, prepared, tmp_path).predict(prepared)
+    with pytest.raises(XlsrError, match="predict does not take these data"):
+        trainer_of(tokenizer, prepared, tmp_path).predict([])
 
 
 def test_flags_hold_where_precision_is_auto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,22 +74,25 @@ def test_flags_hold_where_precision_is_auto(tmp_path: Path, monkeypatch: pytest.
     assert replace(made(bf16=True)).bf16 and not replace(made(bf16=True), precision="float32").bf16
 
 
+# No evaluation is better than the first.
+AT_EVERY_STEP: dict[str, Any] = {
+    "max_steps": 8,
+    "eval_strategy": "steps",
+    "eval_steps": 1,
+    "save_strategy": "steps",
+    "save_steps": 1,
+    "evaluations": [lambda encoder: {"toy/accuracy": 0.5}],
+}
+
+
 def test_patience_is_what_the_arguments_say_after_a_resume(
     tokenizer: Any, prepared: PreparedPairs, tmp_path: Path
 ) -> None:
     """The checkpoint has counted two evaluations without a gain; what was asked for then does not hold any more."""
 
-    def trained(patience: int, resumed: str | None = None, **more: Any) -> int:
-        options = {
-            "max_steps": 8,
-            "eval_strategy": "steps",
-            "eval_steps": 1,
-            "save_strategy": "steps",
-            "save_steps": 1,
-        }
+    def trained(patience: int, resumed: str | None = None) -> int:
         stopping = {"early_stopping_patience": patience, "metric_for_best_model": "toy/accuracy"} if patience else {}
-        constant = [lambda encoder: {"toy/accuracy": 0.5}]
-        trainer = trainer_of(tokenizer, prepared, tmp_path, evaluations=constant, **options, **stopping, **more)
+        trainer = trainer_of(tokenizer, prepared, tmp_path, **AT_EVERY_STEP, **stopping)
         trainer.train(resume_from_checkpoint=resumed and str(tmp_path / resumed))
         return int(trainer.state.global_step)
 
@@ -96,20 +102,29 @@ def test_patience_is_what_the_arguments_say_after_a_resume(
     assert trained(1, "checkpoint-2") == 3
 
 
-def test_a_callback_of_ones_own_keeps_its_patience(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
-    options = {
-        "max_steps": 8,
-        "eval_strategy": "steps",
-        "eval_steps": 1,
-        "save_strategy": "steps",
-        "save_steps": 1,
-        "metric_for_best_model": "toy/accuracy",
-    }
+def test_so_is_the_threshold(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+    def trained(threshold: float, resumed: str | None = None) -> int:
+        scores = iter([0.50, 0.51, 0.52, 0.53, 0.54, 0.55, 0.56, 0.57])
+        options = {
+            **AT_EVERY_STEP,
+            "evaluations": [lambda encoder: {"toy/accuracy": next(scores)}],
+            "early_stopping_patience": 2,
+            "early_stopping_threshold": threshold,
+            "metric_for_best_model": "toy/accuracy",
+        }
+        trainer = trainer_of(tokenizer, prepared, tmp_path, **options)
+        if resumed:
+            scores = islice(scores, 3, None)  # from the fourth step on
+        trainer.train(resume_from_checkpoint=resumed and str(tmp_path / resumed))
+        return int(trainer.state.global_step)
 
+    assert trained(0.0) == 8
+    assert trained(0.1, "checkpoint-3") == 5
+
+
+def test_a_callback_of_ones_own_keeps_its_patience(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
     def trainer() -> Any:
-        made = trainer_of(
-            tokenizer, prepared, tmp_path, evaluations=[lambda encoder: {"toy/accuracy": 0.5}], **options
-        )
+        made = trainer_of(tokenizer, prepared, tmp_path, metric_for_best_model="toy/accuracy", **AT_EVERY_STEP)
         made.add_callback(EarlyStoppingCallback(3))
         return made
 
