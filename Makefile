@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help quickstart test quality bench docs release-check clean
+.PHONY: help quickstart test behaviour quality bench docs release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -21,6 +21,9 @@ quickstart: $(STAMP)  ## train, evaluate and export a small English-French encod
 
 test: $(STAMP)  ## the whole suite, offline, on two processes
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+behaviour: $(STAMP)  ## write outputs/behaviour.json: what refactoring must not change
+	$(BIN)/python tests/behaviour.py outputs/behaviour.json
 
 quality: $(STAMP)  ## ruff, ruff format, mypy
 	$(BIN)/ruff check .

@@ -1,0 +1,283 @@
+"""What `behaviour.py` measures on: stand-in data, stock encoders, the cases of the protocols, the recipes trained."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+Row = tuple[Any, ...]
+
+WORDS = {
+    "en": "one two three four five six seven eight nine ten red green blue house tree river stone bird fish king",
+    "fr": "un deux trois quatre cinq six sept huit neuf dix rouge vert bleu maison arbre eau pierre oiseau poisson roi",
+}
+FRAME = ["<pad>", "<unk>", "<mask>", "<s>", "</s>"]
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 48,
+    "initializer_range": 0.3,  # vectors far apart, so that no choice hangs on a last digit
+}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+def make_pairs(count: int, seed: int) -> list[tuple[str, str]]:
+    """Word-for-word translations of random word strings; no sentence occurs twice."""
+    rng = random.Random(seed)
+    english, french = (words.split() for words in WORDS.values())
+    pairs: dict[str, str] = {}
+    while len(pairs) < count:
+        drawn = [rng.randrange(len(english)) for _ in range(rng.randint(2, 7))]
+        pairs[" ".join(english[i] for i in drawn)] = " ".join(french[i] for i in drawn)
+    return list(pairs.items())
+
+
+def write(name: str, header: str, rows: Sequence[Row]) -> str:
+    lines = [header.replace(" ", "\t")] if header else []
+    Path(name).write_text("\n".join([*lines, *("\t".join(map(str, row)) for row in rows)]) + "\n", "utf-8")
+    return name
+
+
+@cache
+def encoder() -> str:
+    """A random stock BERT with a word-level tokenizer, as a folder of the Hub and of sentence-transformers at once."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    vocabulary = [*FRAME, *dict.fromkeys(f"▁{word}" for words in WORDS.values() for word in words.split())]
+    backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=[("<s>", 3), ("</s>", 4)]
+    )
+    names = ("pad_token", "unk_token", "mask_token", "bos_token", "eos_token")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, model_max_length=32, **dict(zip(names, FRAME, strict=True))
+    )
+    tokenizer.save_pretrained("encoder")
+    torch.manual_seed(0)
+    config = BertConfig(vocab_size=len(vocabulary), pad_token_id=0, **SIZES, **NO_DROPOUT)
+    BertModel(config).save_pretrained("encoder")
+    tokenizer.save_pretrained("tokenizer")
+    transformer = Transformer("encoder", max_seq_length=32)
+    modules = [transformer, Pooling(SIZES["hidden_size"], pooling_mode="mean"), Normalize()]
+    SentenceTransformer(modules=modules, device="cpu").save("stock", create_model_card=False)
+    return "stock"
+
+
+def routed_encoder(stock: str) -> None:
+    """The stock encoder twice, the second time with other weights, behind routes `first` and `second`."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Router
+
+    routes = {name: list(SentenceTransformer(stock, device="cpu").children()) for name in ("first", "second")}
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for weight in routes["second"][0].parameters():
+            weight.add_(torch.randn_like(weight), alpha=0.1)
+    router = Router(routes, default_route="first")
+    SentenceTransformer(modules=[router], device="cpu").save("routed", create_model_card=False)
+
+
+def protocol_cases(pairs: list[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
+    """Name and words of each case; writes its files."""
+    of_pairs = ["--data", write("pairs.tsv", "en fr", pairs), "--columns", "source=en,target=fr"]
+    for name in ("tatoeba", "tatoeba-laser", "tatoeba-xtreme", "tatoeba-mteb", "xsim", "xsr"):
+        yield name, ["--protocol", name, *of_pairs]
+    yield "prompt", ["--protocol", "tatoeba,xsim", *of_pairs, "--prompt", "red ", "--k", "2", "--margin", "distance"]
+    yield "xsr-pool", ["--protocol", "xsr", *of_pairs, "--pool", "pool.tsv"]
+    for debias in ("self", "fitted"):
+        words = ["--protocol", "tatoeba", "--data", "pairs.tsv", "--columns", "source=en,target={lang}"]
+        yield f"tatoeba-debias-{debias}", [*words, "--languages", "en,fr", "--debias", debias]
+    many = [(*row, ("fra", "deu")[n % 2]) for n, row in enumerate(pairs)]
+    columns = "source=english,target=text,target_lang=src_lang"
+    several = ["--data", write("several.tsv", "english text src_lang", many), "--columns", columns]
+    yield "several", ["--protocol", "tatoeba,xsr", *several, "--languages", "en", "--name", "several"]
+
+    bucc = ["--protocol", "bucc"]
+    for part, gold, rows in (("data", "gold", pairs[:30]), ("tune", "tune-gold", pairs[30:])):
+        files = [
+            write(f"{part}.{end}", "", [(f"{end}-{part}-{n}", row[side]) for n, row in enumerate(rows)])
+            for side, end in enumerate(("en", "fr"))
+        ]
+        ids = [(f"en-{part}-{n}", f"fr-{part}-{n}") for n in range(0, len(rows), 2)]
+        bucc += [f"--{part}", *files, f"--{gold}", write(f"{part}.gold", "", ids)]
+    yield "bucc", bucc
+    yield "bucc-setting", [*bucc, "--k", "2", "--margin", "absolute", "--name", "hidden"]
+
+    scored = [(*row, n * 7 % 6, "ab"[n % 2], "test") for n, row in enumerate(pairs)]
+    sts = [write(f"{name}.tsv", "sentence1 sentence2 score subset split", scored[::-1]) for name in ("STS12", "STS13")]
+    yield "sts", ["--protocol", "sts", "--data", *sts, "--languages", "en", "--subsets"]
+    judged = [(*row, n % 3 % 2, ("test", "dev")[n > 30]) for n, row in enumerate(pairs)]
+    paws = write("paws.tsv", "sentence1 sentence2 label split", judged)
+    words = ["--protocol", "pair-classification", "--data", paws, "--tune", paws]
+    yield "pair-classification", [*words, "--languages", "en"]
+    for debias in ("", "self", "fitted"):
+        words = ["--protocol", "language-bias", "--data", "pairs.tsv", "--columns", "text={lang}"]
+        words += ["--languages", "en,fr", "--k", "3"]
+        yield f"language-bias-{debias or 'alone'}", [*words, *(("--debias", debias) if debias else ())]
+
+    classes = splits([(english, int("red" in english or "king" in english)) for english, _ in pairs])
+    tagged = [(language, *row) for language in ("eng_Latn", "fra_Latn", "deu_Latn") for row in classes]
+    topics = write("topics.tsv", "lang text label split", tagged)
+    for head in ("linear", "mlp", "trained"):
+        words = ["--protocol", "zero-shot", "--data", topics, "--train-language", "en", "--head", head]
+        yield f"zero-shot-{head}", [*words, *(() if head == "linear" else ("--epochs", "2"))]
+    labels = ("entailment", "neutral", "contradiction")
+    inference = splits([(*row, labels[n // 8 % 3]) for n, row in enumerate(pairs)])
+    xnli = write("xnli.tsv", "premise_en hypothesis_en label split", inference)
+    columns = "premise=premise_{lang},hypothesis=hypothesis_{lang}"
+    for more in ([], ["--cross", "--head", "linear"]):
+        words = ["--protocol", "nli", "--data", xnli, "--columns", columns, "--languages", "en"]
+        yield "nli-cross" if more else "nli", [*words, *(more or ("--epochs", "2"))]
+
+    halves = [(english, french, n % 2) for n, (english, french) in enumerate(pairs)]
+    single = [(english, label) for english, _, label in halves]
+    senteval = [f"MR={write('reviews.tsv', 'text label', single)}"]
+    senteval += [write(f"{task}.tsv", "text label split", splits(single)) for task in ("SST2", "TREC")]
+    for task in ("MRPC", "SICK-E"):
+        senteval.append(write(f"{task}.tsv", "sentence1 sentence2 label split", splits(halves)))
+    graded = splits([(*row, 1 + n * 7 % 5) for n, row in enumerate(pairs)])
+    senteval.append(write("SICK-R.tsv", "sentence1 sentence2 score split", graded))
+    yield "senteval", ["--protocol", "senteval", "--data", *senteval, "--languages", "en", "--setting", "fast"]
+
+
+def splits(rows: Sequence[Row]) -> list[Row]:
+    return [(*row, ("train", "train", "dev", "test")[n // 2 % 4]) for n, row in enumerate(rows)]
+
+
+STEPS = {"eval_strategy": "steps", "eval_steps": 6, "save_strategy": "steps", "save_steps": 6}
+
+
+def training_rows() -> dict[str, dict[str, Any]]:
+    """A recipe for every trainer, and more where a method has parts that it leaves out."""
+    pairs = {"train": {"path": "train.tsv"}, "max_length": 32, "cleaning": ["normalize"]}
+    measured = {**pairs, "dev": {"path": "dev.tsv"}, "test": {"path": "dev.tsv"}}
+    tokenizer = {"path": "tokenizer"}
+    new = {"model_type": "bert", **SIZES}
+    still = {**new, **NO_DROPOUT}
+    text = {"path": "text.tsv", "columns": "text=text,document=document,lang=lang"}
+    nli = {"train": {"path": "nli.tsv", "languages": ["en"]}}
+    both = {"encoders": {"en": "encoder", "fr": "encoder"}}
+    adam = {"optim": "adamw_torch", "learning_rate": 5e-3}
+    cmlm = {"method": "cmlm", "data": {**pairs, "text": text}, "nli": nli, "tokenizer": tokenizer}
+    task = {"texts": "single", "labels": ["calm", "red"]}
+    labelled = {"train": {"path": "labelled.tsv"}, "dev": {"toy": {"path": "labelled_dev.tsv"}}, "max_length": 32}
+    return {
+        "lightweight": {
+            "method": "lightweight",
+            "data": measured,
+            "tokenizer": tokenizer,
+            "model": {"encoder": still, "similarity_reduction": "sum"},
+            "training": STEPS,
+        },
+        "lightweight_defaults": {  # its own vocabulary, dropout, similarity and alignment at their default weights
+            "method": "lightweight",
+            "data": pairs,
+            "tokenizer": {"vocab_size": 75},
+            "model": {"encoder": new},
+            "training": adam,
+        },
+        "lightweight_xtr": {
+            "method": "lightweight",
+            "data": measured,
+            "tokenizer": tokenizer,
+            "model": {
+                "encoder": new,
+                "generative_task": "xtr",
+                "alignment_normalize": True,
+                "alignment_temperature": 0.05,
+                "similarity_normalize": True,
+            },
+            "training": adam,
+        },
+        "dual_momentum": {
+            "method": "dual_momentum",
+            "data": pairs,
+            "nli": {"train": {"path": "nli.tsv"}},
+            "model": {
+                **both,
+                "dropout": 0.0,
+                "queue_size": 32,
+                "momentum": 0.9,
+                "in_batch_negatives": True,
+                "nli_dropout": 0.0,
+            },
+            "training": {"nli_batch_size": 8},
+        },
+        "dual_momentum_dropout": {
+            "method": "dual_momentum",
+            "data": measured,
+            "model": {**both, "dropout": 0.1, "queue_size": 64},
+            "training": adam,
+        },
+        "dual_momentum_adapters": {
+            "method": "dual_momentum",
+            "data": pairs,
+            "model": {**both, "queue_size": 32},
+            "adapters": {"rank": 2},
+            "training": adam,
+        },
+        "hictl": {
+            "method": "hictl",
+            "data": pairs,
+            "tokenizer": tokenizer,
+            "model": {"encoder": still, "sentence_temperature": 0.1, "word_weight": 0.0},
+        },
+        "hictl_words": {
+            "method": "hictl",
+            "data": measured,
+            "tokenizer": tokenizer,
+            "model": {"encoder": new, "negative_words": 16},
+            "training": adam,
+        },
+        "cmlm": {
+            **cmlm,
+            "model": {"encoder": still, "projections": 3, "retrieval_normalize": True, "retrieval_scale": 20.0},
+            "training": {"retrieval_batch_size": 12, "nli_batch_size": 8},
+        },
+        "cmlm_stages": {  # strategy S3: CMLM, then all tasks, with the default projections and dropout
+            **cmlm,
+            "model": {"encoder": {**new, "max_position_embeddings": 64}},
+            "training": {**adam, "retrieval_batch_size": 12, "nli_batch_size": 8},
+            "stages": [
+                {"name": "first", "set": {"model": {"retrieval_weight": 0.0, "nli_weight": 0.0}}},
+                {"name": "second", "set": {}},
+            ],
+        },
+        "fine_tune": {
+            "method": "classification",
+            "data": labelled,
+            "task": task,
+            "model": {"start": "encoder", "dropout": 0.0, "classifier_dropout": 0.0},
+            "training": STEPS,
+        },
+        "translation": {
+            "method": "translation",
+            "data": measured,
+            "model": {"start": "encoder", "dropout": 0.0, "decoder_layers": 1},
+        },
+    }
+
+
+def write_training_data() -> None:
+    rows = make_pairs(96, seed=1)
+    english = [row[0] for row in rows]
+    write("train.tsv", "", rows)
+    write("dev.tsv", "", make_pairs(12, seed=2))
+    write("text.tsv", "text document lang", [(line, f"d{n // 6}", "en") for n, line in enumerate(english)])
+    rng = random.Random(3)
+    inference = [(line, other, rng.randrange(3)) for line, other in zip(english, english[::-1], strict=True)]
+    write("nli.tsv", "premise hypothesis label", inference)
+    classes = [(line, rng.choice(["calm", "red"]), "en") for line in english]
+    write("labelled.tsv", "text label lang", classes[13:])
+    write("labelled_dev.tsv", "text label lang", classes[:13])
