@@ -46,7 +46,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 TABLES = ROOT / "benchmarks" / "campaign_tables.yaml"
 PAGE = ROOT / "docs" / "results.md"

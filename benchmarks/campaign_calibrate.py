@@ -20,11 +20,11 @@ from single_run import the_run
 from transformers import logging as transformers_logging
 from turns import StopWatch
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.methods import get_method
-from hf_xlsr.run_folder import RunFolder
-from hf_xlsr.runs import build_trainer, prepare_data
-from hf_xlsr.whole_files import written_whole
+from hf_xlsr.runs.folder import RunFolder
+from hf_xlsr.runs.methods import get_method
+from hf_xlsr.runs.train import build_trainer, prepare_data
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import written_whole
 
 WARM_UP, COUNTED = 4, 10
 

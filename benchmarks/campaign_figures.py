@@ -20,9 +20,9 @@ from campaign_fingerprint import row_fingerprint
 from campaign_jobs import measurement_of
 from campaign_plan import Column, Row, Table, run_of
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.report import load_results, split_key
-from hf_xlsr.whole_files import written_whole
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import written_whole
 
 
 @dataclass(frozen=True)

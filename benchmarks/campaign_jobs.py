@@ -26,10 +26,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from hf_xlsr.evaluation.content_hash import content_hash
+from hf_xlsr.encoders.fingerprint import content_hash
 from hf_xlsr.evaluation.report import load_results
-from hf_xlsr.run_folder import RunFolder
-from hf_xlsr.whole_files import written_whole
+from hf_xlsr.runs.folder import RunFolder
+from hf_xlsr.utils.files import written_whole
 
 PATIENCE = 300  # seconds for a checkpoint to be written after the deadline
 # Trainings by sentence-transformers: script and options.

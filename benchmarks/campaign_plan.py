@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hf_xlsr.errors import XlsrError, nearest
-from hf_xlsr.recipe import load_runs, parse_yaml, read_recipe
+from hf_xlsr.runs.recipe import load_runs, parse_yaml, read_recipe
+from hf_xlsr.utils.errors import XlsrError, nearest
 
 ROOT = Path(__file__).resolve().parents[1]
 SEEDS = 3  # of the two ends of a table

@@ -11,9 +11,9 @@ from campaign_fingerprint import training_fingerprint
 from campaign_jobs import fingerprint_of_run, spaces_of
 from campaign_plan import SEEDS, Claim, Row, Table, run_of
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.markdown_text import escape_markdown, markdown_table
 from hf_xlsr.evaluation.report import split_key
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
 
 BEGIN, END = "<!-- campaign -->", "<!-- /campaign -->"
 SHOWN, CONTRADICTED, NOT_SHOWN, OPEN = "shown", "contradicted", "not shown at this size", "open"
@@ -185,7 +185,7 @@ def draw_languages(table: Table, home: Path, measured: Path, path: Path) -> None
             found[row.label or row.name] = {key: bias[key] for key in bias if split_key(key)[1] in QUERIES}
     if len(found) < len(table.histograms):
         return
-    from hf_xlsr.evaluation.plots_languages import plot_languages
+    from hf_xlsr.evaluation.plots.languages import plot_languages
 
     path.parent.mkdir(parents=True, exist_ok=True)
     plot_languages(path, found)

@@ -33,11 +33,11 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers import logging as transformers_logging
 from turns import Job, check_device, ratios, run_job, time_in_turns
 
-from hf_xlsr.memory import readable_size
 from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel
-from hf_xlsr.precision import choose_precision
-from hf_xlsr.runs import hardware_name
+from hf_xlsr.runs.train import hardware_name
 from hf_xlsr.trainers.base import attention_for
+from hf_xlsr.utils.memory import readable_size
+from hf_xlsr.utils.precision import choose_precision
 
 OURS, ALONE, FULL = "ours", "ours, one sentence", "full logits"
 FIRST, END, MASK = 0, 2, 3

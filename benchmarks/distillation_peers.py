@@ -31,13 +31,13 @@ from single_run import the_run
 from transformers import logging as transformers_logging
 from turns import StopWatch
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.encoders import load_encoder
+from hf_xlsr.encoders.loading import load_encoder
 from hf_xlsr.evaluation.report import results_table, save_results
-from hf_xlsr.methods import get_method
-from hf_xlsr.methods.sentence_encoder import evaluation_sets, run_protocol
-from hf_xlsr.precision import choose_precision
-from hf_xlsr.runs import hardware_name, prepare_data
+from hf_xlsr.runs.methods import get_method
+from hf_xlsr.runs.methods.sentence_encoder import evaluation_sets, run_protocol
+from hf_xlsr.runs.train import hardware_name, prepare_data
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.precision import choose_precision
 
 TEACHER_SAMPLE = 512
 

@@ -33,10 +33,10 @@ from turns import check_device, synchronize
 from hf_xlsr import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.tokenization import train_tokenizer
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.modeling.dual_momentum import direction_loss
-from hf_xlsr.runs import hardware_name
+from hf_xlsr.runs.train import hardware_name
 from hf_xlsr.trainers import DualMomentumTrainer, DualMomentumTrainingArguments
+from hf_xlsr.utils.errors import XlsrError
 
 WARM_UP_STEPS = 3
 LANGUAGES = ("en", "fr")

@@ -42,15 +42,15 @@ from turns import StopWatch
 
 from hf_xlsr.data.cleaning import RemoveEvaluation, build_cleaner
 from hf_xlsr.data.sources import as_list, open_source
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.encoders.stock import DROPOUTS
 from hf_xlsr.evaluation.report import results_table, save_results
-from hf_xlsr.methods.dual_momentum import DualMomentumMethod
-from hf_xlsr.methods.sentence_encoder import evaluation_sets, evaluation_texts, run_protocol
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
-from hf_xlsr.modeling.encoders import DROPOUTS
-from hf_xlsr.precision import choose_precision
-from hf_xlsr.runs import hardware_name
+from hf_xlsr.runs.methods.dual_momentum import DualMomentumMethod
+from hf_xlsr.runs.methods.sentence_encoder import evaluation_sets, evaluation_texts, run_protocol
+from hf_xlsr.runs.train import hardware_name
 from hf_xlsr.trainers.base import attention_for
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.precision import choose_precision
 
 STEPS_TO_TIME, WARM_UP_STEPS = 15, 5
 

@@ -39,11 +39,11 @@ from turns import Job, check_device, ratios, run_job, time_in_turns
 
 from hf_xlsr.losses import bags_of_words, masked_lm_loss, sentence_contrast_loss
 from hf_xlsr.losses.word_contrast import Bags
-from hf_xlsr.memory import readable_size
 from hf_xlsr.modeling.hictl import HictlConfig, HictlForPreTraining
-from hf_xlsr.precision import choose_precision
-from hf_xlsr.runs import hardware_name
+from hf_xlsr.runs.train import hardware_name
 from hf_xlsr.trainers.base import attention_for
+from hf_xlsr.utils.memory import readable_size
+from hf_xlsr.utils.precision import choose_precision
 
 OURS, ONE_PASS, FULL = "ours", "ours, one pass", "full logits"
 FIRST, PAD, END, MASK = 0, 1, 2, 3

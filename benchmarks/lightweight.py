@@ -29,7 +29,7 @@ def make_material(folder: Path, pairs: int) -> None:
     """Writes tokenised pairs and the tokenizer once; every row reads them."""
     import numpy as np
 
-    from hf_xlsr.data.bible import bible_pairs
+    from hf_xlsr.data.corpora.bible import bible_pairs
     from hf_xlsr.data.prepared import store_pairs, tokenize_pairs
     from hf_xlsr.data.tokenization import train_tokenizer
 
@@ -131,7 +131,7 @@ def _peer(folder: Path, tokenizer: Any, values: dict[str, Any], common: dict[str
 
     from hf_xlsr.export import to_sentence_transformer
     from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder_config
-    from hf_xlsr.precision import choose_precision
+    from hf_xlsr.utils.precision import choose_precision
 
     encoder = BertModel(paper_encoder_config(**values), add_pooling_layer=False)
     model = to_sentence_transformer(encoder, tokenizer, max_length=128)
@@ -200,8 +200,8 @@ def main() -> None:
     """Measures everything, prints the tables and writes the JSON."""
     import torch
 
-    from hf_xlsr.precision import choose_precision
-    from hf_xlsr.runs import hardware_name
+    from hf_xlsr.runs.train import hardware_name
+    from hf_xlsr.utils.precision import choose_precision
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5120, help="pairs of the Bible, English and French")

@@ -224,8 +224,8 @@ def prove_memory(rows: int, width: int, memory: str) -> dict[str, Any]:
 
 def run_worker(job: dict[str, str]) -> dict[str, Any]:
     """Mines within the memory, and measures."""
-    from hf_xlsr.memory import parse_size
     from hf_xlsr.mining import extract_pairs, neighbours_both_ways
+    from hf_xlsr.utils.memory import parse_size
 
     source, target = (np.load(Path(job["folder"]) / f"{side}.npy", mmap_mode="r") for side in ("source", "targets"))
     took, both = timed(
@@ -318,8 +318,8 @@ def main() -> None:
     import torch
     from rich.console import Console
 
-    from hf_xlsr.errors import XlsrError
-    from hf_xlsr.memory import parse_size
+    from hf_xlsr.utils.errors import XlsrError
+    from hf_xlsr.utils.memory import parse_size
 
     try:
         parse_size(options.memory)

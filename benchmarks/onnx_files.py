@@ -35,18 +35,18 @@ from sentence_transformers import SentenceTransformer
 from transformers import logging as transformers_logging
 from turns import ratios, time_in_turns
 
-from hf_xlsr.data.bible import bible_pairs
 from hf_xlsr.data.columns import parse_columns
+from hf_xlsr.data.corpora.bible import bible_pairs
 from hf_xlsr.data.sources import open_source
 from hf_xlsr.data.tokenization import train_tokenizer
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.encoding import embed
+from hf_xlsr.encoders.encoding import embed
+from hf_xlsr.encoders.onnx import OnnxEncoder
+from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.evaluation.metrics import retrieval_accuracy
 from hf_xlsr.export import export_sentence_transformer
-from hf_xlsr.export.onnx_encoder import OnnxEncoder
 from hf_xlsr.export.onnx_files import write_onnx
-from hf_xlsr.modeling.encoders import encoder_from_config
 from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder_config
+from hf_xlsr.utils.errors import XlsrError
 
 BASE = "torch float32"
 

@@ -14,11 +14,12 @@ from typing import Any
 from rich.console import Console
 
 from hf_xlsr.data.sources import open_source
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.encoders.loading import load_encoder
 from hf_xlsr.evaluation import tatoeba, zero_shot
-from hf_xlsr.evaluation.encoders import load_encoder
-from hf_xlsr.evaluation.report import data_hash, results_table, save_results
-from hf_xlsr.evaluation.xsr import xsr_both_directions
+from hf_xlsr.evaluation.protocols.xsr import xsr_both_directions
+from hf_xlsr.evaluation.report import results_table, save_results
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.hashing import data_hash
 
 ISO3 = {"ar": "ara", "bg": "bul", "de": "deu", "el": "ell", "es": "spa", "fr": "fra", "it": "ita", "ru": "rus"}
 FLORES = {"en": "eng_Latn", "de": "deu_Latn", "es": "spa_Latn", "fr": "fra_Latn", "it": "ita_Latn"}

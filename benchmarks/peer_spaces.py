@@ -13,11 +13,11 @@ from peer_units import Peer, read, sides
 from peers import find_peers
 
 from hf_xlsr.data.languages import language_code
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.encoders import load_encoder
+from hf_xlsr.encoders.loading import load_encoder
 from hf_xlsr.evaluation.plots import plot_spaces
-from hf_xlsr.evaluation.tatoeba import encode_pairs
-from hf_xlsr.precision import choose_precision
+from hf_xlsr.evaluation.protocols.tatoeba import encode_pairs
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.precision import choose_precision
 
 LANGUAGES = ("fra", "deu", "rus", "spa")  # of the figure, as Tatoeba names them
 

@@ -13,22 +13,22 @@ from typing import Any
 
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.data.sources import open_source
-from hf_xlsr.debias import DebiasedEncoder, fit_debias
+from hf_xlsr.encoders.debias import DebiasedEncoder, fit_debias
+from hf_xlsr.encoders.encoding import embed
+from hf_xlsr.encoders.loading import load_encoder
 from hf_xlsr.evaluation.averages import mean_over_languages
-from hf_xlsr.evaluation.bucc import bucc_settings, hide_pairs
-from hf_xlsr.evaluation.encoders import load_encoder
-from hf_xlsr.evaluation.encoding import embed
-from hf_xlsr.evaluation.language_bias import language_bias
-from hf_xlsr.evaluation.nli import nli
-from hf_xlsr.evaluation.pair_classification import pair_classification
+from hf_xlsr.evaluation.protocols.bucc import bucc_settings, hide_pairs
+from hf_xlsr.evaluation.protocols.language_bias import language_bias
+from hf_xlsr.evaluation.protocols.nli import nli
+from hf_xlsr.evaluation.protocols.pair_classification import pair_classification
+from hf_xlsr.evaluation.protocols.sts import sts
+from hf_xlsr.evaluation.protocols.tatoeba import tatoeba
+from hf_xlsr.evaluation.protocols.tatoeba_variants import tatoeba_laser, tatoeba_mteb, tatoeba_xtreme
+from hf_xlsr.evaluation.protocols.xsim import xsim
+from hf_xlsr.evaluation.protocols.xsr import xsr_both_directions
+from hf_xlsr.evaluation.protocols.zero_shot import zero_shot
 from hf_xlsr.evaluation.report import metric_prefix
-from hf_xlsr.evaluation.senteval import senteval
-from hf_xlsr.evaluation.sts import sts
-from hf_xlsr.evaluation.tatoeba import tatoeba
-from hf_xlsr.evaluation.tatoeba_variants import tatoeba_laser, tatoeba_mteb, tatoeba_xtreme
-from hf_xlsr.evaluation.xsim import xsim
-from hf_xlsr.evaluation.xsr import xsr_both_directions
-from hf_xlsr.evaluation.zero_shot import zero_shot
+from hf_xlsr.evaluation.senteval.evaluate import senteval
 from hf_xlsr.mining import mine_bitext
 
 Metrics = dict[str, float]

@@ -25,14 +25,14 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Normalize
 from sentence_transformers.sentence_transformer.modules import Pooling
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.content_hash import content_hash
-from hf_xlsr.evaluation.encoders import load_encoder
+from hf_xlsr.encoders.cache import RememberedEncoder
+from hf_xlsr.encoders.fingerprint import content_hash
+from hf_xlsr.encoders.loading import load_encoder
 from hf_xlsr.evaluation.markdown_report import markdown_report
-from hf_xlsr.evaluation.remembered import RememberedEncoder
 from hf_xlsr.evaluation.report import load_results, results_table, save_results
-from hf_xlsr.precision import choose_precision
-from hf_xlsr.runs import hardware_name
+from hf_xlsr.runs.train import hardware_name
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.precision import choose_precision
 
 PEERS: dict[str, dict[str, Any]] = {
     "e5-small": {

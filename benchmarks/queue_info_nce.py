@@ -35,7 +35,7 @@ from process_memory import status_bytes
 from turns import Job, check_device, run_job
 
 from hf_xlsr.losses import STORAGES, QuantizedRows, quantize_rows, queue_info_nce
-from hf_xlsr.memory import readable_size
+from hf_xlsr.utils.memory import readable_size
 
 TEMPERATURE = 0.04
 SIZES = {"cpu": (4_096, 16_384, 65_536, 204_800, 409_600, 1_048_576, 4_194_304), "cuda": (409_600, 10_000_000)}
@@ -290,7 +290,7 @@ def main() -> None:
     report: dict[str, Any] = {
         name: getattr(options, name) for name in ("batch", "width", "rounds", "threads", "device")
     }
-    from hf_xlsr.runs import hardware_name  # here: it would add 190 MB to the memory of each worker
+    from hf_xlsr.runs.train import hardware_name  # here: it would add 190 MB to the memory of each worker
 
     report["processor"] = hardware_name(torch.device(options.device))
     report["torch"] = torch.__version__

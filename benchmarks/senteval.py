@@ -26,10 +26,10 @@ import torch.nn.functional as F
 from sklearn.model_selection import StratifiedKFold
 from turns import check_device
 
-from hf_xlsr.evaluation.senteval import SETTINGS
-from hf_xlsr.evaluation.senteval_classifier import Group, Schedule, accuracy_score, train_classifiers, with_constant
-from hf_xlsr.evaluation.senteval_folds import NESTED_SEED, WEIGHT_DECAYS, Classification
-from hf_xlsr.runs import hardware_name
+from hf_xlsr.evaluation.senteval.classifier import Group, Schedule, accuracy_score, train_classifiers, with_constant
+from hf_xlsr.evaluation.senteval.evaluate import SETTINGS
+from hf_xlsr.evaluation.senteval.folds import NESTED_SEED, WEIGHT_DECAYS, Classification
+from hf_xlsr.runs.train import hardware_name
 
 SEED = 1111
 # Both ways sum in float32, in different orders: a few of the dev rows may come out differently.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.recipe import load_runs
+from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.utils.errors import XlsrError
 
 
 def the_run(recipe: str, more: list[str], only: str | None) -> dict[str, Any]:

@@ -1,47 +1,56 @@
-"""hf-xlsr: cross-lingual sentence encoders as a plugin of the Hugging Face ecosystem.
+"""hf-xlsr: train, evaluate and use cross-lingual sentence encoders inside the Hugging Face ecosystem.
 
-Importing the package registers its architectures with the Auto classes.
+Public names are imported on first use. `AutoConfig` and `AutoModel` know the architectures as soon as this package is
+imported.
 """
 
 from __future__ import annotations
 
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
+from importlib.metadata import version
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel
-from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
-from hf_xlsr.modeling.hictl import (
-    HictlConfig,
-    HictlForConditionalGeneration,
-    HictlForPreTraining,
-    HictlForSequenceClassification,
+from hf_xlsr.utils.auto_classes import register_architectures
+from hf_xlsr.utils.lazy import lazy_names
+
+__version__ = version("hf-xlsr")
+
+__getattr__, __dir__, _names = lazy_names(
+    __name__,
+    {
+        "modeling.cmlm": ["CmlmConfig", "CmlmModel"],
+        "modeling.dual_momentum": ["DualMomentumConfig", "DualMomentumModel"],
+        "modeling.hictl": [
+            "HictlConfig",
+            "HictlForConditionalGeneration",
+            "HictlForPreTraining",
+            "HictlForSequenceClassification",
+        ],
+        "modeling.lightweight": ["LightweightConfig", "LightweightDualTransformer"],
+        "trainers.adapters": ["add_adapters"],
+        "trainers.arguments": [
+            "CmlmTrainingArguments",
+            "DualMomentumTrainingArguments",
+            "HictlTrainingArguments",
+            "LightweightTrainingArguments",
+            "XlsrTrainingArguments",
+        ],
+        "trainers.base": ["XlsrTrainer"],
+        "trainers.cmlm": ["CmlmTrainer"],
+        "trainers.dual_momentum": ["DualMomentumTrainer"],
+        "trainers.fine_tune": ["FineTuneTrainer", "FineTuneTrainingArguments"],
+        "trainers.hictl": ["HictlTrainer"],
+        "trainers.lightweight": ["LightweightTrainer"],
+        "trainers.momentum_callbacks": ["MemoryQueueCallback", "MomentumCallback"],
+        "trainers.translation": ["TranslationTrainer", "TranslationTrainingArguments"],
+        "utils.errors": ["XlsrError"],
+    },
 )
-from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
+__all__ = [*_names, "__version__"]
 
-__version__ = "0.1.0"
-
-AutoConfig.register(LightweightConfig.model_type, LightweightConfig, exist_ok=True)
-AutoModel.register(LightweightConfig, LightweightDualTransformer, exist_ok=True)
-AutoConfig.register(DualMomentumConfig.model_type, DualMomentumConfig, exist_ok=True)
-AutoModel.register(DualMomentumConfig, DualMomentumModel, exist_ok=True)
-AutoConfig.register(CmlmConfig.model_type, CmlmConfig, exist_ok=True)
-AutoModel.register(CmlmConfig, CmlmModel, exist_ok=True)
-AutoConfig.register(HictlConfig.model_type, HictlConfig, exist_ok=True)
-AutoModel.register(HictlConfig, HictlForPreTraining, exist_ok=True)
-AutoModelForSeq2SeqLM.register(HictlConfig, HictlForConditionalGeneration, exist_ok=True)
-AutoModelForSequenceClassification.register(HictlConfig, HictlForSequenceClassification, exist_ok=True)
-
-__all__ = [
-    "CmlmConfig",
-    "CmlmModel",
-    "DualMomentumConfig",
-    "DualMomentumModel",
-    "HictlConfig",
-    "HictlForConditionalGeneration",
-    "HictlForPreTraining",
-    "HictlForSequenceClassification",
-    "LightweightConfig",
-    "LightweightDualTransformer",
-    "XlsrError",
-    "__version__",
-]
+register_architectures(
+    {
+        "cmlm": "hf_xlsr.modeling.cmlm",
+        "dual_momentum": "hf_xlsr.modeling.dual_momentum",
+        "hictl": "hf_xlsr.modeling.hictl",
+        "lightweight_dual_transformer": "hf_xlsr.modeling.lightweight",
+    }
+)

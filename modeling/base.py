@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 # Values of `device_map` that leave the choice to the library.
 CHOSEN_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
@@ -51,7 +51,7 @@ class XlsrPreTrainedModel(PreTrainedModel):
         return loaded
 
     def starting_weights(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What to start from, of the weights that another training left; see `hf_xlsr.starting.start_from`.
+        """What to start from, of the weights that another training left; see `hf_xlsr.runs.starting.start_from`.
 
         Args:
             tensors: Those of the other model whose names this one knows.
@@ -60,7 +60,7 @@ class XlsrPreTrainedModel(PreTrainedModel):
 
     def push_to_hub(self, repo_id: str, **options: Any) -> Any:  # type: ignore[override]  # they pass through
         """As of any model, but without what training alone needs; see `push_model`."""
-        from hf_xlsr.export.hub_trainer import push_model
+        from hf_xlsr.modeling.hub import push_model
 
         return push_model(self, repo_id, **options)
 

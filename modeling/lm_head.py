@@ -10,8 +10,8 @@ from transformers import AutoModelForMaskedLM
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 
-from hf_xlsr.distributed import scaled_to_mean
 from hf_xlsr.losses.masked_lm import IGNORE, masked_lm_loss
+from hf_xlsr.utils.distributed import scaled_to_mean
 
 # What the architectures call the dense layer, its normalisation, the decoder's bias and the decoder.
 _KNOWN_HEADS = (

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from hf_xlsr.encoders.stock import encoder_from_config, encoder_from_pretrained, resized_bias
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
-from hf_xlsr.modeling.encoders import encoder_from_config, encoder_from_pretrained, resized_bias
 from hf_xlsr.modeling.lm_head import LmHead
 
 logger = logging.getLogger(__name__)

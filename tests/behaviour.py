@@ -67,7 +67,7 @@ def digest(array: Any) -> str:
 
 def recipes() -> dict[str, Any]:
     """Every run of every built-in recipe, resolved."""
-    from hf_xlsr.recipe import load_runs, recipe_names
+    from hf_xlsr.runs.recipe import load_runs, recipe_names
 
     return {name: [plain(getattr(run, "recipe", run)) for run in load_runs(name)] for name in recipe_names()}
 

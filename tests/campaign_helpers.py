@@ -10,7 +10,7 @@ from campaign_fingerprint import training_fingerprint
 from campaign_jobs import FINGERPRINT, measurement_of, place_of
 from campaign_plan import Table, read_tables, run_of
 
-from hf_xlsr.evaluation.content_hash import content_hash
+from hf_xlsr.encoders.fingerprint import content_hash
 from hf_xlsr.evaluation.report import save_results
 
 TABLES = """

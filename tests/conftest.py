@@ -27,8 +27,8 @@ from transformers import AutoConfig  # noqa: E402
 from hf_xlsr import LightweightConfig, LightweightDualTransformer  # noqa: E402
 from hf_xlsr.data.prepared import PreparedPairs, tokenize_pairs  # noqa: E402
 from hf_xlsr.data.tokenization import train_tokenizer  # noqa: E402
+from hf_xlsr.encoders.stock import encoder_from_config  # noqa: E402
 from hf_xlsr.export import export_sentence_transformer  # noqa: E402
-from hf_xlsr.modeling.encoders import encoder_from_config  # noqa: E402
 
 ENGLISH = (
     "one two three four five six seven eight nine ten red green blue house tree river stone bird fish king".split()

@@ -33,7 +33,7 @@ IN_WHEEL = (
     ),
     *("hf_xlsr/modeling/encoders.py", "hf_xlsr/trainers/base.py"),
 )
-IN_SDIST = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "modeling/encoders.py")
+IN_SDIST = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "hf_xlsr/encoders/stock.py")
 OUTSIDE = re.compile(r"(^|/)(tests|benchmarks|docs|outputs|\.venv|__pycache__)/")
 
 
@@ -86,7 +86,7 @@ def check_contents(wheel: Path, sdist: Path) -> None:
         missing = [name for name in need if name not in have]
         if missing:
             raise Wrong(f"the {kind} lacks {', '.join(missing)}.")
-    recipes = {path.name for path in (ROOT / "recipes").glob("*.yaml")}
+    recipes = {path.name for path in (ROOT / "hf_xlsr" / "recipes").glob("*.yaml")}
     packed_recipes = {
         Path(name).name for name in names if name.startswith("hf_xlsr/recipes/") and name.endswith(".yaml")
     }

@@ -16,10 +16,10 @@ from campaign_helpers import TABLES, example_tables, measured
 from campaign_jobs import FINGERPRINT, Measurement, Training
 from campaign_plan import ROOT, Run, read_tables, resolved, run_of, starts_of_all
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.content_hash import content_hash
+from hf_xlsr.encoders.fingerprint import content_hash
 from hf_xlsr.evaluation.report import save_results
-from hf_xlsr.run_folder import RunFolder
+from hf_xlsr.runs.folder import RunFolder
+from hf_xlsr.utils.errors import XlsrError
 
 NOTHING = Figures(Path("there-is-no-such-file.json"))
 

@@ -17,10 +17,10 @@ from campaign_jobs import DONE, Outcome, measurement_of
 from campaign_plan import ROOT, Column, Row, read_tables, resolved, run_of
 from campaign_report import BEGIN, END
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.content_hash import content_hash
+from hf_xlsr.encoders.fingerprint import content_hash
 from hf_xlsr.evaluation.report import save_results
-from hf_xlsr.run_folder import RunFolder
+from hf_xlsr.runs.folder import RunFolder
+from hf_xlsr.utils.errors import XlsrError
 
 
 def ended(*_: Any) -> bool:

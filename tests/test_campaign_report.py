@@ -31,7 +31,7 @@ from campaign_report import (
 )
 from rich.console import Console
 
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from campaign_jobs import DONE, ENDED, FAILED, STOPPED, Job, work_off
 from rich.console import Console
 from turns import StopWatch
 
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 
 @dataclass

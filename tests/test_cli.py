@@ -277,7 +277,7 @@ def test_languages_that_nothing_tells(exported: Path, write_pairs: Any, capsys: 
 
 
 def test_list_of_protocols(capsys: pytest.CaptureFixture[str]) -> None:
-    from hf_xlsr.evaluation.protocols import PROTOCOLS
+    from hf_xlsr.evaluation.registry import PROTOCOLS
 
     assert main(["evaluate", "--list"]) == 0
     written = capsys.readouterr().out

@@ -13,7 +13,7 @@ from conftest import ENGLISH, FRENCH
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import main
-from hf_xlsr.debias import Debias, fit_debias
+from hf_xlsr.encoders.debias import Debias, fit_debias
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "debias.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL) if PAGE.is_file() else []
@@ -90,7 +90,7 @@ def test_other_ways_to_name_texts(
 def test_apply_to_vectors_block_by_block(
     dtype: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("hf_xlsr.cli_debias.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("hf_xlsr.cli.debias.ROWS_AT_ONCE", 7)
     debias = Debias(components={"fr": np.eye(6)[:, :2]}, counts={"fr": 9}, shares={"fr": 0.5})
     debias.save(tmp_path / "fit")
     vectors = (10 * np.random.default_rng(0).normal(size=(20, 6))).astype(dtype)
@@ -194,7 +194,7 @@ def test_mistakes_in_applying(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_code_of_the_page_runs(
     number: int, tiny_export: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from hf_xlsr.data.formats import read_rows  # noqa: F401  (loaded before the folder changes)
+    from hf_xlsr.data.formats.reading import read_rows  # noqa: F401  (loaded before the folder changes)
 
     monkeypatch.chdir(tmp_path)
     Path("MODEL").symlink_to(tiny_export)

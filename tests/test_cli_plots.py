@@ -69,7 +69,7 @@ def test_plot_of_spaces(tiny_export: str, tmp_path: Path, capsys: pytest.Capture
 def test_limits_of_pictures_are_told_before_a_model_is_loaded(
     tiny_export: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hf_xlsr.evaluation import encoders
+    from hf_xlsr.encoders import loading as encoders
 
     monkeypatch.setattr(encoders, "load_encoder", lambda *arguments: pytest.fail("a model is loaded"))
     wide = tmp_path / "wide.tsv"

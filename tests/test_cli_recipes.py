@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from hf_xlsr.cli_recipes import add_keys_help, add_schema, print_schema
+from hf_xlsr.cli.recipes import add_keys_help, add_schema, print_schema
 
 
 def parser() -> argparse.ArgumentParser:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from hf_xlsr.cli_values import parse_languages, parse_routes
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.cli.values import parse_languages, parse_routes
+from hf_xlsr.utils.errors import XlsrError
 
 
 def test_values_may_stand_apart():

@@ -9,8 +9,8 @@ import pytest
 from hictl_helpers import framed_tokenizer
 
 from hf_xlsr.data.sources import as_list
-from hf_xlsr.recipe import load_runs, recipe_names
-from hf_xlsr.runs import train_recipe
+from hf_xlsr.runs.recipe import load_runs, recipe_names
+from hf_xlsr.runs.train import train_recipe
 
 # Sections 3 and 4.4 of the paper.
 PAPER = {

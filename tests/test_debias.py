@@ -14,9 +14,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.debias import Debias, DebiasedEncoder, DebiasFitter, fit_debias, remove_components
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.encoding import embed
+from hf_xlsr.encoders.debias import Debias, DebiasedEncoder, DebiasFitter, fit_debias, remove_components
+from hf_xlsr.encoders.encoding import embed
+from hf_xlsr.utils.errors import XlsrError
 
 
 def vectors_of(count: int = 40, width: int = 8, seed: int = 0, offset: float = 2.0) -> np.ndarray:

@@ -16,9 +16,10 @@ import torch
 from conftest import ENGLISH, FRENCH
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr.debias import Debias, DebiasModule, debias_sentence_transformer, fit_debias
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.content_hash import content_hash
+from hf_xlsr.encoders.debias import Debias, fit_debias
+from hf_xlsr.encoders.fingerprint import content_hash
+from hf_xlsr.export.debias_module import DebiasModule, debias_sentence_transformer
+from hf_xlsr.utils.errors import XlsrError
 
 TEXTS = {"en": [f"{a} {b}" for a, b in zip(ENGLISH, ENGLISH[3:], strict=False)], "fr": FRENCH}
 
@@ -94,7 +95,7 @@ def test_loaded_in_a_process_of_its_own(model: SentenceTransformer, debias: Debi
     saved = debias_sentence_transformer(model, debias, normalize=True)
     saved.save(str(tmp_path / "model"), create_model_card=False)
     modules = json.loads((tmp_path / "model" / "modules.json").read_text())
-    assert modules[-1]["type"] == "hf_xlsr.debias.module.DebiasModule"
+    assert modules[-1]["type"] == "hf_xlsr.export.debias_module.DebiasModule"
     assert not list((tmp_path / "model").rglob("*.py")) and not list((tmp_path / "model").rglob("*.bin"))
     done: Any = subprocess.run(
         [sys.executable, "-c", LOAD, str(tmp_path / "model"), str(tmp_path / "vectors.npy")],

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hf_xlsr.distributed import gather_with_gradient, world_size
+from hf_xlsr.utils.distributed import gather_with_gradient, world_size
 
 # Run by both processes; the test takes model and batch from it for the one-process twin.
 WORKER = '''
@@ -29,7 +29,7 @@ from safetensors.torch import save_file
 from torch.nn.parallel import DistributedDataParallel
 
 from hf_xlsr import LightweightConfig, LightweightDualTransformer
-from hf_xlsr.distributed import gather_with_gradient, world_size
+from hf_xlsr.utils.distributed import gather_with_gradient, world_size
 from hf_xlsr.losses import bags_of_words, draw_negative_words
 
 PAIRS, LENGTH, VOCABULARY = 6, 5, 30

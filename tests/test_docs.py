@@ -23,11 +23,11 @@ import pytest
 import yaml
 from docs_helpers import Block, blocks_of, commands_of, write_stand_ins
 
-from hf_xlsr import cli
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.protocols import protocols_of
-from hf_xlsr.methods import METHODS
-from hf_xlsr.recipe import load_runs, parse_yaml
+from hf_xlsr.cli import app as cli
+from hf_xlsr.evaluation.registry import protocols_of
+from hf_xlsr.runs.methods import METHODS
+from hf_xlsr.runs.recipe import load_runs, parse_yaml
+from hf_xlsr.utils.errors import XlsrError
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -177,7 +177,7 @@ def parsed(words: list[str]) -> Any:
 def run_training(words: list[str]) -> str:
     """Resolves the recipe with its overrides and, where it is small, trains a step of it."""
     recipe, rest = words[0], words[1:]
-    if recipe.startswith("recipes/"):
+    if recipe.startswith("hf_xlsr/recipes/"):
         assert (ROOT / recipe).is_file(), f"there is no {recipe}"
         recipe = Path(recipe).stem
     if "--help" in rest:

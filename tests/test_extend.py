@@ -20,9 +20,9 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import main
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.methods import METHODS
-from hf_xlsr.recipe import load_runs
+from hf_xlsr.runs.methods import METHODS
+from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.utils.errors import XlsrError
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "extend.md"
 FILES = ("model.py", "trainer.py", "method.py", "en_fr.yaml", "test_contrast.py")

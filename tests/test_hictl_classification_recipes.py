@@ -20,12 +20,12 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, pipelin
 from hf_xlsr import XlsrError
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.data.tokenization import train_tokenizer
-from hf_xlsr.methods import get_method
-from hf_xlsr.methods.classification import language_table
-from hf_xlsr.modeling.encoders import encoder_from_config
+from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
-from hf_xlsr.recipe import load_runs, merge, recipe_names
-from hf_xlsr.runs import train_recipe
+from hf_xlsr.runs.methods import get_method
+from hf_xlsr.runs.methods.classification import language_table
+from hf_xlsr.runs.recipe import load_runs, merge, recipe_names
+from hf_xlsr.runs.train import train_recipe
 
 # Section 4.2: "the same optimizer as pre-training and learning rate set as 2.5e-5. We set the batch size to 32". Section
 # 4.1: Adam, linear decay, sequences of 128.

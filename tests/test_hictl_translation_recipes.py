@@ -17,10 +17,10 @@ from transformers import AutoTokenizer
 from translation_helpers import encoder_folder
 
 from hf_xlsr import XlsrError
-from hf_xlsr.evaluation.markdown_text import escape_markdown
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration
-from hf_xlsr.recipe import load_runs
-from hf_xlsr.runs import train_recipe
+from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.runs.train import train_recipe
+from hf_xlsr.utils.markdown_text import escape_markdown
 
 # Section 4.2: languages, beams, length penalty, test set.
 TASKS: dict[str, tuple[list[str], int, float, str]] = {

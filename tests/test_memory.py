@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.memory import parse_size, readable_size
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.memory import parse_size, readable_size
 
 
 @pytest.mark.parametrize(

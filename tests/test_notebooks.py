@@ -54,16 +54,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def small(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Tiny encoders; gives how much each figure holds that is shown."""
-    import hf_xlsr.recipe
+    import hf_xlsr.runs.recipe
 
-    load_runs, figures = hf_xlsr.recipe.load_runs, []
+    load_runs, figures = hf_xlsr.runs.recipe.load_runs, []
 
     def count() -> None:
         figures.append(sum(len(axes.get_children()) for axes in plt.gcf().axes))
         plt.close("all")
 
     monkeypatch.setenv("NOTEBOOK_SMALL", "1")
-    monkeypatch.setattr(hf_xlsr.recipe, "load_runs", lambda name, words: load_runs(name, [*words, *SMALLER]))
+    monkeypatch.setattr(hf_xlsr.runs.recipe, "load_runs", lambda name, words: load_runs(name, [*words, *SMALLER]))
     monkeypatch.setattr(plt, "show", count)
     monkeypatch.chdir(folder)
     return figures

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.pooling import POOLING_MODES, normalize, pool
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.pooling import POOLING_MODES, normalize, pool
 
 LENGTHS = [4, 1, 2]
 

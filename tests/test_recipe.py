@@ -10,9 +10,9 @@ import yaml
 from conftest import make_pairs
 
 from hf_xlsr.data.sources import as_list, open_source
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.recipe import load_runs, merge, parse_yaml, recipe_names
-from hf_xlsr.runs import train_recipe
+from hf_xlsr.runs.recipe import load_runs, merge, parse_yaml, recipe_names
+from hf_xlsr.runs.train import train_recipe
+from hf_xlsr.utils.errors import XlsrError
 
 # Section 4.1 and tables 2, 5-9 and figure 2 of the paper.
 PAPER = {

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from conftest import tiny_encoder
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.methods import METHODS
-from hf_xlsr.recipe import load_runs, sections_of
-from hf_xlsr.recipe_check import REFUSED_TRAINING_KEYS, recipe_keys, refused_training_keys
-from hf_xlsr.recipe_keys import Key, argument_help, config_keys, training_keys
-from hf_xlsr.runs import train_recipe
+from hf_xlsr.runs.methods import METHODS
+from hf_xlsr.runs.recipe import load_runs, sections_of
+from hf_xlsr.runs.recipe_check import REFUSED_TRAINING_KEYS, recipe_keys, refused_training_keys
+from hf_xlsr.runs.recipe_keys import Key, argument_help, config_keys, training_keys
+from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.trainers.arguments import CmlmTrainingArguments, XlsrTrainingArguments
+from hf_xlsr.utils.errors import XlsrError
 
 
 @pytest.mark.parametrize(

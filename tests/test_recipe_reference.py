@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import transformers
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.methods import METHODS
-from hf_xlsr.recipe_check import recipe_keys
-from hf_xlsr.recipe_reference import COMMAND, keys_help, main, reference
+from hf_xlsr.runs.methods import METHODS
+from hf_xlsr.runs.recipe_check import recipe_keys
+from hf_xlsr.runs.reference import COMMAND, keys_help, main, reference
+from hf_xlsr.utils.errors import XlsrError
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "recipes.md"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.methods import METHODS
-from hf_xlsr.recipe import read_recipe, recipe_names
-from hf_xlsr.recipe_schema import recipe_schema
+from hf_xlsr.runs.methods import METHODS
+from hf_xlsr.runs.recipe import read_recipe, recipe_names
+from hf_xlsr.runs.recipe_schema import recipe_schema
+from hf_xlsr.utils.errors import XlsrError
 
 TYPES: dict[str, Any] = {
     "object": Mapping,

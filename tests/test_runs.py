@@ -8,15 +8,15 @@ import pytest
 from conftest import make_pairs
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.report import load_results
-from hf_xlsr.export.card import card_of_run, recipe_of_run
-from hf_xlsr.export.hub_trainer import export_trainer
-from hf_xlsr.export.trained import trained_sentence_transformer
-from hf_xlsr.methods import get_method
-from hf_xlsr.recipe import load_runs
-from hf_xlsr.run_folder import RunFolder
-from hf_xlsr.runs import build_trainer, prepare_data, train_recipe
+from hf_xlsr.runs.card import card_of_run, recipe_of_run
+from hf_xlsr.runs.folder import RunFolder
+from hf_xlsr.runs.methods import get_method
+from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.runs.train import build_trainer, prepare_data, train_recipe
+from hf_xlsr.runs.trained import trained_sentence_transformer
+from hf_xlsr.trainers.hub import export_trainer
+from hf_xlsr.utils.errors import XlsrError
 
 RECIPE = """
 method: {method}

@@ -20,11 +20,11 @@ import torch
 import yaml
 
 from hf_xlsr.cli import main
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.encoders import load_encoder
-from hf_xlsr.modeling.encoders import encoder_from_pretrained
-from hf_xlsr.recipe import load_runs, read_recipe
-from hf_xlsr.runs import train_recipe
+from hf_xlsr.encoders.loading import load_encoder
+from hf_xlsr.encoders.stock import encoder_from_pretrained
+from hf_xlsr.runs.recipe import load_runs, read_recipe
+from hf_xlsr.runs.train import train_recipe
+from hf_xlsr.utils.errors import XlsrError
 
 TINY = {
     "model_type": "bert",
@@ -190,7 +190,7 @@ def test_a_compressed_bomb_stays_small(tmp_path: Path) -> None:
         stream.write(b"\n" + b"one two\tun deux\n")
     code = textwrap.dedent("""
         import resource, sys
-        from hf_xlsr.data.formats import read_rows
+        from hf_xlsr.data.formats.reading import read_rows
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         rows = list(read_rows(sys.argv[1], columns="source=0,target=1"))
         print(len(rows), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)

@@ -14,12 +14,12 @@ from torch.nn.functional import normalize
 from transformers import AutoTokenizer
 
 from hf_xlsr import DualMomentumConfig, DualMomentumModel
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.export.hub_trainer import slim
-from hf_xlsr.methods import get_method
-from hf_xlsr.recipe import load_runs
-from hf_xlsr.runs import train_recipe
-from hf_xlsr.starting import start_from, weights_folder
+from hf_xlsr.modeling.hub import without_training_state
+from hf_xlsr.runs.methods import get_method
+from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.runs.starting import start_from, weights_folder
+from hf_xlsr.runs.train import train_recipe
+from hf_xlsr.utils.errors import XlsrError
 
 LANGUAGES = ("en", "zh")
 RECIPE = """
@@ -96,7 +96,7 @@ def test_queues_of_another_kind_begin_empty(before: dict[str, Any], now: dict[st
 def test_momentum_encoders_begin_as_copies_where_there_are_none(tmp_path: Path) -> None:
     first = dual(1, queue_size=0, in_batch_negatives=True, use_momentum=False)
     first.save_pretrained(tmp_path / "without")
-    with slim(pushed := filled(1)):
+    with without_training_state(pushed := filled(1)):
         pushed.save_pretrained(tmp_path / "pushed")
     for folder in ("without", "pushed"):
         second = dual(2)

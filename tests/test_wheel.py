@@ -38,7 +38,7 @@ def run(installed: Path, code: str) -> str:
 
 def test_wheel_imports_and_finds_its_data(installed: Path) -> None:
     code = (
-        "import hf_xlsr, hf_xlsr.trainers, hf_xlsr.modeling.lightweight as m, hf_xlsr.recipe as r\n"
+        "import hf_xlsr, hf_xlsr.trainers, hf_xlsr.modeling.lightweight as m, hf_xlsr.runs.recipe as r\n"
         "from importlib import resources\n"
         "print(hf_xlsr.__file__); print(hf_xlsr.trainers.__file__); print(m.__file__)\n"
         "print(r.load_runs('quickstart')[0]['method'])\n"

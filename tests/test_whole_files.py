@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from hf_xlsr.cli import main
-from hf_xlsr.debias import Debias
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.encoders.debias import Debias
 from hf_xlsr.evaluation.report import check_writable, save_results
 from hf_xlsr.mining.outputs import check_place, write_pairs
 from hf_xlsr.mining.work_folder import save_array
-from hf_xlsr.whole_files import is_stream, written_whole
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import is_stream, written_whole
 
 
 def test_a_failure_leaves_the_old_content_and_nothing_beside(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from transformers import AutoConfig
 
 from hf_xlsr.data.prepared import PreparedPairs, tokenize_pairs
 from hf_xlsr.data.tokenization import train_tokenizer
-from hf_xlsr.modeling.encoders import encoder_from_config
+from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration
 

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TREE = ROOT / "build" / "types"
 ROOMS = {"hf_xlsr": "hf_xlsr", "modeling": "hf_xlsr/modeling", "trainers": "hf_xlsr/trainers"}
-ROOMS.update(recipes="hf_xlsr/recipes", model_cards="hf_xlsr/model_cards")
+ROOMS.update(model_cards="hf_xlsr/model_cards")
 
 
 def main() -> int:

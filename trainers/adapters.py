@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 DEFAULT_MODULES = ("query", "key", "value")
 ENCODERS = ("encoder", "encoders", "momentum_encoders")

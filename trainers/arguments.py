@@ -12,9 +12,9 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from hf_xlsr.data.sampling import MIXINGS
 from hf_xlsr.data.sources import as_list
-from hf_xlsr.errors import XlsrError, nearest
-from hf_xlsr.precision import PRECISIONS, choose_precision
 from hf_xlsr.trainers.momentum_callbacks import MOMENTUM_SCHEDULES
+from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.precision import PRECISIONS, choose_precision
 
 OPTIMIZATIONS = ("trainer", "released")
 OPTIMIZERS = ("trainer", "lamb")
@@ -134,7 +134,7 @@ def check_reporters(names: Any) -> None:
         >>> check_reporters("tensorbord")
         Traceback (most recent call last):
         ...
-        hf_xlsr.errors.XlsrError: report_to has 'tensorbord'; did you mean 'tensorboard'?
+        hf_xlsr.utils.errors.XlsrError: report_to has 'tensorbord'; did you mean 'tensorboard'?
     """
     available = get_available_reporting_integrations()
     whole = {"all", "none"} & set(map(str, as_list(names)))

@@ -18,12 +18,12 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import seed_worker
 
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.export.hub_trainer import SlimPushes
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
+from hf_xlsr.trainers.hub import SlimPushes
 from hf_xlsr.trainers.live_encoder import LiveEncoder
 from hf_xlsr.trainers.sharding import check_sharding, fit_sharded, set_up_sharding
+from hf_xlsr.utils.errors import XlsrError
 
 Evaluation = Callable[[LiveEncoder], Mapping[str, float]]
 # Up to this length matrix products win on a processor; beyond it their score matrices cost more than they save. Most

@@ -16,7 +16,7 @@ import torch
 import torch.distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from hf_xlsr.distributed import process_index
+from hf_xlsr.utils.distributed import process_index
 
 PART_OF_EPOCH = 1e-6  # less than any step's
 

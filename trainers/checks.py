@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.modeling.encoders import check_pieces, pieces_of, positions_of
+from hf_xlsr.encoders.stock import check_pieces, pieces_of, positions_of
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
+from hf_xlsr.utils.errors import XlsrError
 
 
 def check_arguments(args: Any, kind: type[XlsrTrainingArguments]) -> None:
@@ -22,7 +22,7 @@ def check_arguments(args: Any, kind: type[XlsrTrainingArguments]) -> None:
         >>> check_arguments(None, XlsrTrainingArguments)
         Traceback (most recent call last):
         ...
-        hf_xlsr.errors.XlsrError: args is None; give XlsrTrainingArguments(output_dir=...).
+        hf_xlsr.utils.errors.XlsrError: args is None; give XlsrTrainingArguments(output_dir=...).
     """
     if not isinstance(args, kind):
         given = "None" if args is None else f"of the class {type(args).__name__}"

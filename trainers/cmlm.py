@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from hf_xlsr.data.cmlm_collator import CmlmCollator
-from hf_xlsr.data.collators import PairCollator
+from hf_xlsr.data.collators.cmlm import CmlmCollator
+from hf_xlsr.data.collators.dual_momentum import NliCollator
+from hf_xlsr.data.collators.lightweight import PairCollator
 from hf_xlsr.data.multitask import MultiTaskBatchSampler, MultiTaskCollator, MultiTaskDataset
-from hf_xlsr.data.pair_collators import NliCollator
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.modeling.encoders import positions_of
+from hf_xlsr.encoders.stock import positions_of
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import CmlmTrainingArguments, share_of_step
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.checks import check_arguments, given_tokenizer
+from hf_xlsr.utils.errors import XlsrError
 
 TEXT, RETRIEVAL, NLI = "text", "retrieval", "nli"
 WEIGHTS = {TEXT: "cmlm_weight", RETRIEVAL: "retrieval_weight", NLI: "nli_weight"}

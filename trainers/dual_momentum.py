@@ -14,12 +14,11 @@ from safetensors.torch import load_file, save_file
 from torch.utils.data import Dataset
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
+from hf_xlsr.data.collators.dual_momentum import DualCollator, NliCollator
 from hf_xlsr.data.multitask import MultiTaskBatchSampler, MultiTaskCollator, MultiTaskDataset
-from hf_xlsr.data.pair_collators import DualCollator, NliCollator
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.encoders.stock import check_pieces, pieces_of
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
-from hf_xlsr.modeling.encoders import check_pieces, pieces_of
 from hf_xlsr.trainers.arguments import DualMomentumTrainingArguments, share_of_step
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.checks import check_arguments, usable_length
@@ -32,6 +31,7 @@ from hf_xlsr.trainers.momentum_callbacks import (
     base_model,
 )
 from hf_xlsr.trainers.queue_prefill import QueuePrefillCallback
+from hf_xlsr.utils.errors import XlsrError
 
 PAIRS, NLI = "pairs", "nli"
 # What a checkpoint of adapters alone would lack.

@@ -13,16 +13,16 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 from tqdm.auto import tqdm
 
 from hf_xlsr.data.labelled import LabelledCollator, LabelledSet
-from hf_xlsr.distributed import process_index, world_size
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.encoders.stock import positions_of
 from hf_xlsr.evaluation.averages import mean_over_languages
+from hf_xlsr.evaluation.protocols.sts import pearson, spearman
 from hf_xlsr.evaluation.report import metric_prefix
-from hf_xlsr.evaluation.sts import pearson, spearman
-from hf_xlsr.modeling.encoders import positions_of
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.checks import check_arguments, given_tokenizer
+from hf_xlsr.utils.distributed import process_index, world_size
+from hf_xlsr.utils.errors import XlsrError
 
 # From what a model gives, `(rows, outputs)`, and gold labels, `(rows,)`.
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {

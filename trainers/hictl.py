@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hf_xlsr.data.hictl_collator import HictlCollator
+from hf_xlsr.data.collators.hictl import HictlCollator
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import HictlTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer

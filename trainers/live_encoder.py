@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from hf_xlsr.data.collators import pad_rows
-from hf_xlsr.errors import XlsrError, nearest
-from hf_xlsr.pooling import normalize
+from hf_xlsr.data.collators.lightweight import pad_rows
+from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.pooling import normalize
 
 
 class LiveEncoder:

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from hf_xlsr.distributed import gather_rows
-from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.trainers.adapters import base_model
+from hf_xlsr.utils.distributed import gather_rows
+from hf_xlsr.utils.errors import XlsrError, nearest
 
 logger = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ import torch
 from tqdm.auto import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from hf_xlsr.data.collators import cut_row, pad_rows
-from hf_xlsr.distributed import gather_rows, process_index, world_size
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.data.collators.lightweight import cut_row, pad_rows
 from hf_xlsr.trainers.adapters import base_model
+from hf_xlsr.utils.distributed import gather_rows, process_index, world_size
+from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
     from hf_xlsr.trainers.dual_momentum import DualMomentumTrainer

@@ -10,7 +10,7 @@ from accelerate import PartialState
 from accelerate.utils import DistributedType
 from torch import nn
 
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 # Methods of our models that run layers, beside `forward`.
 FORWARD_METHODS = ("encode_sentences",)

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from hf_xlsr.data.collators import pad_rows
-from hf_xlsr.data.translation import TranslationCollator
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.modeling.encoders import positions_of
+from hf_xlsr.data.collators.lightweight import pad_rows
+from hf_xlsr.data.collators.translation import TranslationCollator
+from hf_xlsr.encoders.stock import positions_of
 from hf_xlsr.modeling.hictl.modeling_generation import check_vocabulary, sentence_ends
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.checks import check_arguments
+from hf_xlsr.utils.errors import XlsrError
 
 
 @dataclass

@@ -22,7 +22,7 @@ from hf_xlsr.data.cleaning_steps import (
     evaluation_keys,
 )
 from hf_xlsr.data.normalization import match_key, normalize_text
-from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, nearest
 
 __all__ = [
     "STEPS",

@@ -13,7 +13,7 @@ from hf_xlsr.data.languages import language_code
 from hf_xlsr.data.normalization import match_key, normalize_text, width
 from hf_xlsr.data.scripts import foreign_letters, identifier_labels, language_identifier
 from hf_xlsr.data.seen import SeenHashes, hash64
-from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, nearest
 
 Row = dict[str, Any]
 

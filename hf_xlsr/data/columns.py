@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, nearest
 
 NUMERIC_COLUMNS = frozenset({"label", "score"})
 PLACE_COLUMNS = ("document", "position")  # of a sentence in running text

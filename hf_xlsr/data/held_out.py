@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hf_xlsr.data.corpora import CORPORA
+from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.normalization import match_key
 from hf_xlsr.data.sources import RowFilter, as_list, as_source, expand, open_source
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.whole_files import written_whole
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import written_whole
 
 EVERY_COLUMN = "*"
 

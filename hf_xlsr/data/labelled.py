@@ -16,14 +16,14 @@ from datasets import Dataset, Features, Value, load_from_disk
 from datasets import Sequence as ListOf
 
 from hf_xlsr.data.cleaning import RemoveEvaluation, Sample, build_cleaner
-from hf_xlsr.data.collators import pad_rows
+from hf_xlsr.data.collators.lightweight import pad_rows
+from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.labelled_tasks import LabelledTask, labelled_rows, language_views
 from hf_xlsr.data.prepare import prepare_once
 from hf_xlsr.data.prepared import PreparedByLanguage, map_rows, store_rows
-from hf_xlsr.data.quarantine import Quarantine
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list
-from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, nearest
 
 logger = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.nli import UNLABELLED
-from hf_xlsr.data.quarantine import Quarantine
 from hf_xlsr.data.sources import as_list, as_source, open_source, source_name
-from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, nearest
 
 TEXTS = {"pair": ("first", "second"), "single": ("text",)}
 CLASS_METRICS = ("accuracy", "f1", "matthews")

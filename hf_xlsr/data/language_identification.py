@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.data.scripts import SCRIPTS, foreign_letters, identifier_labels, language_identifier, scripts_of
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 # Latin names stand in texts of every script, other letters hardly ever in a Latin one: a fifth of them settles a text.
 BESIDE_LATIN = 4

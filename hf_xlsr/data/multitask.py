@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import Sampler
 
-from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, nearest
 
 MAIN = "main"
 TASK = "task"

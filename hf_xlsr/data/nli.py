@@ -11,8 +11,9 @@ from datasets import Dataset, Features, Value, load_from_disk
 from datasets import Sequence as ListOf
 
 from hf_xlsr.data.cleaning import Cleaner, RemoveEvaluation
+from hf_xlsr.data.collators.counter_random import counter_uniform
 from hf_xlsr.data.columns import parse_columns
-from hf_xlsr.data.counter_random import counter_uniform
+from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.piece_counts import PieceCounts
 from hf_xlsr.data.prepare import prepare_once, vocabulary_hash
 from hf_xlsr.data.prepared import (
@@ -21,10 +22,9 @@ from hf_xlsr.data.prepared import (
     map_rows,
     store_rows,
 )
-from hf_xlsr.data.quarantine import Quarantine
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list, as_source, open_source, source_name
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 LABEL_NAMES = ("entailment", "neutral", "contradiction")
 LABELS = {name: number for number, name in enumerate(LABEL_NAMES)} | {"0": 0, "1": 1, "2": 2}

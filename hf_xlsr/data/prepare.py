@@ -16,7 +16,8 @@ from datasets import Dataset, load_from_disk
 from transformers import AutoTokenizer
 
 from hf_xlsr.data.cleaning import RemoveEvaluation, Sample, build_cleaner
-from hf_xlsr.data.formats import expand_braces
+from hf_xlsr.data.formats.quarantine import Quarantine
+from hf_xlsr.data.formats.reading import expand_braces
 from hf_xlsr.data.prepared import (
     SIDES,
     PreparedPairs,
@@ -25,12 +26,11 @@ from hf_xlsr.data.prepared import (
     store_pairs,
     tokenize_pairs,
 )
-from hf_xlsr.data.quarantine import Quarantine
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list, as_source, expand, open_source
 from hf_xlsr.data.tokenization import smoothed_text, train_tokenizer
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.file_hash import file_sha256
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.hashing import file_sha256
 
 logger = logging.getLogger(__name__)
 

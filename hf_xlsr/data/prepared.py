@@ -15,7 +15,7 @@ from torch.utils.data import Dataset as TorchDataset
 from hf_xlsr.data.piece_counts import PieceCounts
 from hf_xlsr.data.sampling import ExampleKey
 from hf_xlsr.data.seen import hash64
-from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, nearest
 
 SIDES = ("source", "target")
 TEXT_FEATURES = Features({name: Value("string") for name in ("source", "target", "source_lang", "target_lang")})
@@ -89,7 +89,7 @@ def check_tokenizers(tokenizer: Any, languages: Iterable[str]) -> None:
         >>> check_tokenizers({"en": "a tokenizer"}, ["en", "fr"])
         Traceback (most recent call last):
         ...
-        hf_xlsr.errors.XlsrError: the training data is also in 'fr', which has no tokenizer; known are en.
+        hf_xlsr.utils.errors.XlsrError: the training data is also in 'fr', which has no tokenizer; known are en.
     """
     for language in languages if isinstance(tokenizer, Mapping) else ():
         if language not in tokenizer:

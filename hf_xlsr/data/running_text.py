@@ -14,6 +14,7 @@ from datasets import Sequence as ListOf
 from transformers import AutoTokenizer
 
 from hf_xlsr.data.cleaning import Cleaner, RemoveEvaluation, Sample, build_text_cleaner
+from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.piece_counts import PieceCounts
 from hf_xlsr.data.prepare import load_tokenizer, prepare_once, trained_tokenizer, vocabulary_hash
 from hf_xlsr.data.prepared import (
@@ -24,12 +25,11 @@ from hf_xlsr.data.prepared import (
     map_rows,
     store_rows,
 )
-from hf_xlsr.data.quarantine import Quarantine
 from hf_xlsr.data.running_text_sources import read_running_text
 from hf_xlsr.data.sampling import ExampleKey
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list, expand
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
 

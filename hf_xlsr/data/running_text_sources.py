@@ -7,12 +7,12 @@ from itertools import islice
 from typing import Any
 
 from hf_xlsr.data.columns import PLACE_COLUMNS, parse_columns
-from hf_xlsr.data.corpora import CORPORA
-from hf_xlsr.data.formats import detect_format, expand_braces, read_rows
-from hf_xlsr.data.quarantine import Quarantine
+from hf_xlsr.data.corpora.loading import CORPORA
+from hf_xlsr.data.formats.quarantine import Quarantine
+from hf_xlsr.data.formats.reading import detect_format, expand_braces, read_rows
 from hf_xlsr.data.sentence_splitting import split_sentences
 from hf_xlsr.data.sources import RowFilter, as_list, as_source, expand, open_source, source_name
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 PAIR = ("first", "second")
 # A sentence, its language, and whether it follows the one before.

@@ -8,7 +8,7 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from hf_xlsr.data.tokenization import smoothed_shares
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 MIXINGS = ("proportional", "equal", "temperature")
 # Batches whose examples are sorted by length together: large enough to leave little padding, small enough to keep

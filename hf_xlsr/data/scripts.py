@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from hf_xlsr.data.languages import language_code
-from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, nearest
 
 _WRITTEN_IN = {
     ("latin",): (

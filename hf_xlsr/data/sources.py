@@ -12,11 +12,11 @@ from random import Random
 from typing import Any
 
 from hf_xlsr.data.columns import parse_columns
-from hf_xlsr.data.corpora import CORPORA, load_corpus
-from hf_xlsr.data.formats import read_rows
-from hf_xlsr.data.quarantine import Quarantine
+from hf_xlsr.data.corpora.loading import CORPORA, load_corpus
+from hf_xlsr.data.formats.quarantine import Quarantine
+from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.data.seen import SeenHashes
-from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, nearest
 
 SOURCE_KEYS = {
     "corpus": "name of a corpus (hf-xlsr corpora)",

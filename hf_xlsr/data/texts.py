@@ -10,6 +10,7 @@ from datasets import Dataset, Features, Value, load_from_disk
 from datasets import Sequence as ListOf
 
 from hf_xlsr.data.cleaning import RemoveEvaluation, build_text_cleaner
+from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.piece_counts import PieceCounts
 from hf_xlsr.data.prepare import prepare_once, vocabulary_hash
 from hf_xlsr.data.prepared import (
@@ -18,7 +19,6 @@ from hf_xlsr.data.prepared import (
     map_rows,
     store_rows,
 )
-from hf_xlsr.data.quarantine import Quarantine
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list, as_source, open_source
 

@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 BATCH = 1000
 # What stands before a piece that begins a word (SentencePiece), or one that does not (WordPiece).

@@ -8,17 +8,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from hf_xlsr.debias.encoder import DebiasedEncoder
-from hf_xlsr.debias.fitting import fit_debias
-from hf_xlsr.debias.removal import Debias
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.encoders.debias.encoder import DebiasedEncoder
+from hf_xlsr.encoders.debias.fitting import fit_debias
+from hf_xlsr.encoders.debias.removal import Debias
+from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
 from hf_xlsr.evaluation.averages import mean_over_languages
-from hf_xlsr.evaluation.encoders import check_choice, encoder_facts, load_encoder
 from hf_xlsr.evaluation.inputs import Inputs, read_inputs
-from hf_xlsr.evaluation.language_bias import SELF
-from hf_xlsr.evaluation.protocols import CHOICES, DATA_OPTIONS, check_options, protocols_of
+from hf_xlsr.evaluation.protocols.language_bias import SELF
+from hf_xlsr.evaluation.registry import CHOICES, DATA_OPTIONS, check_options, protocols_of
 from hf_xlsr.evaluation.report import check_writable, load_results, save_results
 from hf_xlsr.evaluation.request import Request
+from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def evaluate_files(request: Request) -> dict[str, float]:
     # This protocol measures before and after the removal; others know nothing of it.
     wrapped = inputs.debias is not None and protocols[0].name != "language-bias"
     if len(protocols) > 1 or wrapped or (request.report and protocols[0].layout == "pairs"):
-        from hf_xlsr.evaluation.remembered import RememberedEncoder
+        from hf_xlsr.encoders.cache import RememberedEncoder
 
         shared = RememberedEncoder(encoder)
     if wrapped:

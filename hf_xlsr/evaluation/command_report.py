@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from hf_xlsr.evaluation.encoding import Encoder
+from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.evaluation.input_rows import Row
 from hf_xlsr.evaluation.inputs import Inputs
 from hf_xlsr.evaluation.markdown_report import markdown_report
 from hf_xlsr.evaluation.plots import plot_heatmap, plot_retrieval, plot_tsne
+from hf_xlsr.evaluation.protocols.tatoeba import encode_pairs
 from hf_xlsr.evaluation.report import split_key
 from hf_xlsr.evaluation.retrieval_lists import NeighbourList, nearest_neighbour_lists
 from hf_xlsr.evaluation.row_groups import both_sides, by_pair
-from hf_xlsr.evaluation.tatoeba import encode_pairs
 
 DRAWN_PAIRS = 15
 DRAWN_LANGUAGES = 4  # a report of a hundred language pairs should stay readable

@@ -15,12 +15,12 @@ from tqdm.auto import tqdm
 from transformers import get_linear_schedule_with_warmup
 from typing_extensions import Unpack
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.encoding import EncodingOptions, default_prompt, embed
+from hf_xlsr.encoders.encoding import EncodingOptions, default_prompt, embed
+from hf_xlsr.encoders.routing import route_of, routes_of
 from hf_xlsr.evaluation.heads import Classifier, Predictor, features_of
-from hf_xlsr.evaluation.routing import route_of, routes_of
 from hf_xlsr.evaluation.rows import LabelledTexts
-from hf_xlsr.precision import choose_precision
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.precision import choose_precision
 
 GRADIENT_NORM = 1.0
 

@@ -12,10 +12,10 @@ from sklearn.linear_model import LogisticRegression
 from tqdm.auto import tqdm
 from typing_extensions import Unpack
 
-from hf_xlsr.errors import XlsrError, nearest
-from hf_xlsr.evaluation.encoding import Encoder, EncodingOptions, embed
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.evaluation.pairs import embed_pairs, pair_features
 from hf_xlsr.evaluation.rows import LabelledTexts
+from hf_xlsr.utils.errors import XlsrError, nearest
 
 logger = logging.getLogger(__name__)
 

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from hf_xlsr.data.columns import MissingColumn
-from hf_xlsr.data.corpora import CORPORA
-from hf_xlsr.data.formats import detect_format, expand_braces
-from hf_xlsr.data.quarantine import Quarantine
+from hf_xlsr.data.corpora.loading import CORPORA
+from hf_xlsr.data.formats.quarantine import Quarantine
+from hf_xlsr.data.formats.reading import detect_format, expand_braces
 from hf_xlsr.data.sources import open_source, source_name
 from hf_xlsr.data.splits import split_name
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.input_languages import (
     PLACEHOLDER,
     UNKNOWN,
@@ -25,6 +24,7 @@ from hf_xlsr.evaluation.input_languages import (
     sentence_languages,
     text_views,
 )
+from hf_xlsr.utils.errors import XlsrError
 
 Row = dict[str, Any]
 MTEB = "mteb:"
@@ -145,7 +145,7 @@ class RowReader:
         return self._tables[key]
 
     def _benchmark(self, files: Sequence[str], split: str) -> Iterator[Row]:
-        from hf_xlsr.evaluation.mteb_data import mteb_rows
+        from hf_xlsr.evaluation.mteb.data import mteb_rows
 
         self._no_file_options(files[0])
         languages = (UNKNOWN,) * len(self.language_columns)

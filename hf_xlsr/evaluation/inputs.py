@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hf_xlsr.data.columns import parse_columns
-from hf_xlsr.data.formats import detect_format, expand_braces, format_suffix, read_rows
+from hf_xlsr.data.formats.reading import detect_format, expand_braces, format_suffix, read_rows
 from hf_xlsr.data.sources import whole_number
 from hf_xlsr.data.splits import split_name
-from hf_xlsr.errors import XlsrError, nearest
-from hf_xlsr.evaluation.encoding import EncodingOptions
+from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.evaluation.input_languages import UNKNOWN, key_languages, pair_views
 from hf_xlsr.evaluation.input_rows import MTEB, TAGS, Row, RowReader, data_name, is_table, parse_where
-from hf_xlsr.evaluation.report import data_hash
 from hf_xlsr.evaluation.request import Request
 from hf_xlsr.evaluation.row_groups import by_language, by_pair
+from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.hashing import data_hash
 
 if TYPE_CHECKING:
-    from hf_xlsr.debias.removal import Debias
-    from hf_xlsr.evaluation.bucc_data import BuccData
-    from hf_xlsr.evaluation.protocols import Protocol
+    from hf_xlsr.encoders.debias.removal import Debias
+    from hf_xlsr.evaluation.protocols.bucc_data import BuccData
+    from hf_xlsr.evaluation.registry import Protocol
 
 
 logger = logging.getLogger(__name__)
@@ -216,7 +216,7 @@ def _task_files(pieces: Sequence[str]) -> dict[str, str]:
 
 
 def _name_tasks(request: Request, inputs: Inputs) -> None:
-    from hf_xlsr.evaluation.mteb_data import mteb_task
+    from hf_xlsr.evaluation.mteb.data import mteb_task
 
     for option in ("columns", "languages", "where", "config", "limit", "name"):
         if getattr(request, option):
@@ -232,7 +232,7 @@ def _name_tasks(request: Request, inputs: Inputs) -> None:
 
 
 def _read_bitexts(request: Request, inputs: Inputs) -> None:
-    from hf_xlsr.evaluation.bucc_data import read_bucc
+    from hf_xlsr.evaluation.protocols.bucc_data import read_bucc
 
     for option in ("columns", "where", "config", "limit"):
         if getattr(request, option):

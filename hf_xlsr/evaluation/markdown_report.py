@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.averages import mean_over_languages
 from hf_xlsr.evaluation.markdown_tables import metric_tables
-from hf_xlsr.evaluation.markdown_text import escape_markdown, markdown_table
 from hf_xlsr.evaluation.report import metrics_of
 from hf_xlsr.evaluation.retrieval_lists import NeighbourList, neighbours_markdown
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
 
 LEGEND = (
     "Shares and error rates are in per cent (%); correlations, F1 and average precision are times 100; counts are whole "

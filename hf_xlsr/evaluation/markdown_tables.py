@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hf_xlsr.evaluation.markdown_text import escape_markdown, markdown_table
 from hf_xlsr.evaluation.report import lower_is_better, metric_unit, metric_value, split_key, split_protocol
+from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
 
 WIDEST = 16  # columns; what needs more is set metric below metric
 AVERAGE = re.compile(r"(?:(.+)-)?((?:mean|average)-of-\d+)")

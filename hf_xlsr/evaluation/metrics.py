@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from hf_xlsr.errors import XlsrError, nearest
-from hf_xlsr.evaluation.sts import spearman
-from hf_xlsr.evaluation.tatoeba import right_both_ways
-from hf_xlsr.mining.neighbours import as_vectors
+from hf_xlsr.evaluation.protocols.sts import spearman
+from hf_xlsr.evaluation.protocols.tatoeba import right_both_ways
+from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.vectors import as_vectors
 
 NOTHING = "has nothing to count; give predictions and references, or add them before."
 METRICS = ("retrieval_accuracy", "mining_f1", "sts_spearman")

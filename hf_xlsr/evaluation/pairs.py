@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from typing_extensions import Unpack
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.encoding import Encoder, EncodingOptions, embed
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
+from hf_xlsr.utils.errors import XlsrError
 
 Languages = str | tuple[str, str]
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.encoding import Encoder
+from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.evaluation.input_rows import Row
 from hf_xlsr.evaluation.inputs import Inputs
 from hf_xlsr.evaluation.row_groups import both_sides, by_language, by_pair, by_pair_either_way, pool_of
+from hf_xlsr.utils.errors import XlsrError
 
 Metrics = dict[str, float]
 Run = Callable[[Encoder, Inputs], Metrics]
@@ -47,7 +47,7 @@ def tatoeba_xtreme(encoder: Encoder, inputs: Inputs) -> Metrics:
         english, foreign = ("source", "target") if languages[0] == "en" else ("target", "source")
         sides = ([row[side] for row in rows] for side in (english, foreign))
         other = languages[1] if languages[0] == "en" else languages[0]
-        run = function("tatoeba_variants", "tatoeba_xtreme")
+        run = function("protocols.tatoeba_variants", "tatoeba_xtreme")
         metrics |= run(encoder, *sides, languages=("en", other), **_common(inputs))
     return metrics
 
@@ -60,14 +60,14 @@ def xsr(encoder: Encoder, inputs: Inputs) -> Metrics:
         sides = both_sides(rows)
         # A pool of lines has targets only.
         pools = [[row[side] for row in (*rows, *pool) if side in row] for side in ("source", "target")]
-        run = function("xsr", "xsr_both_directions")
+        run = function("protocols.xsr", "xsr_both_directions")
         metrics |= run(encoder, *sides, *pools, languages=languages, **_common(inputs))
     return metrics
 
 
 def bucc(encoder: Encoder, inputs: Inputs) -> Metrics:
     """One setting if the user says which, else both published ones."""
-    run = function("bucc", "bucc" if inputs.options else "bucc_settings")
+    run = function("protocols.bucc", "bucc" if inputs.options else "bucc_settings")
     data = inputs.bitexts
     return run(encoder, data["tune"], data["test"], languages=inputs.languages, **_common(inputs))
 
@@ -76,7 +76,7 @@ def sts(encoder: Encoder, inputs: Inputs) -> Metrics:
     """All tasks of a language together, for their average."""
     metrics: Metrics = {}
     for language, tasks in _tasks_by_language(inputs).items():
-        run = function("sts", "sts")
+        run = function("protocols.sts", "sts")
         metrics |= run(
             encoder, tasks, language=_sides(language), split=inputs.split, **inputs.options, **inputs.encoding
         )
@@ -87,7 +87,7 @@ def senteval(encoder: Encoder, inputs: Inputs) -> Metrics:
     """All tasks of a language together, for their average."""
     metrics: Metrics = {}
     for language, tasks in _tasks_by_language(inputs).items():
-        run = function("senteval", "senteval")
+        run = function("senteval.evaluate", "senteval")
         metrics |= run(encoder, tasks, language=language, **inputs.options, **inputs.encoding)
     return metrics
 
@@ -115,7 +115,7 @@ def pair_classification(encoder: Encoder, inputs: Inputs) -> Metrics:
         if tune:
             tuned_in = tune_languages[language]
             tuning = {"tune": tune[tuned_in], "tune_language": _sides(tuned_in)}
-        run = function("pair_classification", "pair_classification")
+        run = function("protocols.pair_classification", "pair_classification")
         metrics |= run(encoder, rows, language=_sides(language), **tuning, **_common(inputs))
     return metrics
 
@@ -129,7 +129,7 @@ def language_bias(encoder: Encoder, inputs: Inputs) -> Metrics:
             "each other; leave these rows out in every language."
         )
     texts = {language: [row["text"] for row in rows] for language, rows in by_language(inputs.only).items()}
-    run = function("language_bias", "language_bias")
+    run = function("protocols.language_bias", "language_bias")
     return run(encoder, texts, debias=inputs.debias, **_common(inputs))
 
 
@@ -147,4 +147,4 @@ def trained(module: str, name: str) -> Run:
 def mteb(encoder: Encoder, inputs: Inputs) -> Metrics:
     """mteb's own evaluation of its tasks."""
     options = {key: value for key, value in inputs.encoding.items() if value not in (None, "")}
-    return function("mteb", "evaluate_mteb")(encoder, list(inputs.rows), **options)
+    return function("mteb.evaluate", "evaluate_mteb")(encoder, list(inputs.rows), **options)

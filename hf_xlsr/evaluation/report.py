@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
 import platform
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,8 +18,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.whole_files import is_stream, written_whole
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import is_stream, written_whole
 
 PACKAGES = (
     "torch",
@@ -134,23 +133,6 @@ def lower_is_better(metric: str) -> bool:
         (True, False)
     """
     return not {"error", "errors", "loss", "mse"}.isdisjoint(metric.lower().replace("/", "_").split("_"))
-
-
-def data_hash(texts: Iterable[str]) -> str:
-    """SHA-256 of the texts in order, to tell whether two results are of the same data.
-
-    Each text counts as its length in bytes (8 bytes, big-endian) and its UTF-8, so that no two lists read the same.
-
-    Example:
-        >>> data_hash(["a", "b"])[:12], data_hash(["ab"])[:12]
-        ('3c9d591045bc', '9caccc24b5d7')
-    """
-    digest = hashlib.sha256()
-    for text in texts:
-        encoded = text.encode("utf-8", "surrogatepass")
-        digest.update(len(encoded).to_bytes(8, "big"))
-        digest.update(encoded)
-    return digest.hexdigest()
 
 
 def check_writable(path: str | os.PathLike[str], option: str, *, folder: bool = False) -> None:
@@ -297,9 +279,7 @@ def _plain_number(key: str, value: Any) -> int | float:
 
 
 def _versions() -> dict[str, str]:
-    import hf_xlsr
-
-    versions = {"hf_xlsr": hf_xlsr.__version__, "python": platform.python_version()}
+    versions = {"hf_xlsr": version("hf-xlsr"), "python": platform.python_version()}
     for package in PACKAGES:
         # mteb counts only where it took part; FAISS may have come without a package of this name.
         if package == "mteb" and package not in sys.modules:

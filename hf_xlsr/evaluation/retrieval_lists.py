@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import Unpack
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.encoding import Encoder, EncodingOptions, embed
-from hf_xlsr.evaluation.markdown_text import escape_markdown, markdown_table
-from hf_xlsr.mining.neighbours import nearest_neighbours
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
+from hf_xlsr.mining.search.neighbours import nearest_neighbours
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from huggingface_hub import get_token
 
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 # Of users and organisations, and of a login by a browser.
 TOKEN = re.compile(r"(?:hf|api_org)_[A-Za-z0-9]{30,}|hf_(?:oauth|jwt)_[A-Za-z0-9._-]{30,}")
@@ -50,10 +50,10 @@ def check_no_token(value: Any, place: str) -> None:
         XlsrError: as said; the sentence does not repeat the token.
 
     Example:
-        >>> check_no_token({"training": {"hub_token": "hf_" + "a" * 34}}, "recipe 'mine'")
+        >>> check_no_token({"training": {"hub_token": "hf_" + "a" * 34}}, "recipe 'a'")
         Traceback (most recent call last):
         ...
-        hf_xlsr.errors.XlsrError: recipe 'mine', training.hub_token holds an access token; take it out and set HF_TOKEN.
+        hf_xlsr.utils.errors.XlsrError: recipe 'a', training.hub_token holds an access token; take it out and set HF_TOKEN.
     """
     known = known_tokens()
     for key, text in _strings(value):

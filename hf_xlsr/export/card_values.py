@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from hf_xlsr.evaluation.markdown_text import escape_markdown
 from hf_xlsr.export.access_tokens import hide_tokens
+from hf_xlsr.utils.markdown_text import escape_markdown
 
 # Paths of one machine: their folders say who owns it and nothing about the data.
 _LOCAL = re.compile(r"(?:~|[A-Za-z]:\\|\\\\|/|\.\.?/).*", re.DOTALL)

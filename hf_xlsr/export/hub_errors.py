@@ -14,8 +14,8 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
-from hf_xlsr.errors import XlsrError, error_line
 from hf_xlsr.export.access_tokens import hide_tokens
+from hf_xlsr.utils.errors import XlsrError, error_line
 
 NO_TOKEN = (
     "there is no access token for the Hub; run `hf auth login`, or set HF_TOKEN to one with write access from "
@@ -41,7 +41,7 @@ def hub_errors(what: str, passing: tuple[type[Exception], ...] = ()) -> Iterator
         ...     raise ConnectionError("reset")
         Traceback (most recent call last):
         ...
-        hf_xlsr.errors.XlsrError: sending to me/encoder stopped (reset); the same command goes on where it stopped.
+        hf_xlsr.utils.errors.XlsrError: sending to me/encoder stopped (reset); the same command goes on where it stopped.
     """
     try:
         yield

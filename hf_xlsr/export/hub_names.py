@@ -7,8 +7,8 @@ import re
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.export.access_tokens import hide_tokens
+from hf_xlsr.utils.errors import XlsrError
 
 # What the cards of encoders from here are tagged with.
 TAG = "hf-xlsr"

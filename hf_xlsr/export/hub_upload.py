@@ -18,11 +18,11 @@ from huggingface_hub import HfApi, ModelCard, ModelInfo, get_token
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
 from hf_xlsr.data.sources import as_list
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.export.access_tokens import check_no_token_in_files, hide_tokens
 from hf_xlsr.export.card_check import check_card, check_card_on_hub
 from hf_xlsr.export.hub_errors import NO_TOKEN, hub_errors
 from hf_xlsr.export.hub_names import TAG, check_repo
+from hf_xlsr.utils.errors import XlsrError
 
 CARD = "README.md"
 # What the Hub, or its page for a new repository, puts there by itself.

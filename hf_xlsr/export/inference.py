@@ -15,9 +15,9 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import cached_file
 from transformers.utils.generic import can_return_tuple
 
+from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.modeling.cmlm.projections import SentenceProjections
-from hf_xlsr.modeling.encoders import encoder_from_config
-from hf_xlsr.pooling import normalize, pool
+from hf_xlsr.utils.pooling import normalize, pool
 
 # What of the options of `from_pretrained` says where files come from.
 HUB_OPTIONS = ("revision", "token", "cache_dir", "local_files_only", "force_download", "proxies")

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from hf_xlsr.data.language_identification import language_shares
 from hf_xlsr.data.languages import language_code
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 # Those of `encode`, `encode_query` and `encode_document`: none of them says a language.
 TASKS_WITHOUT_LANGUAGE = (None, "query", "document")
@@ -31,7 +31,7 @@ def check_route_names(names: Iterable[str]) -> None:
         >>> check_route_names(["en", "eng"])
         Traceback (most recent call last):
         ...
-        hf_xlsr.errors.XlsrError: routes 'en' and 'eng' are the same language; give each language one route.
+        hf_xlsr.utils.errors.XlsrError: routes 'en' and 'eng' are the same language; give each language one route.
     """
     known: dict[str, str] = {}
     for name in names:

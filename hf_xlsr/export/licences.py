@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.export.card_values import one_line
+from hf_xlsr.utils.errors import XlsrError, nearest
 
 # No licence was chosen, and none follows from what the model was made of.
 UNKNOWN = "unknown"

@@ -14,11 +14,11 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig
 
-from hf_xlsr.errors import XlsrError, error_line
+from hf_xlsr.encoders.onnx import FLOAT_FILE, INPUTS, INT8_FILE, OUTPUT, import_onnx, onnx_session, route_folder
+from hf_xlsr.encoders.parts import EncoderPart, export_parts
+from hf_xlsr.encoders.stock import positions_of
 from hf_xlsr.export.inference import SentenceEncoder
-from hf_xlsr.export.onnx_encoder import FLOAT_FILE, INPUTS, INT8_FILE, OUTPUT, import_onnx, onnx_session, route_folder
-from hf_xlsr.export.parts import EncoderPart, export_parts
-from hf_xlsr.modeling.encoders import positions_of
+from hf_xlsr.utils.errors import XlsrError, error_line
 
 TOLERANCE = 1e-4
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hf_xlsr.export.parts import export_parts
+from hf_xlsr.encoders.parts import export_parts
 from hf_xlsr.export.standalone import PACKAGE, standalone_source
 
 MODULES_FILE = "sentence_modules"
@@ -17,7 +17,7 @@ MODEL_FILE = "modeling_sentence_encoder"
 STOCK = "sentence_transformers."
 # The classes of ours that modules.json may name, and where they are defined.
 MODULE_CLASSES = {
-    "DebiasModule": "hf_xlsr.debias.module",
+    "DebiasModule": "hf_xlsr.export.debias_module",
     "LanguageRouter": "hf_xlsr.export.language_router",
     "ProjectedMean": "hf_xlsr.export.projected",
 }

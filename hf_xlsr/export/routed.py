@@ -12,7 +12,6 @@ from sentence_transformers.base.modules.module import Module
 from torch import nn
 from transformers import PreTrainedModel
 
-from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.export.language_router import LanguageRouter, check_route_names
 from hf_xlsr.export.sentence_transformer import (
     MAX_LENGTH,
@@ -22,6 +21,7 @@ from hf_xlsr.export.sentence_transformer import (
     save_export,
     to_sentence_transformer,
 )
+from hf_xlsr.utils.errors import XlsrError, nearest
 
 
 def to_routed_sentence_transformer(

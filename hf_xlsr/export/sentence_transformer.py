@@ -14,12 +14,12 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import nn
 from transformers import PreTrainedModel
 
-from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.encoders.stock import no_pooler, positions_of
 from hf_xlsr.export.projected import ProjectedMean
 from hf_xlsr.export.remote_code import carry_modules
 from hf_xlsr.modeling.cmlm.projections import SentenceProjections
-from hf_xlsr.modeling.encoders import no_pooler, positions_of
-from hf_xlsr.pooling import POOLING_MODES
+from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.pooling import POOLING_MODES
 
 MAX_LENGTH = 200
 

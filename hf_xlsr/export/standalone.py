@@ -44,7 +44,7 @@ def standalone_source(objects: Iterable[Callable[..., Any]], summary: str) -> st
         ValueError: one name stands for different things in two modules, or is not found.
 
     Example:
-        >>> from hf_xlsr.pooling import pool
+        >>> from hf_xlsr.utils.pooling import pool
         >>> source = standalone_source([pool], "Pooling.")
         >>> "class XlsrError" in source, "POOLING_MODES = " in source, "import hf_xlsr" in source
         (True, True, False)

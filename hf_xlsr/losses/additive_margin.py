@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses.sentence_contrast import unit_rows
 from hf_xlsr.losses.sparse_targets import accumulation_dtype
+from hf_xlsr.utils.errors import XlsrError
 
 
 def additive_margin_loss(
@@ -25,7 +25,7 @@ def additive_margin_loss(
 
     Args:
         source: Sentence vectors `s`, `(batch, width)`. Rows of several processes are gathered before, by
-            `hf_xlsr.distributed.gather_with_gradient`.
+            `hf_xlsr.utils.distributed.gather_with_gradient`.
         target: Vectors `t` of their translations, `(batch, width)`.
         margin: `m`, taken from the similarity of each true pair; 0 leaves it out.
         scale: Multiplies similarities and margin.

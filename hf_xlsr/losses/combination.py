@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 
 def weighted_sum(parts: Mapping[str, torch.Tensor], weights: Mapping[str, float]) -> torch.Tensor:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.losses.row_storage import QuantizedRows
 from hf_xlsr.losses.sparse_targets import accumulation_dtype
+from hf_xlsr.utils.errors import XlsrError, nearest
 
 LOSS_PRECISIONS = ("auto", "float32", "bfloat16")
 # Rows of a chunk and bytes of its logits, at most. Measured on a processor at batches of 256 and 1,024: 1,024 to 4,096

@@ -7,8 +7,8 @@ import math
 import torch
 import torch.nn.functional as F
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses.sparse_targets import accumulation_dtype
+from hf_xlsr.utils.errors import XlsrError
 
 
 def unit_rows(vectors: torch.Tensor) -> torch.Tensor:
@@ -49,7 +49,7 @@ def check_temperature(temperature: float) -> None:
         >>> check_temperature(0.0)
         Traceback (most recent call last):
         ...
-        hf_xlsr.errors.XlsrError: temperature is 0.0; give a finite number above 0, such as 1.0.
+        hf_xlsr.utils.errors.XlsrError: temperature is 0.0; give a finite number above 0, such as 1.0.
     """
     if not 0 < temperature < math.inf:
         raise XlsrError(f"temperature is {temperature}; give a finite number above 0, such as 1.0.")
@@ -70,7 +70,7 @@ def sentence_contrast_loss(source: torch.Tensor, target: torch.Tensor, *, temper
     Args:
         source: Sentence vectors `x`, `(batch, width)`.
         target: Vectors `y` of their translations, `(batch, width)`. Rows of several processes are gathered before, by
-            `hf_xlsr.distributed.gather_with_gradient`.
+            `hf_xlsr.utils.distributed.gather_with_gradient`.
         temperature: Divides the cosines.
 
     Returns:

@@ -7,7 +7,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 SIMILARITY_REDUCTIONS = ("batchmean", "sum")
 

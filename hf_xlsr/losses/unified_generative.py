@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses.sparse_targets import LOGITS, accumulation_dtype, sparse_target_cross_entropy
+from hf_xlsr.utils.errors import XlsrError
 
 GENERATIVE_TASKS = ("smlm", "xtr", "ugt", "mlm", "mlm+xtr")
 LABEL_MODES = ("accumulate", "set")

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from hf_xlsr.distributed import own_generator
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses.sentence_contrast import check_temperature, row_lengths, unit_rows
+from hf_xlsr.utils.distributed import own_generator
+from hf_xlsr.utils.errors import XlsrError
 
 Bags = tuple[torch.Tensor, torch.Tensor]
 Ids = torch.Tensor | Sequence[int]

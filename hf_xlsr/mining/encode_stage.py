@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.content_hash import content_hash, loaded_hash
-from hf_xlsr.evaluation.encoders import check_choice, check_dtype, load_encoder
-from hf_xlsr.evaluation.encoding import Encoder, EncodingOptions, default_prompt, embed
-from hf_xlsr.evaluation.routing import routes_of
-from hf_xlsr.mining.storage import drop_pages
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, default_prompt, embed
+from hf_xlsr.encoders.fingerprint import content_hash, loaded_hash
+from hf_xlsr.encoders.loading import check_choice, check_dtype, load_encoder
+from hf_xlsr.encoders.routing import routes_of
+from hf_xlsr.mining.search.storage import drop_pages
 from hf_xlsr.mining.texts import TextStore
+from hf_xlsr.utils.errors import XlsrError
 
 LARGEST_SHARD, SMALLEST_SHARD, SHARDS_WANTED = 1 << 14, 1 << 10, 64  # rows, rows, shards a side
 SHARD_BYTES = 1 << 25

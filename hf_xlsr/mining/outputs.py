@@ -8,14 +8,15 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
-from hf_xlsr.errors import XlsrError, nearest
 from hf_xlsr.mining.work_folder import disk_errors
-from hf_xlsr.whole_files import is_stream, written_whole
+from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.files import is_stream, written_whole
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +44,7 @@ def write_pairs(
 ) -> int:
     """Writes pairs as they come, beside, and moves the file into place when it is whole.
 
-    `hf_xlsr.data.formats.read_rows` reads each format back. Line numbers count from 1, as editors do; TSV and TMX leave
-    them out. A tab or line break inside a text becomes a space in TSV, and a control character that XML cannot hold
+    `read_rows` reads each format back. Line numbers count from 1, as editors do; TSV and TMX leave them out. A tab or line break inside a text becomes a space in TSV, and a control character that XML cannot hold
     becomes one in TMX; their number is logged. TSV has a header, and scores with six decimals, as TMX has.
 
     Args:
@@ -174,15 +174,13 @@ def _write_parquet(path: Path, rows: Iterable[Row], columns: Sequence[str], lang
 
 
 def _write_tmx(path: Path, rows: Iterable[Row], columns: Sequence[str], languages: Sequence[str] | None) -> int:
-    from hf_xlsr import __version__
-
     tags = list(languages or ())
     numbers = [name for name in columns if name not in TEXT_COLUMNS + LINE_COLUMNS]
     changed = 0
     with path.open("w", encoding="utf-8", newline="") as file:
         file.write(
             '<?xml version="1.0" encoding="UTF-8"?>\n<tmx version="1.4">\n'
-            f'<header creationtool="hf-xlsr" creationtoolversion={quoteattr(__version__)} segtype="sentence" '
+            f'<header creationtool="hf-xlsr" creationtoolversion={quoteattr(version("hf-xlsr"))} segtype="sentence" '
             f'o-tmf="hf-xlsr" adminlang="en" srclang={quoteattr(tags[0])} datatype="plaintext"/>\n<body>\n'
         )
         for row in rows:

@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from hf_xlsr.devices import known_device
-from hf_xlsr.errors import XlsrError, nearest
-from hf_xlsr.evaluation.encoding import Encoder
-from hf_xlsr.memory import parse_size
-from hf_xlsr.mining.both_ways import as_matrix, check_memory, copied_itemsize, neighbours_both_ways
+from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.mining.encode_stage import ITEMSIZE, LazyEncoder, check_vectors
-from hf_xlsr.mining.extraction import MinedBitext, extract_pairs, mine_vectors
+from hf_xlsr.mining.search.both_ways import as_matrix, check_memory, copied_itemsize, neighbours_both_ways
+from hf_xlsr.mining.search.extraction import MinedBitext, extract_pairs, mine_vectors
+from hf_xlsr.mining.search.storage import drop_pages
 from hf_xlsr.mining.stages import Processes, Stages, TextSide, TextSides, vector_stage
-from hf_xlsr.mining.storage import drop_pages
 from hf_xlsr.mining.texts import DUPLICATES, Sentences, TextStore
 from hf_xlsr.mining.work_folder import WorkFolder, save_array, save_rows
+from hf_xlsr.utils.devices import known_device
+from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.memory import parse_size
 
 logger = logging.getLogger(__name__)
 

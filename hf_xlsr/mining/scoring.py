@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 from typing_extensions import Unpack
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.encoding import Encoder, EncodingOptions
-from hf_xlsr.memory import parse_size
-from hf_xlsr.mining.both_ways import BothWays, check_memory, neighbours_both_ways
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.mining.encode_stage import ITEMSIZE, LazyEncoder
-from hf_xlsr.mining.extraction import mine_vectors
-from hf_xlsr.mining.margin import margin_scores
 from hf_xlsr.mining.pipeline import SIDES, search_device
+from hf_xlsr.mining.search.both_ways import BothWays, check_memory, neighbours_both_ways
+from hf_xlsr.mining.search.extraction import mine_vectors
+from hf_xlsr.mining.search.margin import margin_scores
+from hf_xlsr.mining.search.storage import drop_pages
 from hf_xlsr.mining.stages import Processes, Stages, TextSide, TextSides, vector_stage
-from hf_xlsr.mining.storage import drop_pages
 from hf_xlsr.mining.texts import Sentences, TextStore, skipped_sentence
 from hf_xlsr.mining.work_folder import WorkFolder, save_array
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.memory import parse_size
 
 PAIRS_AT_ONCE = 1 << 12
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from hf_xlsr.data.formats import expand_braces
+from hf_xlsr.data.formats.reading import expand_braces
 from hf_xlsr.data.languages import language_code
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.encoding import EncodingOptions
+from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.mining.encode_stage import LazyEncoder, VectorFile, encode_shards, shards_of
-from hf_xlsr.mining.storage import resident_bytes, trim
+from hf_xlsr.mining.search.storage import resident_bytes, trim
 from hf_xlsr.mining.texts import Sentences, TextStore, input_hash, read_texts, skipped_sentence
 from hf_xlsr.mining.work_folder import SECONDS_BETWEEN_LOOKS, WorkFolder, disk_errors
+from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
 

@@ -11,15 +11,14 @@ from typing import Any, BinaryIO
 import numpy as np
 from tqdm import tqdm
 
-from hf_xlsr.data.formats_lines import decode, iter_lines, open_binary
-from hf_xlsr.data.formats_source import BadLine, BrokenFile
-from hf_xlsr.data.quarantine import Quarantine
+from hf_xlsr.data.formats.lines import decode, iter_lines, open_binary
+from hf_xlsr.data.formats.quarantine import Quarantine
+from hf_xlsr.data.formats.source import BadLine, BrokenFile
 from hf_xlsr.data.seen import hash64
-from hf_xlsr.errors import XlsrError, nearest
-from hf_xlsr.evaluation.report import data_hash
-from hf_xlsr.file_hash import file_sha256
-from hf_xlsr.mining.storage import resident_bytes
+from hf_xlsr.mining.search.storage import resident_bytes
 from hf_xlsr.mining.work_folder import save_rows
+from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.hashing import data_hash, file_sha256
 
 DUPLICATES = ("merge", "keep", "drop")
 TEXTS, ROWS, HASHES, SKIPPED = "texts.bin", "rows.npy", "hashes.bin", "skipped.jsonl"

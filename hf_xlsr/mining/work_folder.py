@@ -16,8 +16,8 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import DTypeLike
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.whole_files import written_whole
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import written_whole
 
 JOB, STAGE, LOCK = "job.json", "stage.json", "lock"
 FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}

@@ -8,10 +8,10 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from hf_xlsr.errors import XlsrError, nearest
-from hf_xlsr.field_types import check_fields
 from hf_xlsr.losses.sparse_targets import LOGITS
-from hf_xlsr.pooling import POOLING_MODES
+from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.field_types import check_fields
+from hf_xlsr.utils.pooling import POOLING_MODES
 
 CONDITIONINGS = ("input", "skip", "none")
 SENTENCE_VECTORS = ("pooled", "projected")

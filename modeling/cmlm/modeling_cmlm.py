@@ -12,16 +12,16 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.utils import ModelOutput, can_return_tuple
 
-from hf_xlsr.distributed import gather_with_gradient
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.encoders.stock import first_position, positions_of
 from hf_xlsr.losses import additive_margin_loss, weighted_sum
 from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.losses.sparse_targets import accumulation_dtype
-from hf_xlsr.modeling.encoders import first_position, positions_of
 from hf_xlsr.modeling.lm_head import LmHead
 from hf_xlsr.modeling.nli_head import NliHead
 from hf_xlsr.modeling.pretraining import EncoderWithLmHead
-from hf_xlsr.pooling import pool
+from hf_xlsr.utils.distributed import gather_with_gradient
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.pooling import pool
 
 from .configuration_cmlm import CmlmConfig
 from .projections import SentenceProjections

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from transformers import AutoConfig, AutoModel
+
 from .configuration_dual_momentum import DualMomentumConfig
 from .memory_queue import MemoryQueue
 from .modeling_dual_momentum import DualMomentumModel, DualMomentumOutput
 
 __all__ = ["DualMomentumConfig", "DualMomentumModel", "DualMomentumOutput", "MemoryQueue"]
+
+AutoConfig.register(DualMomentumConfig.model_type, DualMomentumConfig, exist_ok=True)
+AutoModel.register(DualMomentumConfig, DualMomentumModel, exist_ok=True)

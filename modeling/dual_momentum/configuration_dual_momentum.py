@@ -9,10 +9,10 @@ from huggingface_hub.dataclasses import strict
 from torch import nn
 from transformers import AutoConfig, PreTrainedConfig
 
-from hf_xlsr.errors import XlsrError, nearest
-from hf_xlsr.field_types import check_fields
 from hf_xlsr.losses.row_storage import STORAGES
-from hf_xlsr.pooling import POOLING_MODES
+from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.field_types import check_fields
+from hf_xlsr.utils.pooling import POOLING_MODES
 
 SHARED = "shared"
 

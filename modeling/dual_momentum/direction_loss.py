@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from hf_xlsr.distributed import gather_rows, process_index
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses import matching_pairs, queue_info_nce
+from hf_xlsr.utils.distributed import gather_rows, process_index
+from hf_xlsr.utils.errors import XlsrError
 
 from .configuration_dual_momentum import DualMomentumConfig
 from .memory_queue import MemoryQueue

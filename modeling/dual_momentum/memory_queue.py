@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses.row_storage import QuantizedRows, quantize_rows
+from hf_xlsr.utils.errors import XlsrError
 
 NO_TEXT = -1  # example number of rows that hold nothing yet
 

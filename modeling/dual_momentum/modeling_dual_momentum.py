@@ -14,12 +14,12 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.utils import ModelOutput, can_return_tuple
 
-from hf_xlsr.errors import XlsrError, nearest
+from hf_xlsr.encoders.stock import encoder_from_config, encoder_from_pretrained
 from hf_xlsr.losses import weighted_sum
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
-from hf_xlsr.modeling.encoders import encoder_from_config, encoder_from_pretrained
 from hf_xlsr.modeling.nli_head import NliHead
-from hf_xlsr.pooling import normalize, pool
+from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.pooling import normalize, pool
 
 from .configuration_dual_momentum import DualMomentumConfig
 from .direction_loss import direction_loss

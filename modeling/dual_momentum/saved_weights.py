@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 from .configuration_dual_momentum import DualMomentumConfig
 

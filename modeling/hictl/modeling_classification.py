@@ -15,11 +15,11 @@ from transformers import AutoConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_config, encoder_from_pretrained, own_dropout
 from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
-from hf_xlsr.modeling.encoders import DROPOUTS, encoder_from_config, encoder_from_pretrained, own_dropout
-from hf_xlsr.pooling import pool
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.pooling import pool
 
 from .configuration_hictl import HictlConfig
 

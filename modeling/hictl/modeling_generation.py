@@ -15,11 +15,11 @@ from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import can_return_tuple
 
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.encoders.stock import check_pieces, encoder_from_config, positions_of, resized_bias
 from hf_xlsr.losses.biased_cross_entropy import biased_cross_entropy
 from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
-from hf_xlsr.modeling.encoders import check_pieces, encoder_from_config, positions_of, resized_bias
+from hf_xlsr.utils.errors import XlsrError
 
 from .configuration_hictl import POSITIONS, HictlConfig
 from .modeling_classification import encoder_folder, start_encoder

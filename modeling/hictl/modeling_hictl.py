@@ -9,8 +9,6 @@ import torch
 from torch import nn
 from transformers.utils import ModelOutput, can_return_tuple
 
-from hf_xlsr.distributed import gather_with_gradient
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses import (
     bags_of_words,
     draw_negative_words,
@@ -19,6 +17,8 @@ from hf_xlsr.losses import (
     word_contrast_loss,
 )
 from hf_xlsr.modeling.pretraining import EncoderWithLmHead
+from hf_xlsr.utils.distributed import gather_with_gradient
+from hf_xlsr.utils.errors import XlsrError
 
 from .configuration_hictl import HictlConfig
 

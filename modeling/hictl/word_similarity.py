@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hf_xlsr.losses.sentence_contrast import row_lengths
-from hf_xlsr.pooling import normalize
+from hf_xlsr.utils.pooling import normalize
 
 
 def word_similarities(queries: torch.Tensor, table: torch.Tensor) -> torch.Tensor:

@@ -8,12 +8,12 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from hf_xlsr.errors import XlsrError, nearest
-from hf_xlsr.field_types import check_fields
 from hf_xlsr.losses.similarity import SIMILARITY_REDUCTIONS
 from hf_xlsr.losses.sparse_targets import LOGITS
 from hf_xlsr.losses.unified_generative import GENERATIVE_TASKS, LABEL_MODES
-from hf_xlsr.pooling import POOLING_MODES
+from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.field_types import check_fields
+from hf_xlsr.utils.pooling import POOLING_MODES
 
 INITIALIZATIONS = ("bert", "released")
 

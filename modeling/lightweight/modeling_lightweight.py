@@ -11,8 +11,7 @@ from torch import nn
 from transformers import initialization as init
 from transformers.utils import ModelOutput, can_return_tuple
 
-from hf_xlsr.distributed import gather_with_gradient, scaled_to_mean
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.encoders.stock import encoder_from_config, resized_bias
 from hf_xlsr.losses import (
     alignment_loss,
     generative_labels,
@@ -23,8 +22,9 @@ from hf_xlsr.losses import (
 )
 from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
-from hf_xlsr.modeling.encoders import encoder_from_config, resized_bias
-from hf_xlsr.pooling import pool
+from hf_xlsr.utils.distributed import gather_with_gradient, scaled_to_mean
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.pooling import pool
 
 from .configuration_lightweight import LightweightConfig
 

@@ -17,9 +17,9 @@ import polib
 import pytest
 import zstandard
 
-from hf_xlsr.data.formats import read_rows
-from hf_xlsr.data.quarantine import Quarantine
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.data.formats.quarantine import Quarantine
+from hf_xlsr.data.formats.reading import read_rows
+from hf_xlsr.utils.errors import XlsrError
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,

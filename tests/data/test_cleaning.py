@@ -30,7 +30,7 @@ from hf_xlsr.data.cleaning import (
     match_key,
 )
 from hf_xlsr.data.scripts import ALPHABETS, SCRIPTS, ForeignLetters, language_identifier, script_of
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 WORDS = st.sampled_from(["Hi", "hi!", "OK", "ok", "", " ", "?", "Да", "nein nein nein nein", "x" * 40])
 PAIRS = st.builds(lambda source, target: {"source": source, "target": target}, WORDS, WORDS)

@@ -9,9 +9,9 @@ from cmlm_helpers import tiny_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.data.cmlm_collator import CmlmCollator
-from hf_xlsr.data.masking import MaskDrawer
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.data.collators.cmlm import CmlmCollator
+from hf_xlsr.data.collators.masking import MaskDrawer
+from hf_xlsr.utils.errors import XlsrError
 
 
 def feature(first: list[int], second: list[int], index: int = 0, epoch: int = 0) -> dict[str, Any]:

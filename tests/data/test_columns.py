@@ -12,7 +12,7 @@ from hf_xlsr.data.columns import (
     parse_columns,
     resolve_columns,
 )
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 
 @pytest.mark.parametrize(

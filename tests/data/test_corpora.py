@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hf_xlsr.data.corpora import CORPORA, GLUE_TASKS, corpora_markdown, corpora_table, load_corpus
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.data.corpora.loading import CORPORA, GLUE_TASKS, corpora_markdown, corpora_table, load_corpus
+from hf_xlsr.utils.errors import XlsrError
 
 
 class Hub:

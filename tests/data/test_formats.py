@@ -15,9 +15,9 @@ from formats_helpers import PACK, ROWS, WRITERS, as_csv, as_jsonl, as_mo, as_po,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.data.formats import read_rows
-from hf_xlsr.data.quarantine import Quarantine
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.data.formats.quarantine import Quarantine
+from hf_xlsr.data.formats.reading import read_rows
+from hf_xlsr.utils.errors import XlsrError
 
 # Characters that break lines elsewhere (\x0b, \x85, U+2028) must not break ours.
 words = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0\t\n\r"), min_size=1).filter(

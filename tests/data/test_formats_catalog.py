@@ -4,7 +4,7 @@ import polib
 import pytest
 from formats_helpers import read_with_side_file, write
 
-from hf_xlsr.data.formats import read_rows
+from hf_xlsr.data.formats.reading import read_rows
 
 PO = r"""
 # A comment.

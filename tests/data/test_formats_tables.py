@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from formats_helpers import fails, read_with_side_file, write
 
-from hf_xlsr.data.formats import read_rows
+from hf_xlsr.data.formats.reading import read_rows
 
 
 def test_nested_columns_and_numbers(tmp_path):

@@ -6,10 +6,10 @@ import logging
 import pytest
 from formats_helpers import fails, read_with_side_file, write
 
-from hf_xlsr.data.formats import read_rows
-from hf_xlsr.data.formats_lines import MAX_LINE
-from hf_xlsr.data.quarantine import Quarantine
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.data.formats.lines import MAX_LINE
+from hf_xlsr.data.formats.quarantine import Quarantine
+from hf_xlsr.data.formats.reading import read_rows
+from hf_xlsr.utils.errors import XlsrError
 
 
 def test_header_or_not(tmp_path):

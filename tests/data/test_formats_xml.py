@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from formats_helpers import fails, read_with_side_file, write
 
-from hf_xlsr.data.formats import read_rows
-from hf_xlsr.data.formats_lines import MAX_LINE
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.data.formats.lines import MAX_LINE
+from hf_xlsr.data.formats.reading import read_rows
+from hf_xlsr.utils.errors import XlsrError
 
 
 def tmx(body: str, top: str = "") -> str:

@@ -9,10 +9,10 @@ from conftest import ENGLISH, FRENCH
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.data.hictl_collator import HictlCollator, join_sides
+from hf_xlsr.data.collators.hictl import HictlCollator, join_sides
 from hf_xlsr.data.tokenization import train_tokenizer
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses.masked_lm import IGNORE
+from hf_xlsr.utils.errors import XlsrError
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ from hf_xlsr.data.labelled import (
 )
 from hf_xlsr.data.labelled_tasks import LabelledTask, labelled_rows, language_views
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 WORDS = "dogs cats birds run sleep sing hunde katzen laufen schlafen a b c d e f g h".split()
 NLI = LabelledTask(labels=("entailment", "neutral", "contradiction"))

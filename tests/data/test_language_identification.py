@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hf_xlsr.data import language_identification
 from hf_xlsr.data.language_identification import language_shares
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 needs_langid = pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra langid")
 

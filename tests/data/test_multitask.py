@@ -20,7 +20,7 @@ from hf_xlsr.data.multitask import (
     endless_batches,
 )
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 SIZES = st.integers(4, 60)
 

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.data.collators import cut_row
-from hf_xlsr.data.pair_collators import DualCollator, NliCollator
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.data.collators.dual_momentum import DualCollator, NliCollator
+from hf_xlsr.data.collators.lightweight import cut_row
+from hf_xlsr.utils.errors import XlsrError
 
 PADS = {"en": 0, "zh": 9}
 

@@ -11,9 +11,9 @@ from hf_xlsr.data.piece_counts import PieceCounts
 from hf_xlsr.data.running_text import prepare_running_text
 from hf_xlsr.data.texts import prepare_texts
 from hf_xlsr.data.tokenization import train_tokenizer
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.recipe import load_runs
-from hf_xlsr.runs import train_recipe
+from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.runs.train import train_recipe
+from hf_xlsr.utils.errors import XlsrError
 
 LATIN = ["the cat sat", "the dog ran"] * 20
 

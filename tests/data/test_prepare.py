@@ -14,7 +14,7 @@ from tokenizer_helpers import word_tokenizer
 
 from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.prepare import PreparedData, prepare
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 ENGLISH, GERMAN, FRENCH = ["one", "two", "three"], ["eins", "zwei", "drei"], ["un", "deux", "trois"]
 LANGUAGES = ["en", "de", "fr"]

@@ -12,11 +12,11 @@ from tokenizer_helpers import word_tokenizer
 
 from hf_xlsr.data import sources
 from hf_xlsr.data.cleaning import evaluation_keys
+from hf_xlsr.data.collators.dual_momentum import NliCollator
 from hf_xlsr.data.multitask import MultiTaskBatchSampler, MultiTaskCollator, MultiTaskDataset
 from hf_xlsr.data.nli import PreparedNli, label_number, prepare_nli
-from hf_xlsr.data.pair_collators import NliCollator
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 WORDS = ["dogs", "run", "cats", "sleep", "birds", "sing"]
 WORTE = ["hunde", "laufen", "katzen", "schlafen"]

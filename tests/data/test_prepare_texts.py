@@ -9,7 +9,7 @@ from conftest import make_pairs
 from hf_xlsr.data.concatenated import ConcatenatedExamples
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.texts import prepare_texts
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from tokenizer_helpers import word_tokenizer
 from hf_xlsr.data.piece_counts import tokenize_texts
 from hf_xlsr.data.prepared import PreparedPairs, store_pairs, text_identities, tokenize_pairs
 from hf_xlsr.data.seen import hash64
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 WORDS = ["one", "two", "three", "four", "five"]
 

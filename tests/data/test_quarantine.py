@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hf_xlsr.data.quarantine import Quarantine
+from hf_xlsr.data.formats.quarantine import Quarantine
 
 
 def entries(path: Path) -> list[dict]:

@@ -15,7 +15,7 @@ from tokenizer_helpers import word_tokenizer
 
 from hf_xlsr.data.prepare import trained_tokenizer
 from hf_xlsr.data.running_text import PreparedRunningText, prepare_running_text
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 WORDS = "one two three four five six seven eight nine ten red blue un deux trois".split()
 

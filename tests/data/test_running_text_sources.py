@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from running_text_helpers import neighbours, pairs_of, write_jsonl
 
-from hf_xlsr.data.bible import bible_text
 from hf_xlsr.data.cleaning import Cleaner, Deduplicate, RemoveEvaluation
-from hf_xlsr.data.quarantine import Quarantine
+from hf_xlsr.data.corpora.bible import bible_text
+from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.running_text import mark_neighbours, read_running_text
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 # Plain text.
 

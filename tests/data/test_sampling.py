@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_xlsr.data.sampling import LengthBucketBatchSampler, group_counts
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=8, max_size=300)
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.held_out import held_out_texts
-from hf_xlsr.data.quarantine import Quarantine
 from hf_xlsr.data.sources import open_source
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 
 @pytest.fixture

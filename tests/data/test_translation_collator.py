@@ -4,7 +4,7 @@ import torch
 from conftest import make_pairs
 from translation_helpers import translation_pairs, translation_tokenizer
 
-from hf_xlsr.data.translation import TranslationCollator
+from hf_xlsr.data.collators.translation import TranslationCollator
 
 
 def test_sides_are_padded_by_themselves_and_labels_lose_their_first_piece() -> None:

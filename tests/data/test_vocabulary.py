@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.data.vocabulary import trim_vocabulary
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 TEXTS = [pair[side] for pair in make_pairs(200) for side in ("source", "target")]
 KEPT = ["one red bird", "house of stone"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_xlsr.evaluation.inputs import read_inputs
-from hf_xlsr.evaluation.protocols import PROTOCOLS
+from hf_xlsr.evaluation.registry import PROTOCOLS
 from hf_xlsr.evaluation.request import Request
 
 

@@ -9,7 +9,7 @@ import torch
 from sklearn.model_selection import StratifiedKFold
 from torch import nn
 
-from hf_xlsr.evaluation.senteval_classifier import Schedule
+from hf_xlsr.evaluation.senteval.classifier import Schedule
 
 DECAYS = [10**power for power in range(-5, -1)]
 OPTIMIZERS = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}

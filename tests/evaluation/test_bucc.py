@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import precision_recall_fscore_support
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.bucc import BUCC_SETTINGS, BuccData, bucc, bucc_settings, hide_pairs, tune_threshold
+from hf_xlsr.evaluation.protocols.bucc import BUCC_SETTINGS, BuccData, bucc, bucc_settings, hide_pairs, tune_threshold
+from hf_xlsr.utils.errors import XlsrError
 
 LANGUAGES = ("de", "en")
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.bucc import BuccData, hide_pairs, read_bucc
+from hf_xlsr.evaluation.protocols.bucc import BuccData, hide_pairs, read_bucc
+from hf_xlsr.utils.errors import XlsrError
 
 
 def write(folder: Path, **files: str) -> list[Path]:

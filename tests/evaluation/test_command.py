@@ -13,14 +13,14 @@ from conftest import make_pairs
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import main
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.encoders.fingerprint import content_hash
 from hf_xlsr.evaluation import BUCC_SETTINGS, bucc_settings, pair_classification, read_bucc, tatoeba, xsim
 from hf_xlsr.evaluation.command import _settings, evaluate_files
-from hf_xlsr.evaluation.content_hash import content_hash
 from hf_xlsr.evaluation.inputs import Inputs
-from hf_xlsr.evaluation.protocols import PROTOCOLS
-from hf_xlsr.evaluation.report import data_hash
+from hf_xlsr.evaluation.registry import PROTOCOLS
 from hf_xlsr.evaluation.request import Request
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.hashing import data_hash
 
 PAIRS = make_pairs(40, seed=3)
 

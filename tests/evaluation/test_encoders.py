@@ -14,9 +14,9 @@ import torch
 from conftest import tiny_encoder
 
 from hf_xlsr import LightweightConfig, LightweightDualTransformer
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.encoders import encoder_facts, load_encoder
-from hf_xlsr.evaluation.encoding import embed
+from hf_xlsr.encoders.encoding import embed
+from hf_xlsr.encoders.loading import encoder_facts, load_encoder
+from hf_xlsr.utils.errors import XlsrError
 
 
 def test_weights_come_in_the_precision_asked_for(tiny_export: str):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation import embed
-from hf_xlsr.evaluation.remembered import RememberedEncoder
+from hf_xlsr.encoders import embed
+from hf_xlsr.encoders.cache import RememberedEncoder
+from hf_xlsr.utils.errors import XlsrError
 
 
 class Recorder:

@@ -13,11 +13,11 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 from torch import nn
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation import fine_tuning
 from hf_xlsr.evaluation.fine_tuning import fine_tune
 from hf_xlsr.evaluation.heads import Classifier, features_of
 from hf_xlsr.evaluation.rows import LabelledTexts
+from hf_xlsr.utils.errors import XlsrError
 
 Pairs = list[dict[str, str]]
 

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation import heads
 from hf_xlsr.evaluation.heads import (
     MLDOC_MLP,
@@ -26,6 +25,7 @@ from hf_xlsr.evaluation.heads import (
     learn_classifier,
 )
 from hf_xlsr.evaluation.rows import LabelledTexts
+from hf_xlsr.utils.errors import XlsrError
 
 Labelled = tuple[np.ndarray, np.ndarray]
 

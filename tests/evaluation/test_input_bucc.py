@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from input_helpers import read, write_tsv
 
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 
 def bucc_files(tmp_path: Path) -> dict[str, Any]:

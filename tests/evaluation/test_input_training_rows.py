@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from input_helpers import read, texts, write_tsv
 
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 
 def topics(tmp_path: Path, splits: str = "train validation test") -> str:

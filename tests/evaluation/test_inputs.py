@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from input_helpers import read, texts, write_tsv
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.input_languages import pair_views
 from hf_xlsr.evaluation.input_rows import RowReader, data_name, parse_where
 from hf_xlsr.evaluation.row_groups import pool_of
+from hf_xlsr.utils.errors import XlsrError
 
 WIDE = {
     "en": ["one", "two", "three"],
@@ -342,7 +342,7 @@ def test_tasks_of_mteb(monkeypatch: pytest.MonkeyPatch) -> None:
         yield {"source": f"{task} {split}", "target": "day", "source_lang": "de", "target_lang": "en"}
         yield {"source": "x", "target": " ", "source_lang": "de", "target_lang": "en"}
 
-    monkeypatch.setattr("hf_xlsr.evaluation.mteb_data.mteb_rows", rows)
+    monkeypatch.setattr("hf_xlsr.evaluation.mteb.data.mteb_rows", rows)
     inputs = read("tatoeba", "mteb:Tatoeba", split="validation")
     assert inputs.name == "Tatoeba" and inputs.skipped == {"empty target": 1}
     assert texts(inputs.only, *PAIR) == [("de", "en", "Tatoeba dev", "day")]

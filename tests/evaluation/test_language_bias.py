@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_xlsr.cli import main
-from hf_xlsr.debias import DebiasedEncoder, DebiasFitter, fit_debias
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.encoders.debias import DebiasedEncoder, DebiasFitter, fit_debias
 from hf_xlsr.evaluation import language_bias, tatoeba
 from hf_xlsr.evaluation.inputs import Inputs
 from hf_xlsr.evaluation.protocol_runs import language_bias as run_language_bias
+from hf_xlsr.utils.errors import XlsrError
 
 LANGUAGES = ("de", "en", "fr", "zh")
 

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.markdown_report import markdown_report
 from hf_xlsr.evaluation.markdown_tables import metric_tables
-from hf_xlsr.evaluation.markdown_text import escape_markdown, markdown_table
-from hf_xlsr.evaluation.report import data_hash, load_results, save_results
+from hf_xlsr.evaluation.report import load_results, save_results
 from hf_xlsr.evaluation.retrieval_lists import Neighbour, NeighbourList
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.hashing import data_hash
+from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
 
 MARKDOWN = MarkdownIt("commonmark").enable("table")
 

@@ -12,9 +12,9 @@ from bitext_helpers import cosines, noisy
 from scipy.stats import spearmanr
 from sklearn.metrics import precision_recall_fscore_support
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation import tatoeba
 from hf_xlsr.evaluation.metrics import METRICS, load_metric, mining_f1, retrieval_accuracy
+from hf_xlsr.utils.errors import XlsrError
 
 
 @pytest.fixture(autouse=True)

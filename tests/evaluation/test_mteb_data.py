@@ -9,8 +9,8 @@ import pytest
 from datasets import Dataset, DatasetDict
 from mteb_helpers import table, with_data
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.mteb_data import load_task, mteb_rows, mteb_task
+from hf_xlsr.evaluation.mteb.data import load_task, mteb_rows, mteb_task
+from hf_xlsr.utils.errors import XlsrError
 
 mteb = pytest.importorskip("mteb")
 

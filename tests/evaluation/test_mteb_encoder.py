@@ -14,15 +14,15 @@ from mteb_helpers import ENGLISH, FRENCH, routed_model, shaken
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.encoding import embed
+from hf_xlsr.encoders.encoding import embed
+from hf_xlsr.utils.errors import XlsrError
 
 mteb = pytest.importorskip("mteb")
 
 from mteb.models import EncoderProtocol  # noqa: E402
 from mteb.types import PromptType  # noqa: E402
 
-from hf_xlsr.evaluation.mteb import as_mteb_encoder, content_hash  # noqa: E402
+from hf_xlsr.evaluation.mteb.evaluate import as_mteb_encoder, content_hash  # noqa: E402
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ import pytest
 from mteb_helpers import ENGLISH, FRENCH, routed_model, shaken, table, with_data
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.tatoeba_variants import tatoeba_mteb
+from hf_xlsr.evaluation.protocols.tatoeba_variants import tatoeba_mteb
+from hf_xlsr.utils.errors import XlsrError
 
 mteb = pytest.importorskip("mteb")
 
-from hf_xlsr.evaluation.mteb import MtebEncoder, as_mteb_encoder, evaluate_mteb  # noqa: E402
+from hf_xlsr.evaluation.mteb.evaluate import MtebEncoder, as_mteb_encoder, evaluate_mteb  # noqa: E402
 
 TYPES = "bitext_mining classification clustering pair_classification regression reranking retrieval sts summarization"
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mteb_helpers import ENGLISH, FRENCH
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.mteb_languages import column_language, langscript, subset_languages
+from hf_xlsr.evaluation.mteb.languages import column_language, langscript, subset_languages
+from hf_xlsr.utils.errors import XlsrError
 
 needs_langid = pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra langid")
 

@@ -11,15 +11,15 @@ import pytest
 from mteb_helpers import routed_model
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError
 
 mteb = pytest.importorskip("mteb")
 
 from mteb.models.model_implementations import MODEL_REGISTRY  # noqa: E402
 
-from hf_xlsr.evaluation.mteb import as_mteb_encoder, content_hash, evaluate_mteb  # noqa: E402
-from hf_xlsr.evaluation.mteb_meta import model_source, register_model  # noqa: E402
-from hf_xlsr.evaluation.mteb_tasks import local_task  # noqa: E402
+from hf_xlsr.evaluation.mteb.evaluate import as_mteb_encoder, content_hash, evaluate_mteb  # noqa: E402
+from hf_xlsr.evaluation.mteb.meta import model_source, register_model  # noqa: E402
+from hf_xlsr.evaluation.mteb.tasks import local_task  # noqa: E402
 
 COMMIT = "0123456789" * 4
 

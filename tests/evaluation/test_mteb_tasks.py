@@ -12,20 +12,20 @@ from mteb_helpers import ENGLISH, FRENCH, routed_model
 from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.bucc import bucc
-from hf_xlsr.evaluation.bucc_data import BuccData, hide_pairs
-from hf_xlsr.evaluation.sts import sts
-from hf_xlsr.evaluation.tatoeba_variants import tatoeba_mteb
-from hf_xlsr.evaluation.xsr import xsr
+from hf_xlsr.evaluation.protocols.bucc import bucc
+from hf_xlsr.evaluation.protocols.bucc_data import BuccData, hide_pairs
+from hf_xlsr.evaluation.protocols.sts import sts
+from hf_xlsr.evaluation.protocols.tatoeba_variants import tatoeba_mteb
+from hf_xlsr.evaluation.protocols.xsr import xsr
+from hf_xlsr.utils.errors import XlsrError
 
 mteb = pytest.importorskip("mteb")
 
 from mteb.get_tasks import TASK_LIST  # noqa: E402
 from mteb.models import SentenceTransformerEncoderWrapper  # noqa: E402
 
-from hf_xlsr.evaluation.mteb import as_mteb_encoder, evaluate_mteb  # noqa: E402
-from hf_xlsr.evaluation.mteb_tasks import bucc_task, local_task, sts_task, xsr_task  # noqa: E402
+from hf_xlsr.evaluation.mteb.evaluate import as_mteb_encoder, evaluate_mteb  # noqa: E402
+from hf_xlsr.evaluation.mteb.tasks import bucc_task, local_task, sts_task, xsr_task  # noqa: E402
 
 
 @pytest.fixture(scope="module", params=["plain", "routed"])
@@ -272,10 +272,10 @@ def test_without_mteb_the_mend_is_named(monkeypatch: pytest.MonkeyPatch):
 
 def test_the_modules_do_without_mteb_until_it_is_needed():
     program = (
-        "import sys, hf_xlsr.evaluation.mteb\n"
+        "import sys, hf_xlsr.evaluation.mteb.evaluate\n"
         "assert 'mteb' not in sys.modules\n"
         "sys.modules['mteb'] = None\n"
-        "import hf_xlsr.evaluation.mteb_tasks\n"
+        "import hf_xlsr.evaluation.mteb.tasks\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 

@@ -10,8 +10,8 @@ import pytest
 from sentence_transformers import SentenceTransformer
 from sklearn.linear_model import LogisticRegression
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.nli import nli
+from hf_xlsr.evaluation.protocols.nli import nli
+from hf_xlsr.utils.errors import XlsrError
 
 LABELS = ("entailment", "neutral", "contradiction")
 

@@ -13,8 +13,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import BinaryClassificationEvaluator
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.pair_classification import pair_classification
+from hf_xlsr.evaluation.protocols.pair_classification import pair_classification
+from hf_xlsr.utils.errors import XlsrError
 
 Rows = list[dict[str, Any]]
 MEASURES = ("cosine", "dot", "euclidean", "manhattan")

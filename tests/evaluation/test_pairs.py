@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cosine
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.pairs import embed_pairs, language_name, pair_cosines, pair_features, sides_of
+from hf_xlsr.utils.errors import XlsrError
 
 
 class RecordingEncoder:

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from plot_helpers import assert_a_picture, assert_apart, assert_inside, extents, record_figures
 from sklearn.metrics.pairwise import cosine_similarity
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.plots import plot_heatmap, plot_tsne
-from hf_xlsr.evaluation.plots_common import COLOURS, colours_of, save_figure, shorten
-from hf_xlsr.evaluation.plots_pairs import GAP, _spread
+from hf_xlsr.evaluation.plots.common import COLOURS, colours_of, save_figure, shorten
+from hf_xlsr.evaluation.plots.pairs import GAP, _spread
+from hf_xlsr.utils.errors import XlsrError
 
 WORDS = "where does the river that runs past our house end and who has seen it there".split()
 

@@ -9,8 +9,8 @@ import pytest
 from matplotlib.figure import Figure
 from plot_helpers import assert_a_picture, record_figures
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.plots import plot_curves, plot_loss_curves
+from hf_xlsr.utils.errors import XlsrError
 
 
 @pytest.fixture

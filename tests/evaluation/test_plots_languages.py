@@ -7,8 +7,8 @@ import pytest
 from matplotlib.figure import Figure
 from plot_helpers import assert_a_picture, assert_apart, assert_inside, extents, record_figures
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.plots_languages import plot_languages
+from hf_xlsr.evaluation.plots.languages import plot_languages
+from hf_xlsr.utils.errors import XlsrError
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from plot_helpers import assert_a_picture, assert_apart, extents, record_figures
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.plots import plot_retrieval
+from hf_xlsr.utils.errors import XlsrError
 
 
 @pytest.fixture

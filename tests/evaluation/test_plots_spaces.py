@@ -9,11 +9,11 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from plot_helpers import assert_a_picture, assert_apart, assert_inside, extents, record_figures
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.plane import on_plane
 from hf_xlsr.evaluation.plots import plot_spaces, plot_tsne
-from hf_xlsr.evaluation.plots_common import COLOURS
-from hf_xlsr.evaluation.plots_spaces import MOST_SENTENCES, _mixed
+from hf_xlsr.evaluation.plots.common import COLOURS
+from hf_xlsr.evaluation.plots.plane import on_plane
+from hf_xlsr.evaluation.plots.spaces import MOST_SENTENCES, _mixed
+from hf_xlsr.utils.errors import XlsrError
 
 PAIRS = (("en", "fr"), ("en", "de"))
 

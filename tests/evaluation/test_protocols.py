@@ -10,11 +10,11 @@ import pytest
 
 import hf_xlsr.evaluation as evaluation
 from hf_xlsr.data.columns import KNOWN_COLUMNS
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation import protocol_runs
 from hf_xlsr.evaluation.inputs import Inputs
-from hf_xlsr.evaluation.protocols import CHOICES, DATA_OPTIONS, PROTOCOLS, check_options, protocols_of
+from hf_xlsr.evaluation.registry import CHOICES, DATA_OPTIONS, PROTOCOLS, check_options, protocols_of
 from hf_xlsr.evaluation.request import Request
+from hf_xlsr.utils.errors import XlsrError
 
 
 def test_names_of_the_issue_are_all_there() -> None:
@@ -45,7 +45,7 @@ def test_defaults_are_those_of_the_functions() -> None:
 
 
 def test_columns_of_sentevals_tasks_are_what_it_reads() -> None:
-    from hf_xlsr.evaluation.senteval_tasks import TASKS
+    from hf_xlsr.evaluation.senteval.tasks import TASKS
 
     tasks = PROTOCOLS["senteval"].tasks
     assert set(tasks) == set(TASKS)
@@ -142,13 +142,13 @@ def test_pool_joins_the_pair_of_its_languages(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_functions_are_not_hidden_by_their_modules() -> None:
-    import hf_xlsr.evaluation.bucc
-    import hf_xlsr.evaluation.sts
-    import hf_xlsr.evaluation.tatoeba  # noqa: F401
+    import hf_xlsr.evaluation.protocols.bucc
+    import hf_xlsr.evaluation.protocols.sts
+    import hf_xlsr.evaluation.protocols.tatoeba  # noqa: F401
 
     for name in evaluation.__all__:
         assert not inspect.ismodule(getattr(evaluation, name)), name
-    assert evaluation.tatoeba.__module__ == "hf_xlsr.evaluation.tatoeba"
+    assert evaluation.tatoeba.__module__ == "hf_xlsr.evaluation.protocols.tatoeba"
     assert set(evaluation.__all__) <= set(dir(evaluation))
     with pytest.raises(AttributeError, match="no attribute 'tatoba'"):
         _ = evaluation.tatoba  # type: ignore[attr-defined]
@@ -162,11 +162,11 @@ def test_importing_the_package_imports_no_protocol() -> None:
         "import hf_xlsr.evaluation\n"
         "new = set(sys.modules) - before\n"
         "assert new == {'hf_xlsr.evaluation'}, new\n"
-        "import hf_xlsr.evaluation.tatoeba\n"
+        "import hf_xlsr.evaluation.protocols.tatoeba\n"
         "from hf_xlsr.evaluation import tatoeba\n"
         "assert callable(tatoeba) and 'matplotlib.figure' not in sys.modules\n"
-        "import hf_xlsr.evaluation.protocols\n"
-        "assert 'mteb' not in sys.modules and 'hf_xlsr.evaluation.senteval' not in sys.modules\n"
+        "import hf_xlsr.evaluation.registry\n"
+        "assert 'mteb' not in sys.modules and 'hf_xlsr.evaluation.senteval.evaluate' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

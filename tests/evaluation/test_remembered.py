@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr.evaluation.encoding import embed
-from hf_xlsr.evaluation.remembered import RememberedEncoder
+from hf_xlsr.encoders.cache import RememberedEncoder
+from hf_xlsr.encoders.encoding import embed
 
 
 class Recorder:

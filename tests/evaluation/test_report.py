@@ -18,8 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hf_xlsr import __version__
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation import data_hash, load_results, report, results_table, save_results
+from hf_xlsr.evaluation import load_results, report, results_table, save_results
 from hf_xlsr.evaluation.report import (
     PACKAGES,
     check_writable,
@@ -29,6 +28,8 @@ from hf_xlsr.evaluation.report import (
     split_key,
     split_protocol,
 )
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.hashing import data_hash
 
 METRICS = {
     "tatoeba/en-fr/test/accuracy": 0.9449,

@@ -9,7 +9,6 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 from sentence_transformers.util import semantic_search
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.retrieval_lists import (
     Neighbour,
     NeighbourList,
@@ -17,6 +16,7 @@ from hf_xlsr.evaluation.retrieval_lists import (
     neighbours_markdown,
     neighbours_table,
 )
+from hf_xlsr.utils.errors import XlsrError
 
 
 class Random:

@@ -9,8 +9,8 @@ import pytest
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.routing import route_of, routes_of
+from hf_xlsr.encoders.routing import route_of, routes_of
+from hf_xlsr.utils.errors import XlsrError
 
 
 def routed(*names: str) -> Any:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.rows import number_labels, read_columns, read_labelled
+from hf_xlsr.utils.errors import XlsrError
 
 
 def test_columns_come_out_in_the_order_asked_for():

@@ -9,10 +9,10 @@ import pytest
 from senteval_helpers import folds_alone, nested_alone, train_alone
 from sklearn.metrics import f1_score
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.senteval import SETTINGS, senteval
-from hf_xlsr.evaluation.senteval_relatedness import relatedness
-from hf_xlsr.evaluation.senteval_tasks import TASKS, read_task
+from hf_xlsr.evaluation.senteval.evaluate import SETTINGS, senteval
+from hf_xlsr.evaluation.senteval.relatedness import relatedness
+from hf_xlsr.evaluation.senteval.tasks import TASKS, read_task
+from hf_xlsr.utils.errors import XlsrError
 
 WIDTH = 24
 FAST = SETTINGS["fast"].schedule
@@ -286,7 +286,7 @@ def test_mistakes_are_named_before_anything_is_encoded(changes: dict[str, Any], 
 @pytest.mark.parametrize("folds", [2, 3, 5, 10])
 def test_the_fewest_rows_that_are_let_through_fill_all_folds(folds: int, recwarn: pytest.WarningsRecorder):
     # scikit-learn warns when a label has fewer rows than there are folds.
-    from hf_xlsr.evaluation.senteval_folds import Classification
+    from hf_xlsr.evaluation.senteval.folds import Classification
 
     few = folds + 2
     rows = [

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from senteval_helpers import noisy_classes, train_alone
 
-from hf_xlsr.evaluation import senteval_classifier
-from hf_xlsr.evaluation.senteval_classifier import (
+from hf_xlsr.evaluation.senteval import classifier as senteval_classifier
+from hf_xlsr.evaluation.senteval.classifier import (
     Group,
     Schedule,
     Trained,

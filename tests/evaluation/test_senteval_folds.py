@@ -10,9 +10,9 @@ from senteval_helpers import choose, folds_alone, nested_alone, noisy_classes, t
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_score
 
-from hf_xlsr.evaluation import senteval_folds
-from hf_xlsr.evaluation.senteval_classifier import Group, Schedule, Trained
-from hf_xlsr.evaluation.senteval_folds import WEIGHT_DECAYS, Classification
+from hf_xlsr.evaluation.senteval import folds as senteval_folds
+from hf_xlsr.evaluation.senteval.classifier import Group, Schedule, Trained
+from hf_xlsr.evaluation.senteval.folds import WEIGHT_DECAYS, Classification
 
 SHORT = Schedule(batch_size=16, passes_per_check=2, tenacity=2, max_passes=30)
 

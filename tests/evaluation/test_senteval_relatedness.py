@@ -6,9 +6,9 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 from torch import nn
 
-from hf_xlsr.evaluation import senteval_relatedness
-from hf_xlsr.evaluation.senteval_classifier import Schedule
-from hf_xlsr.evaluation.senteval_relatedness import SCHEDULE, relatedness, score_bins, squared_error_slope
+from hf_xlsr.evaluation.senteval import relatedness as senteval_relatedness
+from hf_xlsr.evaluation.senteval.classifier import Schedule
+from hf_xlsr.evaluation.senteval.relatedness import SCHEDULE, relatedness, score_bins, squared_error_slope
 
 
 def test_scores_are_shared_between_the_two_bins_beside_them():

@@ -15,8 +15,8 @@ from scipy.stats import pearsonr, spearmanr
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.sts import pearson, spearman, sts
+from hf_xlsr.evaluation.protocols.sts import pearson, spearman, sts
+from hf_xlsr.utils.errors import XlsrError
 
 Rows = list[dict[str, Any]]
 

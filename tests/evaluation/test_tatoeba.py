@@ -5,8 +5,8 @@ import pytest
 from bitext_helpers import TableEncoder, cosines, noisy, word_model, word_pairs
 from sentence_transformers.sentence_transformer.evaluation import TranslationEvaluator
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation import tatoeba
+from hf_xlsr.utils.errors import XlsrError
 
 
 def test_hand_example():

@@ -9,9 +9,9 @@ from bitext_helpers import TableEncoder, cosines, noisy, word_model, word_pairs
 from datasets import Dataset
 from sklearn.metrics import f1_score, precision_score, recall_score
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation import tatoeba
-from hf_xlsr.evaluation.tatoeba_variants import tatoeba_laser, tatoeba_mteb, tatoeba_xtreme
+from hf_xlsr.evaluation.protocols.tatoeba_variants import tatoeba_laser, tatoeba_mteb, tatoeba_xtreme
+from hf_xlsr.utils.errors import XlsrError
 
 VARIANTS = (tatoeba_laser, tatoeba_xtreme, tatoeba_mteb)
 LANGUAGES = ("en", "de")

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from bitext_helpers import TableEncoder, cosines, noisy
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.tatoeba_variants import tatoeba_laser
-from hf_xlsr.evaluation.xsim import margin_setting, xsim
+from hf_xlsr.evaluation.protocols.tatoeba_variants import tatoeba_laser
+from hf_xlsr.evaluation.protocols.xsim import margin_setting, xsim
+from hf_xlsr.utils.errors import XlsrError
 
 LANGUAGES = ("en", "de")
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation import xsr, xsr_both_directions
+from hf_xlsr.utils.errors import XlsrError
 
 WORDS = 60
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.evaluation.heads import MLDOC_MLP, fit_linear, fit_mlp
-from hf_xlsr.evaluation.zero_shot import zero_shot
+from hf_xlsr.evaluation.protocols.zero_shot import zero_shot
+from hf_xlsr.utils.errors import XlsrError
 
 TOPICS = ("sport", "money", "weather")
 FROZEN = ("linear", "mlp")

@@ -15,8 +15,8 @@ from typing import Any
 from conftest import make_pairs
 from hub_server import TOKEN, HubServer
 
-from hf_xlsr.recipe import load_runs
-from hf_xlsr.runs import train_recipe
+from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.runs.train import train_recipe
 
 # What reads the address of the Hub does so at import: whatever talks to the server runs in a process of its own, which is
 # kept, since importing takes longer than all tests together. Waits between attempts take no time there.
@@ -26,8 +26,9 @@ real = sys.stdout
 sys.stdout = sys.stderr
 import huggingface_hub.utils._http as http
 http.time = type("time", (), {**vars(time), "sleep": staticmethod(lambda seconds: None)})
-from hf_xlsr import cli, cli_hub
-import hf_xlsr.export.hub
+from hf_xlsr.cli import app as cli
+from hf_xlsr.cli import publish as cli_hub
+import hf_xlsr.runs.publish
 cli.VERBS |= {
     "push": ("", cli_hub.configure_push, cli_hub.push), "card": ("", cli_hub.configure_card, cli_hub.card)
 }

@@ -5,8 +5,8 @@ from typing import Any
 import yaml
 from huggingface_hub import ModelCard
 
-from hf_xlsr.export.card import render_card
-from hf_xlsr.recipe import load_runs
+from hf_xlsr.runs.card import render_card
+from hf_xlsr.runs.recipe import load_runs
 
 METRICS = {"bible-tatoeba/en-fr/test/accuracy": 0.875, "bible-tatoeba/en-fr/test/pairs": 1005}
 SETTINGS: dict[str, Any] = {

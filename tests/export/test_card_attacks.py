@@ -10,12 +10,12 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.export.access_tokens import HIDDEN, check_no_token, check_no_token_in_files, hide_tokens
-from hf_xlsr.export.card import card_for, render_card
 from hf_xlsr.export.card_check import HEADER, check_card
 from hf_xlsr.export.card_values import code, code_block, one_line, prose, public_path, python_text
-from hf_xlsr.recipe import load_runs
+from hf_xlsr.runs.card import card_for, render_card
+from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.utils.errors import XlsrError
 
 SETTINGS: dict[str, Any] = {
     "data": {"pairs": 1, "vocab_size": 2, "cleaning": {}},

@@ -11,9 +11,9 @@ import pytest
 from hub_helpers import train, write_recipe
 from huggingface_hub import ModelCard
 
-from hf_xlsr import cli_hub
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.export.card import card_of_run
+from hf_xlsr.cli import publish as cli_hub
+from hf_xlsr.runs.card import card_of_run
+from hf_xlsr.utils.errors import XlsrError
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.export.card_check import check_card, check_card_section
 from hf_xlsr.export.card_examples import EXAMPLES, translation_pair, widget
-from hf_xlsr.export.card_metadata import base_models, card_metadata, datasets_of, licence_of
-from hf_xlsr.recipe import load_runs
+from hf_xlsr.runs.card_metadata import base_models, card_metadata, datasets_of, licence_of
+from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.utils.errors import XlsrError
 
 
 def recipe_of(name: str = "quickstart", **more: Any) -> dict[str, Any]:

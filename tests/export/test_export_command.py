@@ -27,9 +27,9 @@ from hf_xlsr import (
     LightweightDualTransformer,
     XlsrError,
 )
-from hf_xlsr.cli_export import configure_export, export
-from hf_xlsr.recipe import load_runs
-from hf_xlsr.runs import train_recipe
+from hf_xlsr.cli.export import configure_export, export
+from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.runs.train import train_recipe
 
 TEXTS = ["one two three", "maison", "red blue stone river tree house"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hf_xlsr.cli_export import configure_export, export
+from hf_xlsr.cli.export import configure_export, export
 
 for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package)

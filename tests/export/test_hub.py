@@ -16,12 +16,12 @@ from hub_server import READER, TOKEN, HubServer, Repo
 from safetensors.torch import load, load_file, save_file
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.export import hub as hub_module
-from hf_xlsr.export.adapter_folder import write_encoder_adapters
-from hf_xlsr.export.card import recipe_of_run
-from hf_xlsr.export.hub import push_run
-from hf_xlsr.run_folder import RunFolder
+from hf_xlsr.runs import publish as hub_module
+from hf_xlsr.runs.adapter_folder import write_encoder_adapters
+from hf_xlsr.runs.card import recipe_of_run
+from hf_xlsr.runs.folder import RunFolder
+from hf_xlsr.runs.publish import push_run
+from hf_xlsr.utils.errors import XlsrError
 
 DUAL = """
 model: {{encoders: {{en: {encoder}, fr: {encoder}}}, queue_size: 64}}

@@ -12,9 +12,10 @@ from hub_helpers import Worker, shared_hub
 from hub_server import TOKEN, HubServer
 from safetensors.torch import load
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.export.card_check import check_card
-from hf_xlsr.export.hub_trainer import SLIM, export_trainer, slim
+from hf_xlsr.modeling.hub import SLIM, without_training_state
+from hf_xlsr.trainers.hub import export_trainer
+from hf_xlsr.utils.errors import XlsrError
 
 TESTS = Path(__file__).resolve().parents[1]
 # What follows stands in front of each script.
@@ -83,7 +84,7 @@ def test_slim_puts_everything_back(tmp_path: Path) -> None:
 
     model = Model()
     before = model.config
-    with pytest.raises(KeyError), slim(model):
+    with pytest.raises(KeyError), without_training_state(model):
         _, weights, size = model.save_pretrained(tmp_path)
         assert list(weights) == ["kept"] and size == 0
         raise KeyError
@@ -196,7 +197,7 @@ def test_errors_of_a_model_are_sentences() -> None:
     from conftest import tiny_encoder
 
     from hf_xlsr import LightweightConfig, LightweightDualTransformer
-    from hf_xlsr.export.hub import push_model
+    from hf_xlsr.runs.publish import push_model
 
     with pytest.raises(XlsrError, match="HF_HUB_OFFLINE is set"):
         push_model(LightweightDualTransformer(LightweightConfig(text_config=tiny_encoder(30))), "me/x", token=TOKEN)

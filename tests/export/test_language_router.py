@@ -17,11 +17,11 @@ from routed_helpers import CHINESE, ENGLISH, MAX_LENGTH, Parts, run_elsewhere
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.encoders import load_encoder
-from hf_xlsr.evaluation.encoding import embed
-from hf_xlsr.evaluation.routing import routes_of
+from hf_xlsr.encoders.encoding import embed
+from hf_xlsr.encoders.loading import load_encoder
+from hf_xlsr.encoders.routing import routes_of
 from hf_xlsr.export import LanguageRouter, export_routed_sentence_transformer, to_routed_sentence_transformer
+from hf_xlsr.utils.errors import XlsrError
 
 needs_langid = pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra langid")
 

@@ -18,19 +18,19 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.encoding import embed
-from hf_xlsr.evaluation.routing import routes_of
+from hf_xlsr.encoders.encoding import embed
+from hf_xlsr.encoders.routing import routes_of
+from hf_xlsr.encoders.stock import positions_of
 from hf_xlsr.export import export_routed_sentence_transformer, export_sentence_transformer
 from hf_xlsr.modeling.cmlm.projections import SentenceProjections
-from hf_xlsr.modeling.encoders import positions_of
+from hf_xlsr.utils.errors import XlsrError
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 onnx = pytest.importorskip("onnx")
 
+from hf_xlsr.encoders.onnx import OnnxEncoder  # noqa: E402
 from hf_xlsr.export import onnx_files  # noqa: E402
-from hf_xlsr.export.onnx_encoder import OnnxEncoder  # noqa: E402
 from hf_xlsr.export.onnx_files import write_onnx  # noqa: E402
 
 LONG = " ".join(ENGLISH)

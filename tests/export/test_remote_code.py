@@ -20,21 +20,21 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 from transformers import AutoConfig, AutoModel
 
-from hf_xlsr.debias import Debias
-from hf_xlsr.debias.module import debias_sentence_transformer
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.encoders.debias import Debias
+from hf_xlsr.encoders.parts import export_parts
 from hf_xlsr.export import (
     export_routed_sentence_transformer,
     export_sentence_transformer,
     remote_code,
     standalone,
 )
+from hf_xlsr.export.debias_module import debias_sentence_transformer
 from hf_xlsr.export.inference import RoutedSentenceEncoder, SentenceEncoder
-from hf_xlsr.export.parts import export_parts
 from hf_xlsr.export.remote_code import add_remote_code, carry_modules, has_only_our_code, model_source, modules_source
 from hf_xlsr.export.standalone import standalone_source
 from hf_xlsr.modeling.cmlm.projections import SentenceProjections
-from hf_xlsr.pooling import pool
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.pooling import pool
 
 # Run in a process where neither this package nor, for AutoModel, sentence-transformers can be imported.
 AWAY = """
@@ -233,7 +233,7 @@ def test_a_standalone_file_is_whole_and_of_one_meaning(tmp_path: Path, monkeypat
     import hf_twice  # type: ignore[import-not-found]
 
     monkeypatch.setattr(standalone, "PACKAGE", "hf_twice")
-    with pytest.raises(ValueError, match="'pool' is in hf_twice and in hf_xlsr.pooling; give one another name"):
+    with pytest.raises(ValueError, match="'pool' is in hf_twice and in hf_xlsr.utils.pooling; give one another name"):
         standalone_source([hf_twice.pool, pool], "Two.")
 
 

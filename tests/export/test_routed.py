@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.encoding import embed
-from hf_xlsr.evaluation.routing import routes_of
+from hf_xlsr.encoders.encoding import embed
+from hf_xlsr.encoders.routing import routes_of
 from hf_xlsr.export import export_routed_sentence_transformer, to_routed_sentence_transformer
+from hf_xlsr.utils.errors import XlsrError
 
 
 @pytest.fixture(scope="module")

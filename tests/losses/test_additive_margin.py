@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses import additive_margin_loss, alignment_loss
+from hf_xlsr.utils.errors import XlsrError
 
 
 def sides(count: int = 5, width: int = 4, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:

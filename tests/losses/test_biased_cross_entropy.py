@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses import masked_lm_loss
 from hf_xlsr.losses.biased_cross_entropy import biased_cross_entropy
+from hf_xlsr.utils.errors import XlsrError
 
 BATCH, LENGTH, WIDTH, VOCABULARY = 4, 6, 5, 23
 

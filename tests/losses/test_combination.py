@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses import weighted_sum
+from hf_xlsr.utils.errors import XlsrError
 
 WEIGHTS = {"generative": 1.0, "alignment": 2.0, "similarity": 2.0}
 

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses import masked_lm_loss
+from hf_xlsr.utils.errors import XlsrError
 
 BATCH, LENGTH, WIDTH, VOCABULARY = 3, 7, 5, 19
 

@@ -23,8 +23,8 @@ from word_contrast_helpers import (
     vectors,
 )
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses import bags_of_words, draw_negative_words
+from hf_xlsr.utils.errors import XlsrError
 
 
 def naive_bags(ids: torch.Tensor, mask: torch.Tensor, special: list[int]) -> list[tuple[int, int]]:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from queue_info_nce_helpers import Pairs, naive, unit_rows, value_and_gradients, watched
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses import QuantizedRows, matching_pairs, quantize_rows, queue_info_nce
+from hf_xlsr.utils.errors import XlsrError
 
 NO_PAIRS = torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long)
 

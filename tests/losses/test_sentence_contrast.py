@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses import alignment_loss, sentence_contrast_loss
 from hf_xlsr.losses.sentence_contrast import unit_rows
+from hf_xlsr.utils.errors import XlsrError
 
 
 def sides(count: int = 5, width: int = 4, seed: int = 0, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
@@ -208,7 +208,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch.nn.parallel import DistributedDataParallel
 
-from hf_xlsr.distributed import gather_with_gradient
+from hf_xlsr.utils.distributed import gather_with_gradient
 from hf_xlsr.losses import sentence_contrast_loss
 
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses import similarity_loss
+from hf_xlsr.utils.errors import XlsrError
 
 
 def vectors(batch: int = 5, width: int = 4, seed: int = 0, scale: float = 1.0) -> list[torch.Tensor]:

@@ -8,8 +8,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses import generative_loss, masked_lm_loss, sparse_target_cross_entropy
+from hf_xlsr.utils.errors import XlsrError
 
 ROWS, WIDTH, VOCABULARY, TARGETS = 13, 6, 29, 5
 

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses import generative_labels, generative_loss, swap_sides
 from hf_xlsr.losses.unified_generative import merge_duplicates
+from hf_xlsr.utils.errors import XlsrError
 
 VOCABULARY, MASK, IGNORE = 12, 11, -100
 

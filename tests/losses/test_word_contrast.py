@@ -22,8 +22,8 @@ from word_contrast_helpers import (
     vectors,
 )
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses import bags_of_words, draw_negative_words, word_contrast_loss
+from hf_xlsr.utils.errors import XlsrError
 
 
 def naive(

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hf_xlsr.mining import BothWays, block_search, nearest_neighbours, tiles
+from hf_xlsr.mining import BothWays, nearest_neighbours
+from hf_xlsr.mining.search import block_search, tiles
 
 ARRAYS = ("forward_similarities", "forward_indices", "backward_similarities", "backward_indices")
 

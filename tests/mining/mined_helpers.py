@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from mining_fakes import NumberEncoder, numbered
 
-from hf_xlsr.evaluation.encoding import embed
-from hf_xlsr.mining.extraction import MinedBitext
+from hf_xlsr.encoders.encoding import embed
+from hf_xlsr.mining.search.extraction import MinedBitext
 
 SOURCE, TARGET = numbered("en", 60), numbered("fr", 50, start=20, seed=1)
 

@@ -9,8 +9,9 @@ from both_ways_helpers import arrays_of, assert_same, clustered, mapped, two_sea
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.mining import both_ways, neighbours_both_ways, tiles
+from hf_xlsr.mining import neighbours_both_ways
+from hf_xlsr.mining.search import both_ways, tiles
+from hf_xlsr.utils.errors import XlsrError
 
 
 def naive(queries: np.ndarray, candidates: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -119,7 +120,7 @@ def test_fingerprints_may_deceive(monkeypatch: pytest.MonkeyPatch):
 
     source, target = unit(14, 60, 16), unit(15, 50, 16)
     expected = two_searches(source, target, 4)
-    monkeypatch.setattr("hf_xlsr.mining.vectors.np.random.default_rng", lambda seed: Constant())
+    monkeypatch.setattr("hf_xlsr.mining.search.vectors.np.random.default_rng", lambda seed: Constant())
     assert_same(neighbours_both_ways(source, target, 4), expected)
 
 

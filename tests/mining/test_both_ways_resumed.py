@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from both_ways_helpers import ARRAYS, assert_same, clustered, mapped, two_searches, unit, use_small_blocks
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.mining import block_search, neighbours_both_ways, storage, tiles
+from hf_xlsr.mining import neighbours_both_ways
+from hf_xlsr.mining.search import block_search, storage, tiles
+from hf_xlsr.utils.errors import XlsrError
 
 
 def test_progress_is_shown(capsys: pytest.CaptureFixture[str]):
@@ -68,7 +69,9 @@ KILLED = """
     import os, signal
     import numpy as np
     import hf_xlsr
-    from hf_xlsr.mining import block_search, neighbours_both_ways, storage
+    from hf_xlsr.mining import neighbours_both_ways
+    from hf_xlsr.mining.search import block_search
+    from hf_xlsr.mining.search import storage
 
     block_search.SIZES = dict.fromkeys(block_search.SIZES, ((96, 64),))
     note = storage.Workspace.note
@@ -148,9 +151,10 @@ MEASURED = """
     import re, sys
     import numpy as np
     import hf_xlsr
-    from hf_xlsr.errors import XlsrError
-    from hf_xlsr.memory import parse_size
-    from hf_xlsr.mining import extract_pairs, neighbours_both_ways, tiles
+    from hf_xlsr.utils.errors import XlsrError
+    from hf_xlsr.utils.memory import parse_size
+    from hf_xlsr.mining import extract_pairs, neighbours_both_ways
+    from hf_xlsr.mining.search import tiles
 
     if sys.argv[3] == "float32":
         tiles.cpu_has_fast_bfloat16 = lambda: False

@@ -9,11 +9,11 @@ import pytest
 from mining_fakes import NumberEncoder, numbered
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.encoding import embed
+from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.mining import encode_stage as module
 from hf_xlsr.mining.encode_stage import LazyEncoder, VectorFile, check_vectors, encode_shards, shards_of
 from hf_xlsr.mining.texts import TextStore, read_texts
+from hf_xlsr.utils.errors import XlsrError
 
 
 @pytest.fixture(autouse=True)

@@ -5,17 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.mining import (
     MARGINS,
     RETRIEVALS,
     BothWays,
     MinedBitext,
     extract_pairs,
-    extraction,
     mine_vectors,
     neighbours_both_ways,
 )
+from hf_xlsr.mining.search import extraction
+from hf_xlsr.utils.errors import XlsrError
 
 Triple = tuple[int, int, float]
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.mining import MARGINS, margin_scores
+from hf_xlsr.utils.errors import XlsrError
 
 
 def test_scores_by_hand():

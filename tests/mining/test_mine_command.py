@@ -13,12 +13,12 @@ from conftest import make_pairs
 from mining_fakes import NumberEncoder, in_child, numbered, write_lines
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr import cli
-from hf_xlsr.data.formats import read_rows
+from hf_xlsr.cli import app as cli
+from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.mining import encode_stage
-from hf_xlsr.mining.both_ways import METHODS
-from hf_xlsr.mining.extraction import RETRIEVALS, mine_vectors
-from hf_xlsr.mining.margin import MARGINS
+from hf_xlsr.mining.search.both_ways import METHODS
+from hf_xlsr.mining.search.extraction import RETRIEVALS, mine_vectors
+from hf_xlsr.mining.search.margin import MARGINS
 from hf_xlsr.mining.texts import DUPLICATES
 
 

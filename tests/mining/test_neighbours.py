@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.mining import nearest_neighbours, neighbours
+from hf_xlsr.mining import nearest_neighbours
+from hf_xlsr.mining.search import neighbours
+from hf_xlsr.utils.errors import XlsrError
 
 
 def unit(seed: int, count: int, width: int) -> np.ndarray:

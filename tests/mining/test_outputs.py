@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.data.formats import read_rows
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.mining import outputs
 from hf_xlsr.mining.outputs import SCORE_COLUMNS, WRITERS, check_place, output_format, write_pairs
+from hf_xlsr.utils.errors import XlsrError
 
 HARD = [
     'a "quoted" & <b>',

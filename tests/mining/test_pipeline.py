@@ -15,12 +15,12 @@ import pytest
 from mined_helpers import SOURCE, TARGET, half, same
 from mining_fakes import NumberEncoder, in_child, write_lines
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.encoding import embed
+from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.mining import encode_stage, pipeline, stages, work_folder
 from hf_xlsr.mining.encode_stage import PROBES
-from hf_xlsr.mining.extraction import MinedBitext, mine_vectors
 from hf_xlsr.mining.pipeline import MiningSettings, mine_bitext, run_mining
+from hf_xlsr.mining.search.extraction import MinedBitext, mine_vectors
+from hf_xlsr.utils.errors import XlsrError
 
 
 @pytest.fixture(autouse=True)

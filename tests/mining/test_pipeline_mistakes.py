@@ -13,12 +13,12 @@ import pytest
 from mined_helpers import SOURCE, TARGET, half, same
 from mining_fakes import NumberEncoder, write_lines
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.memory import parse_size
 from hf_xlsr.mining import encode_stage, pipeline, stages
 from hf_xlsr.mining.encode_stage import PROBES
 from hf_xlsr.mining.pipeline import MiningSettings, mine_bitext, run_mining
-from hf_xlsr.mining.storage import resident_bytes, trim
+from hf_xlsr.mining.search.storage import resident_bytes, trim
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.memory import parse_size
 
 
 @pytest.fixture(autouse=True)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from mining_fakes import NumberEncoder, numbered, write_lines
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.encoding import embed
+from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.mining import scoring
-from hf_xlsr.mining.both_ways import BothWays, neighbours_both_ways
 from hf_xlsr.mining.encode_stage import PROBES
 from hf_xlsr.mining.pipeline import mine_bitext
 from hf_xlsr.mining.scoring import run_scoring, score_bitext
+from hf_xlsr.mining.search.both_ways import BothWays, neighbours_both_ways
+from hf_xlsr.utils.errors import XlsrError
 
 SOURCES, TARGETS = numbered("en", 30), numbered("fr", 30)
 

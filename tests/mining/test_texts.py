@@ -14,9 +14,9 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.mining import texts as module
 from hf_xlsr.mining.texts import TextStore, input_hash, read_texts, skipped_sentence
+from hf_xlsr.utils.errors import XlsrError
 
 LINE = st.one_of(
     st.sampled_from([b"", b"  \t", b"\xff\xfe", b"a\0b", b"same", b"same", b"same\r", b"other", "\u2028 x".encode()]),

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.mining.work_folder import WorkFolder, disk_errors, save_array, save_rows
+from hf_xlsr.utils.errors import XlsrError
 
 INPUTS = {"source": {"name": "/a.txt", "sha256": "1"}, "target": {"name": None, "sha256": "2"}}
 PLAN = {"text": {"sha256": "1"}, "pairs": {"text": {"sha256": "1"}, "k": 4}}

@@ -10,8 +10,8 @@ from cmlm_helpers import tiny_batch, tiny_cmlm, tiny_nli_batch, tiny_pairs_batch
 from conftest import tiny_encoder
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel
+from hf_xlsr.utils.errors import XlsrError
 
 ROBERTA = {"model_type": "xlm-roberta", "pad_token_id": 1, "type_vocab_size": 1, "max_position_embeddings": 42}
 

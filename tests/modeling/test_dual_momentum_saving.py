@@ -11,7 +11,7 @@ from dual_momentum_models import enqueue_keys, small_batch, small_encoder, small
 from transformers import AutoConfig, AutoModel
 
 from hf_xlsr import DualMomentumModel, XlsrError
-from hf_xlsr.modeling.encoders import positions_of
+from hf_xlsr.encoders.stock import positions_of
 
 
 @pytest.mark.parametrize("storage", ["float32", "bfloat16", "int8"])

@@ -10,10 +10,10 @@ from conftest import tiny_encoder
 from hictl_helpers import framed_tokenizer, tiny_batch, tiny_hictl
 from transformers import AutoConfig, AutoModelForMaskedLM
 
-from hf_xlsr.errors import XlsrError
+from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.losses import bags_of_words, draw_negative_words
-from hf_xlsr.modeling.encoders import encoder_from_config
 from hf_xlsr.modeling.hictl import HictlConfig, HictlForPreTraining
+from hf_xlsr.utils.errors import XlsrError
 
 
 @pytest.fixture(scope="module")

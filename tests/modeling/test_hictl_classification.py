@@ -14,7 +14,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, BertConfig, BertForMaskedLM
 
 from hf_xlsr import HictlConfig, HictlForPreTraining, LightweightConfig, LightweightDualTransformer, XlsrError
-from hf_xlsr.modeling.encoders import encoder_from_config
+from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.modeling.hictl.modeling_classification import (
     HictlForSequenceClassification,
     classifier_dropout,

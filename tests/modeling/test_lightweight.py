@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hf_xlsr import XlsrError
 from hf_xlsr.losses import alignment_loss, generative_labels, generative_loss, similarity_loss
 from hf_xlsr.losses.unified_generative import GENERATIVE_TASKS
-from hf_xlsr.pooling import pool
+from hf_xlsr.utils.pooling import pool
 
 # What is computed
 

@@ -13,7 +13,7 @@ from model_cases import CASES, VALUES, VOCABULARY, Case, build, run
 from transformers import AutoConfig, AutoTokenizer
 
 from hf_xlsr import CmlmModel, DualMomentumModel, HictlForPreTraining, XlsrError
-from hf_xlsr.modeling.encoders import encoder_from_pretrained
+from hf_xlsr.encoders.stock import encoder_from_pretrained
 from hf_xlsr.trainers.adapters import add_adapters, base_model, merged
 
 ONE_OF_EACH = {case.model_class: name for name, case in reversed(CASES.items())}.values()

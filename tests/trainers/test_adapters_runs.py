@@ -13,8 +13,8 @@ from hictl_helpers import framed_tokenizer
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr.recipe import load_runs
-from hf_xlsr.runs import train_recipe
+from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.runs.train import train_recipe
 
 RECIPE = """
 method: {method}

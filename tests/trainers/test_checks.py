@@ -17,8 +17,7 @@ from transformers import AutoConfig, AutoModel, TrainingArguments
 
 from hf_xlsr import HictlConfig, HictlForConditionalGeneration, HictlForSequenceClassification
 from hf_xlsr.data.prepared import PreparedPairs, tokenize_pairs
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.modeling.encoders import check_pieces, encoder_from_config, pieces_of
+from hf_xlsr.encoders.stock import check_pieces, encoder_from_config, pieces_of
 from hf_xlsr.trainers import (
     CmlmTrainer,
     CmlmTrainingArguments,
@@ -34,6 +33,7 @@ from hf_xlsr.trainers import (
     TranslationTrainingArguments,
 )
 from hf_xlsr.trainers.checks import usable_length
+from hf_xlsr.utils.errors import XlsrError
 
 SENTENCE_ENDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 

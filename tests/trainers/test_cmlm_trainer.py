@@ -23,15 +23,15 @@ from sentence_transformers import SentenceTransformer
 from hf_xlsr.cli import main
 from hf_xlsr.data.running_text import PreparedRunningText, prepare_running_text
 from hf_xlsr.data.tokenization import train_tokenizer
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.methods import get_method
 from hf_xlsr.modeling.cmlm import CmlmModel
-from hf_xlsr.recipe import load_runs
-from hf_xlsr.runs import train_recipe
-from hf_xlsr.starting import weights_folder
+from hf_xlsr.runs.methods import get_method
+from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.runs.starting import weights_folder
+from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.trainers import CmlmTrainer, CmlmTrainingArguments
 from hf_xlsr.trainers.base import last_whole_checkpoint
 from hf_xlsr.trainers.cmlm import lamb_options
+from hf_xlsr.utils.errors import XlsrError
 
 RECIPE = """
 method: cmlm

@@ -13,7 +13,7 @@ import torch
 import two_process_recipes
 from safetensors.torch import load_file
 
-from hf_xlsr.methods import METHODS
+from hf_xlsr.runs.methods import METHODS
 
 NAMES = [method.trainer_class.__name__ for method in METHODS.values()]
 SHARDED = [name for name in NAMES if name != "DualMomentumTrainer"]

@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr import XlsrError
-from hf_xlsr.recipe import load_runs
-from hf_xlsr.runs import train_recipe
+from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.runs.train import train_recipe
 
 RECIPE = """
 method: dual_momentum

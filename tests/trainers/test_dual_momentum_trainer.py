@@ -17,7 +17,7 @@ from dual_momentum_runs import LANGUAGES, arguments, pairs_data, tiny_dual, toke
 
 from hf_xlsr import XlsrError
 from hf_xlsr.data.nli import PreparedNli
-from hf_xlsr.evaluation.routing import routes_of
+from hf_xlsr.encoders.routing import routes_of
 from hf_xlsr.trainers import DualMomentumTrainer
 from hf_xlsr.trainers.momentum_callbacks import SoundStepCallback, scheduled_momentum
 

@@ -13,11 +13,11 @@ from conftest import tiny_encoder
 from rich.console import Console
 from safetensors.torch import load_file
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.methods import get_method, sentence_encoder
-from hf_xlsr.recipe import load_runs
-from hf_xlsr.runs import train_recipe
+from hf_xlsr.runs.methods import get_method, sentence_encoder
+from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
+from hf_xlsr.utils.errors import XlsrError
 
 METRIC = "dev-tatoeba/en-fr/dev/accuracy"
 SCORES = [0.5, 0.9, 0.8, 0.9, 0.7, 1.0]  # the best is that of step 4; three are no better: over at step 10

@@ -24,7 +24,7 @@ from hf_xlsr.data.labelled import LabelledSet, PreparedLabelled, encode_texts
 from hf_xlsr.data.labelled_tasks import LabelledTask
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
-from hf_xlsr.recipe import parse_yaml, resolve
+from hf_xlsr.runs.recipe import parse_yaml, resolve
 from hf_xlsr.trainers.fine_tune import (
     METRICS,
     FineTuneTrainer,

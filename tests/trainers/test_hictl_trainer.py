@@ -16,14 +16,14 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import main
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.losses.word_contrast import draw_negative_words
-from hf_xlsr.methods import get_method
 from hf_xlsr.modeling.hictl import modeling_hictl
-from hf_xlsr.recipe import load_runs
-from hf_xlsr.runs import train_recipe
+from hf_xlsr.runs.methods import get_method
+from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.trainers import HictlTrainer, HictlTrainingArguments
 from hf_xlsr.trainers.base import last_whole_checkpoint
+from hf_xlsr.utils.errors import XlsrError
 
 RECIPE = """
 method: hictl

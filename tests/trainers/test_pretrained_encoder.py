@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 from transformers import AutoConfig
 
 from hf_xlsr.cli import main
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.methods import get_method
-from hf_xlsr.modeling.encoders import encoder_from_config
-from hf_xlsr.recipe import load_runs
-from hf_xlsr.runs import train_recipe
+from hf_xlsr.encoders.stock import encoder_from_config
+from hf_xlsr.runs.methods import get_method
+from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.runs.train import train_recipe
+from hf_xlsr.utils.errors import XlsrError
 
 RECIPE = """
 method: {method}

@@ -11,10 +11,10 @@ import pytest
 from lightweight_trainers import trainer_of
 from transformers import EarlyStoppingCallback
 
-from hf_xlsr import precision
 from hf_xlsr.data.prepared import PreparedPairs
-from hf_xlsr.errors import XlsrError
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
+from hf_xlsr.utils import precision
+from hf_xlsr.utils.errors import XlsrError
 
 
 @pytest.mark.parametrize("name", ["compute_loss_func", "compute_metrics", "model_init"])

@@ -13,11 +13,11 @@ import pytest
 from conftest import tiny_encoder
 from rich.console import Console
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.recipe import load_runs
-from hf_xlsr.runs import train_recipe
+from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.trainers import LightweightTrainer, LightweightTrainingArguments
 from hf_xlsr.trainers.arguments import check_reporters
+from hf_xlsr.utils.errors import XlsrError
 
 KEYS = {
     "train/loss",

@@ -16,10 +16,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.recipe import load_runs
-from hf_xlsr.runs import train_recipe
+from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.trainers.base import last_whole_checkpoint
+from hf_xlsr.utils.errors import XlsrError
 
 STEPS = 240
 

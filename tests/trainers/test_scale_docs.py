@@ -10,7 +10,7 @@ import pytest
 from accelerate.commands.launch import launch_command_parser
 from torch.distributed.run import get_args_parser
 
-from hf_xlsr.recipe import load_runs, parse_yaml
+from hf_xlsr.runs.recipe import load_runs, parse_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "scale.md").read_text("utf-8")
@@ -42,6 +42,6 @@ def test_parts_of_recipes_fit(part: str, tmp_path: Path) -> None:
 
 
 def test_every_method_stands_in_the_table() -> None:
-    from hf_xlsr.methods import METHODS
+    from hf_xlsr.runs.methods import METHODS
 
     assert all(f"| `{name}` |" in PAGE for name in METHODS)

@@ -10,13 +10,13 @@ from conftest import make_pairs
 from lightweight_trainers import arguments, model_of, trainer_of
 
 from hf_xlsr.data.prepared import PreparedPairs
-from hf_xlsr.errors import XlsrError
-from hf_xlsr.evaluation.tatoeba import tatoeba
+from hf_xlsr.evaluation.protocols.tatoeba import tatoeba
 from hf_xlsr.export import to_sentence_transformer
 from hf_xlsr.trainers import LightweightTrainer
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import attention_for
 from hf_xlsr.trainers.lightweight import released_learning_rate
+from hf_xlsr.utils.errors import XlsrError
 
 
 def test_loss_parts_are_logged_and_add_up(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:

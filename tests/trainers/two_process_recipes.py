@@ -141,10 +141,10 @@ def run(folder: Path, name: str, output: str, *more: str, whole: bool = False) -
     from accelerate import PartialState
     from rich.console import Console
 
-    from hf_xlsr.methods import get_method
-    from hf_xlsr.recipe import load_runs
-    from hf_xlsr.run_folder import RunFolder
-    from hf_xlsr.runs import build_trainer, prepare_data, train_recipe
+    from hf_xlsr.runs.folder import RunFolder
+    from hf_xlsr.runs.methods import get_method
+    from hf_xlsr.runs.recipe import load_runs
+    from hf_xlsr.runs.train import build_trainer, prepare_data, train_recipe
 
     state = PartialState(cpu=True)
     common = ["--output_dir", str(folder / output / name)]
@@ -193,7 +193,7 @@ def main(folder: Path) -> None:
     """All trainers under DDP, then under FSDP2; what is refused goes into `refused.json`."""
     from accelerate import PartialState
 
-    from hf_xlsr.errors import XlsrError
+    from hf_xlsr.utils.errors import XlsrError
 
     state = PartialState(cpu=True)
     if state.num_processes != 2:

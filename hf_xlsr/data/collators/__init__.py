@@ -1,0 +1,3 @@
+"""Collators: from examples to padded batches."""
+
+from __future__ import annotations

@@ -1,0 +1,130 @@
+"""Batches of two encoders: both sides of translation pairs, and of pairs of natural language inference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from hf_xlsr.data.collators.lightweight import cut_row, pad_rows
+from hf_xlsr.utils.errors import XlsrError, nearest
+
+Feature = dict[str, Any]
+
+
+class _SideCollator:
+    """Pads the sides of pairs, each with the padding of its language.
+
+    Args:
+        pad_ids: Language -> id of its tokenizer's padding token; or one id for all.
+        max_length: Sentences are cut here, in pieces. The last piece stays: with most tokenizers it is the special one
+            that ends a sentence.
+        pad_to_multiple_of: Rounds lengths up; 8 suits the matrix units of GPUs.
+    """
+
+    def __init__(
+        self, pad_ids: Mapping[str, int] | int, *, max_length: int = 200, pad_to_multiple_of: int = 1
+    ) -> None:
+        self.pad_id = pad_ids if isinstance(pad_ids, int) else None
+        self.pad_ids = {} if isinstance(pad_ids, int) else dict(pad_ids)
+        self.max_length, self.pad_to_multiple_of = max_length, pad_to_multiple_of
+
+    def _pad(self, features: Sequence[Feature], side: str, language: str | None = None) -> dict[str, torch.Tensor]:
+        pad_id = self.pad_id if language is None else self.pad_ids.get(language)
+        if pad_id is None:
+            raise XlsrError(
+                f"a batch is in '{language}', for which no tokenizer is known; {nearest(str(language), self.pad_ids)}"
+            )
+        rows = [cut_row(feature[f"{side}_ids"], self.max_length) for feature in features]
+        ids, mask = pad_rows(rows, pad_id, self.pad_to_multiple_of, self.max_length)
+        return {f"{side}_input_ids": torch.from_numpy(ids), f"{side}_attention_mask": torch.from_numpy(mask)}
+
+
+class DualCollator(_SideCollator):
+    """Pads the sources and the targets of one language pair by themselves, for an encoder each.
+
+    Features are those of `PreparedPairs` that was given its `language_pairs`.
+
+    Args:
+        pad_ids: Language -> id of its tokenizer's padding token.
+        max_length: Sentences are cut here, in pieces; the last piece, which is the special one, stays.
+        pad_to_multiple_of: Rounds lengths up; 8 suits the matrix units of GPUs.
+
+    Returns:
+        `source_input_ids`, `source_attention_mask`, `target_input_ids`, `target_attention_mask`, each
+        `(batch, length)` with a length a side, int64; `source_texts`, `target_texts` (equal for equal texts) and
+        `examples` (number of the pair in the data), each `(batch,)`, int64; `source_lang` and `target_lang`.
+
+    Raises:
+        XlsrError: the batch holds several language pairs, or a language without padding.
+
+    Example:
+        >>> pair = {"source_ids": [5, 6], "target_ids": [7], "source_text": 11, "target_text": 12, "index": 3}
+        >>> batch = DualCollator({"en": 0, "fr": 1})([{**pair, "source_lang": "en", "target_lang": "fr"}])
+        >>> batch["source_input_ids"].tolist(), batch["examples"].tolist(), batch["target_lang"]
+        ([[5, 6]], [3], 'fr')
+    """
+
+    def __call__(self, features: Sequence[Feature]) -> dict[str, Any]:
+        pairs = {(feature.get("source_lang"), feature.get("target_lang")) for feature in features}
+        if len(pairs) > 1:
+            raise XlsrError(
+                f"a batch holds the language pairs {', '.join(sorted(f'{one}-{other}' for one, other in pairs))}, but "
+                "its two encoders take one; set homogeneous_batches to true."
+            )
+        ((source_lang, target_lang),) = pairs
+        if source_lang is None or target_lang is None:
+            raise XlsrError("the pairs of a batch do not name their languages; give PreparedPairs its language_pairs.")
+        return {
+            **self._pad(features, "source", source_lang),
+            **self._pad(features, "target", target_lang),
+            "source_texts": torch.tensor([feature["source_text"] for feature in features]),
+            "target_texts": torch.tensor([feature["target_text"] for feature in features]),
+            "examples": torch.tensor([feature["index"] for feature in features]),
+            "source_lang": source_lang,
+            "target_lang": target_lang,
+        }
+
+
+class NliCollator(_SideCollator):
+    """Pads premises and hypotheses, all of one language where each has its own encoder.
+
+    Features are those of `PreparedNli`.
+
+    Args:
+        pad_ids: Language -> id of its tokenizer's padding token; or one id, for an encoder of all languages.
+        max_length: Sentences are cut here, in pieces; the last piece, which is the special one, stays.
+        pad_to_multiple_of: Rounds lengths up; 8 suits the matrix units of GPUs.
+
+    Returns:
+        `premise_input_ids`, `premise_attention_mask`, `hypothesis_input_ids`, `hypothesis_attention_mask`, each
+        `(batch, length)` with a length a side, int64; `labels`, `(batch,)`, int64; `lang`, where
+        languages have an encoder each.
+
+    Raises:
+        XlsrError: the batch holds several languages, or one without padding.
+
+    Example:
+        >>> batch = NliCollator({"en": 0})([{"premise_ids": [5, 6], "hypothesis_ids": [7], "label": 2, "lang": "en"}])
+        >>> batch["premise_input_ids"].tolist(), batch["labels"].tolist(), batch["lang"]
+        ([[5, 6]], [2], 'en')
+    """
+
+    def __call__(self, features: Sequence[Feature]) -> dict[str, Any]:
+        labels = torch.tensor([feature["label"] for feature in features])
+        if self.pad_id is not None:
+            return {**self._pad(features, "premise"), **self._pad(features, "hypothesis"), "labels": labels}
+        languages = sorted({feature["lang"] for feature in features})
+        if len(languages) > 1:
+            raise XlsrError(
+                f"a batch of NLI holds several languages ({', '.join(languages)}), but one encoder takes it; "
+                "sample it with homogeneous batches."
+            )
+        (language,) = languages
+        return {
+            **self._pad(features, "premise", language),
+            **self._pad(features, "hypothesis", language),
+            "labels": labels,
+            "lang": language,
+        }

@@ -1,0 +1,119 @@
+"""Batches for hierarchical contrast: sentences alone, both together, and the language model's masked input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from hf_xlsr.data.collators.counter_random import counter_uniform
+from hf_xlsr.data.collators.lightweight import cut_row, pad_rows
+from hf_xlsr.data.collators.masking import MaskDrawer
+from hf_xlsr.utils.errors import XlsrError
+
+# Draws of an example below this are taken by the order of its pieces; the masks' places come behind.
+_FIRST_MASK_DRAW = 4096
+
+
+def join_sides(source: Sequence[int], target: Sequence[int], max_length: int) -> list[int]:
+    """`[CLS] x [SEP] y [SEP]` of two rows of ids that both have their special pieces.
+
+    Where both do not fit, pieces are taken from the end of the longer one, one by one, before its last.
+
+    Args:
+        source: `[CLS] x [SEP]`.
+        target: `[CLS] y [SEP]`.
+        max_length: Of the whole, in pieces.
+
+    Example:
+        >>> join_sides([0, 5, 6, 7, 2], [0, 8, 2], 6)
+        [0, 5, 6, 2, 8, 2]
+    """
+    first, second = list(source), list(target[1:])
+    surplus = len(first) + len(second) - max_length
+    while surplus > 0 and max(len(first), len(second)) > 2:
+        longer = first if len(first) >= len(second) else second
+        longer.pop(-2)
+        surplus -= 1
+    return first + second
+
+
+class HictlCollator:
+    """Makes the inputs of `HictlForPreTraining` of pairs and of single sentences.
+
+    Features of pairs have `source_ids` and `target_ids`, those of single sentences `text_ids`; all have `index` and
+    `epoch`, from which everything random follows.
+
+    Section 3.1: for a pair, y is the translation; for a single sentence it is x with its pieces in another order (the
+    paper does not say how far they move; here any order is as likely as any other). The language model sees
+    `[CLS] x [SEP] y [SEP]` of a pair (TLM) and `[CLS] x [SEP]` of a single sentence (MLM): beside its own reordering a
+    hidden piece would stand in plain sight.
+
+    Args:
+        tokenizer: One that frames a sentence by a special piece on each side.
+        mlm_probability: Share of masked pieces, 80/10/10 as in BERT; special pieces are never masked.
+        seed: Seed of the run.
+        max_length: Sentences are cut here, and so are the two together.
+        pad_to_multiple_of: Rounds the lengths up; 8 suits the matrix units of GPUs.
+
+    Returns:
+        `input_ids` and `attention_mask`, `(2 * batch, length)`, all x and then all y; `lm_input_ids`,
+        `lm_attention_mask` and `lm_labels`, `(batch, lm_length)`; and `joint_input_ids` and
+        `joint_attention_mask`, both sentences unmasked, whose pieces are the bag of words, `(batch, joint_length)`.
+
+    Raises:
+        XlsrError: the tokenizer does not frame sentences, or has no mask.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        mlm_probability: float = 0.15,
+        seed: int = 1,
+        max_length: int = 128,
+        pad_to_multiple_of: int = 1,
+    ) -> None:
+        framed = tokenizer("a")["input_ids"]
+        special = set(tokenizer.all_special_ids)
+        if len(framed) < 3 or framed[0] not in special or framed[-1] not in special:
+            raise XlsrError(
+                "hierarchical contrast needs a tokenizer that puts special pieces around a sentence, as one made with "
+                "tokenizer.frame true does. Take another."
+            )
+        self.masks = MaskDrawer(tokenizer, probability=mlm_probability, seed=seed)
+        self.special = np.array(sorted(special))
+        self.pad_id, self.seed, self.max_length = tokenizer.pad_token_id, seed, max_length
+        self.pad_to_multiple_of = pad_to_multiple_of
+
+    def __call__(self, features: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        first, second, both, seen = [], [], [], []
+        for feature in features:
+            paired = "target_ids" in feature
+            x = list(cut_row(feature["source_ids"] if paired else feature["text_ids"], self.max_length))
+            y = list(cut_row(feature["target_ids"], self.max_length)) if paired else self._reordered(x, feature)
+            first.append(x)
+            second.append(y)
+            both.append(join_sides(x, y, self.max_length))
+            seen.append(both[-1] if paired else x)
+        batch: dict[str, np.ndarray] = {}
+        batch["input_ids"], batch["attention_mask"] = self._pad(first + second)
+        batch["joint_input_ids"], batch["joint_attention_mask"] = self._pad(both)
+        ids, batch["lm_attention_mask"] = self._pad(seen)
+        allowed = (batch["lm_attention_mask"] == 1) & ~np.isin(ids, self.special)
+        numbers = {name: np.array([feature[name] for feature in features]) for name in ("epoch", "index")}
+        batch["lm_input_ids"], batch["lm_labels"] = self.masks(
+            ids, allowed, numbers["epoch"], numbers["index"], _FIRST_MASK_DRAW + np.arange(ids.shape[1])[None, :]
+        )
+        return {name: torch.from_numpy(array) for name, array in batch.items()}
+
+    def _pad(self, rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+        return pad_rows(rows, self.pad_id, self.pad_to_multiple_of, self.max_length)
+
+    def _reordered(self, ids: list[int], feature: dict[str, Any]) -> list[int]:
+        """The pieces between the special ones in an order that follows from the example and the epoch."""
+        inner = np.array(ids[1:-1])
+        draws = counter_uniform(self.seed, feature["epoch"], np.array(feature["index"]), np.arange(len(inner)))
+        return [ids[0], *inner[np.argsort(draws)].tolist(), ids[-1]]

@@ -1,0 +1,48 @@
+"""Batches of translation: sources to read, targets to predict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from hf_xlsr.data.collators.lightweight import cut_row, pad_rows
+from hf_xlsr.losses.masked_lm import IGNORE
+
+
+class TranslationCollator:
+    """Pads sources and targets of pairs, each side by itself.
+
+    Features are those of `PreparedPairs`, tokenised with a special piece before and behind each sentence. The first piece
+    of a target is no label: the decoder starts with it.
+
+    Args:
+        pad_id: Id of the padding token.
+        max_length: Sentences are cut here, in pieces; the last piece, which ends a sentence, stays.
+        pad_to_multiple_of: Rounds lengths up; 8 suits the matrix units of GPUs.
+
+    Returns:
+        `input_ids` and `attention_mask`, `(batch, length)`; `labels`, `(batch, target length)`, -100 on padding; int64.
+
+    Example:
+        >>> first = {"source_ids": [0, 5, 2], "target_ids": [0, 7, 8, 2]}
+        >>> batch = TranslationCollator(pad_id=1)([first, {"source_ids": [0, 2], "target_ids": [0, 9, 2]}])
+        >>> batch["input_ids"].tolist(), batch["labels"].tolist()
+        ([[0, 5, 2], [0, 2, 1]], [[7, 8, 2], [9, 2, -100]])
+    """
+
+    def __init__(self, pad_id: int, *, max_length: int = 128, pad_to_multiple_of: int = 1) -> None:
+        self.pad_id, self.max_length, self.pad_to_multiple_of = pad_id, max_length, pad_to_multiple_of
+
+    def __call__(self, features: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        sources, targets = (
+            [cut_row(feature[side], self.max_length) for feature in features] for side in ("source_ids", "target_ids")
+        )
+        ids, mask = pad_rows(sources, self.pad_id, self.pad_to_multiple_of, self.max_length)
+        labels, _ = pad_rows([target[1:] for target in targets], IGNORE, self.pad_to_multiple_of, self.max_length)
+        return {
+            "input_ids": torch.from_numpy(ids),
+            "attention_mask": torch.from_numpy(mask),
+            "labels": torch.from_numpy(labels),
+        }

@@ -1,0 +1,3 @@
+"""Readers of file formats."""
+
+from __future__ import annotations

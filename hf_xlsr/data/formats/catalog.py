@@ -1,0 +1,83 @@
+"""Gettext catalogues: PO and MO. They are as small as a program's menus and are read whole."""
+
+from __future__ import annotations
+
+import gettext
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import polib
+
+from hf_xlsr.data.columns import resolve_columns
+from hf_xlsr.data.formats.lines import COMPRESSIONS, cause, open_binary
+from hf_xlsr.data.formats.source import BrokenFile, Record, Source
+
+COLUMNS = ("msgid", "msgstr")
+
+
+def read_po(source: Source) -> Iterator[Record]:
+    """Entries of a PO file that are in use: neither obsolete nor fuzzy."""
+    return _read(source, polib.pofile)
+
+
+def read_mo(source: Source) -> Iterator[Record]:
+    """Entries of an MO file; their numbers stand for line numbers."""
+    return _read(source, polib.mofile)
+
+
+def _read(source: Source, parse: Any) -> Iterator[Record]:
+    columns = source.columns or dict(zip(source.required, COLUMNS, strict=False))
+    chosen = resolve_columns(columns, source.required, COLUMNS, source.name, selecting=source.selecting)
+    try:
+        with _plain(source.paths[0]) as path:
+            catalogue = parse(path)
+    except Exception as error:  # the parser lets errors of many kinds through for a damaged file
+        raise BrokenFile(cause(error)) from error
+    forms = _plural_forms(catalogue.metadata.get("Plural-Forms", ""))
+    for number, entry in enumerate(catalogue, 1):
+        if entry.obsolete or "fuzzy" in getattr(entry, "flags", ()):
+            continue
+        for msgid, msgstr in _pairs(entry, forms):
+            pair = {"msgid": msgid, "msgstr": msgstr}
+            row = {ours: pair[theirs] for ours, theirs in chosen.items()}
+            yield getattr(entry, "linenum", number), row, f"{msgid}\t{msgstr}"
+
+
+@contextmanager
+def _plain(path: Path) -> Iterator[str]:
+    """The path of the file without compression: the parser takes paths only."""
+    if path.suffix.lower() not in COMPRESSIONS:
+        yield str(path)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        plain = Path(folder) / path.stem
+        with open_binary(path) as packed, plain.open("wb") as unpacked:
+            shutil.copyfileobj(packed, unpacked)
+        yield str(plain)
+
+
+def _plural_forms(header: str) -> tuple[int, int] | None:
+    """Which form stands with the number 1, and which with 5, the plain plural of most languages."""
+    match = re.search(r"\bplural\s*=([^;]+)", header)
+    try:
+        rule = gettext.c2py(match.group(1)) if match else None
+        return (rule(1), rule(5)) if rule else None
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def _pairs(entry: Any, forms: tuple[int, int] | None) -> Iterator[tuple[str, str]]:
+    """The singular with the form of 1 and the plural with the form of 5; one form alone belongs to the plural."""
+    if not entry.msgid_plural:
+        yield entry.msgid, entry.msgstr
+        return
+    translations: dict[int, str] = entry.msgstr_plural
+    one, many = forms or (0, max(translations, default=0))
+    if one != many:
+        yield entry.msgid, translations.get(one, "")
+    yield entry.msgid_plural, translations.get(many, "")

@@ -1,0 +1,221 @@
+"""Reads parallel, running and labelled text out of every common file format, row by row."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_xlsr.data.columns import NUMERIC_COLUMNS, parse_columns
+from hf_xlsr.data.formats.catalog import read_mo, read_po
+from hf_xlsr.data.formats.lines import COMPRESSIONS
+from hf_xlsr.data.formats.quarantine import Quarantine
+from hf_xlsr.data.formats.source import BrokenFile, Reader, Source
+from hf_xlsr.data.formats.tables import read_datasets, read_parquet
+from hf_xlsr.data.formats.text import read_csv, read_jsonl, read_moses, read_tsv
+from hf_xlsr.data.formats.xml import read_tmx
+from hf_xlsr.utils.errors import XlsrError, nearest
+
+logger = logging.getLogger(__name__)
+
+READERS: dict[str, Reader] = {
+    "moses": read_moses,
+    "tsv": read_tsv,
+    "csv": read_csv,
+    "jsonl": read_jsonl,
+    "parquet": read_parquet,
+    "tmx": read_tmx,
+    "po": read_po,
+    "mo": read_mo,
+    "datasets": read_datasets,
+}
+SUFFIXES = {f".{name}": name for name in READERS if name not in ("moses", "datasets")} | {
+    ".tab": "tsv",
+    ".ndjson": "jsonl",
+    ".txt": "moses",
+}
+AnyPath = str | os.PathLike[str]
+
+_BRACES = re.compile(r"(?P<before>[^{}]*)\{(?P<labels>[^{}]+,[^{}]+)\}(?P<after>[^{}]*)")
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
+
+
+def read_rows(
+    path: AnyPath | Sequence[AnyPath],
+    *,
+    columns: str | Mapping[str, str | int] | None = None,
+    languages: Sequence[str] | None = None,
+    required: Sequence[str] = ("source", "target"),
+    optional: Sequence[str] | None = None,
+    selecting: Sequence[str] = (),
+    format: str | None = None,
+    split: str | None = None,
+    default_split: str = "train",
+    config: str | None = None,
+    quarantine: Quarantine | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Streams the rows of a corpus in bounded memory.
+
+    Bad lines (wrong column count, not UTF-8, a NUL character, an empty required side, malformed JSON, more than 1 MiB)
+    go to the quarantine, and reading goes on.
+
+    Args:
+        path: A file (`.gz`, `.bz2`, `.xz` and `.zst` are decompressed), a pair of line-aligned Moses files as a
+            sequence or as `"corpus.{en,fr}"`, a folder or an id for `datasets`.
+        columns: Our name -> file column as a mapping, or the text that `parse_columns` reads. None: columns of the
+            file that bear our names; without a header, columns in the order of `required`. The file columns of TMX are
+            languages, those of PO and MO `msgid` and `msgstr`, those of Moses files the labels or 0 and 1.
+        languages: Languages of the required columns, in their order; needed for TMX unless `columns` gives them.
+        required: Our names that each row has, not empty.
+        optional: Our names that are read beside them where a table has columns of these names; they may be empty.
+            None reads all that bear our names, unless `columns` says which.
+        selecting: Columns of the file that the caller chooses rows by, whatever `columns` maps; each that the file has
+            is read as it is, under its name behind an underscore.
+        format: One of `READERS`; None takes it from the suffix.
+        split: Split of a data set.
+        default_split: The split taken of a data set that has several when `split` names none.
+        config: Configuration of a data set.
+        quarantine: Where bad lines go; None counts them and logs one warning at the end.
+
+    Returns:
+        An iterator over rows with our names as keys: the required ones, those mapped, and those of `selecting`. Texts
+        are `str`; `label` and `score` are as in the file.
+
+    Raises:
+        XlsrError: A file is missing, of unknown format or damaged, lacks a column, or is not line-aligned with its
+            twin; while iterating for what only reading shows.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / "pairs.tsv"
+        ...     _ = file.write_text("en\\tfr\\ngood day\\tbonjour\\n")
+        ...     list(read_rows(file, columns="source=en,target=fr"))
+        [{'source': 'good day', 'target': 'bonjour'}]
+    """
+    paths, labels = expand_braces(path)
+    name = str(path) if isinstance(path, (str, os.PathLike)) else " + ".join(map(str, paths))
+    if format is None:
+        format = detect_format(paths)
+    elif format not in READERS:
+        raise XlsrError(f"format is '{format}' for {name}; {nearest(format, READERS)}")
+    if format != "moses" and len(paths) > 1:
+        raise XlsrError(f"format is '{format}' but {name} is {len(paths)} files; give one file or format='moses'.")
+    if format != "datasets":
+        for option, value in (("split", split), ("config", config)):
+            if value is not None:
+                raise XlsrError(f"{option} is '{value}', but {name} is a {format} file without any; leave it out.")
+        for file in paths:
+            if not file.is_file():
+                raise XlsrError(f"there is no file {file}; check the path.")
+    if format == "parquet" and paths[0].suffix.lower() in COMPRESSIONS:
+        raise XlsrError(f"{name} is compressed around Parquet's own compression; decompress it first.")
+    mapping = parse_columns(columns) if isinstance(columns, str) else {k: str(v) for k, v in (columns or {}).items()}
+    source = Source(
+        name=name,
+        paths=paths,
+        labels=labels,
+        columns=mapping,
+        required=tuple(required),
+        optional=None if optional is None else tuple(optional),
+        languages=tuple(languages or ()),
+        split=split,
+        config=config,
+        quarantine=Quarantine() if quarantine is None else quarantine,
+        default_split=default_split,
+        selecting=tuple(selecting),
+    )
+    return _rows(source, READERS[format], log=quarantine is None)
+
+
+def expand_braces(path: AnyPath | Sequence[AnyPath]) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """The files that a path means, and what tells them apart."""
+    if not isinstance(path, (str, os.PathLike)):
+        paths = tuple(Path(part).expanduser() for part in path)
+        return paths, tuple(format_suffix(part).removeprefix(".") for part in paths)
+    braces = _BRACES.fullmatch(os.fspath(path))
+    if braces is None:
+        return (Path(path).expanduser(),), ("0",)
+    labels = tuple(label.strip() for label in braces["labels"].split(","))
+    return tuple(Path(braces["before"] + label + braces["after"]).expanduser() for label in labels), labels
+
+
+def format_suffix(path: Path) -> str:
+    """The suffix that tells the format, behind that of a compression.
+
+    Example:
+        >>> format_suffix(Path("corpus.de.gz"))
+        '.de'
+    """
+    inner = path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path
+    return inner.suffix.lower()
+
+
+def detect_format(paths: Sequence[Path]) -> str:
+    """Which of `READERS` reads these files.
+
+    Raises:
+        XlsrError: The suffix is of no known format.
+
+    Example:
+        >>> detect_format([Path("pairs.tsv.gz")]), detect_format([Path("owner/data-set")])
+        ('tsv', 'datasets')
+    """
+    if len(paths) > 1:
+        return "moses"
+    path, suffix = paths[0], format_suffix(paths[0])
+    if path.is_dir():
+        return "datasets"
+    if suffix in SUFFIXES:
+        return SUFFIXES[suffix]
+    hint = nearest(suffix, SUFFIXES)
+    if not path.exists() and _HUB_ID.fullmatch(path.as_posix()) and not hint.startswith("did you mean"):
+        return "datasets"
+    if not path.exists():
+        raise XlsrError(f"file {path} does not exist and its suffix '{suffix}' is of no known format; {hint}")
+    raise XlsrError(f"{path} has the suffix '{suffix}' of no known format, and no format is given; {hint}")
+
+
+def _rows(source: Source, reader: Reader, *, log: bool) -> Iterator[dict[str, Any]]:
+    count = 0
+    try:
+        for number, row, raw in reader(source):
+            fault = _clean(row, source.required)
+            if fault is not None:
+                source.reject(number, fault, json.dumps(row, ensure_ascii=False, default=str) if raw is None else raw)
+                continue
+            count += 1
+            yield row
+    except BrokenFile as error:
+        raise XlsrError(
+            f"{source.name} cannot be read beyond its first {count:,} rows ({error}); fetch or write it again."
+        ) from error
+    finally:
+        if log and source.quarantine.total:
+            logger.warning("%s: %s", source.name, source.quarantine.report())
+
+
+def _clean(row: dict[str, Any], required: Sequence[str]) -> str | None:
+    """Makes texts of the values, in place; says what is wrong with the row, if anything."""
+    for name, value in row.items():
+        if value != value:  # NaN, the empty cell of a column of numbers
+            row[name] = value = None
+        # What `where` and `hash_key` choose rows by is kept as the file has it.
+        if name.startswith("_") and not isinstance(value, bytes):
+            continue
+        if name not in NUMERIC_COLUMNS and not isinstance(value, str) and value is not None:
+            if isinstance(value, (dict, list)):
+                return f"{name} is not a text"
+            try:
+                row[name] = value = value.decode("utf-8") if isinstance(value, bytes) else str(value)
+            except UnicodeDecodeError:
+                return "invalid UTF-8"
+        if name in required and (value is None or (isinstance(value, str) and not value.strip())):
+            return f"empty {name}"
+        if isinstance(value, str) and "\0" in value:
+            return "NUL character"
+    return None

@@ -1,0 +1,278 @@
+"""Formats made of lines: Moses, TSV, CSV, JSONL."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+
+from langcodes import tag_is_valid
+
+from hf_xlsr.data.columns import column_value, flat_names, resolve_columns, selecting_columns
+from hf_xlsr.data.formats.lines import MAX_LINE, decode, iter_lines, open_binary
+from hf_xlsr.data.formats.source import BadLine, Record, Source
+from hf_xlsr.data.languages import language_code
+from hf_xlsr.utils.errors import XlsrError
+
+LONGEST_CODE = 8  # letters, as in eng_Latn
+# A row of a table: line number, its fields (or why there are none), the raw line.
+TableRow = tuple[int, "Sequence[bytes] | BadLine", bytes]
+
+
+def read_moses(source: Source) -> Iterator[Record]:
+    """Line-aligned files, one a required column: by their languages, or in that order, or as `columns` says.
+
+    Raises:
+        XlsrError: The files are fewer or more than the columns, are called by languages of others, or differ in length.
+    """
+    positions = _moses_positions(source)
+    with ExitStack() as stack:
+        sides = [iter_lines(stack.enter_context(open_binary(path))) for path in source.paths]
+        number = 0
+        while True:
+            lines = [next(side, None) for side in sides]
+            if any(line is None for line in lines):
+                break
+            number += 1
+            row: dict[str, str] = {}
+            for ours, position in positions.items():
+                line = lines[position] or b""
+                try:
+                    row[ours] = decode(line).removesuffix("\r")
+                    if not row[ours].strip() and ours in source.required:
+                        raise BadLine(f"empty {ours}")
+                except BadLine as bad:
+                    source.reject(number, bad, line, source.paths[position])
+                    break
+            else:
+                yield number, row, None
+        counts = [number + (line is not None) + sum(1 for _ in side) for line, side in zip(lines, sides, strict=True)]
+    if len(set(counts)) > 1:
+        lengths = " and ".join(f"{path} has {n:,}" for path, n in zip(source.paths, counts, strict=True))
+        raise XlsrError(f"the files are not line-aligned: {lengths} lines; give files of equal length.")
+
+
+def _moses_positions(source: Source) -> dict[str, int]:
+    keys = [*map(str, range(len(source.paths))), *source.labels]
+
+    def positions(chosen: Mapping[str, str]) -> dict[str, int]:
+        return {ours: keys.index(theirs) % len(source.paths) for ours, theirs in chosen.items()}
+
+    if source.columns:
+        return positions(
+            resolve_columns(source.columns, source.required, keys, source.name, selecting=source.selecting)
+        )
+    if len(source.paths) != len(source.required):
+        raise XlsrError(
+            f"{source.name} is {len(source.paths)} line-aligned file(s) for the columns {', '.join(source.required)}; "
+            "give one file a column, such as 'corpus.{en,fr}'."
+        )
+    by_place = dict(zip(source.required, _moses_order(source), strict=True))
+    return by_place | positions(selecting_columns(source.selecting, by_place, keys, source.name))
+
+
+def _moses_order(source: Source) -> Sequence[int]:
+    """Which file holds each required column: the one that is called by its language, or else that of its place.
+
+    Raises:
+        XlsrError: A file is called by the language of another column, and the rest of the names do not tell more.
+    """
+    labels, languages = source.labels, source.languages
+    places = range(len(labels))
+    if len(languages) != len(labels):
+        return places
+    codes = [language_code(label) for label in labels], [language_code(language) for language in languages]
+    for files, wanted in ((list(labels), list(languages)), codes):
+        if files != wanted and len(set(wanted)) == len(wanted) and set(files) == set(wanted):
+            return [files.index(language) for language in wanted]
+    files, wanted = codes
+    for place, (file, label) in enumerate(zip(files, labels, strict=True)):
+        if file in wanted and wanted.index(file) != place and wanted[place] != file:
+            raise XlsrError(
+                f"{source.name}: the files are called {', '.join(labels)} and the languages are {', '.join(languages)}, "
+                f"so that '{label}' would be read as {languages[place]}; say which is which with "
+                f"columns='{','.join(f'{ours}={label}' for ours, label in zip(source.required, labels, strict=True))}'."
+            )
+    return places
+
+
+def read_tsv(source: Source) -> Iterator[Record]:
+    """Tab-separated columns; a quotation mark is text like any other."""
+    with open_binary(source.paths[0]) as file:
+        lines = enumerate(iter_lines(file), 1)
+        yield from _table(source, ((number, line.removesuffix(b"\r").split(b"\t"), line) for number, line in lines))
+
+
+def read_csv(source: Source) -> Iterator[Record]:
+    """Comma-separated columns with quotation as in RFC 4180; quoted line breaks are kept."""
+    with open_binary(source.paths[0]) as file:
+        yield from _table(source, csv_rows(iter_lines(file)))
+
+
+def csv_rows(lines: Iterator[bytes]) -> Iterator[TableRow]:
+    """Splits lines into CSV rows.
+
+    A row whose quotation never closes, or closes in the middle of a field, loses its first line only: reading goes on
+    with the second, so that a stray quotation mark does not swallow what follows.
+    """
+    pending: deque[bytes] = deque()
+    number = 0
+    while (line := pending.popleft() if pending else next(lines, None)) is not None:
+        number += 1
+        if b'"' not in line or len(line) > MAX_LINE:
+            yield number, line.removesuffix(b"\r").split(b","), line
+            continue
+        record, size, fields = [line], len(line), list[bytes]()
+        try:
+            quoted = _scan(line, fields, None)
+            while quoted is not None:
+                following = pending.popleft() if pending else next(lines, None)
+                if following is None:
+                    raise BadLine("unclosed quote")
+                record.append(following)
+                size += 1 + len(following)
+                if size > MAX_LINE:
+                    raise BadLine("unclosed quote")
+                quoted = _scan(following, fields, quoted)
+        except BadLine as bad:
+            pending.extendleft(reversed(record[1:]))
+            yield number, bad, line
+            continue
+        yield number, fields, b"\n".join(record)
+        number += len(record) - 1
+
+
+_QUOTED = re.compile(rb'[^"]*(?:""[^"]*)*')
+
+
+def _scan(line: bytes, fields: list[bytes], quoted: list[bytes] | None) -> list[bytes] | None:
+    """Appends the fields of a line; gives back the parts of a quoted field that goes on behind it, None at the end."""
+    at = 0
+    while True:
+        if quoted is None and line.startswith(b'"', at):
+            quoted, at = [], at + 1
+        if quoted is None:
+            end = line.find(b",", at)
+            if end < 0:
+                fields.append(line[at:].removesuffix(b"\r"))
+                return None
+            fields.append(line[at:end])
+        else:
+            match = _QUOTED.match(line, at)
+            end = match.end() if match else at
+            quoted.append(line[at:end])
+            if end == len(line):
+                quoted.append(b"\n")
+                return quoted
+            fields.append(b"".join(quoted).replace(b'""', b'"'))
+            quoted = None
+            end += 1
+            if end == len(line) or (end == len(line) - 1 and line.endswith(b"\r")):
+                return None
+            if line[end : end + 1] != b",":
+                raise BadLine("malformed quoting")
+        at = end + 1
+
+
+def _table(source: Source, rows: Iterator[TableRow]) -> Iterator[Record]:
+    """Rows of a table under our names; the first good line says how many columns there are and what they hold."""
+    places: dict[str, int] | None = None
+    width = 0
+    for number, parts, raw in rows:
+        try:
+            if isinstance(parts, BadLine):
+                raise parts
+            if len(raw) > MAX_LINE:
+                raise BadLine("over-long line")
+            fields = [decode(part) for part in parts]
+            if places is None:
+                width = len(fields)
+                places, is_header = _layout(source, fields)
+                if is_header:
+                    continue
+            if len(fields) != width:
+                raise BadLine("wrong column count")
+        except BadLine as bad:
+            source.reject(number, bad, raw)
+            continue
+        yield number, {ours: fields[place] for ours, place in places.items()}, raw
+
+
+def _layout(source: Source, first: list[str]) -> tuple[dict[str, int], bool]:
+    """Our name -> position, and whether the first line is a header."""
+    required, columns, file = source.required, source.columns, source.name
+    header = [name.strip() for name in first]
+
+    def without_header(places: dict[str, int]) -> tuple[dict[str, int], bool]:
+        numbers = [str(place) for place in range(len(first))]
+        choosing = selecting_columns(source.selecting, places, numbers, file)
+        return {**places, **{ours: int(theirs) for ours, theirs in choosing.items()}}, False
+
+    numbered = [theirs.isdecimal() for theirs in columns.values()]
+    if columns and all(numbered):
+        absent = [ours for ours in required if ours not in columns]
+        if absent:
+            raise XlsrError(f"columns gives positions in {file} but none for '{absent[0]}'; add '{absent[0]}=N'.")
+        for ours, theirs in columns.items():
+            if int(theirs) >= len(first):
+                raise XlsrError(f"{file} has {len(first)} columns and no position {theirs} for '{ours}', from 0.")
+        return without_header({ours: int(theirs) for ours, theirs in columns.items()})
+    if columns and any(numbered):
+        raise XlsrError(f"columns mixes names and positions for {file}; use names if it has a header, else positions.")
+    if columns or set(required) <= set(header):
+        chosen = source.resolve(header)
+        return {ours: header.index(theirs) for ours, theirs in chosen.items()}, True
+    if len(first) == len(required):
+        _refuse_header_of_languages(file, required, header)
+        return without_header({ours: place for place, ours in enumerate(required)})
+    raise XlsrError(
+        f"the first line of {file} has {len(first)} columns and does not name {', '.join(required)}; say which are "
+        f"which with columns='{required[0]}=NAME,...' or, without a header, '{required[0]}=0,...'."
+    )
+
+
+def _refuse_header_of_languages(file: str, required: Sequence[str], header: Sequence[str]) -> None:
+    """Tells a table whose first line names two languages, which would be read as texts."""
+    if len(header) < 2 or len(set(header)) < len(header):
+        return
+    # Words of three letters are codes of some language or other: those of languages that have one of two are meant.
+    if all(len(name) <= LONGEST_CODE and tag_is_valid(name) and len(language_code(name)) == 2 for name in header):
+        named = ",".join(f"{ours}={theirs}" for ours, theirs in zip(required, header, strict=True))
+        placed = ",".join(f"{ours}={place}" for place, ours in enumerate(required))
+        raise XlsrError(
+            f"the first line of {file}, {' and '.join(map(repr, header))}, looks like a header; give --columns {named}, "
+            f"or --columns {placed} if it is none (columns in a recipe)."
+        )
+
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def read_jsonl(source: Source) -> Iterator[Record]:
+    """One JSON object a line; the first one says which columns there are."""
+    chosen: dict[str, str] | None = None
+    with open_binary(source.paths[0]) as file:
+        for number, line in enumerate(iter_lines(file), 1):
+            try:
+                record = _json_object(decode(line))
+            except BadLine as bad:
+                source.reject(number, bad, line)
+                continue
+            if chosen is None:
+                chosen = source.resolve(flat_names(record))
+            yield number, {ours: column_value(record, theirs) for ours, theirs in chosen.items()}, line
+
+
+def _json_object(text: str) -> dict[str, object]:
+    try:
+        record = json.loads(text)
+        # A half of a surrogate pair passes the parser but no tokenizer.
+        if _SURROGATE.search(text):
+            json.dumps(record, ensure_ascii=False).encode("utf-8")
+    except (ValueError, RecursionError):
+        raise BadLine("malformed JSON") from None
+    if not isinstance(record, dict):
+        raise BadLine("no JSON object")
+    return record

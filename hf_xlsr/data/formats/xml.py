@@ -1,0 +1,146 @@
+"""Translation memories (TMX), read as a stream of parser events: no tree is built and no entity is expanded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from defusedxml.common import DefusedXmlException, DTDForbidden
+from defusedxml.ElementTree import DefusedXMLParser, ParseError
+
+from hf_xlsr.data.formats.lines import BLOCK, MAX_LINE, READ_ERRORS, cause, open_binary
+from hf_xlsr.data.formats.source import BrokenFile, Record, Source
+from hf_xlsr.utils.errors import XlsrError, nearest
+
+# Elements of a segment that hold codes of the native format, such as "<b>" or "{\b", and no words.
+CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})
+XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+
+
+def matches_language(wanted: str, given: str) -> bool:
+    """Whether a language tag is the wanted one or a regional form of it.
+
+    Example:
+        >>> matches_language("en", "EN_us"), matches_language("pt-BR", "pt-PT")
+        (True, False)
+    """
+    wanted, given = (tag.lower().replace("_", "-") for tag in (wanted, given))
+    return given == wanted or given.startswith(wanted + "-")
+
+
+@dataclass
+class _Unit:
+    line: int
+    variants: list[tuple[str, str]] = field(default_factory=list)  # (language, text)
+    size: int = 0  # characters of all segments
+
+    def texts(self, language: str) -> list[str]:
+        return [text for given, text in self.variants if matches_language(language, given)]
+
+
+class _Collector:
+    """Target of the parser: keeps the units that have ended until they are taken."""
+
+    def __init__(self) -> None:
+        self.ended: list[_Unit] = []
+        self.seen: set[str] = set()
+        self.parser = DefusedXMLParser(target=self)
+        self.parser.parser.StartDoctypeDeclHandler = _refuse_declarations
+        self._unit: _Unit | None = None
+        self._language = ""
+        self._text: list[str] | None = None
+        self._codes = 0
+
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        tag = tag.rpartition("}")[2]
+        if tag == "tu":
+            self._unit = _Unit(self.parser.parser.CurrentLineNumber)
+        elif tag == "tuv":
+            self._language = attributes.get(XML_LANG) or attributes.get("lang", "")
+            self.seen.add(self._language)
+        elif tag == "seg":
+            self._text = []
+        elif tag in CODES:
+            self._codes += 1
+
+    def data(self, text: str) -> None:
+        if self._text is not None and self._unit is not None and not self._codes:
+            self._unit.size += len(text)
+            if self._unit.size <= MAX_LINE:
+                self._text.append(text)
+
+    def end(self, tag: str) -> None:
+        tag = tag.rpartition("}")[2]
+        if tag in CODES:
+            self._codes -= 1
+        elif tag == "seg" and self._unit is not None and self._text is not None:
+            self._unit.variants.append((self._language, "".join(self._text)))
+            self._text = None
+        elif tag == "tu" and self._unit is not None:
+            self.ended.append(self._unit)
+            self._unit = None
+
+    def close(self) -> None:
+        """Called by the parser at the end of the document."""
+
+
+def _refuse_declarations(name: str, system_id: str | None, public_id: str | None, has_subset: int) -> None:
+    # A document type that only names the public DTD of TMX is not fetched and does no harm; many tools write it.
+    if has_subset:
+        raise DTDForbidden(name, system_id, public_id)
+
+
+def read_tmx(source: Source) -> Iterator[Record]:
+    """Pairs every variant of one language with every variant of the other, unit by unit.
+
+    Raises:
+        XlsrError: No languages are given, no unit has one of them, or the file declares entities.
+    """
+    wanted = dict(zip(source.required, source.languages, strict=False)) | dict(source.columns)
+    absent = [ours for ours in source.required if ours not in wanted]
+    if absent:
+        raise XlsrError(f"{source.name} needs a language for '{absent[0]}'; give languages=('en', 'fr') or the like.")
+    # The columns of a TMX are its languages; one of our names means what is read under it.
+    wanted |= {f"_{name}": name for name in source.selecting if name not in wanted}
+    collector = _Collector()
+    for unit in _units(source, collector):
+        rest = "\t".join(text for _, text in unit.variants)
+        texts = {ours: unit.texts(language) for ours, language in wanted.items()}
+        missing = [wanted[ours] for ours, found in texts.items() if not found]
+        if unit.size > MAX_LINE:
+            source.reject(unit.line, "over-long unit", rest)
+        elif missing:
+            source.reject(unit.line, f"no variant in '{missing[0]}'", rest)
+        else:
+            for choice in product(*texts.values()):
+                row: dict[str, Any] = dict(zip(texts, choice, strict=True))
+                yield unit.line, row, rest
+    for language in wanted.values():
+        if collector.seen and not any(matches_language(language, given) for given in collector.seen):
+            raise XlsrError(f"{source.name} has no unit in '{language}'; {nearest(language, collector.seen)}")
+
+
+def _units(source: Source, collector: _Collector) -> Iterator[_Unit]:
+    failure: Exception | None = None
+    with open_binary(source.paths[0]) as file:
+        going = True
+        while going and failure is None:
+            try:
+                if block := file.read1(BLOCK):
+                    collector.parser.feed(block)
+                else:
+                    collector.parser.close()
+                    going = False
+            except DefusedXmlException as error:
+                raise XlsrError(
+                    f"{source.name} declares XML entities or a document type of its own, which are refused; "
+                    "remove the declaration at its top."
+                ) from error
+            except (ParseError, *READ_ERRORS) as error:
+                failure = error
+            ended, collector.ended = collector.ended, []
+            yield from ended  # those before a failure too
+    if failure is not None:
+        raise BrokenFile(cause(failure)) from failure

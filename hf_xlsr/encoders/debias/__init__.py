@@ -1,0 +1,14 @@
+"""Removal of language bias from sentence embeddings: fitted from texts, applied to embeddings or an encoder."""
+
+from __future__ import annotations
+
+from hf_xlsr.utils.lazy import lazy_names
+
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "encoder": ["DebiasedEncoder"],
+        "fitting": ["METHODS", "DebiasFitter", "fit_debias"],
+        "removal": ["Debias", "remove_components"],
+    },
+)

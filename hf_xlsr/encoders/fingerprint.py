@@ -1,0 +1,120 @@
+"""The hash of what decides an encoder's vectors: under it mteb files scores, and mining knows its stages again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hf_xlsr.utils.errors import XlsrError
+
+NO_PART_OF_A_MODEL = (".md", ".png", ".jpg", ".jpeg", ".svg", ".pdf")
+_BLOCK = 1 << 20
+
+
+def content_hash(model: str | os.PathLike[str] | Any) -> str:
+    """SHA-256 of what decides a model's vectors; mteb takes it as the model's revision.
+
+    Of a folder, or of a Hub id's files on this machine, all files count but cards, pictures, licences and hidden ones,
+    with their names; their times do not. Of a loaded `SentenceTransformer` its weights, its modules' and tokenizers'
+    configuration, what a module's `content_digest()` says, and its prompts count. The two hashes of one model differ.
+    A loaded model gets a new hash at each load where the library makes up weights that the files lack (BERT's unused
+    pooler): give its folder then.
+
+    Args:
+        model: The folder, Hub id or `SentenceTransformer`.
+
+    Returns:
+        64 hexadecimal digits.
+
+    Raises:
+        XlsrError: there is neither such a folder nor such a model in the Hub's cache, or the folder is empty.
+
+    Example:
+        >>> _ = Path("model").mkdir(), Path("model/config.json").write_text("{}")
+        >>> before = content_hash("model")
+        >>> _ = Path("model/README.md").write_text("# Card")
+        >>> before == content_hash("model")
+        True
+    """
+    if not isinstance(model, (str, os.PathLike)):
+        return loaded_hash(model)
+    folder = Path(model) if Path(model).is_dir() else _cached_folder(str(model))
+    files = {
+        path.relative_to(folder).as_posix(): path
+        for path in folder.rglob("*")
+        if path.is_file() and _is_of_the_model(path.relative_to(folder))
+    }
+    if not files:
+        raise XlsrError(f"model folder '{model}' has no file of a model; give the folder of an export.")
+    digest = hashlib.sha256()
+    for name, path in sorted(files.items()):
+        digest.update(f"{name}\0{path.stat().st_size}\0".encode())
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _is_of_the_model(path: Path) -> bool:
+    if any(part.startswith(".") for part in path.parts):
+        return False
+    return path.suffix.lower() not in NO_PART_OF_A_MODEL and not path.name.upper().startswith(("LICENSE", "LICENCE"))
+
+
+def _cached_folder(model: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(model, local_files_only=True))
+    except (HFValidationError, LocalEntryNotFoundError) as error:
+        raise XlsrError(
+            f"model '{model}' is neither a folder nor in the Hub's cache on this machine; check its name."
+        ) from error
+
+
+def loaded_hash(model: Any, *, poolers: bool = True) -> str:
+    """What `content_hash` says of a loaded `SentenceTransformer`.
+
+    Args:
+        model: The model.
+        poolers: Whether the weights of poolers count, which no vector depends on and which may be random at each load.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        if not poolers and ".pooler." in name:
+            continue
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    options = ("prompts", "default_prompt_name", "truncate_dim", "similarity_fn_name")
+    settings = {option: getattr(model, option, None) for option in options}
+    parts = {name: _configuration(module) for name, module in model.named_modules(remove_duplicate=False)}
+    digest.update(json.dumps([settings, parts], sort_keys=True, default=str).encode())
+    return digest.hexdigest()
+
+
+def _configuration(module: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"class": type(module).__name__}
+    if hasattr(module, "get_config_dict"):
+        found["options"] = module.get_config_dict()
+        found["max_seq_length"] = getattr(module, "max_seq_length", None)
+    if hasattr(getattr(module, "config", None), "to_dict"):
+        # Where the model came from and by which version is no part of what it does.
+        told = {"_name_or_path", "transformers_version"}
+        found["config"] = {key: value for key, value in module.config.to_dict().items() if key not in told}
+    if hasattr(module, "content_digest"):  # what decides its vectors and is no weight
+        found["content"] = module.content_digest()
+    tokenizer: Any = getattr(module, "tokenizer", None)
+    tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if hasattr(tokenizer, "to_str"):
+        state = json.loads(tokenizer.to_str())
+        # These two say how it was called last; each call of encode sets them anew.
+        found["tokenizer"] = {key: value for key, value in state.items() if key not in ("truncation", "padding")}
+    elif hasattr(tokenizer, "get_vocab"):
+        found["tokenizer"] = tokenizer.get_vocab()
+    return found

@@ -1,0 +1,156 @@
+"""Encoding with the ONNX files of an export, by onnxruntime on the processor."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hf_xlsr.data.collators.lightweight import pad_rows
+from hf_xlsr.encoders.encoding import unit_length
+from hf_xlsr.encoders.parts import export_parts
+from hf_xlsr.utils.errors import XlsrError, nearest
+
+FLOAT_FILE, INT8_FILE = "model.onnx", "model_int8.onnx"
+INPUTS, OUTPUT = ("input_ids", "attention_mask"), "sentence_embedding"
+LONGEST = 2**20  # pieces; what tokenizers say beyond that is no length
+
+
+class OnnxEncoder:
+    """An export's ONNX files as an encoder that evaluation and mining take; see `write_onnx`.
+
+    `routes` are the languages of a model with an encoder for each: `encode(sentences, task="zh")`.
+
+    Args:
+        export: The folder of the export.
+        int8: Use `model_int8.onnx`.
+        threads: That onnxruntime computes with; by default as many as it finds cores.
+
+    Raises:
+        XlsrError: onnxruntime is not installed, or the export has no such file.
+
+    Example:
+        >>> encoder = OnnxEncoder("my-encoder", int8=True)  # doctest: +SKIP
+        >>> encoder.encode(["Good morning."]).shape  # doctest: +SKIP
+        (1, 512)
+    """
+
+    device = "cpu"
+
+    def __init__(self, export: str | Path, *, int8: bool = False, threads: int | None = None) -> None:
+        from transformers import AutoTokenizer
+
+        import_onnx("onnxruntime")
+        home, parts = Path(export), export_parts(export)
+        self.precision = "int8" if int8 else "float32"
+        self.routes = tuple(route for route in parts if route)
+        self._sessions, self._tokenizers, self._lengths = {}, {}, {}
+        for route, part in parts.items():
+            file = route_folder(home, route) / (INT8_FILE if int8 else FLOAT_FILE)
+            if not file.is_file():
+                option = "--int8" if int8 else "--onnx"
+                raise XlsrError(f"'{file}' does not exist; write it with `hf-xlsr export ... {option}`.")
+            self._sessions[route] = onnx_session(file, threads)
+            tokenizer = self._tokenizers[route] = AutoTokenizer.from_pretrained(str(home / part.folder))
+            limit = int(tokenizer.model_max_length)  # 1e30 where the tokenizer does not say
+            if limit > LONGEST and part.max_length is None:
+                limit = _positions(home / part.folder) or LONGEST
+            self._lengths[route] = limit if part.max_length is None else min(limit, part.max_length)
+
+    @property
+    def max_seq_length(self) -> int:
+        """Longest sentence, in pieces; of several encoders the longest of any."""
+        return max(self._lengths.values())
+
+    def get_embedding_dimension(self) -> int:
+        """Width of the vectors."""
+        return int(next(iter(self._sessions.values())).get_outputs()[0].shape[1])
+
+    def encode(
+        self,
+        sentences: str | Sequence[str],
+        batch_size: int = 32,
+        show_progress_bar: bool = False,
+        normalize_embeddings: bool = False,
+        task: str | None = None,
+        **_: Any,
+    ) -> np.ndarray:
+        """Sentence vectors in the order given.
+
+        Args:
+            sentences: Texts, or one.
+            batch_size: Texts encoded at a time; those of like length go together.
+            show_progress_bar: Show one.
+            normalize_embeddings: Bring each vector to length 1, where the export does not do so itself.
+            task: A language, for a model with an encoder for each.
+            **_: What sentence-transformers takes beside, without effect.
+
+        Returns:
+            `(sentences, width)`, float32; `(width,)` of a single text.
+
+        Raises:
+            XlsrError: the model has an encoder for each language and `task` names none of them.
+        """
+        from tqdm import tqdm
+
+        if isinstance(sentences, str):
+            single: np.ndarray = self.encode([sentences], normalize_embeddings=normalize_embeddings, task=task)[0]
+            return single
+        route = (task or "") if self.routes else ""
+        if route not in self._sessions:
+            raise XlsrError(f"task is {task!r}; {nearest(str(task), self.routes)}")
+        tokenizer, session = self._tokenizers[route], self._sessions[route]
+        vectors = np.empty((len(sentences), self.get_embedding_dimension()), np.float32)
+        cut: dict[str, Any] = {"truncation": True, "max_length": self._lengths[route], "verbose": False}
+        ids = tokenizer(list(sentences), **cut)["input_ids"] if len(sentences) else []
+        order = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
+        for start in tqdm(range(0, len(ids), batch_size), desc="encoding", disable=not show_progress_bar):
+            rows = order[start : start + batch_size]
+            batch = pad_rows([ids[row] for row in rows], tokenizer.pad_token_id)
+            vectors[rows] = session.run([OUTPUT], dict(zip(INPUTS, batch, strict=True)))[0]
+        return unit_length(vectors) if normalize_embeddings else vectors
+
+
+def _positions(folder: Path) -> int | None:
+    """How many pieces an encoder takes, by a copy of it that has no weights."""
+    import torch
+    from transformers import AutoConfig
+
+    from hf_xlsr.encoders.stock import encoder_from_config, positions_of
+
+    with torch.device("meta"):
+        return positions_of(encoder_from_config(AutoConfig.from_pretrained(str(folder))))
+
+
+def route_folder(export: Path, route: str) -> Path:
+    """Where the files of a route lie; those of a model without routes have an empty name."""
+    return export / "onnx" / route if route else export / "onnx"
+
+
+def onnx_session(file: Path, threads: int | None = None) -> Any:
+    """A file in onnxruntime, on the processor."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if threads:
+        options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+
+
+def import_onnx(*packages: str) -> None:
+    """Tells which of the packages is missing.
+
+    Raises:
+        XlsrError: one is.
+    """
+    for package in packages:
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            raise XlsrError(
+                f"ONNX files need the package {package}; install it with `pip install 'hf-xlsr[onnx]'`."
+            ) from error

@@ -1,0 +1,185 @@
+"""Stock Hugging Face encoders inside our models."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers import MODEL_MAPPING, AutoConfig, AutoModel, PreTrainedConfig
+
+from hf_xlsr.utils.errors import XlsrError
+
+
+def no_pooler(config: PreTrainedConfig) -> dict[str, bool]:
+    """The option that leaves an encoder's pooler out, for architectures that have one.
+
+    Sentences are pooled by our own code; a pooler would carry unused weights, which DDP waits for in vain.
+    """
+    encoder_class = MODEL_MAPPING.get(type(config), None)
+    takes_it = isinstance(encoder_class, type) and "add_pooling_layer" in inspect.signature(encoder_class).parameters
+    return {"add_pooling_layer": False} if takes_it else {}
+
+
+def encoder_from_config(config: PreTrainedConfig, **options: Any) -> Any:
+    """A new encoder without a pooler, its weights random.
+
+    Args:
+        config: Configuration of a stock encoder.
+        **options: For `AutoModel.from_config`, such as `attn_implementation`; an architecture that has no `sdpa` takes
+            `eager` in its place.
+    """
+    encoder_class = MODEL_MAPPING.get(type(config), None)
+    if options.get("attn_implementation") == "sdpa" and not getattr(encoder_class, "_supports_sdpa", True):
+        options["attn_implementation"] = "eager"
+    return AutoModel.from_config(config, **no_pooler(config), **options)
+
+
+def resized_bias(bias: nn.Parameter, size: int) -> nn.Parameter:
+    """A decoder's bias for another number of pieces; new ones start at 0.
+
+    Example:
+        >>> import torch
+        >>> resized_bias(nn.Parameter(torch.ones(2)), 3).tolist()
+        [1.0, 1.0, 0.0]
+    """
+    if size == len(bias):
+        return bias
+    resized = bias.new_zeros(size)
+    resized[: min(size, len(bias))] = bias.detach()[:size]
+    return nn.Parameter(resized, requires_grad=bias.requires_grad)
+
+
+def pieces_of(encoder: Any) -> int | None:
+    """How many pieces an encoder has embeddings for; None without a table of them, as where characters are hashed.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> pieces_of(BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)))
+        9
+    """
+    try:
+        table = encoder.get_input_embeddings()
+    except NotImplementedError:
+        return None
+    weight = getattr(table, "weight", None)  # adapters on the table stand around it and pass it on
+    return None if weight is None else len(weight)
+
+
+def check_pieces(
+    tokenizer: Any,
+    pieces: int | None,
+    *,
+    of: str = "",
+    encoder: str = "the encoder",
+    mend: str = "give the encoder's own, or resize its embeddings (resize_token_embeddings)",
+) -> None:
+    """Refuses a tokenizer with more pieces than an encoder has embeddings, which would fail in the middle of a step.
+
+    Args:
+        tokenizer: Any.
+        pieces: See `pieces_of`; without a table there is nothing to compare.
+        of: What the sentence calls the tokenizer's owner, such as ` of 'en'`.
+        encoder: What it calls the encoder.
+        mend: What it says to do.
+
+    Raises:
+        XlsrError: as said.
+
+    Example:
+        >>> check_pieces(range(10), 9, mend="give its own")
+        Traceback (most recent call last):
+        ...
+        hf_xlsr.utils.errors.XlsrError: the tokenizer has 10 pieces but the encoder 9; give its own.
+    """
+    if pieces is not None and len(tokenizer) > pieces:
+        raise XlsrError(f"the tokenizer{of} has {len(tokenizer):,} pieces but {encoder} {pieces:,}; {mend}.")
+
+
+def positions_of(encoder: Any) -> int | None:
+    """How many pieces an encoder takes; None without a table of positions.
+
+    RoBERTa and its kin count positions from behind the padding id, and so have fewer than their configuration says.
+    """
+    count = getattr(encoder.config, "max_position_embeddings", None)
+    return None if count is None else count - first_position(encoder)
+
+
+def first_position(encoder: Any) -> int:
+    """The number of an encoder's first position: behind the padding id in RoBERTa and its kin, else 0."""
+    table = getattr(getattr(encoder, "embeddings", None), "position_embeddings", None)
+    padding = getattr(table, "padding_idx", None)
+    return 0 if padding is None else padding + 1
+
+
+# What architectures call the dropout on states and on attention.
+STATE_DROPOUTS = ("hidden_dropout_prob", "dropout", "mlp_dropout", "embedding_dropout")
+ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
+DROPOUTS = STATE_DROPOUTS + ATTENTION_DROPOUTS
+
+
+def own_dropout(config: PreTrainedConfig, names: tuple[str, ...], otherwise: float) -> float:
+    """The first dropout that a configuration has of some names, `otherwise` where it has none.
+
+    Example:
+        >>> from transformers import DistilBertConfig
+        >>> own_dropout(DistilBertConfig(dropout=0.3), STATE_DROPOUTS, 0.0)
+        0.3
+    """
+    return next((getattr(config, name) for name in names if hasattr(config, name)), otherwise)
+
+
+def _refuse_whole_model(config: PreTrainedConfig, path: str | Path, place: str) -> None:
+    """Says that a folder holds a model of this package, where an encoder is wanted.
+
+    Args:
+        config: What the folder holds.
+        path: The folder, for the sentence.
+        place: What error sentences call the value.
+
+    Raises:
+        XlsrError: it does.
+    """
+    model_class = MODEL_MAPPING.get(type(config), None)
+    if getattr(model_class, "__module__", "").startswith("hf_xlsr.modeling."):
+        raise XlsrError(
+            f"{place} '{path}' holds a {config.model_type}, which is no plain encoder; give the folder 'model' of its "
+            "run."
+        )
+
+
+def encoder_from_pretrained(path: str, *, place: str = "encoder", dropout: float | None = None, **options: Any) -> Any:
+    """A pretrained encoder without its pooler, with float32 weights.
+
+    Args:
+        path: Folder or Hub id.
+        place: What error sentences call the value.
+        dropout: On states and attention, instead of what the encoder was trained with.
+        **options: For `AutoModel.from_pretrained`.
+
+    Raises:
+        XlsrError: nothing loads from there, it is no plain encoder, weights of the encoder are missing, or `dropout`
+            is no share.
+    """
+    if dropout is not None and not 0 <= dropout < 1:
+        raise XlsrError(f"dropout is {dropout}; it is a share, 0 or above and less than 1.")
+    try:
+        config = AutoConfig.from_pretrained(path)
+        _refuse_whole_model(config, path, place)
+        if dropout is not None:
+            options |= {name: dropout for name in DROPOUTS if hasattr(config, name)}
+        encoder, info = AutoModel.from_pretrained(
+            path,
+            **{"dtype": "float32", "use_safetensors": True, **no_pooler(config), **options},
+            output_loading_info=True,
+        )
+    except XlsrError:
+        raise
+    except (OSError, ValueError) as error:
+        raise XlsrError(
+            f"{place} '{path}' holds no encoder that loads; check it, and that its weights are safetensors."
+        ) from error
+    if missing := sorted(info["missing_keys"]):
+        raise XlsrError(f"{place} '{path}' lacks weights of the encoder ({missing[0]}, ...); give a whole checkpoint.")
+    return encoder

@@ -1,0 +1,193 @@
+"""Losses and metrics over training steps, of one run or of several side by side."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from hf_xlsr.evaluation.plots.common import COLOURS, colours_of, save_figure, shorten
+from hf_xlsr.evaluation.report import lower_is_better, metric_unit
+from hf_xlsr.utils.errors import XlsrError, nearest
+
+# One number for each protocol; the others follow it or are counts.
+HEADLINES = ("accuracy", "precision@1", "f1", "spearman", "error")
+PANELS_PER_ROW = 3
+
+Series = dict[str, list[tuple[float, float]]]
+
+
+def plot_loss_curves(path: str | os.PathLike[str], log_history: Iterable[Mapping[str, Any]]) -> Path:
+    """Draws the losses that a Trainer logged, and under them what was measured on the way.
+
+    The upper panel holds `loss` (thick), each `loss/part` and `eval_loss` (dashed), on a logarithmic axis when they
+    span more than a factor of 20. The lower one, present when there is something to show, holds each metric that is
+    called `accuracy`, `precision@1`, `f1`, `spearman` or `error`, with or without a protocol in front, times 100.
+
+    Args:
+        path: The picture; its ending chooses the format (`.png`, `.pdf`, `.svg`).
+        log_history: `trainer.state.log_history`.
+
+    Returns:
+        `path`.
+
+    Raises:
+        XlsrError: no loss was logged, or the format is unknown.
+    """
+    series = _series(log_history)
+    losses = {key: points for key, points in series.items() if _is_loss(key)}
+    if not losses:
+        raise XlsrError("log_history holds no 'loss'; train with logging_steps at or below the number of steps.")
+    metrics = {key: points for key, points in series.items() if _metric(key) in HEADLINES}
+
+    panels = 2 if metrics else 1
+    figure = Figure(figsize=(9, 3.8 * panels + 0.6), layout="constrained")
+    grid = figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
+    colours = iter(COLOURS * math.ceil(len(losses) / len(COLOURS)))
+    # By name: the log of a run that went on from a checkpoint has its keys in another order.
+    for key in sorted(losses, key=lambda key: (key.startswith("loss/"), key == "eval_loss", key)):
+        style = {"loss": ("total", "-", 2.4), "eval_loss": ("total, evaluation", "--", 1.8)}
+        label, line, width = style.get(key, (key.removeprefix("loss/"), "-", 1.3))
+        _draw(grid[0], losses[key], label=label, linestyle=line, linewidth=width, color=next(colours))
+    _scale(grid[0], losses.values())
+    grid[0].set(title="Losses", ylabel="loss")
+    for index, (key, points) in enumerate(sorted(metrics.items())):
+        _draw(
+            grid[1],
+            _scaled(key, points),
+            label=key.removeprefix("eval_"),
+            color=COLOURS[index % len(COLOURS)],
+            linestyle=("-", "--", ":")[index // len(COLOURS) % 3],
+            marker="o",
+            markersize=4,
+        )
+        shares = all(metric_unit(_metric(key)) == "%" for key in metrics)
+        grid[1].set(title="Evaluation", ylabel="per cent" if shares else "times 100")
+    for axes in grid:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
+        _finish(axes)
+    for axes in grid[:-1]:
+        axes.set_xlabel("")
+    return save_figure(figure, path)
+
+
+def plot_curves(
+    path: str | os.PathLike[str],
+    runs: Mapping[str, Iterable[Mapping[str, Any]]],
+    *,
+    metrics: Sequence[str] | None = None,
+) -> Path:
+    """Draws several runs side by side: a panel for each quantity, a colour for each run.
+
+    The panels are the total loss (that of the evaluations dashed), each part of the loss, and each metric that any of
+    the runs measured; shares, correlations and F1 stand times 100.
+
+    Args:
+        path: The picture; its ending chooses the format (`.png`, `.pdf`, `.svg`).
+        runs: `trainer.state.log_history` by the name of the run, at most 8.
+        metrics: Last parts of the keys to draw, such as `recall`; without it `accuracy`, `precision@1`, `f1`,
+            `spearman` and `error`.
+
+    Returns:
+        `path`.
+
+    Raises:
+        XlsrError: there are no runs or too many, nothing was logged, no run logged a metric of these names, or the
+            format is unknown.
+    """
+    colours = colours_of(runs)
+    series = {label: _series(history) for label, history in runs.items()}
+    keys = list(dict.fromkeys(key for one in series.values() for key in one))
+    # The Trainer's own eval_runtime and the like have no protocol in front.
+    measured = {_metric(key) for key in keys if key.startswith("eval_") and key.count("/") >= 3}
+    for name in metrics or ():
+        if name not in measured:
+            known = nearest(name, measured) if measured else "nothing was measured in them."
+            raise XlsrError(f"no run logged a metric '{name}'; {known}")
+    # The total comes first, the parts follow in the order of the log, then the metrics.
+    losses = sorted((key for key in keys if _is_loss(key) and key != "eval_loss"), key=lambda key: key != "loss")
+    quantities = [*losses, *(key for key in keys if key not in losses and _metric(key) in (metrics or HEADLINES))]
+    if not quantities:
+        raise XlsrError(f"the logs of {', '.join(runs)} hold neither a loss nor a metric; give log histories.")
+
+    columns = min(len(quantities), PANELS_PER_ROW)
+    rows = math.ceil(len(quantities) / columns)
+    figure = Figure(figsize=(max(4.3 * columns, 6.5), 3 * rows + 0.5), layout="constrained")
+    panels = iter(figure.subplots(rows, columns, squeeze=False).flat)
+    for key, axes in zip(quantities, panels, strict=False):
+        drawn = []
+        for label, one in series.items():
+            if key in losses:
+                # The evaluation's total lies dashed over that of training.
+                for name, line in ((key, "-"), (f"eval_{key}", "--")):
+                    if name in one:
+                        _draw(axes, one[name], color=colours[label], linestyle=line)
+                        drawn.append(one[name])
+            elif key in one:
+                _draw(axes, _scaled(key, one[key]), color=colours[label], marker="o", markersize=4)
+        if key in losses:
+            axes.set_title("total loss" if key == "loss" else f"{key.removeprefix('loss/')} loss", fontsize=10)
+            _scale(axes, drawn)
+        else:
+            # A key is as wide as two panels: its protocol stands above its metric.
+            axes.set_title("\n".join(key.removeprefix("eval_").rsplit("/", 1)), fontsize=10)
+            unit = {"%": "per cent", "×100": "times 100"}.get(metric_unit(_metric(key)), "")
+            axes.set_ylabel(f"{unit} (lower is better)" if lower_is_better(_metric(key)) else unit)
+        _finish(axes)
+    for axes in panels:
+        axes.remove()
+    handles = [Line2D([], [], color=colour, label=shorten(label, 40)) for label, colour in colours.items()]
+    if any("eval_loss" in one for one in series.values()) and losses:
+        handles.append(Line2D([], [], color="0.4", linestyle="--", label="of an evaluation"))
+    figure.legend(handles=handles, loc="outside upper left", ncols=min(len(handles), columns + 1), frameon=False)
+    return save_figure(figure, path)
+
+
+def _series(log_history: Iterable[Mapping[str, Any]]) -> Series:
+    series: Series = {}
+    for entry in log_history:
+        for key, value in entry.items():
+            if "step" in entry and isinstance(value, (int, float)) and math.isfinite(value):
+                series.setdefault(key, []).append((entry["step"], value))
+    return series
+
+
+def _is_loss(key: str) -> bool:
+    return key in ("loss", "eval_loss") or key.startswith("loss/")
+
+
+def _metric(key: str) -> str:
+    return key.removeprefix("eval_").split("/")[-1]
+
+
+def _scaled(key: str, points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    factor = 100 if metric_unit(_metric(key)) else 1
+    return [(step, factor * value) for step, value in points]
+
+
+def _draw(axes: Axes, points: Sequence[tuple[float, float]], **style: Any) -> None:
+    # A single point makes no line: show it as a dot.
+    if len(points) == 1:
+        style["marker"] = "o"
+    axes.plot(*zip(*sorted(points), strict=True), **style)
+
+
+def _scale(axes: Axes, drawn: Iterable[Sequence[tuple[float, float]]]) -> None:
+    values = [value for points in drawn for _, value in points]
+    if min(values) > 0 and max(values) > 20 * min(values):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+
+
+def _finish(axes: Axes) -> None:
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel("optimiser step")
+    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=True))

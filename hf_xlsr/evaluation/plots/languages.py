@@ -1,0 +1,165 @@
+"""Histograms of the languages that queries of each language retrieve: figure 2 of the CMLM paper."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from hf_xlsr.evaluation.plots.common import COLOURS, fonts, save_figure, shorten
+from hf_xlsr.evaluation.protocols.language_bias import SHARE
+from hf_xlsr.evaluation.report import metrics_of, split_key
+from hf_xlsr.utils.errors import XlsrError, nearest
+
+OTHER, OWN = COLOURS[0], COLOURS[1]
+MOST_COLUMNS = 8
+PROTOCOL = re.compile(r"(?:.+-)?language-bias(?:-k\d+)?(?:-(pcr\d+|mean)(-self)?)?")
+
+
+@dataclass
+class _Column:
+    """What one encoder retrieves, before or after a removal.
+
+    Attributes:
+        title: Stands above.
+        shares: Language of the queries -> language retrieved -> share.
+        bias: Language of the queries -> `bias`.
+    """
+
+    title: str
+    shares: dict[str, dict[str, float]] = field(default_factory=dict)
+    bias: dict[str, float] = field(default_factory=dict)
+
+
+def plot_languages(
+    path: str | os.PathLike[str],
+    results: Mapping[str, Mapping[str, Any]],
+    protocols: Sequence[str] | None = None,
+) -> Path:
+    """Draws what `language_bias` measured: a row for each language of queries, a column before and after a removal.
+
+    Bars are the shares of the languages retrieved, in per cent. The query's own language has a colour of its own, and a
+    dashed line stands where all bars would end if languages played no part.
+
+    Args:
+        path: The picture; its ending chooses the format (`.png`, `.pdf`, `.svg`).
+        results: Results (`load_results`) or bare metrics, by the name of the encoder.
+        protocols: First parts of the keys to draw, such as `ntrex-language-bias-pcr1`; all of `language-bias` without.
+
+    Returns:
+        `path`.
+
+    Raises:
+        XlsrError: there is nothing to draw, more than 8 columns, a protocol is not in the results, or the format is
+            unknown.
+
+    References:
+        Figure 2 of *Universal Sentence Representation Learning with Conditional Masked Language Model* (Yang et al.,
+        2021).
+    """
+    columns = _columns({label: metrics_of(result) for label, result in results.items()}, protocols)
+    queries = list(dict.fromkeys(language for column in columns for language in column.shares))
+    width = max(len(shares) for column in columns for shares in column.shares.values())
+    figure = Figure(
+        figsize=(max(7.0, len(columns) * max(2.4, 0.24 * width + 0.5)) + 0.4, 0.85 * len(queries) + 1.3),
+        layout="constrained",
+    )
+    grid = figure.subplots(len(queries), len(columns), sharey=True, squeeze=False)
+    for row, language in enumerate(queries):
+        for number, column in enumerate(columns):
+            _draw(grid[row, number], column, language, last=row == len(queries) - 1)
+        grid[row, 0].set_ylabel(language, rotation=0, ha="right", va="center", fontsize=10, weight="bold")
+    for axes, column in zip(grid[0], columns, strict=True):
+        axes.set_title(f"{column.title}\nmean bias {fmean(column.bias.values()):.2f}", fontsize=9)
+    figure.supylabel("language of the queries", fontsize=9)
+    figure.supxlabel("share of sentences retrieved in each language, %", fontsize=9)
+    handles = [
+        Patch(color=OWN, label="the query's own language"),
+        Patch(color=OTHER, label="other languages"),
+        Line2D([], [], color="0.25", linestyle="--", linewidth=0.9, label="no bias"),
+    ]
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=3, frameon=False, prop={"family": fonts(), "size": 9}
+    )
+    return save_figure(figure, path)
+
+
+def _columns(metrics: Mapping[str, Mapping[str, float]], protocols: Sequence[str] | None) -> list[_Column]:
+    """One for each encoder, protocol and split, in the order of the keys."""
+    found: dict[tuple[str, str, str], _Column] = {}
+    for label, values in metrics.items():
+        for key, value in values.items():
+            protocol, language, split, metric = split_key(key)
+            if not PROTOCOL.fullmatch(protocol) or language.startswith("mean-of-"):
+                continue
+            if protocols is not None and protocol not in protocols:
+                continue
+            column = found.setdefault((label, protocol, split), _Column(""))
+            if metric.startswith(SHARE):
+                column.shares.setdefault(language, {})[metric.removeprefix(SHARE)] = value
+            elif metric == "bias":
+                column.bias[language] = value
+    known = {split_key(key)[0] for values in metrics.values() for key in values} - {""}
+    for protocol in protocols or ():
+        if protocol not in {name for _, name, _ in found}:
+            raise XlsrError(f"protocol '{protocol}' has no histogram of languages; {nearest(protocol, known)}")
+    if not found:
+        raise XlsrError("the results hold no protocol language-bias; evaluate with --protocol language-bias first.")
+    for (label, protocol, _), column in found.items():
+        if not column.bias or not column.shares:
+            raise XlsrError(
+                f"results '{label}' have no bias figure or no shares of {protocol}; "
+                "evaluate with --protocol language-bias again."
+            )
+    if len(found) > MOST_COLUMNS:
+        raise XlsrError(f"{len(found)} histograms are to stand side by side; a picture shows 1 to {MOST_COLUMNS}.")
+    # What all columns have in common needs no saying.
+    bases = {(_base(protocol), split) for _, protocol, split in found}
+    for (label, protocol, split), column in found.items():
+        parts = [shorten(label, 30)] if len(metrics) > 1 else []
+        parts += [f"{_base(protocol)}, {split}"] if len(bases) > 1 else []
+        column.title = "\n".join([*parts, _removal(protocol)])
+    return list(found.values())
+
+
+def _base(protocol: str) -> str:
+    """The protocol's name without what was removed."""
+    return re.sub(r"-(pcr\d+|mean)(-self)?$", "", protocol)
+
+
+def _removal(protocol: str) -> str:
+    """What was removed, in words."""
+    match = PROTOCOL.fullmatch(protocol)
+    kind, of_itself = match.groups() if match else (None, None)
+    if kind is None:
+        return "as encoded"
+    count = kind.removeprefix("pcr")
+    what = "mean subtracted" if kind == "mean" else f"{count} component{'s' if count != '1' else ''} removed"
+    return what + (", fitted on these texts" if of_itself else "")
+
+
+def _draw(axes: Axes, column: _Column, language: str, *, last: bool) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_ylim(0, 100)
+    axes.set_yticks([0, 50, 100])
+    axes.tick_params(axis="y", labelsize=7)
+    shares = column.shares.get(language)
+    if shares is None:  # another encoder was measured on this language
+        axes.set_axis_off()
+        return
+    names = list(shares)
+    colours = [OWN if name == language else OTHER for name in names]
+    axes.bar(range(len(names)), [100 * share for share in shares.values()], width=0.8, color=colours)
+    axes.axhline(100 / len(names), color="0.25", linestyle="--", linewidth=0.9)
+    axes.set_xticks(range(len(names)), names if last else [""] * len(names), fontsize=8)
+    axes.tick_params(axis="x", length=0)
+    axes.set_xlim(-0.7, len(names) - 0.3)

@@ -1,0 +1,3 @@
+"""Evaluation protocols, one module each."""
+
+from __future__ import annotations

@@ -1,0 +1,254 @@
+"""Protocol `bucc`: translations hidden among other sentences, mined by margin, the threshold tuned on other data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from typing_extensions import Unpack
+
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
+from hf_xlsr.evaluation.protocols.bucc_data import BuccData, hide_pairs, read_bucc
+from hf_xlsr.evaluation.protocols.tatoeba import embed_for_search
+from hf_xlsr.evaluation.protocols.xsim import margin_setting
+from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.mining.search.both_ways import BothWays, SearchOptions, neighbours_both_ways
+from hf_xlsr.mining.search.extraction import extract_pairs
+from hf_xlsr.utils.errors import XlsrError
+
+__all__ = ["BUCC_SETTINGS", "BuccData", "bucc", "bucc_settings", "hide_pairs", "read_bucc", "tune_threshold"]
+
+BUCC_SETTINGS: dict[str, tuple[int, str]] = {"dual-momentum": (3, "distance"), "laser": (4, "ratio")}
+
+
+def bucc(
+    encoder: Encoder,
+    tune: BuccData,
+    test: BuccData,
+    *,
+    languages: tuple[str, str],
+    name: str,
+    split: str = "test",
+    tune_split: str = "train",
+    k: int = 4,
+    margin: str = "ratio",
+    search: SearchOptions | None = None,
+    **encoding: Unpack[EncodingOptions],
+) -> dict[str, float]:
+    """Precision, recall and F1 of mined pairs, with a threshold that was tuned on other data.
+
+    Each side's distinct texts are mined by margin, one to one (`extract_pairs` with `retrieval max`). A text that
+    stands under two ids or more takes part, but no pair with it counts, while gold pairs of its ids stay in the
+    recall. `tune_threshold` finds the threshold on `tune`; pairs of `test` that reach it are the extracted ones.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`.
+        tune: What the threshold is tuned on.
+        test: What is measured.
+        languages: Codes of the languages of sources and targets.
+        name: The dataset.
+        split: What `test` is called.
+        tune_split: What `tune` is called.
+        k: Size of the neighbourhoods, both ways; cut to the number of texts.
+        margin: `ratio`, `distance` or `absolute`, see `margin_scores`.
+        search: Options of `neighbours_both_ways`; an exact search by default.
+        encoding: See `EncodingOptions`.
+
+    Returns:
+        `precision`, `recall`, `f1`, `threshold`, `pairs` (extracted) and `gold` (gold pairs) under
+        `{name}-bucc-k4-ratio/de-en/test/`, and `f1` on `tune` under `{name}-bucc-k4-ratio/de-en/train/`.
+
+    Raises:
+        XlsrError: `k` or `margin` is wrong, `tune` and `test` are the same data or the same split, or a vector is zero.
+
+    Relations:
+        LASER's `bucc.py` after mining with `--unify --retrieval max --margin ratio -k 4` (`BUCC_SETTINGS["laser"]`);
+        the dual-momentum paper takes 3 neighbours and margin `distance`. mteb's BUCC has no threshold: it retrieves
+        gold sentences among gold sentences, see `tatoeba_mteb`.
+    """
+    return bucc_settings(
+        encoder,
+        tune,
+        test,
+        settings=[(k, margin)],
+        languages=languages,
+        name=name,
+        split=split,
+        tune_split=tune_split,
+        search=search,
+        **encoding,
+    )
+
+
+def bucc_settings(
+    encoder: Encoder,
+    tune: BuccData,
+    test: BuccData,
+    *,
+    settings: Iterable[tuple[int, str]] = tuple(BUCC_SETTINGS.values()),
+    languages: tuple[str, str],
+    name: str,
+    split: str = "test",
+    tune_split: str = "train",
+    search: SearchOptions | None = None,
+    **encoding: Unpack[EncodingOptions],
+) -> dict[str, float]:
+    """`bucc` with several settings of neighbourhood and margin; texts are encoded, and neighbours searched, once.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`.
+        tune: What the thresholds are tuned on.
+        test: What is measured.
+        settings: Pairs of `k` and `margin`; by default the dual-momentum paper's and LASER's.
+        languages: Codes of the languages of sources and targets.
+        name: The dataset.
+        split: What `test` is called.
+        tune_split: What `tune` is called.
+        search: Options of `neighbours_both_ways`; an exact search by default.
+        encoding: See `EncodingOptions`.
+
+    Returns:
+        The metrics of `bucc` for each setting, whose keys it names: `{name}-bucc-k3-distance/de-en/test/f1`.
+
+    Raises:
+        XlsrError: as `bucc` does, or there is no setting.
+    """
+    settings = tuple(settings)
+    if not settings:
+        raise XlsrError("settings is empty; give pairs of k and margin, e.g. (4, 'ratio').")
+    if tune_split == split or tune == test:
+        raise XlsrError(
+            f"the threshold would be tuned on what is tested (splits '{tune_split}' and '{split}'); "
+            "give other data, under another name, to tune on."
+        )
+    keys = [
+        [
+            metric_prefix(name, f"bucc-{margin_setting(*setting)}", "-".join(languages), part)
+            for part in (split, tune_split)
+        ]
+        for setting in settings
+    ]
+    widest = max(k for k, _ in settings)
+    options: SearchOptions = {"method": "exact", **(search or {})}
+    tuned, tested = (_search(encoder, data, languages, widest, options, **encoding) for data in (tune, test))
+    metrics: dict[str, float] = {}
+    for (k, margin), (prefix, tune_prefix) in zip(settings, keys, strict=True):
+        threshold, tune_f1 = tune_threshold(*_candidates(tuned, k, margin), len(tune.gold))
+        scores, correct = _candidates(tested, k, margin)
+        extracted = scores >= threshold
+        right, pairs, gold = int((correct & extracted).sum()), int(extracted.sum()), len(test.gold)
+        metrics |= {
+            f"{prefix}/precision": right / max(pairs, 1),
+            f"{prefix}/recall": right / gold,
+            f"{prefix}/f1": 2 * right / (pairs + gold),
+            f"{prefix}/threshold": threshold,
+            f"{prefix}/pairs": pairs,
+            f"{prefix}/gold": gold,
+            f"{tune_prefix}/f1": tune_f1,
+        }
+    return metrics
+
+
+def tune_threshold(scores: np.ndarray, correct: np.ndarray, total_gold: int) -> tuple[float, float]:
+    """The threshold that gives candidates the best F1, halfway between the last one taken and the first one left.
+
+    Candidates are gone through from the best score downwards. Extraction takes whatever reaches the threshold, so
+    equal scores are taken together. Of several cuts with the best F1 the highest wins. When all candidates are to be
+    taken, the threshold is the lowest score.
+
+    Args:
+        scores: Margin scores of the candidates, `(n,)`.
+        correct: Whether each is a gold pair, bool, `(n,)`.
+        total_gold: Number of gold pairs, among the candidates or not.
+
+    Returns:
+        Threshold and F1, a fraction; `(0.0, 0.0)` when no candidate is correct.
+
+    Raises:
+        XlsrError: scores and correct differ in length, or more candidates are correct than there are gold pairs.
+
+    Relations:
+        LASER's `BuccOptimize`, which may cut between equal scores, and fails when all candidates are to be taken.
+
+    Example:
+        >>> tune_threshold(np.array([1.2, 1.1, 1.0, 0.9]), np.array([True, True, False, False]), total_gold=3)
+        (1.05, 0.8)
+    """
+    scores, correct = np.asarray(scores, np.float64), np.asarray(correct, bool)
+    if len(scores) != len(correct):
+        raise XlsrError(
+            f"there are {len(scores)} scores and {len(correct)} marks in correct; give one of each a pair."
+        )
+    if correct.sum() > total_gold:
+        raise XlsrError(
+            f"{correct.sum()} candidates are correct and total_gold is {total_gold}; count all gold pairs."
+        )
+    if not correct.any():
+        return 0.0, 0.0
+    order = np.argsort(-scores)
+    descending = scores[order]
+    # 2PR / (P + R) with whole numbers only, so that equal values are equal bit by bit.
+    f1 = 2 * np.cumsum(correct[order]) / (np.arange(1, len(scores) + 1) + total_gold)
+    cuts = np.flatnonzero(np.append(descending[1:] < descending[:-1], True))
+    last = cuts[f1[cuts].argmax()]
+    threshold = descending[last]
+    if last + 1 < len(scores):
+        middle = (threshold + descending[last + 1]) / 2
+        # Between two neighbouring floats lies none.
+        threshold = middle if middle > descending[last + 1] else threshold
+    return float(threshold), float(f1[last])
+
+
+class _Searched(NamedTuple):
+    """The distinct texts of some data, searched: each text's row in the data, -1 where it stands in several."""
+
+    neighbours: BothWays
+    source_rows: np.ndarray
+    target_rows: np.ndarray
+    target_count: int
+    gold: np.ndarray  # source row * target_count + target row
+
+
+def _search(
+    encoder: Encoder,
+    data: BuccData,
+    languages: tuple[str, str],
+    k: int,
+    search: SearchOptions,
+    **encoding: Unpack[EncodingOptions],
+) -> _Searched:
+    (source_texts, source_rows), (target_texts, target_rows) = _distinct(data.sources), _distinct(data.targets)
+    source_vectors = embed_for_search(encoder, source_texts, language=languages[0], **encoding)
+    target_vectors = embed_for_search(encoder, target_texts, language=languages[1], **encoding)
+    source_of, target_of = ({id_: row for row, id_ in enumerate(ids)} for ids in (data.source_ids, data.target_ids))
+    count = len(data.targets)
+    gold = np.array([source_of[source] * count + target_of[target] for source, target in data.gold])
+    neighbours = neighbours_both_ways(source_vectors, target_vectors, k, **search)
+    return _Searched(neighbours, source_rows, target_rows, count, gold)
+
+
+def _distinct(sentences: Sequence[str]) -> tuple[list[str], np.ndarray]:
+    """Each text once, and its row, -1 where it has several."""
+    row_of: dict[str, int] = {}
+    for row, text in enumerate(sentences):
+        row_of[text] = -1 if text in row_of else row
+    return list(row_of), np.array(list(row_of.values()))
+
+
+def _candidates(searched: _Searched, k: int, margin: str) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of the mined pairs of texts that stand under one id each, and whether each is a gold pair."""
+    found = searched.neighbours
+    # The nearest k are the first of the nearest however many.
+    nearest_k = replace(
+        found,
+        forward_similarities=found.forward_similarities[:, :k],
+        forward_indices=found.forward_indices[:, :k],
+        backward_similarities=found.backward_similarities[:, :k],
+        backward_indices=found.backward_indices[:, :k],
+    )
+    mined = extract_pairs(nearest_k, margin=margin)
+    sources, targets = searched.source_rows[mined.source], searched.target_rows[mined.target]
+    single = (sources >= 0) & (targets >= 0)
+    return mined.score[single], np.isin(sources[single] * searched.target_count + targets[single], searched.gold)

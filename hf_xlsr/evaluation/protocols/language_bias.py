@@ -1,0 +1,165 @@
+"""Protocol `language-bias`: in which languages do the sentences lie that an encoder finds nearest?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from typing_extensions import Unpack
+
+from hf_xlsr.encoders.debias.fitting import DebiasFitter
+from hf_xlsr.encoders.debias.removal import Debias
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
+from hf_xlsr.evaluation.averages import mean_over_languages
+from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.mining.search.neighbours import nearest_neighbours
+from hf_xlsr.utils.errors import XlsrError
+
+SELF: Literal["self"] = "self"
+SHARE = "share_"  # front of the metrics that are a histogram
+
+
+def language_bias(
+    encoder: Encoder,
+    texts: Mapping[str, Sequence[str]],
+    *,
+    name: str,
+    split: str = "test",
+    k: int | None = None,
+    debias: Debias | Literal["self"] | None = None,
+    **encoding: Unpack[EncodingOptions],
+) -> dict[str, float]:
+    """Shares of each language among the `k` sentences nearest to each query, by cosine (section 5.2, figure 2).
+
+    Every sentence of every language asks, among all sentences of all languages but those of its own row: neither the
+    query itself nor its translations are candidates. Each language then has equally many, so that a language's share
+    is `1 / L` of `L` languages if languages play no part, and
+
+        `bias = L * (share of the query's own language)`
+
+    is 1 for an encoder that is neutral, be it random or perfect, `L` for one that stays in the query's language, and
+    below 1 for one that avoids it. (With translations among the candidates an encoder that finds them first would have
+    a share of 0 of its own language, in which the query has none. `with_translations_bias` is that figure: the share
+    over the own language's part of the pool, the query itself left out, `(n - 1) / (L n - 1)` for `n` rows.)
+
+    The paper says neither how many sentences it retrieves nor from what. Here `k` is the number of languages unless
+    given: a neutral encoder finds the nearest other row in all its languages.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`.
+        texts: Language -> its sentences; row `i` of all languages says the same thing.
+        name: The dataset.
+        split: The part of it.
+        k: Sentences retrieved for each query.
+        debias: Measure also after the removal of each language's bias: as it was fitted, or, with `self`, of one
+            component fitted on these very sentences, as the paper does.
+        encoding: See `EncodingOptions`.
+
+    Returns:
+        For each language of queries, under `{name}-language-bias/fr/test/`: `bias`, `with_translations_bias`,
+        `share_en`, `share_fr`, ... (the histogram) and `queries`; then the means over languages under `mean-of-5`.
+        Another `k` stands in the protocol's name (`language-bias-k10`), and so does what was removed:
+        `language-bias-pcr1`, with `-self` behind where it was fitted on the sentences themselves.
+
+    Raises:
+        XlsrError: there are fewer than two languages or rows, the languages differ in their number, `k` is below 1 or
+            leaves too few candidates, a language was not fitted, or a vector is zero.
+
+    Example:
+        >>> class Lengths:
+        ...     def encode(self, texts, **kwargs):
+        ...         return np.array([[len(text), 1.0, text.count("e")] for text in texts])
+        >>> texts = {"en": ["one", "eleven", "hundred"], "fr": ["un", "onze", "cent"]}
+        >>> metrics = language_bias(Lengths(), texts, name="numbers")
+        >>> round(metrics["numbers-language-bias/en/test/bias"], 2)
+        0.67
+    """
+    count = _check_texts(texts)
+    languages = list(texts)
+    wanted = len(languages) if k is None else k
+    if wanted < 1 or wanted > len(languages) * (count - 1):
+        raise XlsrError(
+            f"k is {wanted}; of {count} rows in {len(languages)} languages each query has "
+            f"{len(languages) * (count - 1)} candidates, so take 1 to that many."
+        )
+    if isinstance(debias, Debias):
+        for language in languages:
+            debias.language_of(language)
+    vectors = {
+        language: embed(encoder, texts[language], language=language, normalize=False, **encoding)
+        for language in languages
+    }
+    protocol = "language-bias" + ("" if k is None or k == len(languages) else f"-k{k}")
+    metrics = _measured(vectors, texts, wanted, metric_prefix(name, protocol, "{}", split))
+    if debias is not None:
+        chosen = _fit_on(vectors, texts) if debias == SELF else debias
+        protocol += f"-{chosen.variant}" + ("-self" if debias == SELF else "")
+        vectors = {language: chosen.apply(matrix, language) for language, matrix in vectors.items()}
+        metrics |= _measured(vectors, texts, wanted, metric_prefix(name, protocol, "{}", split))
+    return mean_over_languages(metrics)
+
+
+def _check_texts(texts: Mapping[str, Sequence[str]]) -> int:
+    """The number of rows."""
+    counts = {language: len(rows) for language, rows in texts.items()}
+    if len(counts) < 2:
+        raise XlsrError(f"the sentences are in {', '.join(counts) or 'no language'}; give two languages or more.")
+    count = next(iter(counts.values()))
+    for language, other in counts.items():
+        if other != count:
+            raise XlsrError(
+                f"there are {count} sentences in {next(iter(counts))} and {other} in {language}; give parallel "
+                "sentences, each in every language."
+            )
+    if count < 2:
+        raise XlsrError(f"there are {count} sentences a language; give two or more.")
+    return count
+
+
+def _fit_on(vectors: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[str]]) -> Debias:
+    """One component of each language; a sentence that occurs twice counts once."""
+    fitter = DebiasFitter()
+    for language, matrix in vectors.items():
+        fitter.partial_fit(language, matrix[list({text: row for row, text in enumerate(texts[language])}.values())])
+    return fitter.finish()
+
+
+def _measured(
+    vectors: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[str]], k: int, prefix: str
+) -> dict[str, float]:
+    pool = np.concatenate([_unit(matrix, texts[language], language) for language, matrix in vectors.items()])
+    languages, total = list(vectors), len(pool)
+    count = total // len(languages)
+    rows, language_of = np.arange(total) % count, np.arange(total) // count
+    # The query and its translations may all be nearer than any other sentence.
+    found = nearest_neighbours(pool, pool, k + len(languages))[1]
+    others = language_of[_first(found, rows[found] != rows[:, None], k)]
+    with_translations = language_of[_first(found, found != np.arange(total)[:, None], k)]
+    unbiased = (count - 1) / (total - 1)
+    metrics: dict[str, float] = {}
+    for number, language in enumerate(languages):
+        queries = language_of == number
+        shares = np.bincount(others[queries].ravel(), minlength=len(languages)) / (count * k)
+        start = prefix.format(language)
+        metrics[f"{start}/bias"] = float(shares[number] * len(languages))
+        metrics[f"{start}/with_translations_bias"] = float((with_translations[queries] == number).mean() / unbiased)
+        metrics |= {f"{start}/{SHARE}{other}": float(share) for other, share in zip(languages, shares, strict=True)}
+        metrics[f"{start}/queries"] = count
+    return metrics
+
+
+def _first(found: np.ndarray, kept: np.ndarray, k: int) -> np.ndarray:
+    """The first `k` of each row that are kept, in their order."""
+    return np.take_along_axis(found, np.argsort(~kept, axis=1, kind="stable")[:, :k], axis=1)
+
+
+def _unit(vectors: np.ndarray, texts: Sequence[str], language: str) -> np.ndarray:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    zero = np.flatnonzero(lengths[:, 0] == 0)
+    if zero.size:
+        raise XlsrError(
+            f"the vector of {texts[zero[0]][:60]!r} in {language} is zero ({zero.size} such sentences) and has no "
+            "direction; leave it out."
+        )
+    return vectors / lengths

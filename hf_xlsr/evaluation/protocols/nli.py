@@ -1,0 +1,136 @@
+"""Protocol `nli`: a classifier of premise and hypothesis learnt in one language, tested on others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+from typing_extensions import Unpack
+
+from hf_xlsr.data.nli import LABEL_NAMES, label_number
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
+from hf_xlsr.evaluation.heads import XNLI_MLP, check_head, learn_classifier
+from hf_xlsr.evaluation.pairs import pair_features
+from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.rows import LabelledTexts, Row, read_labelled
+from hf_xlsr.utils.errors import XlsrError
+
+
+def nli(
+    encoder: Encoder,
+    train: Iterable[Row],
+    dev: Iterable[Row],
+    tests: Mapping[str, Iterable[Row]],
+    *,
+    train_language: str,
+    name: str,
+    head: str = "mlp",
+    split: str = "test",
+    cross: bool = False,
+    epochs: int | None = None,
+    learning_rate: float | None = None,
+    seed: int = 159753,
+    **encoding: Unpack[EncodingOptions],
+) -> dict[str, float]:
+    """Accuracy of natural language inference in each test language, with a head trained in one language.
+
+    The head reads `[u, v, |u - v|, u * v]`, u and v being the vectors of premise and hypothesis. Strength or epoch are
+    chosen on `dev`, which is in the training language.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`; for head `trained` a sentence-transformers
+            model, of which it trains a copy.
+        train: Rows `{"premise": ..., "hypothesis": ..., "label": ...}`; labels are entailment, neutral, contradiction
+            or 0, 1, 2.
+        dev: Rows in the training language to choose on.
+        tests: Rows to test on, by language.
+        train_language: The language of `train` and `dev`.
+        name: The dataset.
+        head: `mlp`, LASER's network for XNLI on the vectors (hidden widths 512 and 384, dropout 0.3, batches of 128;
+            see `fit_mlp`); `linear`, logistic regression on them; `trained`, a linear layer learnt together with the
+            encoder (see `fine_tune`).
+        split: The part of the dataset that `tests` are.
+        cross: Also test premises of each language with hypotheses of each other one; `tests` have to hold the same
+            pairs in the same order.
+        epochs: Passes over `train`: 200 of the `mlp` head (LASER's; about 1 second each for 15,000 pairs of width
+            384), 3 of `trained`, unless given.
+        learning_rate: 1e-3 of the `mlp` head, 2e-5 of `trained`, unless given.
+        seed: Of weights, dropout and order of pairs, by default the number in LASER's script; `linear` is not random.
+        encoding: See `EncodingOptions`; the progress bar is also of the learning.
+
+    Returns:
+        For head `mlp` trained on `en`: `accuracy` and `pairs` under `{name}-nli-mlp/en-de/{split}/` for each test
+        language `de`, with `cross` also under `{name}-nli-mlp/en-de_fr/{split}/` (premise `de`, hypothesis `fr`), and
+        `accuracy` on `dev` under `{name}-nli-mlp/en-en/dev/`.
+
+    Raises:
+        XlsrError: a row lacks a column, a label is none of those or was not seen in training, `train` has one label
+            only, `cross` and the tests differ in length or labels, `head` is unknown, or has no such option.
+    """
+    check_head(head, epochs, learning_rate)
+    learn, choose, judge = read_labelled(train, dev, tests, texts=["premise", "hypothesis"], clean=_label)
+    if cross:
+        _check_aligned(judge)
+    protocol = f"nli-{head}"
+    prefixes = {
+        (one, other): metric_prefix(
+            name, protocol, f"{train_language}-{one if one == other else f'{one}_{other}'}", split
+        )
+        for one, other in (product(judge, repeat=2) if cross else zip(judge, judge, strict=True))
+    }
+    classifier = learn_classifier(
+        encoder,
+        learn,
+        choose,
+        language=train_language,
+        head=head,
+        mlp=XNLI_MLP,
+        epochs=epochs,
+        learning_rate=learning_rate,
+        seed=seed,
+        **encoding,
+    )
+    chosen_on = metric_prefix(name, protocol, f"{train_language}-{train_language}", "dev")
+    metrics: dict[str, float] = {f"{chosen_on}/accuracy": classifier.dev_accuracy}
+
+    def vectors(language: str, side: int) -> np.ndarray:
+        return embed(classifier.encoder, judge[language].sides[side], language=language, **encoding)
+
+    encoded = cache(vectors) if cross else vectors
+    for (one, other), prefix in prefixes.items():
+        predicted = classifier.predict(pair_features(encoded(one, 0), encoded(other, 1)))
+        metrics[f"{prefix}/accuracy"] = float((predicted == judge[one].labels).mean())
+        metrics[f"{prefix}/pairs"] = len(predicted)
+    return metrics
+
+
+def _label(label: Any, row: int, name: str) -> str:
+    try:
+        number = label_number(label)
+    except ValueError:
+        number = None
+    if number is None:
+        raise XlsrError(
+            f"row {row} of {name} has label {label!r:.40}; give entailment, neutral, contradiction or 0, 1, 2, and "
+            "leave rows without a label out."
+        )
+    return LABEL_NAMES[number]
+
+
+def _check_aligned(tests: Mapping[str, LabelledTexts]) -> None:
+    (first, base), *others = tests.items()
+    for language, rows in others:
+        if len(rows.labels) != len(base.labels):
+            raise XlsrError(
+                f"tests['{first}'] has {len(base.labels)} rows and tests['{language}'] {len(rows.labels)}; cross needs "
+                "the same pairs in every language."
+            )
+        different = np.flatnonzero(rows.labels != base.labels)
+        if different.size:
+            raise XlsrError(
+                f"row {different[0]} has one label in tests['{first}'] and another in tests['{language}']; cross needs "
+                "the same pairs in every language, in the same order."
+            )

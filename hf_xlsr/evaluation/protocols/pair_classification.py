@@ -1,0 +1,182 @@
+"""Protocol `pair-classification`: do similarities tell paraphrases, or entailed sentences, from other pairs?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from typing_extensions import Unpack
+
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
+from hf_xlsr.evaluation.pairs import Languages, embed_pairs, language_name, pair_cosines
+from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.rows import Row, read_columns
+from hf_xlsr.utils.errors import XlsrError
+
+LABELS = {"0": 0, "1": 1}
+
+
+def pair_classification(
+    encoder: Encoder,
+    rows: Iterable[Row],
+    *,
+    tune: Iterable[Row] | None = None,
+    name: str,
+    language: Languages = "en",
+    tune_language: Languages | None = None,
+    split: str = "test",
+    **encoding: Unpack[EncodingOptions],
+) -> dict[str, float]:
+    """How well one number, the similarity of two sentences, separates positive pairs from negative ones.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`.
+        rows: `{"sentence1": ..., "sentence2": ..., "label": ...}`; label 1 (or `"1"`) is a paraphrase (PAWS-X) or an
+            entailed sentence (XNLI, RTE), 0 (or `"0"`) is none. For XNLI mteb leaves the neutral pairs out.
+        tune: Rows of another split, on which the threshold is chosen that `rows` are then judged by.
+        name: The dataset.
+        language: Of the sentences; `"en-de"` or `("en", "de")` for pairs across languages.
+        tune_language: Of those of `tune`, by which an encoder with routes takes them; `language` unless given.
+        split: The part of the dataset that `rows` are.
+        encoding: See `EncodingOptions`.
+
+    Returns:
+        Under `{name}-pair-classification/{language}/{split}/`:
+        - `cosine_ap`, `dot_ap`, `euclidean_ap`, `manhattan_ap`: average precision, by the vectors as the encoder gives
+          them, and `max_ap`, the best of the four (mteb's main score).
+        - `cosine_best_threshold_accuracy`, `cosine_best_threshold_f1`, and so on for the others and `max`: at the
+          threshold that is best on these very rows, hence too good for a result; mteb calls them `cosine_accuracy`.
+        - With `tune`: `cosine_accuracy` and `cosine_f1` at the thresholds `cosine_accuracy_threshold` and
+          `cosine_f1_threshold` that were best on `tune`; a cosine at or above the threshold means label 1.
+        - `pairs`, and `positives` among them.
+
+    Raises:
+        XlsrError: a row lacks a column, a label is neither 0 nor 1, or all labels are the same.
+
+    Relations:
+        mteb's pair classification gives the same numbers; like there, thresholds lie between two different scores of
+        the rows. sentence-transformers' `BinaryClassificationEvaluator` may also put all pairs on one side; so does
+        the tuning here.
+    """
+    prefix = metric_prefix(name, "pair-classification", language_name(language), split)
+    judged = _read(rows, "rows")
+    tuned_on = None if tune is None else _read(tune, "tune")
+    similarities = _similarities(encoder, judged, language, encoding)
+    ranked = {measure: _Ranking.of(values, judged.labels) for measure, values in similarities.items()}
+    metrics: dict[str, float] = {}
+    for metric in ("ap", "best_threshold_accuracy", "best_threshold_f1"):
+        values = {measure: float(getattr(ranking, metric)()) for measure, ranking in ranked.items()}
+        values["max"] = max(values.values())
+        metrics |= {f"{prefix}/{measure}_{metric}": value for measure, value in values.items()}
+    if tuned_on is not None:
+        tuned_in = language if tune_language is None else tune_language
+        cosines = pair_cosines(*embed_pairs(encoder, tuned_on.first, tuned_on.second, tuned_in, **encoding))
+        thresholds = _Ranking.of(cosines, tuned_on.labels).tuned_thresholds()
+        for metric, threshold in thresholds.items():
+            predicted = similarities["cosine"] >= threshold
+            score = _accuracy if metric == "accuracy" else _f1
+            metrics[f"{prefix}/cosine_{metric}"] = score(predicted, judged.labels)
+            metrics[f"{prefix}/cosine_{metric}_threshold"] = threshold
+    return metrics | {f"{prefix}/pairs": len(judged.labels), f"{prefix}/positives": int(judged.labels.sum())}
+
+
+class _Pairs(NamedTuple):
+    first: list[str]
+    second: list[str]
+    labels: np.ndarray
+
+
+class _Ranking(NamedTuple):
+    """Pairs in order of falling similarity, cut after each group of equal ones: where a threshold can stand.
+
+    Attributes:
+        scores: Similarities, best first, `(n,)`.
+        taken: Pairs above each cut, `(cuts,)`; the last cut is below all of them.
+        hits: Positive pairs among them.
+        positives: In all.
+    """
+
+    scores: np.ndarray
+    taken: np.ndarray
+    hits: np.ndarray
+    positives: int
+
+    @classmethod
+    def of(cls, scores: np.ndarray, labels: np.ndarray) -> _Ranking:
+        order = np.argsort(-scores, kind="stable")
+        ranked = scores[order]
+        taken = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1) + 1
+        return cls(ranked, taken, np.cumsum(labels[order])[taken - 1], int(labels.sum()))
+
+    def accuracies(self) -> np.ndarray:
+        negatives = len(self.scores) - self.positives
+        return (self.hits + negatives - (self.taken - self.hits)) / len(self.scores)
+
+    def f1s(self) -> np.ndarray:
+        return 2 * self.hits / (self.taken + self.positives)
+
+    def ap(self) -> float:
+        return float((np.diff(self.hits, prepend=0) / self.positives * (self.hits / self.taken)).sum())
+
+    def best_threshold_accuracy(self) -> float:
+        return float(self.accuracies()[:-1].max(initial=0))
+
+    def best_threshold_f1(self) -> float:
+        return float(self.f1s()[:-1].max(initial=0))
+
+    def tuned_thresholds(self) -> dict[str, float]:
+        """The highest of the best thresholds for accuracy and F1; they may leave all pairs on one side."""
+        none_right = (len(self.scores) - self.positives) / len(self.scores)
+        accuracies = self.accuracies()
+        best = int(np.argmax(accuracies))
+        above_all = float(np.nextafter(self.scores[0], np.inf))
+        accuracy = self._threshold(best) if accuracies[best] > none_right else above_all
+        return {"accuracy": accuracy, "f1": self._threshold(int(np.argmax(self.f1s())))}
+
+    def _threshold(self, cut: int) -> float:
+        """Half-way between the scores on both sides of a cut."""
+        lowest = self.scores[self.taken[cut] - 1]
+        if cut == len(self.taken) - 1:
+            return float(lowest)
+        below = self.scores[self.taken[cut]]
+        middle = (lowest + below) / 2
+        return float(middle if middle > below else lowest)
+
+
+def _similarities(
+    encoder: Encoder, pairs: _Pairs, language: Languages, encoding: EncodingOptions
+) -> dict[str, np.ndarray]:
+    u, v = embed_pairs(encoder, pairs.first, pairs.second, language, normalize=False, **encoding)
+    u, v = u.astype(np.float64), v.astype(np.float64)
+    return {
+        "cosine": pair_cosines(u, v),
+        "dot": np.einsum("nd,nd->n", u, v),
+        "euclidean": -np.linalg.norm(u - v, axis=1),
+        "manhattan": -np.abs(u - v).sum(axis=1),
+    }
+
+
+def _accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:
+    return float((predicted == labels).mean())
+
+
+def _f1(predicted: np.ndarray, labels: np.ndarray) -> float:
+    return float(2 * (predicted & (labels == 1)).sum() / (predicted.sum() + labels.sum()))
+
+
+def _read(rows: Iterable[Row], name: str) -> _Pairs:
+    first, second, labels = read_columns(rows, texts=["sentence1", "sentence2"], values=["label"], name=name)
+    numbers = np.array([_label(label, row, name) for row, label in enumerate(labels)])
+    if len(set(numbers.tolist())) < 2:
+        raise XlsrError(f"all rows of {name} have label {numbers[0]}; give pairs with label 1 and pairs with label 0.")
+    return _Pairs(first, second, numbers)
+
+
+def _label(label: Any, row: int, name: str) -> int:
+    key = str(int(label) if isinstance(label, (bool, np.bool_)) else label).strip().removesuffix(".0")
+    if key not in LABELS:
+        raise XlsrError(
+            f"row {row} of {name} has label {label!r:.40}; give 1 for a paraphrase or an entailed sentence, else 0."
+        )
+    return LABELS[key]

@@ -1,0 +1,180 @@
+"""Protocol `sts`: do cosines rank pairs of sentences as people do?"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import rankdata
+from typing_extensions import Unpack
+
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
+from hf_xlsr.evaluation.pairs import Languages, embed_pairs, language_name, pair_cosines
+from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.rows import Row, read_columns
+from hf_xlsr.utils.errors import XlsrError
+
+logger = logging.getLogger(__name__)
+
+COEFFICIENTS = ("spearman", "pearson")
+AGGREGATIONS = ("all", "mean", "wmean")
+
+
+class _Task(NamedTuple):
+    first: list[str]
+    second: list[str]
+    scores: np.ndarray
+    subsets: np.ndarray
+    dropped: int
+
+
+def sts(
+    encoder: Encoder,
+    tasks: Mapping[str, Iterable[Row]],
+    *,
+    language: Languages = "en",
+    split: str = "test",
+    subsets: bool = False,
+    **encoding: Unpack[EncodingOptions],
+) -> dict[str, float]:
+    """Correlation of cosines with gold scores, for each task and over the tasks.
+
+    A task may consist of subsets (STS12 has five). Its correlation is then one of three:
+    - `all`: the pairs of all subsets in one list. This is what SimCSE and most papers since report.
+    - `mean`: the mean of the subsets' correlations.
+    - `wmean`: likewise, each subset weighing as many as it has pairs (SentEval's main number before SimCSE).
+
+    Rows without a gold score are dropped and counted. Sentences are split at white space and joined again by single
+    spaces; case is kept. A correlation that is not defined (one pair, or all scores equal) counts as 0, with a warning.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`.
+        tasks: Rows `{"sentence1": ..., "sentence2": ..., "score": ..., "subset": ...}` by the task's name. The score
+            may be on any scale, and a number or its text. Without a column `subset` the task is one subset.
+        language: Of the sentences; `"en-es"` or `("en", "es")` for pairs across languages, where each side takes its
+            own route.
+        split: The part of the tasks that the rows are.
+        subsets: Also give the Spearman correlation of each subset of the tasks that have several.
+        encoding: See `EncodingOptions`.
+
+    Returns:
+        - For each task `spearman_all`, `spearman_mean`, `spearman_wmean` and the same of `pearson`; `pairs`, those
+          with a score, and `dropped`: under `STS12-sts/en/test/`.
+        - With `subsets`: `spearman` and `pairs` under `STS12.MSRpar-sts/en/test/`.
+        - Of two tasks or more, the unweighted means of the six correlations, under a name that says of how many:
+          `sts-average-of-7/en/test/spearman_all`. `spearman_all_rounded` there is SimCSE's average: the correlation
+          of each task, in per cent, is first rounded to two decimals, as papers print it.
+
+    Raises:
+        XlsrError: a row lacks a column, a score is no number, a task has no row with a score, or `tasks` is empty.
+
+    Example:
+        >>> class Letters:
+        ...     def encode(self, texts, **kwargs):
+        ...         return np.array([[text.count("a"), text.count("b")] for text in texts], np.float32)
+        >>> rows = [("a", "a", 5), ("aab", "ab", 3), ("aab", "bb", "1.5"), ("b", "a", 0), ("b", "b", "")]
+        >>> rows = [dict(zip(("sentence1", "sentence2", "score"), row)) for row in rows]
+        >>> metrics = sts(Letters(), {"letters": rows})
+        >>> metrics["letters-sts/en/test/spearman_all"], metrics["letters-sts/en/test/dropped"]
+        (1.0, 1)
+
+    Relations:
+        sentence-transformers' `EmbeddingSimilarityEvaluator` gives `all` of one task, from cosines in float32, where
+        pairs of equal sentences may not be tied.
+    """
+    if not isinstance(tasks, Mapping) or not tasks:
+        raise XlsrError(f"tasks is {tasks!r:.40}; give a mapping from a task's name to its rows, with one or more.")
+    languages = language_name(language)
+    prefixes = {name: metric_prefix(name, "sts", languages, split) for name in tasks}
+    read = {name: _read(rows, name) for name, rows in tasks.items()}
+    metrics: dict[str, float] = {}
+    by_task: dict[str, dict[str, float]] = {}
+    for name, task in read.items():
+        cosines = pair_cosines(*embed_pairs(encoder, task.first, task.second, language, **encoding))
+        parts = {subset: task.subsets == subset for subset in dict.fromkeys(task.subsets.tolist())}
+        by_task[name] = _correlations(cosines, task.scores, list(parts.values()), name)
+        metrics |= {f"{prefixes[name]}/{key}": value for key, value in by_task[name].items()}
+        metrics |= {f"{prefixes[name]}/pairs": len(cosines), f"{prefixes[name]}/dropped": task.dropped}
+        for subset, rows in parts.items() if subsets and len(parts) > 1 else ():
+            prefix = metric_prefix(f"{name}.{subset}", "sts", languages, split)
+            metrics[f"{prefix}/spearman"] = spearman(cosines[rows], task.scores[rows])
+            metrics[f"{prefix}/pairs"] = int(rows.sum())
+    if len(by_task) > 1:
+        prefix = metric_prefix("sts", f"average-of-{len(by_task)}", languages, split)
+        for key in next(iter(by_task.values())):
+            metrics[f"{prefix}/{key}"] = float(np.mean([values[key] for values in by_task.values()]))
+        rounded = [float(f"{100 * values['spearman_all']:.2f}") for values in by_task.values()]
+        metrics[f"{prefix}/spearman_all_rounded"] = float(np.mean(rounded)) / 100
+    return metrics
+
+
+def pearson(x: np.ndarray, y: np.ndarray) -> float:
+    """Pearson's correlation; 0 where it is not defined.
+
+    Example:
+        >>> pearson(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])), pearson(np.ones(3), np.arange(3.0))
+        (0.5, 0.0)
+    """
+    if not (np.ptp(x) > 0 and np.ptp(y) > 0):
+        return 0.0
+    x, y = x - x.mean(), y - y.mean()
+    return float(np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1, 1))
+
+
+def spearman(x: np.ndarray, y: np.ndarray) -> float:
+    """Spearman's correlation, equal values sharing their mean rank; 0 where it is not defined.
+
+    Example:
+        >>> spearman(np.array([1.0, 2.0, 3.0]), np.array([1.0, 10.0, 100.0]))
+        1.0
+    """
+    return pearson(rankdata(x), rankdata(y))
+
+
+def _correlations(cosines: np.ndarray, scores: np.ndarray, parts: Sequence[np.ndarray], name: str) -> dict[str, float]:
+    sizes = np.array([part.sum() for part in parts])
+    undefined = sum(not (np.ptp(values[part]) > 0) for part in parts for values in (cosines, scores))
+    if undefined:
+        logger.warning("%s: scores or cosines of a subset are all equal %d time(s); counted as 0", name, undefined)
+    result = {}
+    for (coefficient, function), aggregation in product(
+        zip(COEFFICIENTS, (spearman, pearson), strict=True), AGGREGATIONS
+    ):
+        if aggregation == "all":
+            value = function(cosines, scores)
+        else:
+            each = [function(cosines[part], scores[part]) for part in parts]
+            value = float(np.average(each, weights=sizes if aggregation == "wmean" else None))
+        result[f"{coefficient}_{aggregation}"] = value
+    return result
+
+
+def _read(rows: Iterable[Row], name: str) -> _Task:
+    rows, place = list(rows), f"tasks['{name}']"
+    with_subsets = bool(rows) and isinstance(rows[0], Mapping) and "subset" in rows[0]
+    values = ["score", "subset"] if with_subsets else ["score"]
+    first, second, gold, *subsets = read_columns(rows, texts=["sentence1", "sentence2"], values=values, name=place)
+    scores = np.array([_score(score, number, place) for number, score in enumerate(gold)])
+    kept = np.flatnonzero(~np.isnan(scores))
+    if not len(kept):
+        raise XlsrError(f"{place} has no row with a score; the test sets of a running competition have none.")
+    groups = np.array([str(subset) for subset in subsets[0]] if subsets else [""] * len(gold))
+    one, other = ([" ".join(side[row].split()) for row in kept] for side in (first, second))
+    return _Task(one, other, scores[kept], groups[kept], dropped=len(gold) - len(kept))
+
+
+def _score(score: Any, row: int, place: str) -> float:
+    """The score as a number; NaN where there is none."""
+    if score is None or (isinstance(score, str) and not score.strip()):
+        return math.nan
+    try:
+        value = float(score)
+    except (TypeError, ValueError):
+        value = math.inf
+    if math.isinf(value):
+        raise XlsrError(f"row {row} of {place} has {score!r:.40} as its score; give a number, or leave it empty.")
+    return value

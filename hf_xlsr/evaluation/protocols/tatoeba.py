@@ -1,0 +1,141 @@
+"""Protocol `tatoeba`: does the nearest sentence of the other language happen to be the translation?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from typing_extensions import Unpack
+
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
+from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.mining.search.neighbours import nearest_neighbours
+from hf_xlsr.utils.errors import XlsrError
+
+
+def tatoeba(
+    encoder: Encoder,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    *,
+    languages: tuple[str, str] = ("en", "fr"),
+    name: str = "tatoeba",
+    split: str = "test",
+    **encoding: Unpack[EncodingOptions],
+) -> dict[str, float]:
+    """Retrieval accuracy over parallel sentences, both ways, by plain cosine among all of them.
+
+    Sentence `i` is right when its nearest neighbour is number `i` of the other side. Sentences are compared by number,
+    not by text: of two equal targets the first is found, so the second one's source counts as wrong.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`.
+        sources: Sentences of the first language.
+        targets: Their translations, in the same order.
+        languages: Codes of the two languages.
+        name: The dataset.
+        split: The part of it.
+        encoding: See `EncodingOptions`.
+
+    Returns:
+        `source_to_target_accuracy`, `target_to_source_accuracy`, `accuracy` (their mean) and `pairs`, under
+        `tatoeba/en-fr/test/`; another dataset is named in front, `tico19-tatoeba/en-fr/test/`.
+
+    Raises:
+        XlsrError: the sides differ in length, there is no pair, or a vector is zero.
+
+    Relations:
+        sentence-transformers' `TranslationEvaluator` gives the same accuracies when no sentence occurs twice; it
+        compares texts, so equal sentences count as right there. `tatoeba_laser` gives the complements,
+        `tatoeba_xtreme` one of the two directions, `tatoeba_mteb` F1 over the same neighbours.
+    """
+    prefix = metric_prefix(name, "tatoeba", "-".join(languages), split)
+    vectors = encode_pairs(encoder, sources, targets, languages, **encoding)
+    forward, backward = (float(right.mean()) for right in right_both_ways(*vectors))
+    return {
+        f"{prefix}/source_to_target_accuracy": forward,
+        f"{prefix}/target_to_source_accuracy": backward,
+        f"{prefix}/accuracy": (forward + backward) / 2,
+        f"{prefix}/pairs": len(sources),
+    }
+
+
+def encode_pairs(
+    encoder: Encoder,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    languages: tuple[str, str],
+    **encoding: Unpack[EncodingOptions],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors of both sides of parallel sentences, each side encoded in its own language.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`.
+        sources: Sentences of the first language.
+        targets: Their translations, in the same order.
+        languages: Codes of the two languages.
+        encoding: See `EncodingOptions`.
+
+    Returns:
+        Two matrices `(n, width)`, float32, of length 1; row `i` of one is the translation of row `i` of the other.
+
+    Raises:
+        XlsrError: the sides differ in length, there is no pair, or a vector is zero.
+    """
+    if len(sources) != len(targets):
+        raise XlsrError(
+            f"there are {len(sources)} sources and {len(targets)} targets; give one target for each source."
+        )
+    source_language, target_language = languages
+    return (
+        embed_for_search(encoder, sources, language=source_language, **encoding),
+        embed_for_search(encoder, targets, language=target_language, **encoding),
+    )
+
+
+def embed_for_search(
+    encoder: Encoder, texts: Sequence[str], *, language: str | None, **encoding: Unpack[EncodingOptions]
+) -> np.ndarray:
+    """`embed`, without vectors of zeros: they are equally near to everything, so the first candidate would be found.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`.
+        texts: The sentences.
+        language: Their language.
+        encoding: See `EncodingOptions`.
+
+    Returns:
+        `(len(texts), width)`, float32, each row of length 1.
+
+    Raises:
+        XlsrError: as `embed` does, or a vector is zero.
+    """
+    vectors = embed(encoder, texts, language=language, **encoding)
+    zero = np.flatnonzero(~vectors.any(axis=1))
+    if zero.size:
+        raise XlsrError(
+            f"the encoder gave a vector of zeros for {texts[zero[0]][:60]!r} ({zero.size} such sentences), "
+            "which has no direction; leave it out."
+        )
+    return vectors
+
+
+def right_both_ways(source_vectors: np.ndarray, target_vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows have their own row of the other side as nearest neighbour; ties go to the lowest row.
+
+    Args:
+        source_vectors: `(n, width)`, of length 1.
+        target_vectors: `(n, width)`, of length 1.
+
+    Returns:
+        Two bool arrays `(n,)`: from source to target, and from target to source.
+
+    Example:
+        >>> source = np.array([[1.0, 0.0], [0.8, 0.6]])
+        >>> forward, backward = right_both_ways(source, np.array([[0.96, 0.28], [0.0, 1.0]]))
+        >>> forward.tolist(), backward.tolist()
+        ([True, False], [True, True])
+    """
+    own = np.arange(len(source_vectors))
+    forward = nearest_neighbours(source_vectors, target_vectors)[1][:, 0] == own
+    return forward, nearest_neighbours(target_vectors, source_vectors)[1][:, 0] == own

@@ -1,0 +1,79 @@
+"""Protocol `xsim`: how often margin scoring picks a wrong translation among parallel sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from typing_extensions import Unpack
+
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
+from hf_xlsr.evaluation.protocols.tatoeba import encode_pairs
+from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.mining.search.both_ways import neighbours_both_ways
+from hf_xlsr.mining.search.extraction import extract_pairs
+from hf_xlsr.mining.search.margin import MARGINS
+from hf_xlsr.utils.errors import XlsrError, nearest
+
+
+def xsim(
+    encoder: Encoder,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    *,
+    languages: tuple[str, str],
+    name: str,
+    split: str = "test",
+    k: int = 4,
+    margin: str = "ratio",
+    **encoding: Unpack[EncodingOptions],
+) -> dict[str, float]:
+    """LASER's xSIM: share of sources whose neighbour with the best margin is not their own row.
+
+    Each source chooses among its `k` nearest targets the one with the best margin; no threshold, no one-to-one.
+    Sentences are compared by number, not by text: of equal targets the first is found.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`.
+        sources: Sentences of the first language.
+        targets: Their translations, in the same order.
+        languages: Codes of the two languages.
+        name: The dataset.
+        split: The part of it.
+        k: Size of the neighbourhoods, both ways; cut to the number of sentences.
+        margin: `ratio`, `distance` or `absolute` (the plain nearest neighbour), see `margin_scores`.
+        encoding: See `EncodingOptions`.
+
+    Returns:
+        `error` and `pairs` under `{name}-xsim/en-fr/test/`. Where `k` and `margin` are not LASER's defaults the
+        protocol's name says so: `xsim-k3-distance`, and `xsim-absolute`, where `k` has no effect.
+
+    Raises:
+        XlsrError: `k` or `margin` is wrong, the sides differ in length, there is no pair, or a vector is zero.
+
+    Relations:
+        With margin `absolute`, the `source_to_target_error` of `tatoeba_laser`.
+    """
+    setting = margin_setting(k, margin)
+    protocol = "xsim" if setting == "k4-ratio" else f"xsim-{'absolute' if margin == 'absolute' else setting}"
+    prefix = metric_prefix(name, protocol, "-".join(languages), split)
+    vectors = encode_pairs(encoder, sources, targets, languages, **encoding)
+    neighbours = neighbours_both_ways(*vectors, k, method="exact")
+    chosen = extract_pairs(neighbours, margin=margin, retrieval="forward", one_to_one=False)
+    return {f"{prefix}/error": float((chosen.source != chosen.target).mean()), f"{prefix}/pairs": len(sources)}
+
+
+def margin_setting(k: int, margin: str) -> str:
+    """A mining setting as metric keys name it.
+
+    Raises:
+        XlsrError: `k` is below 1 or `margin` is unknown.
+
+    Example:
+        >>> margin_setting(3, "distance")
+        'k3-distance'
+    """
+    if k < 1:
+        raise XlsrError(f"k is {k}; ask for 1 neighbour or more.")
+    if margin not in MARGINS:
+        raise XlsrError(f"margin is '{margin}'; {nearest(margin, MARGINS)}")
+    return f"k{k}-{margin}"

@@ -1,0 +1,103 @@
+"""Protocol `xsr`: cross-lingual sentence retrieval, translations among a pool of distractors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from typing_extensions import Unpack
+
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
+from hf_xlsr.evaluation.protocols.tatoeba import embed_for_search
+from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.mining.search.neighbours import nearest_neighbours
+from hf_xlsr.utils.errors import XlsrError
+
+RANKS = (1, 5, 10)
+
+
+def xsr(
+    encoder: Encoder,
+    queries: Sequence[str],
+    golds: Sequence[str],
+    pool: Sequence[str],
+    *,
+    name: str,
+    languages: tuple[str, str] = ("en", "fr"),
+    split: str = "test",
+    **encoding: Unpack[EncodingOptions],
+) -> dict[str, float]:
+    """Share of queries whose translation is among the 1, 5 and 10 nearest sentences of a pool.
+
+    The candidates are the distinct sentences of the pool and of the golds, in the order they are first seen. The
+    translation is found by its exact text, so a sentence that occurs twice is one candidate. Ties go to the candidate
+    seen first.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`.
+        queries: Sentences of the first language.
+        golds: Their translations, in the same order.
+        pool: Sentences of the second language; they may include golds.
+        name: The dataset.
+        languages: Codes of the languages of queries and pool.
+        split: The part of the dataset.
+        encoding: See `EncodingOptions`.
+
+    Returns:
+        `precision@1`, `precision@5`, `precision@10`, `pool_size` (number of candidates) and `queries`, under
+        `{name}-xsr/en-fr/test/`.
+
+    Raises:
+        XlsrError: queries and golds differ in number, there are none, or a vector is zero.
+    """
+    if len(queries) != len(golds):
+        raise XlsrError(f"there are {len(queries)} queries and {len(golds)} golds; give one gold for each query.")
+    prefix = metric_prefix(name, "xsr", "-".join(languages), split)
+    position: dict[str, int] = {}
+    for text in (*pool, *golds):
+        position.setdefault(text, len(position))
+    query_vectors, candidate_vectors = (
+        embed_for_search(encoder, texts, language=language, **encoding)
+        for texts, language in zip((queries, list(position)), languages, strict=True)
+    )
+    truth = np.array([position[text] for text in golds])
+    hits = nearest_neighbours(query_vectors, candidate_vectors, max(RANKS))[1] == truth[:, None]
+    metrics: dict[str, float] = {f"{prefix}/precision@{k}": float(hits[:, :k].any(axis=1).mean()) for k in RANKS}
+    return {**metrics, f"{prefix}/pool_size": len(position), f"{prefix}/queries": len(queries)}
+
+
+def xsr_both_directions(
+    encoder: Encoder,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    source_pool: Sequence[str],
+    target_pool: Sequence[str],
+    *,
+    name: str,
+    languages: tuple[str, str] = ("en", "fr"),
+    split: str = "test",
+    **encoding: Unpack[EncodingOptions],
+) -> dict[str, float]:
+    """`xsr` from sources to targets and from targets to sources, each among the pool of its own target language.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`.
+        sources: Sentences of the first language.
+        targets: Their translations, in the same order.
+        source_pool: Distractors of the first language.
+        target_pool: Distractors of the second language.
+        name: The dataset.
+        languages: Codes of the two languages.
+        split: The part of the dataset.
+        encoding: See `EncodingOptions`.
+
+    Returns:
+        The metrics of `xsr` under `{name}-xsr/en-fr/test/` and `{name}-xsr/fr-en/test/`.
+
+    Raises:
+        XlsrError: as `xsr` does.
+    """
+    common: dict[str, Any] = {"name": name, "split": split, **encoding}
+    forward = xsr(encoder, sources, targets, target_pool, languages=languages, **common)
+    return forward | xsr(encoder, targets, sources, source_pool, languages=languages[::-1], **common)

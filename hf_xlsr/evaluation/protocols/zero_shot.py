@@ -1,0 +1,81 @@
+"""Protocol `zero-shot`: a classifier of documents learnt in one language, tested on others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from typing_extensions import Unpack
+
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
+from hf_xlsr.evaluation.heads import MLDOC_MLP, check_head, features_of, learn_classifier
+from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.rows import Row, read_labelled
+
+
+def zero_shot(
+    encoder: Encoder,
+    train: Iterable[Row],
+    dev: Iterable[Row],
+    tests: Mapping[str, Iterable[Row]],
+    *,
+    train_language: str,
+    name: str,
+    head: str = "linear",
+    split: str = "test",
+    epochs: int | None = None,
+    learning_rate: float | None = None,
+    seed: int = 1,
+    **encoding: Unpack[EncodingOptions],
+) -> dict[str, float]:
+    """Accuracy in each test language of a head trained in one language.
+
+    Whatever is chosen (strength of the `linear` head, epoch of the others) is chosen on `dev`, which is in the
+    training language: no labelled text of another language is seen before the test.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`; a document is encoded as one text. Head
+            `trained` needs a sentence-transformers model, of which it trains a copy.
+        train: Rows `{"text": ..., "label": ...}` to learn from.
+        dev: Rows in the training language to choose on.
+        tests: Rows to test on, by language.
+        train_language: The language of `train` and `dev`.
+        name: The dataset.
+        head: `linear`, logistic regression on the encoder's vectors; `mlp`, LASER's network for MLDoc on them (see
+            `fit_mlp`); `trained`, a linear layer learnt together with the encoder (see `fine_tune`).
+        split: The part of the dataset that `tests` are.
+        epochs: Passes over `train`: 500 of the `mlp` head, 3 of `trained`, unless given.
+        learning_rate: 1e-3 of the `mlp` head, 2e-5 of `trained`, unless given.
+        seed: Of weights, dropout and order of documents; `linear` is not random.
+        encoding: See `EncodingOptions`; the progress bar is also of the learning.
+
+    Returns:
+        For head `linear` trained on `en`: `accuracy` and `documents` under `{name}-zero-shot-linear/en-fr/{split}/`
+        for each test language `fr`, and `accuracy` on `dev` under `{name}-zero-shot-linear/en-en/dev/`.
+
+    Raises:
+        XlsrError: a row lacks a column, a label was not seen in training, `train` has one label only, `head` is
+            unknown, or has no such option.
+    """
+    check_head(head, epochs, learning_rate)
+    learn, choose, judge = read_labelled(train, dev, tests, texts=["text"])
+    protocol = f"zero-shot-{head}"
+    prefixes = {language: metric_prefix(name, protocol, f"{train_language}-{language}", split) for language in judge}
+    classifier = learn_classifier(
+        encoder,
+        learn,
+        choose,
+        language=train_language,
+        head=head,
+        mlp=MLDOC_MLP,
+        epochs=epochs,
+        learning_rate=learning_rate,
+        seed=seed,
+        **encoding,
+    )
+    chosen_on = metric_prefix(name, protocol, f"{train_language}-{train_language}", "dev")
+    metrics: dict[str, float] = {f"{chosen_on}/accuracy": classifier.dev_accuracy}
+    for language, (texts, truth) in judge.items():
+        predicted = classifier.predict(features_of(classifier.encoder, texts, (language,), **encoding))
+        metrics[f"{prefixes[language]}/accuracy"] = float((predicted == truth).mean())
+        metrics[f"{prefixes[language]}/documents"] = len(truth)
+    return metrics

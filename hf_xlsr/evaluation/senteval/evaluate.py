@@ -1,0 +1,179 @@
+"""Protocol `senteval`: what can a linear classifier read off frozen sentence vectors?"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from typing_extensions import Unpack
+
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
+from hf_xlsr.evaluation.pairs import embed_pairs
+from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.rows import Row
+from hf_xlsr.evaluation.senteval.classifier import Schedule
+from hf_xlsr.evaluation.senteval.folds import Classification, Outcome
+from hf_xlsr.evaluation.senteval.relatedness import relatedness
+from hf_xlsr.evaluation.senteval.tasks import Task, read_task
+from hf_xlsr.utils.devices import known_device
+from hf_xlsr.utils.errors import XlsrError, nearest
+
+logger = logging.getLogger(__name__)
+
+
+class Setting(NamedTuple):
+    """How classifiers are trained.
+
+    Attributes:
+        protocol: Its name in metric keys.
+        folds: Of cross-validation.
+        schedule: Optimiser, batch size and patience.
+    """
+
+    protocol: str
+    folds: int
+    schedule: Schedule
+
+
+SETTINGS = {
+    "literature": Setting("senteval", 10, Schedule()),
+    "fast": Setting("senteval-fast", 5, Schedule("rmsprop", batch_size=128, passes_per_check=2, tenacity=3)),
+}
+
+
+def senteval(
+    encoder: Encoder,
+    tasks: Mapping[str, Iterable[Row]],
+    *,
+    language: str = "en",
+    setting: str = "literature",
+    device: str | None = None,
+    seed: int = 1111,
+    **encoding: Unpack[EncodingOptions],
+) -> dict[str, float]:
+    """SentEval's transfer tasks: a classifier on frozen vectors, trained and tested as the toolkit does.
+
+    | tasks | columns | weight decay chosen on | tested on |
+    |---|---|---|---|
+    | MR, CR, SUBJ, MPQA | `text`, `label` (no split is read) | folds of an outer fold's other rows | outer folds |
+    | TREC | `text`, `label`, `split` | folds of train, which dev joins | test |
+    | MRPC | `sentence1`, `sentence2`, `label`, `split` | likewise | test |
+    | SST2, SST5 | `text`, `label`, `split` | dev | test |
+    | SICK-E | `sentence1`, `sentence2`, `label`, `split` | dev | test |
+    | SICK-R, STS-B | `sentence1`, `sentence2`, `score`, `split` | none; see `relatedness` | test |
+
+    The classifier is one linear layer with softmax cross-entropy, its weight decay one of 1e-5, 1e-4, 1e-3, 1e-2. It
+    trains until its dev accuracy has failed to rise six times in all (four in setting `fast`), and the best check is
+    kept. A pair is `[|u - v|, u * v]`. Vectors stay as the encoder gives them: they are not brought to length 1.
+
+    Texts are split at white space and joined again by single spaces, and rows are sorted by their numbers of words and
+    their label, as in SentEval: folds and batches depend on the order. Splits may be called `train`, `dev` (`val`,
+    `validation`, `trial`) and `test`.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`.
+        tasks: Rows by the task's name, such as `MR`. Whatever follows a dot is yours to choose (`MR.de`, the same task
+            in another language): the part in front says which task it is.
+        language: Of all texts.
+        setting: `literature`: 10 folds, Adam, batches of 64; what papers report. `fast`: 5 folds, RMSprop, batches of
+            128, less patience; SentEval's own for prototyping, under keys of its own, `senteval-fast`.
+        device: Where classifiers are trained, for instance `cuda`; an accelerator if there is one, unless given.
+        seed: Of the classifiers' weights and batches.
+        encoding: See `EncodingOptions`.
+
+    Returns:
+        - `accuracy` under `MR-senteval/en/test/`, for MRPC `f1` too, and the number of tested `sentences` or `pairs`;
+          `accuracy` of the chosen weight decay, on what it was chosen on, under `MR-senteval/en/dev/`.
+        - SICK-R and STS-B: `pearson`, `spearman` and `mse` (of the score) in place of the accuracy; `pearson` on dev.
+        - Of two accuracies or more, the mean, under a name that says of how many: `senteval-average-of-5/en/test/`.
+
+    Raises:
+        XlsrError: a task or the setting is unknown, a row lacks a column or has an empty text, a split is missing, a
+            label has too few rows for the folds or is not in train, or a score is out of range.
+
+    Example:
+        >>> class Letters:
+        ...     def encode(self, texts, **kwargs):
+        ...         return np.array([[text.count("a"), text.count("b")] * 99 for text in texts], np.float32)
+        >>> rows = [{"text": letter * n, "label": letter} for n in range(1, 21) for letter in "ab"]
+        >>> metrics = senteval(Letters(), {"CR": rows}, setting="fast")
+        >>> metrics["CR-senteval-fast/en/test/accuracy"], metrics["CR-senteval-fast/en/test/sentences"]
+        (1.0, 40)
+
+    Relations:
+        - SentEval with PyTorch, `nhid` 0 and these settings gives the same numbers, up to float32's rounding and to
+          rounding in print: its orders, folds, weights and batches come from the same generators with the same seeds
+          (on a GPU too, where it draws on the CPU as well). Two things differ. Labels are numbered in sorted order,
+          which for SICK-E is another than SentEval's. And the mean over outer folds is taken of accuracies that are
+          not rounded first.
+        - SentEval without PyTorch uses scikit-learn's logistic regression, which is another protocol.
+
+    References:
+        Conneau and Kiela (2018), SentEval: An Evaluation Toolkit for Universal Sentence Representations.
+    """
+    if not isinstance(tasks, Mapping) or not tasks:
+        raise XlsrError(f"tasks is {tasks!r:.40}; give a mapping from task to rows, with at least one entry.")
+    if setting not in SETTINGS:
+        raise XlsrError(f"setting is '{setting}'; {nearest(setting, SETTINGS)}")
+    protocol, folds, schedule = SETTINGS[setting]
+    place = _device(device)
+    # All rows are read before anything is encoded: a wrong label in the last task should not cost the wait.
+    read = {name: read_task(rows, name, folds) for name, rows in tasks.items()}
+    prefixes = {name: [metric_prefix(name, protocol, language, split) for split in ("test", "dev")] for name in read}
+    metrics: dict[str, float] = {}
+    accuracies = []
+    for name, task in read.items():
+        features = _features(encoder, task, language, encoding)
+        if task.kind.test == "relatedness":
+            rows = (task.splits[split] for split in task.kind.splits)
+            dev_pearson, tested = relatedness(features, task.gold, *rows, seed=seed, device=place)
+            dev = {"pearson": dev_pearson}
+        else:
+            classification = Classification(
+                features, task.gold, schedule=schedule, folds=folds, seed=seed, device=place
+            )
+            outcome = _classify(classification, task)
+            dev, tested = {"accuracy": outcome.dev}, {"accuracy": outcome.test}
+            if task.kind.f1:
+                tested["f1"] = _f1(outcome.predicted, task.gold[task.splits["test"]])
+            accuracies.append(outcome.test)
+        logger.info("%s: %s", name, tested)
+        on_test, on_dev = prefixes[name]
+        metrics |= {f"{on_test}/{metric}": value for metric, value in tested.items()}
+        metrics[f"{on_test}/{'pairs' if task.kind.pairs else 'sentences'}"] = len(task.splits["test"])
+        metrics |= {f"{on_dev}/{metric}": value for metric, value in dev.items()}
+    if len(accuracies) > 1:
+        prefix = metric_prefix(protocol, f"average-of-{len(accuracies)}", language, "test")
+        metrics[f"{prefix}/accuracy"] = float(np.mean(accuracies))
+    return metrics
+
+
+def _device(device: str | None) -> torch.device:
+    if device is None:
+        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        return accelerator or torch.device("cpu")
+    return known_device(device)
+
+
+def _features(encoder: Encoder, task: Task, language: str, encoding: EncodingOptions) -> np.ndarray:
+    if not task.kind.pairs:
+        return embed(encoder, task.sides[0], language=language, normalize=False, **encoding)
+    first, second = task.sides
+    u, v = embed_pairs(encoder, first, second, (language, language), normalize=False, **encoding)
+    return np.concatenate([np.abs(u - v), u * v], axis=1)
+
+
+def _classify(classification: Classification, task: Task) -> Outcome:
+    rows = [task.splits[split] for split in task.kind.splits]
+    if task.kind.test == "nested":
+        return classification.nested(*rows)
+    return classification.train_folds(*rows) if task.kind.test == "folds" else classification.fixed_dev(*rows)
+
+
+def _f1(predicted: np.ndarray, truth: np.ndarray) -> float:
+    """F1 of label 1; 0 where neither has it."""
+    both = int(((predicted == 1) & (truth == 1)).sum())
+    return 2 * both / max(1, int((predicted == 1).sum() + (truth == 1).sum()))

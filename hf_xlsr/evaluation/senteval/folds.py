@@ -1,0 +1,152 @@
+"""SentEval's three ways to test a classifier: nested folds, folds of the training rows, a fixed dev split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from sklearn.model_selection import StratifiedKFold
+from torch import Tensor
+
+from hf_xlsr.evaluation.senteval.classifier import (
+    Group,
+    Schedule,
+    Trained,
+    accuracy_score,
+    logits_of,
+    train_classifiers,
+    with_constant,
+)
+
+WEIGHT_DECAYS = (1e-5, 1e-4, 1e-3, 1e-2)
+NESTED_SEED = 1111  # of the folds of nested cross-validation, whatever the seed of the classifiers
+HELD_OUT = 0.05  # of the training rows, to choose the check on when the weight decay has been chosen
+
+
+class Outcome(NamedTuple):
+    """How well a task was learnt.
+
+    Attributes:
+        dev: Accuracy of the chosen weight decay on the rows that it was chosen on.
+        test: Accuracy on the test rows; the mean over the folds where there are several tests.
+        predicted: Label number of each test row.
+    """
+
+    dev: float
+    test: float
+    predicted: np.ndarray
+
+
+class Classification:
+    """Labelled vectors and the way classifiers on them are trained.
+
+    Rows should stand in SentEval's order (`senteval` sorts them) for its numbers to come out. The weight decay is
+    chosen by the mean dev accuracy in per cent, rounded to two decimals, and of equal ones the smallest is taken.
+
+    Args:
+        vectors: `(rows, width)`, float32 or float64.
+        labels: Label numbers from 0, `(rows,)`.
+        schedule: How a classifier is trained.
+        folds: Of cross-validation.
+        seed: Of the classifiers, and of `train_folds`' folds.
+        device: Where the classifiers are trained.
+    """
+
+    def __init__(
+        self,
+        vectors: np.ndarray,
+        labels: np.ndarray,
+        *,
+        schedule: Schedule | None = None,
+        folds: int = 10,
+        seed: int = 1111,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        place = torch.device(device)
+        self.labels, self.width = np.asarray(labels), vectors.shape[1]
+        self.schedule, self.folds, self.seed = schedule or Schedule(), folds, seed
+        self.features = with_constant(vectors, place)
+        self.label_numbers = torch.from_numpy(self.labels).to(place)
+        self.targets = F.one_hot(self.label_numbers).to(self.features.dtype)
+
+    def nested(self, rows: np.ndarray) -> Outcome:
+        """Every row is tested once, by a classifier whose weight decay was chosen in folds of the other rows.
+
+        Args:
+            rows: To learn from and to test on, `(n,)`.
+
+        Returns:
+            `dev` and `test` are means over the outer folds.
+        """
+        outer = self._split(rows, NESTED_SEED)
+        inner = [fold for train, _ in outer for fold in self._split(train, NESTED_SEED)]
+        trained = self._train([Group(train, dev, WEIGHT_DECAYS) for train, dev in inner])
+        scores = np.array([one.scores for one in trained]).reshape(len(outer), self.folds, -1)
+        chosen = [_best(accuracies) for accuracies in scores]
+        final = self._train([self._all_of(train, decay) for (train, _), (decay, _) in zip(outer, chosen, strict=True)])
+        predicted = np.empty_like(self.labels)
+        for (_, test), one in zip(outer, final, strict=True):
+            predicted[test] = self._predict(one.weights[0], test)
+        tests = [float((predicted[test] == self.labels[test]).mean()) for _, test in outer]
+        return Outcome(float(np.mean([dev for _, dev in chosen])), float(np.mean(tests)), predicted[rows])
+
+    def train_folds(self, train: np.ndarray, test: np.ndarray) -> Outcome:
+        """The weight decay is chosen in folds of the training rows.
+
+        Args:
+            train: Rows to learn from, `(n,)`.
+            test: Rows to test on, `(m,)`.
+        """
+        trained = self._train([Group(*fold, WEIGHT_DECAYS) for fold in self._split(train, self.seed)])
+        decay, dev = _best(np.array([one.scores for one in trained]))
+        (final,) = self._train([self._all_of(train, decay)])
+        return self._outcome(dev, final.weights[0], test)
+
+    def fixed_dev(self, train: np.ndarray, dev: np.ndarray, test: np.ndarray) -> Outcome:
+        """The weight decay is chosen on dev rows, as is the check.
+
+        Args:
+            train: Rows to learn from, `(n,)`.
+            dev: Rows to choose on.
+            test: Rows to test on.
+        """
+        (trained,) = self._train([Group(train, dev, WEIGHT_DECAYS)])
+        decay, accuracy = _best(trained.scores[None])
+        # SentEval trains the chosen one again, from the same seed, and gets the same.
+        return self._outcome(accuracy, trained.weights[WEIGHT_DECAYS.index(decay)], test)
+
+    def _split(self, rows: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Training and other rows of each fold."""
+        folds = StratifiedKFold(self.folds, shuffle=True, random_state=seed)
+        return [(rows[train], rows[rest]) for train, rest in folds.split(rows, self.labels[rows])]
+
+    def _all_of(self, train: np.ndarray, decay: float) -> Group:
+        """A classifier on all training rows but a few, drawn first, to choose the check on."""
+        random = np.random.RandomState(self.seed)
+        order = random.permutation(len(train))
+        held_out = max(1, int(HELD_OUT * len(train)))  # SentEval fails on fewer than 20 rows
+        return Group(train[order[held_out:]], train[order[:held_out]], (decay,), random)
+
+    def _train(self, groups: Sequence[Group]) -> list[Trained]:
+        score = accuracy_score(self.label_numbers)
+        return train_classifiers(
+            self.features, self.width, self.targets, groups, score, schedule=self.schedule, seed=self.seed
+        )
+
+    def _predict(self, weights: Tensor, rows: np.ndarray) -> np.ndarray:
+        features = self.features[torch.from_numpy(rows).to(self.features.device)]
+        return logits_of(weights[None], features)[:, 0].argmax(1).cpu().numpy()
+
+    def _outcome(self, dev: float, weights: Tensor, test: np.ndarray) -> Outcome:
+        predicted = self._predict(weights, test)
+        return Outcome(dev, float((predicted == self.labels[test]).mean()), predicted)
+
+
+def _best(accuracies: np.ndarray) -> tuple[float, float]:
+    """The chosen weight decay and its mean accuracy, from accuracies `(folds, weight decays)`."""
+    means = accuracies.mean(axis=0)
+    best = int(np.argmax([round(100 * mean, 2) for mean in means]))
+    return WEIGHT_DECAYS[best], float(means[best])

@@ -1,0 +1,3 @@
+"""Nearest-neighbour search in both directions, margin scores, and extraction of pairs."""
+
+from __future__ import annotations

@@ -1,0 +1,150 @@
+"""Cells of near vectors, for sides that are too large to compare every source with every target.
+
+FAISS' inverted files (IVF) are built the same way, but are searched one query at a time, and at this size usually hold
+product-quantised codes (IVF-PQ), because all vectors must fit into memory. Mining asks for the neighbours of all
+vectors at once. So the vectors of either side are laid out in files cell by cell, and a block of queries meets each of
+its cells as one matrix product: the whole vectors are compared, nothing is quantised, and files are read in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from hf_xlsr.mining.search.storage import Workspace, drop_pages
+from hf_xlsr.mining.search.tiles import Best, Tile, as_tensor
+from hf_xlsr.mining.search.vectors import Vectors, convert
+
+SEED = 1
+POINTS_A_CELL = 64  # of the sample that centroids are trained on
+ROUNDS = 10
+
+
+def train_centroids(side: Vectors, cells: int, workspace: Workspace, tile: Tile) -> np.ndarray:
+    """Centres of a side's cells, of length 1, by spherical k-means on a random sample.
+
+    Not by FAISS, which wants its sample in memory as float32.
+
+    Args:
+        side: The vectors.
+        cells: How many; no more than there are vectors.
+        workspace: Where the sample goes.
+        tile: Where products are computed.
+
+    Returns:
+        `(cells, width)`, float32.
+    """
+    rng = np.random.default_rng(SEED)
+    rows = np.sort(rng.choice(len(side), min(len(side), POINTS_A_CELL * cells), replace=False))
+    sample = Vectors(workspace.array("sample", (len(rows), side.width), side.kind))
+    copy_rows(side, rows, sample.matrix)
+    centroids = sample[np.sort(rng.choice(len(rows), cells, replace=False))]
+    for _ in range(ROUNDS):
+        sums = np.zeros((cells, side.width))
+        for _, block, nearest in _nearest_cells(sample, centroids, tile):
+            order = np.argsort(nearest, kind="stable")
+            there, first = np.unique(nearest[order], return_index=True)
+            sums[there] += np.add.reduceat(block[order], first, axis=0, dtype=np.float64)
+        lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+        empty = np.flatnonzero(lengths == 0)
+        centroids = (sums / np.where(lengths == 0, 1, lengths)).astype(np.float32)
+        centroids[empty] = sample[np.sort(rng.choice(len(rows), len(empty), replace=False))]
+    return centroids
+
+
+def _nearest_cells(side: Vectors, centroids: np.ndarray, tile: Tile) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Where each block of vectors begins, the block, and the nearest centroid of each of its vectors."""
+    centres = as_tensor(centroids, tile.device)
+    rows = tile.height(len(centres))
+    for start in range(0, len(side), rows):
+        block = side.block(start, start + rows)
+        products = tile.product(as_tensor(block, tile.device), centres)[: len(block), : len(centres)]
+        yield start, block, products.argmax(1).cpu().numpy()
+
+
+def copy_rows(side: Vectors, rows: np.ndarray, matrix: np.ndarray) -> None:
+    """Copies vectors at some positions into a matrix, which may lie in a file."""
+    for start in range(0, len(rows), side.step):
+        convert(side[rows[start : start + side.step]], matrix[start : start + side.step])
+        drop_pages(matrix)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A side laid out cell by cell.
+
+    Attributes:
+        vectors: The side in the order of its cells; its labels are those of the side.
+        centroids: `(cells, width)`, float32.
+        starts: `(cells + 1,)`: the positions at which cells begin and end.
+    """
+
+    vectors: Vectors
+    centroids: np.ndarray
+    starts: np.ndarray
+
+
+def lay_out(side: Vectors, name: str, cells: int, workspace: Workspace, tile: Tile) -> Cells:
+    """Sorts a side into cells, or takes what an earlier process left in the workspace.
+
+    Args:
+        side: The vectors.
+        name: What the side is called in the workspace.
+        cells: How many; cut to the number of vectors.
+        workspace: Where the sorted copy goes.
+        tile: Where products are computed.
+    """
+    cells = min(cells, len(side))
+    centroids = workspace.array(f"{name}-centroids", (cells, side.width), np.float32, kept=True)
+    order = workspace.array(f"{name}-order", (len(side),), np.int32, kept=True)
+    starts = workspace.array(f"{name}-starts", (cells + 1,), np.int64, kept=True)
+    matrix = workspace.array(f"{name}-vectors", (len(side), side.width), side.kind, kept=True)
+    if not workspace.noted(f"{name}-cells"):
+        centroids[:] = train_centroids(side, cells, workspace, tile)
+        cell = np.empty(len(side), np.int32)
+        for start, block, nearest in _nearest_cells(side, centroids, tile):
+            cell[start : start + len(block)] = nearest
+        starts[1:] = np.cumsum(np.bincount(cell, minlength=cells))
+        order[:] = np.argsort(cell, kind="stable")
+        copy_rows(side, order, matrix)
+        workspace.note(f"{name}-cells", {"cells": cells})
+    return Cells(Vectors(matrix, labels=side.labels(np.array(order))), np.array(centroids), np.array(starts))
+
+
+def probe_cells(queries: torch.Tensor, cells: Cells, probes: int, best: Best, tile: Tile, rows: int) -> None:
+    """Offers each query the vectors of the cells whose centroids are nearest to it.
+
+    Args:
+        queries: `(q, width)`, float16 or float32.
+        cells: The other side.
+        probes: How many cells a query looks into; those without vectors do not count.
+        best: The queries' lists.
+        tile: Where products are computed.
+        rows: Queries at a time.
+    """
+    centres = as_tensor(cells.centroids, tile.device)
+    counts = np.diff(cells.starts)
+    empty = torch.from_numpy(counts == 0).to(tile.device)
+    probes = min(probes, int((counts > 0).sum()))
+    chosen = np.empty((len(queries), probes), np.uint16 if len(centres) < 2**16 else np.int64)  # sorted by radix
+    height = tile.height(len(centres))
+    for start in range(0, len(queries), height):
+        part = queries[start : start + height]
+        products = tile.product(part.float(), centres)[: len(part), : len(centres)]
+        products[:, empty] = -torch.inf
+        chosen[start : start + height] = products.topk(probes, 1, sorted=False).indices.cpu().numpy()
+    askers = np.argsort(chosen, axis=None, kind="stable")
+    ends = np.cumsum(np.bincount(chosen.ravel(), minlength=len(centres)))
+    del chosen
+    askers //= probes
+    columns = tile.height(rows)
+    for cell in np.flatnonzero(np.diff(ends, prepend=0)):
+        ours = askers[ends[cell - 1] if cell else 0 : ends[cell]]
+        stop = int(cells.starts[cell + 1])
+        for start in range(int(cells.starts[cell]), stop, columns):
+            candidates = as_tensor(cells.vectors.block(start, min(start + columns, stop)), tile.device)
+            for part in as_tensor(ours, tile.device).split(rows):
+                best.offer(part, tile.product(queries[part].float(), candidates), start, by_row=True)

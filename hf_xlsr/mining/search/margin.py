@@ -1,0 +1,48 @@
+"""Margin scoring of sentence pairs (Artetxe and Schwenk, 2019)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hf_xlsr.utils.errors import XlsrError, nearest
+
+MARGINS = ("ratio", "distance", "absolute")
+SMALLEST_MEAN = 1e-6
+
+
+def margin_scores(
+    forward_sim: np.ndarray, mean_x: np.ndarray, mean_y: np.ndarray, margin: str = "ratio"
+) -> np.ndarray:
+    r"""Similarity of a pair against the neighbourhoods of its two sentences.
+
+    With :math:`a = \cos(x, y)` and `b` the average of the two means: `ratio` is :math:`a / b`, `distance`
+    :math:`a - b`, `absolute` :math:`a` alone. A `b` of zero or below, which real encoders hardly give, is raised to
+    1e-6 in `ratio`, so that a better cosine always means a better score.
+
+    Args:
+        forward_sim: Cosines of the pairs, any shape.
+        mean_x: Mean cosine of each pair's source with its nearest targets; broadcast against `forward_sim`.
+        mean_y: Mean cosine of each pair's target with its nearest sources; likewise.
+        margin: `ratio`, `distance` or `absolute`.
+
+    Returns:
+        Scores, float64, in the broadcast shape.
+
+    Raises:
+        XlsrError: `margin` is not one of the three.
+
+    Relations:
+        stopes works with twice the cosine: its `ratio` is this one, its `distance` is twice this one.
+
+    Example:
+        >>> margin_scores(np.array([0.9]), np.array([0.8]), np.array([0.4]))
+        array([1.5])
+    """
+    if margin not in MARGINS:
+        raise XlsrError(f"margin is '{margin}'; {nearest(margin, MARGINS)}")
+    similarity, average = np.broadcast_arrays(
+        np.asarray(forward_sim, np.float64), (np.asarray(mean_x, np.float64) + np.asarray(mean_y, np.float64)) / 2
+    )
+    if margin == "ratio":
+        return similarity / np.maximum(average, SMALLEST_MEAN)
+    return similarity - average if margin == "distance" else similarity.copy()

@@ -1,0 +1,254 @@
+"""The best candidates out of blocks of similarities, and their exact order."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from hf_xlsr.mining.search.neighbours import ROUNDING, pair_products
+from hf_xlsr.mining.search.vectors import Survey, Vectors
+from hf_xlsr.utils.devices import known_device
+from hf_xlsr.utils.precision import cpu_has_fast_bfloat16
+
+GROUP = 32  # similarities that are looked at as one, by their maximum
+LARGEST_STEP = 512
+GROUPS_AT_ONCE = 2**12  # a MiB of similarities, and some of what is made of them
+
+
+@contextmanager
+def product_precision(name: str) -> Iterator[None]:
+    """Holds the precision of float32 matrix products at `ieee` or `bf16`, whatever the user's setting, in a context."""
+    backends: Any = torch.backends
+    settings = (backends.mkldnn.matmul, backends.cuda.matmul)
+    before = [setting.fp32_precision for setting in settings]
+    try:
+        for setting, value in zip(settings, (name, "ieee"), strict=True):
+            setting.fp32_precision = value
+        yield
+    finally:
+        for setting, value in zip(settings, before, strict=True):
+            setting.fp32_precision = value
+
+
+class Filter:
+    """How the first pass multiplies, and what that leaves open.
+
+    Where the processor multiplies bfloat16 in hardware, the first pass does: it only has to find the few candidates
+    that can be among the nearest, and by how much a product can be off is known.
+
+    Args:
+        device: Where it multiplies.
+
+    Raises:
+        XlsrError: there is no such device.
+    """
+
+    def __init__(self, device: str = "cpu") -> None:
+        coarse = known_device(device).type == "cpu" and cpu_has_fast_bfloat16()
+        self.device = device
+        self.precision = "bf16" if coarse else "ieee"
+        self.spare = 12 if coarse else 4
+        self.step = LARGEST_STEP if coarse else GROUP
+
+    def rounded(self, vectors: np.ndarray) -> np.ndarray:
+        """What multiplication makes of float32 vectors."""
+        return vectors if self.precision == "ieee" else as_tensor(vectors).bfloat16().float().numpy()
+
+    def slack(self, asking: Survey, other: Survey) -> float:
+        r"""By how much two products of one vector can be off against each other.
+
+        With :math:`\hat x = x - r` for a rounded vector and :math:`a, b` the sides' middles, a product is off by
+        :math:`x y - \hat x \hat y = r_x b + a r_y + r_x (y - b) + (\hat x - a) r_y`. The first term is the same for
+        all `y`; the second has a known range; the others are at most as large as the lengths multiplied.
+        """
+        rest = asking.residual * other.spread + (asking.spread + asking.residual) * other.residual
+        return other.shift + 2 * rest + 4 * ROUNDING * asking.longest * other.longest
+
+
+class Tile:
+    """A reusable block of similarities, padded to whole steps.
+
+    Args:
+        size: Its rows and columns; it takes other shapes of no more numbers.
+        filter_: How it multiplies.
+        cells: Columns for which it has room in any case, if only for few rows.
+    """
+
+    def __init__(self, size: int, filter_: Filter, cells: int = 1) -> None:
+        self.device, self.step = filter_.device, filter_.step
+        numbers = max(self._whole(size) ** 2, self.step * self._whole(cells))
+        self._numbers = torch.empty(numbers, device=self.device)
+
+    def height(self, width: int) -> int:
+        """How many rows there is room for when each has so many columns."""
+        return len(self._numbers) // self._whole(width) // self.step * self.step
+
+    def product(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        """Inner products of each row with each column, and minus infinity around them."""
+        height, width = self._height(len(rows)), self._whole(len(columns))
+        padded = self._numbers[: height * width].view(height, width)
+        torch.mm(_pad(rows, height), _pad(columns, width).T, out=padded)
+        padded[len(rows) :] = -torch.inf
+        padded[:, len(columns) :] = -torch.inf
+        return padded
+
+    def _height(self, count: int) -> int:
+        """Rows to which so many are padded. oneDNN compiles code for every shape and keeps it, so that they are few."""
+        few = max(GROUP, 1 << (count - 1).bit_length())
+        return min(few, self._whole(count)) if self.step > GROUP else self._whole(count)
+
+    def _whole(self, count: int) -> int:
+        return -(-count // self.step) * self.step
+
+
+def _pad(vectors: torch.Tensor, count: int) -> torch.Tensor:
+    return torch.nn.functional.pad(vectors, (0, 0, 0, count - len(vectors))) if count > len(vectors) else vectors
+
+
+class Best:
+    """The best candidates of each asker so far, best first; minus infinity where they are missing.
+
+    Products may be off. A candidate is passed over when `k` others are better by more than both can be off, or when
+    the list is full of better ones.
+
+    Args:
+        values: `(askers, listed)`, float32, filled with minus infinity.
+        candidates: `(askers, listed)`, int32.
+        k: How many are wanted in the end.
+        slack: By how much the difference of two products may be off.
+    """
+
+    def __init__(self, values: torch.Tensor, candidates: torch.Tensor, k: int, slack: float) -> None:
+        self.values, self.candidates, self.k, self.slack = values, candidates, k, slack
+
+    def __getitem__(self, askers: slice) -> Best:
+        """Some askers' lists."""
+        return Best(self.values[askers], self.candidates[askers], self.k, self.slack)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def offer(self, askers: slice | torch.Tensor, tile: torch.Tensor, first: int, *, by_row: bool) -> None:
+        """Takes from a tile what is better than what the lists hold.
+
+        Most of a tile is settled by the maxima of its groups, which no longer reach what the lists hold: a pass over
+        the similarities at the speed of memory. Members of a group stand apart by the number of groups, so that the
+        maxima are taken over whole vectors of neighbouring numbers.
+
+        Args:
+            askers: Which lists: those of the tile's rows (or columns), without the padding.
+            tile: What `Tile.product` gave.
+            first: The candidate that the tile's first column (or row) stands for.
+            by_row: The askers are the rows; else the columns.
+        """
+        values = self.values[askers]
+        count, listed = values.shape
+        if by_row:
+            groups = tile.view(len(tile), GROUP, -1)
+            maxima = groups.amax(1)[:count]
+        else:
+            groups = tile.view(GROUP, -1, tile.shape[1])
+            maxima = groups.amax(0).T[:count]
+        floor = torch.maximum(values[:, -1], values[:, self.k - 1] - self.slack)
+        over = maxima > floor[:, None]
+        if maxima.shape[1] > listed and int(over.sum(1).max()) > listed:
+            # Lists that are not settled yet. The `listed` greatest maxima stand for that many candidates, each better
+            # than all in the other groups.
+            top = maxima.topk(listed, 1)
+            floor = torch.maximum(floor, top.values[:, self.k - 1] - self.slack)
+            who, place = (top.values > floor[:, None]).nonzero(as_tuple=True)
+            group = top.indices[who, place]
+        else:
+            who, group = over.nonzero(as_tuple=True)
+        for some, their in zip(who.split(GROUPS_AT_ONCE), group.split(GROUPS_AT_ONCE), strict=True):
+            members = groups[some, :, their] if by_row else groups[:, their, some].T
+            hit, member = (members > floor[some, None]).nonzero(as_tuple=True)
+            if len(hit):
+                self._merge(askers, some[hit], members[hit, member], first + member * maxima.shape[1] + their[hit])
+
+    def _merge(
+        self, askers: slice | torch.Tensor, who: torch.Tensor, values: torch.Tensor, candidates: torch.Tensor
+    ) -> None:
+        """Merges candidates, ordered by asker, into the lists."""
+        touched, row, counts = torch.unique_consecutive(who, return_inverse=True, return_counts=True)
+        place = torch.arange(len(who), device=who.device) - (counts.cumsum(0) - counts)[row]
+        lists = touched + askers.start if isinstance(askers, slice) else askers[touched]
+        width = self.values.shape[1]
+        shape = (len(touched), width + int(counts.max()))
+        pool = values.new_full(shape, -torch.inf)
+        names = self.candidates.new_zeros(shape)
+        pool[:, :width], names[:, :width] = self.values[lists], self.candidates[lists]
+        pool[row, width + place], names[row, width + place] = values, candidates.int()
+        top = pool.topk(width, 1)
+        self.values[lists], self.candidates[lists] = top.values, names.gather(1, top.indices)
+
+
+def as_tensor(block: np.ndarray, device: str = "cpu") -> torch.Tensor:
+    """A block as a tensor on a device; on the processor it shares the block's memory, and is only read."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that the array is not writable
+        return torch.from_numpy(block).to(device)
+
+
+def settle(queries: np.ndarray, best: Best, side: Vectors) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The `k` nearest among what was found, in their exact order.
+
+    Args:
+        queries: `(q, width)`, float32.
+        best: Their lists: positions in `side`.
+        side: The candidates.
+
+    Returns:
+        Similarities, float32, and labels of candidates, both `(q, k)`; and the rows, an ascending array, that a
+        candidate which was not found could still belong to.
+    """
+    values, found = best.values.cpu().numpy(), best.candidates.cpu().numpy().astype(np.int64)
+    near = values >= values[:, best.k - 1, None] - best.slack
+    near &= values > -np.inf
+    rows, places = near.nonzero()
+    exact = np.full(values.shape, -np.inf, np.float32)
+    exact[rows, places] = pair_products(queries, rows, side, found[rows, places])
+    labels = side.labels(found)
+    order = np.lexsort((labels, -exact), axis=-1)[:, : best.k]
+    full = near[:, -1] & (values.shape[1] < len(side))
+    return np.take_along_axis(exact, order, 1), np.take_along_axis(labels, order, 1), np.flatnonzero(full)
+
+
+def search_down_to(
+    queries: np.ndarray, floor: np.ndarray, side: Vectors, k: int, tile: Tile
+) -> tuple[np.ndarray, np.ndarray]:
+    """The `k` nearest of each query, when `k` are known to have float32 products of `floor` or above.
+
+    All that reach the floor are scored exactly: this settles any number of near ties.
+
+    Args:
+        queries: `(q, width)`, float32.
+        floor: `(q,)`.
+        side: The candidates.
+        k: How many.
+        tile: Where products are computed.
+
+    Returns:
+        Similarities, float32, and labels of candidates, both `(q, k)`.
+    """
+    rows = np.empty(0, np.int64)
+    exact, labels = np.empty(0, np.float32), np.empty(0, np.int64)
+    asking, floors = as_tensor(queries, tile.device), as_tensor(floor.astype(np.float32), tile.device)[:, None]
+    columns = tile.height(len(queries))
+    for start in range(0, len(side), columns):
+        candidates = as_tensor(side.block(start, start + columns), tile.device)
+        products = tile.product(asking, candidates)[: len(queries), : len(candidates)]
+        row, column = (found.cpu().numpy() for found in (products >= floors).nonzero(as_tuple=True))
+        rows = np.concatenate([rows, row])
+        exact = np.concatenate([exact, pair_products(queries, row, side, column + start)])
+        labels = np.concatenate([labels, side.labels(column + start)])
+        order = np.lexsort((labels, -exact, rows))
+        rows, exact, labels = rows[order], exact[order], labels[order]
+        kept = np.arange(len(rows)) - np.searchsorted(rows, rows) < k
+        rows, exact, labels = rows[kept], exact[kept], labels[kept]
+    return exact.reshape(-1, k), labels.reshape(-1, k)

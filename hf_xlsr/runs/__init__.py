@@ -1,0 +1,3 @@
+"""Training runs: recipes, run folders, methods, cards, and publishing."""
+
+from __future__ import annotations

@@ -1,0 +1,115 @@
+"""The folder of a training run: what is in it, and whether a new run may use it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import written_whole
+
+# What may differ between a run and the call that goes on with it: where it lies, what follows training.
+FREE_KEYS = {"name", "output_dir", "overwrite", "description", "evaluation", "export", "card"}
+
+
+class RunFolder:
+    """Paths of one run.
+
+    ```
+    OUTPUT_DIR/
+      README.md  results.json  loss.png  tsne.png
+      model/                 the exported encoder
+      training/              recipe.json, prepared data, tokenizer, checkpoints, log.json, final/, merged/
+    ```
+
+    Args:
+        path: `output_dir` of the recipe.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.training = self.path / "training"
+        self.recipe = self.training / "recipe.json"
+        self.log = self.training / "log.json"
+        self.final = self.training / "final"
+        self.merged = self.training / "merged"  # of a run with adapters: its weights with them
+        self.model = self.path / "model"
+        self.results = self.path / "results.json"
+        self.card = self.path / "README.md"
+
+    def claim(self, recipe: Mapping[str, Any]) -> None:
+        """Takes the folder for a run of `recipe`, or goes on with the same run.
+
+        Args:
+            recipe: A resolved recipe; with `overwrite` true, whatever run lies there is removed first.
+
+        Raises:
+            XlsrError: the folder holds another run, or files that are no run.
+        """
+        outputs = [self.model, self.results, self.card, self.path / "loss.png", self.path / "tsne.png"]
+        if recipe["overwrite"] and self.recipe.is_file():
+            for old in (self.training, *outputs):
+                # A link goes, what it points to stays.
+                shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink(missing_ok=True)
+        if self.recipe.is_file():
+            there = json.loads(self.recipe.read_text("utf-8"))
+            different = differing_keys(there, json.loads(json.dumps(recipe)))
+            if different:
+                raise XlsrError(
+                    f"output folder '{self.path}' holds another run, of other {', '.join(different[:4])}; choose another "
+                    "--output_dir, or remove that run with --overwrite true."
+                )
+            return
+        training_taken = self.training.is_dir() and any(self.training.iterdir())
+        if self.path.is_file() or training_taken or any(path.exists() for path in outputs):
+            raise XlsrError(f"output folder '{self.path}' is taken by other files; choose another --output_dir.")
+        self.training.mkdir(parents=True, exist_ok=True)
+        self._write(recipe)
+
+    def settle(self, recipe: Mapping[str, Any]) -> None:
+        """Writes down the recipe by which a run that was gone on with is exported and evaluated now, and begins that.
+
+        Args:
+            recipe: A resolved recipe, that of `claim` but for what follows training.
+        """
+        self.results.unlink(missing_ok=True)  # those of before are none of this recipe's
+        self._write(recipe)
+
+    def done(self, recipe: Mapping[str, Any]) -> bool:
+        """Whether just this run, its evaluation included, has been here to its end.
+
+        Args:
+            recipe: A resolved recipe.
+        """
+        if recipe["overwrite"] or not (self.recipe.is_file() and self.results.is_file()):
+            return False
+        there = json.loads(self.recipe.read_text("utf-8"))
+        here = json.loads(json.dumps(recipe))
+        there.pop("processes", None)
+        return all(there.get(key) == here.get(key) for key in {*there, *here} - {"output_dir", "overwrite"})
+
+    def _write(self, recipe: Mapping[str, Any]) -> None:
+        with written_whole(self.recipe) as file:
+            file.write_text(json.dumps(recipe, indent=2, ensure_ascii=False), "utf-8")
+
+
+def differing_keys(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Dotted keys under which two recipes differ; the free ones aside.
+
+    Example:
+        >>> differing_keys({"seed": 1, "data": {"limit": 2}}, {"seed": 2, "data": {"limit": 2}})
+        ['seed']
+    """
+    different = []
+    for key in sorted({*one, *other}):
+        if not prefix and key in FREE_KEYS:
+            continue
+        left, right = one.get(key), other.get(key)
+        if isinstance(left, Mapping) and isinstance(right, Mapping):
+            different += differing_keys(left, right, f"{prefix}{key}.")
+        elif left != right:
+            different.append(f"{prefix}{key}")
+    return different

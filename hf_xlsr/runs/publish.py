@@ -1,0 +1,171 @@
+"""Pushing a run to the Hub: the encoder with its card, the training state apart and private, adapters alone."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCardData
+
+from hf_xlsr.export.card_parts import part_card
+from hf_xlsr.export.card_values import code, one_line
+from hf_xlsr.export.hub_names import check_repo, is_hub_id
+from hf_xlsr.export.hub_upload import CARD, Pushed, Shipment, folder_files, push_shipments
+from hf_xlsr.modeling.hub import push_model
+from hf_xlsr.runs.adapter_folder import write_encoder_adapters
+from hf_xlsr.runs.card import card_for, recipe_of_run
+from hf_xlsr.runs.card_metadata import base_models, licence_of, starting_points
+from hf_xlsr.runs.folder import RunFolder
+from hf_xlsr.runs.methods import get_method
+from hf_xlsr.runs.starting import ADAPTERS
+from hf_xlsr.trainers.base import last_whole_checkpoint
+from hf_xlsr.utils.errors import XlsrError, nearest
+
+__all__ = ["PARTS", "Pushed", "push_model", "push_run", "push_shipments"]
+
+PARTS = ("encoder", "training", "all")
+TRAINING_TAG = "hf-xlsr-training-state"
+ADAPTERS_TAG = "hf-xlsr-adapters"
+TRAINING_SUFFIX = "-training"
+# Pickled, holds nothing that resuming reads, and the arguments in it may hold a token.
+LEFT_OUT = ("training_args.bin",)
+LOADING = """from peft import PeftModel
+from transformers import AutoModel
+
+encoder = AutoModel.from_pretrained("{base}")
+model = PeftModel.from_pretrained(encoder, "{repo}"{folder})"""
+
+
+def push_run(
+    run: str | Path,
+    repo: str,
+    *,
+    what: str = "encoder",
+    adapters: bool = False,
+    private: bool = False,
+    exist_ok: bool = False,
+    token: str | None = None,
+    message: str | None = None,
+) -> list[Pushed]:
+    """Pushes what a finished run left.
+
+    The encoder goes to `repo`: the sentence-transformers folder, its card, its plots. The training state goes to
+    `repo` with `-training` behind its name, which is always private: checkpoints (queues, momentum encoders, optimiser),
+    final weights, recipe, results; not the prepared text, which the recipe makes again. A call that was interrupted is
+    made again as it was, and sends what is missing.
+
+    Args:
+        run: The run's folder.
+        repo: OWNER/NAME.
+        what: `encoder`, `training` or `all`.
+        adapters: Push the LoRA adapters alone in place of the encoder.
+        private: Make the encoder's repository private too.
+        exist_ok: See `push_shipments`.
+        token: Likewise.
+        message: Of the commits.
+
+    Returns:
+        The repositories.
+
+    Raises:
+        XlsrError: the run has not ended or has no adapters; or as `push_shipments`.
+    """
+    check_repo(repo)
+    if what not in PARTS:
+        raise XlsrError(f"--what is '{one_line(what)}'; {nearest(what, PARTS)}")
+    if adapters and what == "training":
+        raise XlsrError("--adapters takes the encoder's place, and --what training leaves it out; drop one of them.")
+    folder = RunFolder(run)
+    recipe = recipe_of_run(folder)
+    with tempfile.TemporaryDirectory() as scratch:
+        shipments = []
+        if what != "training":
+            make = _adapters if adapters else _encoder
+            shipments.append(make(folder, recipe, repo, private, Path(scratch)))
+        if what != "encoder":
+            shipments.append(_training(folder, recipe, repo))
+        return push_shipments(shipments, token=token, exist_ok=exist_ok, message=message)
+
+
+def _encoder(folder: RunFolder, recipe: Mapping[str, Any], repo: str, private: bool, scratch: Path) -> Shipment:
+    card = folder.model / CARD
+    if not card.is_file():
+        raise XlsrError(f"run '{folder.path}' has no {card}: it has not ended; hf-xlsr train goes on with it.")
+    files = folder_files(folder.model, without=(CARD, *LEFT_OUT))
+    files |= {name: folder.path / name for name in ("loss.png", "tsne.png") if (folder.path / name).is_file()}
+    return Shipment(repo, card_for(card.read_text("utf-8"), repo), files, private)
+
+
+def _training(folder: RunFolder, recipe: Mapping[str, Any], repo: str) -> Shipment:
+    newest = last_whole_checkpoint(folder.training, int(recipe.get("processes") or 1))
+    if newest is None:
+        raise XlsrError(f"run '{folder.path}' has no whole checkpoint; there is no training state to push.")
+    files = {f"training/{path.name}": path for path in (folder.recipe, folder.log) if path.is_file()}
+    if (clock := folder.training / "seconds.json").is_file():
+        files[f"training/{clock.name}"] = clock
+    if folder.results.is_file():
+        files[folder.results.name] = folder.results
+    whole = [path for path in folder.training.glob("checkpoint-*") if _step(path) <= _step(newest)]
+    for part in (*whole, folder.final, folder.merged):
+        if part.is_dir():
+            files |= folder_files(part, f"training/{part.name}", LEFT_OUT)
+    name = one_line(recipe["name"])
+    data = ModelCardData(
+        language=list(map(one_line, recipe["languages"])), license=licence_of(recipe), tags=[TRAINING_TAG]
+    )
+    card = part_card(
+        data,
+        title=f"{name}: training state",
+        paragraphs=[
+            f"What the recipe {code(name)} of hf-xlsr needs to go on: checkpoints with optimiser, queues and momentum "
+            f"encoders, and the weights at the end. The encoder for use is in {code(repo)}.",
+            "Download it into the folder of the run and train as before; the data are prepared again from the recipe.",
+        ],
+        code=f"hf download {repo}{TRAINING_SUFFIX} --local-dir RUN\nhf-xlsr train RECIPE --output_dir RUN",
+        language="sh",
+    )
+    return Shipment(repo + TRAINING_SUFFIX, card, files, private=True, tag=TRAINING_TAG, replaces=("*",))
+
+
+def _step(checkpoint: Path) -> int:
+    number = checkpoint.name.rsplit("-", 1)[1]
+    return int(number) if number.isdigit() else 1 << 62
+
+
+def _adapters(folder: RunFolder, recipe: Mapping[str, Any], repo: str, private: bool, scratch: Path) -> Shipment:
+    if not (folder.final / ADAPTERS).is_file():
+        raise XlsrError(f"run '{folder.path}' has no adapters; push its encoder, without --adapters.")
+    named = (recipe.get("model") or {}).get("encoders")
+    starts = named if isinstance(named, Mapping) else {"": next(iter(starting_points(recipe)), "")}
+    bases = {("" if name == "shared" else name): str(path) for name, path in starts.items()}
+    # Those of a later stage belong on the weights of the stage before, whatever encoder that one started from.
+    earlier = bool(recipe.get("start_from"))
+    on_hub = {name: path if is_hub_id(path) and not earlier else None for name, path in bases.items()}
+    files = write_encoder_adapters(folder.final, scratch, on_hub)
+    languages = list(map(one_line, recipe["languages"]))
+    data = ModelCardData(
+        language=languages,
+        license=licence_of(recipe),
+        library_name="peft",
+        base_model=None if earlier else base_models(recipe) or None,
+        tags=[ADAPTERS_TAG, "lora", "feature-extraction", recipe["method"]],
+    )
+    first = next(iter(sorted({str(Path(name).parent) for name in files})))
+    place = "" if first == "." else f', subfolder="{first}"'
+    base = on_hub.get("" if first == "." else first) or "path/to/the/encoder/that/training/started/from"
+    card = part_card(
+        data,
+        title=f"{one_line(recipe['name'])}: adapters",
+        paragraphs=[
+            f"LoRA adapters of the recipe {code(recipe['name'])} of hf-xlsr, by the method of "
+            f"{get_method(recipe['method']).paper}. They belong on the encoder that training started from"
+            + (", which is that of an earlier stage" if earlier else "")
+            + ("; each language has its own, in a folder of its name." if place else "."),
+            "Sentence vectors are pooled as in training; projections behind the pooling, where the recipe has them, are "
+            "not among the adapters.",
+        ],
+        code=LOADING.format(base=base, repo=repo, folder=place),
+    )
+    return Shipment(repo, card, files, private, tag=ADAPTERS_TAG)

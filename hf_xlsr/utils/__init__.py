@@ -1,0 +1,3 @@
+"""Helpers that every package may use."""
+
+from __future__ import annotations

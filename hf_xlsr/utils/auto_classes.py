@@ -1,0 +1,74 @@
+"""Registration with `AutoConfig` that imports an architecture on first use.
+
+Importing `transformers.AutoConfig` takes seconds, so registration waits until somebody else imports it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+AUTO_MODULE = "transformers.models.auto.configuration_auto"
+
+
+class _LazyConfigs(dict[str, Any]):
+    """Model type -> config class, or the module to import: importing it registers config and models."""
+
+    def __getitem__(self, model_type: str) -> Any:
+        value = super().__getitem__(model_type)
+        if isinstance(value, str):
+            importlib.import_module(value)
+            value = super().__getitem__(model_type)
+        return value
+
+    def values(self) -> Any:
+        return [self[model_type] for model_type in self]
+
+    def items(self) -> Any:
+        return [(model_type, self[model_type]) for model_type in self]
+
+
+class _AutoModuleFinder(MetaPathFinder):
+    """Runs `_register` right after the import of `AUTO_MODULE`."""
+
+    def __init__(self, architectures: Mapping[str, str]) -> None:
+        self.architectures = architectures
+
+    def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if fullname != AUTO_MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        run = spec.loader.exec_module
+
+        def run_and_register(module: ModuleType) -> None:
+            run(module)
+            _register(module, self.architectures)
+
+        spec.loader.exec_module = run_and_register  # type: ignore[method-assign]
+        return spec
+
+
+def _register(auto_module: ModuleType, architectures: Mapping[str, str]) -> None:
+    mapping = auto_module.CONFIG_MAPPING
+    mapping._extra_content = _LazyConfigs({**architectures, **mapping._extra_content})
+
+
+def register_architectures(architectures: Mapping[str, str]) -> None:
+    """Makes `AutoConfig` and `AutoModel` know architectures without importing them.
+
+    Args:
+        architectures: Model type -> module that registers its config and models when it is imported.
+    """
+    if AUTO_MODULE in sys.modules:
+        _register(sys.modules[AUTO_MODULE], architectures)
+    else:
+        sys.meta_path.insert(0, _AutoModuleFinder(architectures))

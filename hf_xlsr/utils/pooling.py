@@ -1,0 +1,54 @@
+"""From token states to one vector a sentence: the only copy in the package."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from hf_xlsr.utils.errors import XlsrError
+
+POOLING_MODES = ("mean", "max", "cls")
+
+
+def pool(hidden: torch.Tensor, attention_mask: torch.Tensor, mode: str = "mean") -> torch.Tensor:
+    """Pools the token states of each sentence, in float32 whatever the precision of the states.
+
+    Args:
+        hidden: Token states, `(batch, length, width)`.
+        attention_mask: 1 for real tokens, 0 for padding, `(batch, length)`.
+        mode: `mean` over the real tokens, `max` over them, or `cls`, the state of the first token.
+
+    Returns:
+        Sentence vectors, `(batch, width)`, float32 (float64 when the states are). `mean` and `max` give 0 for a
+        sentence without tokens.
+
+    Raises:
+        XlsrError: `mode` is not one of the three.
+
+    Example:
+        >>> states = torch.tensor([[[1.0, 5.0], [3.0, 1.0], [9.0, 9.0]]])
+        >>> pool(states, torch.tensor([[1, 1, 0]]))
+        tensor([[2., 3.]])
+        >>> pool(states, torch.tensor([[1, 1, 0]]), "max")
+        tensor([[3., 5.]])
+    """
+    hidden = hidden if hidden.dtype == torch.float64 else hidden.float()
+    if mode == "cls":
+        return hidden[:, 0]
+    mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
+    # Filled, not multiplied: attention over an empty sentence may leave states that are not numbers.
+    if mode == "mean":
+        return hidden.masked_fill(mask == 0, 0.0).sum(1) / mask.sum(1).clamp(min=1.0)
+    if mode == "max":
+        return hidden.masked_fill(mask == 0, float("-inf")).amax(1).masked_fill(mask.sum(1) == 0, 0.0)
+    raise XlsrError(f"pooling mode is '{mode}'; use one of {', '.join(POOLING_MODES)}.")
+
+
+def normalize(vectors: torch.Tensor) -> torch.Tensor:
+    """L2-normalises the last dimension; a zero vector stays zero.
+
+    Example:
+        >>> normalize(torch.tensor([[3.0, 4.0]]))
+        tensor([[0.6000, 0.8000]])
+    """
+    return F.normalize(vectors, dim=-1)

@@ -1,0 +1,52 @@
+"""A package imports only from packages before it in `LAYERS`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LAYERS = "utils losses data encoders mining evaluation export modeling trainers runs cli".split()
+PLACES = [*(ROOT / "hf_xlsr").iterdir(), ROOT / "modeling", ROOT / "trainers"]
+DATA_ONLY = {"recipes", "__pycache__"}
+KNOWN = {
+    "hf_xlsr/encoders/loading -> export.remote_code",
+    "hf_xlsr/export/inference -> modeling.cmlm",
+    "hf_xlsr/export/projected -> modeling.cmlm",
+    "hf_xlsr/export/sentence_transformer -> modeling.cmlm",
+}
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Every imported name, also inside functions and under `TYPE_CHECKING`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def back_edges() -> set[str]:
+    found = set()
+    for place in PLACES:
+        if place.name in DATA_ONLY or not place.is_dir():
+            continue
+        for file in place.rglob("*.py"):
+            for name in imported(ast.parse(file.read_text("utf-8"))):
+                parts = name.split(".")
+                if parts[0] != "hf_xlsr" or len(parts) < 2:
+                    continue
+                target = parts[1] if parts[1] in LAYERS else "cli"  # names of the top are above every package
+                if LAYERS.index(target) > LAYERS.index(place.name):
+                    found.add(f"{file.relative_to(ROOT).with_suffix('')} -> {'.'.join(parts[1:3])}")
+    return found
+
+
+def test_packages_are_the_eleven_layers() -> None:
+    assert {place.name for place in PLACES if place.is_dir()} - DATA_ONLY == set(LAYERS)
+    assert [file.name for file in (ROOT / "hf_xlsr").glob("*.py")] == ["__init__.py"]
+
+
+def test_imports_point_down() -> None:
+    assert back_edges() == KNOWN

@@ -1,0 +1,186 @@
+"""`push_to_hub` of models and trainers: what encodes sentences, without momentum encoders and queues."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from huggingface_hub import HfApi, ModelCardData, get_token
+from transformers.trainer_utils import HubStrategy
+from transformers.utils import PushInProgress
+
+from hf_xlsr.export.access_tokens import hide_tokens
+from hf_xlsr.export.card_parts import part_card
+from hf_xlsr.export.card_values import code, python_text
+from hf_xlsr.export.hub_errors import NO_TOKEN, hub_errors
+from hf_xlsr.export.hub_names import TAG
+from hf_xlsr.export.hub_upload import CARD, Shipment, check_shipment, folder_files
+from hf_xlsr.export.remote_code import carry_modules
+from hf_xlsr.utils.errors import XlsrError
+
+if TYPE_CHECKING:
+    from transformers import Trainer as _Base
+else:
+    _Base = object
+
+logger = logging.getLogger(__name__)
+
+
+class SlimPushes(_Base):
+    """For a `Trainer` of this package: what `push_to_hub` sends is the exported encoder.
+
+    At the end, at each save (`hub_strategy="every_save"`), and when `push_to_hub` is called, the live model is exported
+    as for use, and goes to `hub_model_id` with a short card. Checkpoints are never sent; `hf-xlsr push --what training`
+    sends the state of a run to a private repository. What is written here holds no token.
+    """
+
+    args: Any
+    push_in_progress: Any
+    # Options of `to_sentence_transformer` beside the longest sentence; of a recipe its section `export`.
+    export_options: Mapping[str, Any] = MappingProxyType({})
+
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+        """Makes the repository.
+
+        Raises:
+            XlsrError: `hub_strategy` would publish checkpoints, there is no token, or the Hub refuses.
+        """
+        if self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
+            raise XlsrError(
+                f"hub_strategy is '{self.args.hub_strategy.value}', which would publish queues and optimiser; use 'end' "
+                "or 'every_save', and hf-xlsr push --what training for the state."
+            )
+        if not (token or self.args.hub_token or get_token()):
+            raise XlsrError(NO_TOKEN)
+        with hub_errors(self.args.hub_model_id or Path(self.args.output_dir).name):
+            super().init_hf_repo(token=token, private=private)
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Exports the model and sends it.
+
+        Args:
+            commit_message: Of the commit.
+            blocking: Wait until it is there.
+            token: That of `hub_token`, or of the environment, when absent.
+            revision: Branch; `hub_revision` when absent.
+            private: Of a repository that is made now.
+            **kwargs: Not used; `Trainer` takes them for its card.
+
+        Returns:
+            The commit, or its future; None in all processes but the first.
+
+        Raises:
+            XlsrError: the weights are spread over processes, or the Hub refuses or cannot be reached.
+        """
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token, private=private)
+        if getattr(self, "is_fsdp_enabled", False):
+            raise XlsrError(
+                "push_to_hub: the weights are spread over processes; push the run when it has ended, with hf-xlsr push."
+            )
+        if not self.is_world_process_zero():
+            return None
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        self._finish_current_push()
+        folder = tempfile.TemporaryDirectory()
+        repo = str(self.hub_model_id)
+        (Path(folder.name) / CARD).write_text(export_trainer(self, Path(folder.name), repo), "utf-8")
+        files = folder_files(Path(folder.name), without=(CARD,))
+        check_shipment(Shipment(repo, (Path(folder.name) / CARD).read_text("utf-8"), files))
+        with hub_errors(repo):
+            job = HfApi(token=token or self.args.hub_token).upload_folder(
+                repo_id=repo,
+                folder_path=folder.name,
+                commit_message=hide_tokens(commit_message or "Push"),
+                revision=revision or self.args.hub_revision,
+                delete_patterns=["*.safetensors", "*.safetensors.index.json"],
+                run_as_future=True,
+            )
+            job.add_done_callback(lambda done: _ended(done, folder, "" if blocking else repo))
+            jobs: Any = [job]
+            self.push_in_progress = PushInProgress(jobs)
+            return job.result() if blocking else job
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        token, self.args.hub_token = self.args.hub_token, None  # the arguments are written beside the weights
+        try:
+            super()._save(output_dir, state_dict=state_dict)
+        finally:
+            self.args.hub_token = token
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
+            return
+        busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
+        if not busy or self.args.hub_always_push:
+            self.push_to_hub(f"Training in progress, step {self.state.global_step}", blocking=False)
+
+
+def export_trainer(trainer: Any, folder: Path, repo: str) -> str:
+    """Writes the live model of a trainer as for use.
+
+    Args:
+        trainer: Of this package.
+        folder: An empty one.
+        repo: Where it goes, for the card.
+
+    Returns:
+        The card.
+    """
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    if hasattr(model, "merge_and_unload"):  # training goes on with the adapters: a copy is merged
+        model = copy.deepcopy(model).merge_and_unload()
+    tokenizer = getattr(trainer, "tokenizers", None) or trainer.processing_class
+    encodes = hasattr(model, "to_sentence_transformer")
+    if encodes:
+        length = getattr(trainer.data_collator, "max_length", None) or getattr(trainer, "max_length", 200)
+        exported = model.to_sentence_transformer(tokenizer, max_length=length, **trainer.export_options)
+        exported.save(str(folder), create_model_card=False)
+        trust = ", trust_remote_code=True" if carry_modules(folder) else ""
+        use = f"model = SentenceTransformer({python_text(repo)}{trust})"
+        lines = ["from sentence_transformers import SentenceTransformer", "", use]
+    else:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(str(folder))
+        name = type(model).__name__
+        lines = [f"from hf_xlsr import {name}", "", f"model = {name}.from_pretrained({python_text(repo)})"]
+    languages = list(getattr(model.config, "languages", None) or [])
+    data = ModelCardData(
+        language=languages or None,
+        library_name="sentence-transformers" if encodes else "transformers",
+        tags=[TAG, model.config.model_type],
+    )
+    step, last = trainer.state.global_step, trainer.state.max_steps
+    paragraph = f"{code(type(model).__name__)} of hf-xlsr, after {step:,} of {max(step, last):,} steps of training."
+    return part_card(data, title=repo, paragraphs=[paragraph], code="\n".join(lines))
+
+
+def _ended(job: Future, folder: tempfile.TemporaryDirectory, repo: str) -> None:
+    """Nobody waits for a push in the background: what went wrong is said here, and the next one may go through.
+
+    Args:
+        job: The push.
+        folder: What it sent.
+        repo: Where to, if nobody waits.
+    """
+    folder.cleanup()
+    if repo and not job.cancelled() and (error := job.exception()) is not None:
+        try:
+            with hub_errors(repo):
+                raise error
+        except Exception as told:
+            logger.warning("%s", hide_tokens(str(told)))
