@@ -50,10 +50,10 @@ def check_no_token(value: Any, place: str) -> None:
         XlsrError: as said; the sentence does not repeat the token.
 
     Example:
-        >>> check_no_token({"training": {"hub_token": "hf_" + "a" * 34}}, "recipe 'a'")
+        >>> check_no_token({"training": {"hub_token": "hf_" + "a" * 34}}, "recipe a")
         Traceback (most recent call last):
         ...
-        hf_xlsr.utils.errors.XlsrError: recipe 'a', training.hub_token holds an access token; take it out and set HF_TOKEN.
+        hf_xlsr.utils.errors.XlsrError: recipe a, training.hub_token holds an access token; take it out and set HF_TOKEN.
     """
     known = known_tokens()
     for key, text in _strings(value):
