@@ -256,7 +256,7 @@ def exported(folder: Path, name: str) -> dict[str, Any]:
 
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     if "modules.json" not in files:
-        return {"files": files, "weights_sha256": weights(folder)}
+        return {"files": files, "weights_sha256": weights(folder), "outputs": outputs(folder)}
     model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)
     sentences = [side for pair in make_pairs(10, seed=7) for side in pair]
     tasks = ("en", "fr") if "debiased" in name or "dual_momentum" in name else ("",)
@@ -268,6 +268,27 @@ def exported(folder: Path, name: str) -> dict[str, Any]:
         "vectors": {key: np.round(value.astype(np.float64), 6).tolist() for key, value in vectors.items()},
         "vectors_sha256": {key: digest(value.astype(np.float32)) for key, value in vectors.items()},
     }
+
+
+def outputs(folder: Path) -> Any:
+    """Logits of a classifier, or translations by beam search as ids."""
+    import torch
+    from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoTokenizer
+
+    import hf_xlsr  # noqa: F401 - registers the models
+
+    generates = (folder / "generation_config.json").is_file()
+    kind = AutoModelForSeq2SeqLM if generates else AutoModelForSequenceClassification
+    model = kind.from_pretrained(folder).eval()
+    sentences = [english for english, _ in make_pairs(10, seed=7)]
+    inputs = AutoTokenizer.from_pretrained(folder)(sentences, padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        found = (
+            model.generate(**inputs, min_new_tokens=6, max_new_tokens=8)
+            if generates
+            else model(**inputs).logits.double()
+        )
+    return [[round(value, 6) for value in row] for row in found.tolist()]
 
 
 SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
@@ -311,6 +332,11 @@ def compare(old: Any, new: Any, tolerance: float = 0.0, ignore: str | None = Non
         if key in here and key in there and equal(here[key], there[key], tolerance):
             continue
         count += 1
+        sides = here.get(key), there.get(key)
+        if all(isinstance(side, list) and side for side in sides) and len(sides[0]) == len(sides[1]):
+            largest = max(abs(left - right) for left, right in zip(*sides, strict=True))
+            print(f"{key}: {len(sides[0])} numbers, largest difference {largest:.3g}")
+            continue
         shown = [repr(side[key]) if key in side else "missing" for side in (here, there)]
         print(f"{key}: {' -> '.join(text if len(text) < 90 else f'{text[:86]} ...' for text in shown)}")
     print(f"{count} differences in {len(here):,} values.")

@@ -65,7 +65,11 @@ def encoder() -> str:
     tokenizer.save_pretrained("encoder")
     torch.manual_seed(0)
     config = BertConfig(vocab_size=len(vocabulary), pad_token_id=0, **SIZES, **NO_DROPOUT)
-    BertModel(config).save_pretrained("encoder")
+    bert = BertModel(config)
+    table = bert.embeddings.word_embeddings.weight.data
+    english, french = ([vocabulary.index(f"▁{word}") for word in words.split()] for words in WORDS.values())
+    table[french] = 0.8 * table[french] + table[english]  # translations are near, so that no protocol is at chance
+    bert.save_pretrained("encoder")
     tokenizer.save_pretrained("tokenizer")
     transformer = Transformer("encoder", max_seq_length=32)
     modules = [transformer, Pooling(SIZES["hidden_size"], pooling_mode="mean"), Normalize()]
@@ -160,8 +164,13 @@ STEPS = {"eval_strategy": "steps", "eval_steps": 6, "save_strategy": "steps", "s
 
 def training_rows() -> dict[str, dict[str, Any]]:
     """A recipe for every trainer, and more where a method has parts that it leaves out."""
-    pairs = {"train": {"path": "train.tsv"}, "max_length": 32, "cleaning": ["normalize"]}
+    pairs: dict[str, Any] = {"train": {"path": "train.tsv"}, "max_length": 32, "cleaning": ["normalize"]}
     measured = {**pairs, "dev": {"path": "dev.tsv"}, "test": {"path": "dev.tsv"}}
+    cleaning = ["normalize", "drop_identical", "deduplicate"]
+    dirty = {**measured, "train": {"path": "dirty.tsv"}, "cleaning": cleaning}
+    german = {"path": "german.tsv", "languages": ["en", "de"]}
+    french = {name: {**dirty[name], "languages": ["en", "fr"]} for name in ("train", "dev", "test")}
+    several = {**dirty, **french, "train": [french["train"], german]}
     tokenizer = {"path": "tokenizer"}
     new = {"model_type": "bert", **SIZES}
     still = {**new, **NO_DROPOUT}
@@ -189,7 +198,7 @@ def training_rows() -> dict[str, dict[str, Any]]:
         },
         "lightweight_xtr": {
             "method": "lightweight",
-            "data": measured,
+            "data": dirty,
             "tokenizer": tokenizer,
             "model": {
                 "encoder": new,
@@ -235,7 +244,8 @@ def training_rows() -> dict[str, dict[str, Any]]:
         },
         "hictl_words": {
             "method": "hictl",
-            "data": measured,
+            "languages": ["en", "fr", "de"],
+            "data": several,
             "tokenizer": tokenizer,
             "model": {"encoder": new, "negative_words": 16},
             "training": adam,
@@ -265,6 +275,7 @@ def training_rows() -> dict[str, dict[str, Any]]:
             "method": "translation",
             "data": measured,
             "model": {"start": "encoder", "dropout": 0.0, "decoder_layers": 1},
+            "training": {"optim": "adamw_torch", "learning_rate": 0.01},  # enough for words to differ
         },
     }
 
@@ -273,7 +284,11 @@ def write_training_data() -> None:
     rows = make_pairs(96, seed=1)
     english = [row[0] for row in rows]
     write("train.tsv", "", rows)
-    write("dev.tsv", "", make_pairs(12, seed=2))
+    dev = make_pairs(12, seed=2)
+    write("dev.tsv", "", dev)
+    spoilt = [("one two", "one two"), ("three", ""), ("only one column",), ("\u2168  nine ", "neuf\u00a0neuf")]
+    write("dirty.tsv", "", [*rows[:60], *dev[:4], *spoilt, *rows[:9], *rows[60:]])
+    write("german.tsv", "", make_pairs(40, seed=8))
     write("text.tsv", "text document lang", [(line, f"d{n // 6}", "en") for n, line in enumerate(english)])
     rng = random.Random(3)
     inference = [(line, other, rng.randrange(3)) for line, other in zip(english, english[::-1], strict=True)]
