@@ -104,7 +104,7 @@ _TRAINED = ("train", "tune", "train_language", "hold_out", "head", "epochs", "le
 
 
 def _of_pairs(name: str, summary: str, module: str, *options: str, run: runs.Run | None = None) -> Protocol:
-    place = module, name.replace("-", "_")
+    place = f"protocols.{module}", name.replace("-", "_")
     optional = ("source_lang", "target_lang", "split")
     options = (*options, "debias")
     return Protocol(name, summary, "pairs", _PAIR, optional, options, place, run or runs.pairwise(*place))
@@ -120,7 +120,7 @@ def _of_rows(
     optional: tuple[str, ...] = (),
     nullable: tuple[str, ...] = (),
 ) -> Protocol:
-    place = name.replace("-", "_"), name.replace("-", "_")
+    place = f"protocols.{name.replace('-', '_')}", name.replace("-", "_")
     optional = (*optional, "lang", "split")
     return Protocol(name, summary, layout, required, optional, options, place, run or runs.trained(*place), nullable)
 
@@ -151,7 +151,7 @@ _ALL = (
         (),
         (),
         ("gold", "tune", "tune_gold", "k", "margin"),
-        ("bucc", "bucc_settings"),
+        ("protocols.bucc", "bucc_settings"),
         runs.bucc,
     ),
     _of_rows(
@@ -201,11 +201,11 @@ _ALL = (
         ("text", "label"),
         ("lang", "split"),
         ("setting", "seed", "device"),
-        ("senteval", "senteval"),
+        ("senteval.evaluate", "senteval"),
         runs.senteval,
         tasks=_SENTEVAL,
     ),
-    Protocol("mteb", "mteb's own evaluation of its tasks", "mteb", (), (), (), ("mteb", "evaluate_mteb"), runs.mteb),
+    Protocol("mteb", "mteb's own evaluation of its tasks", "mteb", (), (), (), ("mteb.evaluate", "evaluate_mteb"), runs.mteb),
 )
 
 PROTOCOLS: Mapping[str, Protocol] = {protocol.name: protocol for protocol in _ALL}
