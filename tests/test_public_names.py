@@ -1,0 +1,42 @@
+"""`import hf_xlsr`: light, complete, and known to the Auto classes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import hf_xlsr
+
+
+def test_every_public_name_resolves() -> None:
+    assert all(getattr(hf_xlsr, name) is not None for name in hf_xlsr.__all__)
+    assert set(hf_xlsr.__all__) <= set(dir(hf_xlsr)) | {"__version__"}
+
+
+def test_public_names_cover_models_and_trainers() -> None:
+    import hf_xlsr.trainers as trainers
+
+    assert set(trainers.__all__) <= set(hf_xlsr.__all__)
+    assert {"DualMomentumModel", "HictlForPreTraining", "CmlmModel"} <= set(hf_xlsr.__all__)
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="NoSuchModel"):
+        hf_xlsr.NoSuchModel  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import hf_xlsr, sys; assert not {'torch', 'transformers'} & set(sys.modules)",
+        "import hf_xlsr; from transformers import AutoConfig; AutoConfig.for_model('dual_momentum')",
+        "from transformers import AutoConfig; import hf_xlsr; AutoConfig.for_model('cmlm')",
+        "import hf_xlsr; from transformers import AutoConfig, AutoModel\n"
+        "assert AutoModel._model_mapping[type(AutoConfig.for_model('hictl'))].__name__ == 'HictlForPreTraining'",
+    ],
+    ids=["light", "before", "after", "model"],
+)
+def test_import(code: str) -> None:
+    subprocess.run([sys.executable, "-c", code], check=True)
