@@ -205,7 +205,9 @@ _ALL = (
         runs.senteval,
         tasks=_SENTEVAL,
     ),
-    Protocol("mteb", "mteb's own evaluation of its tasks", "mteb", (), (), (), ("mteb.evaluate", "evaluate_mteb"), runs.mteb),
+    Protocol(
+        "mteb", "mteb's own evaluation of its tasks", "mteb", (), (), (), ("mteb.evaluate", "evaluate_mteb"), runs.mteb
+    ),
 )
 
 PROTOCOLS: Mapping[str, Protocol] = {protocol.name: protocol for protocol in _ALL}

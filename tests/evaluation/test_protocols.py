@@ -27,7 +27,7 @@ def test_options_are_parameters_of_the_function(protocol: Any) -> None:
     parameters = inspect.signature(protocol_runs.function(*protocol.function)).parameters
     names = {name for name in protocol.options if name in CHOICES}
     if protocol.name == "bucc":  # without k and margin both published settings run
-        parameters = inspect.signature(protocol_runs.function("bucc", "bucc")).parameters
+        parameters = inspect.signature(protocol_runs.function("protocols.bucc", "bucc")).parameters
     assert names <= set(parameters)
     assert set(protocol.options) <= {*DATA_OPTIONS, *CHOICES} & set(vars(Request("m", "p", ())))
     assert {*protocol.required, *protocol.optional} <= KNOWN_COLUMNS

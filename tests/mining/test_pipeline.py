@@ -197,7 +197,7 @@ def kills(function: Callable[..., Any], calls: int) -> Callable[..., Any]:
         (NumberEncoder, "encode", 5, {"source.text", "target.text"}),
         (encode_stage, "_write_all", 8, {"source.text", "target.text", "source.vectors"}),
         (pipeline, "neighbours_both_ways", 1, ENCODED),
-        ("block_search", "settle", 1, ENCODED),
+        ("search.block_search", "settle", 1, ENCODED),
         (pipeline, "extract_pairs", 1, ENCODED | {"neighbours"}),
         (pipeline, "save_array", 3, ENCODED | {"neighbours"}),
         (work_folder, "_write_json", 3, set()),
