@@ -257,7 +257,7 @@ def exported(folder: Path, name: str) -> dict[str, Any]:
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     if "modules.json" not in files:
         return {"files": files, "weights_sha256": weights(folder), "outputs": outputs(folder)}
-    model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)
+    model = SentenceTransformer(str(folder), device="cpu")
     sentences = [side for pair in make_pairs(10, seed=7) for side in pair]
     tasks = ("en", "fr") if "debiased" in name or "dual_momentum" in name else ("",)
     vectors = {task or "all": model.encode(sentences, **({"task": task} if task else {})) for task in tasks}

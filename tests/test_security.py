@@ -137,7 +137,7 @@ def test_a_folder_s_own_module_does_not_run(tiny_export: str, tmp_path: Path, tr
     modules = json.loads((folder / "modules.json").read_text("utf-8"))
     modules[-1]["type"] = "evil.Evil"
     (folder / "modules.json").write_text(json.dumps(modules), "utf-8")
-    with pytest.raises(XlsrError, match="brings code that is not of this package"):
+    with pytest.raises(XlsrError, match="evil.Evil"):
         load_encoder(str(folder))
 
 

@@ -21,7 +21,6 @@ from hf_xlsr.export.card_values import code, python_text
 from hf_xlsr.export.hub_errors import NO_TOKEN, hub_errors
 from hf_xlsr.export.hub_names import TAG
 from hf_xlsr.export.hub_upload import CARD, Shipment, check_shipment, folder_files
-from hf_xlsr.export.remote_code import carry_modules
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
@@ -150,8 +149,7 @@ def export_trainer(trainer: Any, folder: Path, repo: str) -> str:
         length = getattr(trainer.data_collator, "max_length", None) or getattr(trainer, "max_length", 200)
         exported = model.to_sentence_transformer(tokenizer, max_length=length, **trainer.export_options)
         exported.save(str(folder), create_model_card=False)
-        trust = ", trust_remote_code=True" if carry_modules(folder) else ""
-        use = f"model = SentenceTransformer({python_text(repo)}{trust})"
+        use = f"model = SentenceTransformer({python_text(repo)})"
         lines = ["from sentence_transformers import SentenceTransformer", "", use]
     else:
         model.save_pretrained(folder)

@@ -22,7 +22,7 @@ ROWS_AT_ONCE = 4096
 PLACEHOLDER = "{lang}"
 # What each of the two asks for, and what belongs to the other.
 FIT = ("texts", "components", "method", "columns", "languages", "where", "config", "split", "limit")
-APPLY = ("vectors", "language", "model", "normalize", "pass_through")
+APPLY = ("vectors", "language", "model", "normalize")
 ENCODING = ("prompt", "routes", "batch_size", "dtype")
 
 
@@ -47,7 +47,6 @@ def configure_debias(parser: argparse.ArgumentParser) -> None:
     apply("--language", help="their language")
     apply("--model", help="instead of vectors: write this model with the removal behind it")
     apply("--normalize", action="store_true", help="bring vectors to length 1 afterwards")
-    apply("--pass-through", action="store_true", help="of a model: leave texts without a language as they are")
     add_encoding(parser)
     # None tells what was given from what was not; the function below has the values.
     parser.set_defaults(prompt=None, batch_size=None)
@@ -178,8 +177,6 @@ def _apply(options: argparse.Namespace) -> dict[str, Any]:
         if options.language:
             raise XlsrError("--language is for --vectors; a model is told it at each call, as task, so leave it out.")
         return _apply_to_model(fitted, options)
-    if options.pass_through:
-        raise XlsrError("--pass-through is for --model; leave it out with --vectors.")
     if not options.language:
         raise XlsrError(f"--language is missing; say which of {', '.join(fitted.languages)} the vectors are of.")
     return _apply_to_vectors(fitted, options)
@@ -188,21 +185,15 @@ def _apply(options: argparse.Namespace) -> dict[str, Any]:
 def _apply_to_model(fitted: Any, options: argparse.Namespace) -> dict[str, Any]:
     from hf_xlsr.encoders.loading import load_encoder
     from hf_xlsr.evaluation.report import check_writable
-    from hf_xlsr.export.debias_module import debias_sentence_transformer
-    from hf_xlsr.export.remote_code import carry_modules
+    from hf_xlsr.export import debias_sentence_transformer
 
     check_writable(options.output, "--output", folder=True)
     home = Path(options.output)
     if home.is_dir() and any(home.iterdir()):
         raise XlsrError(f"--output is '{home}', a folder with files in it; give a new one.")
-    model = debias_sentence_transformer(
-        load_encoder(options.model, options.device or "cpu"),
-        fitted,
-        normalize=options.normalize,
-        pass_through=options.pass_through,
-    )
+    encoder = load_encoder(options.model, options.device or "cpu")
+    model = debias_sentence_transformer(encoder, fitted, normalize=options.normalize)
     model.save(str(home), create_model_card=False)
-    carry_modules(home)
     return {"output": options.output, "model": options.model, **fitted.facts()}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from hf_xlsr.utils.errors import XlsrError
 
 # What a finished export cannot be told any more.
-OF_TRAINED = ("max_length", "tokenizer", "detect_language")
+OF_TRAINED = ("max_length", "tokenizer")
 
 
 def configure_export(parser: argparse.ArgumentParser) -> None:
@@ -20,13 +20,11 @@ def configure_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, help="folder, new or empty")
     parser.add_argument("--json", action="store_true", help="print JSON")
     forms = parser.add_argument_group("beside the sentence-transformers folder").add_argument
-    forms("--remote-code", action="store_true", help="code for AutoModel with trust_remote_code, without this package")
     forms("--onnx", action="store_true", help="onnx/model.onnx: pieces to sentence vectors in one graph")
     forms("--int8", action="store_true", help="also onnx/model_int8.onnx, quantised")
     trained = parser.add_argument_group("of a run or a saved model").add_argument
     trained("--max-length", type=int, help="longest sentence, in pieces (default: the recipe's)")
     trained("--tokenizer", nargs="+", metavar="FOLDER", help="or LANG=FOLDER for each (default: the one beside it)")
-    trained("--detect-language", action="store_true", help="of several encoders: route texts by their language")
 
 
 def export(options: argparse.Namespace, rest: list[str]) -> int:
@@ -35,7 +33,6 @@ def export(options: argparse.Namespace, rest: list[str]) -> int:
 
     from hf_xlsr.encoders.onnx import import_onnx
     from hf_xlsr.evaluation.report import check_writable
-    from hf_xlsr.export.remote_code import add_remote_code
 
     transformers_logging.disable_progress_bar()
     home, onnx = Path(options.output), options.onnx or options.int8
@@ -58,8 +55,6 @@ def export(options: argparse.Namespace, rest: list[str]) -> int:
             _save(model, options, partial)
         else:
             shutil.copytree(source, partial)
-        if options.remote_code:
-            add_remote_code(partial)
         files: dict[str, dict[str, float]] = {}
         if onnx:
             from hf_xlsr.export.onnx_files import write_onnx
@@ -96,10 +91,7 @@ def _trained(options: argparse.Namespace) -> Any:
     from hf_xlsr.runs.trained import trained_sentence_transformer
 
     return trained_sentence_transformer(
-        options.place,
-        tokenizer=_tokenizer(options.tokenizer),
-        max_length=options.max_length,
-        detect_language=options.detect_language or None,
+        options.place, tokenizer=_tokenizer(options.tokenizer), max_length=options.max_length
     )
 
 
@@ -108,11 +100,7 @@ def _save(model: Any, options: argparse.Namespace, folder: Path) -> None:
     from hf_xlsr.runs.card import card_of_run
 
     card, told = Path(options.place) / "model" / "README.md", ""
-    changed: dict[str, dict[str, Any]] = {}
-    if options.max_length:
-        changed["data"] = {"max_length": options.max_length}
-    if options.detect_language:
-        changed["export"] = {"detect_language": True}
+    changed = {"data": {"max_length": options.max_length}} if options.max_length else {}
     if card.is_file():  # that of a run tells of its own export
         told = card_of_run(options.place, changed=changed) if changed else card.read_text("utf-8")
     save_export(model, folder)
@@ -135,21 +123,13 @@ def _tokenizer(pieces: list[str] | None) -> str | dict[str, str] | None:
 
 
 def _print(options: argparse.Namespace, home: Path, files: dict[str, dict[str, float]]) -> None:
-    trust = ", trust_remote_code=True" if _needs_trust(home) else ""
-    loading = [f'SentenceTransformer("{home}"{trust})']
-    if options.remote_code:
-        loading.append(f'AutoModel.from_pretrained("{home}", trust_remote_code=True)')
+    loading = f'SentenceTransformer("{home}")'
     if options.json:
-        print(json.dumps({"output": str(home), "load": loading, "onnx": files}, indent=2, ensure_ascii=False))
+        print(json.dumps({"output": str(home), "load": [loading], "onnx": files}, indent=2, ensure_ascii=False))
         return
-    print("\n".join(loading))
+    print(loading)
     for route, numbers in files.items():
         place = home / "onnx" / route if route else home / "onnx"
         print(f"{place / 'model.onnx'}: at most {numbers['difference']:.0e} from torch")
         if "cosine_int8" in numbers:
             print(f"{place / 'model_int8.onnx'}: cosine with torch {numbers['cosine_int8']:.4f} or more")
-
-
-def _needs_trust(home: Path) -> bool:
-    modules = json.loads((home / "modules.json").read_text("utf-8"))
-    return any(not module["type"].startswith("sentence_transformers.") for module in modules)

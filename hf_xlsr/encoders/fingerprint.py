@@ -101,14 +101,15 @@ def loaded_hash(model: Any, *, poolers: bool = True) -> str:
 def _configuration(module: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"class": type(module).__name__}
     if hasattr(module, "get_config_dict"):
-        found["options"] = module.get_config_dict()
+        options = module.get_config_dict()
+        if options.get("route_mappings"):  # of a Router, whose keys are tuples
+            options = {**options, "route_mappings": sorted(map(str, options["route_mappings"].items()))}
+        found["options"] = options
         found["max_seq_length"] = getattr(module, "max_seq_length", None)
     if hasattr(getattr(module, "config", None), "to_dict"):
         # Where the model came from and by which version is no part of what it does.
         told = {"_name_or_path", "transformers_version"}
         found["config"] = {key: value for key, value in module.config.to_dict().items() if key not in told}
-    if hasattr(module, "content_digest"):  # what decides its vectors and is no weight
-        found["content"] = module.content_digest()
     tokenizer: Any = getattr(module, "tokenizer", None)
     tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if hasattr(tokenizer, "to_str"):

@@ -30,26 +30,14 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
     _refuse_training_model(Path(model))
     from sentence_transformers import SentenceTransformer
 
-    from hf_xlsr.export.remote_code import has_only_our_code
-
     if dtype is not None and dtype.startswith("onnx"):
         from hf_xlsr.encoders.onnx import OnnxEncoder
 
         return OnnxEncoder(model, int8=dtype == "onnx-int8")
     options: dict[str, Any] = {} if dtype is None else {"model_kwargs": {"dtype": dtype}}
     try:
-        if has_only_our_code(model):
-            options["trust_remote_code"] = True
-        return SentenceTransformer(model, device=device, **options)
-    except XlsrError:
-        raise
+        return SentenceTransformer(model, device=device, trust_remote_code=False, **options)
     except Exception as error:  # a damaged folder fails in as many ways as there are files in it
-        if "trust_remote_code" in str(error):
-            raise XlsrError(
-                f"model '{model}' brings code that is not of this package as it is now, which is not run; export it "
-                "again or, if you trust it, load it with SentenceTransformer(..., trust_remote_code=True) in Python and "
-                "give the object."
-            ) from error
         reason = error_line(error, 200) or type(error).__name__
         raise XlsrError(f"model '{model}' cannot be loaded by sentence-transformers: {reason}") from error
 

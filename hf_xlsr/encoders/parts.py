@@ -1,4 +1,4 @@
-"""What a sentence-transformers folder is made of: for each route an encoder, a pooling, perhaps a projection."""
+"""The modules of a sentence-transformers folder, by route."""
 
 from __future__ import annotations
 
@@ -8,33 +8,29 @@ from pathlib import Path
 from typing import Any
 
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.pooling import POOLING_MODES
 
-# Class of a module -> what it is here; its last name alone, as the package that it comes from may be the folder itself.
+# Class name of a module -> what it is here.
 _KINDS = {
     "Router": "router",
-    "LanguageRouter": "router",
     "Transformer": "encoder",
     "Pooling": "pooling",
     "Dense": "linear",
-    "ProjectedMean": "mean",
     "Normalize": "normalize",
 }
-_SHAPES = (["encoder", "pooling"], ["encoder", "pooling", "linear"], ["encoder", "pooling", "mean"])
 
 
 @dataclass(frozen=True)
 class EncoderPart:
-    """One encoder of an export.
+    """One encoder of an export, with the modules behind it.
 
     Args:
-        folder: Of the encoder and its tokenizer, in the export; empty for the export itself.
-        section: How a vector comes from its states; see `SentenceEncoder`.
-        max_length: Where sentence-transformers cuts, in pieces; None where the tokenizer alone says so.
+        folder: Folder of the encoder and its tokenizer inside the export; empty for the export itself.
+        layers: Kind (`pooling`, `linear`, `normalize`) and folder of each module behind the encoder, in order.
+        max_length: Tokens that sentence-transformers truncates to; None where only the tokenizer knows.
     """
 
     folder: str
-    section: dict[str, Any]
+    layers: tuple[tuple[str, str], ...]
     max_length: int | None = None
 
 
@@ -54,8 +50,8 @@ def export_parts(export: str | Path) -> dict[str, EncoderPart]:
         >>> tokenizer = train_tokenizer(["a red house", "a blue river"], vocab_size=30, algorithm="bpe", max_length=16)
         >>> size = BertConfig(vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, num_attention_heads=1)
         >>> _ = export_sentence_transformer(BertModel(size), tokenizer, "model", pooling="cls", max_length=16)
-        >>> export_parts("model")[""].section
-        {'pooling': 'cls', 'normalize': True, 'projection': None}
+        >>> export_parts("model")[""].layers
+        (('pooling', '1_Pooling'), ('normalize', '2_Normalize'))
     """
     home = Path(export)
     if not (home / "modules.json").is_file():
@@ -67,49 +63,32 @@ def export_parts(export: str | Path) -> dict[str, EncoderPart]:
             "AutoModel would not; remove default_prompt_name from config_sentence_transformers.json."
         )
     modules = [(_kind(module["type"]), _inside(home, module["path"])) for module in _json(home / "modules.json")]
-    normalize = modules[-1][0] == "normalize"
-    rest = modules[:-1] if normalize else modules
-    if [kind for kind, _ in rest] == ["router"]:
-        router = _json(home / rest[0][1] / "router_config.json")
-        routes = {
-            _inside(home, route): [(_kind(router["types"][name]), _inside(home, rest[0][1], name)) for name in names]
-            for route, names in router["structure"].items()
-        }
-    else:
-        routes = {"": rest}
-    return {route: _part(home, chain, normalize) for route, chain in routes.items()}
-
-
-def _part(home: Path, chain: list[tuple[str, str]], normalize: bool) -> EncoderPart:
-    from sentence_transformers.sentence_transformer.modules import Pooling  # seconds, for those who need it
-
-    kinds = [kind for kind, _ in chain]
-    if kinds not in _SHAPES:
-        raise XlsrError(
-            f"'{home}' is made of {', '.join(kinds)}; ONNX and AutoModel take an encoder, a pooling, perhaps a linear "
-            "layer or CMLM's projections, and normalisation."
+    (first, folder), rest = modules[0], modules[1:]
+    if first != "router":
+        return {"": _part(home, modules)}
+    router = _json(home / folder / "router_config.json")
+    return {
+        _inside(home, route): _part(
+            home, [*((_kind(router["types"][name]), _inside(home, folder, name)) for name in names), *rest]
         )
-    # Their own reader knows what older versions wrote.
-    pooling = Pooling.load_config(str(home), subfolder=chain[1][1])["pooling_mode"]
-    if pooling not in POOLING_MODES:
-        raise XlsrError(f"'{home}' has pooling {pooling}; ONNX and AutoModel take one of {', '.join(POOLING_MODES)}.")
-    projection = None
-    if len(chain) == 3:
-        kind, folder = chain[2]
-        values = _json(home / folder / "config.json")
-        activation = str(values.get("activation_function", "Identity"))
-        if activation.rpartition(".")[2] != "Identity":
-            raise XlsrError(f"'{home}' has a layer with {activation} behind the pooling; a linear one is taken.")
-        sizes = ("in_features", "out_features", "bias") if kind == "linear" else ("width", "count")
-        projection = {"kind": kind, "folder": folder, **{name: values[name] for name in sizes}}
-    section = {"pooling": pooling, "normalize": normalize, "projection": projection}
+        for route, names in router["structure"].items()
+    }
+
+
+def _part(home: Path, chain: list[tuple[str, str]]) -> EncoderPart:
+    kinds = [kind for kind, _ in chain]
+    if kinds[:2] != ["encoder", "pooling"] or not set(kinds[2:]) <= {"linear", "normalize"}:
+        raise XlsrError(
+            f"'{home}' has the modules {', '.join(kinds)}; ONNX files need a Transformer and a Pooling, then Dense and "
+            "Normalize modules."
+        )
     transformer = _json(home / chain[0][1] / "sentence_bert_config.json")
     if transformer.get("do_lower_case"):
         raise XlsrError(
-            f"'{home}' lowers all letters before its tokenizer (do_lower_case), which ONNX and AutoModel would not; give "
-            "the tokenizer a normalizer that does, and take do_lower_case out of sentence_bert_config.json."
+            f"'{home}' lower-cases texts before its tokenizer (do_lower_case), which ONNX files would not. Give the "
+            "tokenizer a lower-casing normalizer, and remove do_lower_case from sentence_bert_config.json."
         )
-    return EncoderPart(chain[0][1], section, transformer.get("max_seq_length"))
+    return EncoderPart(chain[0][1], tuple(chain[1:]), transformer.get("max_seq_length"))
 
 
 def _inside(home: Path, *names: str) -> str:

@@ -12,8 +12,7 @@ from hf_xlsr.utils.errors import XlsrError
 
 
 def routes_of(encoder: Any) -> tuple[str, ...]:
-    """The names of an encoder's routes: its attribute `routes`, those of a sentence-transformers `Router`, or those that
-    another of its modules has (`DebiasModule`).
+    """The names of an encoder's routes: its attribute `routes`, or those of its sentence-transformers `Router`.
 
     Example:
         >>> class OneForEach:
@@ -26,9 +25,7 @@ def routes_of(encoder: Any) -> tuple[str, ...]:
     children = list(encoder.children()) if hasattr(encoder, "children") else []
     # A Router is known by its parts, so that nothing is imported for encoders that have none.
     routers = [module for module in children if hasattr(module, "sub_modules") and hasattr(module, "default_route")]
-    if routers:
-        return tuple(routers[0].sub_modules)
-    return next((tuple(module.routes) for module in children if getattr(module, "routes", None)), ())
+    return tuple(routers[0].sub_modules) if routers else ()
 
 
 def route_of(encoder: Any, language: str | None, routes: Mapping[str, str] | None = None) -> str | None:

@@ -1,15 +1,16 @@
-"""From a trained model to folders that other tools load, and their cards."""
+"""From a trained model to folders that other tools load."""
 
 from __future__ import annotations
 
-from hf_xlsr.export.language_router import LanguageRouter
+from hf_xlsr.export.debiased import debias_sentence_transformer
 from hf_xlsr.export.routed import export_routed_sentence_transformer, to_routed_sentence_transformer
-from hf_xlsr.export.sentence_transformer import export_sentence_transformer, to_sentence_transformer
+from hf_xlsr.export.sentence_transformer import export_sentence_transformer, save_export, to_sentence_transformer
 
 __all__ = [
-    "LanguageRouter",
+    "debias_sentence_transformer",
     "export_routed_sentence_transformer",
     "export_sentence_transformer",
+    "save_export",
     "to_routed_sentence_transformer",
     "to_sentence_transformer",
 ]

@@ -7,39 +7,62 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from sentence_transformers.base.modules import Dense, Normalize
+from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import nn
-from transformers import AutoConfig
 
 from hf_xlsr.encoders.onnx import FLOAT_FILE, INPUTS, INT8_FILE, OUTPUT, import_onnx, onnx_session, route_folder
 from hf_xlsr.encoders.parts import EncoderPart, export_parts
-from hf_xlsr.encoders.stock import positions_of
-from hf_xlsr.export.inference import SentenceEncoder
-from hf_xlsr.utils.errors import XlsrError, error_line
+from hf_xlsr.encoders.stock import encoder_from_pretrained, positions_of
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.pooling import normalize, pool
 
 TOLERANCE = 1e-4
+_LAYERS: dict[str, Any] = {"linear": Dense, "normalize": Normalize}
 
 
-class _Graph(nn.Module):
-    def __init__(self, encoder: SentenceEncoder) -> None:
+class SentenceGraph(nn.Module):
+    """One encoder of an export with the modules behind it: token ids to sentence embeddings, in float32.
+
+    Args:
+        export: The folder.
+        part: From `export_parts`.
+    """
+
+    def __init__(self, export: Path, part: EncoderPart) -> None:
         super().__init__()
-        self.encoder = encoder
+        self.encoder = encoder_from_pretrained(str(export / part.folder), place="the encoder of the export")
+        (_, pooling), *layers = part.layers
+        self.pooling = Pooling.load_config(str(export), subfolder=pooling)["pooling_mode"]
+        self.layers = nn.ModuleList(_LAYERS[kind].load(str(export), subfolder=place) for kind, place in layers)
+        self.eval()
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        output = self.encoder(input_ids=input_ids, attention_mask=attention_mask)
-        return output.pooler_output
+        """Sentence embeddings, `(batch, width)`.
+
+        Args:
+            input_ids: `(batch, length)`.
+            attention_mask: 1 for real tokens, `(batch, length)`.
+        """
+        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        embeddings = pool(states, attention_mask, self.pooling)
+        for layer in self.layers:
+            dense = isinstance(layer, Dense)
+            embeddings = layer.activation_function(layer.linear(embeddings)) if dense else normalize(embeddings)
+        return embeddings
 
 
 def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str, float]]:
     """Writes `onnx/model.onnx` into an export, and `onnx/model_int8.onnx`; with routes a folder in `onnx` for each.
 
     A graph takes `input_ids` and `attention_mask`, `(batch, length)` int64 of any size, and gives `sentence_embedding`,
-    `(batch, width)` float32: pooling, projection and normalisation are inside. In int8 are the weights of linear layers,
-    channel by channel, and the embeddings; activations are quantised as they come; CMLM's projections stay as they are.
-    Every file is run against torch before this returns.
+    `(batch, width)` float32: pooling, linear layers and normalisation are inside. In int8 are the embeddings and, by
+    channel, the weights of linear layers; activations are quantised at run time. Every file is compared with torch
+    before this returns.
 
     Args:
         export: A folder that sentence-transformers has written.
@@ -56,20 +79,20 @@ def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str,
     import_onnx("onnx", "onnxscript", "onnxruntime")
     home, report = Path(export), {}
     for route, part in export_parts(home).items():
-        encoder = sentence_encoder(home, part)
+        graph = SentenceGraph(home, part)
         folder = route_folder(home, route)
         folder.mkdir(parents=True, exist_ok=True)
-        batches = _batches(encoder)
+        batches = _batches(graph.encoder)
         with torch.no_grad():
-            expected = [encoder(*batch).pooler_output.numpy() for batch in batches]
+            expected = [graph(*batch).numpy() for batch in batches]
         with _quiet():
-            _write_graph(encoder, folder / FLOAT_FILE)
+            _write_graph(graph, folder / FLOAT_FILE)
         found = _run(folder / FLOAT_FILE, batches)
         difference = max(float(np.abs(one - other).max()) for one, other in zip(expected, found, strict=True))
         if not difference <= TOLERANCE:
             raise XlsrError(
                 f"the graph of '{home}' gives vectors that are {difference:.1e} away from torch's; architecture "
-                f"'{encoder.config.model_type}' does not export to ONNX here."
+                f"'{graph.encoder.config.model_type}' does not export to ONNX here."
             )
         report[route] = {"difference": difference}
         if int8:
@@ -79,35 +102,11 @@ def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str,
     return report
 
 
-def sentence_encoder(export: str | Path, part: EncoderPart) -> SentenceEncoder:
-    """One encoder of an export with its pooling, in evaluation mode and float32.
-
-    Args:
-        export: The folder.
-        part: From `export_parts`.
-
-    Raises:
-        XlsrError: it does not load.
-    """
-    config = AutoConfig.from_pretrained(export, subfolder=part.folder)
-    config.sentence_encoder = part.section
-    try:
-        encoder: SentenceEncoder = SentenceEncoder.from_pretrained(
-            export, subfolder=part.folder, config=config, dtype=torch.float32
-        )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = error_line(error, 300)
-        raise XlsrError(
-            f"the encoder of '{export}' does not load outside of sentence-transformers: {reason}"
-        ) from None
-    return encoder
-
-
-def _write_graph(encoder: SentenceEncoder, file: Path) -> None:
+def _write_graph(graph: SentenceGraph, file: Path) -> None:
     sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
-    ids, mask = _batches(encoder)[0]
+    ids, mask = _batches(graph.encoder)[0]
     program = torch.onnx.export(
-        _Graph(encoder),
+        graph,
         kwargs=dict(zip(INPUTS, (ids, mask), strict=True)),
         input_names=list(INPUTS),
         output_names=[OUTPUT],
@@ -129,22 +128,20 @@ def _write_int8(source: Path, file: Path) -> None:
     del model.graph.value_info[:]
     # Graphs of more than 2 GiB keep their weights beside them.
     large = any(source.parent.glob(f"{source.name}*.data"))
-    stacked = {weight.name for weight in model.graph.initializer if len(weight.dims) > 2}
     quantize_dynamic(
         model,
         file,
         per_channel=True,
         # Processors with AVX2 and no VNNI add pairs of unsigned times signed products in 16 bits, which overflow.
         weight_type=QuantType.QUInt8,
-        nodes_to_exclude=[node.name for node in model.graph.node if stacked.intersection(node.input)],
         use_external_data_format=large,
     )
 
 
-def _batches(encoder: SentenceEncoder) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _batches(encoder: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Made-up sentences of several sizes: a batch, one long sentence, one of a single piece."""
     generator = torch.Generator().manual_seed(0)
-    positions, pieces = positions_of(encoder.encoder) or 64, int(encoder.config.vocab_size)
+    positions, pieces = positions_of(encoder) or 64, int(encoder.config.vocab_size)
     batches = []
     for rows, length in ((3, min(7, positions)), (1, min(64, positions)), (2, 1)):
         ids = torch.randint(pieces // 2, pieces, (rows, length), generator=generator)

@@ -12,10 +12,8 @@ from sentence_transformers.base.modules.module import Module
 from torch import nn
 from transformers import PreTrainedModel
 
-from hf_xlsr.export.language_router import LanguageRouter, check_route_names
 from hf_xlsr.export.sentence_transformer import (
     MAX_LENGTH,
-    check_projection,
     encoder_modules,
     projection_module,
     save_export,
@@ -32,7 +30,6 @@ def to_routed_sentence_transformer(
     pooling: str = "mean",
     normalize: bool = True,
     max_length: int = MAX_LENGTH,
-    detect_language: bool = False,
 ) -> SentenceTransformer:
     """Joins encoders as `Router({language: [Transformer, Pooling (, Dense)]}) (+ Normalize)`.
 
@@ -42,7 +39,6 @@ def to_routed_sentence_transformer(
     - `encode_query` and `encode_document`, which sentence-transformers itself calls (its model cards and retrieval
       evaluators do) and which take no language, take the first one of `encoders`, both of them. Retrieval in
       another language, or across two, calls `encode` with the task of either side.
-    - With `detect_language` all three look at each text; see `LanguageRouter`.
 
     One encoder with one tokenizer and one projection (or none) under all languages needs no router: it gives what
     `to_sentence_transformer` does, which takes texts of any language and pays no heed to `task`. An object under some
@@ -55,16 +51,13 @@ def to_routed_sentence_transformer(
         pooling: `mean`, `max` or `cls`.
         normalize: Give unit vectors.
         max_length: Longest sentence, in pieces.
-        detect_language: Route texts without a task by their language. Such a model needs `trust_remote_code=True`
-            where it is loaded; else the modules are stock and do not.
 
     Returns:
         The model, on the processor, in float32; its weights are copies.
 
     Raises:
-        XlsrError: there is no encoder, tokenizers or projections do not fit them, vectors of the languages differ in
-            width, a name cannot be a route's (`check_route_names`), the pooling is unknown, or languages are to be
-            detected that cannot be told apart here.
+        XlsrError: tokenizers or projections do not match the encoders, the languages' embeddings differ in width, or
+            the pooling is unknown.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -86,7 +79,6 @@ def to_routed_sentence_transformer(
         return to_sentence_transformer(
             encoder, tokenizer, projection=projection, pooling=pooling, normalize=normalize, max_length=max_length
         )
-    check_route_names(parts)
     _check_width(encoders, projections)
     transformers: dict[tuple[int, int], list[Module]] = {}
     dense: dict[int, Module] = {}
@@ -100,21 +92,15 @@ def to_routed_sentence_transformer(
             if id(projection) not in dense:
                 dense[id(projection)] = projection_module(projection)
             routes[name].append(dense[id(projection)])
-    if detect_language:
-        router: Router = LanguageRouter(routes, default_route=first)
-        router.detect([])  # what cannot be told apart is met now, not at the first text
-    else:
-        without_language: Any = {("query", None): first, ("document", None): first}
-        router = Router(routes, allow_empty_key=False, route_mappings=without_language)
+    without_language: Any = {("query", None): first, ("document", None): first}
+    router = Router(routes, allow_empty_key=False, route_mappings=without_language)
     return SentenceTransformer(modules=[router, *([Normalize()] if normalize else [])], device="cpu")
 
 
 def export_routed_sentence_transformer(
     encoders: Mapping[str, PreTrainedModel], tokenizers: Mapping[str, Any], path: str | Path, **options: Any
 ) -> SentenceTransformer:
-    """Writes a folder that `SentenceTransformer(path)` loads, without this package and without trusted code.
-
-    With `detect_language=True` the folder brings code and takes `SentenceTransformer(path, trust_remote_code=True)`.
+    """Writes a folder that `SentenceTransformer(path)` loads without this package.
 
     Args:
         encoders: See `to_routed_sentence_transformer`.
@@ -142,8 +128,6 @@ def _check_languages(encoders: Collection[str], tokenizers: Collection[str], pro
 
 
 def _check_width(encoders: Mapping[str, PreTrainedModel], projections: Mapping[str, nn.Linear]) -> None:
-    for name, projection in projections.items():
-        check_projection(projection, encoders[name], f"the projection of '{name}'")
     widths = {
         name: projections[name].out_features if name in projections else encoder.config.hidden_size
         for name, encoder in encoders.items()

@@ -15,9 +15,6 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from hf_xlsr.encoders.stock import no_pooler, positions_of
-from hf_xlsr.export.projected import ProjectedMean
-from hf_xlsr.export.remote_code import carry_modules
-from hf_xlsr.modeling.cmlm.projections import SentenceProjections
 from hf_xlsr.utils.errors import XlsrError, nearest
 from hf_xlsr.utils.pooling import POOLING_MODES
 
@@ -59,27 +56,8 @@ def encoder_modules(encoder: PreTrainedModel, tokenizer: Any, *, pooling: str, m
     return [transformer, Pooling(encoder.config.hidden_size, pooling_mode=pooling)]
 
 
-def check_projection(projection: nn.Linear, encoder: PreTrainedModel, place: str = "projection") -> None:
-    """Refuses a projection of another width than its encoder's.
-
-    Args:
-        projection: A linear layer.
-        encoder: Whose pooled vectors it takes.
-        place: What the error sentence calls the layer.
-
-    Raises:
-        XlsrError: the widths differ.
-    """
-    width = encoder.config.hidden_size
-    if projection.in_features != width:
-        raise XlsrError(
-            f"{place} takes vectors of width {projection.in_features} and its encoder gives {width}; "
-            f"make it an nn.Linear({width}, ...)."
-        )
-
-
 def projection_module(projection: nn.Linear) -> Dense:
-    """A linear layer as sentence-transformers has it: a copy, on the processor, in float32, without activation."""
+    """A float32 copy of a linear layer on the CPU, as a `Dense` without activation."""
     weight, bias = (
         None if part is None else part.detach().to("cpu", torch.float32, copy=True)
         for part in (projection.weight, projection.bias)
@@ -98,7 +76,7 @@ def to_sentence_transformer(
     encoder: PreTrainedModel,
     tokenizer: Any,
     *,
-    projection: nn.Linear | SentenceProjections | None = None,
+    projection: nn.Linear | None = None,
     pooling: str = "mean",
     normalize: bool = True,
     max_length: int = MAX_LENGTH,
@@ -108,8 +86,7 @@ def to_sentence_transformer(
     Args:
         encoder: A stock Hugging Face encoder, for example `model.encoder`.
         tokenizer: Its fast tokenizer.
-        projection: A linear layer that pooled vectors go through, or CMLM's projections, whose mean replaces them; a
-            folder with these takes `trust_remote_code=True`.
+        projection: A linear layer applied to the pooled embeddings.
         pooling: `mean`, `max` or `cls`.
         normalize: Give unit vectors.
         max_length: Longest sentence, in pieces.
@@ -118,13 +95,10 @@ def to_sentence_transformer(
         The model, on the processor, in float32; its weights are copies.
 
     Raises:
-        XlsrError: the pooling is unknown, or the projection does not take the encoder's width.
+        XlsrError: the pooling is unknown.
     """
     modules = encoder_modules(encoder, tokenizer, pooling=pooling, max_length=max_length)
-    if isinstance(projection, SentenceProjections):
-        modules.append(ProjectedMean.of(projection))
-    elif projection is not None:
-        check_projection(projection, encoder)
+    if projection is not None:
         modules.append(projection_module(projection))
     return SentenceTransformer(modules=[*modules, *([Normalize()] if normalize else [])], device="cpu")
 
@@ -132,9 +106,7 @@ def to_sentence_transformer(
 def export_sentence_transformer(
     encoder: PreTrainedModel, tokenizer: Any, path: str | Path, **options: Any
 ) -> SentenceTransformer:
-    """Writes a folder that `SentenceTransformer(path)` loads, without this package and without trusted code.
-
-    CMLM's projections are the exception: their folder brings the code of their module and takes `trust_remote_code=True`.
+    """Writes a folder that `SentenceTransformer(path)` loads without this package.
 
     Args:
         encoder: See `to_sentence_transformer`.
@@ -149,17 +121,11 @@ def export_sentence_transformer(
 
 
 def save_export(model: SentenceTransformer, path: str | Path) -> SentenceTransformer:
-    """Writes a model's folder; with code of this package's modules in it, where the model has some.
+    """Writes a model of stock modules, and returns it as the folder loads it.
 
     Args:
-        model: From `to_sentence_transformer` or `to_routed_sentence_transformer`.
-        path: The folder; it is made.
-
-    Returns:
-        The model as the folder gives it.
+        model: From `to_sentence_transformer` of one of this package's models.
+        path: The folder to create.
     """
     model.save(str(path), create_model_card=False)
-    ours = any(type(module).__module__.startswith("hf_xlsr.") for module in model.children())
-    loaded = SentenceTransformer(str(path), device="cpu", trust_remote_code=ours)
-    carry_modules(path)  # after loading: here the classes are those of the package
-    return loaded
+    return SentenceTransformer(str(path), device="cpu", trust_remote_code=False)

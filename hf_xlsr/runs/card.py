@@ -71,7 +71,6 @@ def render_card(recipe: Mapping[str, Any], metrics: Mapping[str, float], setting
             routes=[prose(route) for route in routes],
             python_routes=[python_text(route) for route in routes],
             stock=_stock_vectors(recipe, routes),
-            needs_package=method.needs_package(recipe),
             place=PLACE,
         )
     )
@@ -156,7 +155,7 @@ def _stock_vectors(recipe: Mapping[str, Any], routes: Sequence[str]) -> dict[str
     """How transformers alone computes the vectors; None where more than an encoder and pooling takes part."""
     method, model = get_method(recipe["method"]), recipe.get("model") or {}
     pooling = model.get("pooling", getattr(method.config_class, "pooling", None))
-    if method.library_name != "sentence-transformers" or method.needs_package(recipe) or pooling not in POOLINGS:
+    if method.library_name != "sentence-transformers" or method.card_use(recipe) or pooling not in POOLINGS:
         return None
     if model.get("projection_dim"):
         return None

@@ -42,7 +42,7 @@ def card_metadata(recipe: Mapping[str, Any], metrics: Mapping[str, float]) -> Mo
     check_card_section(chosen)
     languages = [one_line(language) for language in recipe["languages"]]
     scores = {key: value for key, value in metrics.items() if isinstance(value, float) and 0 <= value <= 1}
-    routes = method.routes(recipe) and not method.needs_package(recipe)
+    routes = method.routes(recipe)
     return ModelCardData(
         language=languages,
         license=licence_of(recipe),

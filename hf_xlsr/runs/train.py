@@ -234,8 +234,10 @@ def _finish(
     }
     save_results(folder.results, finished.metrics, settings=settings, data_hashes=finished.data_hashes)
     write_card(folder.card, recipe, finished.metrics, settings)
-    write_card(folder.model / "README.md", recipe, finished.metrics, settings)
-    console.print(f"model    {folder.model}\nresults  {folder.results}\ncard     {folder.card}", markup=False)
+    if folder.model.is_dir():  # a model without a stock form has no export
+        write_card(folder.model / "README.md", recipe, finished.metrics, settings)
+        console.print(f"model    {folder.model}", markup=False)
+    console.print(f"results  {folder.results}\ncard     {folder.card}", markup=False)
     console.print(f"plots    {', '.join(map(str, finished.plots)) or 'none'}", markup=False)
     return finished.metrics
 

@@ -22,19 +22,16 @@ def trained_sentence_transformer(
     *,
     tokenizer: str | Mapping[str, str] | None = None,
     max_length: int | None = None,
-    detect_language: bool | None = None,
 ) -> Any:
     """The sentence-transformers model of a run, or of a model that was saved by itself.
 
-    A run's recipe says the longest sentence, whether vectors are normalised and whether languages are detected; so it
-    does for a checkpoint in the folder of its run.
+    The recipe of a run, also for a checkpoint in its folder, says `max_length` and whether embeddings are normalised.
 
     Args:
         place: `output_dir` of a run that has ended, one of its checkpoints, or a folder that `save_pretrained` of one of
             this package's models wrote.
         tokenizer: Folder or id, or one for each language; by default that of the run, or the one in the folder.
         max_length: Longest sentence, in pieces, instead of the recipe's.
-        detect_language: Of a model with an encoder for each language, instead of the recipe's.
 
     Returns:
         A `SentenceTransformer`, on the processor.
@@ -65,11 +62,6 @@ def trained_sentence_transformer(
     settings = recipe.get("export") or {}
     if "normalize" in settings:
         options["normalize"] = settings["normalize"]
-    if hasattr(model, "routes"):
-        detects = settings.get("detect_language", False)
-        options["detect_language"] = detects if detect_language is None else detect_language
-    elif detect_language:
-        raise XlsrError(f"'{place}' has one encoder for all languages and needs no detection; leave it out.")
     return model.to_sentence_transformer(given, **options)
 
 

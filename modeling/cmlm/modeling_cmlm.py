@@ -263,15 +263,18 @@ class CmlmModel(EncoderWithLmHead):
     def to_sentence_transformer(self, tokenizer: Any, **options: Any) -> SentenceTransformer:
         """The encoder as a sentence-transformers model: pooled states, unit length.
 
-        With `sentence_vector` `projected` the projections come along, in a module of this package; a folder written by
-        `export_sentence_transformer` or `hf-xlsr export` brings its code and takes `trust_remote_code=True`.
-
         Args:
             tokenizer: Of the encoder.
             **options: See `hf_xlsr.export.to_sentence_transformer`.
+
+        Raises:
+            XlsrError: `sentence_vector` is `projected`, which no stock module computes.
         """
         from hf_xlsr.export import to_sentence_transformer
 
         if self.config.sentence_vector == "projected":
-            options["projection"] = self.projections
+            raise XlsrError(
+                "sentence_vector 'projected' has no export: no stock module computes it. Set "
+                "config.sentence_vector = 'pooled' to export the pooled states."
+            )
         return to_sentence_transformer(self.encoder, tokenizer, **{"pooling": self.config.pooling, **options})

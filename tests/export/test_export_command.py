@@ -50,9 +50,6 @@ MODELS: dict[str, Callable[[int], Any]] = {
     "lightweight": lambda size: LightweightDualTransformer(LightweightConfig(text_config=tiny_encoder(size))),
     "hictl": lambda size: HictlForPreTraining(HictlConfig(text_config=tiny_encoder(size))),
     "cmlm": lambda size: CmlmModel(CmlmConfig(text_config=tiny_encoder(size), projections=3, pooling="max")),
-    "projected": lambda size: CmlmModel(
-        CmlmConfig(text_config=tiny_encoder(size), projections=3, sentence_vector="projected")
-    ),
     "dual": lambda size: dual(["en", "fr"], size, projection_dim=8),
     "shared": lambda size: dual(["shared"], size),
 }
@@ -65,9 +62,7 @@ def test_every_saved_model(name: str, tokenizer: Any, tmp_path: Path, capsys: py
     model.save_pretrained(tmp_path / "saved")
     tokenizer.save_pretrained(tmp_path / "saved")
     assert run_export(tmp_path / "saved", "--output", tmp_path / "out") == 0
-    trust = name == "projected"
-    assert ("trust_remote_code=True" in capsys.readouterr().out) == trust
-    loaded = SentenceTransformer(str(tmp_path / "out"), device="cpu", trust_remote_code=trust)
+    loaded = SentenceTransformer(str(tmp_path / "out"), device="cpu")
     assert loaded.max_seq_length == 32  # of the tokenizer; the encoder has 40 positions
     for language in ("en", "fr") if name in ("dual", "shared") else ("",):
         named = {"language": language} if language else {}
@@ -133,11 +128,6 @@ def test_the_card_tells_of_this_export(runs: Path, tmp_path: Path) -> None:
     run_export(runs / "one", "--output", tmp_path / "short", "--max-length", 9)
     card = (tmp_path / "short" / "README.md").read_text("utf-8")
     assert "Sentences over 9 pieces" in card and "24 pieces" not in card
-    pytest.importorskip("py3langid")
-    run_export(runs / "dual", "--output", tmp_path / "detects", "--detect-language")
-    card = (tmp_path / "detects" / "README.md").read_text("utf-8")
-    assert "trust_remote_code=True" in card
-    assert "trust_remote_code=True" not in (runs / "dual" / "model" / "README.md").read_text("utf-8")
 
 
 def test_an_encoder_of_few_positions_cuts_there(tokenizer: Any) -> None:
@@ -155,25 +145,6 @@ def test_a_run_with_adapters_and_an_encoder_for_each_language(
     ours, its = (SentenceTransformer(str(folder)) for folder in (tmp_path / "out", runs / "dual" / "model"))
     for language in ("en", "fr"):
         np.testing.assert_array_equal(ours.encode(TEXTS, task=language), its.encode(TEXTS, task=language))
-    pytest.importorskip("py3langid")
-    capsys.readouterr()
-    run_export(runs / "dual", "--output", tmp_path / "detects", "--detect-language", "--json")
-    assert "trust_remote_code=True" in json.loads(capsys.readouterr().out)["load"][0]
-    assert (tmp_path / "detects" / "sentence_modules.py").is_file()
-
-
-def test_an_export_gets_what_it_lacks_and_stays_as_it_is(tiny_export: str, tmp_path: Path) -> None:
-    assert run_export(tiny_export, "--output", tmp_path / "out", "--remote-code") == 0
-    before = {
-        path.relative_to(tiny_export): path.read_bytes() for path in Path(tiny_export).rglob("*") if path.is_file()
-    }
-    after = {
-        path.relative_to(tmp_path / "out"): path.read_bytes()
-        for path in (tmp_path / "out").rglob("*")
-        if path.is_file()
-    }
-    changed = {str(name) for name in after if after[name] != before.get(name)}
-    assert changed == {"config.json", "modeling_sentence_encoder.py"} and set(before) <= set(after)
 
 
 def says(*words: Any) -> str:
@@ -227,7 +198,6 @@ def test_error_sentences(tokenizer: Any, tiny_export: str, runs: Path, tmp_path:
     assert "--max-length is 41; use 2 or more, and no more than the encoder's 40 positions" in says(
         runs / "one", *output, "--max-length", 41
     )
-    assert "one encoder for all languages" in says(runs / "one", *output, "--detect-language")
     assert "holds adapters alone" in says(runs / "dual" / "training" / "final", *output)
     model = MODELS["dual"](len(tokenizer))
     model.save_pretrained(tmp_path / "bare")

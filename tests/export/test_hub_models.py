@@ -201,25 +201,3 @@ def test_errors_of_a_model_are_sentences() -> None:
 
     with pytest.raises(XlsrError, match="HF_HUB_OFFLINE is set"):
         push_model(LightweightDualTransformer(LightweightConfig(text_config=tiny_encoder(30))), "me/x", token=TOKEN)
-
-
-def test_a_live_model_with_code_of_its_own_goes_with_it(tmp_path: Path) -> None:
-    from cmlm_helpers import tiny_cmlm
-    from hictl_helpers import framed_tokenizer
-
-    tokenizer = framed_tokenizer()
-    model = tiny_cmlm(len(tokenizer), sentence_vector="projected")
-    accelerator = SimpleNamespace(unwrap_model=lambda inner: inner)
-    state = SimpleNamespace(global_step=3, max_steps=9)
-    collator = SimpleNamespace(max_length=16)
-    trainer = SimpleNamespace(
-        model=model,
-        accelerator=accelerator,
-        processing_class=tokenizer,
-        state=state,
-        data_collator=collator,
-        export_options={},
-    )
-    card = export_trainer(trainer, tmp_path, "me/conditional")
-    assert 'SentenceTransformer("me/conditional", trust_remote_code=True)' in card
-    assert (tmp_path / "sentence_modules.py").is_file()

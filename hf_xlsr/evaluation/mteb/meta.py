@@ -156,10 +156,8 @@ def model_source(encoder: Any, *, revision: str, release_date: str) -> str:
         raise XlsrError(f"'{meta.name}' {what}, which mteb does not do by itself; use register_model.")
     told = meta.model_dump(include=set(_TOLD))
     values = {"name": meta.name, "revision": revision, "release_date": release_date, **told}
-    stock = all(type(module).__module__.startswith("sentence_transformers.") for module in encoder.model.children())
     lines = [
         "loader=SentenceTransformerEncoderWrapper",
-        *([] if stock else ["loader_kwargs={'trust_remote_code': True}"]),
         *(f"{name}={value!r}" for name, value in values.items()),
         f"similarity_fn_name=ScoringFunction.{meta.similarity_fn_name.name}",
         f"reference='https://huggingface.co/{meta.name}'",

@@ -271,10 +271,6 @@ class Method(ABC):
         """The languages that users of the export have to name; none where one encoder takes all."""
         return ()
 
-    def needs_package(self, recipe: Mapping[str, Any]) -> bool:
-        """Whether the export holds a module of this package, so that users need it and have to trust it."""
-        return False
-
     def arguments(self, recipe: Mapping[str, Any], folder: Path, evaluations: Sequence[Any]) -> Any:
         """The training arguments that the recipe's `training` section describes.
 

@@ -13,7 +13,6 @@ from hf_xlsr.data.nli import prepare_nli
 from hf_xlsr.data.prepare import PreparedData, load_tokenizer, prepare
 from hf_xlsr.data.running_text import prepare_running_text
 from hf_xlsr.data.sources import as_list, expand
-from hf_xlsr.export import export_sentence_transformer
 from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel
 from hf_xlsr.runs.methods.base import ADAPTERS_SECTION, DROPOUT, own_keys
 from hf_xlsr.runs.methods.encoder_section import (
@@ -31,7 +30,6 @@ from hf_xlsr.runs.methods.encoder_section import (
 )
 from hf_xlsr.runs.methods.sentence_encoder import NLI_LABELS, NLI_SECTION, SentenceEncoderMethod
 from hf_xlsr.runs.recipe_keys import Key
-from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.arguments import CmlmTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.cmlm import CmlmTrainer
@@ -196,20 +194,18 @@ class CmlmMethod(SentenceEncoderMethod):
     def trainer_options(self, data: CmlmData) -> dict[str, Any]:
         return {"processing_class": data.tokenizer, "retrieval_dataset": data.pairs, "nli_dataset": data.nli}
 
-    def export(self, recipe: Mapping[str, Any], trainer: XlsrTrainer, data: CmlmData, path: Path) -> Any:
-        model = merged(trainer.accelerator.unwrap_model(trainer.model))
-        return export_sentence_transformer(
-            model.encoder,
-            data.tokenizer,
-            path,
-            projection=model.projections if model.config.sentence_vector == "projected" else None,
-            pooling=model.config.pooling,
-            normalize=recipe["export"]["normalize"],
-            max_length=recipe["data"]["max_length"],
-        )
+    def export(self, recipe: Mapping[str, Any], trainer: XlsrTrainer, path: Path) -> Any:
+        """As the base; `projected` has no stock module, so that it is evaluated live and not exported."""
+        if recipe["model"].get("sentence_vector") == "projected":
+            return trainer.live_encoder()
+        return super().export(recipe, trainer, path)
 
-    def needs_package(self, recipe: Mapping[str, Any]) -> bool:
-        return recipe["model"].get("sentence_vector") == "projected"
+    def card_use(self, recipe: Mapping[str, Any]) -> str:
+        if recipe["model"].get("sentence_vector") != "projected":
+            return ""
+        return (
+            "from hf_xlsr import CmlmModel\n\nmodel = CmlmModel.from_pretrained('path/to/this/folder/training/final')"
+        )
 
     def facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
         path, text, nli = encoder_path(recipe), report.get("text"), report.get("nli")

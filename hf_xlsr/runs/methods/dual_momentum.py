@@ -7,21 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from hf_xlsr.data.cleaning import evaluation_keys
-from hf_xlsr.data.language_identification import language_shares
 from hf_xlsr.data.nli import prepare_nli
 from hf_xlsr.data.prepare import PreparedData, prepare
 from hf_xlsr.data.sources import as_list, expand
-from hf_xlsr.export import export_routed_sentence_transformer
-from hf_xlsr.export.language_router import check_route_names
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
 from hf_xlsr.runs.methods.base import ADAPTERS_SECTION, DROPOUT, own_keys
 from hf_xlsr.runs.methods.encoder_section import check_positions
 from hf_xlsr.runs.methods.sentence_encoder import NLI_LABELS, NLI_SECTION, SentenceEncoderMethod
 from hf_xlsr.runs.recipe_keys import Key
-from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.arguments import DualMomentumTrainingArguments
-from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.dual_momentum import DualMomentumTrainer
 from hf_xlsr.utils.errors import XlsrError, error_line
 
@@ -44,7 +39,6 @@ class DualMomentumMethod(SentenceEncoderMethod):
     trainer_class = DualMomentumTrainer
     sections = {
         "nli": NLI_SECTION,
-        "export": {"detect_language": Key(False, "whether the folder finds out the language of a text without one")},
         "adapters": ADAPTERS_SECTION,
     }
 
@@ -68,14 +62,11 @@ class DualMomentumMethod(SentenceEncoderMethod):
                 + (f" but none for {', '.join(lacking)}" if lacking else "")
                 + f"; name one for each language, or a single one as '{SHARED}'."
             )
-        check_route_names(languages)
         options = {name: value for name, value in recipe["model"].items() if name not in ("encoders", "dropout")}
         try:  # what can be said before data are prepared for it
             DualMomentumConfig(languages=languages, **options)
         except XlsrError as error:
             raise XlsrError(f"recipe '{recipe['name']}', model: {error}") from None
-        if recipe["export"]["detect_language"] and SHARED not in encoders:
-            language_shares(languages, place="a text", mend="leave export.detect_language out")
         for name, path in encoders.items():
             if not isinstance(path, str):
                 raise XlsrError(
@@ -134,25 +125,8 @@ class DualMomentumMethod(SentenceEncoderMethod):
     def trainer_options(self, data: PreparedData) -> dict[str, Any]:
         return {"tokenizers": data.tokenizers, "nli_dataset": data.nli}
 
-    def export(self, recipe: Mapping[str, Any], trainer: XlsrTrainer, data: PreparedData, path: Path) -> Any:
-        model = merged(trainer.accelerator.unwrap_model(trainer.model))
-        encoders, tokenizers, projections = model.routes(data.tokenizers)
-        return export_routed_sentence_transformer(
-            encoders,
-            tokenizers,
-            path,
-            projections=projections,
-            pooling=model.config.pooling,
-            normalize=recipe["export"]["normalize"],
-            max_length=recipe["data"]["max_length"],
-            detect_language=recipe["export"]["detect_language"],
-        )
-
     def routes(self, recipe: Mapping[str, Any]) -> tuple[str, ...]:
         return () if SHARED in recipe["model"]["encoders"] else tuple(recipe["languages"])
-
-    def needs_package(self, recipe: Mapping[str, Any]) -> bool:
-        return bool(self.routes(recipe) and recipe["export"]["detect_language"])
 
     def facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
         names = {name: Path(path).name for name, path in self.paths(recipe).items()}

@@ -12,7 +12,6 @@ from hf_xlsr.data.concatenated import ConcatenatedExamples
 from hf_xlsr.data.prepare import PreparedData, load_tokenizer, prepare
 from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.data.texts import PreparedTexts, prepare_texts
-from hf_xlsr.export import export_sentence_transformer
 from hf_xlsr.modeling.hictl import HictlConfig, HictlForPreTraining
 from hf_xlsr.runs.methods.base import ADAPTERS_SECTION, DROPOUT, own_keys
 from hf_xlsr.runs.methods.encoder_section import (
@@ -30,9 +29,7 @@ from hf_xlsr.runs.methods.encoder_section import (
 )
 from hf_xlsr.runs.methods.sentence_encoder import SentenceEncoderMethod
 from hf_xlsr.runs.recipe_keys import Key
-from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.arguments import HictlTrainingArguments
-from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.hictl import HictlTrainer
 from hf_xlsr.utils.errors import XlsrError
 
@@ -164,18 +161,6 @@ class HictlMethod(SentenceEncoderMethod):
         model = model_on_encoder(recipe, HictlForPreTraining, text_config, self._options(recipe))
         check_positions(model.encoder, recipe)
         return self.equip(recipe, model)
-
-    def export(self, recipe: Mapping[str, Any], trainer: XlsrTrainer, data: PreparedData, path: Path) -> Any:
-        model = merged(trainer.accelerator.unwrap_model(trainer.model))
-        return export_sentence_transformer(
-            model.encoder,
-            data.tokenizer,
-            path,
-            projection=model.projection,
-            pooling="cls",
-            normalize=recipe["export"]["normalize"],
-            max_length=recipe["data"]["max_length"],
-        )
 
     def facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
         path = encoder_path(recipe)

@@ -9,7 +9,6 @@ from typing import Any
 from hf_xlsr.data.collators.masking import MaskDrawer
 from hf_xlsr.data.prepare import PreparedData, prepare
 from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_pretrained
-from hf_xlsr.export import export_sentence_transformer
 from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
 from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder_config
 from hf_xlsr.runs.methods.base import ADAPTERS_SECTION, own_keys
@@ -28,9 +27,7 @@ from hf_xlsr.runs.methods.encoder_section import (
 )
 from hf_xlsr.runs.methods.sentence_encoder import SentenceEncoderMethod
 from hf_xlsr.runs.recipe_keys import Key
-from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.arguments import LightweightTrainingArguments
-from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.lightweight import MASKING_OF_TASK, LightweightTrainer
 from hf_xlsr.utils.errors import XlsrError, error_line
 
@@ -101,17 +98,6 @@ class LightweightMethod(SentenceEncoderMethod):
             model.encoder.load_state_dict(loaded.state_dict())
         check_positions(model.encoder, recipe)
         return self.equip(recipe, model)
-
-    def export(self, recipe: Mapping[str, Any], trainer: XlsrTrainer, data: PreparedData, path: Path) -> Any:
-        model = merged(trainer.accelerator.unwrap_model(trainer.model))
-        return export_sentence_transformer(
-            model.encoder,
-            data.tokenizer,
-            path,
-            pooling=model.config.pooling,
-            normalize=recipe["export"]["normalize"],
-            max_length=recipe["data"]["max_length"],
-        )
 
     def facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
         kind = encoder_section(recipe).get("model_type") or "bert"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -21,10 +20,12 @@ from hf_xlsr.evaluation.protocols.tatoeba import tatoeba
 from hf_xlsr.evaluation.protocols.xsr import xsr_both_directions
 from hf_xlsr.evaluation.report import results_table
 from hf_xlsr.evaluation.row_groups import both_sides, by_pair
+from hf_xlsr.export import save_export
 from hf_xlsr.mining.search.extraction import mine_vectors
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import Evaluations, Finished, Method
 from hf_xlsr.runs.recipe_keys import Key
+from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import data_hash
@@ -52,9 +53,12 @@ class SentenceEncoderMethod(Method):
     card_tags = ("sentence-transformers", "feature-extraction", "cross-lingual", "bitext-mining")
     library_name = "sentence-transformers"
 
-    @abstractmethod
-    def export(self, recipe: Mapping[str, Any], trainer: XlsrTrainer, data: Any, path: Path) -> Any:
-        """Writes the sentence-transformers folder and returns the encoder as that folder gives it."""
+    def export(self, recipe: Mapping[str, Any], trainer: XlsrTrainer, path: Path) -> Any:
+        """Writes the sentence-transformers folder, and returns the encoder as that folder loads it."""
+        model = merged(trainer.accelerator.unwrap_model(trainer.model))
+        tokenizer = getattr(trainer, "tokenizers", None) or trainer.processing_class
+        options = {"max_length": recipe["data"]["max_length"], **recipe["export"]}
+        return save_export(model.to_sentence_transformer(tokenizer, **options), path)
 
     def sources(self, recipe: Mapping[str, Any]) -> dict[str, Any]:
         return super().sources(recipe) | {"evaluation.pool": (recipe.get("evaluation") or {}).get("pool")}
@@ -81,7 +85,7 @@ class SentenceEncoderMethod(Method):
         sets: Mapping[str, Any],
         console: Console,
     ) -> Finished:
-        encoder, test = self.export(recipe, trainer, data, folder.model), sets["test"]
+        encoder, test = self.export(recipe, trainer, folder.model), sets["test"]
         model = trainer.accelerator.unwrap_model(trainer.model)
         hashes = {"test": data_hash(text for row in test for text in (row["source"], row["target"]))}
         finished = Finished({}, [], hashes, model.config.hidden_size)

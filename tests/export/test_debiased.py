@@ -1,0 +1,148 @@
+"""Bias removal and every other export: stock modules with equal embeddings, also where this package is missing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cmlm_helpers import tiny_cmlm
+from conftest import ENGLISH, FRENCH, tiny_encoder
+from sentence_transformers import SentenceTransformer
+
+from hf_xlsr import (
+    DualMomentumConfig,
+    DualMomentumModel,
+    HictlConfig,
+    HictlForPreTraining,
+    LightweightConfig,
+    LightweightDualTransformer,
+)
+from hf_xlsr.encoders.debias import Debias, fit_debias
+from hf_xlsr.encoders.fingerprint import content_hash
+from hf_xlsr.encoders.routing import routes_of
+from hf_xlsr.export import debias_sentence_transformer, save_export
+from hf_xlsr.utils.errors import XlsrError
+
+TEXTS = {"en": [f"{a} {b}" for a, b in zip(ENGLISH, ENGLISH[3:], strict=False)], "fr": FRENCH}
+
+
+@pytest.fixture(scope="module")
+def model(tiny_export: str) -> SentenceTransformer:
+    return SentenceTransformer(tiny_export, device="cpu", prompts={"query": "red "}, similarity_fn_name="dot")
+
+
+@pytest.fixture(scope="module")
+def debias(model: SentenceTransformer) -> Debias:
+    return fit_debias(model, TEXTS)
+
+
+@pytest.mark.parametrize("method", ["components", "mean"])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_removal_by_task(model: SentenceTransformer, method: str, normalize: bool) -> None:
+    fitted = fit_debias(model, TEXTS, method=method)
+    before = model.encode(TEXTS["fr"])
+    debiased = debias_sentence_transformer(model, fitted, normalize=normalize)
+    embeddings = debiased.encode(TEXTS["fr"], task="fr")
+    np.testing.assert_allclose(embeddings, fitted.apply(before, "fr", normalize=normalize), atol=1e-6)
+    lengths = np.linalg.norm(embeddings, axis=1)
+    assert np.allclose(lengths, 1) == normalize
+    # The original stays as it is, and the new model has its settings.
+    assert (model.encode(TEXTS["fr"]) == before).all()
+    assert debiased.prompts["query"] == "red " and debiased.similarity_fn_name == "dot"
+    assert debiased.get_embedding_dimension() == fitted.dimension
+
+
+def test_texts_without_a_language_keep_their_embeddings(model: SentenceTransformer, debias: Debias) -> None:
+    debiased = debias_sentence_transformer(model, debias)
+    assert routes_of(debiased) == ("en", "fr", "und")
+    np.testing.assert_allclose(debiased.encode(["one"]), model.encode(["one"]))
+    np.testing.assert_allclose(debiased.encode_document(["one"]), model.encode_document(["one"]))
+
+
+def test_routes_share_one_encoder_on_disk(model: SentenceTransformer, debias: Debias, tmp_path: Path) -> None:
+    saved = save_export(debias_sentence_transformer(model, debias), tmp_path / "model")
+    assert len(list(tmp_path.rglob("*_Transformer"))) == 1 and not list(tmp_path.rglob("*.py"))
+    original = model.encode(TEXTS["fr"])
+    np.testing.assert_allclose(saved.encode(TEXTS["fr"], task="fr"), debias.apply(original, "fr"), atol=1e-6)
+
+
+@pytest.mark.parametrize("change", ["width", "truncate_dim"])
+def test_unsuitable_models_are_refused(change: str, tiny_export: str, debias: Debias) -> None:
+    other = Debias(means={"fr": np.ones(5)}, counts={"fr": 9}, shares={"fr": 0.5}) if change == "width" else debias
+    options: dict[str, Any] = {"truncate_dim": 4} if change == "truncate_dim" else {}
+    with pytest.raises(XlsrError, match=change):
+        debias_sentence_transformer(SentenceTransformer(tiny_export, device="cpu", **options), other)
+
+
+def test_removal_decides_the_content_hash(model: SentenceTransformer) -> None:
+    fits = [fit_debias(model, TEXTS, components=count) for count in (1, 4)] + [fit_debias(model, TEXTS, method="mean")]
+    assert len({content_hash(debias_sentence_transformer(model, fitted)) for fitted in fits}) == 3
+
+
+def dual(tokenizer: Any) -> Any:
+    configs = {name: tiny_encoder(len(tokenizer)) for name in ("en", "fr")}
+    config = DualMomentumConfig(languages=["en", "fr"], queue_size=8, encoder_configs=configs, projection_dim=8)
+    return DualMomentumModel(config).to_sentence_transformer(tokenizer)
+
+
+def debiased(model: Any) -> Any:
+    return debias_sentence_transformer(model, fit_debias(model, TEXTS), normalize=True)
+
+
+def lightweight(tokenizer: Any) -> Any:
+    config = LightweightConfig(text_config=tiny_encoder(len(tokenizer)))
+    return LightweightDualTransformer(config).to_sentence_transformer(tokenizer)
+
+
+EXPORTS: dict[str, Callable[[Any], Any]] = {
+    "lightweight": lightweight,
+    "hictl": lambda tokenizer: HictlForPreTraining(
+        HictlConfig(text_config=tiny_encoder(len(tokenizer)))
+    ).to_sentence_transformer(tokenizer),
+    "cmlm": lambda tokenizer: tiny_cmlm(len(tokenizer)).to_sentence_transformer(tokenizer),
+    "routed": dual,
+    "debiased": lambda tokenizer: debiased(lightweight(tokenizer)),
+    "routed-debiased": lambda tokenizer: debiased(dual(tokenizer)),
+}
+LOAD = """
+import json, sys
+sys.modules["hf_xlsr"] = None  # an import of it would fail
+import numpy as np
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel
+
+home, texts = sys.argv[1], json.loads(sys.argv[2])
+for name, routes in json.loads(sys.argv[3]).items():
+    model = SentenceTransformer(f"{home}/{name}", device="cpu", trust_remote_code=False)
+    np.savez(f"{home}/{name}.npz", **{route or "all": model.encode(texts, task=route or None) for route in routes})
+AutoModel.from_pretrained(f"{home}/debiased/en_0_Transformer")
+"""
+
+
+def test_every_export_loads_without_this_package(tokenizer: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    models = {name: make(tokenizer) for name, make in EXPORTS.items()}
+    routes = {name: list(routes_of(model)) or [""] for name, model in models.items()}
+    for name, model in models.items():
+        save_export(model, tmp_path / name)
+        types = {part["type"] for part in json.loads((tmp_path / name / "modules.json").read_text("utf-8"))}
+        assert all(kind.startswith("sentence_transformers.") for kind in types)
+    words = [str(tmp_path), json.dumps(TEXTS["fr"]), json.dumps(routes)]
+    subprocess.run([sys.executable, "-c", LOAD, *words], check=True, cwd=tmp_path)
+    for name, model in models.items():
+        loaded = np.load(tmp_path / f"{name}.npz")
+        for route in routes[name]:
+            expected = model.encode(TEXTS["fr"], task=route or None)
+            np.testing.assert_allclose(loaded[route or "all"], expected, atol=1e-6, err_msg=f"{name} {route}")
+
+
+def test_projected_sentence_vectors_are_not_exported(tokenizer: Any) -> None:
+    with pytest.raises(XlsrError, match="sentence_vector"):
+        tiny_cmlm(len(tokenizer), sentence_vector="projected").to_sentence_transformer(tokenizer)
