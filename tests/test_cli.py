@@ -296,10 +296,8 @@ def test_unknown_verb(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_lists(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "1000")
-    assert main(["recipes", "--json"]) == 0
-    assert "quickstart" in [row["recipe"] for row in json.loads(capsys.readouterr().out)]
-    assert main(["corpora", "--json"]) == 0
-    assert "bible" in capsys.readouterr().out
+    assert main(["recipes"]) == 0
+    assert "quickstart" in capsys.readouterr().out
     assert main(["corpora"]) == 0
     assert "hf-xlsr[bible]" in capsys.readouterr().out  # brackets are no markup
     assert main([]) == 0

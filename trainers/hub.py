@@ -15,12 +15,12 @@ from huggingface_hub import HfApi, ModelCardData, get_token
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
-from hf_xlsr.export.access_tokens import hide_tokens
+from hf_xlsr.export.access_tokens import redact_tokens
 from hf_xlsr.export.card_parts import part_card
 from hf_xlsr.export.card_values import code, python_text
 from hf_xlsr.export.hub_errors import NO_TOKEN, hub_errors
 from hf_xlsr.export.hub_names import TAG
-from hf_xlsr.export.hub_upload import CARD, Shipment, check_shipment, folder_files
+from hf_xlsr.export.hub_upload import CARD, RepoUpload, check_upload, folder_files
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
@@ -99,12 +99,12 @@ class SlimPushes(_Base):
         repo = str(self.hub_model_id)
         (Path(folder.name) / CARD).write_text(export_trainer(self, Path(folder.name), repo), "utf-8")
         files = folder_files(Path(folder.name), without=(CARD,))
-        check_shipment(Shipment(repo, (Path(folder.name) / CARD).read_text("utf-8"), files))
+        check_upload(RepoUpload(repo, (Path(folder.name) / CARD).read_text("utf-8"), files))
         with hub_errors(repo):
             job = HfApi(token=token or self.args.hub_token).upload_folder(
                 repo_id=repo,
                 folder_path=folder.name,
-                commit_message=hide_tokens(commit_message or "Push"),
+                commit_message=redact_tokens(commit_message or "Push"),
                 revision=revision or self.args.hub_revision,
                 delete_patterns=["*.safetensors", "*.safetensors.index.json"],
                 run_as_future=True,
@@ -181,4 +181,4 @@ def _ended(job: Future, folder: tempfile.TemporaryDirectory, repo: str) -> None:
             with hub_errors(repo):
                 raise error
         except Exception as told:
-            logger.warning("%s", hide_tokens(str(told)))
+            logger.warning("%s", redact_tokens(str(told)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from hf_xlsr.cli.evaluate import configure_evaluate, configure_plot, evaluate, p
 from hf_xlsr.cli.export import configure_export, export
 from hf_xlsr.cli.mine import configure_mine, configure_score, mine, score
 from hf_xlsr.cli.publish import card, configure_card, configure_push, push
-from hf_xlsr.cli.recipes import add_keys_help, add_schema, print_schema
+from hf_xlsr.cli.recipes import add_keys_help
 from hf_xlsr.utils.errors import XlsrError, nearest
 
 
@@ -53,9 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return VERBS[options.verb][2](options, rest)
     except XlsrError as error:
-        from hf_xlsr.export.access_tokens import hide_tokens
+        from hf_xlsr.export.access_tokens import redact_tokens
 
-        print(f"hf-xlsr: {hide_tokens(str(error))}", file=sys.stderr)
+        print(f"hf-xlsr: {redact_tokens(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("hf-xlsr: interrupted.", file=sys.stderr)
@@ -91,19 +90,12 @@ def _train(options: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _configure_list(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _configure_recipes(parser: argparse.ArgumentParser) -> None:
-    _configure_list(parser)
-    add_schema(parser)
+    """A list takes no options."""
 
 
 def _recipes(options: argparse.Namespace, rest: list[str]) -> int:
     from hf_xlsr.runs.recipe import read_recipe, recipe_names
 
-    if options.schema:
-        return print_schema(options.schema)
     recipes = [read_recipe(name) for name in recipe_names()]
     rows = [
         {
@@ -114,19 +106,16 @@ def _recipes(options: argparse.Namespace, rest: list[str]) -> int:
         }
         for recipe in recipes
     ]
-    return _print_rows(rows, options.json)
+    return _print_rows(rows)
 
 
 def _corpora(options: argparse.Namespace, rest: list[str]) -> int:
     from hf_xlsr.data.corpora.loading import corpora_table
 
-    return _print_rows(corpora_table(), options.json)
+    return _print_rows(corpora_table())
 
 
-def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> int:
-    if as_json:
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
-        return 0
+def _print_rows(rows: list[dict[str, Any]]) -> int:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -168,6 +157,6 @@ VERBS: dict[
     "card": ("Make the card of a run again.", configure_card, card),
     "debias": ("Remove what tells the language from sentence vectors.", configure_debias, debias),
     "tokenizer": ("Train the tokenizer of a recipe and save it.", _configure_tokenizer, _tokenizer),
-    "recipes": ("List the recipes.", _configure_recipes, _recipes),
+    "recipes": ("List the recipes.", _configure_list, _recipes),
     "corpora": ("List the named corpora.", _configure_list, _corpora),
 }

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ def configure_push(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--adapters", action="store_true", help="the LoRA adapters alone in place of the encoder")
     parser.add_argument("--exist-ok", action="store_true", help="write to a repository that was not pushed from here")
     parser.add_argument("--message", help="of the commit")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.epilog = (
         "The access token is that of HF_TOKEN or of `hf auth login`. A call that was interrupted sends, made again, what "
         "is missing."
@@ -42,9 +39,6 @@ def push(options: argparse.Namespace, rest: list[str]) -> int:
         exist_ok=options.exist_ok,
         message=options.message,
     )
-    if options.json:
-        print(json.dumps([dataclasses.asdict(one) for one in pushed], indent=2))
-        return 0
     for one in pushed:
         shown = "private" if one.private else "public"
         print(f"{one.url} ({shown}): {one.files} files, {one.size / 1e6:.1f} MB")
@@ -63,7 +57,6 @@ def configure_card(parser: argparse.ArgumentParser) -> None:
 def card(options: argparse.Namespace, rest: list[str]) -> int:
     """Runs `hf-xlsr card`."""
     from hf_xlsr.evaluation.report import check_writable
-    from hf_xlsr.export.card_check import check_card
     from hf_xlsr.runs.card import card_of_run
     from hf_xlsr.runs.folder import RunFolder
 
@@ -74,7 +67,6 @@ def card(options: argparse.Namespace, rest: list[str]) -> int:
     given = {"license": options.license, "base_model": options.base_model, "datasets": options.datasets}
     chosen: dict[str, Any] = {key: value for key, value in given.items() if value}
     text = card_of_run(options.run, chosen)
-    check_card(text)
     for output in outputs:
         try:
             output.parent.mkdir(parents=True, exist_ok=True)

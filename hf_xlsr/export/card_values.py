@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from hf_xlsr.export.access_tokens import hide_tokens
+from hf_xlsr.export.access_tokens import redact_tokens
 from hf_xlsr.utils.markdown_text import escape_markdown
 
 # Paths of one machine: their folders say who owns it and nothing about the data.
@@ -27,7 +27,7 @@ def one_line(value: object) -> str:
         >>> one_line("a name\\n---\\nlicense: mit")
         'a name --- license: mit'
     """
-    text = hide_tokens(" ".join(str(value).split()))
+    text = redact_tokens(" ".join(str(value).split()))
     return "".join(character for character in text if character.isprintable() or character in _JOINERS)
 
 

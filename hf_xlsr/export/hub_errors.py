@@ -14,7 +14,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
-from hf_xlsr.export.access_tokens import hide_tokens
+from hf_xlsr.export.access_tokens import redact_tokens
 from hf_xlsr.utils.errors import XlsrError, error_line
 
 NO_TOKEN = (
@@ -51,7 +51,7 @@ def hub_errors(what: str, passing: tuple[type[Exception], ...] = ()) -> Iterator
         if isinstance(error, passing):
             raise
         # The chain ends here: errors of the network hold the whole request.
-        raise XlsrError(hide_tokens(_sentence(_cause(error), what))) from None
+        raise XlsrError(redact_tokens(_sentence(_cause(error), what))) from None
 
 
 def _cause(error: Exception) -> Exception:

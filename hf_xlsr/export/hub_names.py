@@ -7,7 +7,7 @@ import re
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from hf_xlsr.export.access_tokens import hide_tokens
+from hf_xlsr.export.access_tokens import redact_tokens
 from hf_xlsr.utils.errors import XlsrError
 
 # What the cards of encoders from here are tagged with.
@@ -44,8 +44,5 @@ def check_repo(name: str, option: str = "--repo") -> str:
         'me/encoder'
     """
     if not is_hub_id(name):
-        raise XlsrError(
-            f"{option} is '{hide_tokens(name)}', which is no name of a repository; write OWNER/NAME, of letters, digits, "
-            "'-', '_' and '.', e.g. me/my-encoder."
-        )
+        raise XlsrError(f"{option} must be OWNER/NAME, such as me/my-encoder, got '{redact_tokens(name)}'.")
     return name

@@ -18,8 +18,7 @@ from huggingface_hub import HfApi, ModelCard, ModelInfo, get_token
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
 from hf_xlsr.data.sources import as_list
-from hf_xlsr.export.access_tokens import check_no_token_in_files, hide_tokens
-from hf_xlsr.export.card_check import check_card, check_card_on_hub
+from hf_xlsr.export.access_tokens import check_no_token, redact_tokens
 from hf_xlsr.export.hub_errors import NO_TOKEN, hub_errors
 from hf_xlsr.export.hub_names import TAG, check_repo
 from hf_xlsr.utils.errors import XlsrError
@@ -30,8 +29,8 @@ EMPTY = {".gitattributes", CARD}
 
 
 @dataclass(frozen=True)
-class Shipment:
-    """What is to be sent to one repository.
+class RepoUpload:
+    """Files and card to upload to one repository.
 
     Args:
         repo: OWNER/NAME.
@@ -51,8 +50,8 @@ class Shipment:
 
 
 @dataclass(frozen=True)
-class Pushed:
-    """What a repository holds of a shipment now.
+class UploadResult:
+    """What a repository holds after an upload.
 
     Args:
         repo: OWNER/NAME.
@@ -71,20 +70,18 @@ class Pushed:
     size: int = field(default=0)
 
 
-def check_shipment(shipment: Shipment) -> None:
+def check_upload(upload: RepoUpload) -> None:
     """Whatever can be known to be wrong before anything is sent, and without the Hub.
 
     Raises:
-        XlsrError: the name of the repository, the card or a path does not do; a file is missing, holds an access token
-            or is a link to a place outside its folder.
+        XlsrError: the repository's name or a path is invalid, or the card holds an access token.
     """
-    check_repo(shipment.repo)
-    check_card(shipment.card)
-    for name in shipment.files:
+    check_repo(upload.repo)
+    check_no_token(upload.card, CARD)
+    for name in upload.files:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or ".git" in path.parts:
             raise XlsrError(f"'{name}' cannot be a path in a repository; name it from the top, without '..'.")
-    check_no_token_in_files(shipment.files)
 
 
 def folder_files(folder: Path, prefix: str = "", without: Sequence[str] = ()) -> dict[str, Path]:
@@ -116,20 +113,20 @@ def folder_files(folder: Path, prefix: str = "", without: Sequence[str] = ()) ->
     return found
 
 
-def push_shipments(
-    shipments: Sequence[Shipment],
+def push_uploads(
+    uploads: Sequence[RepoUpload],
     *,
     token: str | None = None,
     exist_ok: bool = False,
     message: str | None = None,
-) -> list[Pushed]:
-    """Sends shipments one after the other; all of them and their repositories are looked at before the first is sent.
+) -> list[UploadResult]:
+    """Sends uploads one after the other; all of them and their repositories are looked at before the first is sent.
 
     A repository is made where there is none. One that is there is taken when it is empty, or when its card says that it
-    was pushed from here (see `Shipment.tag`); one that should be private and is not is refused in any case.
+    was pushed from here (see `RepoUpload.tag`); one that should be private and is not is refused in any case.
 
     Args:
-        shipments: What goes where.
+        uploads: What goes where.
         token: Access token with write access; that of HF_TOKEN or of `hf auth login` when absent.
         exist_ok: Take repositories whatever they hold.
         message: Of the commit.
@@ -138,31 +135,32 @@ def push_shipments(
         What is there now, in the same order.
 
     Raises:
-        XlsrError: as `check_shipment`; there is no token, or it may not write there; the Hub refuses the card, cannot be
+        XlsrError: as `check_upload`; there is no token, or it may not write there; the Hub refuses the card, cannot be
             reached, or breaks off; a repository holds something else.
     """
     token = token or get_token()
     if not token:
         raise XlsrError(NO_TOKEN)
-    for shipment in shipments:
-        check_shipment(shipment)
-    for shipment in shipments:
-        check_card_on_hub(shipment.card)
+    for upload in uploads:
+        check_upload(upload)
+    for upload in uploads:
+        with hub_errors(f"the card of {upload.repo}"):
+            ModelCard(upload.card).validate()
     api = HfApi(token=token)
-    infos = [_taken(shipment, api, exist_ok) for shipment in shipments]
-    return [_push(shipment, api, bool(info.private), message) for shipment, info in zip(shipments, infos, strict=True)]
+    infos = [_taken(upload, api, exist_ok) for upload in uploads]
+    return [_push(upload, api, bool(info.private), message) for upload, info in zip(uploads, infos, strict=True)]
 
 
-def _taken(shipment: Shipment, api: HfApi, exist_ok: bool) -> ModelInfo:
+def _taken(upload: RepoUpload, api: HfApi, exist_ok: bool) -> ModelInfo:
     """What the Hub says of a repository that may be written to; made where there is none."""
-    repo = shipment.repo
+    repo = upload.repo
     with hub_errors(repo):
-        api.create_repo(repo, private=shipment.private or None, exist_ok=True)
+        api.create_repo(repo, private=upload.private or None, exist_ok=True)
         info = api.model_info(repo)
         there = {file.rfilename for file in info.siblings or ()}
-        if shipment.private and not info.private:
+        if upload.private and not info.private:
             raise XlsrError(f"repository {repo} is public; make it private on its page, or choose another name.")
-        if not exist_ok and there - EMPTY and shipment.tag not in _tags(api, repo):
+        if not exist_ok and there - EMPTY and upload.tag not in _tags(api, repo):
             raise XlsrError(
                 f"repository {repo} holds files that were not pushed from here; choose another name, or write over it "
                 "with --exist-ok."
@@ -170,31 +168,31 @@ def _taken(shipment: Shipment, api: HfApi, exist_ok: bool) -> ModelInfo:
     return info
 
 
-def _push(shipment: Shipment, api: HfApi, private: bool, message: str | None) -> Pushed:
-    repo = shipment.repo
+def _push(upload: RepoUpload, api: HfApi, private: bool, message: str | None) -> UploadResult:
+    repo = upload.repo
     with hub_errors(repo), tempfile.TemporaryDirectory() as folder:
-        gather(shipment, Path(folder))
+        gather(upload, Path(folder))
         commit = api.upload_folder(
             repo_id=repo,
             folder_path=folder,
-            commit_message=hide_tokens(message or "Push by hf-xlsr"),
-            delete_patterns=list(shipment.replaces) or None,
+            commit_message=redact_tokens(message or "Push by hf-xlsr"),
+            delete_patterns=list(upload.replaces) or None,
         )
-    size = sum(path.stat().st_size for path in shipment.files.values()) + len(shipment.card.encode())
+    size = sum(path.stat().st_size for path in upload.files.values()) + len(upload.card.encode())
     url = f"{api.endpoint}/{repo}"
-    return Pushed(repo, url, private, str(commit.oid), len(shipment.files) + 1, size)
+    return UploadResult(repo, url, private, str(commit.oid), len(upload.files) + 1, size)
 
 
-def gather(shipment: Shipment, folder: Path) -> None:
-    """Puts the files of a shipment and its card into an empty folder, as links where the system makes them."""
-    for name, path in shipment.files.items():
+def gather(upload: RepoUpload, folder: Path) -> None:
+    """Puts the files of a upload and its card into an empty folder, as links where the system makes them."""
+    for name, path in upload.files.items():
         place = folder / name
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.symlink(path.resolve(), place)
         except OSError:
             shutil.copyfile(path, place)
-    (folder / CARD).write_text(shipment.card, "utf-8")
+    (folder / CARD).write_text(upload.card, "utf-8")
 
 
 def _tags(api: HfApi, repo: str) -> list[str]:

@@ -51,8 +51,10 @@ class SentenceGraph(nn.Module):
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         embeddings = pool(states, attention_mask, self.pooling)
         for layer in self.layers:
-            dense = isinstance(layer, Dense)
-            embeddings = layer.activation_function(layer.linear(embeddings)) if dense else normalize(embeddings)
+            if isinstance(layer, Dense):
+                embeddings = layer({"sentence_embedding": embeddings})["sentence_embedding"]
+            else:
+                embeddings = normalize(embeddings)
         return embeddings
 
 

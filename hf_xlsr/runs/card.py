@@ -14,10 +14,8 @@ from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.evaluation.registry import PROTOCOLS
 from hf_xlsr.evaluation.report import load_results, metric_unit, metric_value, metrics_of, split_key, split_protocol
-from hf_xlsr.export.card_examples import translation_pair
 from hf_xlsr.export.card_values import code, one_line, prose, public_path, python_text, recipe_block
-from hf_xlsr.export.licences import UNKNOWN
-from hf_xlsr.runs.card_metadata import card_metadata, licence_of, starting_points, training_sources
+from hf_xlsr.runs.card_metadata import UNKNOWN, card_metadata, licence_of, starting_points, training_sources
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods import get_method
 from hf_xlsr.runs.recipe_check import section_keys
@@ -25,6 +23,7 @@ from hf_xlsr.utils.errors import XlsrError
 
 # Stands in the code of a card until it is known where the model goes; see `card_for`.
 PLACE = "path/to/this/folder"
+EXAMPLES = ("The weather is lovely today.", "It is sunny outside.")
 POOLINGS = ("mean", "max", "cls")
 
 
@@ -67,7 +66,7 @@ def render_card(recipe: Mapping[str, Any], metrics: Mapping[str, float], setting
             max_length=prose(recipe["data"]["max_length"]),
             citation=method.citation,
             use=method.card_use(recipe),
-            examples=[python_text(sentence) for sentence in translation_pair(languages)],
+            examples=[python_text(sentence) for sentence in EXAMPLES],
             routes=[prose(route) for route in routes],
             python_routes=[python_text(route) for route in routes],
             stock=_stock_vectors(recipe, routes),

@@ -1,4 +1,4 @@
-"""The header of a card: languages, licence, data sets, base models, results, examples for the widget."""
+"""The header of a card: languages, licence, data sets, base models, results."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData, try_to_load_fr
 from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.formats.reading import detect_format
 from hf_xlsr.data.sources import as_list, as_source
-from hf_xlsr.export.card_check import check_card_section
-from hf_xlsr.export.card_examples import widget
 from hf_xlsr.export.card_values import one_line
 from hf_xlsr.export.hub_names import TAG, is_hub_id
-from hf_xlsr.export.licences import UNKNOWN, check_licence
 from hf_xlsr.runs.methods import get_method
 from hf_xlsr.utils.errors import XlsrError
 
+UNKNOWN = "unknown"  # licence of the weights where none was chosen and none follows from the base models
 TRAINING_PLACES = ("text", "monolingual", "train")  # running text, sentences, pairs or labelled texts
 
 
@@ -34,15 +32,10 @@ def card_metadata(recipe: Mapping[str, Any], metrics: Mapping[str, float]) -> Mo
     Args:
         recipe: Resolved.
         metrics: Test metrics by key.
-
-    Raises:
-        XlsrError: a licence that the Hub does not know, or a name that is no Hub id.
     """
     method, chosen = get_method(recipe["method"]), recipe.get("card") or {}
-    check_card_section(chosen)
     languages = [one_line(language) for language in recipe["languages"]]
     scores = {key: value for key, value in metrics.items() if isinstance(value, float) and 0 <= value <= 1}
-    routes = method.routes(recipe)
     return ModelCardData(
         language=languages,
         license=licence_of(recipe),
@@ -51,10 +44,8 @@ def card_metadata(recipe: Mapping[str, Any], metrics: Mapping[str, float]) -> Mo
         library_name=method.library_name,
         pipeline_tag=method.pipeline_tag,
         tags=[*method.card_tags, TAG, recipe["method"]],
-        base_model=as_list(chosen.get("base_model")) or base_models(recipe) or None,
-        datasets=as_list(chosen.get("datasets")) or datasets_of(recipe) or None,
-        # The widget names no route: it would send every language through the first encoder.
-        widget=None if routes else widget(method.pipeline_tag, languages),
+        base_model=_names(chosen, "base_model") or base_models(recipe) or None,
+        datasets=_names(chosen, "datasets") or datasets_of(recipe) or None,
         model_name=one_line(recipe["name"]) if scores else None,
         eval_results=[_eval_result(key, value, method.pipeline_tag) for key, value in scores.items()] or None,
     )
@@ -64,12 +55,9 @@ def licence_of(recipe: Mapping[str, Any]) -> str:
     """The licence of the weights: `card.license`, else that of all models that they started from, else `unknown`.
 
     Text that a model was trained on may bind its use further; the card lists it.
-
-    Raises:
-        XlsrError: the Hub knows no such licence.
     """
     if given := (recipe.get("card") or {}).get("license"):
-        return check_licence(given, "card.license")
+        return one_line(given).lower()
     stated = [_card_data(start).get("license") for start in starting_points(recipe)]
     return str(stated[0]) if stated and stated[0] and set(map(str, stated)) == {str(stated[0])} else UNKNOWN
 
@@ -139,6 +127,10 @@ def _card_data(start: str) -> Mapping[str, Any]:
         except (OSError, ValueError, yaml.YAMLError):
             continue
     return {}
+
+
+def _names(chosen: Mapping[str, Any], key: str) -> list[str]:
+    return [one_line(name) for name in as_list(chosen.get(key))]
 
 
 def _given(chosen: Mapping[str, Any], key: str) -> str | None:

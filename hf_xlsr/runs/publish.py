@@ -12,7 +12,7 @@ from huggingface_hub import ModelCardData
 from hf_xlsr.export.card_parts import part_card
 from hf_xlsr.export.card_values import code, one_line
 from hf_xlsr.export.hub_names import check_repo, is_hub_id
-from hf_xlsr.export.hub_upload import CARD, Pushed, Shipment, folder_files, push_shipments
+from hf_xlsr.export.hub_upload import CARD, RepoUpload, UploadResult, folder_files, push_uploads
 from hf_xlsr.modeling.hub import push_model
 from hf_xlsr.runs.adapter_folder import write_encoder_adapters
 from hf_xlsr.runs.card import card_for, recipe_of_run
@@ -23,7 +23,7 @@ from hf_xlsr.runs.starting import ADAPTERS
 from hf_xlsr.trainers.base import last_whole_checkpoint
 from hf_xlsr.utils.errors import XlsrError, nearest
 
-__all__ = ["PARTS", "Pushed", "push_model", "push_run", "push_shipments"]
+__all__ = ["PARTS", "UploadResult", "push_model", "push_run", "push_uploads"]
 
 PARTS = ("encoder", "training", "all")
 TRAINING_TAG = "hf-xlsr-training-state"
@@ -48,7 +48,7 @@ def push_run(
     exist_ok: bool = False,
     token: str | None = None,
     message: str | None = None,
-) -> list[Pushed]:
+) -> list[UploadResult]:
     """Pushes what a finished run left.
 
     The encoder goes to `repo`: the sentence-transformers folder, its card, its plots. The training state goes to
@@ -62,7 +62,7 @@ def push_run(
         what: `encoder`, `training` or `all`.
         adapters: Push the LoRA adapters alone in place of the encoder.
         private: Make the encoder's repository private too.
-        exist_ok: See `push_shipments`.
+        exist_ok: See `push_uploads`.
         token: Likewise.
         message: Of the commits.
 
@@ -70,7 +70,7 @@ def push_run(
         The repositories.
 
     Raises:
-        XlsrError: the run has not ended or has no adapters; or as `push_shipments`.
+        XlsrError: the run has not ended or has no adapters; or as `push_uploads`.
     """
     check_repo(repo)
     if what not in PARTS:
@@ -80,25 +80,25 @@ def push_run(
     folder = RunFolder(run)
     recipe = recipe_of_run(folder)
     with tempfile.TemporaryDirectory() as scratch:
-        shipments = []
+        uploads = []
         if what != "training":
             make = _adapters if adapters else _encoder
-            shipments.append(make(folder, recipe, repo, private, Path(scratch)))
+            uploads.append(make(folder, recipe, repo, private, Path(scratch)))
         if what != "encoder":
-            shipments.append(_training(folder, recipe, repo))
-        return push_shipments(shipments, token=token, exist_ok=exist_ok, message=message)
+            uploads.append(_training(folder, recipe, repo))
+        return push_uploads(uploads, token=token, exist_ok=exist_ok, message=message)
 
 
-def _encoder(folder: RunFolder, recipe: Mapping[str, Any], repo: str, private: bool, scratch: Path) -> Shipment:
+def _encoder(folder: RunFolder, recipe: Mapping[str, Any], repo: str, private: bool, scratch: Path) -> RepoUpload:
     card = folder.model / CARD
     if not card.is_file():
         raise XlsrError(f"run '{folder.path}' has no {card}: it has not ended; hf-xlsr train goes on with it.")
     files = folder_files(folder.model, without=(CARD, *LEFT_OUT))
     files |= {name: folder.path / name for name in ("loss.png", "tsne.png") if (folder.path / name).is_file()}
-    return Shipment(repo, card_for(card.read_text("utf-8"), repo), files, private)
+    return RepoUpload(repo, card_for(card.read_text("utf-8"), repo), files, private)
 
 
-def _training(folder: RunFolder, recipe: Mapping[str, Any], repo: str) -> Shipment:
+def _training(folder: RunFolder, recipe: Mapping[str, Any], repo: str) -> RepoUpload:
     newest = last_whole_checkpoint(folder.training, int(recipe.get("processes") or 1))
     if newest is None:
         raise XlsrError(f"run '{folder.path}' has no whole checkpoint; there is no training state to push.")
@@ -126,7 +126,7 @@ def _training(folder: RunFolder, recipe: Mapping[str, Any], repo: str) -> Shipme
         code=f"hf download {repo}{TRAINING_SUFFIX} --local-dir RUN\nhf-xlsr train RECIPE --output_dir RUN",
         language="sh",
     )
-    return Shipment(repo + TRAINING_SUFFIX, card, files, private=True, tag=TRAINING_TAG, replaces=("*",))
+    return RepoUpload(repo + TRAINING_SUFFIX, card, files, private=True, tag=TRAINING_TAG, replaces=("*",))
 
 
 def _step(checkpoint: Path) -> int:
@@ -134,7 +134,7 @@ def _step(checkpoint: Path) -> int:
     return int(number) if number.isdigit() else 1 << 62
 
 
-def _adapters(folder: RunFolder, recipe: Mapping[str, Any], repo: str, private: bool, scratch: Path) -> Shipment:
+def _adapters(folder: RunFolder, recipe: Mapping[str, Any], repo: str, private: bool, scratch: Path) -> RepoUpload:
     if not (folder.final / ADAPTERS).is_file():
         raise XlsrError(f"run '{folder.path}' has no adapters; push its encoder, without --adapters.")
     named = (recipe.get("model") or {}).get("encoders")
@@ -168,4 +168,4 @@ def _adapters(folder: RunFolder, recipe: Mapping[str, Any], repo: str, private: 
         ],
         code=LOADING.format(base=base, repo=repo, folder=place),
     )
-    return Shipment(repo, card, files, private, tag=ADAPTERS_TAG)
+    return RepoUpload(repo, card, files, private, tag=ADAPTERS_TAG)

@@ -14,7 +14,6 @@ import yaml
 
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.export.access_tokens import check_no_token
-from hf_xlsr.export.card_check import check_card_section
 from hf_xlsr.runs.methods import get_method
 from hf_xlsr.runs.recipe_check import LISTS, TOP_LEVEL, check_keys, recipe_keys, section_keys
 from hf_xlsr.utils.errors import XlsrError, nearest
@@ -266,7 +265,6 @@ def resolve(recipe: Mapping[str, Any], overrides: Mapping[str, Any] | None = Non
         raise XlsrError(
             f"recipe '{merged['name']}': languages is {languages}; a cross-lingual encoder needs two, e.g. [en, fr]."
         )
-    check_card_section(merged["card"])
     get_method(merged["method"]).complete(merged)
     return merged
 

@@ -10,8 +10,7 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from hf_xlsr.export.access_tokens import HIDDEN, check_no_token, check_no_token_in_files, hide_tokens
-from hf_xlsr.export.card_check import HEADER, check_card
+from hf_xlsr.export.access_tokens import HIDDEN, check_no_token, redact_tokens
 from hf_xlsr.export.card_values import code, code_block, one_line, prose, public_path, python_text
 from hf_xlsr.runs.card import card_for, render_card
 from hf_xlsr.runs.recipe import load_runs
@@ -28,6 +27,7 @@ SETTINGS: dict[str, Any] = {
     "threads": 1,
     "precision": "float32",
 }
+HEADER = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
 TOKEN = "hf_" + "NeverToBeSeen" * 3
 ATTACKS = {
     "template": "{{ 7 * 7 }}{% for x in ().__class__.__base__.__subclasses__() %}{{ x }}{% endfor %}{# gone #}",
@@ -105,8 +105,6 @@ def test_languages_are_text_in_code_and_prose() -> None:
     text = render_card(recipe, {}, SETTINGS)
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         assert "os.system" not in block
-    with pytest.raises(XlsrError, match="language has 'fr"):
-        check_card(text)
     dual = deepcopy(load_runs("moco_bert_en_zh")[0])
     dual["languages"] = ["en", evil]
     dual["model"]["encoders"] = {"en": "a/b", evil: "a/b"}
@@ -132,22 +130,14 @@ def test_values_one_by_one() -> None:
     assert card_for('x("path/to/this/folder") path/to/this/folder', "a/b") == 'x("a/b") path/to/this/folder'
 
 
-def test_tokens_are_found(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "a-token-of-another-form")
-    assert hide_tokens(f"a-token-of-another-form and {TOKEN}.") == f"{HIDDEN} and {HIDDEN}."
-    assert hide_tokens("hf_xlsr.modeling.dual_momentum.modeling_dual_momentum hf_hub_download") != HIDDEN
+    assert redact_tokens(f"a-token-of-another-form and {TOKEN}.") == f"{HIDDEN} and {HIDDEN}."
+    assert redact_tokens("hf_xlsr.modeling.dual_momentum.modeling_dual_momentum hf_hub_download") != HIDDEN
     monkeypatch.setenv("HF_TOKEN", "short")
-    assert hide_tokens("a short text") == "a short text"
+    assert redact_tokens("a short text") == "a short text"
     for value in ({"a": {"b": [1, TOKEN]}}, {TOKEN: 1}, TOKEN):
         with pytest.raises(XlsrError, match="holds an access token; take it out and set HF_TOKEN") as told:
             check_no_token(value, "recipe 'x'")
         assert TOKEN not in str(told.value)
     check_no_token({"a": "hf_short", "b": None, "c": 1.5}, "recipe 'x'")
-    for at in (0, (1 << 20) - 7, (1 << 20) + 5):  # across the border of what is read at once, too
-        (tmp_path / "weights.bin").write_bytes(bytes(at) + TOKEN.encode() + bytes(100))
-        with pytest.raises(XlsrError, match="file w holds an access token and was not sent"):
-            check_no_token_in_files({"w": tmp_path / "weights.bin"})
-    (tmp_path / "weights.bin").write_bytes(b"hf_" + bytes(100))
-    check_no_token_in_files({"w": tmp_path / "weights.bin"})
-    with pytest.raises(XlsrError, match="cannot be read"):
-        check_no_token_in_files({"w": tmp_path / "none"})

@@ -12,7 +12,6 @@ from hub_helpers import Worker, shared_hub
 from hub_server import TOKEN, HubServer
 from safetensors.torch import load
 
-from hf_xlsr.export.card_check import check_card
 from hf_xlsr.modeling.hub import SLIM, without_training_state
 from hf_xlsr.trainers.hub import export_trainer
 from hf_xlsr.utils.errors import XlsrError
@@ -185,7 +184,7 @@ def test_a_model_that_encodes_no_sentences_goes_as_it_is(tmp_path: Path, tokeniz
     state = SimpleNamespace(global_step=3, max_steps=9)
     trainer = SimpleNamespace(model=model, accelerator=accelerator, processing_class=tokenizer, state=state)
     card = export_trainer(trainer, tmp_path, "me/judge")
-    assert "after 3 of 9 steps" in card and check_card(card)["library_name"] == "transformers"
+    assert "after 3 of 9 steps" in card and "library_name: transformers" in card
     assert 'HictlForSequenceClassification.from_pretrained("me/judge")' in card
     back = HictlForSequenceClassification.from_pretrained(tmp_path)
     for name, value in model.state_dict().items():
