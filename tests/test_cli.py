@@ -191,7 +191,7 @@ def test_long_sentences_are_cut_and_counted(toy: Path, tmp_path: Path) -> None:
     long.write_text("".join(rows) + "red " * 100 + "\t" + "rouge " * 100 + "\n")
     output = tmp_path / "run"
     assert main(["train", str(toy), "--output_dir", str(output), "--data.train.path", str(long)]) == 0
-    assert json.loads((output / "results.json").read_text())["settings"]["data"]["truncated_sides"] == 2
+    assert json.loads((output / "results.json").read_text())["settings"]["data"]["num_truncated"] == 2
 
 
 def test_bad_lines_are_set_aside(toy: Path, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ class CmlmTrainer(XlsrTrainer):
         args: `CmlmTrainingArguments`.
         train_dataset: `PreparedRunningText`, for conditional masked language modelling.
         retrieval_dataset: `PreparedPairs`, for bitext retrieval.
-        nli_dataset: `PreparedNli`; the model needs `nli_labels`.
+        nli_dataset: `PreparedRows` of `prepare_nli`; the model needs `nli_labels`.
         processing_class: The tokenizer.
         max_length: Sentences are cut here, in pieces.
         **kwargs: As for `XlsrTrainer`.

@@ -53,7 +53,7 @@ class DualMomentumTrainer(XlsrTrainer):
         args: `DualMomentumTrainingArguments`.
         tokenizers: Fast tokenizer of each language.
         train_dataset: `PreparedPairs`, tokenised by them.
-        nli_dataset: `PreparedNli` for the auxiliary task of appendix B; the model needs `nli_labels`.
+        nli_dataset: `PreparedRows` of `prepare_nli` for the auxiliary task of appendix B; the model needs `nli_labels`.
         max_length: Sentences are cut here, in pieces.
         **kwargs: As for `XlsrTrainer`.
 

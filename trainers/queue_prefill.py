@@ -12,7 +12,6 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from hf_xlsr.data.collators.lightweight import cut_row, pad_rows
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.utils.distributed import gather_rows, process_index, world_size
-from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
     from hf_xlsr.trainers.dual_momentum import DualMomentumTrainer
@@ -39,10 +38,6 @@ class QueuePrefillCallback(TrainerCallback):
         ours = base_model(model)
         if any(queue.count for queue in ours.queues.values()):
             return
-        if self.trainer.train_dataset.language_pairs is None:
-            raise XlsrError(
-                "queue_prefill needs to know which pairs are in which languages; give PreparedPairs its language_pairs."
-            )
         was_training = ours.training
         ours.eval()
         try:

@@ -58,11 +58,6 @@ def test_a_batch_of_several_language_pairs_is_refused() -> None:
         DualCollator(PADS)([english_chinese(0, [1], [2]), other])
 
 
-def test_pairs_have_to_name_their_languages() -> None:
-    with pytest.raises(XlsrError, match="give PreparedPairs its language_pairs"):
-        DualCollator(PADS)([pair(0, [1], [2])])
-
-
 def test_a_language_without_padding_is_refused() -> None:
     with pytest.raises(XlsrError, match="a batch is in 'fr', for which no tokenizer is known; known are en, zh"):
         DualCollator(PADS)([pair(0, [1], [2], source_lang="en", target_lang="fr")])

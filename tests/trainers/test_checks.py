@@ -16,7 +16,8 @@ from lightweight_trainers import arguments, model_of, trainer_of
 from transformers import AutoConfig, AutoModel, TrainingArguments
 
 from hf_xlsr import HictlConfig, HictlForConditionalGeneration, HictlForSequenceClassification
-from hf_xlsr.data.prepared import PreparedPairs, tokenize_pairs
+from hf_xlsr.data.preparation import tokenize_pairs
+from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.encoders.stock import check_pieces, encoder_from_config, pieces_of
 from hf_xlsr.trainers import (
     CmlmTrainer,

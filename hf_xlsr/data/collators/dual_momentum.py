@@ -44,7 +44,7 @@ class _SideCollator:
 class DualCollator(_SideCollator):
     """Pads the sources and the targets of one language pair by themselves, for an encoder each.
 
-    Features are those of `PreparedPairs` that was given its `language_pairs`.
+    Features are those of `PreparedPairs`.
 
     Args:
         pad_ids: Language -> id of its tokenizer's padding token.
@@ -67,15 +67,13 @@ class DualCollator(_SideCollator):
     """
 
     def __call__(self, features: Sequence[Feature]) -> dict[str, Any]:
-        pairs = {(feature.get("source_lang"), feature.get("target_lang")) for feature in features}
+        pairs = {(feature["source_lang"], feature["target_lang"]) for feature in features}
         if len(pairs) > 1:
             raise XlsrError(
                 f"a batch holds the language pairs {', '.join(sorted(f'{one}-{other}' for one, other in pairs))}, but "
                 "its two encoders take one; set homogeneous_batches to true."
             )
         ((source_lang, target_lang),) = pairs
-        if source_lang is None or target_lang is None:
-            raise XlsrError("the pairs of a batch do not name their languages; give PreparedPairs its language_pairs.")
         return {
             **self._pad(features, "source", source_lang),
             **self._pad(features, "target", target_lang),
@@ -90,7 +88,7 @@ class DualCollator(_SideCollator):
 class NliCollator(_SideCollator):
     """Pads premises and hypotheses, all of one language where each has its own encoder.
 
-    Features are those of `PreparedNli`.
+    Features are rows of `prepare_nli`.
 
     Args:
         pad_ids: Language -> id of its tokenizer's padding token; or one id, for an encoder of all languages.
