@@ -236,7 +236,7 @@ def test_evaluate_writes_json(exported: Path, tmp_path: Path, capsys: pytest.Cap
     ("arguments", "message"),
     [
         (["--protocol", "tatoba", "--data", "x.tsv"], "did you mean 'tatoeba'"),
-        (["--protocol", "tatoeba", "--data", "gone.tsv"], "there is no file gone.tsv"),
+        (["--protocol", "tatoeba", "--data", "gone.tsv"], "gone.tsv"),
         (["--protocol", "tatoeba", "--data", "x.tsv", "--pool", "y.tsv"], "--pool is for protocol xsr"),
         (["--protocol", "tatoeba,sts", "--data", "x.tsv"], "take different data"),
         (["--protocol", "tatoeba", "--data", "a", "b", "c"], "--data has 3 files"),
