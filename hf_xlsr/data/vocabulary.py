@@ -1,4 +1,4 @@
-"""Cutting the vocabulary of a pretrained tokenizer to what some text needs."""
+"""Reduction of the vocabulary of a pretrained tokenizer to the tokens of some text."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from transformers import PreTrainedTokenizerFast
 from hf_xlsr.utils.errors import XlsrError
 
 BATCH = 1000
-# What stands before a piece that begins a word (SentencePiece), or one that does not (WordPiece).
+# Prefix of a token that begins a word (SentencePiece), or that does not (WordPiece).
 MARKS = ("▁", "##")
 
 
 def trim_vocabulary(tokenizer: Any, texts: Iterable[str]) -> tuple[PreTrainedTokenizerFast, list[int]]:
-    """A tokenizer with the pieces that occur in texts, which it cuts as the whole one does.
+    """A tokenizer with the tokens that occur in texts; it splits these texts like the original.
 
-    A multilingual vocabulary of 250,000 pieces is mostly of other languages; its embeddings and its softmax are most of
-    what a small model computes. Special pieces are kept, and so are single letters of the kept pieces, so that other
-    words in the same scripts are cut into smaller pieces; letters of other scripts become the unknown piece.
+    A multilingual vocabulary of 250,000 tokens is mostly of other languages; its embeddings and its softmax dominate the
+    cost of a small model. Special tokens are kept, and the single letters of the kept tokens, so that other words in the
+    same scripts are split into smaller tokens; letters of other scripts become the unknown token.
 
     Args:
         tokenizer: A fast tokenizer with a Unigram vocabulary (XLM-R, E5) or a WordPiece one (multilingual BERT).
-        texts: In all languages that it is to read and write.
+        texts: Text in all languages of the model.
 
     Returns:
-        The new tokenizer, and the ids that its pieces have in the old one, in the new order: the rows of the embedding
-        table to keep.
+        The new tokenizer, and the old ids of its tokens in the new order: the rows of the embedding table to keep.
 
     Raises:
         XlsrError: the tokenizer is of another kind, or there is no text.
@@ -48,15 +47,14 @@ def trim_vocabulary(tokenizer: Any, texts: Iterable[str]) -> tuple[PreTrainedTok
     kind = spec.get("model", {}).get("type")
     if kind not in ("Unigram", "WordPiece"):
         raise XlsrError(
-            f"the vocabulary of a {kind or 'slow'} tokenizer cannot be cut; Unigram and WordPiece ones can, or leave the "
-            "vocabulary whole."
+            f"the vocabulary of a {kind or 'slow'} tokenizer cannot be reduced, only that of Unigram and WordPiece ones."
         )
-    used = _used_pieces(tokenizer, texts)
+    used = _used_tokens(tokenizer, texts)
     names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-    letters = {letter for piece in used for letter in names[piece]}
+    letters = {letter for token in used for letter in names[token]}
     kept = used | set(tokenizer.all_special_ids) | {token["id"] for token in spec["added_tokens"]}
-    kept |= set(range((tokenizer.pad_token_id or 0) + 1))  # positions of some encoders count from the padding's id
-    kept |= {piece for piece, name in enumerate(names) if len(bare := _bare(name)) == 1 and bare in letters}
+    kept |= set(range((tokenizer.pad_token_id or 0) + 1))  # positions of some encoders start at the padding id
+    kept |= {token for token, name in enumerate(names) if len(bare := _bare(name)) == 1 and bare in letters}
     pieces = sorted(kept)
     new = {old: number for number, old in enumerate(pieces)}
     model = spec["model"]
@@ -79,25 +77,25 @@ def trim_vocabulary(tokenizer: Any, texts: Iterable[str]) -> tuple[PreTrainedTok
     return small, pieces
 
 
-def _used_pieces(tokenizer: Any, texts: Iterable[str]) -> set[int]:
+def _used_tokens(tokenizer: Any, texts: Iterable[str]) -> set[int]:
     used: set[int] = set()
     stream = iter(texts)
     while batch := list(islice(stream, BATCH)):
         for ids in tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]:
             used.update(ids)
     if not used:
-        raise XlsrError("there is no text to cut the vocabulary to; name sources that hold some.")
+        raise XlsrError("the sources of the vocabulary have no text.")
     return used
 
 
 def _bare(name: str) -> str:
-    """A piece without its mark; the mark itself stays what it is."""
+    """A token without its prefix."""
     mark = next((mark for mark in MARKS if name.startswith(mark) and name != mark), "")
     return name[len(mark) :]
 
 
 def _renumber(processor: Any, new: dict[int, int]) -> None:
-    """Gives the special pieces that a post-processor puts around sentences their new ids."""
+    """Sets the new ids of the special tokens of a post-processor."""
     if not processor:
         return
     for part in processor.get("processors", ()):

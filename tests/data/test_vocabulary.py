@@ -87,7 +87,7 @@ def test_trimming_twice_changes_nothing_more() -> None:
 
 def test_other_kinds_and_no_text_are_refused() -> None:
     bpe = train_tokenizer(TEXTS, vocab_size=60, algorithm="bpe")
-    with pytest.raises(XlsrError, match="vocabulary of a BPE tokenizer cannot be cut; Unigram and WordPiece"):
+    with pytest.raises(XlsrError, match="BPE"):
         trim_vocabulary(bpe, KEPT)
-    with pytest.raises(XlsrError, match="there is no text to cut the vocabulary to"):
+    with pytest.raises(XlsrError, match="no text"):
         trim_vocabulary(WHOLE["unigram"], [])
