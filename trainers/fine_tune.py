@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 
 from hf_xlsr.data.collators.classification import LabelledCollator
 from hf_xlsr.data.labelled import LabelledSet
-from hf_xlsr.encoders.stock import positions_of
+from hf_xlsr.encoders.stock import max_positions
 from hf_xlsr.evaluation.averages import mean_over_languages
 from hf_xlsr.evaluation.protocols.sts import pearson, spearman
 from hf_xlsr.evaluation.report import metric_prefix
@@ -208,7 +208,7 @@ class FineTuneTrainer(XlsrTrainer):
 
 def _check_fit(model: Any, data: Any, max_length: int) -> None:
     longest = max(max_length, int(np.max(getattr(data, "lengths", ()), initial=0)))
-    positions = positions_of(model.encoder)
+    positions = max_positions(model.encoder)
     if positions is not None and positions < longest:
         raise XlsrError(
             f"rows of up to {longest} pieces are to come, but the encoder has {positions} positions; lower max_length."

@@ -6,14 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+import sentencex
+
 from hf_xlsr.data.columns import PLACE_COLUMNS, parse_columns
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces, read_rows
-from hf_xlsr.data.sentence_splitting import split_sentences
+from hf_xlsr.data.languages import language_code
 from hf_xlsr.data.sources import RowFilter, as_list, as_source, expand, open_source, source_name
 from hf_xlsr.utils.errors import XlsrError
 
 PAIR = ("first", "second")
+# In some languages sentencex takes quadratic time in the length of a paragraph (Chinese: 30 s for 350,000 characters), and it
+# does not split between two quotation marks, however distant. Long text is therefore split in blocks of characters.
+_BLOCK = 10_000
 # A sentence, its language, and whether it follows the one before.
 _Sentence = tuple[str, str, bool]
 
@@ -220,3 +225,34 @@ def _file_rows(
         config=options.get("config"),
         quarantine=quarantine,
     )
+
+
+def split_sentences(text: str, language: str) -> list[str]:
+    """Splits a document into sentences by the rules and abbreviations of `sentencex`.
+
+    A blank line ends a sentence; a single line break is white space. Unknown languages fall back to a related one or to
+    English. Languages without sentence marks, such as Thai, are hardly split: provide one sentence per row instead.
+
+    Args:
+        text: A document.
+        language: Its language; see `language_code`.
+
+    Returns:
+        The sentences that are not empty, with single spaces.
+
+    Example:
+        >>> split_sentences("Dr. Lee came  at 5.30 p.m. yesterday.\\nNobody\\nknew why.\\n\\nThe end", "en")
+        ['Dr. Lee came at 5.30 p.m. yesterday.', 'Nobody knew why.', 'The end']
+        >>> split_sentences("今天天气很好。我们走吧！", "zh-Hans")
+        ['今天天气很好。', '我们走吧！']
+    """
+    return [" ".join(words) for sentence in _segments(text, language_code(language)) if (words := sentence.split())]
+
+
+def _segments(text: str, code: str) -> Iterator[str]:
+    """Sentences of a text; the last, possibly incomplete sentence of a block begins the next one."""
+    rest = ""
+    for start in range(0, len(text), _BLOCK):
+        *whole, rest = sentencex.segment(code, rest + text[start : start + _BLOCK])
+        yield from whole
+    yield rest

@@ -119,10 +119,10 @@ def _positions(folder: Path) -> int | None:
     import torch
     from transformers import AutoConfig
 
-    from hf_xlsr.encoders.stock import encoder_from_config, positions_of
+    from hf_xlsr.encoders.stock import encoder_from_config, max_positions
 
     with torch.device("meta"):
-        return positions_of(encoder_from_config(AutoConfig.from_pretrained(str(folder))))
+        return max_positions(encoder_from_config(AutoConfig.from_pretrained(str(folder))))
 
 
 def route_folder(export: Path, route: str) -> Path:

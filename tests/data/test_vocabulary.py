@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from hf_xlsr.data.tokenization import train_tokenizer
-from hf_xlsr.data.vocabulary import trim_vocabulary
+from hf_xlsr.data.tokenization import train_tokenizer, trim_vocabulary
 from hf_xlsr.utils.errors import XlsrError
 
 TEXTS = [pair[side] for pair in make_pairs(200) for side in ("source", "target")]
