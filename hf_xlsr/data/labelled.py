@@ -66,8 +66,6 @@ class LabelledTask:
                 f"task.labels is {list(self.labels)} and task.scores {self.scores}; give two or more distinct class "
                 "names, or the lowest and the highest score."
             )
-        if self.scores and not self.scores[0] < self.scores[1]:
-            raise XlsrError(f"task.scores must be the lowest and the highest score, got {list(self.scores)}.")
         known = CLASS_METRICS if self.labels else SCORE_METRICS
         object.__setattr__(self, "metrics", tuple(self.metrics) or (known[:1] if self.labels else known))
         for name in self.metrics:

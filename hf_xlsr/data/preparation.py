@@ -33,7 +33,6 @@ FORMAT = 2
 """Version of prepared folders: since 2 every row names its languages."""
 
 Row = dict[str, Any]
-_AGAIN = "start again with --overwrite true or in another --output_dir."
 
 
 @dataclass(frozen=True)
@@ -317,12 +316,19 @@ def prepare_once(
             file.write_text(json.dumps({**report, **facts}, indent=2), "utf-8")
     stored: dict[str, Any] = json.loads(marker.read_text("utf-8"))
     if stored.get("format") != FORMAT:
-        raise XlsrError(f"the data in {folder} was prepared by another version of hf-xlsr; {_AGAIN}")
-    if stored["vocabulary"] != vocabulary:
-        raise XlsrError(f"the data in {folder} was prepared with another vocabulary; {_AGAIN}")
-    for name, states in stored["content"].items():
-        if not _same_content(states, files.get(name, [])):
-            raise XlsrError(f"{name} has changed since the data in {folder} was prepared from it; {_AGAIN}")
+        stale = ["another version of hf-xlsr"]
+    else:
+        stale = ["another vocabulary"] if stored["vocabulary"] != vocabulary else []
+        stale += [
+            f"another version of {name}"
+            for name, states in stored["content"].items()
+            if not _same_content(states, files.get(name, []))
+        ]
+    if stale:
+        raise XlsrError(
+            f"the data in {folder} was prepared with {stale[0]}; start again with --overwrite true or in another "
+            "--output_dir."
+        )
     return stored
 
 

@@ -16,8 +16,8 @@ from hf_xlsr.data.sources import RowFilter, as_list, as_source, expand, open_sou
 from hf_xlsr.utils.errors import XlsrError
 
 PAIR = ("first", "second")
-# In some languages sentencex takes quadratic time in the length of a paragraph (Chinese: 30 s for 350,000 characters), and it
-# does not split between two quotation marks, however distant. Long text is therefore split in blocks of characters.
+# In some languages sentencex takes quadratic time in the length of a paragraph (Chinese: 30 s for 350,000 characters),
+# and it never splits between two quotation marks. Long text is therefore split in blocks of this many characters.
 _BLOCK = 10_000
 # A sentence, its language, and whether it follows the one before.
 _Sentence = tuple[str, str, bool]

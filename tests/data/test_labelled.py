@@ -101,7 +101,6 @@ def test_scores() -> None:
         ({"labels": ("a", "b"), "scores": (0, 1)}, "task.scores"),
         ({"labels": ("a",)}, "task.labels"),
         ({"labels": ("a", "A ")}, "task.labels"),
-        ({"scores": (5, 0)}, "task.scores"),
         ({"labels": ("a", "b"), "metrics": ("acuracy",)}, "acuracy"),
         ({"labels": ("a", "b"), "metrics": ("pearson",)}, "pearson"),
         ({"labels": ("a", "b", "c"), "metrics": ("f1",)}, "f1"),
