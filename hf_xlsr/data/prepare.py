@@ -19,6 +19,7 @@ from hf_xlsr.data.preparation import (
     Row,
     RowKind,
     check_tokenizers,
+    language_pairs,
     prepare_rows,
     tokenize_pairs,
     tokenize_rows,
@@ -28,7 +29,7 @@ from hf_xlsr.data.prepared import PreparedPairs, PreparedRows
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list, as_source, expand, open_source
 from hf_xlsr.data.tokenization import smoothed_text, train_tokenizer
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError, error_line
 
 TEXTS = RowKind(
     ("text",),
@@ -93,6 +94,7 @@ def prepare(
         given = load_tokenizer(expand(tokenizer["path"]), "tokenizer.path")  # type: ignore[index]
 
     def tokenize(pairs: Dataset) -> tuple[Dataset, dict[str, Any]]:
+        language_pairs(pairs)  # raises for pairs in one language, before a tokenizer is trained on them
         columns = [(side, f"{side}_lang") for side in PAIRS.texts]
         chosen = given or trained_tokenizer(pairs, tokenizer or {}, columns=columns, max_length=length, seed=seed)
         # Saved before their first use: tokenizers keep the limits of their last call.
@@ -217,7 +219,7 @@ def load_tokenizer(path: str, key: str) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
-        raise XlsrError(f"{key}: no tokenizer loads from '{path}' ({str(error)[:200]}).") from error
+        raise XlsrError(f"{key}: no tokenizer loads from '{path}' ({error_line(error, 200)}).") from error
     if tokenizer.pad_token_id is None:
         raise XlsrError(f"{key}: the tokenizer of '{path}' has no padding token; set one.")
     return tokenizer

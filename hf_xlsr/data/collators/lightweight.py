@@ -13,6 +13,7 @@ from hf_xlsr.data.collators.masking import MaskDrawer
 from hf_xlsr.data.collators.padding import pad_rows, truncate_row
 from hf_xlsr.data.tokenization import punctuation_ids
 from hf_xlsr.losses.masked_lm import IGNORE
+from hf_xlsr.utils.errors import XlsrError
 
 MASKINGS = ("none", "single", "mlm")
 
@@ -60,6 +61,8 @@ class PairCollator:
         if masking not in MASKINGS:
             raise ValueError(f"`masking` must be one of {', '.join(MASKINGS)}, got '{masking}'.")
         self.pad_id, self.mask_id, self.vocab_size = tokenizer.pad_token_id, tokenizer.mask_token_id, len(tokenizer)
+        if masking != "none" and self.mask_id is None:
+            raise XlsrError(f"masking '{masking}' needs a tokenizer with a mask token.")
         self.masking, self.seed = masking, seed
         self.max_length, self.pad_to_multiple_of = max_length, pad_to_multiple_of
         # The unknown token stands for text, the other special tokens frame it.
