@@ -17,7 +17,7 @@ from hf_xlsr.data.corpora.catalog import CORPORA
 from hf_xlsr.data.normalization import match_key
 from hf_xlsr.data.sources import RowFilter, as_list, as_source, expand, open_source
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import written_whole
+from hf_xlsr.utils.files import atomic_write
 
 EVERY_COLUMN = "*"
 
@@ -71,7 +71,7 @@ def remember_evaluated(folder: Path, texts: Iterable[str]) -> None:
     # Written before the data: a killed preparation starts again with the current sentences.
     if before != evaluated:
         folder.mkdir(parents=True, exist_ok=True)
-        with written_whole(marker) as file:
+        with atomic_write(marker) as file:
             file.write_text(evaluated, "utf-8")
 
 

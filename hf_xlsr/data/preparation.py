@@ -24,7 +24,7 @@ from hf_xlsr.data.seen import hash64
 from hf_xlsr.data.sources import as_list, as_source, expand
 from hf_xlsr.data.token_counts import TokenCounts
 from hf_xlsr.utils.errors import XlsrError, nearest
-from hf_xlsr.utils.files import written_whole
+from hf_xlsr.utils.files import atomic_write
 from hf_xlsr.utils.hashing import file_sha256
 
 logger = logging.getLogger(__name__)
@@ -312,7 +312,7 @@ def prepare_once(
         report = make()
         shutil.rmtree(folder / "rows", ignore_errors=True)
         facts = {"format": FORMAT, "content": content, "vocabulary": vocabulary}
-        with written_whole(marker) as file:
+        with atomic_write(marker) as file:
             file.write_text(json.dumps({**report, **facts}, indent=2), "utf-8")
     stored: dict[str, Any] = json.loads(marker.read_text("utf-8"))
     if stored.get("format") != FORMAT:
