@@ -24,7 +24,7 @@ from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods import get_method
 from hf_xlsr.runs.train import build_trainer, prepare_data
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import written_whole
+from hf_xlsr.utils.files import atomic_write
 
 WARM_UP, COUNTED = 4, 10
 
@@ -67,7 +67,7 @@ def main() -> None:
         "seconds": options.seconds,
     }
     options.file.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(options.file) as file:
+    with atomic_write(options.file) as file:
         file.write_text(json.dumps(found), "utf-8")
     step, before = found["seconds_per_step"], found["seconds_before"]
     Console(soft_wrap=True).print(

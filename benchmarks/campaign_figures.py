@@ -22,7 +22,7 @@ from campaign_plan import Column, Row, Table, run_of
 
 from hf_xlsr.evaluation.report import load_results, split_key
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import written_whole
+from hf_xlsr.utils.files import atomic_write
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Figures:
             if table in self._languages:
                 head = f'  "languages": {json.dumps(self._languages[table])},\n{head}'
             tables.append(f' {json.dumps(table)}: {{\n{head}  "rows": {{\n' + ",\n".join(lines) + "\n  }\n }")
-        with written_whole(self.file) as partial:
+        with atomic_write(self.file) as partial:
             partial.write_text("{\n" + ",\n".join(tables) + "\n}\n", "utf-8")
 
     def forget_changed(self, tables: Iterable[Table]) -> list[str]:

@@ -29,7 +29,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from hf_xlsr.encoders.fingerprint import content_hash
 from hf_xlsr.evaluation.report import load_results
 from hf_xlsr.runs.folder import RunFolder
-from hf_xlsr.utils.files import written_whole
+from hf_xlsr.utils.files import atomic_write
 
 PATIENCE = 300  # seconds for a checkpoint to be written after the deadline
 # Trainings by sentence-transformers: script and options.
@@ -141,7 +141,7 @@ class Training(Job):
         shutil.rmtree(doomed, ignore_errors=True)
         place.mkdir(parents=True, exist_ok=True)
         if fingerprint_of_run(self.run) != self.fingerprint:
-            with written_whole(place / FINGERPRINT) as file:
+            with atomic_write(place / FINGERPRINT) as file:
                 file.write_text(self.fingerprint, "utf-8")
 
     def command(self) -> list[str]:

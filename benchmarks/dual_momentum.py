@@ -108,14 +108,15 @@ def make_model(options: argparse.Namespace) -> DualMomentumModel:
 def make_pairs(model: DualMomentumModel, count: int, length: int) -> PreparedPairs:
     """Random pieces, sentences of half to one and a half times the length."""
     rng = np.random.default_rng(1)
-    rows: dict[str, list[Any]] = {"length": [], "group": [0] * count}
+    rows: dict[str, list[Any]] = {"length": []}
     for side, language in zip(("source", "target"), model.config.languages or (), strict=True):
         size = model.encoders[model.config.encoder_of(language)].config.vocab_size
         lengths = rng.integers(length // 2, 3 * length // 2 + 1, count)
         rows[f"{side}_ids"] = [rng.integers(10, size, n).tolist() for n in lengths]
+        rows[f"{side}_lang"] = [language] * count
         rows[f"{side}_text"] = rng.integers(0, 2**62, count).tolist()
         rows["length"] = np.maximum(rows["length"] or 0, lengths).tolist()
-    return PreparedPairs(Dataset.from_dict(rows), [tuple(model.config.languages or ())])
+    return PreparedPairs(Dataset.from_dict(rows))
 
 
 def tokenizer_for(path: str | None) -> Any:

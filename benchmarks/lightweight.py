@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +27,17 @@ WARM_UP_STEPS = 4
 def make_material(folder: Path, pairs: int) -> None:
     """Writes tokenised pairs and the tokenizer once; every row reads them."""
     import numpy as np
+    from datasets import Dataset
 
     from hf_xlsr.data.corpora.bible import bible_pairs
-    from hf_xlsr.data.prepared import store_pairs, tokenize_pairs
+    from hf_xlsr.data.preparation import tokenize_pairs
     from hf_xlsr.data.tokenization import train_tokenizer
 
     rows = list(bible_pairs("en", "fr", split="train"))
     tokenizer = train_tokenizer((row[side] for row in rows for side in ("source", "target")), vocab_size=16_000)
     tokenizer.save_pretrained(str(folder / "tokenizer"))
     order = np.random.default_rng(1).permutation(len(rows))
-    stored = store_pairs(islice((rows[index] for index in order), pairs), folder / "rows")
+    stored = Dataset.from_list([rows[index] for index in order[:pairs]])
     started = time.perf_counter()
     tokenised, _ = tokenize_pairs(stored, tokenizer, max_length=128)
     (folder / "tokenising.json").write_text(json.dumps(time.perf_counter() - started))

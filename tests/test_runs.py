@@ -52,7 +52,7 @@ def test_data_cleaned_of_one_test_set_are_not_taken_with_another(recipe: dict[st
     write(tmp_path / "test.tsv", make_pairs(60)[2::-1])  # the same sentences
     assert prepared(recipe, folder).report == first.report
     write(tmp_path / "test.tsv", make_pairs(60)[:4])
-    with pytest.raises(XlsrError, match="dev or test data have changed since .* start anew with --overwrite true"):
+    with pytest.raises(XlsrError, match="dev or test data has changed since .* --overwrite true"):
         prepared(recipe, folder)
     (folder / "evaluated.txt").unlink()  # as older versions left it
     assert prepared(recipe, folder).report == first.report
@@ -79,7 +79,7 @@ def test_a_tokenizer_without_mask_is_told_before_data_are_prepared(
     maskless.mask_token = None
     maskless.save_pretrained(tmp_path / "own")
     recipe["tokenizer"]["path"] = str(tmp_path / "own")
-    with pytest.raises(XlsrError, match=r"tokenizer.path '.*own': .* needs a tokenizer .*\. Take another\.$"):
+    with pytest.raises(XlsrError, match=r"tokenizer.path '.*own': .* needs a tokenizer"):
         train_recipe(recipe)
     assert not (tmp_path / "run" / "training").exists()
 

@@ -17,12 +17,12 @@ from hf_xlsr.evaluation.report import check_writable, save_results
 from hf_xlsr.mining.outputs import check_place, write_pairs
 from hf_xlsr.mining.work_folder import save_array
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import is_stream, written_whole
+from hf_xlsr.utils.files import atomic_write, is_stream
 
 
 def test_a_failure_leaves_the_old_content_and_nothing_beside(tmp_path: Path) -> None:
     (file := tmp_path / "file").write_text("old")
-    with pytest.raises(ValueError, match="stop"), written_whole(file) as partial:
+    with pytest.raises(ValueError, match="stop"), atomic_write(file) as partial:
         partial.write_text("ne")
         raise ValueError("stop")
     assert file.read_text() == "old" and os.listdir(tmp_path) == ["file"]

@@ -11,7 +11,8 @@ from conftest import make_pairs
 from datasets import Dataset
 from transformers import AutoConfig
 
-from hf_xlsr.data.prepared import PreparedPairs, tokenize_pairs
+from hf_xlsr.data.preparation import tokenize_pairs
+from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
@@ -102,10 +103,8 @@ def small_batch(seed: int = 0, vocab_size: int = 30) -> dict[str, torch.Tensor]:
 
 
 def translation_pairs(count: int = 96, seed: int = 1) -> PreparedPairs:
-    tokenised, counts = tokenize_pairs(
-        Dataset.from_list(make_pairs(count, seed)), translation_tokenizer(), max_length=32
-    )
-    return PreparedPairs(tokenised, counts["language_pairs"])
+    tokenised, _ = tokenize_pairs(Dataset.from_list(make_pairs(count, seed)), translation_tokenizer(), max_length=32)
+    return PreparedPairs(tokenised)
 
 
 def encoder_folder(folder: Path, algorithm: str = "bpe", **values: Any) -> str:

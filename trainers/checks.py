@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_xlsr.encoders.stock import check_pieces, pieces_of, positions_of
+from hf_xlsr.encoders.stock import check_pieces, max_positions, vocab_size_of
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.utils.errors import XlsrError
 
@@ -42,7 +42,7 @@ def given_tokenizer(options: Mapping[str, Any], encoder: Any) -> Any:
     tokenizer = options.get("processing_class")
     if tokenizer is None:
         raise XlsrError("the trainer has no processing_class; give it the tokenizer of its data.")
-    check_pieces(tokenizer, pieces_of(encoder))
+    check_pieces(tokenizer, vocab_size_of(encoder))
     return tokenizer
 
 
@@ -65,7 +65,7 @@ def usable_length(encoders: Iterable[Any], max_length: int, data: Any, *, togeth
         >>> usable_length([encoder], 200, None)
         64
     """
-    counts = [count for count in map(positions_of, encoders) if count is not None]
+    counts = [count for count in map(max_positions, encoders) if count is not None]
     positions = min(counts, default=max_length)
     longest = int(np.max(getattr(data, "lengths", ()), initial=0))
     if min(max_length, together * longest) > positions:

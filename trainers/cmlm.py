@@ -14,7 +14,7 @@ from hf_xlsr.data.collators.dual_momentum import NliCollator
 from hf_xlsr.data.collators.lightweight import PairCollator
 from hf_xlsr.data.multitask import MultiTaskBatchSampler, MultiTaskCollator, MultiTaskDataset
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
-from hf_xlsr.encoders.stock import positions_of
+from hf_xlsr.encoders.stock import max_positions
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import CmlmTrainingArguments, share_of_step
 from hf_xlsr.trainers.base import XlsrTrainer
@@ -77,7 +77,7 @@ class CmlmTrainer(XlsrTrainer):
         args: `CmlmTrainingArguments`.
         train_dataset: `PreparedRunningText`, for conditional masked language modelling.
         retrieval_dataset: `PreparedPairs`, for bitext retrieval.
-        nli_dataset: `PreparedNli`; the model needs `nli_labels`.
+        nli_dataset: `PreparedRows` of `prepare_nli`; the model needs `nli_labels`.
         processing_class: The tokenizer.
         max_length: Sentences are cut here, in pieces.
         **kwargs: As for `XlsrTrainer`.
@@ -115,7 +115,7 @@ class CmlmTrainer(XlsrTrainer):
                 "there is nothing to train on: of running text, translations and inference none has data and a weight; "
                 "give data, or a cmlm_weight, retrieval_weight or nli_weight above 0."
             )
-        room, before = positions_of(ours.encoder), config.positions_before if TEXT in self.datasets else 0
+        room, before = max_positions(ours.encoder), config.positions_before if TEXT in self.datasets else 0
         if room is not None and max_length + before > room:
             raise XlsrError(
                 f"max_length is {max_length} pieces and {before} places stand before a sentence but the encoder has "

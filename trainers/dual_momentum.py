@@ -17,7 +17,7 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from hf_xlsr.data.collators.dual_momentum import DualCollator, NliCollator
 from hf_xlsr.data.multitask import MultiTaskBatchSampler, MultiTaskCollator, MultiTaskDataset
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
-from hf_xlsr.encoders.stock import check_pieces, pieces_of
+from hf_xlsr.encoders.stock import check_pieces, vocab_size_of
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
 from hf_xlsr.trainers.arguments import DualMomentumTrainingArguments, share_of_step
 from hf_xlsr.trainers.base import XlsrTrainer
@@ -53,7 +53,7 @@ class DualMomentumTrainer(XlsrTrainer):
         args: `DualMomentumTrainingArguments`.
         tokenizers: Fast tokenizer of each language.
         train_dataset: `PreparedPairs`, tokenised by them.
-        nli_dataset: `PreparedNli` for the auxiliary task of appendix B; the model needs `nli_labels`.
+        nli_dataset: `PreparedRows` of `prepare_nli` for the auxiliary task of appendix B; the model needs `nli_labels`.
         max_length: Sentences are cut here, in pieces.
         **kwargs: As for `XlsrTrainer`.
 
@@ -91,7 +91,7 @@ class DualMomentumTrainer(XlsrTrainer):
         if missing:
             raise XlsrError(f"language '{missing[0]}' has no tokenizer; give tokenizers={{'{missing[0]}': ...}}.")
         for language in config.languages or ():
-            pieces = pieces_of(ours.encoders[config.encoder_of(language)])
+            pieces = vocab_size_of(ours.encoders[config.encoder_of(language)])
             check_pieces(self.tokenizers[language], pieces, of=f" of '{language}'")
         if args.neftune_noise_alpha is not None and len(ours.encoders) > 1:
             raise XlsrError("neftune_noise_alpha would reach the encoder of one language alone; leave it out.")

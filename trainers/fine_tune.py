@@ -12,8 +12,9 @@ import torch.distributed
 from sklearn.metrics import f1_score, matthews_corrcoef
 from tqdm.auto import tqdm
 
-from hf_xlsr.data.labelled import LabelledCollator, LabelledSet
-from hf_xlsr.encoders.stock import positions_of
+from hf_xlsr.data.collators.classification import LabelledCollator
+from hf_xlsr.data.labelled import LabelledSet
+from hf_xlsr.encoders.stock import max_positions
 from hf_xlsr.evaluation.averages import mean_over_languages
 from hf_xlsr.evaluation.protocols.sts import pearson, spearman
 from hf_xlsr.evaluation.report import metric_prefix
@@ -150,7 +151,7 @@ class FineTuneTrainer(XlsrTrainer):
     Args:
         model: The classifier, or a PEFT wrapper around it.
         args: `FineTuneTrainingArguments`.
-        train_dataset: `PreparedLabelled`.
+        train_dataset: `PreparedRows` of `prepare_labelled`.
         processing_class: The tokenizer.
         max_length: Rows to evaluate are cut here, in pieces.
         evaluations: Functions from a `LiveClassifier` to named numbers, such as
@@ -207,7 +208,7 @@ class FineTuneTrainer(XlsrTrainer):
 
 def _check_fit(model: Any, data: Any, max_length: int) -> None:
     longest = max(max_length, int(np.max(getattr(data, "lengths", ()), initial=0)))
-    positions = positions_of(model.encoder)
+    positions = max_positions(model.encoder)
     if positions is not None and positions < longest:
         raise XlsrError(
             f"rows of up to {longest} pieces are to come, but the encoder has {positions} positions; lower max_length."

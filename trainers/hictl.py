@@ -19,7 +19,7 @@ class HictlTrainer(XlsrTrainer):
     Args:
         model: The model, with adapters or without.
         args: `HictlTrainingArguments`.
-        train_dataset: `PreparedPairs`, `PreparedTexts`, or both as `ConcatenatedExamples`.
+        train_dataset: `PreparedPairs`, `PreparedRows` of sentences, or both as `ConcatenatedRows`.
         processing_class: The tokenizer.
         max_length: Sentences, and two of them together, are cut here, in pieces.
         **kwargs: As for `XlsrTrainer`.

@@ -9,10 +9,9 @@ import torch
 from tqdm.auto import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from hf_xlsr.data.collators.lightweight import cut_row, pad_rows
+from hf_xlsr.data.collators.padding import pad_rows, truncate_row
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.utils.distributed import gather_rows, process_index, world_size
-from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
     from hf_xlsr.trainers.dual_momentum import DualMomentumTrainer
@@ -39,10 +38,6 @@ class QueuePrefillCallback(TrainerCallback):
         ours = base_model(model)
         if any(queue.count for queue in ours.queues.values()):
             return
-        if self.trainer.train_dataset.language_pairs is None:
-            raise XlsrError(
-                "queue_prefill needs to know which pairs are in which languages; give PreparedPairs its language_pairs."
-            )
         was_training = ours.training
         ours.eval()
         try:
@@ -102,7 +97,8 @@ class QueuePrefillCallback(TrainerCallback):
         features = trainer.train_dataset.__getitems__([(0, int(example)) for example in examples])
         sides = ["target" if target else "source" for target in of_target]
         ids = [
-            cut_row(feature[f"{side}_ids"], trainer.max_length) for feature, side in zip(features, sides, strict=True)
+            truncate_row(feature[f"{side}_ids"], trainer.max_length)
+            for feature, side in zip(features, sides, strict=True)
         ]
         padded = pad_rows(ids, trainer.tokenizers[language].pad_token_id)
         batch = [torch.from_numpy(array).to(model.device) for array in padded]

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from hf_xlsr.data.collators.lightweight import pad_rows
+from hf_xlsr.data.collators.padding import pad_rows
 from hf_xlsr.data.collators.translation import TranslationCollator
-from hf_xlsr.encoders.stock import positions_of
+from hf_xlsr.encoders.stock import max_positions
 from hf_xlsr.modeling.hictl.modeling_generation import check_vocabulary, sentence_ends
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
@@ -194,6 +194,6 @@ def _check_fit(model: Any, tokenizer: Any, max_length: int) -> None:
             f"and {known[1]}; give HictlForConditionalGeneration.from_encoder this tokenizer."
         )
     for name in ("encoder", "decoder"):
-        positions = positions_of(getattr(model, name))
+        positions = max_positions(getattr(model, name))
         if positions is not None and positions < max_length:
             raise XlsrError(f"max_length is {max_length} pieces but the {name} has {positions} positions; lower it.")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hf_xlsr.cli.evaluate import add_encoding
 from hf_xlsr.cli.values import parse_languages, parse_routes, read_vectors
 from hf_xlsr.utils.errors import XlsrError, nearest
-from hf_xlsr.utils.files import written_whole
+from hf_xlsr.utils.files import atomic_write
 
 if TYPE_CHECKING:
     from hf_xlsr.data.formats.quarantine import Quarantine
@@ -213,7 +213,7 @@ def _apply_to_vectors(fitted: Any, options: argparse.Namespace) -> dict[str, Any
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         bar = tqdm(total=len(vectors), desc="removing", unit=" vectors", disable=hidden)
-        with written_whole(output) as partial, bar:
+        with atomic_write(output) as partial, bar:
             written = np.lib.format.open_memmap(partial, mode="w+", dtype=kind, shape=vectors.shape)
             for start in range(0, len(vectors), ROWS_AT_ONCE):
                 block = np.asarray(vectors[start : start + ROWS_AT_ONCE])

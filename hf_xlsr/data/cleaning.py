@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from inspect import signature
 from itertools import islice
 from typing import Any, cast
 
@@ -50,13 +49,12 @@ _BATCH_ROWS = 1024
 class Cleaner:
     """Runs rows through steps, one after the other, and counts.
 
-    Rows are read in batches of 1024, since the steps that remember rows are several times as fast on batches; the
-    counts are those of the rows handed on so far, as if each row went through alone. What steps remember lasts as long
-    as they do: several corpora given one after the other are deduplicated against each other, and for a second pass
-    over the same corpus a new cleaner is needed.
+    Rows are read in batches of 1024, since steps with a memory are several times as fast on batches; the counts are those
+    of the rows yielded so far, as if each row were processed alone. The memory of a step lasts as long as the step:
+    several corpora are deduplicated against each other, and a second pass over the same corpus needs a new cleaner.
 
     Args:
-        steps: The steps in order; `steps` may be changed between passes.
+        steps: The steps in order.
 
     Example:
         >>> cleaner = Cleaner([Normalize(), DropIdentical()])
@@ -71,7 +69,7 @@ class Cleaner:
         self._counts: dict[int, dict[str, int]] = {}
 
     def __call__(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yields the rows that stay, in order."""
+        """Yields the rows that are kept, in order."""
         stream = iter(rows)
         while batch := list(islice(stream, _BATCH_ROWS)):
             yield from self._clean(batch)
@@ -99,7 +97,7 @@ class Cleaner:
     def counts(self) -> dict[str, dict[str, int]]:
         """Step -> rows `in`, rows `out`, and how many of these the step `changed`.
 
-        A step that occurs again is called `length-2`.
+        The second step of one name is called `length-2`.
         """
         counts: dict[str, dict[str, int]] = {}
         names = [step.name for step in self.steps]
@@ -110,11 +108,7 @@ class Cleaner:
         return counts
 
     def report(self) -> list[dict[str, Any]]:
-        """The counts as rows of a table.
-
-        Returns:
-            For each step `step`, `in`, `out`, `changed`, `removed` and `removed_share`, of the rows in.
-        """
+        """The counts as rows of a table: `step`, `in`, `out`, `changed`, `removed` and `removed_share`."""
         return [
             {
                 "step": name,
@@ -136,37 +130,32 @@ STEPS: Mapping[str, type] = {
 def build_cleaner(
     config: Sequence[str | Mapping[str, Any]] | Mapping[str, Any], languages: Sequence[str] | None = None
 ) -> Cleaner:
-    """Makes a cleaner of the `cleaning` section of a recipe.
+    """Builds a cleaner from the `cleaning` section of a recipe.
 
     Args:
-        config: A list of steps, each a name or `{name: options}`; or a mapping of names to options (None for none).
-        languages: `LanguageFilter`'s languages when its options name none.
+        config: A list of steps, each a name or `{name: options}`; or a mapping from names to options or None.
+        languages: Default languages of `LanguageFilter`.
 
     Raises:
-        XlsrError: a step or an option is unknown, missing or has a wrong value.
+        XlsrError: a step or an option is unknown, missing or invalid.
 
     Example:
         >>> cleaner = build_cleaner([{"normalize": {"form": "NFC"}}, "deduplicate", {"length": {"max_chars": 500}}])
         >>> [step.name for step in cleaner.steps]
         ['normalize', 'deduplicate', 'length']
     """
-    entries: list[Any] = [{name: config[name]} for name in config] if isinstance(config, Mapping) else list(config)
-    return Cleaner(_build_step(entry, languages) for entry in entries)
+    steps: list[tuple[Any, Any]] = []
+    for entry in [config] if isinstance(config, Mapping) else config:
+        steps += entry.items() if isinstance(entry, Mapping) else [(entry, None)]
+    return Cleaner(_build_step(name, options, languages) for name, options in steps)
 
 
 def build_text_cleaner(
     config: Sequence[str | Mapping[str, Any]] | Mapping[str, Any], languages: Sequence[str] | None = None
 ) -> Cleaner:
-    """`build_cleaner` for single sentences, of the same section as the pairs beside them.
+    """`build_cleaner` for single sentences, from a section written for pairs.
 
-    Steps that compare two sides are left out, and `deduplicate` on one of the sides compares the sentences.
-
-    Args:
-        config: See `build_cleaner`.
-        languages: See there.
-
-    Raises:
-        XlsrError: as `build_cleaner`.
+    Steps that compare two sides are ignored, and `deduplicate` on one of the sides compares the sentences.
 
     Example:
         >>> cleaner = build_text_cleaner(["ratio", {"deduplicate": {"on": "source"}}])
@@ -177,35 +166,15 @@ def build_text_cleaner(
     cleaner.steps = [step for step in cleaner.steps if not isinstance(step, (DropIdentical, RatioBounds))]
     for step in cleaner.steps:
         if isinstance(step, Deduplicate) and step.on in ("source", "target"):
-            step.on = "pair"  # all texts of a row: here it is one
+            step.on = "pair"  # all texts of a row
     return cleaner
 
 
-def _build_step(entry: Any, languages: Sequence[str] | None) -> Step:
-    if isinstance(entry, str):
-        entry = {entry: None}
-    if not isinstance(entry, Mapping) or len(entry) != 1:
-        raise XlsrError(
-            f"cleaning: {entry!r} is not a step; write a name, or a name with options: {{length: {{...}}}}."
-        )
-    name, options = next(iter(entry.items()))
+def _build_step(name: Any, options: Any, languages: Sequence[str] | None) -> Step:
     if name not in STEPS:
         raise XlsrError(f"cleaning step '{name}' is unknown; {nearest(str(name), STEPS)}")
-    options = {} if options is None else options
-    if not isinstance(options, Mapping):
-        raise XlsrError(f"cleaning step '{name}' has {options!r} for options; write a mapping of options to values.")
-    known = signature(STEPS[name]).parameters
-    for option in options:
-        if option not in known:
-            raise XlsrError(
-                f"cleaning step '{name}' has no option '{option}'; "
-                + (nearest(str(option), known) if known else "it has none.")
-            )
-    for option, parameter in known.items():
-        if parameter.default is parameter.empty and option not in options:
-            raise XlsrError(
-                f"cleaning step '{name}' needs the option '{option}'; write {{{name}: {{{option}: ...}}}}."
-            )
-    if name == LanguageFilter.name:
-        options = {"languages": languages, **options}
-    return cast(Step, STEPS[name](**options))
+    options = {"languages": languages} | (options or {}) if name == LanguageFilter.name else options or {}
+    try:
+        return cast(Step, STEPS[name](**options))
+    except TypeError as error:  # an unknown or a missing option
+        raise XlsrError(f"cleaning step '{name}': {str(error).partition('() ')[2] or error}.") from error

@@ -1,4 +1,4 @@
-"""Which column of a file is which of ours."""
+"""Mapping from our columns to those of a file."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class MissingColumn(XlsrError):
     """A file lacks a column.
 
     Args:
-        message: The sentence for the user.
-        file: What lacks it.
-        column: The name looked for in the file.
+        message: The error message.
+        file: Name of the file.
+        column: The missing column of the file.
         ours: Our name of it.
-        names: The columns that the file has.
+        names: The columns of the file.
     """
 
     def __init__(self, message: str, *, file: str, column: str, ours: str, names: Collection[str]) -> None:
@@ -37,8 +37,8 @@ class MissingColumn(XlsrError):
 def parse_columns(text: str | Mapping[Any, Any] | None) -> dict[str, str]:
     """Reads a column mapping, written in either direction.
 
-    The side that is one of our names (`KNOWN_COLUMNS`) is ours; where both are, the left one. File columns are names,
-    dotted paths into nested columns, or positions from 0 in tables without a header.
+    The side with one of our names (`KNOWN_COLUMNS`) is ours; of two, the left one. File columns are names, dotted paths
+    into nested columns, or positions from 0 in tables without a header.
 
     Args:
         text: `"source=en,target=fr"`, `"en=source,fr=target"`, the same as a mapping, or None for an empty one.
@@ -47,7 +47,7 @@ def parse_columns(text: str | Mapping[Any, Any] | None) -> dict[str, str]:
         Our name -> file column, in the order given.
 
     Raises:
-        XlsrError: A piece is malformed, holds none of our names, or one of our names is given twice.
+        XlsrError: a part is malformed, has none of our names, or one of our names occurs twice.
 
     Example:
         >>> parse_columns("en=source, fr=target")
@@ -55,18 +55,18 @@ def parse_columns(text: str | Mapping[Any, Any] | None) -> dict[str, str]:
         >>> parse_columns({"source": 0, "target": 1})
         {'source': '0', 'target': '1'}
     """
-    pairs: list[tuple[Any, Any]]
+    pairs: list[tuple[Any, ...]]
     if text is None:
         pairs = []
     elif isinstance(text, str):
-        pairs = [_split(piece, text) for piece in text.split(",")]
+        pairs = [tuple(side.strip() for side in part.split("=")) for part in text.split(",")]
     else:
         pairs = list(text.items())
     mapping: dict[str, str] = {}
     for sides in pairs:
         # YAML reads the bare word `no`, the code of Norwegian, as False.
-        if any(isinstance(side, bool) or not isinstance(side, (str, int)) or side == "" for side in sides):
-            raise XlsrError(f"columns maps {sides[0]!r} to {sides[1]!r}; both must be names, in quotes in YAML.")
+        if len(sides) != 2 or any(isinstance(side, bool) or side in ("", None) for side in sides):
+            raise XlsrError(f"columns must be pairs of names such as source=en (in quotes in YAML), got {sides}.")
         left, right = map(str, sides)
         if left in KNOWN_COLUMNS:
             ours, theirs = left, right
@@ -74,18 +74,11 @@ def parse_columns(text: str | Mapping[Any, Any] | None) -> dict[str, str]:
             ours, theirs = right, left
         else:
             hint = min((nearest(side, KNOWN_COLUMNS) for side in (left, right)), key=len)
-            raise XlsrError(f"columns piece '{left}={right}' names none of our columns; {hint}")
+            raise XlsrError(f"columns '{left}={right}' has none of our columns; {hint}")
         if ours in mapping:
-            raise XlsrError(f"columns names '{ours}' twice, for '{mapping[ours]}' and '{theirs}'; keep one of them.")
+            raise XlsrError(f"columns maps '{ours}' twice, to '{mapping[ours]}' and '{theirs}'.")
         mapping[ours] = theirs
     return mapping
-
-
-def _split(piece: str, text: str) -> tuple[str, str]:
-    sides = [side.strip() for side in piece.split("=")]
-    if len(sides) != 2 or not all(sides):
-        raise XlsrError(f"columns piece '{piece.strip()}' in '{text}' is not OURS=THEIRS; write source=en,target=fr.")
-    return sides[0], sides[1]
 
 
 def resolve_columns(
@@ -99,19 +92,18 @@ def resolve_columns(
     """Completes a mapping for one file and checks that the file has the columns.
 
     Args:
-        columns: Our name -> file column; empty, without `optional`, means identity: all columns of the file that bear
-            one of our names.
-        required: Our names that must be there; those without a mapping stand under their own name.
+        columns: Our name -> file column; empty, without `optional`, for all columns of the file with one of our names.
+        required: Our names that must be there; without a mapping, under their own name.
         names: The columns of the file.
-        file: For the error sentence.
+        file: Name of the file, for errors.
         optional: Our names that are read where the file has a column of that name and nothing else is mapped to it.
-        selecting: Columns that rows are chosen by: those of the file, and of our names only where it has no such.
+        selecting: Columns that select rows: those of the file, or else ours.
 
     Returns:
-        Our name -> file column, the required ones first; of a column of `selecting`, its name behind an underscore.
+        Our name -> file column, the required ones first; selecting columns get an underscore before their name.
 
     Raises:
-        MissingColumn: The file lacks a column.
+        MissingColumn: the file lacks a column.
 
     Example:
         >>> resolve_columns({"target": "fr"}, ["source", "target"], ["source", "fr", "id"], "a.tsv")
@@ -125,24 +117,23 @@ def resolve_columns(
     for ours, theirs in mapping.items():
         if theirs not in names:
             way = "" if ours in columns else f" for '{ours}' (columns='{ours}=NAME' names another)"
-            message = f"{file} has no column '{theirs}'{way}; {nearest(theirs, names)}"
-            raise MissingColumn(message, file=file, column=theirs, ours=ours, names=names)
+            raise _missing(file, theirs, ours, names, way)
     return mapping | selecting_columns(selecting, mapping, names, file)
 
 
 def selecting_columns(
     selecting: Sequence[str], mapping: Collection[str], names: Collection[str], file: str
 ) -> dict[str, str]:
-    """The columns of a file that rows are chosen by, under names of their own beside ours.
+    """The columns of a file that select rows, under their names after an underscore.
 
     Args:
         selecting: Their names.
-        mapping: Our names that are read anyway; one of these serves where the file has no column of the name.
+        mapping: Our names that are read anyway; used where the file has no column of the name.
         names: The columns of the file.
-        file: For the error sentence.
+        file: Name of the file, for errors.
 
     Raises:
-        MissingColumn: The file lacks a column.
+        MissingColumn: the file lacks a column.
 
     Example:
         >>> selecting_columns(["id", "source"], ["source", "target"], ["id", "en", "de"], "a.tsv")
@@ -150,9 +141,13 @@ def selecting_columns(
     """
     for name in selecting:
         if name not in names and name not in mapping:
-            message = f"{file} has no column '{name}'; {nearest(name, names)}"
-            raise MissingColumn(message, file=file, column=name, ours=name, names=names)
+            raise _missing(file, name, name, names)
     return {f"_{name}": name for name in selecting if name in names}
+
+
+def _missing(file: str, column: str, ours: str, names: Collection[str], way: str = "") -> MissingColumn:
+    message = f"{file} has no column '{column}'{way}; {nearest(column, names)}"
+    return MissingColumn(message, file=file, column=column, ours=ours, names=names)
 
 
 def flat_names(record: Mapping[str, Any]) -> list[str]:

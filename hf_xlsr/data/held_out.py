@@ -1,4 +1,4 @@
-"""The sentences that no training may see: those of every development and test set."""
+"""Sentences that are kept out of training: those of all development and test sets."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hf_xlsr.data.corpora.loading import CORPORA
+from hf_xlsr.data.columns import selecting_columns
+from hf_xlsr.data.corpora.catalog import CORPORA
 from hf_xlsr.data.normalization import match_key
 from hf_xlsr.data.sources import RowFilter, as_list, as_source, expand, open_source
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import written_whole
+from hf_xlsr.utils.files import atomic_write
 
 EVERY_COLUMN = "*"
 
 
 def held_out_texts(sources: Sequence[Any], *, languages: Sequence[str]) -> Iterator[str]:
-    """Texts of data sets that are kept out of training.
+    """Texts of datasets that are kept out of training.
 
     Args:
-        sources: Sources as in a recipe's `data.held_out`. A corpus that names no languages is read in the recipe's, of
-            more than two the first with each other one. With `columns: "*"` the path is a pattern of Parquet files
-            (`*`, `?`, `**`) and every text column of every file counts, whatever it is called; `where` and `hash_split`
-            choose rows as elsewhere. Without, `source` and `target` count, of the split `test`; in a recipe of one
-            language `first` and `second`.
-        languages: The recipe's.
+        sources: Sources of a recipe's `data.held_out`. A corpus without languages is read in those of the recipe, of more
+            than two the first with each other one. With `columns: "*"` the path is a pattern of Parquet files (`*`, `?`,
+            `**`), of which all text columns are read; `where` and `hash_split` select rows. Otherwise `source` and
+            `target` of the split `test` are read, or in a recipe of one language `first` and `second`.
+        languages: Languages of the recipe.
 
     Yields:
         Texts, one by one.
 
     Raises:
-        XlsrError: a pattern fits no file, or what the readers raise.
+        XlsrError: a pattern matches no file, there is no text, or what the readers raise.
     """
     for source in sources:
         if isinstance(source, Mapping) and source.get("columns") == EVERY_COLUMN:
@@ -49,14 +49,14 @@ def held_out_texts(sources: Sequence[Any], *, languages: Sequence[str]) -> Itera
 
 
 def remember_evaluated(folder: Path, texts: Iterable[str]) -> None:
-    """Keeps a hash of the sentences that training data are cleaned of, and refuses data that were cleaned of others.
+    """Stores a hash of the sentences that are removed from training data, and checks that of prepared data.
 
     Args:
-        folder: Of the prepared data; they lie in it, or by parts in folders within.
-        texts: Of every development and test set, in any order.
+        folder: Folder of the prepared data, or of its parts.
+        texts: Sentences of all development and test sets, in any order.
 
     Raises:
-        XlsrError: data are there that were prepared beside other sentences.
+        XlsrError: the data was prepared with other sentences.
     """
     keys = sorted({match_key(text) for text in texts})
     evaluated = hashlib.sha256("\n".join(keys).encode("utf-8", "surrogatepass")).hexdigest()
@@ -65,18 +65,18 @@ def remember_evaluated(folder: Path, texts: Iterable[str]) -> None:
     prepared = [*folder.glob("prepared.json"), *folder.glob("*/prepared.json")]
     if prepared and before not in (None, evaluated):
         raise XlsrError(
-            f"the dev or test data have changed since the training data in {folder} were cleaned of their sentences; "
-            "start anew with --overwrite true or in another --output_dir."
+            f"the dev or test data has changed since its sentences were removed from the training data in {folder}; "
+            "start again with --overwrite true or in another --output_dir."
         )
-    # Written before the data: a preparation that was killed begins anew with what is read then.
+    # Written before the data: a killed preparation starts again with the current sentences.
     if before != evaluated:
         folder.mkdir(parents=True, exist_ok=True)
-        with written_whole(marker) as file:
+        with atomic_write(marker) as file:
             file.write_text(evaluated, "utf-8")
 
 
 def _language_pairs(source: Any, languages: Sequence[str]) -> list[Sequence[str]]:
-    """The pairs in which a source is read: of many languages, the first with each other one that a corpus has."""
+    """The language pairs of a source: of many languages, the first with each other one that a corpus has."""
     options = as_source(source)
     if "corpus" not in options or options.get("languages") or len(languages) < 3:
         return [languages]
@@ -90,20 +90,12 @@ def _every_text(source: Mapping[str, Any]) -> Iterator[str]:
     for pattern in as_list(expand(source["path"])):
         found_files = sorted(glob.glob(os.path.expanduser(pattern), recursive=True))
         if not found_files:
-            raise XlsrError(
-                f"data.held_out: no file fits '{pattern}'; mend the path, or fetch the data (docs/data.md)."
-            )
+            raise XlsrError(f"data.held_out: no file matches '{pattern}'.")
         files += found_files
     chosen, found = RowFilter(source), False
     for file in files:
-        try:
-            table = pq.ParquetFile(file)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise XlsrError(f"data.held_out: {file} cannot be read as Parquet ({error}); fetch it again.") from error
-        names = [field.name for field in table.schema_arrow]
-        missing = [name for name in chosen.columns if name not in names]
-        if missing:
-            raise XlsrError(f"data.held_out: {file} has no column '{missing[0]}'; it has {', '.join(names)}.")
+        table = pq.ParquetFile(file)
+        selecting_columns(chosen.columns, (), [field.name for field in table.schema_arrow], file)
         texts = [field.name for field in table.schema_arrow if _holds_text(field.type)]
         for batch in table.iter_batches(batch_size=4096):
             for row in batch.to_pylist():
@@ -112,12 +104,7 @@ def _every_text(source: Mapping[str, Any]) -> Iterator[str]:
                         found = True
                         yield text
     if not found:
-        raise XlsrError(
-            f"data.held_out: no text in '{source['path']}'"
-            + (" fits its `where`" if chosen.columns else "")
-            + "; mend the source, "
-            "or leave it out."
-        )
+        raise XlsrError(f"data.held_out: '{source['path']}' has no text that is selected.")
 
 
 def _holds_text(kind: pa.DataType) -> bool:

@@ -1,4 +1,4 @@
-"""Labelled texts and pairs of texts, tokenised: what classifiers are trained and evaluated on."""
+"""Labelled texts and pairs of texts: tasks, rows, evaluation sets, and tokenised training rows."""
 
 from __future__ import annotations
 
@@ -6,123 +6,227 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from datasets import Dataset, Features, Value, load_from_disk
+from datasets import Dataset, Features, Value
 from datasets import Sequence as ListOf
 
 from hf_xlsr.data.cleaning import RemoveEvaluation, Sample, build_cleaner
-from hf_xlsr.data.collators.lightweight import pad_rows
 from hf_xlsr.data.formats.quarantine import Quarantine
-from hf_xlsr.data.labelled_tasks import LabelledTask, labelled_rows, language_views
-from hf_xlsr.data.prepare import prepare_once
-from hf_xlsr.data.prepared import PreparedByLanguage, map_rows, store_rows
+from hf_xlsr.data.preparation import Row, RowKind, map_rows, prepare_rows, vocabulary_hash
+from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.data.seen import SeenHashes
-from hf_xlsr.data.sources import as_list
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.data.sources import as_list, as_source, open_source, source_name
+from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
 
+TEXTS = {"pair": ("first", "second"), "single": ("text",)}
+CLASS_METRICS = ("accuracy", "f1", "matthews")
+SCORE_METRICS = ("pearson", "spearman")
 OVERLAPS = ("text", "row")
-EMPTY = (
-    "no labelled row is left: none was read, none has a label, or all are in evaluation sets; check data.train and the "
-    "counts of data.cleaning."
-)
+# Labels of rows whose annotators disagreed or whose label is not public.
+UNLABELLED = frozenset({"", "-", "-1", "none", "nan"})
+# In a path, a column, a configuration or a condition of a source: each of its languages in turn.
+PLACEHOLDER = "{lang}"
+# As in the training files of XNLI.
+SYNONYMS = {"contradictory": "contradiction"}
 
 
-class PreparedLabelled(PreparedByLanguage):
-    """Tokenised labelled rows, fetched by the `(epoch, index)` keys of `LengthBucketBatchSampler`.
-
-    Each is a mapping with `input_ids`, `label` (number of a class, or a score), `lang`, `index` and `epoch`, and with
-    `token_type_ids` where the tokenizer gives them.
+@dataclass(frozen=True)
+class LabelledTask:
+    """A classification or regression of texts or pairs of texts.
 
     Args:
-        tokenised: What `prepare_labelled` writes.
-        report: Its counts: `pairs` (rows), `languages` (the language of each group), `labels` (rows by class),
-            `unlabelled` (rows left out, by source), `cleaning` (rows in and out by step), `rejected` (bad lines by
-            reason), `truncated_sides` (rows cut), `pieces`.
-
-    Attributes:
-        lengths: Length of each row, in pieces, `(n,)`.
-        groups: Group of each row, by language, `(n,)`.
+        texts: `pair` (columns `first` and `second`) or `single` (column `text`).
+        labels: Names of the classes in the order of their numbers; none for a regression.
+        scores: Lowest and highest score of a regression.
+        metrics: `accuracy`, `f1` (of the second of two classes) and `matthews` for classes, `pearson` and `spearman`
+            for scores; by default `accuracy`, or both correlations.
 
     Raises:
-        XlsrError: the data was tokenised by a version that kept less of it.
+        XlsrError: both or neither of `labels` and `scores` are given, or a value does not fit.
 
     Example:
-        >>> rows = {"input_ids": [[0, 4, 2, 2, 5, 2]], "label": [1], "length": [6], "group": [0]}
-        >>> row = PreparedLabelled(Dataset.from_dict(rows), {"languages": ["en"]})[0, 0]
-        >>> row["label"], row["lang"]
-        (1, 'en')
+        >>> task = LabelledTask(labels=("entailment", "neutral", "contradiction"))
+        >>> task.value("Neutral"), task.value(2), task.value("-"), task.columns, task.metrics
+        (1, 2, None, ('first', 'second'), ('accuracy',))
     """
 
-    def __init__(self, tokenised: Dataset, report: Mapping[str, Any]) -> None:
-        types = ["token_type_ids"] if "token_type_ids" in tokenised.column_names else []
-        super().__init__(tokenised, report, ["input_ids", *types, "label"])
-        self.labels = np.asarray(tokenised.select_columns(["label"]).with_format("arrow")[:]["label"])
+    texts: str = "pair"
+    labels: tuple[str, ...] = ()
+    scores: tuple[float, float] | None = None
+    metrics: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        classes = len({str(name).strip().lower() for name in self.labels})
+        if bool(self.labels) == bool(self.scores) or (self.labels and not 2 <= classes == len(self.labels)):
+            raise XlsrError(
+                f"task.labels is {list(self.labels)} and task.scores {self.scores}; give two or more distinct class "
+                "names, or the lowest and the highest score."
+            )
+        known = CLASS_METRICS if self.labels else SCORE_METRICS
+        object.__setattr__(self, "metrics", tuple(self.metrics) or (known[:1] if self.labels else known))
+        for name in self.metrics:
+            if name not in known or (name == "f1" and classes != 2):
+                raise XlsrError(f"task.metrics: '{name}' is not available for this task; use {', '.join(known)}.")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The text columns of a row."""
+        return TEXTS[self.texts]
+
+    @property
+    def num_labels(self) -> int:
+        """Number of outputs of a model for this task."""
+        return len(self.labels) or 1
+
+    def value(self, label: Any) -> int | float | None:
+        """The number of a class by its name or number, or a score; None for no label.
+
+        Raises:
+            ValueError: the label is invalid.
+        """
+        text = str(label).strip().lower()
+        if self.scores is not None:
+            if text in UNLABELLED - {"-1"}:
+                return None
+            score = float(text)
+            if not self.scores[0] <= score <= self.scores[1]:
+                raise ValueError(f"score {label!r} is out of range")
+            return score
+        names = {name.strip().lower(): number for number, name in enumerate(self.labels)}
+        name = SYNONYMS.get(text, text)
+        if name in names:
+            return names[name]
+        if text.removesuffix(".0") in UNLABELLED:
+            return None
+        number = int(text.removesuffix(".0"))
+        if not 0 <= number < len(self.labels):
+            raise ValueError(f"invalid label {label!r}")
+        return number
+
+    @property
+    def allowed(self) -> str:
+        """The valid labels, for errors and cards."""
+        if self.scores is not None:
+            return f"scores are {self.scores[0]:g} to {self.scores[1]:g}"
+        return f"labels are {', '.join(self.labels)}, or 0 to {len(self.labels) - 1}, or -1 for none"
 
 
-class LabelledCollator:
-    """Pads rows on the right.
+def language_views(source: Any, languages: Sequence[str]) -> list[dict[str, Any]]:
+    """Splits a source that contains `{lang}` into one source per language.
 
     Args:
-        pad_id: Id of the tokenizer's padding token.
-        max_length: Longest row that is to come, in pieces; rows come cut, since where a pair is cut is the tokenizer's
-            to say.
-        pad_to_multiple_of: Rounds the length up; 8 suits the matrix units of GPUs.
-
-    Returns:
-        `input_ids`, `attention_mask` and, if the rows have them, `token_type_ids`, each `(batch, length)`, int64; if the
-        rows have them also `labels`, `(batch,)`, int64 for classes and float32 for scores.
+        source: A source of a recipe.
+        languages: Languages of the recipe, for sources that name none.
 
     Example:
-        >>> batch = LabelledCollator(1)([{"input_ids": [0, 7, 2], "label": 1}, {"input_ids": [0, 2], "label": 0}])
-        >>> batch["input_ids"].tolist(), batch["labels"].tolist()
-        ([[0, 7, 2], [0, 2, 1]], [1, 0])
+        >>> wide = {"path": "xnli.tsv", "columns": "first=premise_{lang},label=label", "languages": ["en", "sw"]}
+        >>> [(view["columns"], view["languages"]) for view in language_views(wide, ["en"])]
+        [('first=premise_en,label=label', ['en']), ('first=premise_sw,label=label', ['sw'])]
     """
+    options = as_source(source)
+    chosen = [str(language) for language in as_list(options.get("languages")) or languages]
+    rest = {key: value for key, value in options.items() if key != "languages"}
+    wide = _filled(rest, "") != rest
+    return [{**_filled(rest, language), "languages": [language]} for language in (chosen if wide else chosen[:1])]
 
-    def __init__(self, pad_id: int, *, max_length: int = 128, pad_to_multiple_of: int = 1) -> None:
-        self.pad_id, self.max_length, self.pad_to_multiple_of = pad_id, max_length, pad_to_multiple_of
 
-    def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        rounding = self.pad_to_multiple_of, self.max_length
-        ids, mask = pad_rows([feature["input_ids"] for feature in features], self.pad_id, *rounding)
-        batch = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
-        if "token_type_ids" in features[0]:
-            types, _ = pad_rows([feature["token_type_ids"] for feature in features], 0, *rounding)
-            batch["token_type_ids"] = torch.from_numpy(types)
-        if "label" in features[0]:
-            batch["labels"] = torch.tensor([feature["label"] for feature in features])
-        return batch
+def _filled(value: Any, language: str) -> Any:
+    if isinstance(value, str):
+        return value.replace(PLACEHOLDER, language)
+    if isinstance(value, Mapping):
+        return {key: _filled(part, language) for key, part in value.items()}
+    return [_filled(part, language) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+def labelled_rows(
+    sources: Iterable[Any],
+    task: LabelledTask,
+    *,
+    languages: Sequence[str],
+    split: str = "train",
+    quarantine: Quarantine | None = None,
+    unlabelled: Counter[str] | None = None,
+    seed: int = 1,
+) -> Iterator[Row]:
+    """Streams rows with the texts of the task, `lang`, and a numeric `label`.
+
+    Args:
+        sources: Sources of a recipe, with `{lang}` for each of their languages; `columns` maps those of the file to
+            `text`, or `first` and `second`, and to `label`. Rows that name no language are in the first of their source's
+            `languages`, else in the first of the recipe's.
+        task: Texts and labels.
+        languages: Languages of the recipe.
+        split: Split of a dataset whose source names none.
+        quarantine: Counts and stores bad lines.
+        unlabelled: Counts rows without a label, which are left out, by source.
+        seed: Chooses the rows of a source with `sample`.
+
+    Raises:
+        XlsrError: what readers raise; a file without labels; an invalid label.
+    """
+    missing: Counter[str] = Counter() if unlabelled is None else unlabelled
+    for source in sources:
+        for view in language_views(source, languages):
+            rows = open_source(
+                view,
+                languages=view["languages"],
+                split=split,
+                required=task.columns,
+                optional=("label", "lang"),
+                quarantine=quarantine,
+                seed=seed,
+            )
+            for row in with_labels(rows, task, source_name(view), missing):
+                texts = {name: row[name] for name in task.columns}
+                yield {**texts, "lang": row.get("lang") or view["languages"][0], "label": row["label"]}
+
+
+def with_labels(rows: Iterable[Row], task: LabelledTask, place: str, unlabelled: Counter[str]) -> Iterator[Row]:
+    """Rows with numeric labels; rows without a label are counted under `place` and left out.
+
+    Raises:
+        XlsrError: there is no column `label`, or a label is invalid.
+    """
+    for number, row in enumerate(rows):
+        if "label" not in row:
+            raise XlsrError(f"'{place}' has no column 'label'; map the column of the labels to it in 'columns'.")
+        try:
+            label = task.value(row["label"])
+        except ValueError:
+            raise XlsrError(f"row {number} of '{place}' has label {row['label']!r:.40}; {task.allowed}.") from None
+        if label is None:
+            unlabelled[place] += 1
+        else:
+            yield {**row, "label": label}
 
 
 @dataclass
 class LabelledSet:
-    """Rows to evaluate on.
+    """Rows of an evaluation set.
 
     Args:
-        name: What metric keys call it.
+        name: Name in metric keys.
         split: `dev` or `test`.
-        rows: As `labelled_rows` gives them.
-        task: What they hold.
+        rows: Rows of `labelled_rows`.
+        task: Texts and labels.
     """
 
     name: str
     split: str
-    rows: list[dict[str, Any]]
+    rows: list[Row]
     task: LabelledTask
-    _encoded: dict[tuple[int, int], list[dict[str, Any]]] = field(default_factory=dict, repr=False)
+    _encoded: dict[tuple[int, int], list[Row]] = field(default_factory=dict, repr=False)
 
     def texts(self) -> Iterator[str]:
         """All texts, row by row."""
         return (row[name] for row in self.rows for name in self.task.columns)
 
-    def features(self, tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
-        """The rows as `LabelledCollator` takes them, without labels; tokenised once."""
+    def features(self, tokenizer: Any, max_length: int) -> list[Row]:
+        """The rows for `LabelledCollator`, without labels; tokenised once."""
         key = (id(tokenizer), max_length)
         if key not in self._encoded:
             columns, _ = encode_texts(
@@ -135,17 +239,17 @@ class LabelledSet:
 def read_sets(
     sets: Mapping[str, Any] | None, task: LabelledTask, *, languages: Sequence[str], split: str, seed: int = 1
 ) -> list[LabelledSet]:
-    """The evaluation sets that `data.dev` or `data.test` of a recipe names.
+    """Reads the evaluation sets of a recipe's `data.dev` or `data.test`.
 
     Args:
-        sets: Name -> source or list of sources, which together are one set.
-        task: What the rows hold.
-        languages: Of the recipe.
+        sets: Name -> source, or list of sources that together are one set.
+        task: Texts and labels.
+        languages: Languages of the recipe.
         split: `dev` or `test`.
         seed: Chooses the rows of a source with `sample`.
 
     Raises:
-        XlsrError: it is no such mapping, a set has no labelled row, or what readers raise.
+        XlsrError: a set has no name or no labelled row, or what readers raise.
     """
     if sets is not None and (not isinstance(sets, Mapping) or "path" in sets or "corpus" in sets):
         raise XlsrError(f"data.{split} is {sets!r:.60}; give each set a name: {{mrpc: {{path: ..., columns: ...}}}}.")
@@ -155,7 +259,7 @@ def read_sets(
         common: dict[str, Any] = {"languages": languages, "split": split, "unlabelled": missing, "seed": seed}
         rows = list(labelled_rows(as_list(sources), task, **common))
         if missing:
-            logger.warning("data.%s.%s: %d rows have no label and are left out", split, name, sum(missing.values()))
+            logger.warning("data.%s.%s: %d rows have no label and are left out.", split, name, sum(missing.values()))
         if not rows:
             raise XlsrError(f"data.{split}.{name} has no labelled row; check its path, columns and conditions.")
         result.append(LabelledSet(str(name), split, rows, task))
@@ -176,75 +280,80 @@ def prepare_labelled(
     limit: int | None = None,
     overlap: str = "text",
     seed: int = 1,
-) -> PreparedLabelled:
-    """Reads, cleans and tokenises labelled rows into `folder`, or takes what a finished call left there.
+) -> PreparedRows:
+    """Reads, cleans and tokenises labelled rows into `folder`, or loads what a finished call left there.
 
     Args:
         sources: One source or several; see `labelled_rows`.
-        task: What the rows hold.
-        languages: Of the recipe.
-        tokenizer: Of the encoder; pairs are tokenised as it does pairs.
-        folder: Gets `data/`, `rejected.jsonl` and, last of all, `prepared.json`.
-        evaluation_texts: Texts that are removed from training, or their keys from `evaluation_keys`. For `overlap` `row`
-            texts of `row_text`.
-        max_length: Longest row kept whole, in pieces; of a longer pair the longer text is cut first. 128 is what the
-            paper pre-trains with; of fine-tuning it says nothing.
+        task: Texts and labels.
+        languages: Languages of the recipe.
+        tokenizer: Tokenizer of the encoder; the two texts of a pair are one sequence.
+        folder: As in `prepare`.
+        evaluation_texts: Texts that are removed from training, or their `evaluation_keys`; with `overlap` `row`, texts of
+            `row_text`.
+        max_length: Longer rows are truncated to this many tokens, the longer text of a pair first. 128 is the paper's
+            value for pretraining.
         cleaning: Steps as in a recipe.
         fraction: Share of the rows that is kept.
-        limit: At most so many of the clean rows.
-        overlap: `text` removes rows with a text of an evaluation set; `row` only rows all of whose texts stand in one row
-            of an evaluation set. The second is for data whose splits share texts by design: of Quora's question pairs a
-            large share of the training set has a question that also stands in the development set.
+        limit: Keep at most this many clean rows.
+        overlap: `text` removes rows with a text of an evaluation set; `row` only rows all of whose texts are in one row
+            of an evaluation set, for data whose splits share texts by design (Quora's question pairs).
         seed: Chooses the rows of a source with `sample`, and those of `fraction`.
 
     Returns:
-        The rows, with their counts.
+        Rows of `input_ids`, `label`, `lang` and, where the tokenizer gives them, `token_type_ids`; the report has `pairs`
+        (rows), `languages`, `labels` (rows by class) and `unlabelled` (rows left out, by source).
 
     Raises:
-        XlsrError: what readers raise; a label that is none; a tokenizer without special tokens; `overlap` is unknown; no
-            row is left.
+        XlsrError: what `prepare_rows` raises; an invalid label; a tokenizer without special tokens.
     """
-    check_tokenizer(tokenizer, task, max_length)
-    if overlap not in OVERLAPS:
-        raise XlsrError(f"data.overlap is '{overlap}'; {nearest(str(overlap), OVERLAPS)}")
+    check_tokenizer(tokenizer, task)
     views = [view for source in as_list(sources) for view in language_views(source, languages)]
-    if not views:
-        raise XlsrError("the recipe has no data.train; name a path there.")
+    kind = RowKind(
+        task.columns,
+        kept={"label": "int32" if task.labels else "float32"},
+        empty="no labelled row is left: none was read, none has a label, or all are in evaluation sets; check data.train "
+        "and the counts of data.cleaning.",
+    )
+    removal = {"text": RemoveEvaluation, "row": RemoveEvaluationRows}[overlap]
+    cleaner = build_cleaner(cleaning or [], languages=list(languages))
+    cleaner.steps.append(removal(evaluation_texts))
+    if fraction != 1.0:
+        cleaner.steps.append(Sample(fraction=fraction, seed=seed))
+    unlabelled: Counter[str] = Counter()
+    more: dict[str, Any] = {"languages": languages, "unlabelled": unlabelled, "seed": seed}
 
-    def make() -> dict[str, Any]:
-        cleaner = build_cleaner(cleaning or [], languages=list(languages))
-        cleaner.steps.append(
-            RemoveEvaluationRows(evaluation_texts) if overlap == "row" else RemoveEvaluation(evaluation_texts)
-        )
-        if fraction != 1.0:
-            cleaner.steps.append(Sample(fraction=fraction, seed=seed))
-        unlabelled: Counter[str] = Counter()
-        with Quarantine(target / "rejected.jsonl") as quarantine:
-            read = labelled_rows(
-                views, task, languages=languages, quarantine=quarantine, unlabelled=unlabelled, seed=seed
-            )
-            rows = store_rows(islice(cleaner(read), limit), _row_features(task), target / "rows", empty=EMPTY)
-            rejected = dict(quarantine.counts)
-        tokenised, counts = _tokenize(rows, task, tokenizer, max_length)
-        tokenised.save_to_disk(str(target / "data"))
-        return {**counts, "unlabelled": unlabelled, "cleaning": dict(cleaner.counts), "rejected": rejected}
+    def tokenize(rows: Dataset) -> tuple[Dataset, dict[str, Any]]:
+        tokenised, counts = _tokenize(kind, rows, tokenizer, max_length)
+        by_label = Counter(rows["label"])
+        labels = {name: by_label[number] for number, name in enumerate(task.labels)}
+        facts = {"languages": sorted(rows.unique("lang")), "labels": labels, "unlabelled": unlabelled}
+        return tokenised, {"pairs": len(rows), **counts, **facts}
 
-    target = Path(folder)
-    report = prepare_once(target, views, make)
-    return PreparedLabelled(load_from_disk(str(target / "data")), report)
+    rows, report = prepare_rows(
+        kind,
+        lambda quarantine: labelled_rows(views, task, quarantine=quarantine, **more),
+        sources=views,
+        folder=folder,
+        cleaner=cleaner,
+        tokenize=tokenize,
+        vocabulary=vocabulary_hash(tokenizer),
+        limit=limit,
+    )
+    return PreparedRows(rows, report)
 
 
 class RemoveEvaluationRows(RemoveEvaluation):
-    """Removes rows whose texts together, as `row_text` joins them, or one of whose texts is among those of evaluation."""
+    """Removes rows whose `row_text` is among the evaluation texts, or one of whose texts is."""
 
-    def apply(self, rows: list[dict[str, Any]]) -> list[dict[str, Any] | None]:
-        # The texts of a pair beside them both: what is held out comes text by text.
+    def apply(self, rows: list[Row]) -> list[Row | None]:
+        # Held-out data come text by text, evaluation sets row by row.
         kept = super().apply([{**row, "text": row_text(row)} for row in rows])
         return [row if one is not None else None for row, one in zip(rows, kept, strict=True)]
 
 
 def row_text(row: Mapping[str, Any]) -> str:
-    """The texts of a row as one.
+    """The texts of a row joined by a tab.
 
     Example:
         >>> row_text({"first": "Who?", "second": "Why?", "lang": "en", "label": 0})
@@ -253,83 +362,60 @@ def row_text(row: Mapping[str, Any]) -> str:
     return "\t".join(row[name] for name in ("text", "first", "second") if name in row)
 
 
-def check_tokenizer(tokenizer: Any, task: LabelledTask, max_length: int) -> None:
-    """Refuses a tokenizer without a token in front, whose state is classified, or without one between two texts.
-
-    Raises:
-        XlsrError: as said, or `max_length` leaves no room for a piece of each text.
-    """
+def check_tokenizer(tokenizer: Any, task: LabelledTask) -> None:
+    """Raises an error for a tokenizer without a special token before a text or between two texts."""
     texts = len(task.columns)
     first = tokenizer(*["a"] * texts)["input_ids"][0]
-    special = tokenizer.num_special_tokens_to_add(pair=texts == 2)
-    if first not in tokenizer.all_special_ids or special < texts:
+    if first not in tokenizer.all_special_ids or tokenizer.num_special_tokens_to_add(pair=texts == 2) < texts:
         raise XlsrError(
-            "the tokenizer puts no special token in front of a text or between two, which classification needs; take "
-            "an encoder whose tokenizer does, as XLM-R's and BERT's do."
-        )
-    if max_length < special + texts:
-        raise XlsrError(
-            f"data.max_length is {max_length}; special tokens and a piece of each text need {special + texts}: raise it."
+            "classification needs a tokenizer that puts a special token before a text and between two texts, as those of "
+            "XLM-R and BERT do."
         )
 
 
 def encode_texts(
     sides: Sequence[Sequence[str]], tokenizer: Any, max_length: int
 ) -> tuple[dict[str, list[list[int]]], int]:
-    """Tokenises texts, or pairs of them in one row each, and cuts what is too long, the longer text of a pair first.
+    """Tokenises texts, or pairs of texts as one sequence each; the longer text of a pair is truncated first.
 
     Args:
-        sides: The texts, or the first and the second ones.
-        tokenizer: Of the encoder.
-        max_length: In pieces, special tokens among them.
+        sides: The texts, or the first and the second texts.
+        tokenizer: Tokenizer of the encoder.
+        max_length: In tokens, special tokens included.
 
     Returns:
-        `input_ids` and, where the tokenizer gives them, `token_type_ids`; and how many rows were cut.
+        `input_ids` and, where the tokenizer gives them, `token_type_ids`; and how many rows were truncated.
     """
     columns = id_columns(tokenizer)
     options = {"return_attention_mask": False, "return_token_type_ids": len(columns) == 2, "verbose": False}
-    cut = tokenizer(*map(list, sides), truncation="longest_first", max_length=max_length, **options)
-    # Tokenizers do not say whether they cut; only rows that fill the limit can be longer.
-    full = [place for place, ids in enumerate(cut["input_ids"]) if len(ids) == max_length]
+    encoded = tokenizer(*map(list, sides), truncation="longest_first", max_length=max_length, **options)
+    # Tokenizers do not report truncation; only rows that fill the limit can be longer.
+    full = [place for place, ids in enumerate(encoded["input_ids"]) if len(ids) == max_length]
     whole = tokenizer(*([side[place] for place in full] for side in sides), **options)["input_ids"] if full else []
-    return {name: cut[name] for name in columns}, sum(len(ids) > max_length for ids in whole)
+    return {name: encoded[name] for name in columns}, sum(len(ids) > max_length for ids in whole)
 
 
 def id_columns(tokenizer: Any) -> list[str]:
-    """What a tokenizer gives of each piece: its id, and with some the number of its text."""
+    """`input_ids` and, where the tokenizer gives them, `token_type_ids`."""
     return [name for name in ("input_ids", "token_type_ids") if name in tokenizer.model_input_names]
 
 
-def _row_features(task: LabelledTask) -> Features:
-    label = Value("int32" if task.labels else "float32")
-    return Features({**{name: Value("string") for name in (*task.columns, "lang")}, "label": label})
-
-
-def _tokenize(rows: Dataset, task: LabelledTask, tokenizer: Any, max_length: int) -> tuple[Dataset, dict[str, Any]]:
-    """Rows as ids, with the counts of `PreparedLabelled`."""
-    found = rows.select_columns(["lang", "label"]).with_format("arrow")[:]
-    languages = sorted(found["lang"].unique().to_pylist())
-    groups = {language: number for number, language in enumerate(languages)}
-    counts = {"pairs": len(rows), "truncated_sides": 0, "pieces": 0}
+def _tokenize(kind: RowKind, rows: Dataset, tokenizer: Any, max_length: int) -> tuple[Dataset, dict[str, Any]]:
+    counts = {"num_truncated": 0, "tokens": 0}
 
     def encode(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        columns, truncated = encode_texts([batch[name] for name in task.columns], tokenizer, max_length)
+        columns, truncated = encode_texts([batch[name] for name in kind.texts], tokenizer, max_length)
         lengths = [len(ids) for ids in columns["input_ids"]]
-        counts["truncated_sides"] += truncated
-        counts["pieces"] += sum(lengths)
-        group = [groups[language] for language in batch["lang"]]
-        return {**columns, "label": batch["label"], "length": lengths, "group": group}
+        counts["num_truncated"] += truncated
+        counts["tokens"] += sum(lengths)
+        return {**columns, "label": batch["label"], "lang": batch["lang"], "length": lengths}
 
-    features: dict[str, Any] = {
-        **{
-            name: ListOf(Value("int32"))
-            for name in ("input_ids", "token_type_ids")
-            if name in tokenizer.model_input_names
-        },
-        "label": rows.features["label"],
-        **{name: Value("int32") for name in ("length", "group")},
-    }
-    tokenised = map_rows(rows, encode, features)
-    labels = Counter(found["label"].to_pylist()) if task.labels else {}
-    named = {name: labels[number] for number, name in enumerate(task.labels)}
-    return tokenised, {**counts, "languages": languages, "labels": named}
+    features = Features(
+        {
+            **{name: ListOf(Value("int32")) for name in id_columns(tokenizer)},
+            "label": rows.features["label"],
+            "lang": Value("string"),
+            "length": Value("int32"),
+        }
+    )
+    return map_rows(rows, encode, features, [vocabulary_hash(tokenizer), max_length]), counts

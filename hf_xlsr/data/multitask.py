@@ -1,4 +1,4 @@
-"""Several streams of examples in one batch: a main task that sets the epoch, and others that run on beside it."""
+"""Several tasks in one batch: a main task that sets the epoch, and others that continue over epochs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import Sampler
 
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError
 
 MAIN = "main"
 TASK = "task"
@@ -19,8 +19,8 @@ class TaskKey(NamedTuple):
     """Names an example of one of several data sets.
 
     Attributes:
-        task: Name of the task; `MAIN` for the main one, whatever others call it.
-        key: What the task's own sampler calls the example.
+        task: Name of the task; `MAIN` for the main one.
+        key: Key of the example in the task's own sampler.
     """
 
     task: str
@@ -42,11 +42,11 @@ class EpochBatchSampler(Protocol):
 
 
 def endless_batches(sampler: EpochBatchSampler, start: int = 0) -> Iterator[list[Any]]:
-    """The batches of one epoch after the other, from any of them on; an epoch is drawn once and kept while it lasts.
+    """The batches of all epochs, from a given batch on.
 
     Args:
-        sampler: With at least one batch an epoch.
-        start: Number of the first batch, counted from that of epoch 0.
+        sampler: Has at least one batch per epoch.
+        start: Number of the first batch, counted from epoch 0.
 
     Yields:
         Batch `start`, `start + 1`, and so on.
@@ -65,20 +65,20 @@ def endless_batches(sampler: EpochBatchSampler, start: int = 0) -> Iterator[list
 
 
 class MultiTaskBatchSampler(Sampler[list[TaskKey]]):
-    """Batches of several tasks: each holds one batch of the main task and one of every other.
+    """Batches of several tasks: each has one batch of the main task and one of every other.
 
-    Batch `b` of epoch `e` takes batch `e * len(main) + b` of every other stream, whose epochs roll over on their own.
-    It is thus a function of epoch and number: skipping the first `n` batches resumes exactly.
+    Batch `b` of epoch `e` takes batch `e * len(main) + b` of every other task, whose epochs are independent. It is thus a
+    function of epoch and number: skipping the first `n` batches resumes exactly.
 
     Args:
         main: Sets the length of the epoch.
-        others: Name -> sampler of each other task; its process arguments have to be those of `main`.
+        others: Name -> sampler of each other task, with the process arguments of `main`.
 
     Attributes:
         batch_size: Examples of the main task in a batch.
 
     Raises:
-        XlsrError: a task bears the name of the main one, or gives no batch.
+        XlsrError: a task has fewer examples than one batch.
 
     Example:
         >>> from hf_xlsr.data.sampling import LengthBucketBatchSampler
@@ -92,14 +92,12 @@ class MultiTaskBatchSampler(Sampler[list[TaskKey]]):
         self.main, self.others = main, dict(others)
         self.batch_size, self.drop_last = main.batch_size, main.drop_last
         self.epoch = 0
-        # The streams as the last whole epoch left them, with the number of their next batch. Going on with them spares
-        # each epoch of the main task the search for its place in a longer one of another.
+        # The streams after the last complete epoch, with the number of their next batch: continuing them is cheaper than
+        # drawing the epoch of another task again.
         self._waiting: dict[str, tuple[int, Iterator[list[Any]]]] = {}
-        if MAIN in self.others:
-            raise XlsrError(f"a task beside the main one is called '{MAIN}'; give it another name.")
         for name, sampler in self.others.items():
             if not len(sampler):
-                raise XlsrError(f"the data of task '{name}' is fewer than one batch; give more, or smaller batches.")
+                raise XlsrError(f"task '{name}' has fewer examples than one batch; use smaller batches.")
 
     def set_epoch(self, epoch: int) -> None:
         """Selects the epoch that the next iteration yields."""
@@ -116,26 +114,23 @@ class MultiTaskBatchSampler(Sampler[list[TaskKey]]):
             keys = [TaskKey(MAIN, key) for key in batch]
             for name, stream in streams.items():
                 keys += [TaskKey(name, key) for key in next(stream)]
-            if number == start + len(self.main):  # before the last yield, behind which nobody may ask again
+            if number == start + len(self.main):  # before the last yield, after which the iteration may end
                 self._waiting = {name: (number, stream) for name, stream in streams.items()}
             yield keys
 
     def _stream(self, name: str, start: int) -> Iterator[list[Any]]:
-        # Taken out, so that two iterations at a time never share a stream.
+        # Removed, so that two simultaneous iterations never share a stream.
         position, stream = self._waiting.pop(name, (-1, iter(())))
         return stream if position == start else endless_batches(self.others[name], start)
 
 
 class MultiTaskDataset(TorchDataset):
-    """The data sets of several tasks, fetched by the keys of `MultiTaskBatchSampler`.
+    """The datasets of several tasks, fetched by the keys of `MultiTaskBatchSampler`.
 
-    Its length is that of the main task. Each feature names its task under `TASK`.
+    Its length is that of the main task. Each feature has its task under `TASK`.
 
     Args:
-        datasets: Name -> data set of each task, that of the main task first; their features are mappings.
-
-    Raises:
-        XlsrError: there is none, or a key is of another task.
+        datasets: Name -> dataset of each task, the main task first; their features are mappings.
 
     Example:
         >>> data = MultiTaskDataset({"pairs": [{"x": 1}, {"x": 2}], "nli": [{"y": 3}]})
@@ -144,7 +139,7 @@ class MultiTaskDataset(TorchDataset):
     """
 
     def __init__(self, datasets: Mapping[str, Any]) -> None:
-        self.datasets = _first_is_main(datasets, "data sets")
+        self.datasets = _first_is_main(datasets)
 
     def __len__(self) -> int:
         return len(self.datasets[MAIN])
@@ -155,8 +150,6 @@ class MultiTaskDataset(TorchDataset):
     def __getitems__(self, keys: Sequence[TaskKey]) -> list[dict[str, Any]]:
         features: list[dict[str, Any]] = [{} for _ in keys]
         for task in dict.fromkeys(task for task, _ in keys):
-            if task not in self.datasets:
-                raise XlsrError(f"there is no data set for task '{task}'; {nearest(task, self.datasets)}")
             places = [place for place, key in enumerate(keys) if key.task == task]
             data, wanted = self.datasets[task], [keys[place].key for place in places]
             found = data.__getitems__(wanted) if hasattr(data, "__getitems__") else [data[key] for key in wanted]
@@ -166,16 +159,13 @@ class MultiTaskDataset(TorchDataset):
 
 
 class MultiTaskCollator:
-    """Collates each task by itself; the tensors of every task but the main one get its name and `_` in front.
+    """Collates each task separately; the tensors of all tasks but the main one are prefixed with `TASK_`.
 
     Args:
-        collators: Name -> collator of each task, that of the main task first; they give mappings.
+        collators: Name -> collator of each task, the main task first; they return mappings.
 
     Returns:
-        One mapping, of the tasks that the batch holds.
-
-    Raises:
-        XlsrError: there is none, or a feature is of another task.
+        One mapping for all tasks in the batch.
 
     Example:
         >>> collate = MultiTaskCollator({"pairs": lambda rows: {"x": len(rows)}, "nli": lambda rows: {"x": len(rows)}})
@@ -184,11 +174,11 @@ class MultiTaskCollator:
     """
 
     def __init__(self, collators: Mapping[str, Callable[[list[dict[str, Any]]], Mapping[str, Any]]]) -> None:
-        self.collators = _first_is_main(collators, "collators")
+        self.collators = _first_is_main(collators)
 
     @property
     def max_length(self) -> int:
-        """Where the main task's sentences are cut, which trainers ask for."""
+        """Maximum length of the main task's sentences."""
         return self.collators[MAIN].max_length
 
     def __call__(self, features: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -197,18 +187,12 @@ class MultiTaskCollator:
             parts.setdefault(feature[TASK], []).append(feature)
         batch: dict[str, Any] = {}
         for task, part in parts.items():
-            if task not in self.collators:
-                raise XlsrError(f"there is no collator for task '{task}'; {nearest(task, self.collators)}")
             prefix = "" if task == MAIN else f"{task}_"
             batch.update({f"{prefix}{name}": value for name, value in self.collators[task](part).items()})
         return batch
 
 
-def _first_is_main(parts: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """The first one under `MAIN`, whatever the caller calls it."""
-    if not parts or MAIN in list(parts)[1:]:
-        raise XlsrError(
-            f"the {what} of the tasks are {', '.join(parts) or 'none'}; that of the main task comes first."
-        )
+def _first_is_main(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The first part under `MAIN`, the others under their names."""
     first, *others = parts.items()
     return {MAIN: first[1], **dict(others)}

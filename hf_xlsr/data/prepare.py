@@ -1,52 +1,54 @@
-"""From a recipe's data section to tokenised pairs on disk, once per run folder."""
+"""Translation pairs and single sentences of a recipe, tokenised once per run folder."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
-import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, load_from_disk
+from datasets import Dataset
 from transformers import AutoTokenizer
 
-from hf_xlsr.data.cleaning import RemoveEvaluation, Sample, build_cleaner
+from hf_xlsr.data.cleaning import Cleaner, RemoveEvaluation, Sample, build_cleaner, build_text_cleaner
 from hf_xlsr.data.formats.quarantine import Quarantine
-from hf_xlsr.data.formats.reading import expand_braces
-from hf_xlsr.data.prepared import (
-    SIDES,
-    PreparedPairs,
+from hf_xlsr.data.preparation import (
+    PAIRS,
+    Row,
+    RowKind,
     check_tokenizers,
     language_pairs,
-    store_pairs,
+    prepare_rows,
     tokenize_pairs,
+    tokenize_rows,
+    vocabulary_hash,
 )
+from hf_xlsr.data.prepared import PreparedPairs, PreparedRows
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list, as_source, expand, open_source
 from hf_xlsr.data.tokenization import smoothed_text, train_tokenizer
-from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.hashing import file_sha256
+from hf_xlsr.utils.errors import XlsrError, error_line
 
-logger = logging.getLogger(__name__)
+TEXTS = RowKind(
+    ("text",),
+    empty="no monolingual sentence is left: none was read, or all are in evaluation sets; check data.monolingual.",
+)
+_TOKENIZER_OPTIONS = ("vocab_size", "algorithm", "lowercase", "frame")
 
 
 @dataclass
 class PreparedData:
-    """What a run trains on.
+    """Training data of a run.
 
     Args:
-        train: Tokenised pairs, `PreparedPairs`, or what a method made of them.
+        train: `PreparedPairs`, or what a method made of them.
         tokenizer: The tokenizer of all languages; None where each has its own.
-        report: Counts: `cleaning` (rows in and out by step), `rejected` (bad lines by reason), `pairs`, `pieces`,
-            `truncated_sides`, `vocab_size` (of one tokenizer); `language_pairs`, source and target of each group of
-            `train`.
+        report: Counts: `cleaning` (rows in and out by step), `rejected` (bad lines by reason), `pairs`, `tokens`,
+            `num_truncated`, `language_pairs`, `vocab_size` (of one tokenizer).
         tokenizers: Language -> tokenizer, where each has its own; languages with one path share one object.
-        nli: `PreparedNli` of a second task, where a method has one.
+        nli: Inference rows of a second task, where a method has one.
     """
 
     train: Any
@@ -54,17 +56,6 @@ class PreparedData:
     report: dict[str, Any]
     tokenizers: dict[str, Any] = field(default_factory=dict)
     nli: Any = None
-
-
-def evaluation_rows(
-    sources: Sequence[Any], *, languages: Sequence[str], split: str, quarantine: Quarantine | None = None
-) -> list[dict[str, Any]]:
-    """The rows of small evaluation sets, in memory."""
-    return [
-        row
-        for source in sources
-        for row in open_source(source, languages=languages, split=split, quarantine=quarantine)
-    ]
 
 
 def prepare(
@@ -77,218 +68,161 @@ def prepare(
     seed: int,
     tokenizers: Mapping[str, str] | None = None,
 ) -> PreparedData:
-    """Reads, cleans and tokenises the training pairs into `folder`, or takes what a finished call left there.
+    """Reads, cleans and tokenises the training pairs into `folder`, or loads what a finished call left there.
 
     Args:
         data: The recipe's `data` section.
-        tokenizer: Its `tokenizer` section; `path` names an existing one. Not used, and None, with `tokenizers`.
+        tokenizer: Its `tokenizer` section: `path` of an existing one, or options of `trained_tokenizer`. Not used with
+            `tokenizers`.
         languages: All languages of the recipe.
-        evaluation_texts: Sentences that are removed from training, on either side, or their keys from
-            `evaluation_keys`.
-        folder: The run's folder: `data/`, `tokenizer/`, `rejected.jsonl` and, last of all, `prepared.json`.
-        seed: For sampling and the order of drawn text.
-        tokenizers: Language -> path or id of an existing tokenizer, one for each language; they are kept in
-            `tokenizer/LANGUAGE/`.
+        evaluation_texts: Sentences that are removed from both sides, or their `evaluation_keys`.
+        folder: Gets `data/`, `tokenizer/`, `rejected.jsonl` and, last of all, `prepared.json`.
+        seed: Chooses sampled rows and the text that a tokenizer is trained on.
+        tokenizers: Language -> path or id of an existing tokenizer; copies go to `tokenizer/LANGUAGE/`.
 
     Raises:
-        XlsrError: what readers, cleaning and tokenizer training raise; no pair is left; a language has no tokenizer;
-            the folder was prepared with others.
+        XlsrError: what `prepare_rows` and tokenizer training raise.
     """
-    folder = Path(folder)
+    folder, sources, length = Path(folder), as_list(data["train"]), data["max_length"]
     paths = {language: str(path) for language, path in (tokenizers or {}).items()}
-    if tokenizer is None and not paths:
-        raise XlsrError(
-            "preparing data takes the recipe's tokenizer section or a tokenizer for each language; give either."
-        )
-    given = (tokenizer or {}).get("path") if not paths else None
-    report = prepare_once(
-        folder,
-        as_list(data["train"]),
-        lambda: _prepare_fresh(data, tokenizer or {}, paths, languages, evaluation_texts, folder, seed),
-        vocabulary_hash(load_tokenizer(expand(given), "tokenizer.path")) if given else None,
+    given: Any = None
+    if paths:
+        by_path = {path: load_tokenizer(path, "tokenizers") for path in dict.fromkeys(paths.values())}
+        given = {language: by_path[path] for language, path in paths.items()}
+        check_tokenizers(given, languages)  # before hours of reading
+    elif (tokenizer or {}).get("path"):
+        given = load_tokenizer(expand(tokenizer["path"]), "tokenizer.path")  # type: ignore[index]
+
+    def tokenize(pairs: Dataset) -> tuple[Dataset, dict[str, Any]]:
+        language_pairs(pairs)  # raises for pairs in one language, before a tokenizer is trained on them
+        columns = [(side, f"{side}_lang") for side in PAIRS.texts]
+        chosen = given or trained_tokenizer(pairs, tokenizer or {}, columns=columns, max_length=length, seed=seed)
+        # Saved before their first use: tokenizers keep the limits of their last call.
+        for language, one in chosen.items() if paths else [("", chosen)]:
+            one.save_pretrained(str(folder / "tokenizer" / language))
+        tokenised, counts = tokenize_pairs(pairs, chosen, max_length=length)
+        return tokenised, {**counts, **({} if paths else {"vocab_size": len(chosen)})}
+
+    rows, report = prepare_rows(
+        PAIRS,
+        lambda quarantine: chain.from_iterable(
+            open_source(source, languages=languages, quarantine=quarantine, seed=seed) for source in sources
+        ),
+        sources=sources,
+        folder=folder,
+        cleaner=with_removal(
+            build_cleaner(data["cleaning"] or [], languages=list(languages)), evaluation_texts, data["fraction"], seed
+        ),
+        tokenize=tokenize,
+        vocabulary=vocabulary_hash(given),
+        limit=data["limit"],
     )
-    if report.get("tokenizers", {}) != paths:
-        raise XlsrError(
-            f"the data in {folder} was prepared with other tokenizers; start anew with --overwrite true or in another "
-            "--output_dir."
-        )
-    train = PreparedPairs(load_from_disk(str(folder / "data")), report.get("language_pairs"))
+    train, saved = PreparedPairs(rows, report), folder / "tokenizer"
     if not paths:
-        return PreparedData(train, AutoTokenizer.from_pretrained(str(folder / "tokenizer")), report)
-    loaded = {path: folder / "tokenizer" / language for language, path in paths.items()}
-    by_path = {path: AutoTokenizer.from_pretrained(str(copy)) for path, copy in loaded.items()}
-    return PreparedData(train, None, report, {language: by_path[path] for language, path in paths.items()})
+        return PreparedData(train, AutoTokenizer.from_pretrained(str(saved)), report)
+    copies = {path: saved / language for language, path in paths.items()}
+    loaded = {path: AutoTokenizer.from_pretrained(str(copy)) for path, copy in copies.items()}
+    return PreparedData(train, None, report, {language: loaded[path] for language, path in paths.items()})
 
 
-def prepare_once(
-    folder: Path, sources: Sequence[Any], make: Callable[[], dict[str, Any]], vocabulary: str | None = None
-) -> dict[str, Any]:
-    """Has data made in a folder, unless a finished call left it there and its files have not changed since.
+def prepare_texts(
+    sources: Any,
+    *,
+    languages: Sequence[str],
+    tokenizers: Any,
+    folder: str | Path,
+    evaluation_texts: Iterable[str] | SeenHashes,
+    cleaning: Any = ("normalize", "deduplicate"),
+    max_length: int = 200,
+    seed: int = 1,
+) -> PreparedRows:
+    """Reads, cleans and tokenises single sentences into `folder`, or loads what a finished call left there.
 
     Args:
-        folder: Gets the data, and `prepared.json` when all of it is written.
-        sources: What the data is made of.
-        make: Makes it, in a folder without leftovers, and gives a report that JSON can hold.
-        vocabulary: `vocabulary_hash` of what makes pieces of it, empty where a tokenizer is made along: data of another
-            one are refused. Not looked at when absent.
+        sources: One source or several: rows of `text` and, if a file has it, `lang`.
+        languages: Languages of the recipe; the first is that of sources and rows that name none.
+        tokenizers: One tokenizer, or a mapping from language to tokenizer.
+        folder: As in `prepare`, but another folder.
+        evaluation_texts: Sentences that are removed, or their `evaluation_keys`.
+        cleaning: Steps as in a recipe; those that compare two sides are ignored.
+        max_length: Longer sentences are truncated to this many tokens.
+        seed: Chooses the rows of a source with `sample`.
 
     Returns:
-        The report, then or now.
+        Rows of `text_ids` and `lang`; the report has `texts` and `languages`.
 
     Raises:
-        XlsrError: a file or the vocabulary has changed, or what `make` raises.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as scratch:
-        ...     first = prepare_once(Path(scratch), [], lambda: {"pairs": 7})
-        ...     prepare_once(Path(scratch), [], lambda: {"pairs": 8})["pairs"]
-        7
+        XlsrError: what `prepare_rows` raises.
     """
-    marker = folder / "prepared.json"
-    files = _files_of(sources)
-    if marker.is_file():
-        stored = json.loads(marker.read_text("utf-8"))
-        # Folders of older versions say neither of the two.
-        then = stored.get("content", {})
-        if vocabulary is not None and stored.get("vocabulary", vocabulary) != vocabulary:
-            raise XlsrError(
-                f"the data in {folder} was prepared with another vocabulary; start anew with --overwrite true or in "
-                "another --output_dir."
-            )
-        changed = [name for name, states in then.items() if not _same_content(states, files.get(name, []))]
-        if changed:
-            raise XlsrError(
-                f"{changed[0]} has changed since this run prepared its data from it; start anew with --overwrite true "
-                "or in another --output_dir."
-            )
-    else:
-        for part in ("data", "tokenizer", "rows"):
-            shutil.rmtree(folder / part, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        content = {name: [_state_of(file) for file in found] for name, found in files.items()}
-        report = make()
-        shutil.rmtree(folder / "rows", ignore_errors=True)
-        marker.write_text(json.dumps({**report, "content": content, "vocabulary": vocabulary}, indent=2), "utf-8")
-    return json.loads(marker.read_text("utf-8"))
+    sources = as_list(sources)
+
+    def read(quarantine: Quarantine) -> Iterator[Row]:
+        for source in sources:
+            default = default_language(source, languages)
+            for row in open_source(
+                source, languages=[default], required=("text",), optional=("lang",), quarantine=quarantine, seed=seed
+            ):
+                yield {"text": row["text"], "lang": row.get("lang") or default}
+
+    def tokenize(rows: Dataset) -> tuple[Dataset, dict[str, Any]]:
+        tokenised, counts = tokenize_rows(TEXTS, rows, tokenizers, max_length=max_length)
+        return tokenised, {"texts": len(rows), **counts, "languages": sorted(rows.unique("lang"))}
+
+    rows, report = prepare_rows(
+        TEXTS,
+        read,
+        sources=sources,
+        folder=folder,
+        cleaner=with_removal(build_text_cleaner(cleaning or [], languages=list(languages)), evaluation_texts),
+        tokenize=tokenize,
+        vocabulary=vocabulary_hash(tokenizers),
+    )
+    return PreparedRows(rows, report)
 
 
-def vocabulary_hash(tokenizers: Any) -> str | None:
-    """A short hash of which piece has which number, of one tokenizer or of each language's; None without any.
-
-    Args:
-        tokenizers: A tokenizer, a mapping from language to tokenizer, or None.
-    """
-    if tokenizers is None:
-        return None
-    named = tokenizers if isinstance(tokenizers, Mapping) else {"": tokenizers}
-    pieces = [(name, sorted(named[name].get_vocab().items())) for name in sorted(named)]
-    return hashlib.sha256(json.dumps(pieces).encode()).hexdigest()[:16]
-
-
-def _files_of(sources: Sequence[Any]) -> dict[str, list[Path]]:
-    """The local files that sources name, by their last names, so that a data folder may move as a whole."""
-    files: dict[str, list[Path]] = {}
-    for source in sources:
-        for path in as_list(expand(as_source(source).get("path", ""))):
-            for file in expand_braces(path)[0]:
-                if file.is_file():
-                    files.setdefault(file.name, []).append(file)
-    return files
-
-
-def _state_of(file: Path) -> dict[str, Any]:
-    status = file.stat()
-    return {"bytes": status.st_size, "changed_ns": status.st_mtime_ns, "sha256": file_sha256(file)}
-
-
-def _same_content(then: Sequence[Mapping[str, Any]], now: Sequence[Path]) -> bool:
-    """Whether files hold what they held. A file is read only where its time differs, as after a copy."""
-    if len(then) != len(now):
-        return False
-    for state, file in zip(then, now, strict=True):
-        status = file.stat()
-        if status.st_size != state["bytes"]:
-            return False
-        if status.st_mtime_ns != state["changed_ns"] and file_sha256(file) != state["sha256"]:
-            return False
-    return True
-
-
-def _prepare_fresh(
-    data: Mapping[str, Any],
-    tokenizer_options: Mapping[str, Any],
-    tokenizer_paths: Mapping[str, str],
-    languages: Sequence[str],
-    evaluation_texts: Iterable[str] | SeenHashes,
-    folder: Path,
-    seed: int,
-) -> dict[str, Any]:
-    sources = as_list(data["train"])
-    if not sources:
-        raise XlsrError("the recipe has no data.train; name a corpus or a path there.")
-    # Before hours of reading: a missing tokenizer is a mistake that can be told at once.
-    given: dict[str, Any] = {}
-    for language, path in tokenizer_paths.items():
-        if path not in given:
-            given[path] = load_tokenizer(path, f"tokenizers.{language}")
-    tokenizers = {language: given[path] for language, path in tokenizer_paths.items()}
-    if tokenizers:
-        check_tokenizers(tokenizers, languages)
-    cleaner = build_cleaner(data["cleaning"] or [], languages=list(languages))
+def with_removal(
+    cleaner: Cleaner, evaluation_texts: Iterable[str] | SeenHashes, fraction: float = 1.0, seed: int = 1
+) -> Cleaner:
+    """Adds the removal of evaluation texts, and sampling for a fraction below 1."""
     cleaner.steps.append(RemoveEvaluation(evaluation_texts))
-    if data["fraction"] != 1.0:
-        cleaner.steps.append(Sample(fraction=data["fraction"], seed=seed))
-    with Quarantine(folder / "rejected.jsonl") as quarantine:
-        rows = chain.from_iterable(
-            open_source(source, languages=languages, split="train", quarantine=quarantine, seed=seed)
-            for source in sources
-        )
-        cleaned = cleaner(rows)
-        pairs = store_pairs(islice(cleaned, data["limit"]), folder / "rows")
-        rejected = dict(quarantine.counts)
-        if quarantine.total:
-            logger.warning("%s", quarantine.report())
-    language_pairs(pairs)  # a corpus in one language is refused before anything is trained on it
-    # Saved before their first use: tokenizers keep the limits of their last call.
-    report: dict[str, Any] = {"rejected": rejected, "cleaning": dict(cleaner.counts)}
-    if tokenizers:
-        for language, tokenizer in tokenizers.items():
-            tokenizer.save_pretrained(str(folder / "tokenizer" / language))
-        report["tokenizers"] = dict(tokenizer_paths)
-    else:
-        tokenizer = _tokenizer(pairs, tokenizer_options, data["max_length"], seed)
-        tokenizer.save_pretrained(str(folder / "tokenizer"))
-        report["vocab_size"] = len(tokenizer)
-    tokenised, counts = tokenize_pairs(pairs, tokenizers or tokenizer, max_length=data["max_length"])
-    tokenised.save_to_disk(str(folder / "data"))
-    return {**counts, **report}
+    if fraction != 1.0:
+        cleaner.steps.append(Sample(fraction=fraction, seed=seed))
+    return cleaner
+
+
+def default_language(source: Any, languages: Sequence[str]) -> str:
+    """The language of rows that name none: the first of the source, else of the recipe."""
+    return str((as_list(as_source(source).get("languages")) or languages)[0])
+
+
+def evaluation_rows(
+    sources: Sequence[Any], *, languages: Sequence[str], split: str, quarantine: Quarantine | None = None
+) -> list[Row]:
+    """The rows of small evaluation sets, in memory."""
+    return [
+        row
+        for source in sources
+        for row in open_source(source, languages=languages, split=split, quarantine=quarantine)
+    ]
 
 
 def load_tokenizer(path: str, key: str) -> Any:
-    """A tokenizer of a folder or Hub id.
+    """Loads the tokenizer of a folder or Hub id.
 
     Args:
-        path: Where it is.
-        key: What error sentences call the value.
+        path: Folder or id.
+        key: Name of the option, for errors.
 
     Raises:
-        XlsrError: none loads, or it has no piece for padding.
+        XlsrError: no tokenizer loads, or it has no padding token.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
-        raise XlsrError(f"{key} '{path}' holds no tokenizer that loads; check it.") from error
+        raise XlsrError(f"{key}: no tokenizer loads from '{path}' ({error_line(error, 200)}).") from error
     if tokenizer.pad_token_id is None:
-        raise XlsrError(f"the tokenizer of '{path}' has no padding token; give it one.")
+        raise XlsrError(f"{key}: the tokenizer of '{path}' has no padding token; set one.")
     return tokenizer
-
-
-def _tokenizer(pairs: Dataset, options: Mapping[str, Any], max_length: int, seed: int) -> Any:
-    if options["path"]:
-        return load_tokenizer(expand(options["path"]), "tokenizer.path")
-    columns = [(side, f"{side}_lang") for side in SIDES]
-    return trained_tokenizer(pairs, options, columns=columns, max_length=max_length, seed=seed)
 
 
 def trained_tokenizer(
@@ -299,39 +233,34 @@ def trained_tokenizer(
     max_length: int = 200,
     seed: int = 1,
 ) -> Any:
-    """A tokenizer trained on stored rows, with smoothing over their languages.
+    """Trains a tokenizer on stored rows, with smoothing over their languages.
 
     Args:
-        rows: Of texts and their languages.
-        options: As in a recipe's `tokenizer` section: `smoothing` (of `smoothed_text`), and `vocab_size`, `algorithm`,
-            `lowercase`, `frame` of `train_tokenizer`; its `path` does not count.
-        columns: Each column of texts with that of their languages.
-        max_length: `model_max_length` of the result.
-        seed: Of the order of drawn text.
-
-    Raises:
-        XlsrError: the text allows no such tokenizer.
+        rows: Texts and their languages.
+        options: A recipe's `tokenizer` section: `smoothing` (see `smoothed_text`), and `vocab_size`, `algorithm`,
+            `lowercase` and `frame` of `train_tokenizer`.
+        columns: Each text column with its language column.
+        max_length: `model_max_length` of the tokenizer.
+        seed: Chooses the text.
 
     Example:
         >>> rows = Dataset.from_dict({"text": ["the cat sat", "le chat dort"] * 50, "lang": ["en", "fr"] * 50})
         >>> len(trained_tokenizer(rows, {"vocab_size": 20, "algorithm": "bpe"}))
         20
     """
-    sizes: dict[str, int] = {}
+    sizes: Counter[str] = Counter()
     for _, lang_column in columns:
         for batch in rows.select_columns([lang_column]).iter(batch_size=10_000):
-            for lang in batch[lang_column]:
-                sizes[lang] = sizes.get(lang, 0) + 1
-
+            sizes.update(batch[lang_column])
     texts = (
         pair
         for batch in rows.iter(batch_size=1_000)
         for text_column, lang_column in columns
         for pair in zip(batch[lang_column], batch[text_column], strict=True)
     )
-    sizes = {name: sizes[name] for name in sorted(sizes)}
+    ordered = {name: sizes[name] for name in sorted(sizes)}
     return train_tokenizer(
-        smoothed_text(texts, sizes, exponent=options.get("smoothing", 0.3), seed=seed),
-        **{name: options[name] for name in ("vocab_size", "algorithm", "lowercase", "frame") if name in options},
+        smoothed_text(texts, ordered, exponent=options.get("smoothing", 0.3), seed=seed),
+        **{name: options[name] for name in _TOKENIZER_OPTIONS if name in options},
         max_length=max_length,
     )

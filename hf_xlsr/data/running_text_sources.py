@@ -1,4 +1,4 @@
-"""Reading running text: sentences in the order of their documents, from files and corpora of several forms."""
+"""Readers of running text: sentences in document order, from files and corpora of several forms."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+import sentencex
+
 from hf_xlsr.data.columns import PLACE_COLUMNS, parse_columns
-from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces, read_rows
-from hf_xlsr.data.sentence_splitting import split_sentences
+from hf_xlsr.data.languages import language_code
 from hf_xlsr.data.sources import RowFilter, as_list, as_source, expand, open_source, source_name
 from hf_xlsr.utils.errors import XlsrError
 
 PAIR = ("first", "second")
+# In some languages sentencex takes quadratic time in the length of a paragraph (Chinese: 30 s for 350,000 characters),
+# and it never splits between two quotation marks. Long text is therefore split in blocks of this many characters.
+_BLOCK = 10_000
 # A sentence, its language, and whether it follows the one before.
 _Sentence = tuple[str, str, bool]
 
@@ -24,33 +28,32 @@ def read_running_text(
 ) -> Iterator[dict[str, Any]]:
     """Streams the sentences of running text, each with its place.
 
-    What a source holds is told from its columns:
+    The columns of a source determine its form:
 
-    - `text` and `document` (and `position`, `lang`): a sentence a row, in order. A document ends where `document` or
-      the language changes, or is empty, and where `position` is not that of the row before and one more. A row that
-      `where` or `hash_split` leave out, or that is a bad line, ends it too.
-    - `text` (and `lang`): a document a row; `split_sentences` makes sentences of it.
-    - `first`, `second` (and `lang`): two consecutive sentences a row, taken as they are. Rows where the second
-      sentence of one is the first of the next are one document.
-    - a single file of plain text (`.txt`, or `format: moses`): a sentence a line, and blank lines between documents.
+    - `text` and `document` (and `position`, `lang`): one sentence per row, in order. A document ends where `document` or
+      the language changes or is empty, where `position` does not increase by one, and at a bad line or a row that `where`
+      or `hash_split` leave out.
+    - `text` (and `lang`): one document per row, for `split_sentences`.
+    - `first`, `second` (and `lang`): two consecutive sentences per row. Rows where the second sentence of one is the
+      first of the next are one document.
+    - one file of plain text (`.txt`, or `format: moses`): one sentence per line, and blank lines between documents.
 
     The corpora `bible`, `wikipedia` and `cc-text` are read in each language of the source, or else of the recipe, one
-    after the other; `limit` and `sample` then count for each language. A row that does not name its language is in the
-    first of them.
+    after the other; `limit` and `sample` then apply to each language. A row that names no language is in the first of
+    them.
 
     Args:
         sources: One or several, as in a recipe.
         languages: Languages of the recipe.
-        quarantine: Where bad lines are counted and written.
+        quarantine: Counts and stores bad lines.
         seed: Chooses the rows of `sample`.
 
     Returns:
-        Rows of `text`, `lang` and `place`, a number that grows: by one from a sentence to the one that follows it, by
-        two to one that does not. Leaving a row out thus leaves its neighbours apart.
+        Rows of `text`, `lang` and `place`, an increasing number: by one from a sentence to the next one of its document,
+        by two otherwise. The neighbours of a dropped row are thus not consecutive.
 
     Raises:
-        XlsrError: what readers raise; a corpus that is no running text; columns of no kind above; a key that takes
-            single sentences out of a document.
+        XlsrError: what readers raise; columns of no form above; a key that removes single sentences of a document.
 
     Example:
         >>> import tempfile
@@ -81,7 +84,7 @@ def _sentences(
             yield from _of_corpus({**options, "languages": [language]}, language, quarantine, seed)
         return
     options = {**options, "languages": named[:1]}
-    # Refuses what is no source or has unknown keys; columns are looked at further down.
+    # Checks the keys; columns are checked below.
     open_source({**options, "columns": None}, languages=named, required=("text",))
     paths, _ = expand_braces(expand(options["path"]))
     if (options.get("format") or detect_format(paths)) == "moses" and len(paths) == 1:
@@ -101,11 +104,6 @@ def _sentences(
 
 def _of_corpus(options: Mapping[str, Any], language: str, quarantine: Quarantine, seed: int) -> Iterator[_Sentence]:
     name = options["corpus"]
-    running = [corpus.name for corpus in CORPORA.values() if corpus.kind == "text" or corpus.name == "bible"]
-    if name in CORPORA and name not in running:
-        raise XlsrError(
-            f"the corpus '{name}' is no running text; take {', '.join(running)}, or give a file as 'path'."
-        )
     required = PAIR if name == "bible" else ("text",)
     rows = open_source(options, languages=[language], required=required, quarantine=quarantine, seed=seed)
     yield from _of_pairs(rows, language) if name == "bible" else _of_documents(rows, language)
@@ -129,14 +127,8 @@ def _of_documents(rows: Iterable[Mapping[str, Any]], language: str) -> Iterator[
 
 
 def _of_lines(options: Mapping[str, Any], language: str, quarantine: Quarantine) -> Iterator[_Sentence]:
-    _refuse_selection(options)
-    for key in ("columns", "where", "hash_split"):
-        if options.get(key) is not None:
-            raise XlsrError(
-                f"data source: '{key}' does not go with {options['path']}, plain text of one sentence a line; leave it "
-                "out."
-            )
-    # Nothing is required of a line, so that blank ones come too.
+    _check_keys(options, "sample", "distinct", "columns", "where", "hash_split")
+    # No column is required, so that blank lines are read.
     rows = open_source({**options, "columns": {"text": "0"}}, languages=[language], required=(), quarantine=quarantine)
     joined = False
     for row, whole in _with_losses(rows, quarantine):
@@ -149,8 +141,8 @@ def _of_lines(options: Mapping[str, Any], language: str, quarantine: Quarantine)
 def _of_rows(
     options: Mapping[str, Any], columns: Mapping[str, str], language: str, quarantine: Quarantine
 ) -> Iterator[_Sentence]:
-    """A sentence a row. Not by `open_source`, which does not show where it leaves a row out."""
-    _refuse_selection(options)
+    """One sentence per row. `open_source` does not show where it leaves a row out."""
+    _check_keys(options, "sample", "distinct")
     chosen, name = RowFilter(options), source_name(options)
     before: tuple[str, int | None] | None = None  # document and position
     rows = _with_losses(_file_rows(options, columns, ("text",), quarantine, chosen.columns), quarantine)
@@ -162,7 +154,7 @@ def _of_rows(
             # Tables with empty cells write 3 as 3.0.
             position = int(str(row["position"]).removesuffix(".0")) if "position" in row else None
         except ValueError:
-            quarantine.reject(name, number, "position is no whole number", row["text"])
+            quarantine.reject(name, number, "position is not an integer", row["text"])
             before = None
             continue
         document = row["document"] or ""
@@ -171,17 +163,17 @@ def _of_rows(
         before = (document, position)
 
 
-def _refuse_selection(options: Mapping[str, Any]) -> None:
-    for key, instead in (("sample", "'limit'"), ("distinct", "the cleaning step 'deduplicate'")):
+def _check_keys(options: Mapping[str, Any], *unsupported: str) -> None:
+    for key in unsupported:
         if options.get(key):
             raise XlsrError(
-                f"data source: '{key}' does not go with running text of one sentence a row, whose neighbours it would "
-                f"take away; use {instead}."
+                f"'{key}' is unsupported for running text with one sentence per row ({options['path']}), since it "
+                "separates neighbours; use 'limit' or the cleaning step 'deduplicate'."
             )
 
 
 def _with_losses(rows: Iterator[dict[str, Any]], quarantine: Quarantine) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Rows, each with whether no bad line lies between the row before and it."""
+    """Rows, each with whether there is no bad line between it and the row before."""
     bad = quarantine.total
     for row in rows:
         yield row, quarantine.total == bad
@@ -189,11 +181,7 @@ def _with_losses(rows: Iterator[dict[str, Any]], quarantine: Quarantine) -> Iter
 
 
 def _form(options: Mapping[str, Any], columns: Mapping[str, str]) -> str:
-    """What a file holds: `sentences`, `documents` or `pairs`.
-
-    Raises:
-        XlsrError: none of them.
-    """
+    """The form of a file: `sentences`, `documents` or `pairs`."""
     if any(side in columns for side in PAIR):
         return "pairs"
     try:
@@ -206,9 +194,7 @@ def _form(options: Mapping[str, Any], columns: Mapping[str, str]) -> str:
         if "document" in first:
             return "sentences"
         if "position" in columns:
-            raise XlsrError(
-                "data source: columns names 'position' but no 'document'; name the column that tells documents apart."
-            )
+            raise XlsrError("columns has 'position' but not 'document'; map the column of the documents to it.")
         return "documents"
     try:
         next(_file_rows(options, columns, PAIR, Quarantine()), None)
@@ -217,8 +203,7 @@ def _form(options: Mapping[str, Any], columns: Mapping[str, str]) -> str:
         if str(error) == str(no_text):  # a file that cannot be read, whatever it holds
             raise
     raise XlsrError(
-        f"the running text {options['path']} has neither a column 'text' nor 'first' and 'second'; name those that hold "
-        "them in 'columns'."
+        f"{options['path']} has neither a column 'text' nor 'first' and 'second'; map its columns to them in 'columns'."
     )
 
 
@@ -240,3 +225,34 @@ def _file_rows(
         config=options.get("config"),
         quarantine=quarantine,
     )
+
+
+def split_sentences(text: str, language: str) -> list[str]:
+    """Splits a document into sentences by the rules and abbreviations of `sentencex`.
+
+    A blank line ends a sentence; a single line break is white space. Unknown languages fall back to a related one or to
+    English. Languages without sentence marks, such as Thai, are hardly split: provide one sentence per row instead.
+
+    Args:
+        text: A document.
+        language: Its language; see `language_code`.
+
+    Returns:
+        The sentences that are not empty, with single spaces.
+
+    Example:
+        >>> split_sentences("Dr. Lee came  at 5.30 p.m. yesterday.\\nNobody\\nknew why.\\n\\nThe end", "en")
+        ['Dr. Lee came at 5.30 p.m. yesterday.', 'Nobody knew why.', 'The end']
+        >>> split_sentences("今天天气很好。我们走吧！", "zh-Hans")
+        ['今天天气很好。', '我们走吧！']
+    """
+    return [" ".join(words) for sentence in _segments(text, language_code(language)) if (words := sentence.split())]
+
+
+def _segments(text: str, code: str) -> Iterator[str]:
+    """Sentences of a text; the last, possibly incomplete sentence of a block begins the next one."""
+    rest = ""
+    for start in range(0, len(text), _BLOCK):
+        *whole, rest = sentencex.segment(code, rest + text[start : start + _BLOCK])
+        yield from whole
+    yield rest

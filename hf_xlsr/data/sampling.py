@@ -1,4 +1,4 @@
-"""Mixing over languages and batching by length: deterministic by seed and epoch, the same on every process."""
+"""Mixing of languages and batching by length: a function of seed and epoch, the same on every process."""
 
 from __future__ import annotations
 
@@ -11,28 +11,25 @@ from hf_xlsr.data.tokenization import smoothed_shares
 from hf_xlsr.utils.errors import XlsrError
 
 MIXINGS = ("proportional", "equal", "temperature")
-# Batches whose examples are sorted by length together: large enough to leave little padding, small enough to keep
-# batches random.
+# Number of batches whose examples are sorted by length together: large for little padding, small for random batches.
 BATCHES_PER_BUCKET = 50
 
 ExampleKey = tuple[int, int]
 
 
 def group_counts(sizes: Sequence[int], mixing: str = "proportional", exponent: float = 0.3) -> list[int]:
-    """How many examples of each group an epoch draws; their sum is the number of examples there are.
+    """How many examples of each group an epoch draws; the sum is the number of all examples.
 
     Args:
         sizes: Examples in each group (language or language pair).
         mixing: `proportional` (each example once), `equal` (the same number from each group) or `temperature` (shares
-            `n ** exponent`).
-        exponent: For `temperature`.
+            proportional to `n ** exponent`).
+        exponent: Exponent of `temperature`.
 
     Example:
         >>> group_counts([900, 100], "equal")
         [500, 500]
     """
-    if mixing not in MIXINGS:
-        raise XlsrError(f"mixing is '{mixing}'; use one of {', '.join(MIXINGS)}.")
     power = {"proportional": 1.0, "equal": 0.0, "temperature": exponent}[mixing]
     total = sum(sizes)
     shares = smoothed_shares({str(index): size for index, size in enumerate(sizes)}, power)
@@ -45,32 +42,32 @@ def group_counts(sizes: Sequence[int], mixing: str = "proportional", exponent: f
 
 
 class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
-    """Batches of examples of like length, in random order, split over processes.
+    """Batches of examples of similar length, in random order, split over processes.
 
     An epoch is a pure function of `(seed, epoch)`: examples are drawn (each group without repetition until it is used
     up), shuffled, cut into buckets of 50 batches, sorted by length inside a bucket, cut into global batches, and the
     global batches are shuffled. Each process takes its slice of every global batch, so two processes of 64 see the
-    batches of one process of 128. Nothing else is kept: skipping the first `n` batches resumes exactly.
+    batches of one process of 128. There is no other state: skipping the first `n` batches resumes exactly.
 
-    It yields `(epoch, index)` pairs, so that everything drawn at random for an example (its mask) is a function of the
-    example and the epoch, whatever worker loads it.
+    It yields `(epoch, index)` pairs, so that all random draws of an example (its mask) depend on the example and the
+    epoch, not on the worker that loads it.
 
     Args:
-        lengths: Length of each example, in pieces.
-        batch_size: Examples a batch and process.
+        lengths: Length of each example in tokens.
+        batch_size: Examples per batch and process.
         groups: Group of each example, `0 .. n - 1`; one group when absent.
         mixing: See `group_counts`.
-        exponent: Likewise.
+        exponent: See `group_counts`.
         homogeneous: Fill each global batch from one group.
-        bucket: Sort by length inside buckets; without, batches are cut in random order.
+        bucket: Sort by length inside buckets; otherwise batches are random.
         seed: Seed of the run.
         num_processes: Processes that train together.
         process_index: This one's rank.
-        batch_option: What users call `batch_size`, for error sentences.
-        contrast: Whether the examples of a batch are compared with each other, which takes two.
+        batch_option: Name of `batch_size` in errors.
+        contrast: Whether the examples of a batch are compared with each other, which needs two.
 
     Raises:
-        XlsrError: there are fewer examples than one global batch holds, or a batch of one.
+        XlsrError: there are fewer examples than in one global batch, or a batch of one.
 
     Example:
         >>> sampler = LengthBucketBatchSampler([3, 9, 4, 8], batch_size=2, seed=1)
@@ -102,22 +99,20 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
         self.drop_last = True  # every batch is full: the in-batch losses compare rows over processes
         self.epoch = 0
         if contrast and self.global_batch < 2:
-            raise XlsrError(
-                f"{batch_option} is 1: a batch of one pair has no negatives to contrast with; use 2 or more."
-            )
+            raise XlsrError(f"{batch_option} must be above 1: a batch of one pair has no negatives.")
         if len(self.lengths) < self.global_batch:
             raise XlsrError(
-                f"the training data has {len(self.lengths):,} examples after cleaning, fewer than one batch of "
-                f"{self.global_batch:,}; give more data or lower {batch_option}."
+                f"the training data has {len(self.lengths):,} examples, fewer than one batch of {self.global_batch:,}; "
+                f"lower {batch_option}."
             )
         self.members = [np.flatnonzero(self.groups == group) for group in range(int(self.groups.max()) + 1)]
         self.counts = group_counts([len(members) for members in self.members], mixing, exponent)
-        # A group may have lost all its examples in cleaning; nothing of it is left to see.
+        # A group may have no examples.
         smallest = min(count for count, members in zip(self.counts, self.members, strict=True) if len(members))
         if homogeneous and smallest < self.global_batch:
             raise XlsrError(
-                f"homogeneous_batches: a language pair gives {smallest:,} examples an epoch, fewer than one batch of "
-                f"{self.global_batch:,}, and would never be seen; lower {batch_option} or use another mixing."
+                f"homogeneous_batches: a language pair has {smallest:,} examples per epoch, fewer than one batch of "
+                f"{self.global_batch:,}; lower {batch_option} or use another mixing."
             )
 
     def set_epoch(self, epoch: int) -> None:
@@ -145,9 +140,9 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
             yield [(epoch, int(index)) for index in mine]
 
     def _draw(self, members: np.ndarray, count: int, group: int, epoch: int) -> np.ndarray:
-        """The group's next `count` examples, reading on through its own endless sequence of permutations.
+        """The group's next `count` examples of its endless sequence of permutations.
 
-        A group that is drawn less than once an epoch thus still shows all its examples before it repeats one.
+        A group drawn less than once per epoch thus shows all its examples before it repeats one.
         """
         start, size = epoch * count, len(members)
         if not count:

@@ -1,4 +1,4 @@
-"""Where a recipe's rows come from: a named corpus, or files with a column mapping."""
+"""The sources of a recipe: a named corpus, or files with a column mapping."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def expand(path: Any) -> Any:
-    """Fills in environment variables of a path or a list of paths.
+    """Expands environment variables of a path or a list of paths.
 
     Raises:
         XlsrError: a variable is not set.
@@ -60,14 +60,12 @@ def expand(path: Any) -> Any:
         return [expand(part) for part in path]
     for name in re.findall(r"\$\{?(\w+)\}?", str(path)):
         if name not in os.environ:
-            raise XlsrError(
-                f"path '{path}' needs the environment variable {name}, which is not set; see docs/data.md."
-            )
+            raise XlsrError(f"path '{path}' needs the environment variable {name}, which is not set.")
     return os.path.expandvars(str(path))
 
 
 def as_source(value: Any) -> dict[str, Any]:
-    """A source as a mapping: a bare string is a corpus if one has that name, else a path; so is a list of paths.
+    """A source as a mapping; a string is a corpus if one has that name, else a path.
 
     Example:
         >>> as_source("bible"), as_source("pairs.tsv")
@@ -79,7 +77,7 @@ def as_source(value: Any) -> dict[str, Any]:
 
 
 def source_name(value: Any) -> str:
-    """What metric keys and cards call a source: its corpus, or the stem of its file.
+    """The name of a source in metric keys and cards: its corpus, or the stem of its file.
 
     Example:
         >>> source_name({"path": "data/test.en-fr.tsv.gz"})
@@ -90,13 +88,13 @@ def source_name(value: Any) -> str:
 
 
 class RowFilter:
-    """Chooses rows by the values of columns (`where`) and by the crc32 of one (`hash_split`).
+    """Selects rows by the values of columns (`where`) and by the crc32 of one (`hash_split`).
 
     Args:
-        options: A source; its keys `where`, `hash_split`, `hash_key`, `hash_modulus` count.
+        options: A source; its keys `where`, `hash_split`, `hash_key`, `hash_modulus` are used.
 
     Raises:
-        XlsrError: `hash_split` is not `rest` or `held`, or misses its key; the modulus is no whole number.
+        XlsrError: `hash_split` is not `rest` or `held`, or has no key.
 
     Example:
         >>> RowFilter({"where": {"lang": ["fr", "it"]}}).keeps({"lang": "de"})
@@ -110,15 +108,13 @@ class RowFilter:
         self.part, self.key = options.get("hash_split"), options.get("hash_key")
         if self.key is not None:
             self.key = str(self.key)  # a position, or a name like 2017
-        self.modulus = whole_number(options.get("hash_modulus", 100), "hash_modulus")
+        self.modulus = options.get("hash_modulus", 100)
         if self.part not in (None, "rest", "held") or (self.part and not self.key):
-            raise XlsrError(
-                f"data source: hash_split is '{self.part}'; use rest (train) or held (dev), with a hash_key."
-            )
+            raise XlsrError(f"hash_split must be rest (train) or held (dev), with a hash_key, got '{self.part}'.")
         self.columns = list(dict.fromkeys([*self.conditions, *([self.key] if self.key else [])]))
 
     def keeps(self, row: Mapping[str, Any]) -> bool:
-        """Whether the row, with the columns of `columns`, is chosen."""
+        """Whether the row is selected."""
         if any(_plain(row[name]) not in allowed for name, allowed in self.conditions.items()):
             return False
         if not self.part or not self.key:
@@ -126,7 +122,7 @@ class RowFilter:
         return (zlib.crc32(str(row[self.key]).encode()) % self.modulus == 0) == (self.part == "held")
 
     def takes(self, row: dict[str, Any]) -> bool:
-        """Whether a row read with `columns` as `selecting` is chosen; the columns read for that alone are taken out."""
+        """Whether a row read with `columns` as `selecting` is selected; removes the columns read only for this."""
         return self.keeps({name: row.pop(f"_{name}") if f"_{name}" in row else row[name] for name in self.columns})
 
 
@@ -136,13 +132,13 @@ def _plain(value: Any) -> str:
 
 
 def whole_number(value: Any, key: str) -> int:
-    """A whole number above 0 of a source.
+    """Returns `value` if it is an integer above 0.
 
     Raises:
-        XlsrError: it is none.
+        XlsrError: it is not.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise XlsrError(f"data source: {key} is {value!r}; it takes a whole number above 0.")
+        raise XlsrError(f"{key} must be an integer above 0, got {value!r}.")
     return value
 
 
@@ -160,23 +156,22 @@ def open_source(
     """Streams the rows of one source of a recipe.
 
     Args:
-        source: Keys of `SOURCE_KEYS`, or what `as_source` takes.
+        source: A mapping with `SOURCE_KEYS`, or another form that `as_source` accepts.
         languages: Languages of the recipe.
-        split: Split of a corpus or data set when the source names none.
-        required: Columns that no row may lack.
+        split: Split of a corpus or dataset when the source names none.
+        required: Columns that every row must have.
         optional: Columns read where a file has them; None reads all of ours unless the source maps columns.
-        quarantine: Where bad lines are counted and written.
+        quarantine: Counts and stores bad lines.
         seed: Chooses the rows of `sample`.
-        wide: Names of the caller's own -> columns of a file, read in place of the source's `columns`; cells may be
-            empty.
+        wide: The caller's names -> columns of a file, instead of the source's `columns`; cells may be empty.
 
     Returns:
         Rows with `source`, `target`, `source_lang`, `target_lang` (or what `required` names). With `parallel`, the
         pairs of a row of the file one after the other, in the order of its languages there.
 
     Raises:
-        XlsrError: a key is unknown or does not go with the kind of source, a source of pairs does not say which two of
-            more languages it holds, or what the readers raise.
+        XlsrError: a key is unknown or unsupported for the kind of source, a source of pairs does not name its two
+            languages, or what the readers raise.
 
     Example:
         >>> import tempfile
@@ -188,33 +183,21 @@ def open_source(
         [('yes', 'ja'), ('yes', 'oui'), ('ja', 'oui'), ('no', 'non')]
     """
     options = as_source(source)
-    for key in options:
-        if key not in SOURCE_KEYS:
-            raise XlsrError(f"data source: unknown key '{key}'; {nearest(key, SOURCE_KEYS)}")
-    if ("corpus" in options) == ("path" in options):
-        raise XlsrError(f"data source {options} needs either 'corpus', a name, or 'path', a file.")
     kind, allowed = ("corpus", _CORPUS_KEYS) if "corpus" in options else ("path", _FILE_KEYS)
+    if kind not in options:
+        raise XlsrError(f"the data source {options} needs either 'corpus' or 'path'.")
     for key in options:
         if key not in allowed:
-            raise XlsrError(f"data source: '{key}' does not go with '{kind}'; leave it out.")
+            raise XlsrError(f"a data source with '{kind}' does not support the key '{key}'; {nearest(key, allowed)}")
     parallel = _parallel_columns(options, required) if options.get("parallel") is not None else None
     languages = as_list(options.get("languages")) or list(languages)
     if "source" in required and len(languages) != 2 and parallel is None:
         raise XlsrError(
-            f"data source {options}: of the languages {', '.join(languages)} a source of pairs holds two; "
-            "name them in its 'languages'."
+            f"a source of pairs has two languages, got {', '.join(languages)}; name two in the 'languages' of {options}."
         )
     limit, sample = (
         None if options.get(key) is None else whole_number(options[key], key) for key in ("limit", "sample")
     )
-    if limit is not None and sample is not None:
-        raise XlsrError(
-            f"data source {options}: 'limit' takes the first rows, 'sample' random ones; keep one of them."
-        )
-
-    distinct = options.get("distinct", False)
-    if not isinstance(distinct, bool):
-        raise XlsrError(f"data source {options}: distinct is {distinct!r}; it takes true or false.")
 
     def read(quarantine: Quarantine | None) -> Iterator[dict[str, Any]]:
         rows: Iterator[dict[str, Any]]
@@ -227,9 +210,10 @@ def open_source(
             rows = _chosen_rows(options, wide, languages, split, (), None, quarantine)
         else:
             rows = _file_rows(options, languages, split, required, optional, quarantine)
-        return _without_repeats(rows, required) if distinct else rows
+        return _without_repeats(rows, required) if options.get("distinct") else rows
 
-    return islice(read(quarantine), limit) if sample is None else _random_rows(read, sample, seed, quarantine)
+    rows = read(quarantine) if sample is None else _random_rows(read, sample, seed, quarantine)
+    return islice(rows, limit)
 
 
 def _without_repeats(rows: Iterator[dict[str, Any]], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -312,37 +296,20 @@ def _chosen_rows(
 
 
 def _parallel_columns(options: Mapping[str, Any], required: Sequence[str]) -> dict[str, str]:
-    """Language -> column of the file, of the languages that are wanted.
+    """Language -> column of the file, for the wanted languages.
 
     Raises:
-        XlsrError: `parallel` is no such mapping, stands beside `columns` or where no pairs are read, or `languages`
-            names others or fewer than two.
+        XlsrError: `parallel` is invalid here, or `languages` names others or fewer than two.
     """
     given = options["parallel"]
-    if (
-        not isinstance(given, Mapping)
-        or len(given) < 2
-        or any(isinstance(part, bool) or not isinstance(part, (str, int)) for pair in given.items() for part in pair)
-    ):
+    if not isinstance(given, Mapping) or options.get("columns") is not None or "source" not in required:
         raise XlsrError(
-            f"data source: parallel is {given!r}; it maps two or more languages to columns of the file, "
-            "such as {en: en, de: de, fr: fr}."
-        )
-    if options.get("columns") is not None:
-        raise XlsrError(
-            "data source: 'columns' does not go with 'parallel', which names the columns; keep one of them."
-        )
-    if "source" not in required:
-        raise XlsrError(
-            f"data source: 'parallel' gives pairs, but rows of {', '.join(required)} are read here; use 'columns'."
+            f"`parallel` maps languages to columns, instead of `columns` and only where pairs are read, got {given!r}."
         )
     columns = {str(language): str(column) for language, column in given.items()}
     wanted = as_list(options.get("languages")) or list(columns)
-    for language in wanted:
-        if language not in columns:
-            raise XlsrError(f"data source: parallel has no language '{language}'; {nearest(str(language), columns)}")
-    if len(set(wanted)) < 2:
-        raise XlsrError(f"data source: languages is {wanted}, but 'parallel' pairs two or more; name more of its own.")
+    if len(set(wanted)) < 2 or not set(wanted) <= set(columns):
+        raise XlsrError(f"`parallel` needs two or more of its languages {', '.join(columns)}, got {wanted}.")
     return {language: column for language, column in columns.items() if language in wanted}
 
 

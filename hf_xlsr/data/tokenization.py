@@ -1,10 +1,11 @@
-"""Training one subword vocabulary for a pair or a set of languages, saved as a fast tokenizer."""
+"""Training a subword vocabulary for several languages, and reducing one to the tokens of some text."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,15 @@ logger = logging.getLogger(__name__)
 PAD, UNK, MASK = "<pad>", "<unk>", "<mask>"
 FRAME = ("<s>", "</s>")
 ALGORITHMS = ("unigram", "bpe")
-# Each mark on its own, but for the ▁ that stands for a space and is a symbol to Unicode.
+# Each mark separately, except ▁, which stands for a space and is a symbol in Unicode.
 PUNCTUATION_SPLIT = Regex(r"(?!▁)[\p{P}\p{S}]")
-# What lies between the scores that the unigram trainer gives to letters which it has no frequency of.
+# Difference between the scores that the unigram trainer gives to letters of unknown frequency.
 LETTER_STEP = 1e-4
-# Digits of a score that are kept: SentencePiece's float32 has no more, and those that vary are far behind them.
+# Digits of a score that are kept: SentencePiece's float32 has no more, and the digits that vary come later.
 SCORE_DIGITS = 6
+BATCH = 1000
+# Prefix of a token that begins a word (SentencePiece), or that does not (WordPiece).
+MARKS = ("▁", "##")
 
 
 def smoothed_shares(sizes: Mapping[str, int], exponent: float = 0.3) -> dict[str, float]:
@@ -60,18 +64,17 @@ def smoothed_text(
     limit: int = 2_000_000,
     seed: int = 1,
 ) -> Iterator[str]:
-    """Draws training text for a tokenizer so that small languages are not drowned.
+    """Draws training text for a tokenizer with smoothed shares of the languages.
 
-    Each language contributes its smoothed share of the drawn sentences: large ones are thinned at random, small ones
-    repeated. The total is the size of all text, at most `limit`. What is drawn is held in memory; `texts` is passed once,
-    however many languages there are.
+    Large languages are subsampled, small ones repeated. The total is the size of all text, at most `limit`. The text
+    is held in memory; `texts` is read once.
 
     Args:
-        texts: Language and sentence, in any order of the languages.
-        sizes: How many sentences there are of each.
+        texts: Language and sentence, in any order.
+        sizes: Number of sentences of each language.
         exponent: See `smoothed_shares`.
-        limit: Most sentences drawn in all.
-        seed: Seed of the thinning.
+        limit: Maximum number of sentences.
+        seed: Seed of the subsampling.
 
     Yields:
         Sentences, language by language.
@@ -85,7 +88,7 @@ def smoothed_text(
         if sizes[name]:
             whole, rest = divmod(share * total, sizes[name])
             passes[name], chances[name] = int(whole), rest / sizes[name]
-            # One stream for all, a number a sentence, language after language.
+            # One random stream for all languages, one number per sentence.
             draws[name] = np.random.Generator(np.random.PCG64(seed).advance(before))
             before += sizes[name]
     all_of: dict[str, list[str]] = {name: [] for name in passes}
@@ -114,23 +117,23 @@ def train_tokenizer(
     """Trains a joint subword vocabulary and wraps it as a fast tokenizer.
 
     Text is normalised by NFKC (and lower-cased), split at spaces with SentencePiece's `▁` mark, and every punctuation
-    character is a piece of its own. The same text gives the same pieces, ids and scores.
+    character is a separate token. The same text gives the same tokens, ids and scores.
 
     Args:
-        texts: Sentences of all languages; see `smoothed_text` for many.
-        vocab_size: Pieces wanted, the special ones among them. 50,000 is the lightweight paper's.
+        texts: Sentences of all languages; see `smoothed_text` for several.
+        vocab_size: Vocabulary size, special tokens included. 50,000 is that of the lightweight paper.
         algorithm: `unigram` or `bpe`.
         lowercase: Lower-case all text.
-        max_length: `model_max_length` of the result: longer sentences are cut there.
-        frame: Put `<s>` before and `</s>` behind each sentence, and `</s>` behind each of two, as models want whose
-            sentence vector is the first state.
+        max_length: `model_max_length` of the tokenizer.
+        frame: Put `<s>` before and `</s>` after each sentence, and `</s>` after each of two, for models whose sentence
+            embedding is the first state.
         show_progress: Show the trainer's progress bars.
 
     Returns:
-        A tokenizer with `<pad>` 0, `<unk>` 1 and `<mask>` 2, then `<s>` and `</s>` if asked for; padding on the right.
+        A tokenizer with `<pad>` 0, `<unk>` 1 and `<mask>` 2, then `<s>` and `</s>` with `frame`; padding on the right.
 
     Raises:
-        XlsrError: there is no text, the algorithm is unknown, or the text allows fewer pieces than asked for.
+        XlsrError: the algorithm is unknown, or the text is too small for the vocabulary size.
 
     Example:
         >>> tokenizer = train_tokenizer(["the cat sat", "le chat dort"] * 50, vocab_size=20, algorithm="bpe")
@@ -138,7 +141,7 @@ def train_tokenizer(
         2
     """
     if algorithm not in ALGORITHMS:
-        raise XlsrError(f"tokenizer algorithm is '{algorithm}'; use one of {', '.join(ALGORITHMS)}.")
+        raise XlsrError(f"the tokenizer algorithm must be one of {', '.join(ALGORITHMS)}, got '{algorithm}'.")
     special = [AddedToken(token, special=True, normalized=False) for token in (PAD, UNK, MASK, *FRAME[: 2 * frame])]
     if algorithm == "unigram":
         tokenizer = Tokenizer(models.Unigram())
@@ -165,14 +168,12 @@ def train_tokenizer(
             yield text
 
     tokenizer.train_from_iterator(counted(), trainer)
-    if not seen:
-        raise XlsrError("the tokenizer got no text: the training corpus is empty; check data.train and the cleaning.")
     learned = tokenizer.get_vocab_size()
-    # The unigram trainer prunes by steps and stops a little short even on ample text; half is a real shortage.
+    # The unigram trainer prunes in steps and stops a little short even on large text; half is too little text.
     if learned < vocab_size * (0.5 if algorithm == "unigram" else 1.0):
         raise XlsrError(
-            f"tokenizer.vocab_size is {vocab_size:,} but {seen:,} sentences allow only {learned:,} pieces; "
-            f"set it to {learned:,} or less, or give more text."
+            f"tokenizer.vocab_size is {vocab_size:,}, but {seen:,} sentences give only {learned:,} tokens; set it to "
+            f"{learned:,} or less, or give more text."
         )
     if algorithm == "unigram":
         _settle(tokenizer, len(special))
@@ -196,20 +197,20 @@ def train_tokenizer(
 
 
 def _settle(tokenizer: Tokenizer, special: int) -> None:
-    """Gives the pieces of a unigram model an order, and scores, that do not vary from one training to the next.
+    """Makes the order and the scores of a trained unigram model reproducible.
 
-    The trainer goes through words and letters in the order of hash tables, which is another in each process. Its sums
-    differ in their last digits for that, by which pieces that are as frequent change places; and letters that are in no
-    learned piece get the lowest scores, a step apart, by turns.
+    The trainer visits words and letters in the order of hash tables, which differs between processes. Its sums therefore
+    differ in their last digits, which swaps equally frequent tokens; and letters in no learned token get the lowest
+    scores, one step apart, in varying order.
 
     Args:
-        tokenizer: As it was trained; its model is replaced.
-        special: How many special pieces stand first; they stay.
+        tokenizer: The trained tokenizer; its model is replaced.
+        special: Number of special tokens at the start, which stay.
     """
     model = json.loads(tokenizer.to_str())["model"]
     first, scores = model["vocab"][:special], dict(model["vocab"][special:])
     lowest = min(scores.values(), default=0.0)
-    letters = sorted(piece for piece in scores if len(piece) == 1)
+    letters = sorted(token for token in scores if len(token) == 1)
     turns: dict[str, int] = {}
     for letter in letters:
         steps = (scores[letter] - lowest) / LETTER_STEP
@@ -217,25 +218,116 @@ def _settle(tokenizer: Tokenizer, special: int) -> None:
             turns[letter] = round(steps)
     for letter, turn in zip(turns, sorted(turns.values()), strict=True):
         scores[letter] = lowest + turn * LETTER_STEP
-    settled = sorted((-round(score, SCORE_DIGITS), piece) for piece, score in scores.items())
-    vocab = [*map(tuple, first), *((piece, -score) for score, piece in settled)]
+    settled = sorted((-round(score, SCORE_DIGITS), token) for token, score in scores.items())
+    vocab = [*map(tuple, first), *((token, -score) for score, token in settled)]
     tokenizer.model = models.Unigram(vocab, model["unk_id"], model["byte_fallback"])
 
 
 def punctuation_ids(tokenizer: Any) -> np.ndarray:
-    """Which pieces hold no letter and no digit: True for punctuation and special tokens, `(vocabulary,)`.
+    """Tokens without a letter or digit: True for punctuation and special tokens, `(vocabulary,)`.
 
     Example:
         >>> tokenizer = train_tokenizer(["yes, no. yes"] * 20, vocab_size=12, algorithm="bpe")
         >>> bool(punctuation_ids(tokenizer)[tokenizer.convert_tokens_to_ids(",")])
         True
     """
-    pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     special = set(tokenizer.all_special_ids)
     return np.array(
         [
-            index in special or not any(character.isalnum() for character in piece)
-            for index, piece in enumerate(pieces)
+            index in special or not any(character.isalnum() for character in token)
+            for index, token in enumerate(tokens)
         ],
         dtype=bool,
     )
+
+
+def trim_vocabulary(tokenizer: Any, texts: Iterable[str]) -> tuple[PreTrainedTokenizerFast, list[int]]:
+    """A tokenizer with the tokens that occur in texts; it splits these texts like the original.
+
+    A multilingual vocabulary of 250,000 tokens is mostly of other languages; its embeddings and its softmax dominate the
+    cost of a small model. Special tokens are kept, and the single letters of the kept tokens, so that other words in the
+    same scripts are split into smaller tokens; letters of other scripts become the unknown token.
+
+    Args:
+        tokenizer: A fast tokenizer with a Unigram vocabulary (XLM-R, E5) or a WordPiece one (multilingual BERT).
+        texts: Text in all languages of the model.
+
+    Returns:
+        The new tokenizer, and the old ids of its tokens in the new order: the rows of the embedding table to keep.
+
+    Raises:
+        XlsrError: the tokenizer is of another kind, or there is no text.
+
+    Example:
+        >>> from hf_xlsr.data.tokenization import train_tokenizer
+        >>> whole = train_tokenizer(["red birds", "blue fish", "old stone"] * 50, vocab_size=18)
+        >>> small, pieces = trim_vocabulary(whole, ["red birds"])
+        >>> small.tokenize("red birds") == whole.tokenize("red birds"), len(small) < len(whole)
+        (True, True)
+        >>> whole.convert_ids_to_tokens(pieces) == small.convert_ids_to_tokens(range(len(small)))
+        True
+    """
+    spec = json.loads(tokenizer.backend_tokenizer.to_str()) if getattr(tokenizer, "is_fast", False) else {}
+    kind = spec.get("model", {}).get("type")
+    if kind not in ("Unigram", "WordPiece"):
+        raise XlsrError(
+            f"the vocabulary of a {kind or 'slow'} tokenizer cannot be reduced, only that of Unigram and WordPiece ones."
+        )
+    used = _used_tokens(tokenizer, texts)
+    names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    letters = {letter for token in used for letter in names[token]}
+    kept = used | set(tokenizer.all_special_ids) | {token["id"] for token in spec["added_tokens"]}
+    kept |= set(range((tokenizer.pad_token_id or 0) + 1))  # positions of some encoders start at the padding id
+    kept |= {token for token, name in enumerate(names) if len(bare := _bare(name)) == 1 and bare in letters}
+    pieces = sorted(kept)
+    new = {old: number for number, old in enumerate(pieces)}
+    model = spec["model"]
+    if kind == "Unigram":
+        model["unk_id"] = new[model["unk_id"]]
+        model["vocab"] = [model["vocab"][old] for old in pieces if old < len(model["vocab"])]
+    else:
+        model["vocab"] = {name: new[old] for name, old in model["vocab"].items() if old in new}
+    for token in spec["added_tokens"]:
+        token["id"] = new[token["id"]]
+    _renumber(spec["post_processor"], new)
+    spec["padding"] = spec["truncation"] = None
+    small = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(spec)),
+        model_max_length=tokenizer.model_max_length,
+        padding_side="right",
+        truncation_side="right",
+        **tokenizer.special_tokens_map,
+    )
+    return small, pieces
+
+
+def _used_tokens(tokenizer: Any, texts: Iterable[str]) -> set[int]:
+    used: set[int] = set()
+    stream = iter(texts)
+    while batch := list(islice(stream, BATCH)):
+        for ids in tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]:
+            used.update(ids)
+    if not used:
+        raise XlsrError("the sources of the vocabulary have no text.")
+    return used
+
+
+def _bare(name: str) -> str:
+    """A token without its prefix."""
+    mark = next((mark for mark in MARKS if name.startswith(mark) and name != mark), "")
+    return name[len(mark) :]
+
+
+def _renumber(processor: Any, new: dict[int, int]) -> None:
+    """Sets the new ids of the special tokens of a post-processor."""
+    if not processor:
+        return
+    for part in processor.get("processors", ()):
+        _renumber(part, new)
+    for token in processor.get("special_tokens", {}).values():
+        token["ids"] = [new[old] for old in token["ids"]]
+    for end in ("cls", "sep"):
+        if end in processor:
+            name, old = processor[end]
+            processor[end] = [name, new[old]]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_xlsr.data.collators.lightweight import pad_rows
+from hf_xlsr.data.collators.padding import pad_rows
 from hf_xlsr.encoders.encoding import unit_length
 from hf_xlsr.encoders.parts import export_parts
 from hf_xlsr.utils.errors import XlsrError, nearest
@@ -119,10 +119,10 @@ def _positions(folder: Path) -> int | None:
     import torch
     from transformers import AutoConfig
 
-    from hf_xlsr.encoders.stock import encoder_from_config, positions_of
+    from hf_xlsr.encoders.stock import encoder_from_config, max_positions
 
     with torch.device("meta"):
-        return positions_of(encoder_from_config(AutoConfig.from_pretrained(str(folder))))
+        return max_positions(encoder_from_config(AutoConfig.from_pretrained(str(folder))))
 
 
 def route_folder(export: Path, route: str) -> Path:

@@ -51,12 +51,12 @@ def resized_bias(bias: nn.Parameter, size: int) -> nn.Parameter:
     return nn.Parameter(resized, requires_grad=bias.requires_grad)
 
 
-def pieces_of(encoder: Any) -> int | None:
+def vocab_size_of(encoder: Any) -> int | None:
     """How many pieces an encoder has embeddings for; None without a table of them, as where characters are hashed.
 
     Example:
         >>> from transformers import BertConfig, BertModel
-        >>> pieces_of(BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)))
+        >>> vocab_size_of(BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)))
         9
     """
     try:
@@ -79,7 +79,7 @@ def check_pieces(
 
     Args:
         tokenizer: Any.
-        pieces: See `pieces_of`; without a table there is nothing to compare.
+        pieces: See `vocab_size_of`; without a table there is nothing to compare.
         of: What the sentence calls the tokenizer's owner, such as ` of 'en'`.
         encoder: What it calls the encoder.
         mend: What it says to do.
@@ -97,7 +97,7 @@ def check_pieces(
         raise XlsrError(f"the tokenizer{of} has {len(tokenizer):,} pieces but {encoder} {pieces:,}; {mend}.")
 
 
-def positions_of(encoder: Any) -> int | None:
+def max_positions(encoder: Any) -> int | None:
     """How many pieces an encoder takes; None without a table of positions.
 
     RoBERTa and its kin count positions from behind the padding id, and so have fewer than their configuration says.

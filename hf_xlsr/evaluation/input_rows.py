@@ -235,7 +235,7 @@ class RowReader:
             if row[name] is None or not str(row[name]).strip():
                 return f"empty {name}"
         if "label" in row:
-            row["label"] = whole_label(row["label"])
+            row["label"] = parse_label(row["label"])
         return None
 
     def _chosen(self, rows: list[Row], place: str, languages: Sequence[str]) -> list[Row]:
@@ -271,11 +271,11 @@ class RowReader:
         )
 
 
-def whole_label(label: Any) -> Any:
+def parse_label(label: Any) -> Any:
     """A label as a whole number where it is one, so that `1` of a TSV and 1 of a Parquet file are the same.
 
     Example:
-        >>> [whole_label(label) for label in ("1", 1.0, True, "-1", "sports", " 2 ")]
+        >>> [parse_label(label) for label in ("1", 1.0, True, "-1", "sports", " 2 ")]
         [1, 1, 1, -1, 'sports', 2]
     """
     if isinstance(label, (bool, float)) and float(label).is_integer():

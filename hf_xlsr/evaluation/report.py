@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import is_stream, written_whole
+from hf_xlsr.utils.files import atomic_write, is_stream
 
 PACKAGES = (
     "torch",
@@ -194,7 +194,7 @@ def save_results(
     text = json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n"
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(file) as partial:
+        with atomic_write(file) as partial:
             partial.write_text(text, encoding="utf-8")
     except OSError as error:
         raise XlsrError(f"results {file} cannot be written ({error.strerror}); give another place.") from error

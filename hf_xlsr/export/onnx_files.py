@@ -17,7 +17,7 @@ from torch import nn
 
 from hf_xlsr.encoders.onnx import FLOAT_FILE, INPUTS, INT8_FILE, OUTPUT, import_onnx, onnx_session, route_folder
 from hf_xlsr.encoders.parts import EncoderPart, export_parts
-from hf_xlsr.encoders.stock import encoder_from_pretrained, positions_of
+from hf_xlsr.encoders.stock import encoder_from_pretrained, max_positions
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.pooling import normalize, pool
 
@@ -143,7 +143,7 @@ def _write_int8(source: Path, file: Path) -> None:
 def _batches(encoder: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Made-up sentences of several sizes: a batch, one long sentence, one of a single piece."""
     generator = torch.Generator().manual_seed(0)
-    positions, pieces = positions_of(encoder) or 64, int(encoder.config.vocab_size)
+    positions, pieces = max_positions(encoder) or 64, int(encoder.config.vocab_size)
     batches = []
     for rows, length in ((3, min(7, positions)), (1, min(64, positions)), (2, 1)):
         ids = torch.randint(pieces // 2, pieces, (rows, length), generator=generator)

@@ -14,7 +14,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import nn
 from transformers import PreTrainedModel
 
-from hf_xlsr.encoders.stock import no_pooler, positions_of
+from hf_xlsr.encoders.stock import max_positions, no_pooler
 from hf_xlsr.utils.errors import XlsrError, nearest
 from hf_xlsr.utils.pooling import POOLING_MODES
 
@@ -38,7 +38,7 @@ def encoder_modules(encoder: PreTrainedModel, tokenizer: Any, *, pooling: str, m
     """
     if pooling not in POOLING_MODES:
         raise XlsrError(f"pooling mode is '{pooling}'; {nearest(pooling, POOLING_MODES)}")
-    max_length = min(max_length, positions_of(encoder) or max_length)
+    max_length = min(max_length, max_positions(encoder) or max_length)
     # No vector comes from a pooler. Without the option its weights would be made up at random on loading.
     options = no_pooler(encoder.config)
     weights = encoder.state_dict()

@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from hf_xlsr.mining.work_folder import disk_errors
 from hf_xlsr.utils.errors import XlsrError, nearest
-from hf_xlsr.utils.files import is_stream, written_whole
+from hf_xlsr.utils.files import atomic_write, is_stream
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def write_pairs(
 
     with disk_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(file) as partial:
+        with atomic_write(file) as partial:
             changed = writer(partial, counted(), columns, languages)
     if changed:
         logger.warning(

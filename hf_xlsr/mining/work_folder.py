@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from numpy.typing import DTypeLike
 
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import written_whole
+from hf_xlsr.utils.files import atomic_write
 
 JOB, STAGE, LOCK = "job.json", "stage.json", "lock"
 FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
@@ -166,7 +166,7 @@ def save_array(path: Path, array: np.ndarray) -> None:
 def save_rows(path: Path, blocks: Iterable[np.ndarray], shape: tuple[int, ...], dtype: DTypeLike) -> None:
     """Writes a `.npy` file block by block beside, and moves it into place."""
     header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
-    with written_whole(path) as partial, partial.open("wb") as file:
+    with atomic_write(path) as partial, partial.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
         for block in blocks:
             # Not `tofile`, whose error does not tell that the disk is full.
@@ -174,7 +174,7 @@ def save_rows(path: Path, blocks: Iterable[np.ndarray], shape: tuple[int, ...], 
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    with written_whole(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text(json.dumps(content, indent=1, ensure_ascii=False), "utf-8")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import written_whole
+from hf_xlsr.utils.files import atomic_write
 
 # What may differ between a run and the call that goes on with it: where it lies, what follows training.
 FREE_KEYS = {"name", "output_dir", "overwrite", "description", "evaluation", "export", "card"}
@@ -92,7 +92,7 @@ class RunFolder:
         return all(there.get(key) == here.get(key) for key in {*there, *here} - {"output_dir", "overwrite"})
 
     def _write(self, recipe: Mapping[str, Any]) -> None:
-        with written_whole(self.recipe) as file:
+        with atomic_write(self.recipe) as file:
             file.write_text(json.dumps(recipe, indent=2, ensure_ascii=False), "utf-8")
 
 

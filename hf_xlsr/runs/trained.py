@@ -10,7 +10,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from hf_xlsr.data.prepare import load_tokenizer
-from hf_xlsr.encoders.stock import positions_of
+from hf_xlsr.encoders.stock import max_positions
 from hf_xlsr.export.sentence_transformer import MAX_LENGTH
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.starting import ADAPTERS
@@ -150,7 +150,7 @@ def _tokenizers(model: Any, weights: Path, training: Path, given: str | Mapping[
 def _max_length(model: Any, tokenizers: Any, given: int | None, recipe: Mapping[str, Any]) -> int:
     encoders = model.encoders.values() if hasattr(model, "routes") else [model.encoder]
     several = tokenizers.values() if isinstance(tokenizers, Mapping) else [tokenizers]
-    positions = min((count for count in map(positions_of, encoders) if count is not None), default=None)
+    positions = min((count for count in map(max_positions, encoders) if count is not None), default=None)
     if given is not None and not 1 < given <= (positions or given):
         raise XlsrError(
             f"--max-length is {given}; use 2 or more, and no more than the encoder's {positions} positions."

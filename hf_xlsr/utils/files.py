@@ -26,7 +26,7 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
 
 
 @contextmanager
-def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A place beside a file to write to, which is moved onto the file at the end.
 
     Whoever reads meanwhile, or after a stop, finds the old content or the new. A symbolic link stays: what it points to
@@ -41,7 +41,7 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     Example:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = Path(folder) / "scores.txt"
-        ...     with written_whole(file) as partial:
+        ...     with atomic_write(file) as partial:
         ...         _ = partial.write_text("0.93")
         ...         print(file.exists())
         ...     print(file.read_text(), len(os.listdir(folder)))

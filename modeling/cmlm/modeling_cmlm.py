@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.utils import ModelOutput, can_return_tuple
 
-from hf_xlsr.encoders.stock import first_position, positions_of
+from hf_xlsr.encoders.stock import first_position, max_positions
 from hf_xlsr.losses import additive_margin_loss, weighted_sum
 from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.losses.sparse_targets import accumulation_dtype
@@ -141,7 +141,7 @@ class CmlmModel(EncoderWithLmHead):
             XlsrError: the encoder has too few positions.
         """
         config, (batch, length) = self.config, input_ids.shape
-        places, room = config.prefix_places, positions_of(self.encoder)
+        places, room = config.prefix_places, max_positions(self.encoder)
         if room is not None and length + config.positions_before > room:
             raise XlsrError(
                 f"the second sentence has {length} pieces and {config.positions_before} places before it but the encoder "

@@ -15,7 +15,7 @@ from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import can_return_tuple
 
-from hf_xlsr.encoders.stock import check_pieces, encoder_from_config, positions_of, resized_bias
+from hf_xlsr.encoders.stock import check_pieces, encoder_from_config, max_positions, resized_bias
 from hf_xlsr.losses.biased_cross_entropy import biased_cross_entropy
 from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
@@ -133,7 +133,7 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
                 f"text_config '{text_config.model_type}' has embeddings of width {width} and states of width "
                 f"{text_config.hidden_size}, but the decoder shares the embeddings; use an encoder where they agree."
             )
-        decoder = config.decoder_config(positions_of(self.encoder) or POSITIONS)
+        decoder = config.decoder_config(max_positions(self.encoder) or POSITIONS)
         decoder.vocab_size, decoder.pad_token_id = 1, 0  # it reads the encoder's table and has none of its own
         self.decoder = encoder_from_config(decoder, attn_implementation=config._attn_implementation)
         self.decoder.set_input_embeddings(None)

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 import unicodedata
 from collections.abc import Iterable, Iterator
-from itertools import count, islice
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ from hf_xlsr.data.cleaning import (
     evaluation_keys,
     match_key,
 )
-from hf_xlsr.data.scripts import ALPHABETS, SCRIPTS, ForeignLetters, language_identifier, script_of
+from hf_xlsr.data.scripts import ALPHABETS, SCRIPTS, ForeignLetters, script_of
 from hf_xlsr.utils.errors import XlsrError
 
 WORDS = st.sampled_from(["Hi", "hi!", "OK", "ok", "", " ", "?", "Да", "nein nein nein nein", "x" * 40])
@@ -48,7 +47,7 @@ def kept(step: Step, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 # --- Normalize -----------------------------------------------------------------------------------------------------
 
 
-def test_normalize_drops_empty_sides_and_passes_other_columns() -> None:
+def test_normalize() -> None:
     unchanged = pair("a", "b", id=1)
     rows = [
         unchanged,
@@ -83,7 +82,7 @@ def test_deduplicate_equals_a_set(rows: list[dict[str, Any]], on: str, batch: in
         assert kept(Deduplicate(on=on), rows) == expected
 
 
-def test_deduplicate_by_case_and_punctuation_and_per_language() -> None:
+def test_deduplicate_by_match_key_and_language() -> None:
     rows = [pair("Hi!", "Salut", **EN_FR), pair("hi", "SALUT.", **EN_FR)]
     german = pair("Hi", "Salut", source_lang="en", target_lang="de")
     assert kept(Deduplicate(), [*rows, german]) == [rows[0], german]
@@ -91,17 +90,6 @@ def test_deduplicate_by_case_and_punctuation_and_per_language() -> None:
     assert len(kept(Deduplicate(), [{"text": "a"}, {"text": "A"}, {"text": "b"}])) == 2
     assert len(kept(Deduplicate(), [{"first": "a", "second": "b"}, {"first": "a", "second": "c"}])) == 2
     assert len(kept(Deduplicate(), [pair("a b", "c"), pair("a", "b c")])) == 2  # sides are not run together
-
-
-def test_deduplicate_remembers_over_streams() -> None:
-    cleaner = Cleaner([Deduplicate(on="text")])
-    assert list(cleaner([{"text": "a"}])) and not list(cleaner([{"text": "A"}]))
-    assert cleaner.counts["deduplicate"] == {"in": 2, "out": 1, "changed": 0}
-
-
-def test_deduplicate_on_a_column_that_is_missing() -> None:
-    with pytest.raises(XlsrError, match="'deduplicate' needs the columns source, and a row has text"):
-        kept(Deduplicate(on="source"), [{"text": "a"}])
 
 
 # --- lengths and copies ----------------------------------------------------------------------------------------------
@@ -203,12 +191,12 @@ def test_language_filter_share_is_of_letters() -> None:
     assert not kept(LanguageFilter(languages=["en", "fr"], min_share=0.81), [row])
 
 
-def test_language_filter_languages_for_rows_that_name_none() -> None:
+def test_language_filter_default_languages() -> None:
     step = LanguageFilter(languages=["en", "ru"])
     assert kept(step, [pair("Hi", "Да")]) and not kept(step, [pair("Да", "Hi")])
     assert kept(step, [{"text": "Hi Да"}]) and not kept(step, [{"text": "Γεια"}])
     assert kept(step, [pair("Γεια", "Hi", source_lang="el", target_lang="de")])  # the row's own languages come first
-    with pytest.raises(XlsrError, match="language of its 'source'; add a column 'source_lang'"):
+    with pytest.raises(XlsrError, match="source_lang"):
         kept(LanguageFilter(), [pair("Hi", "Да")])
 
 
@@ -220,21 +208,6 @@ def test_language_filter_by_alphabet() -> None:
     assert not kept(step, [pair("Да", "Да", source_lang="en", target_lang="ru")])
     assert kept(step, [pair("Yes", "Да", source_lang="en", target_lang="ru")])
     assert all(letter.islower() and len(letter) == 1 for letters in ALPHABETS.values() for letter in letters)
-    with pytest.raises(XlsrError, match="no alphabet for language 'pl'.*use method: script"):
-        LanguageFilter(languages=["en", "pl"], method="alphabet")
-
-
-def test_language_filter_rejects() -> None:
-    with pytest.raises(XlsrError, match="language 'xx'"):
-        LanguageFilter(languages=["en", "xx"])
-    with pytest.raises(XlsrError, match="language 'klingon'"):
-        kept(LanguageFilter(), [{"text": "a", "lang": "klingon"}])
-    with pytest.raises(XlsrError, match="method is 'scripts'; did you mean 'script'"):
-        LanguageFilter(method="scripts")
-    with pytest.raises(XlsrError, match="min_share is 2; give a number from 0 to 1"):
-        LanguageFilter(min_share=2)
-    with pytest.raises(XlsrError, match="give a list of codes"):
-        LanguageFilter(languages="en")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra langid")
@@ -245,15 +218,6 @@ def test_language_filter_by_identifier() -> None:
     rows = [pair(english, german), pair(german, english), pair(english, english), pair("Hi", "Na")]
     assert kept(step, rows) == [rows[0], rows[3]]  # too short to be sure of
     assert kept(step, [{"text": "Jeg heter Kari og bor i en liten by ved kysten.", "lang": "nb"}])
-    with pytest.raises(XlsrError, match="py3langid does not know the language 'vv'"):
-        LanguageFilter(languages=["vv"], method="py3langid")
-
-
-def test_language_filter_without_the_identifier(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "py3langid.langid", None)
-    language_identifier.cache_clear()
-    with pytest.raises(XlsrError, match=r"pip install 'hf-xlsr\[langid\]'"):
-        LanguageFilter(languages=["en"], method="py3langid")
 
 
 # --- RemoveEvaluation and Sample -------------------------------------------------------------------------------------
@@ -281,7 +245,7 @@ def test_remove_evaluation() -> None:
     assert kept(RemoveEvaluation(keys), rows) == survivors
 
 
-def test_sample_is_nested_stable_and_near_its_fraction() -> None:
+def test_sample_is_nested_and_stable() -> None:
     rows = [pair(f"row {number}", f"ligne {number}") for number in range(8_000)]
     quarter = kept(Sample(fraction=0.25), rows)
     eighth = kept(Sample(fraction=0.125), rows)
@@ -332,7 +296,7 @@ def _steps() -> list[Step]:
 
 @settings(max_examples=50, deadline=None)
 @given(rows=st.lists(PAIRS, max_size=60), wanted=st.integers(0, 20), batch=st.integers(1, 70))
-def test_cleaner_equals_row_by_row_also_when_stopped(rows: list[dict[str, Any]], wanted: int, batch: int) -> None:
+def test_cleaner_equals_row_by_row(rows: list[dict[str, Any]], wanted: int, batch: int) -> None:
     cleaner, twin = Cleaner(_steps()), _Lazy(_steps())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cleaning, "_BATCH_ROWS", batch)
@@ -340,11 +304,6 @@ def test_cleaner_equals_row_by_row_also_when_stopped(rows: list[dict[str, Any]],
     assert [list(counted.values()) for counted in cleaner.counts.values()] == twin.counts
     counts = list(cleaner.counts.values())
     assert all(before["out"] == after["in"] for before, after in zip(counts, counts[1:], strict=False))
-
-
-def test_cleaner_keeps_the_order_and_streams_without_end() -> None:
-    rows = ({"text": f"{number % 7}"} for number in count())
-    assert [row["text"] for row in islice(Cleaner([Deduplicate()])(rows), 7)] == list("0123456")
 
 
 def test_counts_name_every_step_once() -> None:
@@ -359,11 +318,6 @@ def test_counts_name_every_step_once() -> None:
         ("remove_evaluation", 2, 1),
     ]
     assert [row["removed_share"] for row in cleaner.report()] == [0.25, 1 / 3, 0.5]
-
-
-def test_no_steps_pass_everything() -> None:
-    rows: list[dict[str, Any]] = [{"text": ""}, {"x": 1}]
-    assert list(Cleaner()(rows)) == rows and Cleaner().counts == {} and Cleaner().report() == []
 
 
 # --- build_cleaner ---------------------------------------------------------------------------------------------------
@@ -402,34 +356,27 @@ def test_build_cleaner_from_a_mapping_and_own_languages() -> None:
     assert [step.name for step in steps] == ["language", "deduplicate"]
     assert isinstance(steps[0], LanguageFilter) and steps[0].languages == ["de"]
     assert build_cleaner([]).steps == []
-
-
-def test_cleaners_share_nothing() -> None:
-    assert [len(list(build_cleaner(["deduplicate"])([{"text": "a"}]))) for _ in range(2)] == [1, 1]
+    both = build_cleaner([{"normalize": None, "deduplicate": {"on": "source"}}]).steps
+    assert [step.name for step in both] == ["normalize", "deduplicate"]
 
 
 @pytest.mark.parametrize(
-    ("config", "sentence"),
+    ("config", "key"),
     [
-        (["normalise"], "step 'normalise' is unknown; did you mean 'normalize'"),
-        ([{"lenght": {}}], "did you mean 'length'"),
-        ([{"length": {"max_char": 3}}], "step 'length' has no option 'max_char'; did you mean 'max_chars'"),
-        ([{"drop_identical": {"on": "pair"}}], "no option 'on'; it has none"),
-        ([{"deduplicate": {"_seen": 1}}], "no option '_seen'; known are on"),
-        ([{"length": 500}], "'length' has 500 for options; write a mapping"),
-        ([{"length": {"max_chars": "500"}}], "'length': max_chars is '500'; give a number of at least 1"),
-        ([{"length": {"min_chars": 9, "max_chars": 5}}], "max_chars is 5; give a number of at least 9"),
-        ([{"length": {"min_words": -1}}], "min_words is -1"),
-        ([{"normalize": {"form": "NFD"}}], "'normalize': form is 'NFD'; did you mean 'NF"),
-        ([{"normalize": {"lowercase": "yes"}}], "lowercase is 'yes'; write true or false"),
-        ([{"deduplicate": {"on": "pairs"}}], "on is 'pairs'; did you mean 'pair'"),
-        ([{"ratio": {"max_ratio": 0.5}}], "max_ratio is 0.5; give a number of at least 1"),
-        (["sample"], "'sample' needs the option 'fraction'"),
-        ([{"sample": {"fraction": 1.5}}], "fraction is 1.5; give a number from 0 to 1"),
-        ([{"normalize": None, "deduplicate": None}], "is not a step; write a name"),
-        ([3], "3 is not a step"),
+        (["normalise"], "normalize"),
+        ([{"length": {"max_char": 3}}], "max_char"),
+        ([{"length": 500}], "length"),
+        ([{"normalize": {"form": "NFD"}}], "form"),
+        ([{"deduplicate": {"on": "pairs"}}], "on"),
+        ([{"ratio": {"max_ratio": 0.5}}], "max_ratio"),
+        (["sample"], "fraction"),
+        ([{"sample": {"fraction": 1.5}}], "fraction"),
+        ([{"language": {"languages": ["en", "xx"]}}], "xx"),
+        ([{"language": {"method": "scripts"}}], "method"),
+        ([{"language": {"languages": ["en", "pl"], "method": "alphabet"}}], "pl"),
+        ([{"language": {"min_share": 2}}], "min_share"),
     ],
 )
-def test_build_cleaner_rejects_with_a_sentence(config: Any, sentence: str) -> None:
-    with pytest.raises(XlsrError, match=sentence):
-        build_cleaner(config)
+def test_invalid_steps(config: Any, key: str) -> None:
+    with pytest.raises(XlsrError, match=key):
+        build_cleaner(config, languages=["en"])

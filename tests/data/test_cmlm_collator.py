@@ -82,14 +82,14 @@ def test_the_limit_keeps_the_last_piece(tokenizer: Any) -> None:
 
 def test_a_batch_without_a_maskable_piece_is_refused(tokenizer: Any) -> None:
     special = tokenizer.pad_token_id
-    with pytest.raises(XlsrError, match="no piece of a batch can be masked"):
+    with pytest.raises(XlsrError, match="can be masked"):
         CmlmCollator(tokenizer)([feature([special], [special])])
 
 
 def test_a_tokenizer_without_a_mask_is_refused(tokenizer: Any) -> None:
     maskless = copy.deepcopy(tokenizer)
     maskless.mask_token = None
-    with pytest.raises(ValueError, match="needs a tokenizer with a mask"):
+    with pytest.raises(ValueError, match="mask token"):
         CmlmCollator(maskless)
 
 

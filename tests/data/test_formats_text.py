@@ -21,20 +21,18 @@ def test_header_or_not(tmp_path):
     assert list(read_rows(path, required=("second", "first")))[0] == {"second": "one", "first": "eins"}
     assert list(read_rows(path, columns="target=0,source=1"))[1] == {"target": "two", "source": "zwei"}
     fails(path, "no column 'oen'; did you mean 'one'?", columns="source=oen,target=eins")
-    fails(path, "no position 2", columns="source=0,target=2")
-    fails(path, "none for 'target'", columns="source=0")
-    fails(path, "mixes", columns="source=0,target=eins")
+    fails(path, "no column '2'", columns="source=0,target=2")
+    fails(path, "'target'", columns="source=0")
+    fails(path, "'0'", columns="source=0,target=eins")
     fails(path, "b.csv has 2 columns", "text", required=("text",))
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
-def test_a_first_line_of_languages_is_no_pair(tmp_path, name):
+def test_header_of_languages(tmp_path, name):
     cut = "," if name.endswith("csv") else "\t"
     for first, second in (("en", "fr"), ("eng", "deu_Latn"), ("pt-BR", "es")):
         path = write(tmp_path, name, f"{first}{cut}{second}\none{cut}un\n")
-        fails(
-            path, f"'{first}' and '{second}', looks like a header; give --columns source={first},target={second}, or"
-        )
+        fails(path, f"source={first},target={second}")
         assert list(read_rows(path, columns=f"source={first},target={second}")) == [{"source": "one", "target": "un"}]
         assert len(list(read_rows(path, columns="source=0,target=1"))) == 2
     # Words that are codes of small languages, the same word twice, and texts of one column are what they are.
@@ -44,7 +42,7 @@ def test_a_first_line_of_languages_is_no_pair(tmp_path, name):
     assert next(read_rows(write(tmp_path, "mono.tsv", "en\n"), required=("text",))) == {"text": "en"}
 
 
-def test_tsv_knows_no_quotation(tmp_path):
+def test_tsv_has_no_quotation(tmp_path):
     path = write(tmp_path, "a.tsv", '"open\tb\n"c"\t""\n')
     assert list(read_rows(path)) == [{"source": '"open', "target": "b"}, {"source": '"c"', "target": '""'}]
 
@@ -103,8 +101,8 @@ def test_each_bad_line_of_jsonl(tmp_path):
     lines += [b'{"source": ["a"], "target": "b"}', b'{"source": 7, "target": "\\ud83d\\ude00"}']
     rows, bad, _ = read_with_side_file(tmp_path, write(tmp_path, "a.jsonl", b"\n".join(lines)))
     assert rows == [{"source": "one", "target": "un"}] * 2 + [{"source": "7", "target": "\U0001f600"}]
-    reasons = ["invalid UTF-8", "NUL character", "malformed JSON", "malformed JSON", "no JSON object"]
-    reasons += ["no JSON object", "empty target", "empty target", "malformed JSON", "malformed JSON"]
+    reasons = ["invalid UTF-8", "NUL character", "malformed JSON", "malformed JSON", "malformed JSON"]
+    reasons += ["malformed JSON", "empty target", "empty target", "malformed JSON", "malformed JSON"]
     reasons += ["NUL character", "over-long line"]
     assert bad == [*enumerate(reasons, 2), (15, "source is not a text")]
 
@@ -121,7 +119,7 @@ def test_each_bad_line_of_moses_keeps_the_alignment(tmp_path):
 
 @pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("end", [b"", b"\n"])
-def test_a_line_may_hold_exactly_the_limit(tmp_path, bom, end):
+def test_longest_line(tmp_path, bom, end):
     longest = b"y" * (MAX_LINE - 2)
     path = write(tmp_path, "a.tsv", bom + b"a\t" + longest + b"\n" + b"b\t" + longest + end)
     rows, bad, _ = read_with_side_file(tmp_path, path)
@@ -144,7 +142,7 @@ def test_bad_lines_without_a_quarantine_are_reported_once(tmp_path, caplog):
     assert not caplog.records
 
 
-def test_utf_16_is_named(tmp_path):
+def test_utf_16_is_an_error(tmp_path):
     fails(write(tmp_path, "a.tsv", "a\tb\n".encode("utf-16")), "UTF-16")
 
 
@@ -158,14 +156,14 @@ def test_moses_paths(tmp_path):
     assert list(read_rows([english, french], columns="fr=source,en=target"))[0] == {"source": "un", "target": "one"}
     assert list(read_rows(brace, columns="source=1,target=0"))[0] == {"source": "un", "target": "one"}
     fails(brace, "no column 'de'", columns="source=de,target=en")
-    fails(brace, "2 line-aligned file(s)", required=("text",))
+    fails(brace, "2 file(s)", required=("text",))
     assert list(read_rows(write(tmp_path, "mono.txt", "a\tb\nc"), required=("text",))) == [
         {"text": "a\tb"},
         {"text": "c"},
     ]
 
 
-def test_moses_files_are_told_apart_by_their_languages(tmp_path):
+def test_moses_files_are_matched_by_language(tmp_path):
     for name, text in (("en", "one\n"), ("fr", "un\n"), ("fra", "trois\n"), ("txt", "two\n")):
         write(tmp_path, f"c.{name}", text)
 
@@ -179,7 +177,7 @@ def test_moses_files_are_told_apart_by_their_languages(tmp_path):
     assert read("fr,en", "en", "fr", columns="source=fr,target=en") == {"source": "un", "target": "one"}
     assert read("fr,en") == read("fr,en", "ru", "de") == {"source": "un", "target": "one"}  # they name no others
     assert read("txt,fr", "en", "fr") == {"source": "two", "target": "un"}
-    with pytest.raises(XlsrError, match=r"'fr' would be read as en; say which .* columns='source=fr,target=txt'\.$"):
+    with pytest.raises(XlsrError, match="source=fr,target=txt"):
         read("fr,txt", "en", "fr")
 
 

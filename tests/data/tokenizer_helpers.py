@@ -25,3 +25,16 @@ def word_tokenizer(words: Sequence[str], *, special_first: bool = True, sentence
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token=PAD, unk_token=UNK, cls_token=CLS, sep_token=SEP
     )
+
+
+def framed_tokenizer(words: Sequence[str], *, types: bool = False) -> Any:
+    """A tokenizer of whole words that joins pairs as BERT does: [CLS] first [SEP] second [SEP]."""
+    tokenizer = word_tokenizer(words)
+    tokenizer._tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{CLS} $A {SEP}",
+        pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
+        special_tokens=[(name, tokenizer.convert_tokens_to_ids(name)) for name in (CLS, SEP)],
+    )
+    if types:
+        tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    return tokenizer

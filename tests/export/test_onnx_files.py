@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.encoders.routing import routes_of
-from hf_xlsr.encoders.stock import positions_of
+from hf_xlsr.encoders.stock import max_positions
 from hf_xlsr.export import export_routed_sentence_transformer, export_sentence_transformer
 from hf_xlsr.utils.errors import XlsrError
 
@@ -107,7 +107,7 @@ def test_without_a_length_in_its_files_the_positions_say_where_to_cut(
                 json.dumps({k: v for k, v in told.items() if not k.endswith(("max_length", "seq_length"))})
             )
     encoder = OnnxEncoder(folder, threads=1)
-    assert encoder.max_seq_length == positions_of(AutoModel.from_pretrained(str(folder)))
+    assert encoder.max_seq_length == max_positions(AutoModel.from_pretrained(str(folder)))
     assert np.isfinite(encoder.encode([LONG * 50])).all()
 
 

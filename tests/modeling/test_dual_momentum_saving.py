@@ -11,7 +11,7 @@ from dual_momentum_models import enqueue_keys, small_batch, small_encoder, small
 from transformers import AutoConfig, AutoModel
 
 from hf_xlsr import DualMomentumModel, XlsrError
-from hf_xlsr.encoders.stock import positions_of
+from hf_xlsr.encoders.stock import max_positions
 
 
 @pytest.mark.parametrize("storage", ["float32", "bfloat16", "int8"])
@@ -113,7 +113,7 @@ def test_resizing_embeddings_follows_on_the_average() -> None:
 
 def test_roberta_takes_fewer_pieces_than_its_configuration_says() -> None:
     model = small_model({"en": small_encoder(), "fr": small_encoder(model_type="roberta", pad_token_id=1)})
-    assert (positions_of(model.encoders["en"]), positions_of(model.encoders["fr"])) == (40, 38)
+    assert (max_positions(model.encoders["en"]), max_positions(model.encoders["fr"])) == (40, 38)
     ids = torch.full((1, 38), 5)
     assert model.encode_sentences(ids, language="fr").shape == (1, 16)
     with pytest.raises((IndexError, RuntimeError)):

@@ -16,8 +16,9 @@ from lightweight_trainers import arguments, model_of, trainer_of
 from transformers import AutoConfig, AutoModel, TrainingArguments
 
 from hf_xlsr import HictlConfig, HictlForConditionalGeneration, HictlForSequenceClassification
-from hf_xlsr.data.prepared import PreparedPairs, tokenize_pairs
-from hf_xlsr.encoders.stock import check_pieces, encoder_from_config, pieces_of
+from hf_xlsr.data.preparation import tokenize_pairs
+from hf_xlsr.data.prepared import PreparedPairs
+from hf_xlsr.encoders.stock import check_pieces, encoder_from_config, vocab_size_of
 from hf_xlsr.trainers import (
     CmlmTrainer,
     CmlmTrainingArguments,
@@ -112,12 +113,12 @@ def test_tables_that_adapters_stand_around_and_encoders_without_one() -> None:
     config = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     encoder = AutoModel.from_config(AutoConfig.for_model("bert", vocab_size=30, **config))
     adapted = peft.get_peft_model(encoder, peft.LoraConfig(target_modules=["word_embeddings"], r=2))
-    assert pieces_of(encoder) == 30
+    assert vocab_size_of(encoder) == 30
     with pytest.raises(XlsrError, match="has 31 pieces but the encoder 30"):
-        check_pieces(range(31), pieces_of(adapted))
+        check_pieces(range(31), vocab_size_of(adapted))
     hashed = AutoModel.from_config(AutoConfig.for_model("canine", **config))
-    assert pieces_of(hashed) is None
-    check_pieces(range(31), pieces_of(hashed))
+    assert vocab_size_of(hashed) is None
+    check_pieces(range(31), vocab_size_of(hashed))
 
 
 def test_noise_that_would_reach_one_encoder_alone(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from datasets import Dataset
 from dual_momentum_runs import LANGUAGES, arguments, pairs_data, tiny_dual, tokenizers_of, trainer_of
 
 from hf_xlsr import XlsrError
-from hf_xlsr.data.nli import PreparedNli
+from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.encoders.routing import routes_of
 from hf_xlsr.trainers import DualMomentumTrainer
 from hf_xlsr.trainers.momentum_callbacks import SoundStepCallback, scheduled_momentum
@@ -260,7 +260,7 @@ def first_state(states: list[dict[str, torch.Tensor]]) -> Any:
     return First()
 
 
-def nli_data(count: int = 40) -> PreparedNli:
+def nli_data(count: int = 40) -> PreparedRows:
     generator = torch.Generator().manual_seed(3)
     ids = torch.randint(4, 30, (count, 2, 5), generator=generator).tolist()
     rows = {
@@ -268,9 +268,9 @@ def nli_data(count: int = 40) -> PreparedNli:
         "hypothesis_ids": [row[1] for row in ids],
         "label": [index % 3 for index in range(count)],
         "length": [5] * count,
-        "group": [0] * count,
+        "lang": ["en"] * count,
     }
-    return PreparedNli(Dataset.from_dict(rows), {"languages": ["en"], "pairs": count})
+    return PreparedRows(Dataset.from_dict(rows), {"pairs": count})
 
 
 def test_second_task_has_its_own_batches_and_is_logged(tmp_path: Path) -> None:

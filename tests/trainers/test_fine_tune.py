@@ -20,8 +20,8 @@ from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
 from hf_xlsr import HictlConfig, XlsrError
-from hf_xlsr.data.labelled import LabelledSet, PreparedLabelled, encode_texts
-from hf_xlsr.data.labelled_tasks import LabelledTask
+from hf_xlsr.data.labelled import LabelledSet, LabelledTask, encode_texts
+from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
 from hf_xlsr.runs.recipe import parse_yaml, resolve
@@ -58,17 +58,17 @@ def make_rows(count: int, seed: int = 1, task: LabelledTask = TASK) -> list[dict
     return rows
 
 
-def make_data(count: int = 96, task: LabelledTask = TASK) -> PreparedLabelled:
+def make_data(count: int = 96, task: LabelledTask = TASK) -> PreparedRows:
     rows = make_rows(count, seed=5, task=task)
     columns, _ = encode_texts([[row[name] for row in rows] for name in task.columns], tokenizer(), 32)
     table = {
         **columns,
         "label": [row["label"] for row in rows],
         "length": [len(ids) for ids in columns["input_ids"]],
-        "group": [int(row["lang"] == "fr") for row in rows],
+        "lang": [row["lang"] for row in rows],
     }
     named = dict.fromkeys(task.labels, 1)
-    return PreparedLabelled(Dataset.from_dict(table), {"languages": ["en", "fr"], "labels": named})
+    return PreparedRows(Dataset.from_dict(table), {"languages": ["en", "fr"], "labels": named})
 
 
 def make_model(num_labels: int = 2, dropout: float = 0.1) -> HictlForSequenceClassification:

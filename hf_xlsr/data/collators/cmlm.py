@@ -9,32 +9,31 @@ import numpy as np
 import torch
 
 from hf_xlsr.data.collators.counter_random import counter_uniform
-from hf_xlsr.data.collators.lightweight import cut_row, pad_rows
 from hf_xlsr.data.collators.masking import MaskDrawer
+from hf_xlsr.data.collators.padding import pad_rows, truncate_row
 from hf_xlsr.utils.errors import XlsrError
 
 
 class CmlmCollator:
-    """Makes the inputs of `CmlmModel` of consecutive sentences.
+    """Builds the inputs of `CmlmModel` from consecutive sentences.
 
-    Features have `first_ids`, `second_ids`, `index` and `epoch`, as those of `PreparedRunningText`. Half of the pairs
-    are turned round, so that a sentence is filled in from the one before it or from the one behind it (section 3).
+    Features have `first_ids`, `second_ids`, `index` and `epoch`, as those of `PreparedRunningText`. Half of the pairs are
+    swapped, so that a sentence is predicted from the one before it or from the one after it (section 3).
 
     Args:
-        tokenizer: With a mask.
-        mlm_probability: Share of the second sentence's pieces that are masked, exact but for rounding, at least one;
-            80/10/10 as in BERT. Special pieces are never masked.
-        seed: Seed of the run, from which order and masks follow for each example and epoch.
-        max_length: Sentences are cut here, in pieces; the last piece stays.
-        pad_to_multiple_of: Rounds lengths up; 8 suits the matrix units of GPUs.
+        tokenizer: Tokenizer with a mask token.
+        mlm_probability: Share of the second sentence's tokens that are masked, exact but for rounding, at least one;
+            80/10/10 as in BERT. Special tokens are never masked.
+        seed: Seed of the run; determines order and masks with example and epoch.
+        max_length: Sentences are truncated to this many tokens; the last token is kept.
+        pad_to_multiple_of: Rounds lengths up; 8 suits tensor cores.
 
     Returns:
         `first_input_ids`, `first_attention_mask`, `(batch, length)`; `second_input_ids`, `second_attention_mask` and
-        `labels`, `(batch, second_length)`, -100 where nothing is hidden; all int64.
+        `labels`, `(batch, second_length)`, -100 where nothing is masked; all int64.
 
     Raises:
-        XlsrError: the tokenizer has no mask.
-        XlsrError: no piece of a whole batch can be masked.
+        XlsrError: the tokenizer has no mask token, or no token of a whole batch can be masked.
 
     Example:
         >>> from hf_xlsr.data.tokenization import train_tokenizer
@@ -68,7 +67,7 @@ class CmlmCollator:
         ]
         batch: dict[str, np.ndarray] = {}
         for place, name in enumerate(("first", "second")):
-            rows = [cut_row(pair[place], self.max_length) for pair in sides]
+            rows = [truncate_row(pair[place], self.max_length) for pair in sides]
             batch[f"{name}_input_ids"], batch[f"{name}_attention_mask"] = pad_rows(
                 rows, self.pad_id, self.pad_to_multiple_of, self.max_length
             )
@@ -76,10 +75,10 @@ class CmlmCollator:
         allowed = (batch["second_attention_mask"] == 1) & ~np.isin(ids, self.special)
         if not allowed.any():
             raise XlsrError(
-                "no piece of a batch can be masked: all of its sentences are special pieces; check that the tokenizer "
-                "knows the script of data.text."
+                "no token of a batch can be masked, since all are special tokens; check that the tokenizer supports the "
+                "script of data.text."
             )
-        # The first draw of an example is its order; three draws a place come behind.
+        # The first draw of an example is its order; three draws per position follow.
         positions = 1 + np.arange(ids.shape[1])[None, :]
         batch["second_input_ids"], batch["labels"] = self.masks(ids, allowed, epochs, examples, positions)
         return {name: torch.from_numpy(array) for name, array in batch.items()}

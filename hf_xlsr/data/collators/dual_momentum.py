@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from hf_xlsr.data.collators.lightweight import cut_row, pad_rows
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.data.collators.padding import pad_rows, truncate_row
+from hf_xlsr.utils.errors import XlsrError
 
 Feature = dict[str, Any]
 
@@ -17,10 +17,9 @@ class _SideCollator:
     """Pads the sides of pairs, each with the padding of its language.
 
     Args:
-        pad_ids: Language -> id of its tokenizer's padding token; or one id for all.
-        max_length: Sentences are cut here, in pieces. The last piece stays: with most tokenizers it is the special one
-            that ends a sentence.
-        pad_to_multiple_of: Rounds lengths up; 8 suits the matrix units of GPUs.
+        pad_ids: Language -> id of its padding token; or one id for all.
+        max_length: Sentences are truncated to this many tokens; the last token, usually a special one, is kept.
+        pad_to_multiple_of: Rounds lengths up; 8 suits tensor cores.
     """
 
     def __init__(
@@ -30,26 +29,22 @@ class _SideCollator:
         self.pad_ids = {} if isinstance(pad_ids, int) else dict(pad_ids)
         self.max_length, self.pad_to_multiple_of = max_length, pad_to_multiple_of
 
-    def _pad(self, features: Sequence[Feature], side: str, language: str | None = None) -> dict[str, torch.Tensor]:
-        pad_id = self.pad_id if language is None else self.pad_ids.get(language)
-        if pad_id is None:
-            raise XlsrError(
-                f"a batch is in '{language}', for which no tokenizer is known; {nearest(str(language), self.pad_ids)}"
-            )
-        rows = [cut_row(feature[f"{side}_ids"], self.max_length) for feature in features]
+    def _pad(self, features: Sequence[Feature], side: str, language: str = "") -> dict[str, torch.Tensor]:
+        pad_id = self.pad_ids[language] if self.pad_id is None else self.pad_id
+        rows = [truncate_row(feature[f"{side}_ids"], self.max_length) for feature in features]
         ids, mask = pad_rows(rows, pad_id, self.pad_to_multiple_of, self.max_length)
         return {f"{side}_input_ids": torch.from_numpy(ids), f"{side}_attention_mask": torch.from_numpy(mask)}
 
 
 class DualCollator(_SideCollator):
-    """Pads the sources and the targets of one language pair by themselves, for an encoder each.
+    """Pads the sources and the targets of one language pair separately, for one encoder each.
 
-    Features are those of `PreparedPairs` that was given its `language_pairs`.
+    Features are those of `PreparedPairs`.
 
     Args:
-        pad_ids: Language -> id of its tokenizer's padding token.
-        max_length: Sentences are cut here, in pieces; the last piece, which is the special one, stays.
-        pad_to_multiple_of: Rounds lengths up; 8 suits the matrix units of GPUs.
+        pad_ids: Language -> id of its padding token.
+        max_length: Sentences are truncated to this many tokens; the special last token is kept.
+        pad_to_multiple_of: Rounds lengths up; 8 suits tensor cores.
 
     Returns:
         `source_input_ids`, `source_attention_mask`, `target_input_ids`, `target_attention_mask`, each
@@ -57,7 +52,7 @@ class DualCollator(_SideCollator):
         `examples` (number of the pair in the data), each `(batch,)`, int64; `source_lang` and `target_lang`.
 
     Raises:
-        XlsrError: the batch holds several language pairs, or a language without padding.
+        XlsrError: the batch has several language pairs.
 
     Example:
         >>> pair = {"source_ids": [5, 6], "target_ids": [7], "source_text": 11, "target_text": 12, "index": 3}
@@ -67,15 +62,13 @@ class DualCollator(_SideCollator):
     """
 
     def __call__(self, features: Sequence[Feature]) -> dict[str, Any]:
-        pairs = {(feature.get("source_lang"), feature.get("target_lang")) for feature in features}
+        pairs = {(feature["source_lang"], feature["target_lang"]) for feature in features}
         if len(pairs) > 1:
             raise XlsrError(
-                f"a batch holds the language pairs {', '.join(sorted(f'{one}-{other}' for one, other in pairs))}, but "
-                "its two encoders take one; set homogeneous_batches to true."
+                f"a batch has the language pairs {', '.join(sorted('-'.join(pair) for pair in pairs))}, but its two "
+                "encoders need one; set homogeneous_batches to true."
             )
         ((source_lang, target_lang),) = pairs
-        if source_lang is None or target_lang is None:
-            raise XlsrError("the pairs of a batch do not name their languages; give PreparedPairs its language_pairs.")
         return {
             **self._pad(features, "source", source_lang),
             **self._pad(features, "target", target_lang),
@@ -90,12 +83,12 @@ class DualCollator(_SideCollator):
 class NliCollator(_SideCollator):
     """Pads premises and hypotheses, all of one language where each has its own encoder.
 
-    Features are those of `PreparedNli`.
+    Features are rows of `prepare_nli`.
 
     Args:
-        pad_ids: Language -> id of its tokenizer's padding token; or one id, for an encoder of all languages.
-        max_length: Sentences are cut here, in pieces; the last piece, which is the special one, stays.
-        pad_to_multiple_of: Rounds lengths up; 8 suits the matrix units of GPUs.
+        pad_ids: Language -> id of its padding token; or one id, for an encoder of all languages.
+        max_length: Sentences are truncated to this many tokens; the special last token is kept.
+        pad_to_multiple_of: Rounds lengths up; 8 suits tensor cores.
 
     Returns:
         `premise_input_ids`, `premise_attention_mask`, `hypothesis_input_ids`, `hypothesis_attention_mask`, each
@@ -103,7 +96,7 @@ class NliCollator(_SideCollator):
         languages have an encoder each.
 
     Raises:
-        XlsrError: the batch holds several languages, or one without padding.
+        XlsrError: the batch has several languages.
 
     Example:
         >>> batch = NliCollator({"en": 0})([{"premise_ids": [5, 6], "hypothesis_ids": [7], "label": 2, "lang": "en"}])
@@ -118,8 +111,7 @@ class NliCollator(_SideCollator):
         languages = sorted({feature["lang"] for feature in features})
         if len(languages) > 1:
             raise XlsrError(
-                f"a batch of NLI holds several languages ({', '.join(languages)}), but one encoder takes it; "
-                "sample it with homogeneous batches."
+                f"an NLI batch has several languages ({', '.join(languages)}), but one encoder; use homogeneous batches."
             )
         (language,) = languages
         return {

@@ -9,23 +9,23 @@ import numpy as np
 import torch
 
 from hf_xlsr.data.collators.counter_random import counter_uniform
-from hf_xlsr.data.collators.lightweight import cut_row, pad_rows
 from hf_xlsr.data.collators.masking import MaskDrawer
+from hf_xlsr.data.collators.padding import pad_rows, truncate_row
 from hf_xlsr.utils.errors import XlsrError
 
-# Draws of an example below this are taken by the order of its pieces; the masks' places come behind.
+# Draws of an example below this number order its tokens; those above choose masks.
 _FIRST_MASK_DRAW = 4096
 
 
 def join_sides(source: Sequence[int], target: Sequence[int], max_length: int) -> list[int]:
-    """`[CLS] x [SEP] y [SEP]` of two rows of ids that both have their special pieces.
+    """`[CLS] x [SEP] y [SEP]` of two rows of ids that both have their special tokens.
 
-    Where both do not fit, pieces are taken from the end of the longer one, one by one, before its last.
+    If both do not fit, tokens are removed one by one from the end of the longer one, before its last.
 
     Args:
         source: `[CLS] x [SEP]`.
         target: `[CLS] y [SEP]`.
-        max_length: Of the whole, in pieces.
+        max_length: Maximum number of tokens.
 
     Example:
         >>> join_sides([0, 5, 6, 7, 2], [0, 8, 2], 6)
@@ -41,27 +41,27 @@ def join_sides(source: Sequence[int], target: Sequence[int], max_length: int) ->
 
 
 class HictlCollator:
-    """Makes the inputs of `HictlForPreTraining` of pairs and of single sentences.
+    """Builds the inputs of `HictlForPreTraining` from pairs and single sentences.
 
     Features of pairs have `source_ids` and `target_ids`, those of single sentences `text_ids`; all have `index` and
     `epoch`, from which everything random follows.
 
-    Section 3.1: for a pair, y is the translation; for a single sentence it is x with its pieces in another order (the
-    paper does not say how far they move; here any order is as likely as any other). The language model sees
-    `[CLS] x [SEP] y [SEP]` of a pair (TLM) and `[CLS] x [SEP]` of a single sentence (MLM): beside its own reordering a
-    hidden piece would stand in plain sight.
+    Section 3.1: for a pair, y is the translation; for a single sentence it is x with its tokens in another order (the
+    paper does not say how far they move; here all orders are equally likely). The language model sees
+    `[CLS] x [SEP] y [SEP]` of a pair (TLM) and `[CLS] x [SEP]` of a single sentence (MLM), since the reordering would
+    show the masked tokens.
 
     Args:
-        tokenizer: One that frames a sentence by a special piece on each side.
-        mlm_probability: Share of masked pieces, 80/10/10 as in BERT; special pieces are never masked.
+        tokenizer: Frames a sentence by a special token on each side.
+        mlm_probability: Share of masked tokens, 80/10/10 as in BERT; special tokens are never masked.
         seed: Seed of the run.
-        max_length: Sentences are cut here, and so are the two together.
-        pad_to_multiple_of: Rounds the lengths up; 8 suits the matrix units of GPUs.
+        max_length: Sentences, and both together, are truncated to this many tokens.
+        pad_to_multiple_of: Rounds lengths up; 8 suits tensor cores.
 
     Returns:
         `input_ids` and `attention_mask`, `(2 * batch, length)`, all x and then all y; `lm_input_ids`,
         `lm_attention_mask` and `lm_labels`, `(batch, lm_length)`; and `joint_input_ids` and
-        `joint_attention_mask`, both sentences unmasked, whose pieces are the bag of words, `(batch, joint_length)`.
+        `joint_attention_mask`, both sentences unmasked, whose tokens are the bag of words, `(batch, joint_length)`.
 
     Raises:
         XlsrError: the tokenizer does not frame sentences, or has no mask.
@@ -80,8 +80,8 @@ class HictlCollator:
         special = set(tokenizer.all_special_ids)
         if len(framed) < 3 or framed[0] not in special or framed[-1] not in special:
             raise XlsrError(
-                "hierarchical contrast needs a tokenizer that puts special pieces around a sentence, as one made with "
-                "tokenizer.frame true does. Take another."
+                "hierarchical contrast needs a tokenizer that puts special tokens around a sentence; set "
+                "tokenizer.frame to true."
             )
         self.masks = MaskDrawer(tokenizer, probability=mlm_probability, seed=seed)
         self.special = np.array(sorted(special))
@@ -92,8 +92,8 @@ class HictlCollator:
         first, second, both, seen = [], [], [], []
         for feature in features:
             paired = "target_ids" in feature
-            x = list(cut_row(feature["source_ids"] if paired else feature["text_ids"], self.max_length))
-            y = list(cut_row(feature["target_ids"], self.max_length)) if paired else self._reordered(x, feature)
+            x = list(truncate_row(feature["source_ids"] if paired else feature["text_ids"], self.max_length))
+            y = list(truncate_row(feature["target_ids"], self.max_length)) if paired else self._reordered(x, feature)
             first.append(x)
             second.append(y)
             both.append(join_sides(x, y, self.max_length))
@@ -113,7 +113,7 @@ class HictlCollator:
         return pad_rows(rows, self.pad_id, self.pad_to_multiple_of, self.max_length)
 
     def _reordered(self, ids: list[int], feature: dict[str, Any]) -> list[int]:
-        """The pieces between the special ones in an order that follows from the example and the epoch."""
+        """The tokens between the special ones in an order that depends on the example and the epoch."""
         inner = np.array(ids[1:-1])
         draws = counter_uniform(self.seed, feature["epoch"], np.array(feature["index"]), np.arange(len(inner)))
         return [ids[0], *inner[np.argsort(draws)].tolist(), ids[-1]]

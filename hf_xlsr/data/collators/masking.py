@@ -12,21 +12,21 @@ from hf_xlsr.utils.errors import XlsrError
 
 
 class MaskDrawer:
-    """Chooses pieces to be predicted: most become the mask, some a random piece, some stay (80/10/10).
+    """Selects tokens to predict: 80 % become the mask token, 10 % a random token, 10 % are kept.
 
     Args:
-        tokenizer: For the ids of the mask and of the pieces that may stand in.
-        probability: Share of the pieces; at least one piece of each row that has any is chosen.
+        tokenizer: Gives the ids of the mask token and of ordinary tokens.
+        probability: Share of the tokens; at least one token of each row that has any is selected.
         seed: Seed of the run.
-        exact: Choose just that share of each row's pieces, rounded, instead of each piece by its own draw.
+        exact: Select exactly that share of each row's tokens, rounded, instead of each token by its own draw.
 
     Raises:
-        XlsrError: the tokenizer has no mask.
+        XlsrError: the tokenizer has no mask token.
     """
 
     def __init__(self, tokenizer: Any, *, probability: float = 0.15, seed: int = 1, exact: bool = False) -> None:
         if tokenizer.mask_token_id is None:
-            raise XlsrError("masking needs a tokenizer with a mask token. Take another.")
+            raise XlsrError("masking needs a tokenizer with a mask token.")
         self.mask_id = int(tokenizer.mask_token_id)
         self.ordinary = np.setdiff1d(np.arange(len(tokenizer)), tokenizer.all_special_ids)
         self.probability, self.seed, self.exact = probability, seed, exact
@@ -38,17 +38,16 @@ class MaskDrawer:
 
         Args:
             ids: `(rows, length)`.
-            allowed: Which of them may be chosen, `(rows, length)`, boolean.
+            allowed: Which of them may be selected, `(rows, length)`, boolean.
             epochs: Epoch of each row, `(rows,)`.
             examples: Number of each row's example, `(rows,)`.
-            positions: A number for each place, no two of them alike for one example and epoch; broadcasts to
-                `(rows, length)`.
+            positions: A number per position, unique for one example and epoch; broadcasts to `(rows, length)`.
 
         Returns:
-            The masked ids, and labels: the hidden piece where one was chosen, -100 elsewhere.
+            The masked ids, and labels: the original token where one is selected, -100 elsewhere.
         """
         epoch, example = epochs[:, None], examples[:, None]
-        first = np.asarray(positions) * 3  # three numbers a place, none shared
+        first = np.asarray(positions) * 3  # three numbers per position, none shared
         draw = np.where(allowed, counter_uniform(self.seed, epoch, example, first), 2.0)
         if self.exact:
             wanted = np.rint(self.probability * allowed.sum(1)).clip(1)
@@ -58,6 +57,6 @@ class MaskDrawer:
         chosen &= allowed
         kind = counter_uniform(self.seed, epoch, example, first + 1)
         pick = counter_uniform(self.seed, epoch, example, first + 2)
-        random_piece = self.ordinary[(pick * len(self.ordinary)).astype(np.int64)]
-        masked = np.where(kind < 0.8, self.mask_id, np.where(kind < 0.9, random_piece, ids))
+        random_token = self.ordinary[(pick * len(self.ordinary)).astype(np.int64)]
+        masked = np.where(kind < 0.8, self.mask_id, np.where(kind < 0.9, random_token, ids))
         return np.where(chosen, masked, ids), np.where(chosen, ids, IGNORE)

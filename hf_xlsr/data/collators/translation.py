@@ -7,20 +7,20 @@ from typing import Any
 
 import torch
 
-from hf_xlsr.data.collators.lightweight import cut_row, pad_rows
+from hf_xlsr.data.collators.padding import pad_rows, truncate_row
 from hf_xlsr.losses.masked_lm import IGNORE
 
 
 class TranslationCollator:
-    """Pads sources and targets of pairs, each side by itself.
+    """Pads sources and targets of pairs, each side separately.
 
-    Features are those of `PreparedPairs`, tokenised with a special piece before and behind each sentence. The first piece
-    of a target is no label: the decoder starts with it.
+    Features are those of `PreparedPairs`, tokenised with a special token before and after each sentence. The first token
+    of a target is not a label: the decoder starts with it.
 
     Args:
         pad_id: Id of the padding token.
-        max_length: Sentences are cut here, in pieces; the last piece, which ends a sentence, stays.
-        pad_to_multiple_of: Rounds lengths up; 8 suits the matrix units of GPUs.
+        max_length: Sentences are truncated to this many tokens; the special last token is kept.
+        pad_to_multiple_of: Rounds lengths up; 8 suits tensor cores.
 
     Returns:
         `input_ids` and `attention_mask`, `(batch, length)`; `labels`, `(batch, target length)`, -100 on padding; int64.
@@ -37,7 +37,8 @@ class TranslationCollator:
 
     def __call__(self, features: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
         sources, targets = (
-            [cut_row(feature[side], self.max_length) for feature in features] for side in ("source_ids", "target_ids")
+            [truncate_row(feature[side], self.max_length) for feature in features]
+            for side in ("source_ids", "target_ids")
         )
         ids, mask = pad_rows(sources, self.pad_id, self.pad_to_multiple_of, self.max_length)
         labels, _ = pad_rows([target[1:] for target in targets], IGNORE, self.pad_to_multiple_of, self.max_length)

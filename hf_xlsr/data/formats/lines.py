@@ -9,6 +9,7 @@ import io
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -34,12 +35,19 @@ def open_binary(path: Path) -> io.BufferedReader:
     """Opens a file for reading bytes, decompressed according to its suffix (`.gz`, `.bz2`, `.xz`, `.zst`).
 
     Raises:
-        BrokenFile: The file cannot be opened.
+        BrokenFile: the file cannot be opened.
     """
     opener = _OPENERS.get(path.suffix.lower())
-    try:
+    with read_errors():
         return path.open("rb") if opener is None else io.BufferedReader(opener(str(path)), BLOCK)
-    except READ_ERRORS as error:
+
+
+@contextmanager
+def read_errors(errors: tuple[type[Exception], ...] = READ_ERRORS) -> Iterator[None]:
+    """Turns errors of the layers below into `BrokenFile`."""
+    try:
+        yield
+    except errors as error:
         raise BrokenFile(cause(error)) from error
 
 
@@ -52,17 +60,17 @@ def cause(error: Exception) -> str:
 def iter_lines(file: BinaryIO) -> Iterator[bytes]:
     r"""The lines of a file, split at `\n` only and without it; a byte order mark at the start is dropped.
 
-    An over-long line is cut to `MAX_LINE + 1` bytes, which `decode` refuses; the rest of it is passed over in blocks.
+    An over-long line is truncated to `MAX_LINE + 1` bytes, which `decode` rejects.
 
     Raises:
-        BrokenFile: The file cannot be read to its end, or is UTF-16.
+        BrokenFile: the file cannot be read to its end, or is UTF-16.
 
     Example:
         >>> list(iter_lines(io.BytesIO(b"one\ntwo")))
         [b'one', b'two']
     """
     first = True
-    try:
+    with read_errors():
         while line := file.readline(MAX_LINE + 1):
             if first:
                 if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -77,21 +85,16 @@ def iter_lines(file: BinaryIO) -> Iterator[bytes]:
             if len(line) > MAX_LINE:
                 while (rest := file.readline(BLOCK)) and not rest.endswith(b"\n"):
                     pass
-    except READ_ERRORS as error:
-        raise BrokenFile(cause(error)) from error
 
 
 def decode(line: bytes) -> str:
     """The text of a line.
 
     Raises:
-        BadLine: It is over-long, holds a NUL character or is not UTF-8.
+        BadLine: the line is over-long, has a NUL character or is not UTF-8.
     """
-    if len(line) > MAX_LINE:
-        raise BadLine("over-long line")
-    if b"\0" in line:
-        raise BadLine("NUL character")
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError:
-        raise BadLine("invalid UTF-8") from None
+    reason = "over-long line" if len(line) > MAX_LINE else "NUL character" if b"\0" in line else "invalid UTF-8"
+    if reason == "invalid UTF-8":
+        with suppress(UnicodeDecodeError):
+            return line.decode("utf-8")
+    raise BadLine(reason)

@@ -61,33 +61,32 @@ def read_rows(
     """Streams the rows of a corpus in bounded memory.
 
     Bad lines (wrong column count, not UTF-8, a NUL character, an empty required side, malformed JSON, more than 1 MiB)
-    go to the quarantine, and reading goes on.
+    go to the quarantine, and reading continues.
 
     Args:
         path: A file (`.gz`, `.bz2`, `.xz` and `.zst` are decompressed), a pair of line-aligned Moses files as a
             sequence or as `"corpus.{en,fr}"`, a folder or an id for `datasets`.
-        columns: Our name -> file column as a mapping, or the text that `parse_columns` reads. None: columns of the
-            file that bear our names; without a header, columns in the order of `required`. The file columns of TMX are
-            languages, those of PO and MO `msgid` and `msgstr`, those of Moses files the labels or 0 and 1.
+        columns: Our name -> file column, as a mapping or as text for `parse_columns`. None: columns of the file with our
+            names; without a header, columns in the order of `required`. The columns of TMX are languages, those of PO
+            and MO `msgid` and `msgstr`, those of Moses files the labels or 0 and 1.
         languages: Languages of the required columns, in their order; needed for TMX unless `columns` gives them.
         required: Our names that each row has, not empty.
-        optional: Our names that are read beside them where a table has columns of these names; they may be empty.
-            None reads all that bear our names, unless `columns` says which.
-        selecting: Columns of the file that the caller chooses rows by, whatever `columns` maps; each that the file has
-            is read as it is, under its name behind an underscore.
-        format: One of `READERS`; None takes it from the suffix.
-        split: Split of a data set.
-        default_split: The split taken of a data set that has several when `split` names none.
-        config: Configuration of a data set.
-        quarantine: Where bad lines go; None counts them and logs one warning at the end.
+        optional: Our names that are also read where a table has columns of these names; they may be empty. None reads all
+            of our names, unless `columns` is given.
+        selecting: Columns by which the caller selects rows; each is read as it is, under its name after an underscore.
+        format: One of `READERS`; None infers it from the suffix.
+        split: Split of a dataset.
+        default_split: Split of a dataset with several when `split` is None.
+        config: Configuration of a dataset.
+        quarantine: Gets bad lines; None counts them and logs one warning at the end.
 
     Returns:
-        An iterator over rows with our names as keys: the required ones, those mapped, and those of `selecting`. Texts
-        are `str`; `label` and `score` are as in the file.
+        An iterator over rows with our names as keys: the required, mapped and selecting ones. Texts are `str`; `label`
+        and `score` are as in the file.
 
     Raises:
-        XlsrError: A file is missing, of unknown format or damaged, lacks a column, or is not line-aligned with its
-            twin; while iterating for what only reading shows.
+        XlsrError: a file is missing, damaged or of unknown format, lacks a column, or is not line-aligned with the
+            other; some of these only while iterating.
 
     Example:
         >>> import tempfile
@@ -102,18 +101,16 @@ def read_rows(
     if format is None:
         format = detect_format(paths)
     elif format not in READERS:
-        raise XlsrError(f"format is '{format}' for {name}; {nearest(format, READERS)}")
+        raise XlsrError(f"unknown format '{format}' for {name}; {nearest(format, READERS)}")
     if format != "moses" and len(paths) > 1:
-        raise XlsrError(f"format is '{format}' but {name} is {len(paths)} files; give one file or format='moses'.")
+        raise XlsrError(f"{name} is {len(paths)} files, but format '{format}' reads one.")
     if format != "datasets":
         for option, value in (("split", split), ("config", config)):
             if value is not None:
-                raise XlsrError(f"{option} is '{value}', but {name} is a {format} file without any; leave it out.")
+                raise XlsrError(f"`{option}` is only for datasets, but {name} is a {format} file.")
         for file in paths:
             if not file.is_file():
-                raise XlsrError(f"there is no file {file}; check the path.")
-    if format == "parquet" and paths[0].suffix.lower() in COMPRESSIONS:
-        raise XlsrError(f"{name} is compressed around Parquet's own compression; decompress it first.")
+                raise XlsrError(f"the file {file} does not exist.")
     mapping = parse_columns(columns) if isinstance(columns, str) else {k: str(v) for k, v in (columns or {}).items()}
     source = Source(
         name=name,
@@ -175,9 +172,8 @@ def detect_format(paths: Sequence[Path]) -> str:
     hint = nearest(suffix, SUFFIXES)
     if not path.exists() and _HUB_ID.fullmatch(path.as_posix()) and not hint.startswith("did you mean"):
         return "datasets"
-    if not path.exists():
-        raise XlsrError(f"file {path} does not exist and its suffix '{suffix}' is of no known format; {hint}")
-    raise XlsrError(f"{path} has the suffix '{suffix}' of no known format, and no format is given; {hint}")
+    missing = "" if path.exists() else " (and the file does not exist)"
+    raise XlsrError(f"{path}: unknown format '{suffix}'{missing}; {hint}")
 
 
 def _rows(source: Source, reader: Reader, *, log: bool) -> Iterator[dict[str, Any]]:
@@ -192,7 +188,7 @@ def _rows(source: Source, reader: Reader, *, log: bool) -> Iterator[dict[str, An
             yield row
     except BrokenFile as error:
         raise XlsrError(
-            f"{source.name} cannot be read beyond its first {count:,} rows ({error}); fetch or write it again."
+            f"{source.name} cannot be read after its first {count:,} rows ({error}); the file is damaged."
         ) from error
     finally:
         if log and source.quarantine.total:

@@ -1,4 +1,4 @@
-"""What every reader gets and what it gives back."""
+"""Input and output of every reader."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class BrokenFile(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """One corpus, found on disk and not opened yet.
+    """A corpus to read.
 
     Attributes:
-        name: What the user gave, for messages.
-        paths: Its files: one, or one a side for Moses. The id itself for a data set on the Hub.
-        labels: What tells the files of a Moses corpus apart, usually languages.
+        name: Name for messages, as the user gave it.
+        paths: One file, or one per side for Moses; the id for a dataset on the Hub.
+        labels: Distinct parts of the names of Moses files, usually languages.
         columns: Our name -> file column; empty for the default of the format.
-        required: Our names that no row may lack.
+        required: Our names that every row must have.
         optional: Our names that are read where a table has them; None reads all of ours when `columns` is empty.
-        selecting: Columns of the file that rows are chosen by, read under their names behind an underscore.
+        selecting: Columns that select rows, read under their names after an underscore.
         languages: Languages of the required columns, for TMX.
-        split: Split of a data set.
-        default_split: The split of a data set that has several, when none is named.
-        config: Configuration of a data set.
-        quarantine: Where bad lines go.
+        split: Split of a dataset.
+        default_split: Split of a dataset with several, when none is named.
+        config: Configuration of a dataset.
+        quarantine: Gets bad lines.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Parquet files, and data sets of the `datasets` library: local folders and ids on the Hub."""
+"""Parquet files, and datasets of the `datasets` library: local folders and ids on the Hub."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hf_xlsr.data.columns import column_value, flat_names
-from hf_xlsr.data.formats.lines import READ_ERRORS, cause
-from hf_xlsr.data.formats.source import BrokenFile, Record, Source
+from hf_xlsr.data.formats.lines import READ_ERRORS, cause, read_errors
+from hf_xlsr.data.formats.source import Record, Source
 from hf_xlsr.data.splits import split_name
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError
 
 BATCH = 1024  # rows
 ARROW_ERRORS = (pa.ArrowException, *READ_ERRORS)
@@ -20,21 +20,16 @@ ARROW_ERRORS = (pa.ArrowException, *READ_ERRORS)
 
 def read_parquet(source: Source) -> Iterator[Record]:
     """The rows of a Parquet file; only the columns that are needed are read."""
-    try:
-        # A buffer makes Arrow read column chunks piece by piece rather than whole.
+    with read_errors(ARROW_ERRORS):  # with a buffer, Arrow does not read whole column chunks
         file = pq.ParquetFile(source.paths[0], buffer_size=1 << 20, pre_buffer=False)
-    except ARROW_ERRORS as error:
-        raise BrokenFile(cause(error)) from error
     with file:
         names = flat_names(_fields(file.schema_arrow))
         chosen = source.resolve(names)
         batches = file.iter_batches(BATCH, columns=list(dict.fromkeys(chosen.values())), use_threads=False)
         number = 0
         while True:
-            try:
+            with read_errors(ARROW_ERRORS):
                 batch = next(batches, None)
-            except ARROW_ERRORS as error:
-                raise BrokenFile(cause(error)) from error
             if batch is None:
                 return
             for record in _records(batch):
@@ -63,7 +58,7 @@ def _records(batch: Any) -> Iterator[dict[str, Any] | None]:
 
 
 def read_datasets(source: Source) -> Iterator[Record]:
-    """The rows of a data set, streamed."""
+    """The rows of a dataset, streamed."""
     data = _choose_split(_load(source), source).with_format(None)
     features = data.features
     rows: Iterator[dict[str, Any]] = iter(data)
@@ -88,10 +83,8 @@ def read_datasets(source: Source) -> Iterator[Record]:
 
 
 def _next(rows: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
-    try:
+    with read_errors((Exception,)):  # network, archive and format errors have no common base
         return next(rows, None)
-    except Exception as error:  # network, archive and format errors of the libraries below have no common base
-        raise BrokenFile(cause(error)) from error
 
 
 def _load(source: Source) -> Any:
@@ -103,29 +96,21 @@ def _load(source: Source) -> Any:
             return datasets.load_from_disk(path.as_posix())
         return datasets.load_dataset(path.as_posix(), name=source.config, streaming=True)
     except Exception as error:
-        if path.is_dir():
-            raise XlsrError(f"the folder {path} cannot be opened as a data set ({cause(error)}).") from error
         raise XlsrError(
-            f"'{source.name}' is no file or folder here and cannot be opened as a data set of the Hub ({cause(error)}); "
-            "offline, save it on a connected machine with save_to_disk and give the folder."
+            f"'{source.name}' cannot be opened as a dataset ({cause(error)}). Offline, give a folder written by "
+            "`save_to_disk`."
         ) from error
 
 
 def _choose_split(data: Any, source: Source) -> Any:
     if not isinstance(data, dict):
-        if source.split is not None:
-            raise XlsrError(f"{source.name} has no splits, but split is '{source.split}'; leave it out.")
-        return data
+        data = {source.default_split if source.split is None else "": data}  # a named split is not found
     # `dev` finds `validation`, whichever of the two names is asked for.
     known = {split_name(name): name for name in data} | {name: name for name in data}
-    if source.split is not None:
-        found = known.get(source.split) or known.get(split_name(source.split))
-        if found is None:
-            raise XlsrError(f"{source.name} has no split '{source.split}'; {nearest(source.split, data)}")
-        return data[found]
-    found = known.get(source.default_split) or known.get(split_name(source.default_split))
-    if found is None and (len(data) > 1 or "train" in data):
-        raise XlsrError(
-            f"{source.name} has no split '{source.default_split}'; give split, one of {', '.join(sorted(data))}."
-        )
-    return data[found or next(iter(data))]
+    wanted = source.split or source.default_split
+    found = known.get(wanted) or known.get(split_name(wanted))
+    if found is None and source.split is None and len(data) == 1 and "train" not in data:
+        found = next(iter(data))
+    if found is None:
+        raise XlsrError(f"{source.name} has no split '{wanted}'; its splits are {', '.join(sorted(data)) or 'none'}.")
+    return data[found]

@@ -22,10 +22,10 @@ TableRow = tuple[int, "Sequence[bytes] | BadLine", bytes]
 
 
 def read_moses(source: Source) -> Iterator[Record]:
-    """Line-aligned files, one a required column: by their languages, or in that order, or as `columns` says.
+    """Line-aligned files, one per required column: by their languages, by place, or as in `columns`.
 
     Raises:
-        XlsrError: The files are fewer or more than the columns, are called by languages of others, or differ in length.
+        XlsrError: there are fewer or more files than columns, names and languages contradict, or the lengths differ.
     """
     positions = _moses_positions(source)
     with ExitStack() as stack:
@@ -51,7 +51,7 @@ def read_moses(source: Source) -> Iterator[Record]:
         counts = [number + (line is not None) + sum(1 for _ in side) for line, side in zip(lines, sides, strict=True)]
     if len(set(counts)) > 1:
         lengths = " and ".join(f"{path} has {n:,}" for path, n in zip(source.paths, counts, strict=True))
-        raise XlsrError(f"the files are not line-aligned: {lengths} lines; give files of equal length.")
+        raise XlsrError(f"the files are not line-aligned: {lengths} lines.")
 
 
 def _moses_positions(source: Source) -> dict[str, int]:
@@ -66,18 +66,18 @@ def _moses_positions(source: Source) -> dict[str, int]:
         )
     if len(source.paths) != len(source.required):
         raise XlsrError(
-            f"{source.name} is {len(source.paths)} line-aligned file(s) for the columns {', '.join(source.required)}; "
-            "give one file a column, such as 'corpus.{en,fr}'."
+            f"{source.name} is {len(source.paths)} file(s) for the columns {', '.join(source.required)}; give one file "
+            "per column, such as 'corpus.{en,fr}'."
         )
     by_place = dict(zip(source.required, _moses_order(source), strict=True))
     return by_place | positions(selecting_columns(source.selecting, by_place, keys, source.name))
 
 
 def _moses_order(source: Source) -> Sequence[int]:
-    """Which file holds each required column: the one that is called by its language, or else that of its place.
+    """The file of each required column: the one named by its language, else the one at its place.
 
     Raises:
-        XlsrError: A file is called by the language of another column, and the rest of the names do not tell more.
+        XlsrError: a file is named by the language of another column.
     """
     labels, languages = source.labels, source.languages
     places = range(len(labels))
@@ -91,8 +91,8 @@ def _moses_order(source: Source) -> Sequence[int]:
     for place, (file, label) in enumerate(zip(files, labels, strict=True)):
         if file in wanted and wanted.index(file) != place and wanted[place] != file:
             raise XlsrError(
-                f"{source.name}: the files are called {', '.join(labels)} and the languages are {', '.join(languages)}, "
-                f"so that '{label}' would be read as {languages[place]}; say which is which with "
+                f"{source.name}: '{label}' would be read as {languages[place]}, since the files are named "
+                f"{', '.join(labels)} and the languages are {', '.join(languages)}; map them with "
                 f"columns='{','.join(f'{ours}={label}' for ours, label in zip(source.required, labels, strict=True))}'."
             )
     return places
@@ -114,8 +114,8 @@ def read_csv(source: Source) -> Iterator[Record]:
 def csv_rows(lines: Iterator[bytes]) -> Iterator[TableRow]:
     """Splits lines into CSV rows.
 
-    A row whose quotation never closes, or closes in the middle of a field, loses its first line only: reading goes on
-    with the second, so that a stray quotation mark does not swallow what follows.
+    Of a row whose quotation never closes, or closes within a field, only the first line is rejected: reading continues
+    with the second, so that a stray quotation mark does not swallow the lines behind it.
     """
     pending: deque[bytes] = deque()
     number = 0
@@ -129,11 +129,9 @@ def csv_rows(lines: Iterator[bytes]) -> Iterator[TableRow]:
             quoted = _scan(line, fields, None)
             while quoted is not None:
                 following = pending.popleft() if pending else next(lines, None)
-                if following is None:
-                    raise BadLine("unclosed quote")
-                record.append(following)
-                size += 1 + len(following)
-                if size > MAX_LINE:
+                record += [] if following is None else [following]
+                size += 1 + len(following or b"")
+                if following is None or size > MAX_LINE:
                     raise BadLine("unclosed quote")
                 quoted = _scan(following, fields, quoted)
         except BadLine as bad:
@@ -177,7 +175,7 @@ def _scan(line: bytes, fields: list[bytes], quoted: list[bytes] | None) -> list[
 
 
 def _table(source: Source, rows: Iterator[TableRow]) -> Iterator[Record]:
-    """Rows of a table under our names; the first good line says how many columns there are and what they hold."""
+    """Rows of a table under our names; the first good line gives the columns."""
     places: dict[str, int] | None = None
     width = 0
     for number, parts, raw in rows:
@@ -203,38 +201,26 @@ def _table(source: Source, rows: Iterator[TableRow]) -> Iterator[Record]:
 def _layout(source: Source, first: list[str]) -> tuple[dict[str, int], bool]:
     """Our name -> position, and whether the first line is a header."""
     required, columns, file = source.required, source.columns, source.name
-    header = [name.strip() for name in first]
-
-    def without_header(places: dict[str, int]) -> tuple[dict[str, int], bool]:
-        numbers = [str(place) for place in range(len(first))]
-        choosing = selecting_columns(source.selecting, places, numbers, file)
-        return {**places, **{ours: int(theirs) for ours, theirs in choosing.items()}}, False
-
-    numbered = [theirs.isdecimal() for theirs in columns.values()]
-    if columns and all(numbered):
-        absent = [ours for ours in required if ours not in columns]
-        if absent:
-            raise XlsrError(f"columns gives positions in {file} but none for '{absent[0]}'; add '{absent[0]}=N'.")
-        for ours, theirs in columns.items():
-            if int(theirs) >= len(first):
-                raise XlsrError(f"{file} has {len(first)} columns and no position {theirs} for '{ours}', from 0.")
-        return without_header({ours: int(theirs) for ours, theirs in columns.items()})
-    if columns and any(numbered):
-        raise XlsrError(f"columns mixes names and positions for {file}; use names if it has a header, else positions.")
-    if columns or set(required) <= set(header):
-        chosen = source.resolve(header)
-        return {ours: header.index(theirs) for ours, theirs in chosen.items()}, True
-    if len(first) == len(required):
-        _refuse_header_of_languages(file, required, header)
-        return without_header({ours: place for place, ours in enumerate(required)})
-    raise XlsrError(
-        f"the first line of {file} has {len(first)} columns and does not name {', '.join(required)}; say which are "
-        f"which with columns='{required[0]}=NAME,...' or, without a header, '{required[0]}=0,...'."
+    header, numbers = [name.strip() for name in first], [str(place) for place in range(len(first))]
+    has_header = (
+        not all(theirs.isdecimal() for theirs in columns.values()) if columns else set(required) <= set(header)
     )
+    if has_header:
+        return {ours: header.index(theirs) for ours, theirs in source.resolve(header).items()}, True
+    if not columns:
+        if len(first) != len(required):
+            raise XlsrError(
+                f"the first line of {file} has {len(first)} columns and does not name {', '.join(required)}; map them "
+                f"with columns='{required[0]}=NAME,...' or, without a header, '{required[0]}=0,...'."
+            )
+        _check_header_of_languages(file, required, header)
+        columns = dict(zip(required, numbers, strict=True))
+    chosen = resolve_columns(columns, required, numbers, file, selecting=source.selecting)
+    return {ours: int(theirs) for ours, theirs in chosen.items()}, False
 
 
-def _refuse_header_of_languages(file: str, required: Sequence[str], header: Sequence[str]) -> None:
-    """Tells a table whose first line names two languages, which would be read as texts."""
+def _check_header_of_languages(file: str, required: Sequence[str], header: Sequence[str]) -> None:
+    """Raises an error for a first line of two language codes, which would be read as texts."""
     if len(header) < 2 or len(set(header)) < len(header):
         return
     # Words of three letters are codes of some language or other: those of languages that have one of two are meant.
@@ -242,8 +228,8 @@ def _refuse_header_of_languages(file: str, required: Sequence[str], header: Sequ
         named = ",".join(f"{ours}={theirs}" for ours, theirs in zip(required, header, strict=True))
         placed = ",".join(f"{ours}={place}" for place, ours in enumerate(required))
         raise XlsrError(
-            f"the first line of {file}, {' and '.join(map(repr, header))}, looks like a header; give --columns {named}, "
-            f"or --columns {placed} if it is none (columns in a recipe)."
+            f"the first line of {file}, {' and '.join(map(repr, header))}, looks like a header; set columns to "
+            f"{named}, or to {placed} if it is not one."
         )
 
 
@@ -251,7 +237,7 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def read_jsonl(source: Source) -> Iterator[Record]:
-    """One JSON object a line; the first one says which columns there are."""
+    """One JSON object per line; the first one gives the columns."""
     chosen: dict[str, str] | None = None
     with open_binary(source.paths[0]) as file:
         for number, line in enumerate(iter_lines(file), 1):
@@ -272,7 +258,7 @@ def _json_object(text: str) -> dict[str, object]:
         if _SURROGATE.search(text):
             json.dumps(record, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError):
-        raise BadLine("malformed JSON") from None
+        record = None
     if not isinstance(record, dict):
-        raise BadLine("no JSON object")
+        raise BadLine("malformed JSON")
     return record

@@ -12,7 +12,7 @@ from defusedxml.ElementTree import DefusedXMLParser, ParseError
 
 from hf_xlsr.data.formats.lines import BLOCK, MAX_LINE, READ_ERRORS, cause, open_binary
 from hf_xlsr.data.formats.source import BrokenFile, Record, Source
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError
 
 # Elements of a segment that hold codes of the native format, such as "<b>" or "{\b", and no words.
 CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})
@@ -45,7 +45,6 @@ class _Collector:
 
     def __init__(self) -> None:
         self.ended: list[_Unit] = []
-        self.seen: set[str] = set()
         self.parser = DefusedXMLParser(target=self)
         self.parser.parser.StartDoctypeDeclHandler = _refuse_declarations
         self._unit: _Unit | None = None
@@ -59,7 +58,6 @@ class _Collector:
             self._unit = _Unit(self.parser.parser.CurrentLineNumber)
         elif tag == "tuv":
             self._language = attributes.get(XML_LANG) or attributes.get("lang", "")
-            self.seen.add(self._language)
         elif tag == "seg":
             self._text = []
         elif tag in CODES:
@@ -96,12 +94,12 @@ def read_tmx(source: Source) -> Iterator[Record]:
     """Pairs every variant of one language with every variant of the other, unit by unit.
 
     Raises:
-        XlsrError: No languages are given, no unit has one of them, or the file declares entities.
+        XlsrError: no languages are given, or the file declares entities.
     """
     wanted = dict(zip(source.required, source.languages, strict=False)) | dict(source.columns)
     absent = [ours for ours in source.required if ours not in wanted]
     if absent:
-        raise XlsrError(f"{source.name} needs a language for '{absent[0]}'; give languages=('en', 'fr') or the like.")
+        raise XlsrError(f"{source.name} needs a language for '{absent[0]}'; set `languages`.")
     # The columns of a TMX are its languages; one of our names means what is read under it.
     wanted |= {f"_{name}": name for name in source.selecting if name not in wanted}
     collector = _Collector()
@@ -117,9 +115,6 @@ def read_tmx(source: Source) -> Iterator[Record]:
             for choice in product(*texts.values()):
                 row: dict[str, Any] = dict(zip(texts, choice, strict=True))
                 yield unit.line, row, rest
-    for language in wanted.values():
-        if collector.seen and not any(matches_language(language, given) for given in collector.seen):
-            raise XlsrError(f"{source.name} has no unit in '{language}'; {nearest(language, collector.seen)}")
 
 
 def _units(source: Source, collector: _Collector) -> Iterator[_Unit]:
@@ -135,8 +130,8 @@ def _units(source: Source, collector: _Collector) -> Iterator[_Unit]:
                     going = False
             except DefusedXmlException as error:
                 raise XlsrError(
-                    f"{source.name} declares XML entities or a document type of its own, which are refused; "
-                    "remove the declaration at its top."
+                    f"{source.name} declares XML entities or its own document type, which is unsafe; remove the "
+                    "declaration."
                 ) from error
             except (ParseError, *READ_ERRORS) as error:
                 failure = error

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hf_xlsr.mining.work_folder import disk_errors
-from hf_xlsr.utils.files import written_whole
+from hf_xlsr.utils.files import atomic_write
 
 SCATTERED_ROWS_AT_ONCE = 16
 
@@ -117,7 +117,7 @@ class Workspace:
                 return np.memmap(file, dtype, "r+", shape=shape)
         path = folder / f"{name}.npy"
         if not path.exists():
-            with disk_errors(path), written_whole(path) as partial:
+            with disk_errors(path), atomic_write(path) as partial:
                 np.lib.format.open_memmap(partial, "w+", dtype, shape)
                 with partial.open("r+b") as file:
                     _reserve(file.fileno(), partial.stat().st_size)
@@ -140,7 +140,7 @@ class Workspace:
         """Writes a note to the folder, at once or not at all."""
         if self.folder is None:
             return
-        with disk_errors(self.folder), written_whole(self.folder / name) as partial:
+        with disk_errors(self.folder), atomic_write(self.folder / name) as partial:
             partial.write_text(json.dumps(content), "utf-8")
 
     def noted(self, name: str) -> dict[str, Any]:

@@ -260,7 +260,7 @@ class Method(ABC):
         pieces = f"{report['vocab_size']:,} pieces; " if report.get("vocab_size") else ""
         return (
             f"{report['pairs']:,} training pairs ({gone}; {bad:,} bad lines), {pieces}"
-            f"{report['truncated_sides']:,} sentences over the limit were cut."
+            f"{report['num_truncated']:,} sentences were truncated."
         )
 
     def card_use(self, recipe: Mapping[str, Any]) -> str:

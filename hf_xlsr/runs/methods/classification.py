@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from hf_xlsr.data.held_out import held_out_texts
-from hf_xlsr.data.labelled import OVERLAPS, LabelledSet, PreparedLabelled, prepare_labelled, read_sets, row_text
-from hf_xlsr.data.labelled_tasks import TEXTS, LabelledTask
+from hf_xlsr.data.labelled import OVERLAPS, TEXTS, LabelledSet, LabelledTask, prepare_labelled, read_sets, row_text
 from hf_xlsr.data.prepare import load_tokenizer
+from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.evaluation.averages import MEAN
 from hf_xlsr.evaluation.report import metric_prefix, metric_unit, metric_value, split_key
@@ -50,7 +50,7 @@ class ClassificationData:
         report: Counts of `train`.
     """
 
-    train: PreparedLabelled
+    train: PreparedRows
     tokenizer: Any
     report: dict[str, Any]
 
@@ -222,7 +222,7 @@ class ClassificationMethod(Method):
         return (
             f"{report['pairs']:,} training rows in {', '.join(report['languages'])} ({gone}; "
             f"{sum(report['unlabelled'].values()):,} without label; {sum(report['rejected'].values()):,} bad lines), "
-            f"{report['truncated_sides']:,} over the limit were cut."
+            f"{report['num_truncated']:,} were truncated."
         )
 
     def facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:

@@ -136,7 +136,7 @@ class CmlmMethod(SentenceEncoderMethod):
         data, length = recipe["data"], recipe["data"]["max_length"]
         path = tokenizer_options(recipe)["path"]
         given = load_tokenizer(expand(path), "tokenizer.path") if path else None
-        prepared = CmlmData(None, given, {"pairs": 0, "truncated_sides": 0})
+        prepared = CmlmData(None, given, {"pairs": 0, "num_truncated": 0})
         if "text" in active:
             prepared.train = prepare_running_text(
                 active["text"],
@@ -175,8 +175,8 @@ class CmlmMethod(SentenceEncoderMethod):
             parts.append(f"{report['pairs']:,} translation pairs")
         if nli := report.get("nli"):
             parts.append(f"{nli['pairs']:,} pairs of inference")
-        cut = sum((part or {}).get("truncated_sides", 0) for part in (report, report.get("text"), report.get("nli")))
-        return f"{', '.join(parts)}; {report['vocab_size']:,} pieces; {cut:,} sentences over the limit were cut."
+        cut = sum((part or {}).get("num_truncated", 0) for part in (report, report.get("text"), report.get("nli")))
+        return f"{', '.join(parts)}; {report['vocab_size']:,} tokens; {cut:,} sentences were truncated."
 
     def build_model(self, recipe: Mapping[str, Any], data: CmlmData) -> Any:
         """The model that a recipe describes, on the vocabulary of its data.

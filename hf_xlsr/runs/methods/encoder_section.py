@@ -11,7 +11,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from hf_xlsr.data.prepare import load_tokenizer
 from hf_xlsr.data.sources import expand
 from hf_xlsr.data.tokenization import ALGORITHMS
-from hf_xlsr.encoders.stock import DROPOUTS, check_pieces, positions_of
+from hf_xlsr.encoders.stock import DROPOUTS, check_pieces, max_positions
 from hf_xlsr.runs.methods.base import encoder_keys
 from hf_xlsr.runs.recipe_keys import Key
 from hf_xlsr.runs.starting import weights_folder
@@ -220,7 +220,7 @@ def check_positions(encoder: Any, recipe: Mapping[str, Any], *, before: int = 0,
     Raises:
         XlsrError: it has too few positions.
     """
-    positions, length = positions_of(encoder), recipe["data"]["max_length"]
+    positions, length = max_positions(encoder), recipe["data"]["max_length"]
     if positions is not None and positions < length + before:
         more = f" and {before} before them" if before else ""
         raise XlsrError(

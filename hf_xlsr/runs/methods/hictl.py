@@ -8,10 +8,9 @@ from typing import Any
 
 from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.collators.hictl import HictlCollator
-from hf_xlsr.data.concatenated import ConcatenatedExamples
-from hf_xlsr.data.prepare import PreparedData, load_tokenizer, prepare
+from hf_xlsr.data.prepare import PreparedData, load_tokenizer, prepare, prepare_texts
+from hf_xlsr.data.prepared import ConcatenatedRows, PreparedRows
 from hf_xlsr.data.sources import as_list, expand
-from hf_xlsr.data.texts import PreparedTexts, prepare_texts
 from hf_xlsr.modeling.hictl import HictlConfig, HictlForPreTraining
 from hf_xlsr.runs.methods.base import ADAPTERS_SECTION, DROPOUT, own_keys
 from hf_xlsr.runs.methods.encoder_section import (
@@ -110,16 +109,16 @@ class HictlMethod(SentenceEncoderMethod):
         data = prepare(data=recipe["data"], tokenizer=tokenizer_options(recipe), folder=folder, **common)
         if sources:
             texts = self._texts(recipe, sources, data.tokenizer, folder, common)
-            data.train = ConcatenatedExamples([data.train, texts])
+            data.train = ConcatenatedRows([data.train, texts])
             data.report = {**data.report, "monolingual": texts.report}
         else:
-            data.train = ConcatenatedExamples([data.train])  # grouped by language, not by language pair
+            data.train = ConcatenatedRows([data.train])  # grouped by language, not by language pair
         return data
 
     @staticmethod
     def _texts(
         recipe: Mapping[str, Any], sources: Sequence[Any], tokenizer: Any, folder: Path, common: Mapping[str, Any]
-    ) -> PreparedTexts:
+    ) -> PreparedRows:
         return prepare_texts(
             sources,
             tokenizers=tokenizer,
@@ -143,8 +142,8 @@ class HictlMethod(SentenceEncoderMethod):
         tokenizer.save_pretrained(str(folder / "tokenizer"))
         texts = self._texts(recipe, sources, tokenizer, folder, common)
         report = {"pairs": 0, "vocab_size": len(tokenizer), "monolingual": texts.report}
-        counts = {name: texts.report[name] for name in ("cleaning", "rejected", "truncated_sides", "pieces")}
-        return PreparedData(ConcatenatedExamples([texts]), tokenizer, {**counts, **report})
+        counts = {name: texts.report[name] for name in ("cleaning", "rejected", "num_truncated", "tokens")}
+        return PreparedData(ConcatenatedRows([texts]), tokenizer, {**counts, **report})
 
     def describe_data(self, report: Mapping[str, Any]) -> str:
         pairs = super().describe_data(report)

@@ -1,0 +1,45 @@
+"""Truncation and padding of rows of token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def truncate_row(ids: Sequence[int], max_length: int) -> Sequence[int]:
+    """A row of at most `max_length` ids that keeps its last id.
+
+    Example:
+        >>> truncate_row([101, 7, 8, 9, 102], 3)
+        [101, 7, 102]
+    """
+    return ids if len(ids) <= max_length else [*ids[: max_length - 1], ids[-1]]
+
+
+def pad_rows(
+    rows: Sequence[Sequence[int]], pad_id: int, multiple_of: int = 1, limit: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pads rows of ids on the right: ids and attention mask, both `(rows, length)`, int64.
+
+    Args:
+        rows: Rows of ids.
+        pad_id: Id of the padding token.
+        multiple_of: Rounds the length up.
+        limit: Maximum of the rounded length, unless a row is longer: an encoder may have no more positions.
+
+    Example:
+        >>> pad_rows([[5, 6], [7]], 0)[0].tolist()
+        [[5, 6], [7, 0]]
+        >>> pad_rows([[5, 6]], 0, multiple_of=4, limit=3)[0].tolist()
+        [[5, 6, 0]]
+    """
+    lengths = np.array([len(row) for row in rows])
+    longest = max(1, int(lengths.max(initial=1)))
+    width = -(-longest // multiple_of) * multiple_of
+    if limit is not None:
+        width = max(longest, min(width, limit))
+    mask = (np.arange(width) < lengths[:, None]).astype(np.int64)
+    ids = np.full((len(rows), width), pad_id, dtype=np.int64)
+    ids[mask.astype(bool)] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
+    return ids, mask

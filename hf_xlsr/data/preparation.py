@@ -1,0 +1,361 @@
+"""One preparation for every kind of row: read, clean, store, tokenise and save, once per folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset, Features, Value, load_from_disk
+from datasets import Sequence as ListOf
+from datasets.exceptions import DatasetGenerationError
+
+from hf_xlsr.data.cleaning import Cleaner
+from hf_xlsr.data.formats.quarantine import Quarantine
+from hf_xlsr.data.formats.reading import expand_braces
+from hf_xlsr.data.seen import hash64
+from hf_xlsr.data.sources import as_list, as_source, expand
+from hf_xlsr.data.token_counts import TokenCounts
+from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.files import atomic_write
+from hf_xlsr.utils.hashing import file_sha256
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 2
+"""Version of prepared folders: since 2 every row names its languages."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RowKind:
+    """The columns of one kind of row.
+
+    Args:
+        texts: Columns that are tokenised, each to `TEXT_ids`.
+        languages: The language column of each text, or one for all texts.
+        kept: Further columns and their types, stored as they are.
+        identities: Also store `TEXT_text`, the signed `hash64` of each text: equal for equal texts.
+        empty: Error message when no row is left.
+    """
+
+    texts: tuple[str, ...]
+    languages: tuple[str, ...] = ("lang",)
+    kept: Mapping[str, str] = field(default_factory=dict)
+    identities: bool = False
+    empty: str = "no row is left after cleaning; check the sources and the counts of each cleaning step."
+
+    def text_features(self) -> Features:
+        """Columns of a row before tokenisation."""
+        columns = {**dict.fromkeys((*self.texts, *self.languages), "string"), **self.kept}
+        return Features({name: Value(dtype) for name, dtype in columns.items()})
+
+    def token_features(self) -> Features:
+        """Columns of a tokenised row; `length` is that of its longest text."""
+        columns = {**self.kept, **dict.fromkeys(self.languages, "string"), "length": "int32"}
+        columns |= {f"{text}_text": "int64" for text in self.texts if self.identities}
+        ids = {f"{text}_ids": ListOf(Value("int32")) for text in self.texts}
+        return Features({**ids, **{name: Value(dtype) for name, dtype in columns.items()}})
+
+
+PAIRS = RowKind(
+    ("source", "target"),
+    ("source_lang", "target_lang"),
+    identities=True,
+    empty="the training corpus is empty: no pair was read, or cleaning removed every one; check data.train and the "
+    "counts of data.cleaning.",
+)
+
+
+def prepare_rows(
+    kind: RowKind,
+    read: Callable[[Quarantine], Iterable[Row]],
+    *,
+    sources: Sequence[Any],
+    folder: str | Path,
+    cleaner: Cleaner,
+    tokenize: Callable[[Dataset], tuple[Dataset, dict[str, Any]]],
+    vocabulary: str | None,
+    finish: Callable[[Iterable[Row]], Iterable[Row]] = iter,
+    limit: int | None = None,
+) -> tuple[Dataset, dict[str, Any]]:
+    """Reads, cleans, tokenises and saves rows, or loads what a finished call left in the folder.
+
+    Every row that is read is kept, dropped by a cleaning step (`cleaning`), or quarantined (`rejected`); rows behind
+    `limit` are not read.
+
+    Args:
+        kind: Columns of the rows.
+        read: Yields rows; bad lines go to the quarantine.
+        sources: Sources of the rows; their local files are watched for changes.
+        folder: Gets `data/`, `rejected.jsonl` and, last of all, `prepared.json`.
+        cleaner: Cleans the rows.
+        tokenize: Gives the tokenised rows and their counts.
+        vocabulary: See `prepare_once`.
+        finish: Changes the clean rows before they are stored.
+        limit: Keep at most this many clean rows.
+
+    Returns:
+        The tokenised rows and the counts, with `cleaning` and `rejected`.
+
+    Raises:
+        XlsrError: no row is left; a file or the vocabulary has changed; what reading, cleaning or tokenising raise.
+    """
+    folder = Path(folder)
+
+    def make() -> dict[str, Any]:
+        with Quarantine(folder / "rejected.jsonl") as quarantine:
+            clean = islice(finish(cleaner(read(quarantine))), limit)
+            rows = store_rows(clean, kind.text_features(), folder / "rows", empty=kind.empty)
+            if quarantine.total:
+                logger.warning("%s", quarantine.report())
+            counts = {"rejected": dict(quarantine.counts), "cleaning": dict(cleaner.counts)}
+        tokenised, more = tokenize(rows)
+        tokenised.save_to_disk(str(folder / "data"))
+        return {**more, **counts}
+
+    report = prepare_once(folder, sources, make, vocabulary)
+    return load_from_disk(str(folder / "data")), report
+
+
+def store_rows(rows: Iterable[Row], features: Features, cache_dir: str | Path, *, empty: str) -> Dataset:
+    """Writes rows to an Arrow file as they come and memory-maps it.
+
+    The fingerprint is a hash of the Arrow file.
+
+    Args:
+        rows: Their columns outside `features` are dropped.
+        features: Columns and types.
+        cache_dir: Folder of the Arrow file.
+        empty: Error message when there is no row.
+
+    Raises:
+        XlsrError: there is no row, or `rows` raises it.
+    """
+    stream = ({name: row[name] for name in features} for row in rows)
+    first = next(stream, None)
+    if first is None:
+        raise XlsrError(empty)
+    try:  # this fingerprint only names the file
+        dataset = Dataset.from_generator(
+            lambda: chain([first], stream), features=features, cache_dir=str(cache_dir), fingerprint="rows"
+        )
+    except DatasetGenerationError as error:
+        if isinstance(error.__cause__, XlsrError):  # an error further down the file
+            raise error.__cause__ from None
+        raise
+    dataset._fingerprint = file_sha256(Path(dataset.cache_files[0]["filename"]))[:16]
+    return dataset
+
+
+def tokenize_rows(
+    kind: RowKind, rows: Dataset, tokenizers: Any, *, max_length: int = 200
+) -> tuple[Dataset, dict[str, Any]]:
+    """Tokenises the texts of rows, each with the tokenizer of its language.
+
+    Args:
+        kind: Columns of the rows.
+        rows: Rows with `kind.text_features()`.
+        tokenizers: One tokenizer, or a mapping from language to tokenizer.
+        max_length: Longer texts are truncated to this many tokens, special tokens included.
+
+    Returns:
+        Rows with `kind.token_features()`, and the counts of `TokenCounts`.
+
+    Raises:
+        XlsrError: a language has no tokenizer, or most of its tokens are unknown.
+    """
+    languages = kind.languages * (len(kind.texts) // len(kind.languages))
+    for name in kind.languages:
+        check_tokenizers(tokenizers, rows.unique(name))
+    counts = TokenCounts(tokenizers, max_length)
+
+    def encode(batch: dict[str, list[Any]]) -> dict[str, Any]:
+        ids = {
+            f"{text}_ids": counts.tokenize(batch[text], batch[language])
+            for text, language in zip(kind.texts, languages, strict=True)
+        }
+        lengths = [max(map(len, row)) for row in zip(*ids.values(), strict=True)]
+        texts = {f"{text}_text": text_identities(batch[text]) for text in kind.texts if kind.identities}
+        kept = {name: batch[name] for name in (*kind.kept, *kind.languages)}
+        return {**ids, **texts, **kept, "length": lengths}
+
+    settings = [vocabulary_hash(tokenizers), max_length, kind.identities]
+    tokenised = map_rows(rows, encode, kind.token_features(), settings)
+    return tokenised, counts.report()
+
+
+def map_rows(rows: Dataset, encode: Any, features: Features, settings: Sequence[Any]) -> Dataset:
+    """Replaces the columns of stored rows by those that `encode` makes of batches of them, on disk.
+
+    Args:
+        rows: Stored rows.
+        encode: From a batch of columns to new columns.
+        features: Types of the new columns.
+        settings: What else the result depends on; with the fingerprint of `rows` it makes the new one.
+    """
+    address = json.dumps([FORMAT, rows._fingerprint, *settings, str(features)])
+    return rows.map(
+        encode,
+        batched=True,
+        remove_columns=rows.column_names,
+        features=features,
+        new_fingerprint=hashlib.sha256(address.encode()).hexdigest()[:16],
+        load_from_cache_file=False,  # `encode` also counts
+        desc="tokenising",
+    )
+
+
+def tokenize_pairs(pairs: Dataset, tokenizers: Any, *, max_length: int = 200) -> tuple[Dataset, dict[str, Any]]:
+    """`tokenize_rows` for translation pairs; the counts also have `pairs` and `language_pairs`, sorted.
+
+    Raises:
+        XlsrError: both sides of a pair are in one language, or what `tokenize_rows` raises.
+    """
+    found = language_pairs(pairs)
+    tokenised, counts = tokenize_rows(PAIRS, pairs, tokenizers, max_length=max_length)
+    return tokenised, {"pairs": len(pairs), **counts, "language_pairs": [list(pair) for pair in found]}
+
+
+def language_pairs(pairs: Dataset) -> list[tuple[str, str]]:
+    """The language pairs of a dataset, sorted.
+
+    Raises:
+        XlsrError: both sides of a pair are in one language.
+    """
+    found: set[tuple[str, str]] = set()
+    for batch in pairs.select_columns(["source_lang", "target_lang"]).iter(batch_size=10_000):
+        found.update(zip(batch["source_lang"], batch["target_lang"], strict=True))
+    for source_lang, target_lang in found:
+        if source_lang == target_lang:
+            raise XlsrError(
+                f"both sides of a training pair are in one language ({source_lang or 'unnamed'}); name two languages "
+                "in data.languages and data.train."
+            )
+    return sorted(found)
+
+
+def text_identities(texts: Sequence[str]) -> np.ndarray:
+    """`hash64` of each text as a signed number, `(len(texts),)`, int64, to find equal texts.
+
+    Example:
+        >>> first, second, third = text_identities(["yes", "no", "yes"])
+        >>> bool(first == third), bool(first == second)
+        (True, False)
+    """
+    return np.array([hash64(text) for text in texts], dtype=np.uint64).view(np.int64)
+
+
+def check_tokenizers(tokenizers: Any, languages: Iterable[str]) -> None:
+    """Raises an error for a language without a tokenizer, where each language has its own.
+
+    Example:
+        >>> check_tokenizers({"en": "a tokenizer"}, ["en", "fr"])
+        Traceback (most recent call last):
+        ...
+        hf_xlsr.utils.errors.XlsrError: the training data has language 'fr' without a tokenizer; known are en.
+    """
+    for language in languages if isinstance(tokenizers, Mapping) else ():
+        if language not in tokenizers:
+            raise XlsrError(
+                f"the training data has language '{language}' without a tokenizer; {nearest(language, tokenizers)}"
+            )
+
+
+def vocabulary_hash(tokenizers: Any) -> str | None:
+    """A short hash of the token ids of one tokenizer, or of one for each language; None for None."""
+    if tokenizers is None:
+        return None
+    named = tokenizers if isinstance(tokenizers, Mapping) else {"": tokenizers}
+    tokens = [(name, sorted(named[name].get_vocab().items())) for name in sorted(named)]
+    return hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:16]
+
+
+def prepare_once(
+    folder: Path, sources: Sequence[Any], make: Callable[[], dict[str, Any]], vocabulary: str | None = None
+) -> dict[str, Any]:
+    """Makes data in a folder, unless a finished call did so and its files have not changed since.
+
+    Args:
+        folder: Gets the data and, when they are complete, `prepared.json`.
+        sources: Sources of the data.
+        make: Makes the data in the folder and returns a report for JSON.
+        vocabulary: `vocabulary_hash` of the tokenizers; None where the tokenizer is trained on the data.
+
+    Returns:
+        The report of this call or of the finished one.
+
+    Raises:
+        XlsrError: a file, the vocabulary or the format of the folder has changed, or what `make` raises.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as scratch:
+        ...     first = prepare_once(Path(scratch), [], lambda: {"pairs": 7})
+        ...     prepare_once(Path(scratch), [], lambda: {"pairs": 8})["pairs"]
+        7
+    """
+    marker, files = folder / "prepared.json", _files_of(sources)
+    if not marker.is_file():
+        for part in ("data", "tokenizer", "rows"):
+            shutil.rmtree(folder / part, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        content = {name: [_state_of(file) for file in found] for name, found in files.items()}
+        report = make()
+        shutil.rmtree(folder / "rows", ignore_errors=True)
+        facts = {"format": FORMAT, "content": content, "vocabulary": vocabulary}
+        with atomic_write(marker) as file:
+            file.write_text(json.dumps({**report, **facts}, indent=2), "utf-8")
+    stored: dict[str, Any] = json.loads(marker.read_text("utf-8"))
+    if stored.get("format") != FORMAT:
+        stale = ["another version of hf-xlsr"]
+    else:
+        stale = ["another vocabulary"] if stored["vocabulary"] != vocabulary else []
+        stale += [
+            f"another version of {name}"
+            for name, states in stored["content"].items()
+            if not _same_content(states, files.get(name, []))
+        ]
+    if stale:
+        raise XlsrError(
+            f"the data in {folder} was prepared with {stale[0]}; start again with --overwrite true or in another "
+            "--output_dir."
+        )
+    return stored
+
+
+def _files_of(sources: Sequence[Any]) -> dict[str, list[Path]]:
+    """The local files of sources by their last names, so that a data folder may move as a whole."""
+    files: dict[str, list[Path]] = {}
+    for source in sources:
+        for path in as_list(expand(as_source(source).get("path", ""))):
+            for file in expand_braces(path)[0]:
+                if file.is_file():
+                    files.setdefault(file.name, []).append(file)
+    return files
+
+
+def _state_of(file: Path) -> dict[str, Any]:
+    status = file.stat()
+    return {"bytes": status.st_size, "changed_ns": status.st_mtime_ns, "sha256": file_sha256(file)}
+
+
+def _same_content(then: Sequence[Mapping[str, Any]], now: Sequence[Path]) -> bool:
+    """Whether files are unchanged. A file is only hashed where its time differs, as after a copy."""
+    if len(then) != len(now):
+        return False
+    for state, file in zip(then, now, strict=True):
+        status = file.stat()
+        if status.st_size != state["bytes"]:
+            return False
+        if status.st_mtime_ns != state["changed_ns"] and file_sha256(file) != state["sha256"]:
+            return False
+    return True

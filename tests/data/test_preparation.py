@@ -1,0 +1,380 @@
+"""What every kind of prepared row shares, and the pairs and single texts of `prepare`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset, concatenate_datasets, load_from_disk
+from tokenizer_helpers import framed_tokenizer, word_tokenizer
+
+from hf_xlsr.data.cleaning import evaluation_keys
+from hf_xlsr.data.labelled import LabelledTask, prepare_labelled
+from hf_xlsr.data.nli import prepare_nli
+from hf_xlsr.data.preparation import text_identities, tokenize_pairs
+from hf_xlsr.data.prepare import PreparedData, prepare, prepare_texts
+from hf_xlsr.data.prepared import ConcatenatedRows, PreparedPairs, PreparedRows
+from hf_xlsr.data.running_text import prepare_running_text
+from hf_xlsr.data.seen import hash64
+from hf_xlsr.utils.errors import XlsrError
+
+ENGLISH, GERMAN, FRENCH = (
+    ["one", "two", "three", "four"],
+    ["eins", "zwei", "drei", "vier"],
+    ["un", "deux", "trois", "q"],
+)
+LANGUAGES = ["en", "de", "fr"]
+WORDS = [*ENGLISH, *GERMAN, *FRENCH]
+
+
+def pairs_of(path: str, folder: Path, tokenizer: Any, held: Any = ()) -> PreparedRows:
+    tokenizer.save_pretrained(str(folder.with_name("given")))
+    data = {"train": {"path": path, "columns": {"source": "first", "target": "second"}}, "cleaning": ["deduplicate"]}
+    return prepare(
+        data={**data, "fraction": 1.0, "limit": None, "max_length": 16},
+        tokenizer={"path": str(folder.with_name("given"))},
+        languages=["en", "de"],
+        evaluation_texts=held,
+        folder=folder,
+        seed=1,
+    ).train
+
+
+def texts_of(path: str, folder: Path, tokenizer: Any, held: Any = ()) -> PreparedRows:
+    source = {"path": path, "columns": {"text": "first"}}
+    more: dict[str, Any] = {"cleaning": ["deduplicate"], "evaluation_texts": held}
+    return prepare_texts(source, languages=["en"], tokenizers=tokenizer, folder=folder, **more)
+
+
+def nli_of(path: str, folder: Path, tokenizer: Any, held: Any = ()) -> PreparedRows:
+    source = {"path": path, "columns": {"premise": "first", "hypothesis": "second", "label": "label"}}
+    return prepare_nli(source, languages=["en"], tokenizers=tokenizer, folder=folder, evaluation_texts=held)
+
+
+def running_text_of(path: str, folder: Path, tokenizer: Any, held: Any = ()) -> PreparedRows:
+    source = {"path": path, "columns": {"text": "first", "document": "label"}}
+    more: dict[str, Any] = {"cleaning": ["deduplicate"], "evaluation_texts": held}
+    return prepare_running_text(source, languages=["en"], tokenizers=tokenizer, folder=folder, **more)
+
+
+def labelled_of(path: str, folder: Path, tokenizer: Any, held: Any = ()) -> PreparedRows:
+    more: dict[str, Any] = {"cleaning": ["deduplicate"], "evaluation_texts": held, "languages": ["en"]}
+    return prepare_labelled(path, task=LabelledTask(labels=("0", "1")), tokenizer=tokenizer, folder=folder, **more)
+
+
+KINDS = [pairs_of, texts_of, nli_of, running_text_of, labelled_of]
+Prepare = Callable[..., PreparedRows]
+
+
+def write(path: Path, rows: list[tuple[str | None, str, int]]) -> str:
+    pq.write_table(
+        pa.Table.from_pylist([dict(zip(("first", "second", "label"), row, strict=True)) for row in rows]), path
+    )
+    return str(path)
+
+
+ROWS: list[tuple[str | None, str, int]] = [
+    *((word, other, 1) for word, other in zip(ENGLISH, GERMAN, strict=True)),
+    ("one two", "eins zwei", 1),
+    ("one two", "eins zwei", 1),  # a duplicate
+    (None, "acht", 1),  # quarantined
+]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    return write(tmp_path / "rows.parquet", ROWS)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return framed_tokenizer(WORDS)
+
+
+@pytest.mark.parametrize("run", KINDS)
+def test_every_row_is_kept_dropped_or_quarantined(run: Prepare, file: str, tokenizer: Any, tmp_path: Path) -> None:
+    data = run(file, tmp_path / "out", tokenizer, ["Two!"])
+    report = data.report
+    steps = list(report["cleaning"].values())
+    assert steps[0]["in"] + sum(report["rejected"].values()) == len(ROWS)
+    assert steps[0]["in"] - sum(step["in"] - step["out"] for step in steps) == steps[-1]["out"]
+    single = report.get("single", 0)  # running text also drops sentences without a neighbour
+    assert len(load_from_disk(str(tmp_path / "out" / "data"))) == steps[-1]["out"] - single
+    assert sum(report["rejected"].values()) == 1
+    assert len((tmp_path / "out" / "rejected.jsonl").read_text("utf-8").splitlines()) == 1
+    assert report["cleaning"]["remove_evaluation"]["in"] - steps[-1]["out"] == 1
+    assert report["num_truncated"] == 0 and report["tokens"] > 0
+    keys = run(file, tmp_path / "keys" / "out", tokenizer, evaluation_keys([{"text": "two"}]))
+    assert keys.report["cleaning"] == report["cleaning"]
+
+
+@pytest.mark.parametrize("run", KINDS)
+def test_finished_preparation_is_reused(run: Prepare, file: str, tokenizer: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    first, marker = run(file, folder, tokenizer), folder / "prepared.json"
+    written = marker.stat().st_mtime_ns
+    again = run(file, folder, tokenizer)
+    assert marker.stat().st_mtime_ns == written and again.report == first.report and again[3, 0] == first[3, 0]
+    assert not (folder / "rows").exists()
+    marker.unlink()  # as after a call that was killed
+    assert run(file, folder, tokenizer)[3, 0] == first[3, 0]
+
+
+@pytest.mark.parametrize("run", KINDS)
+@pytest.mark.parametrize("change", ["file", "vocabulary", "version"])
+def test_stale_data_are_refused(change: str, run: Prepare, file: str, tokenizer: Any, tmp_path: Path) -> None:
+    folder, marker = tmp_path / "out", tmp_path / "out" / "prepared.json"
+    run(file, folder, tokenizer)
+    if change == "file":
+        write(Path(file), ROWS[:3])
+    elif change == "vocabulary":
+        tokenizer = framed_tokenizer([*WORDS, "more"])
+    else:
+        stored = json.loads(marker.read_text("utf-8"))
+        del stored["format"]
+        marker.write_text(json.dumps(stored), "utf-8")
+    with pytest.raises(XlsrError, match="--overwrite true"):
+        run(file, folder, tokenizer)
+
+
+@pytest.mark.parametrize("run", KINDS)
+def test_nothing_left_is_an_error(run: Prepare, file: str, tokenizer: Any, tmp_path: Path) -> None:
+    with pytest.raises(XlsrError, match="left|empty"):
+        run(file, tmp_path / "out", tokenizer, [*ENGLISH, "one two"])
+    assert not (tmp_path / "out" / "prepared.json").exists()
+
+
+@pytest.mark.parametrize("run", KINDS)
+def test_fingerprint_depends_on_text_and_vocabulary(run: Prepare, file: str, tokenizer: Any, tmp_path: Path) -> None:
+    def fingerprint(name: str, path: str, tokenizer: Any) -> str:
+        run(path, tmp_path / name / "out", tokenizer)
+        return load_from_disk(str(tmp_path / name / "out" / "data"))._fingerprint
+
+    first = fingerprint("a", file, tokenizer)
+    assert first == fingerprint("b", file, tokenizer)
+    assert first != fingerprint("c", file, framed_tokenizer(WORDS[::-1]))
+    assert first != fingerprint("d", write(tmp_path / "other.parquet", ROWS[:4]), tokenizer)
+
+
+def test_copied_file_is_accepted_and_same_size_change_is_not(file: str, tokenizer: Any, tmp_path: Path) -> None:
+    first = texts_of(file, tmp_path / "out", tokenizer)
+    (tmp_path / "elsewhere").mkdir()
+    copy = Path(shutil.move(file, tmp_path / "elsewhere" / Path(file).name))
+    os.utime(copy, (1, 1))
+    assert texts_of(str(copy), tmp_path / "out", tokenizer).report == first.report
+    content = bytearray(copy.read_bytes())
+    content[-1] ^= 1
+    copy.write_bytes(content)
+    os.utime(copy, (2, 2))
+    with pytest.raises(XlsrError, match=r"rows\.parquet"):
+        texts_of(str(copy), tmp_path / "out", tokenizer)
+
+
+# Tokenised pairs.
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> dict[str, Any]:
+    """One word has other ids in English than in German and French, which share a tokenizer."""
+    other = word_tokenizer(ENGLISH, special_first=False)
+    return {"en": word_tokenizer(ENGLISH), "de": other, "fr": other}
+
+
+def pair_rows(*pairs: tuple[str, str, str, str]) -> Dataset:
+    names = ("source_lang", "target_lang", "source", "target")
+    return Dataset.from_list([dict(zip(names, pair, strict=True)) for pair in pairs])
+
+
+def test_each_side_has_the_tokenizer_of_its_language(tokenizers: dict[str, Any]) -> None:
+    rows = pair_rows(
+        ("en", "de", "one two", "two"), ("de", "fr", "one", "four"), ("en", "de", "four", "one two three")
+    )
+    tokenised, counts = tokenize_pairs(rows, tokenizers, max_length=4)
+    # CLS and SEP are 2 and 3 in English, 6 and 7 behind the four words of the others.
+    assert tokenised["source_ids"][:] == [[2, 4, 5, 3], [6, 0, 7], [2, 7, 3]]
+    assert tokenised["target_ids"][:] == [[6, 1, 7], [6, 3, 7], [6, 0, 1, 7]]
+    assert counts == {
+        "pairs": 3,
+        "num_truncated": 1,  # a text of exactly four tokens is not truncated
+        "tokens": 20,
+        "unknown_tokens": 0,
+        "language_pairs": [["de", "fr"], ["en", "de"]],
+    }
+    data = PreparedPairs(tokenised)
+    assert data.lengths.tolist() == [4, 3, 4] and data.groups.tolist() == [1, 0, 1]
+    assert data.language_pairs == [("de", "fr"), ("en", "de")] and data.languages == ["fr", "de"]
+    assert data[7, 0] == {
+        "source_ids": [2, 4, 5, 3],
+        "target_ids": [6, 1, 7],
+        "source_text": int(text_identities(["one two"])[0]),
+        "target_text": int(text_identities(["two"])[0]),
+        "source_lang": "en",
+        "target_lang": "de",
+        "index": 0,
+        "epoch": 7,
+    }
+
+
+def test_concatenated_datasets_keep_their_languages(tokenizers: dict[str, Any]) -> None:
+    rows = [("en", "fr", "one", "two"), ("de", "fr", "two", "one"), ("en", "de", "four", "one")]
+    parts = [tokenize_pairs(pair_rows(row), tokenizers)[0] for row in rows]
+    data = PreparedPairs(concatenate_datasets(parts))
+    assert data.language_pairs == [("de", "fr"), ("en", "de"), ("en", "fr")] and data.groups.tolist() == [2, 0, 1]
+    assert [(row["source_lang"], row["target_lang"]) for row in data.__getitems__([(0, i) for i in range(3)])] == [
+        row[:2] for row in rows
+    ]
+    assert len({part._fingerprint for part in parts}) == 3
+
+
+def test_pairs_and_texts_count_for_one_language(tokenizers: dict[str, Any]) -> None:
+    pairs = PreparedPairs(
+        tokenize_pairs(pair_rows(("en", "fr", "one", "two"), ("en", "de", "one", "two")), tokenizers)[0]
+    )
+    texts = PreparedRows(Dataset.from_dict({"text_ids": [[1], [2, 3]], "length": [1, 2], "lang": ["fr", "sw"]}))
+    both = ConcatenatedRows([pairs, texts])
+    assert both.languages == ["de", "fr", "sw"] and both.groups.tolist() == [1, 0, 1, 2]
+    assert both.lengths.tolist() == [3, 3, 1, 2]
+    fetched = both.__getitems__([(1, 3), (1, 1), (1, 2)])
+    assert [example["index"] for example in fetched] == [3, 1, 2]
+    assert fetched[0]["text_ids"] == [2, 3] and fetched[1]["target_lang"] == "de"
+
+
+def test_text_identities_are_signed_hashes() -> None:
+    texts = [f"text {number}" for number in range(50)]
+    found = text_identities(texts)
+    assert str(found.dtype) == "int64" and found.min() < 0 < found.max()
+    assert [int(value) % 2**64 for value in found] == [hash64(text) for text in texts]
+
+
+@pytest.mark.parametrize(("pair", "key"), [(("en", "it", "one", "two"), "'it'"), (("en", "en", "one", "two"), "en")])
+def test_invalid_languages(pair: tuple[str, str, str, str], key: str, tokenizers: dict[str, Any]) -> None:
+    with pytest.raises(XlsrError, match=key):
+        tokenize_pairs(pair_rows(pair), tokenizers)
+
+
+# `prepare`.
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Path:
+    path = tmp_path / "wide.parquet"
+    words = zip(ENGLISH, GERMAN, FRENCH, strict=True)
+    pq.write_table(pa.Table.from_pylist([{"en": a, "de": b, "fr": c} for a, b, c in words]), path)
+    return path
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> dict[str, str]:
+    """A tokenizer for English and one that German and French share."""
+    word_tokenizer(ENGLISH).save_pretrained(str(tmp_path / "english"))
+    word_tokenizer([*GERMAN, *FRENCH], special_first=False).save_pretrained(str(tmp_path / "others"))
+    return {"en": str(tmp_path / "english"), "de": str(tmp_path / "others"), "fr": str(tmp_path / "others")}
+
+
+def prepared(wide: Path, folder: Path, **options: Any) -> PreparedData:
+    source = {"path": str(wide), "parallel": {language: language for language in LANGUAGES}}
+    data = {"train": source, "cleaning": ["deduplicate"], "fraction": 1.0, "limit": None, "max_length": 16}
+    given = {"tokenizer": None, "languages": LANGUAGES, "evaluation_texts": iter(()), "seed": 1, **options}
+    return prepare(data={**data, **given.pop("data", {})}, folder=folder, **given)
+
+
+def test_tokenizer_per_language(wide: Path, paths: dict[str, str], tmp_path: Path) -> None:
+    words = {"en": ENGLISH, "de": GERMAN, "fr": FRENCH}
+    for _ in ("prepared", "loaded"):
+        data = prepared(wide, tmp_path / "run", tokenizers=paths)
+        assert data.tokenizer is None and set(data.tokenizers) == set(LANGUAGES)
+        assert data.tokenizers["de"] is data.tokenizers["fr"] is not data.tokenizers["en"]
+        assert data.report["pairs"] == len(data.train) == 12 and "vocab_size" not in data.report
+        for pair in data.train.__getitems__([(0, index) for index in range(12)]):
+            source, target = (
+                words[pair[f"{side}_lang"]].index(
+                    data.tokenizers[pair[f"{side}_lang"]].decode(pair[f"{side}_ids"], skip_special_tokens=True)
+                )
+                for side in ("source", "target")
+            )
+            assert source == target
+    assert {path.name for path in (tmp_path / "run" / "tokenizer").iterdir()} == set(LANGUAGES)
+    with pytest.raises(XlsrError, match="another vocabulary"):
+        prepared(wide, tmp_path / "run", tokenizers={**paths, "fr": paths["en"]})
+
+
+def test_trained_tokenizer_is_kept(wide: Path, tmp_path: Path) -> None:
+    options = {"vocab_size": 30, "algorithm": "bpe"}
+    first, again = (prepared(wide, tmp_path / "run", tokenizer=options) for _ in range(2))
+    assert len(first.tokenizer) == first.report["vocab_size"] == 30 and first.tokenizers == {}
+    assert again.tokenizer.get_vocab() == first.tokenizer.get_vocab() and first.tokenizer.model_max_length == 16
+
+
+def test_limit_fraction_and_sample(wide: Path, paths: dict[str, str], tmp_path: Path) -> None:
+    def chosen(name: str, seed: int = 1, **data: Any) -> list[int]:
+        train = prepared(wide, tmp_path / name, tokenizers=paths, data=data, seed=seed).train
+        return [train[0, index]["source_text"] for index in range(len(train))]
+
+    whole = chosen("all")
+    assert chosen("limit", limit=5) == whole[:5] and 0 < len(chosen("fraction", fraction=0.5)) < 12
+    source = {"path": str(wide), "parallel": {language: language for language in LANGUAGES}, "sample": 4}
+    one, same, *others = (chosen(f"{i}", seed=seed, train=source) for i, seed in enumerate((1, 1, 2, 3, 4)))
+    assert len(one) == 4 and one == same and any(one != other for other in others)
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"tokenizers": {"en": "gone", "de": "gone", "fr": "gone"}}, "tokenizers"),
+        ({"tokenizer": {"path": "gone"}}, "tokenizer.path"),
+        ({"tokenizers": {"en": "english", "de": "english"}}, "'fr'"),  # told before the data are read
+    ],
+)
+def test_tokenizer_errors(
+    wide: Path,
+    paths: dict[str, str],
+    tmp_path: Path,
+    options: dict[str, Any],
+    key: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wide.unlink()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(XlsrError, match=key):
+        prepared(wide, tmp_path / "run", **options)
+
+
+def test_files_of_one_name_in_two_folders_are_both_watched(wide: Path, paths: dict[str, str], tmp_path: Path) -> None:
+    other = tmp_path / "other" / wide.name
+    other.parent.mkdir()
+    shutil.copy(wide, other)
+    both = {"train": [{"path": str(path), "parallel": {"en": "en", "de": "de"}} for path in (wide, other)]}
+    prepared(wide, tmp_path / "run", tokenizers=paths, data=both)
+    pq.write_table(pa.Table.from_pylist([{"en": "one", "de": "eins"}]), wide)
+    with pytest.raises(XlsrError, match=r"wide\.parquet"):
+        prepared(wide, tmp_path / "run", tokenizers=paths, data=both)
+
+
+def test_texts_are_grouped_by_language(tmp_path: Path, tokenizer: Any) -> None:
+    english, french = tmp_path / "en.txt", tmp_path / "fr.jsonl"
+    english.write_text("one two\nthree\none two\nfour\n", "utf-8")
+    french.write_text('{"text": "un deux", "lang": "fr"}\n{"text": "trois", "lang": "fr"}\n', "utf-8")
+    texts = prepare_texts(
+        [{"path": str(english), "languages": ["en"]}, {"path": str(french)}],
+        languages=["en", "fr"],
+        tokenizers=tokenizer,
+        folder=tmp_path / "texts",
+        evaluation_texts=["Four."],
+        cleaning=["normalize", "drop_identical", {"deduplicate": {"on": "source"}}],  # written for pairs
+    )
+    assert texts.languages == ["en", "fr"] == texts.report["languages"] and texts.groups.tolist() == [0, 0, 1, 1]
+    assert texts.report["texts"] == 4 and list(texts.report["cleaning"]) == [
+        "normalize",
+        "deduplicate",
+        "remove_evaluation",
+    ]
+    example = texts[2, 3]
+    assert example["lang"] == "fr" and example["epoch"] == 2
+    assert tokenizer.decode(example["text_ids"], skip_special_tokens=True) == "trois"
