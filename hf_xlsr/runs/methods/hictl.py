@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
+
 from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.collators.hictl import HictlCollator
 from hf_xlsr.data.concatenated import ConcatenatedExamples
@@ -88,7 +90,7 @@ class HictlMethod(SentenceEncoderMethod):
         complete_tokenizer(recipe)
         try:  # what can be said before data are prepared for it
             HictlConfig(**self._options(recipe))
-        except XlsrError as error:
+        except (XlsrError, StrictDataclassError) as error:
             raise XlsrError(f"recipe '{recipe['name']}', model: {error}") from None
 
     @staticmethod
