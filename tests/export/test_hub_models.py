@@ -145,9 +145,9 @@ def test_a_trainer_with_adapters_pushes_them_merged(hub: HubServer, worker: Work
 
 def test_what_a_trainer_refuses(hub: HubServer, worker: Worker, tmp_path: Path) -> None:
     code = f"trainer_of({str(tmp_path)!r}, hub_strategy='checkpoint')"
-    assert "XlsrError: hub_strategy is 'checkpoint', which would publish queues" in worker.python(START + code).err
+    assert "XlsrError: hub_strategy 'checkpoint'" in worker.python(START + code).err
     code = f"trainer_of({str(tmp_path)!r}, hub_strategy='end')"
-    assert "XlsrError: there is no access token" in worker.python(START + code, token=None).err
+    assert "access token" in worker.python(START + code, token=None).err
     hub.break_after = 0
     assert "cannot be reached" in worker.python(START + code).err and not hub.repos
 
