@@ -53,16 +53,6 @@ def test_loss_and_gradient_are_those_of_equation_3() -> None:
     assert not any(parameter.grad is not None for parameter in model.momentum_encoders.parameters())
 
 
-def test_forward_changes_nothing_however_often_it_runs() -> None:
-    model = small_model()
-    enqueue_keys(model, small_batch(6, 1))
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    first = model(**small_batch(4, 2)).loss
-    second = model(**small_batch(4, 2)).loss
-    assert torch.equal(first, second)
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-
-
 def test_momentum_update_is_equation_1() -> None:
     model = small_model(momentum=0.9)
     old = {name: value.clone() for name, value in model.momentum_encoders.named_parameters()}

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from lightweight_models import BERT, ENCODERS, WIDTH
+from lightweight_models import BERT, ENCODERS
 from sentence_transformers import SentenceTransformer
-from transformers import AutoConfig, AutoModel, BertConfig, BertForMaskedLM
+from transformers import AutoConfig, BertConfig, BertForMaskedLM
 
 from hf_xlsr import HictlConfig, HictlForPreTraining, LightweightConfig, LightweightDualTransformer, XlsrError
 from hf_xlsr.encoders.stock import encoder_from_config
@@ -188,23 +188,6 @@ def test_folders_without_an_encoder_are_refused(tmp_path: Path) -> None:
 
 
 # What the ecosystem does with it.
-
-
-def test_hidden_states_attentions_and_tuples_on_request() -> None:
-    model = build(attn_implementation="eager").eval()
-    output = model(IDS, MASK, output_hidden_states=True, output_attentions=True)
-    assert len(output.hidden_states) == 3 and output.hidden_states[0].shape == (3, 5, WIDTH)
-    assert len(output.attentions) == 2 and output.attentions[0].shape == (3, 2, 5, 5)
-    assert isinstance(model(IDS, MASK, return_dict=False), tuple)
-    embedded = model(inputs_embeds=model.get_input_embeddings()(IDS), attention_mask=MASK)
-    torch.testing.assert_close(embedded.logits, model(IDS, MASK).logits, rtol=1e-5, atol=1e-6)
-
-
-def test_the_encoder_of_a_checkpoint_loads_into_another_model(tmp_path: Path) -> None:
-    model = build(num_labels=2)
-    model.save_pretrained(tmp_path)
-    pretraining = AutoModel.from_pretrained(tmp_path)
-    assert isinstance(pretraining, HictlForPreTraining) and equal(weights(pretraining.encoder), weights(model.encoder))
 
 
 def test_it_learns_which_sentences_begin_with_a_word() -> None:

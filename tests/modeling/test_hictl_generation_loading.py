@@ -2,39 +2,20 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from translation_helpers import (
-    ENCODERS,
-    END,
-    START,
     encoder_folder,
     small_batch,
     small_encoder,
     small_model,
-    taught_model,
     translation_tokenizer,
 )
 
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration
-
-
-@pytest.mark.parametrize("options", [{}, {"num_beams": 4, "length_penalty": 0.6}, {"cache_implementation": "static"}])
-def test_generation_is_the_same_with_and_without_cache(options: dict[str, Any]) -> None:
-    model, batch = taught_model(), small_batch()
-    labels = batch.pop("labels")
-    common = {**batch, "max_new_tokens": 6, "do_sample": False}
-    cached = model.generate(**common, **options)
-    options = {name: value for name, value in options.items() if name != "cache_implementation"}
-    assert torch.equal(cached, model.generate(**common, **options, use_cache=False))
-    assert (cached[:, 0] == START).all()
-    for row, target in zip(cached.tolist(), labels.tolist(), strict=True):  # it was taught
-        assert row[1 : target.index(END) + 2] == target[: target.index(END) + 1]
-
 
 # From an encoder, and back
 
@@ -117,25 +98,6 @@ def test_a_decoder_of_other_sizes() -> None:
     assert model.decoder.encoder.layer[0].intermediate.dense.out_features == 24
     assert model.decoder.config.num_attention_heads == 4
     assert torch.isfinite(model(**small_batch()).loss)
-
-
-@pytest.mark.parametrize("model_type", ENCODERS)
-def test_save_and_load(model_type: str, tmp_path: Path) -> None:
-    model, batch = small_model(model_type), small_batch()
-    model.generation_config.num_beams = 3
-    model.save_pretrained(tmp_path)
-    assert not list(tmp_path.glob("*.bin"))
-    loaded, info = HictlForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    assert loaded.generation_config.num_beams == 3 and loaded.decoder.get_input_embeddings() is None
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, loaded.state_dict()[name]), name
-    assert model(**batch).loss.item() == loaded.eval()(**batch).loss.item()
-    del batch["labels"]
-    assert torch.equal(model.generate(**batch, max_new_tokens=4), loaded.generate(**batch, max_new_tokens=4))
-    # Its encoder starts another model.
-    classifier = HictlForSequenceClassification.from_encoder(tmp_path)
-    assert torch.equal(classifier.get_input_embeddings().weight, model.get_input_embeddings().weight)
 
 
 def test_the_callers_configuration_stays_as_it_is() -> None:

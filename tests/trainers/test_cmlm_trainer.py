@@ -174,23 +174,6 @@ def test_variants_run_and_export(variant: str, recipe_of: Any, tmp_path: Path) -
     assert ("trust_remote_code=True" in card) == ("projected" in variant)
 
 
-def test_in_english_alone_without_a_test_set(tmp_path: Path) -> None:
-    """The Bible that comes with an extra: a recipe of one language, evaluated elsewhere."""
-    path = tmp_path / "english.yaml"
-    path.write_text(
-        "method: cmlm\nlanguages: [en]\n"
-        "data: {text: {corpus: bible, languages: [en], split: train, limit: 60}, max_length: 32, cleaning: [normalize]}\n"
-        "tokenizer: {vocab_size: 200, algorithm: bpe}\n"
-        "model: {encoder: {hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 16}}\n"
-        "training: {max_steps: 2, per_device_train_batch_size: 8, logging_steps: 1, precision: float32}\n",
-        "utf-8",
-    )
-    (recipe,) = load_runs(str(path), ["--output_dir", str(tmp_path / "run")])
-    assert train_recipe(recipe).metrics == {}
-    card = (tmp_path / "run" / "README.md").read_text("utf-8")
-    assert "A sentence encoder for en" in card and "Not measured" in card
-
-
 def arguments(tmp_path: Path, **options: Any) -> CmlmTrainingArguments:
     values = {"per_device_train_batch_size": 4, "max_steps": 1, "precision": "float32", "report_to": "none"}
     return CmlmTrainingArguments(output_dir=str(tmp_path / "out"), **{**values, **options})

@@ -95,18 +95,6 @@ def test_the_count_goes_on_after_a_stop(
     assert all(torch.equal(value, again[name]) for name, value in whole.items())
 
 
-def test_without_it_the_training_goes_on(recipe: Path, scripted: Any, tmp_path: Path) -> None:
-    scripted(SCORES + [0.1] * 4)
-    run(recipe, tmp_path / "run", "--early_stopping_patience", "0", "--metric_for_best_model", "null")
-    assert steps(tmp_path / "run") == 20
-
-
-def test_a_small_gain_is_none_under_a_threshold(recipe: Path, scripted: Any, tmp_path: Path) -> None:
-    scripted([0.5, 0.52, 0.54, 0.55])
-    run(recipe, tmp_path / "run", "--early_stopping_patience", "2", "--early_stopping_threshold", "0.1")
-    assert steps(tmp_path / "run") < 20
-
-
 @pytest.mark.parametrize(
     ("more", "message"),
     [

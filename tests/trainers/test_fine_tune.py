@@ -16,8 +16,6 @@ import pytest
 import torch
 from conftest import ENGLISH, FRENCH, tiny_encoder
 from datasets import Dataset
-from scipy import stats
-from sklearn import metrics as sklearn_metrics
 
 from hf_xlsr import HictlConfig, XlsrError
 from hf_xlsr.data.labelled import LabelledSet, PreparedLabelled, encode_texts
@@ -134,21 +132,6 @@ def test_metrics_by_hand() -> None:
     assert METRICS["spearman"](scores, of) == pytest.approx(0.5)
 
 
-def test_metrics_equal_those_of_the_libraries() -> None:
-    rng = np.random.default_rng(1)
-    logits, gold = rng.normal(size=(200, 2)).astype(np.float32), rng.integers(0, 2, 200)
-    guessed = logits.argmax(1)
-    assert METRICS["accuracy"](logits, gold) == pytest.approx(sklearn_metrics.accuracy_score(gold, guessed))
-    positive = (guessed == 1) & (gold == 1)
-    precision, recall = positive.sum() / (guessed == 1).sum(), positive.sum() / (gold == 1).sum()
-    assert METRICS["f1"](logits, gold) == pytest.approx(2 * precision * recall / (precision + recall))
-    expected = np.corrcoef(guessed, gold)[0, 1]  # of two classes, Matthews' is Pearson's
-    assert METRICS["matthews"](logits, gold) == pytest.approx(expected)
-    scores, of = rng.normal(size=(200, 1)).astype(np.float32), rng.integers(0, 6, 200).astype(float)
-    assert METRICS["pearson"](scores, of) == pytest.approx(stats.pearsonr(scores[:, 0], of)[0], abs=1e-6)
-    assert METRICS["spearman"](scores, of) == pytest.approx(stats.spearmanr(scores[:, 0], of)[0], abs=1e-6)
-
-
 def test_numbers_by_language_with_their_average() -> None:
     rows = [
         {"first": "", "second": "", "lang": lang, "label": label}
@@ -235,25 +218,6 @@ def test_scores_are_learnt(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, make_model(1, dropout=0.0), [evaluation], make_data(16, task), max_steps=60)
     trainer.train()
     assert trainer.evaluate()["eval_toy-fine-tuning/mean-of-2/dev/pearson"] > 0.7
-
-
-def test_the_defaults_are_the_papers() -> None:
-    arguments = FineTuneTrainingArguments(output_dir="x", use_cpu=True)
-    assert (arguments.learning_rate, arguments.per_device_train_batch_size) == (2.5e-5, 32)
-    assert arguments.lr_scheduler_type == "linear" and arguments.early_stopping_patience == 0
-
-
-def test_accumulated_batches_equal_a_larger_one(tmp_path: Path) -> None:
-    results = []
-    for batch, accumulation in ((16, 1), (8, 2)):
-        sizes = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation}
-        trainer = make_trainer(
-            tmp_path / str(batch), make_model(dropout=0.0), **sizes, max_steps=1, optim="sgd", data=make_data(16)
-        )
-        trainer.train()
-        results.append(weights(trainer.model))
-    for name, value in results[0].items():
-        torch.testing.assert_close(results[1][name], value, rtol=1e-4, atol=1e-6, msg=name)
 
 
 # Stopping and going on.

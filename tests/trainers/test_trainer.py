@@ -13,7 +13,6 @@ from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba
 from hf_xlsr.export import to_sentence_transformer
 from hf_xlsr.trainers.base import attention_for
-from hf_xlsr.trainers.lightweight import released_learning_rate
 
 
 def test_loss_parts_are_logged_and_add_up(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
@@ -105,13 +104,6 @@ def test_released_optimisation(tokenizer: Any, prepared: PreparedPairs, tmp_path
     assert "max_exp_avg_sq" in next(iter(optimizer.state.values()))
     rates = [entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry]
     assert rates[0] < rates[3] and rates[1] / rates[0] == pytest.approx(2, rel=0.01)
-
-
-def test_released_rate_by_hand() -> None:
-    assert released_learning_rate(0, beta2=0.999, decay_step=10_000) == pytest.approx(1 / 2000)
-    assert released_learning_rate(1999, beta2=0.999, decay_step=10_000) == 1.0
-    assert released_learning_rate(9999, beta2=0.999, decay_step=10_000) == 1.0
-    assert released_learning_rate(10_000, beta2=0.999, decay_step=10_000) == pytest.approx(0.1)
 
 
 def test_attention_by_plain_products_where_the_fused_one_is_slow(

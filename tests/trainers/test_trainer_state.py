@@ -1,4 +1,4 @@
-"""What `Trainer` takes and these trainers cannot use is told, rather than passed over."""
+"""State of a trainer: loss parts of a second training, incomplete checkpoints, patience after a resume."""
 
 from __future__ import annotations
 
