@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help quickstart test behaviour quality bench docs release-check clean
+.PHONY: help quickstart test test-all behaviour quality bench docs release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -19,8 +19,11 @@ $(STAMP): pyproject.toml constraints.txt
 quickstart: $(STAMP)  ## train, evaluate and export a small English-French encoder
 	$(BIN)/hf-xlsr train quickstart --output_dir outputs/quickstart
 
-test: $(STAMP)  ## the whole suite, offline, on two processes
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+test: $(STAMP)  ## the suite without slow tests, offline, on two processes
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
+
+test-all: test  ## the suite, then the tests that rarely break and take long
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slow
 
 behaviour: $(STAMP)  ## write outputs/behaviour.json: what refactoring must not change
 	$(BIN)/python tests/behaviour.py outputs/behaviour.json

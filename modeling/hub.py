@@ -1,4 +1,4 @@
-"""`push_to_hub` of models: what encodes sentences, without momentum encoders and queues."""
+"""`push_to_hub` of models, without momentum encoders and queues."""
 
 from __future__ import annotations
 
@@ -12,23 +12,20 @@ from transformers import PreTrainedModel
 from hf_xlsr.export.hub_errors import hub_errors
 from hf_xlsr.export.hub_names import TAG
 
-# Of a `DualMomentumConfig`, for a model without what only training needs.
-SLIM = {"queue_size": 0, "use_momentum": False, "in_batch_negatives": True, "nli_labels": 0}
+# Values of `DualMomentumConfig` for a model without training state.
+INFERENCE = {"queue_size": 0, "use_momentum": False, "in_batch_negatives": True, "nli_labels": 0}
 
 
 def push_model(model: PreTrainedModel, repo_id: str, **options: Any) -> Any:
-    """`PreTrainedModel.push_to_hub` of what a model needs to encode sentences.
+    """`PreTrainedModel.push_to_hub` of the weights that encode sentences.
 
     Args:
         model: Any of this package's models.
         repo_id: OWNER/NAME.
         **options: As for `PreTrainedModel.push_to_hub`.
 
-    Returns:
-        What that returns.
-
     Raises:
-        XlsrError: the Hub cannot be reached or refuses.
+        XlsrError: the Hub cannot be reached, or refuses.
     """
     options["tags"] = [*(options.get("tags") or []), TAG]
     with hub_errors(repo_id), without_training_state(model):
@@ -37,24 +34,24 @@ def push_model(model: PreTrainedModel, repo_id: str, **options: Any) -> Any:
 
 @contextmanager
 def without_training_state(model: Any) -> Iterator[None]:
-    """Has `model.save_pretrained` leave out, for a while, what the model has for training alone.
+    """Makes `model.save_pretrained` omit the training state inside a `with` block.
 
-    A model whose configuration knows queues is saved with a configuration that has none, so that it loads without them.
+    The saved configuration has no queues either, so that the model loads without them.
     """
     if not hasattr(model, "inference_state_dict"):
         yield
         return
-    whole, save = model.config, model.save_pretrained
+    config, save = model.config, model.save_pretrained
 
-    def save_slim(folder: Any, **options: Any) -> Any:
+    def save_inference(folder: Any, **options: Any) -> Any:
         return save(folder, **{"state_dict": model.inference_state_dict(), **options})
 
-    model.config = copy.deepcopy(whole)
-    for name, value in SLIM.items():
+    model.config = copy.deepcopy(config)
+    for name, value in INFERENCE.items():
         setattr(model.config, name, value)
-    model.save_pretrained = save_slim
+    model.save_pretrained = save_inference
     try:
         yield
     finally:
-        model.config = whole
+        model.config = config
         del model.save_pretrained

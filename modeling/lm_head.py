@@ -1,4 +1,4 @@
-"""The masked-LM head before its decoder, of any encoder."""
+"""Masked-LM head for any encoder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformers.activations import ACT2FN
 from hf_xlsr.losses.masked_lm import IGNORE, masked_lm_loss
 from hf_xlsr.utils.distributed import scaled_to_mean
 
-# What the architectures call the dense layer, its normalisation, the decoder's bias and the decoder.
+# Names of dense layer, normalisation, decoder bias and decoder, by architecture.
 _KNOWN_HEADS = (
     (
         "cls.predictions.transform.dense",
@@ -30,15 +30,15 @@ _KNOWN_HEADS = (
 class LmHead(nn.Module):
     """Dense layer, activation and normalisation in front of a decoder.
 
-    As in BERT and its kin: `decoder(norm(act(dense(states)))) + bias`. The decoder is the embedding table, and no part
-    of the head, unless it is to be a matrix of its own.
+    As in BERT: `decoder(norm(act(dense(states)))) + bias`. The decoder is the embedding table, which is not a part of
+    the head, unless `own_decoder`.
 
     Args:
-        width: Of the encoder's states and word embeddings.
-        vocab_size: Pieces.
+        width: Width of the encoder's states and word embeddings.
+        vocab_size: Tokens.
         activation: Name, as in transformers.
-        eps: Of the normalisation.
-        own_decoder: Whether the decoder is a matrix of the head.
+        eps: Epsilon of the normalisation.
+        own_decoder: Whether the head has a decoder matrix of its own.
     """
 
     def __init__(
@@ -52,48 +52,48 @@ class LmHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """What the decoder multiplies: `(rows, width)` to `(rows, width)`."""
+        """Input of the decoder: `(rows, width)` to `(rows, width)`."""
         return self.norm(self.activation(self.dense(states)))
 
     def loss(
         self, states: torch.Tensor, labels: torch.Tensor, table: torch.Tensor, *, chunk_size: int
     ) -> torch.Tensor:
-        """Mean negative log-likelihood of the masked pieces of all processes, whatever share of them is here.
+        """Mean negative log-likelihood of the masked tokens of all processes.
 
         Args:
-            states: Of the encoder, `(batch, length, width)`.
-            labels: The hidden pieces, -100 elsewhere, `(batch, length)`.
-            table: The embedding table, `(vocabulary, width)`, which decodes where the head has no decoder of its own.
-            chunk_size: Logits held at a time.
+            states: Encoder states, `(batch, length, width)`.
+            labels: Original tokens at masked positions, -100 elsewhere, `(batch, length)`.
+            table: Embedding table, `(vocabulary, width)`; the decoder of a head without its own.
+            chunk_size: Maximum number of logits in memory at a time.
 
         Returns:
-            A scalar, so scaled that the average over processes is the mean.
+            A scalar, scaled so that its average over processes is the mean over all masked tokens.
         """
         weight = table if self.decoder is None else self.decoder.weight
         loss = masked_lm_loss(states, labels, weight, self.bias, transform=self, chunk_size=chunk_size)
         return scaled_to_mean(loss, (labels != IGNORE).sum())
 
     def initialize(self) -> None:
-        """Sets what a model's `_init_weights` does not know."""
+        """Sets the bias, which `_init_weights` of transformers does not know."""
         init.zeros_(self.bias)
 
     @torch.no_grad()
-    def take_over(self, path: str) -> bool:
-        """Takes the weights of the masked-LM head that a checkpoint has, if it has one of this form.
+    def load_pretrained(self, path: str) -> bool:
+        """Loads the masked-LM head of a checkpoint, if it has one of this form.
 
         Args:
             path: Folder or Hub id of a pretrained encoder.
 
         Returns:
-            Whether it had one.
+            Whether the head was loaded.
         """
         try:
             model, info = AutoModelForMaskedLM.from_pretrained(
                 path, dtype="float32", use_safetensors=True, output_loading_info=True
             )
-        except ValueError:  # no masked LM of the architecture
+        except ValueError:  # the architecture has no masked LM
             return False
-        there: dict[str, Any] = model.state_dict()
+        state: dict[str, Any] = model.state_dict()
         for dense, norm, bias, decoder in _KNOWN_HEADS:
             names = {
                 "dense.weight": f"{dense}.weight",
@@ -103,9 +103,9 @@ class LmHead(nn.Module):
                 "bias": bias,
                 **({} if self.decoder is None else {"decoder.weight": f"{decoder}.weight"}),
             }
-            # Layers without biases add nothing: so do ours with a bias of zeros.
-            absent = {own for own in ("dense.bias", "norm.bias") if names[own] not in there}
-            found = {own: there.get(name) for own, name in names.items() if own not in absent}
+            # A missing bias is a bias of zeros.
+            absent = {own for own in ("dense.bias", "norm.bias") if names[own] not in state}
+            found = {own: state.get(name) for own, name in names.items() if own not in absent}
             if all(value is not None for value in found.values()) and not set(names.values()) & set(
                 info["missing_keys"]
             ):

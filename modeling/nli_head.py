@@ -1,4 +1,4 @@
-"""Natural language inference on sentence vectors: an auxiliary task of dual momentum contrast and of CMLM."""
+"""Classifier for natural language inference, an auxiliary task of dual momentum contrast and CMLM."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from torch import nn
 
 
 class NliHead(nn.Module):
-    """A classifier on `[u, v, |u - v|, u * v]` of the vectors of premise and hypothesis.
+    """A classifier on `[u, v, |u - v|, u * v]` of the embeddings of premise and hypothesis.
 
-    CMLM says so (section 4.3). Dual momentum contrast leaves open how the two vectors are combined (appendix B); its
-    baselines do it so.
+    This is CMLM's combination (section 4.3). Dual momentum contrast does not specify one (appendix B); its baselines
+    use this one.
 
     Args:
-        width: Width of a sentence vector.
+        width: Width of a sentence embedding.
         hidden_size: Hidden units, 256 in dual momentum contrast; 0 for a linear classifier.
         labels: Classes.
         dropout: On the hidden units.

@@ -1,4 +1,4 @@
-"""What models share that train a stock encoder with a masked-LM head beside other losses."""
+"""Base class of models that train a stock encoder with a masked-LM head and other losses."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Model = TypeVar("Model", bound="EncoderWithLmHead")
 
 
 class EncoderWithLmHead(XlsrPreTrainedModel):
-    """A stock encoder as `encoder`, a masked-LM head tied to its embeddings as `lm_head`; None without one.
+    """A stock encoder as `encoder`, and a masked-LM head tied to its embeddings, or None, as `lm_head`.
 
     Subclasses set `lm_head` by `make_lm_head` and call `post_init`.
 
     Args:
         config: With `text_config` and `tie_word_embeddings`.
-        encoder: A ready encoder, whose weights are kept; made from `text_config` when absent.
+        encoder: A pretrained encoder; by default a new one of `text_config`.
     """
 
     config: Any
@@ -35,7 +35,7 @@ class EncoderWithLmHead(XlsrPreTrainedModel):
         self.encoder = encoder if encoder is not None else encoder_from_config(config.get_text_config(), **attention)
 
     def make_lm_head(self) -> LmHead:
-        """A new head of the encoder's width, vocabulary and activation."""
+        """A new head with the encoder's width, vocabulary and activation."""
         text_config = self.config.get_text_config()
         eps = getattr(text_config, "layer_norm_eps", getattr(text_config, "norm_eps", 1e-12))
         return LmHead(
@@ -48,23 +48,23 @@ class EncoderWithLmHead(XlsrPreTrainedModel):
 
     @classmethod
     def from_encoder(cls: type[Model], path: str, *, dropout: float | None = None, **options: Any) -> Model:
-        """A model on a pretrained encoder; its language-model head is taken over where the checkpoint has one.
+        """A model on a pretrained encoder, with the masked-LM head of the checkpoint if it has one.
 
         Args:
             path: Folder or Hub id.
-            dropout: On states and attention; the encoder's own when absent.
+            dropout: On states and attention; by default the encoder's.
             **options: Values of the model's configuration.
 
         Raises:
-            XlsrError: the encoder does not load, or a value does not fit.
+            XlsrError: the encoder does not load.
         """
         encoder = encoder_from_pretrained(path, dropout=dropout)
-        # A configuration without it would take it from the encoder's, which it holds.
+        # A new configuration would reset that of the encoder inside it.
         options.setdefault("attn_implementation", encoder.config._attn_implementation)
         config_class: Any = cls.config_class
         model = cls(config_class(text_config=encoder.config, **options), encoder)
-        if model.lm_head is not None and not model.lm_head.take_over(path):
-            logger.warning("'%s' has no masked-LM head of a known form; that of this model is new.", path)
+        if model.lm_head is not None and not model.lm_head.load_pretrained(path):
+            logger.warning("'%s' has no masked-LM head of a known form; this model's head is new.", path)
         return model
 
     @torch.no_grad()
@@ -82,7 +82,7 @@ class EncoderWithLmHead(XlsrPreTrainedModel):
             self.lm_head.decoder = value
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resizes the embeddings, the language model's bias and, where it is a matrix of its own, its decoder."""
+        """Resizes the embeddings and the masked-LM head."""
         embeddings = super().resize_token_embeddings(*args, **kwargs)
         if self.lm_head is not None:
             self.lm_head.bias = resized_bias(self.lm_head.bias, embeddings.num_embeddings)

@@ -48,7 +48,7 @@ def test_given_precision_is_taken() -> None:
 
 
 def test_mistakes() -> None:
-    with pytest.raises(XlsrError, match="float16 needs a GPU"):
+    with pytest.raises(XlsrError, match="float16"):
         choose_precision("float16", cpu=True)
-    with pytest.raises(XlsrError, match="use one of auto"):
+    with pytest.raises(XlsrError, match="half"):
         choose_precision("half")

@@ -1,4 +1,4 @@
-"""LoRA adapters through peft, on models whose momentum encoders have to follow them."""
+"""LoRA adapters by peft, also on the momentum encoders that follow them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def base_model(model: Any) -> Any:
 
 
 def merged(model: Any) -> Any:
-    """A model with its adapters merged into its weights and no PEFT wrapper; the model itself where it has none."""
+    """The model with its adapters merged into its weights; the model itself without adapters."""
     return model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
 
 
@@ -32,39 +32,33 @@ def add_adapters(
     dropout: float = 0.0,
     modules: Sequence[str] | str = DEFAULT_MODULES,
 ) -> Any:
-    """Puts LoRA adapters on the encoder of a model; projections and heads are trained, and saved with them, as a whole.
+    """Adds LoRA adapters to the encoder of a model; projections and heads are trained and saved as a whole.
 
-    A `DualMomentumModel` gets them on its base encoders and, untrained, on its momentum encoders: the momentum adapters
-    start as copies and follow by equation 1; frozen weights are equal on both sides and need no average.
+    A `DualMomentumModel` gets them on its base encoders and, frozen, on its momentum encoders: the momentum adapters
+    start as copies and follow by equation 1; frozen weights are equal on both sides.
 
-    `save_pretrained` of what comes back writes the adapters and heads alone. `peft.PeftModel.from_pretrained` puts them
-    on the model that they were made for.
+    `save_pretrained` of the result writes adapters and heads only. `peft.PeftModel.from_pretrained` loads them onto the
+    original model.
 
     Args:
         model: Any of this package's models.
         rank: Rank of the adapters.
         alpha: Their scale is `alpha / rank`.
         dropout: On their input.
-        modules: Last part of the names of the linear layers that get one.
+        modules: Last part of the names of the linear layers that get adapters.
 
     Returns:
-        A `peft.PeftModel` for the model's trainer; `merged` gives a plain model back.
+        A `peft.PeftModel` for the model's trainer; `merged` turns it into a plain model.
 
     Raises:
-        XlsrError: peft is not installed, or no layer bears one of the names.
+        XlsrError: peft is not installed.
     """
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
-        raise XlsrError("adapters need the package peft; install it with `pip install 'hf-xlsr[peft]'`.") from error
-    if rank < 1 or not 0 <= dropout < 1:
-        raise XlsrError(f"adapters: rank is {rank} and dropout {dropout}; use a rank above 0 and a share below 1.")
+        raise XlsrError("Adapters need peft. Install it with `pip install 'hf-xlsr[peft]'`.") from error
     modules = [modules] if isinstance(modules, str) else list(modules)
     pattern = rf"(?:{'|'.join(ENCODERS)})\..*\.(?:{'|'.join(map(re.escape, modules))})"
-    if not any(re.fullmatch(pattern, name) for name, _ in model.named_modules()):
-        raise XlsrError(
-            f"no layer of the encoders is called {' or '.join(modules)}; name their linear layers in modules."
-        )
     options: dict[str, Any] = {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout, "bias": "none"}
     adapted = get_peft_model(
         model, LoraConfig(target_modules=pattern, modules_to_save=_heads(model) or None, **options)
@@ -76,10 +70,10 @@ def add_adapters(
 
 
 def _heads(model: Any) -> list[str]:
-    """The parts that are no encoders, by name; peft takes every module for one of them whose name ends so."""
+    """Names of the parts that are not encoders; peft matches every module whose name ends with one."""
     heads = []
     for name, part in model.named_children():
-        if isinstance(part, nn.ModuleDict):  # which peft does not take as a whole
+        if isinstance(part, nn.ModuleDict):  # peft does not support it as a whole
             parts = {f"{name}.{key}": inside for key, inside in part.items()}
         else:
             parts = {name: part}

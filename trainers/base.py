@@ -1,15 +1,16 @@
-"""The shared trainer: our batches, named loss parts, protocols as evaluation, checkpoints that are whole."""
+"""Base trainer: length-bucketed batches, named loss parts, evaluation by protocols, complete checkpoints."""
 
 from __future__ import annotations
 
 import json
 import pickle
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -18,6 +19,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import seed_worker
 
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
+from hf_xlsr.encoders.stock import max_positions
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
 from hf_xlsr.trainers.hub import SlimPushes
@@ -26,31 +28,28 @@ from hf_xlsr.trainers.sharding import check_sharding, fit_sharded, set_up_shardi
 from hf_xlsr.utils.errors import XlsrError
 
 Evaluation = Callable[[LiveEncoder], Mapping[str, float]]
-# Up to this length matrix products win on a processor; beyond it their score matrices cost more than they save. Most
-# sentences are far shorter than the longest, by which it is decided.
-PLAIN_ATTENTION_PIECES = 200
+# Up to this length matrix products are faster on a CPU; beyond it their score matrices cost more than they save. Most
+# sentences are far shorter than the maximum, which decides.
+PLAIN_ATTENTION_TOKENS = 200
 
 
-# Arguments of `Trainer` that would be passed over, or would change the step in silence.
+# Trainer arguments that would be ignored or silently change training.
 REFUSED = {
-    "compute_loss_func": "the model computes its own loss, which it would only unscale",
-    "compute_metrics": "protocols measure here (evaluations=[...])",
-    "model_init": "searches for hyperparameters are not for trainers whose state is more than weights",
+    "compute_loss_func": "the model computes its own loss",
+    "compute_metrics": "use evaluations=[...]",
+    "model_init": "hyperparameter search is not supported",
 }
 
 
 def last_whole_checkpoint(folder: str | Path, processes: int = 1) -> Path | None:
-    """The newest checkpoint that was written to its end; a killed process may leave a torn one behind.
+    """The newest complete checkpoint; a killed process may leave an incomplete one.
 
-    The first process writes `trainer_state.json` last, and every process its random state: a checkpoint that has them
-    all is whole.
+    The main process writes `trainer_state.json` last, and every process its random state: a checkpoint with all of
+    them is complete.
 
     Args:
         folder: `output_dir` of the training.
-        processes: Processes that train together.
-
-    Returns:
-        Its path, or None when there is none.
+        processes: Number of processes.
     """
     candidates = [path for path in Path(folder).glob("checkpoint-*") if path.name.rsplit("-", 1)[1].isdigit()]
     for path in sorted(candidates, key=lambda path: int(path.name.rsplit("-", 1)[1]), reverse=True):
@@ -64,40 +63,70 @@ def last_whole_checkpoint(folder: str | Path, processes: int = 1) -> Path | None
     return None
 
 
-def attention_for(implementation: str, device: str, dtype: torch.dtype | None, max_length: int) -> str:
-    """How attention is computed fastest in training.
-
-    The backward pass of torch's fused attention on a processor takes most of a step under bfloat16: through a 12-layer
-    encoder of width 384 it needed 1.6 s for 256 sentences of 16 pieces, where plain matrix products needed 0.4 s, forward
-    passes being equal (`benchmarks/attention.py`). Attention dropout makes torch fall back to products by itself.
+def usable_length(encoders: Iterable[Any], max_length: int, data: Any, *, together: int = 1) -> int:
+    """`max_length`, or less if the encoders have fewer positions.
 
     Args:
-        implementation: What the model uses, in the words of transformers.
+        encoders: Stock encoders.
+        max_length: Requested length, in tokens.
+        data: With `lengths`, the tokens of its examples; or None.
+        together: Sentences in one row.
+
+    Raises:
+        XlsrError: sentences of the data would be truncated below the requested length.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> encoder = BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+        ...                                intermediate_size=8, max_position_embeddings=64))
+        >>> usable_length([encoder], 200, None)
+        64
+    """
+    counts = [count for count in map(max_positions, encoders) if count is not None]
+    positions = min(counts, default=max_length)
+    longest = int(np.max(getattr(data, "lengths", ()), initial=0))
+    if min(max_length, together * longest) > positions:
+        raise XlsrError(
+            f"`max_length` must be at most the encoder's {positions} positions, got {max_length} (longest sentence: "
+            f"{longest} tokens)."
+        )
+    return min(max_length, positions)
+
+
+def attention_for(implementation: str, device: str, dtype: torch.dtype | None, max_length: int) -> str:
+    """The fastest attention implementation for training.
+
+    The backward pass of torch's fused attention on a CPU takes most of a step under bfloat16: through a 12-layer encoder
+    of width 384 it needed 1.6 s for 256 sentences of 16 tokens, and plain matrix products 0.4 s, with equal forward
+    passes (`benchmarks/attention.py`). With attention dropout torch uses products anyway.
+
+    Args:
+        implementation: The model's, as named by transformers.
         device: Type of the device.
         dtype: Precision of autocast.
-        max_length: Of sentences, in pieces.
+        max_length: Maximum sentence length, in tokens.
 
     Returns:
-        `eager` in place of `sdpa` on a processor under bfloat16 for sentences of up to 200 pieces, else `implementation`.
+        `eager` instead of `sdpa` on a CPU under bfloat16 for sentences of up to 200 tokens, else `implementation`.
 
     Example:
         >>> attention_for("sdpa", "cpu", torch.bfloat16, 128)
         'eager'
     """
     slow = implementation == "sdpa" and device == "cpu" and dtype == torch.bfloat16
-    return "eager" if slow and max_length <= PLAIN_ATTENTION_PIECES else implementation
+    return "eager" if slow and max_length <= PLAIN_ATTENTION_TOKENS else implementation
 
 
 def _start_worker(worker_id: int, num_workers: int, rank: int) -> None:
-    """Seeds a process that loads batches as Trainer does, and leaves the signals that stop a training to the training.
+    """Seeds a data loader worker as Trainer does, and makes it ignore the signals that stop a training.
 
-    A terminal's Ctrl-C, launchers and schedulers signal every process. Workers that ended by it would end the training
-    before its checkpoint is saved; without it they still end with the process that they load for.
+    A terminal's Ctrl-C, launchers and schedulers signal every process. If workers ended, the training would fail before
+    it saves its checkpoint. Workers end with their training process.
 
     Args:
         worker_id: Number of the worker.
-        num_workers: Of a training process.
-        rank: Of the training process.
+        num_workers: Workers of a training process.
+        rank: Rank of the training process.
     """
     for number in GracefulStopCallback.SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -105,47 +134,48 @@ def _start_worker(worker_id: int, num_workers: int, rank: int) -> None:
 
 
 class XlsrTrainer(SlimPushes, Trainer):
-    """`transformers.Trainer` for models that return `losses` by name and data sets of prepared pairs.
+    """`transformers.Trainer` for models that return `losses` by name, and prepared datasets.
 
     - Batches come from `LengthBucketBatchSampler`, already split over processes.
-    - Each loss part is logged as `loss/NAME`, averaged since the last log and over processes, and so are the model's
+    - Each loss part is logged as `loss/NAME`, averaged since the last log and over processes, as are the model's
       `statistics` under their own names.
-    - `evaluate` runs protocols on the live model; metrics come back as `eval_NAME`, so that early stopping and
-      `metric_for_best_model` work.
-    - On a processor under bfloat16, attention is computed by plain matrix products (see `attention_for`).
+    - `evaluate` runs protocols on the live model and returns metrics as `eval_NAME`, for early stopping and
+      `metric_for_best_model`.
+    - On a CPU under bfloat16, attention is computed by plain matrix products (see `attention_for`).
     - Ctrl-C saves a checkpoint; `stopped_early` says so.
 
     Args:
-        evaluations: Functions from an encoder to named numbers, run by `evaluate`.
+        model: Any of this package's models, with or without adapters.
+        args: Training arguments of the trainer's own class.
+        evaluations: Functions from an encoder to metrics by name, run by `evaluate`.
         **kwargs: As for `Trainer`; `processing_class` is the tokenizer.
 
     Raises:
-        XlsrError: training without a data set; or an argument of `Trainer` is given that has no place here.
+        XlsrError: an argument of `Trainer` would be ignored or silently change training.
     """
 
     # Whether the examples of a batch are compared with each other.
     contrast = True
-    # Why weights cannot be sharded over processes, the first half of a sentence; empty where they can.
+    # Why weights cannot be sharded over processes; empty if they can.
     no_sharding = ""
-    # What gives the model's outputs for given sentences.
-    predicts_by = "vectors of live_encoder()"
-    # What Trainer declares more widely than our trainers take.
+    # How to compute the model's outputs for given sentences.
+    predicts_by = "live_encoder().encode(sentences)"
+    # Wider types in Trainer.
     args: Any
     model: Any
     processing_class: Any
     train_dataset: Any
 
-    def __init__(self, *args: Any, evaluations: Sequence[Evaluation] = (), **kwargs: Any) -> None:
+    def __init__(self, model: Any, args: Any, *, evaluations: Sequence[Evaluation] = (), **kwargs: Any) -> None:
         self.evaluations = list(evaluations)
         if self.evaluations:
-            # Trainer wants an eval_dataset with an eval_strategy; protocols bring their own text.
+            # Trainer requires an eval_dataset for an eval_strategy; protocols have their own text.
             kwargs.setdefault("eval_dataset", self.evaluations)
         for name, instead in REFUSED.items():
             if kwargs.get(name) is not None:
-                raise XlsrError(f"{name} is given, but {instead}; leave it out.")
-        super().__init__(*args, **kwargs)
-        model = self.accelerator.unwrap_model(self.model)
-        check_sharding(self.args, refusal=self.no_sharding, adapters=base_model(model) is not model)
+                raise XlsrError(f"`{name}` is not supported: {instead}.")
+        check_sharding(args, refusal=self.no_sharding, adapters=base_model(model) is not model)
+        super().__init__(model, args, **kwargs)
         if self.is_fsdp_enabled:
             set_up_sharding(self)
         self._choose_attention()
@@ -158,20 +188,20 @@ class XlsrTrainer(SlimPushes, Trainer):
         self.add_callback(self._graceful_stop)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """As of any trainer.
+        """As `Trainer.train`; `resume_from_checkpoint=True` resumes from the newest complete checkpoint.
 
         Raises:
-            XlsrError: a file of the checkpoint holds more than tensors and numbers, which may be code.
+            XlsrError: a file of the checkpoint contains more than tensors and numbers, which may be code.
         """
-        if resume_from_checkpoint is True:  # not one that a killed process left torn
+        if resume_from_checkpoint is True:
             newest = last_whole_checkpoint(self.args.output_dir, self.args.world_size)
             resume_from_checkpoint = str(newest) if newest else True
         try:
             return super().train(resume_from_checkpoint, *args, **kwargs)
         except pickle.UnpicklingError as error:
             raise XlsrError(
-                f"checkpoint '{resume_from_checkpoint}' holds more than tensors and numbers in its state, which "
-                "is not loaded since it may run code; take it from whom you trust, or remove it to start before it."
+                f"Checkpoint '{resume_from_checkpoint}' contains pickled objects, which may run code. "
+                "Remove it to resume from an earlier one."
             ) from error
         finally:
             self._graceful_stop.restore()
@@ -179,21 +209,20 @@ class XlsrTrainer(SlimPushes, Trainer):
     def _load_callback_state(self) -> None:
         super()._load_callback_state()
         patience = getattr(self.args, "early_stopping_patience", 0)
-        # The count of evaluations goes on; when to stop is for these arguments to say, not for the checkpoint's.
+        # The count of evaluations is restored, but the current arguments decide when to stop.
         for callback in self.callback_handler.callbacks if patience else ():
             if isinstance(callback, EarlyStoppingCallback):
                 callback.early_stopping_patience = patience
                 callback.early_stopping_threshold = self.args.early_stopping_threshold
 
     def _determine_best_metric(self, *args: Any, **kwargs: Any) -> bool:
-        # With save_strategy="best" Trainer saves by this alone, also where a signal asked for a checkpoint.
+        # With save_strategy="best" this alone decides whether Trainer saves, even after a signal.
         return super()._determine_best_metric(*args, **kwargs) or self.stopped_early
 
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
         limit = self.args.save_total_limit
         if self.stopped_early:
-            # At the end of a training Trainer keeps the best checkpoint alone where the limit is 1; one that was stopped
-            # goes on from its last.
+            # With a limit of 1 Trainer would keep only the best checkpoint, but a resume needs the last one.
             self.args.save_total_limit = None
         try:
             return super()._finalize_training(*args, **kwargs)
@@ -202,14 +231,14 @@ class XlsrTrainer(SlimPushes, Trainer):
 
     def _choose_attention(self) -> None:
         model = base_model(self.accelerator.unwrap_model(self.model))
-        length = getattr(self.data_collator, "max_length", PLAIN_ATTENTION_PIECES)
+        length = getattr(self.data_collator, "max_length", PLAIN_ATTENTION_TOKENS)
         now = model.config._attn_implementation
         chosen = attention_for(now, self.args.device.type, self.autocast_dtype, length)
         if chosen != now:
             model.set_attn_implementation(chosen)
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        self._part_sums, self._part_count = {}, 0  # an earlier training may have ended between two logs
+        self._part_sums, self._part_count = {}, 0  # an earlier training may have stopped between two logs
         prepared = super()._prepare_for_training(*args, **kwargs)
         if self.is_fsdp_enabled:
             fit_sharded(self.model, self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap)
@@ -221,10 +250,8 @@ class XlsrTrainer(SlimPushes, Trainer):
         return self._graceful_stop.stopped
 
     def get_train_dataloader(self) -> DataLoader:
-        """Length-bucketed batches. The loader is not wrapped by accelerate: the sampler knows the processes itself."""
+        """Length-bucketed batches. accelerate does not wrap the loader, since the sampler splits over processes."""
         args = self.args
-        if self.train_dataset is None:
-            raise XlsrError("training needs a train_dataset; give the trainer a PreparedPairs.")
         data, sampler = self.train_batches()
         workers = args.dataloader_num_workers
         return DataLoader(
@@ -241,20 +268,12 @@ class XlsrTrainer(SlimPushes, Trainer):
 
     @property
     def data_seed(self) -> int:
-        """Seed of everything that is drawn for the data."""
+        """Random seed of the data."""
         return self.args.data_seed if self.args.data_seed is not None else self.args.seed
 
     def train_batches(self) -> tuple[Dataset, Any]:
-        """The training data, and a sampler of the batches of keys that it is asked for.
-
-        Trainers with more streams override it.
-        """
+        """The training data and a batch sampler of its keys. Trainers of several tasks override it."""
         data, args = self.train_dataset, self.args
-        if not hasattr(data, "lengths"):
-            raise XlsrError(
-                f"train_dataset is of the class {type(data).__name__}, which does not tell the lengths of its examples; "
-                "give what hf_xlsr.data.prepared makes of tokenised rows, such as PreparedPairs."
-            )
         return data, LengthBucketBatchSampler(
             data.lengths,
             self._train_batch_size,
@@ -276,7 +295,7 @@ class XlsrTrainer(SlimPushes, Trainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        """The model's loss; its parts and statistics are kept for the next log."""
+        """The model's loss; its parts and statistics are accumulated for the next log."""
         outputs = model(**inputs)
         if model.training:
             parts = {f"loss/{name}": value for name, value in outputs.losses.items()}
@@ -300,11 +319,11 @@ class XlsrTrainer(SlimPushes, Trainer):
 
     @property
     def autocast_dtype(self) -> torch.dtype | None:
-        """Precision of the forward pass where it is not that of the weights."""
+        """Precision of the forward pass, if it is not that of the weights."""
         return torch.bfloat16 if self.args.bf16 else torch.float16 if self.args.fp16 else None
 
     def live_encoder(self) -> LiveEncoder:
-        """The model as it stands, as something that evaluation and mining take."""
+        """The model as an encoder for evaluation and mining."""
         tokenizer = self.processing_class
         limit = min(getattr(self.data_collator, "max_length", 200), tokenizer.model_max_length)
         model = self.accelerator.unwrap_model(self.model)
@@ -316,15 +335,10 @@ class XlsrTrainer(SlimPushes, Trainer):
         """Runs the protocols on the live model.
 
         Raises:
-            XlsrError: the trainer was given none, or is given a data set now.
+            XlsrError: the trainer has no `evaluations`, or another dataset is given.
         """
-        if eval_dataset is not None and eval_dataset is not self.evaluations:
-            raise XlsrError(
-                "evaluate measures what the trainer was given as evaluations=[...]; make one of this data set, too, or "
-                "measure the exported model."
-            )
-        if not self.evaluations:
-            raise XlsrError("evaluation needs protocols; give the trainer evaluations=[...].")
+        if not self.evaluations or eval_dataset not in (None, self.evaluations):
+            raise XlsrError("`eval_dataset` is not supported. Give the trainer evaluations=[...].")
         encoder, metrics = self.live_encoder(), {}
         for evaluation in self.evaluations:
             metrics.update({f"{metric_key_prefix}_{name}": value for name, value in evaluation(encoder).items()})
@@ -333,11 +347,11 @@ class XlsrTrainer(SlimPushes, Trainer):
         return metrics
 
     def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """As of any trainer, of models that give outputs by row, for rows as the collator takes them.
+        """As `Trainer.predict`, for models with outputs by row and rows in the collator's format.
 
         Raises:
-            XlsrError: the model's outputs are losses of whole batches, or the data are prepared for training.
+            XlsrError: the model's outputs are losses of whole batches, or the dataset is prepared for training.
         """
         if not self.args.evaluates_rows or hasattr(test_dataset, "lengths"):
-            raise XlsrError(f"predict does not take these data; take {self.predicts_by} instead.")
+            raise XlsrError(f"`test_dataset` is not supported. Use {self.predicts_by}.")
         return super().predict(test_dataset, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""Callbacks: the epoch of the sampler, stopping cleanly, and how long the training took in all."""
+"""Callbacks: epoch of the sampler, graceful stop, total training time."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ PART_OF_EPOCH = 1e-6  # less than any step's
 
 
 class SamplerEpochCallback(TrainerCallback):
-    """Tells the batch sampler which epoch begins, also in the middle of one that is resumed.
+    """Sets the epoch of the batch sampler, also when an epoch is resumed in the middle.
 
-    Trainer passes the epoch on only to samplers that accelerate wrapped, and on resume under several processes not
-    even to those.
+    Trainer sets it only on samplers that accelerate wrapped, and not on a resume under several processes.
     """
 
     def on_epoch_begin(
@@ -43,7 +42,7 @@ class SamplerEpochCallback(TrainerCallback):
 class GracefulStopCallback(TrainerCallback):
     """Makes Ctrl-C (SIGINT) and SIGTERM finish the step, save a checkpoint and stop; a second one interrupts at once.
 
-    So does the first before the first step, as while queues are filled: there is nothing to save yet.
+    Before the first step, for example while queues are filled, the first one interrupts: there is nothing to save.
 
     Attributes:
         stopped: Whether a signal ended the training.
@@ -53,7 +52,7 @@ class GracefulStopCallback(TrainerCallback):
 
     def __init__(self) -> None:
         self.stopped = False
-        self._signalled = False  # by a signal to this process; `stopped` may come from another one's
+        self._signalled = False  # by a signal to this process; `stopped` may come from another process
         self._stepping = False
         self._previous: dict[int, Any] = {}
 
@@ -62,16 +61,18 @@ class GracefulStopCallback(TrainerCallback):
             raise KeyboardInterrupt
         self._signalled = True
         if process_index() == 0:
-            # Straight to the file: a handler that prints may break into a print. The terminal may be gone.
+            # print is not reentrant in a signal handler. The terminal may be closed.
             with contextlib.suppress(OSError):
-                os.write(2, b"\nFinishing the step, then saving a checkpoint; once more stops at once, without one.\n")
+                os.write(
+                    2, b"\nFinishing the step and saving a checkpoint. Repeat to stop at once, without a checkpoint.\n"
+                )
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self.stopped = self._signalled = self._stepping = False
-        # Python allows handlers nowhere but in the main thread; a smaller batch size that Trainer finds begins again
-        # without an end, when they are in place.
+        # Python allows handlers in the main thread only. When Trainer restarts with a smaller batch size, handlers are
+        # still installed.
         if threading.current_thread() is threading.main_thread() and not self._previous:
             self._previous = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
 
@@ -85,7 +86,7 @@ class GracefulStopCallback(TrainerCallback):
     ) -> TrainerControl:
         self.stopped = self._signalled
         if args.world_size > 1:
-            # A signal reaches the processes at different steps; they have to stop at the same one.
+            # A signal reaches processes at different steps; they must stop at the same one.
             flag = torch.tensor(float(self._signalled), device=args.device)
             torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX)
             self.stopped = bool(flag)
@@ -96,8 +97,8 @@ class GracefulStopCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        # Trainer ends the epoch also where a signal broke it off: an evaluation there, which a training that was not
-        # stopped does not have, would count for early stopping. One that is due belongs into the checkpoint.
+        # Trainer ends the epoch also after a signal: an extra evaluation there would count for early stopping. A regular
+        # one must be part of the checkpoint.
         if self.stopped and abs(state.epoch - round(state.epoch)) > PART_OF_EPOCH:
             control.should_evaluate = False
         elif self.stopped:
@@ -105,16 +106,16 @@ class GracefulStopCallback(TrainerCallback):
         return control
 
     def restore(self) -> None:
-        """Gives the signals their handlers of before back; once the training is over, however it ended."""
+        """Restores the previous signal handlers."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous = {}
 
 
 class TrainingClockCallback(TrainerCallback):
-    """Adds up the seconds of training over all the calls that a run took, in `seconds.json` of the output folder.
+    """Sums the seconds of training over all starts of a run, in `seconds.json` of the output folder.
 
-    What a killed process did after its last checkpoint is done again and not counted twice.
+    Work after the last checkpoint of a killed process is repeated and counted once.
     """
 
     FILE = "seconds.json"
@@ -124,7 +125,7 @@ class TrainingClockCallback(TrainerCallback):
 
     @classmethod
     def read(cls, folder: str | Path) -> float:
-        """Seconds so far; 0 for a new run."""
+        """Total seconds; 0 for a new run."""
         file = Path(folder) / cls.FILE
         return float(json.loads(file.read_text("utf-8"))) if file.is_file() else 0.0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,14 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch.utils.data import Dataset
-from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
 from hf_xlsr.data.collators.dual_momentum import DualCollator, NliCollator
 from hf_xlsr.data.multitask import MultiTaskBatchSampler, MultiTaskCollator, MultiTaskDataset
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
 from hf_xlsr.encoders.stock import check_pieces, vocab_size_of
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
-from hf_xlsr.trainers.arguments import DualMomentumTrainingArguments, share_of_step
-from hf_xlsr.trainers.base import XlsrTrainer
-from hf_xlsr.trainers.checks import check_arguments, usable_length
+from hf_xlsr.trainers.arguments import share_of_step
+from hf_xlsr.trainers.base import XlsrTrainer, usable_length
 from hf_xlsr.trainers.live_encoder import LiveEncoder
 from hf_xlsr.trainers.momentum_callbacks import (
     MemoryQueueCallback,
@@ -34,42 +31,38 @@ from hf_xlsr.trainers.queue_prefill import QueuePrefillCallback
 from hf_xlsr.utils.errors import XlsrError
 
 PAIRS, NLI = "pairs", "nli"
-# What a checkpoint of adapters alone would lack.
+# State that a checkpoint of adapters lacks.
 EXTRA_STATE_FILE = "dual_momentum_state.safetensors"
 EXTRA_STATE = ("queues.", "projections.", "momentum_projections.", "nli_head.")
-# What a checkpoint and the model that goes on from it have to agree on.
+# Settings that a checkpoint and the resumed model must share.
 KEPT_SETTINGS = ("queue_size", "queue_storage", "languages", "projection_dim", "use_momentum", "nli_labels")
 
 
 class DualMomentumTrainer(XlsrTrainer):
-    """`XlsrTrainer` for `DualMomentumModel`: batches of one language pair, momentum and queues once per step.
+    """`XlsrTrainer` for `DualMomentumModel`: batches of one language pair; momentum and queues once per step.
 
-    The keys of a step's micro-batches wait in `step_keys` and enter the queues together after the optimiser has
-    stepped; with queue negatives only, four accumulated micro-batches of 256 train like one batch of 1,024. Queues and
-    momentum encoders are part of the checkpoint, also beside adapters.
+    The keys of a step's micro-batches wait in `step_keys` and enter the queues together after the optimiser step: with
+    queue negatives only, four accumulated micro-batches of 256 train like one batch of 1,024. Queues and momentum
+    encoders are part of the checkpoint, also with adapters.
 
     Args:
-        model: `DualMomentumModel`, or that in a PEFT wrapper (see `hf_xlsr.trainers.adapters.add_adapters`).
+        model: `DualMomentumModel`, or one in a PEFT wrapper (see `hf_xlsr.trainers.adapters.add_adapters`).
         args: `DualMomentumTrainingArguments`.
         tokenizers: Fast tokenizer of each language.
         train_dataset: `PreparedPairs`, tokenised by them.
         nli_dataset: `PreparedRows` of `prepare_nli` for the auxiliary task of appendix B; the model needs `nli_labels`.
-        max_length: Sentences are cut here, in pieces.
+        max_length: Sentences are truncated to this many tokens.
         **kwargs: As for `XlsrTrainer`.
 
     Raises:
-        XlsrError: a queue is smaller than what one step puts in, the launch shards weights as ZeRO stage 3 does, adapters
-            have no counterpart to follow them, a tokenizer has more pieces than its encoder, noise on embeddings would
-            reach one encoder alone, or the auxiliary task lacks its head, its data or a fitting batch size.
+        XlsrError: a queue is smaller than a step, weights are sharded, adapters have no momentum counterpart, a tokenizer
+            has more tokens than its encoder, or the auxiliary task lacks its classifier, its data or a valid batch size.
 
     Example:
-        A script that trains on one's own pairs stands in `docs/train.md`.
+        `docs/train.md` has a complete script.
     """
 
-    no_sharding = (
-        "dual momentum contrast does not train with weights sharded over processes, since no process holds those that "
-        "the momentum encoders follow"
-    )
+    no_sharding = "Momentum updates of dual momentum contrast need whole weights on every process."
 
     def __init__(
         self,
@@ -81,26 +74,19 @@ class DualMomentumTrainer(XlsrTrainer):
         max_length: int = 128,
         **kwargs: Any,
     ) -> None:
-        _refuse_zero3()
-        check_arguments(args, DualMomentumTrainingArguments)
         ours = base_model(model)
         config: DualMomentumConfig = ours.config
         self.tokenizers, self.nli_dataset = dict(tokenizers), nli_dataset
         self.max_length = usable_length(ours.encoders.values(), max_length, kwargs.get("train_dataset"))
-        missing = [language for language in config.languages or () if language not in self.tokenizers]
-        if missing:
-            raise XlsrError(f"language '{missing[0]}' has no tokenizer; give tokenizers={{'{missing[0]}': ...}}.")
         for language in config.languages or ():
-            pieces = vocab_size_of(ours.encoders[config.encoder_of(language)])
-            check_pieces(self.tokenizers[language], pieces, of=f" of '{language}'")
-        if args.neftune_noise_alpha is not None and len(ours.encoders) > 1:
-            raise XlsrError("neftune_noise_alpha would reach the encoder of one language alone; leave it out.")
+            tokens = vocab_size_of(ours.encoders[config.encoder_of(language)])
+            check_pieces(self.tokenizers[language], tokens, of=f" of '{language}'")
         self.nli_rows = self._check_nli(config, args, nli_dataset)
         _check_queue(config, args)
         if config.use_momentum:
-            list(ours.momentum_pairs())  # raises for adapters without counterpart
+            list(ours.momentum_pairs())  # raises for adapters without a counterpart
         if ours is not model:
-            ours.reset_momentum()  # adapters start at random, each at its own
+            ours.reset_momentum()  # each adapter was initialised at random
             ours.freeze_momentum()
         if args.ddp_find_unused_parameters is None:
             # A batch of one language pair leaves the encoders of the other languages without gradient.
@@ -119,8 +105,9 @@ class DualMomentumTrainer(XlsrTrainer):
     def _check_nli(config: DualMomentumConfig, args: Any, data: Any) -> int:
         """Rows of the auxiliary task in each micro-batch of each process."""
         if (data is None) != (config.nli_labels == 0):
-            there, lacking = ("nli_labels", "an nli_dataset") if data is None else ("an nli_dataset", "nli_labels 3")
-            raise XlsrError(f"the auxiliary task has {there} but not {lacking}; give both or neither.")
+            raise XlsrError(
+                "The auxiliary task needs both `nli_dataset` and nli_labels above 0, got only one of them."
+            )
         return 0 if data is None else share_of_step("nli_batch_size", args.nli_batch_size, args)
 
     def _collator(self, args: Any) -> Any:
@@ -132,7 +119,7 @@ class DualMomentumTrainer(XlsrTrainer):
         )
 
     def train_batches(self) -> tuple[Dataset, Any]:
-        """Pairs alone, or with a batch of the auxiliary task beside each."""
+        """Batches of pairs, each with a batch of the auxiliary task if there is one."""
         pairs, batches = super().train_batches()
         if self.nli_dataset is None:
             return pairs, batches
@@ -157,7 +144,7 @@ class DualMomentumTrainer(XlsrTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        """The model's loss; the keys are kept for the end of the step."""
+        """The model's loss; the keys wait for the end of the step."""
         prefix = f"{NLI}_"
         batch = {name: value for name, value in inputs.items() if not name.startswith(prefix)}
         if len(batch) < len(inputs):
@@ -170,7 +157,7 @@ class DualMomentumTrainer(XlsrTrainer):
         return (loss, outputs) if return_outputs else loss
 
     def live_encoder(self) -> LiveEncoder:
-        """The model as it stands, with a route for each language."""
+        """The model as an encoder with a route for each language."""
         model = base_model(self.accelerator.unwrap_model(self.model))
         languages = model.config.languages
         tokenizers = {language: self.tokenizers[language] for language in languages}
@@ -204,10 +191,8 @@ class DualMomentumTrainer(XlsrTrainer):
 
     @staticmethod
     def _load_extra_state(folder: Path, model: Any) -> None:
-        """What stands beside adapters: queues, projections, the head."""
+        """Loads what is saved in addition to adapters: queues, projections, the classifier."""
         file = folder / EXTRA_STATE_FILE
-        if not file.is_file():
-            raise XlsrError(f"checkpoint '{folder}' lacks {EXTRA_STATE_FILE}; go on from an earlier checkpoint.")
         with safe_open(file, "pt") as content:
             _check_same(folder, model.config, {name: json.loads(text) for name, text in content.metadata().items()})
         model.load_state_dict(load_file(file), strict=False)
@@ -215,28 +200,15 @@ class DualMomentumTrainer(XlsrTrainer):
 
 def _check_same(folder: Path, config: DualMomentumConfig, stored: Mapping[str, Any]) -> None:
     for name in KEPT_SETTINGS:
-        there, here = stored.get(name), getattr(config, name)
-        if there != here:
-            raise XlsrError(
-                f"checkpoint '{folder}' was saved with {name} {there} but the model has {here}; set {name} to {there}, "
-                "or start a new run."
-            )
+        saved, value = stored.get(name), getattr(config, name)
+        if saved != value:
+            raise XlsrError(f"`{name}` must be {saved}, as in checkpoint '{folder}', got {value}. Or start a new run.")
 
 
 def _check_queue(config: DualMomentumConfig, args: Any) -> None:
     step = args.per_device_train_batch_size * args.world_size * args.gradient_accumulation_steps
     if config.queue_size and config.queue_size < step:
         raise XlsrError(
-            f"queue_size is {config.queue_size:,}, less than the {step:,} pairs of one optimiser step "
-            f"({args.per_device_train_batch_size} x {args.world_size} process(es) x {args.gradient_accumulation_steps} "
-            "micro-batch(es)); raise it or lower the batch."
-        )
-
-
-def _refuse_zero3() -> None:
-    launched = os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() in ("true", "1")
-    if is_deepspeed_zero3_enabled() or (launched and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3"):
-        raise XlsrError(
-            "dual momentum contrast does not train under DeepSpeed ZeRO stage 3, where no process holds the weights that "
-            "the momentum encoders follow; use stage 2 or less, or plain data parallelism."
+            f"`queue_size` must be at least the {step:,} pairs of an optimiser step (batch size x processes x "
+            f"micro-batches), got {config.queue_size:,}."
         )

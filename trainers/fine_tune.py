@@ -1,4 +1,4 @@
-"""Fine-tuning classifiers: accuracy by language while training goes on, and after it."""
+"""Fine-tuning of classifiers, with metrics by language during and after training."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from tqdm.auto import tqdm
 
 from hf_xlsr.data.collators.classification import LabelledCollator
 from hf_xlsr.data.labelled import LabelledSet
-from hf_xlsr.encoders.stock import max_positions
+from hf_xlsr.encoders.stock import check_pieces, max_positions, vocab_size_of
 from hf_xlsr.evaluation.averages import mean_over_languages
 from hf_xlsr.evaluation.protocols.sts import pearson, spearman
 from hf_xlsr.evaluation.report import metric_prefix
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
-from hf_xlsr.trainers.checks import check_arguments, given_tokenizer
 from hf_xlsr.utils.distributed import process_index, world_size
 from hf_xlsr.utils.errors import XlsrError
 
-# From what a model gives, `(rows, outputs)`, and gold labels, `(rows,)`.
+# Of outputs, `(rows, outputs)`, and gold labels, `(rows,)`.
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "accuracy": lambda logits, gold: float((logits.argmax(1) == gold).mean()),
     "f1": lambda logits, gold: float(f1_score(gold, logits.argmax(1), pos_label=1, zero_division=0.0)),
@@ -39,28 +38,28 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 class FineTuneTrainingArguments(XlsrTrainingArguments):
     """Arguments of `FineTuneTrainer`, with the paper's values: Adam at 2.5e-5, linear decay, batches of 32.
 
-    The paper does not say how long it trains, nor of a warm-up: the defaults of `transformers.TrainingArguments` hold.
+    The paper gives no number of epochs and no warm-up: these are the defaults of `transformers.TrainingArguments`.
     """
 
     evaluates_rows = True
 
     learning_rate: float = field(default=2.5e-5, metadata={"help": "at the start"})
-    per_device_train_batch_size: int = field(default=32, metadata={"help": "rows a step and process"})
+    per_device_train_batch_size: int = field(default=32, metadata={"help": "rows per step and process"})
     per_device_eval_batch_size: int = field(default=128, metadata={"help": "rows evaluated together"})
 
 
 class LiveClassifier:
-    """A model as it stands, as evaluation takes it.
+    """A model in training as a classifier for evaluation.
 
     Args:
-        model: Gives `logits`; left in the mode it was found in.
+        model: Returns `logits`; keeps its mode.
         tokenizer: Its tokenizer.
-        max_length: Rows are cut here, in pieces.
-        batch_size: Rows that go through the model together.
-        autocast_dtype: Precision of the pass; the weights' own when absent.
-        share: Each process takes its share of the batches, and all of them get all logits; every process has to call
-            then. Without, this process does everything.
-        progress: Show a bar.
+        max_length: Rows are truncated to this many tokens.
+        batch_size: Rows per forward pass.
+        autocast_dtype: Precision of the pass; by default that of the weights.
+        share: Split the batches over processes and sum the logits; every process must call it then. By default this
+            process computes everything.
+        progress: Show a progress bar.
     """
 
     def __init__(
@@ -81,9 +80,9 @@ class LiveClassifier:
 
     @torch.no_grad()
     def logits(self, data: LabelledSet) -> np.ndarray:
-        """What the model gives for each row, `(rows, outputs)`, float32.
+        """Logits of each row, `(rows, outputs)`, float32.
 
-        Rows are batched by length, the same on any number of processes, so that the numbers are the same too.
+        Rows are batched by length in the same way for any number of processes, so the numbers are the same.
         """
         rows = data.features(self.tokenizer, self.max_length)
         collate = LabelledCollator(self.tokenizer.pad_token_id)
@@ -99,31 +98,31 @@ class LiveClassifier:
                 result[places] = self.model(**batch).logits.float()
         self.model.train(was_training)
         if self.processes > 1:
-            # Every row is 0 on all processes but one: the sum is that row, exactly.
+            # Each row is 0 on all processes but one, so the sum is exact.
             torch.distributed.all_reduce(result)
         return result.cpu().numpy()
 
 
 def evaluate_sets(classifier: LiveClassifier, sets: Sequence[LabelledSet], *, protocol: str) -> dict[str, float]:
-    """The metrics of the sets' task in each language, and their means over the languages, as in table 2 of the paper.
+    """Metrics of the sets' task in each language, and their means over the languages, as in the paper's table 2.
 
     Args:
-        classifier: What is measured.
-        sets: Rows to measure on.
-        protocol: What metric keys call the way it was trained, such as `cross-lingual-test`.
+        classifier: Classifier to evaluate.
+        sets: Labelled rows.
+        protocol: How the classifier was trained, a part of the metric keys, such as `cross-lingual-test`.
 
     Returns:
-        `{set}-{protocol}/{language}/{split}/{metric}`, the number of rows under `.../rows`, and the unweighted means over
-        languages under `{set}-{protocol}/mean-of-{n}/{split}/{metric}`.
+        `{set}-{protocol}/{language}/{split}/{metric}`, the number of rows as `.../rows`, and unweighted means over
+        languages as `{set}-{protocol}/mean-of-{n}/{split}/{metric}`.
 
     Raises:
-        XlsrError: a model's output or a prediction is not a number.
+        XlsrError: the model's outputs are not finite.
     """
     metrics: dict[str, float] = {}
     for data in sets:
         logits = classifier.logits(data)
         if not np.isfinite(logits).all():
-            raise XlsrError(f"the model's outputs on {data.name} are not all finite; lower the learning rate.")
+            raise XlsrError(f"Outputs on {data.name} are not finite. Lower the learning rate.")
         languages = np.array([row["lang"] for row in data.rows])
         gold = np.array([row["label"] for row in data.rows])
         for language in dict.fromkeys(languages.tolist()):
@@ -135,7 +134,7 @@ def evaluate_sets(classifier: LiveClassifier, sets: Sequence[LabelledSet], *, pr
 
 
 def metric_keys(sets: Sequence[LabelledSet], *, protocol: str) -> list[str]:
-    """The keys of the scores that `evaluate_sets` gives, means included: what `metric_for_best_model` may be."""
+    """Keys of `evaluate_sets`, means included: valid values of `metric_for_best_model`."""
     scores = {
         f"{metric_prefix(data.name, protocol, row['lang'], data.split)}/{name}": 0.0
         for data in sets
@@ -146,54 +145,52 @@ def metric_keys(sets: Sequence[LabelledSet], *, protocol: str) -> list[str]:
 
 
 class FineTuneTrainer(XlsrTrainer):
-    """`XlsrTrainer` for `HictlForSequenceClassification`; evaluates named sets by language while it trains.
+    """`XlsrTrainer` for `HictlForSequenceClassification`, with evaluation of named sets by language.
 
     Args:
-        model: The classifier, or a PEFT wrapper around it.
+        model: The classifier, or one in a PEFT wrapper.
         args: `FineTuneTrainingArguments`.
         train_dataset: `PreparedRows` of `prepare_labelled`.
         processing_class: The tokenizer.
-        max_length: Rows to evaluate are cut here, in pieces.
-        evaluations: Functions from a `LiveClassifier` to named numbers, such as
+        max_length: Rows are truncated to this many tokens in evaluation.
+        evaluations: Functions from a `LiveClassifier` to metrics by name, such as
             `partial(evaluate_sets, sets=[...], protocol="fine-tuning")`.
         **kwargs: As for `XlsrTrainer`.
 
     Raises:
-        XlsrError: the model has other labels than the data, fewer positions than the longest row, or fewer pieces than
-            the tokenizer.
+        XlsrError: the model has other labels than the data, too few positions, or fewer tokens than the tokenizer.
 
     Example:
-        A script that fine-tunes on one's own rows stands in `docs/fine-tune.md`.
+        `docs/fine-tune.md` has a complete script.
     """
 
     contrast = False
     predicts_by = "live_classifier().logits(LabelledSet)"
 
-    def __init__(self, model: Any, args: Any = None, *, max_length: int = 128, **kwargs: Any) -> None:
-        check_arguments(args, FineTuneTrainingArguments)
-        tokenizer = given_tokenizer(kwargs, base_model(model).encoder)
+    def __init__(self, model: Any, args: Any, *, processing_class: Any, max_length: int = 128, **kwargs: Any) -> None:
+        check_pieces(processing_class, vocab_size_of(base_model(model).encoder))
         if kwargs.get("data_collator") is None:
             kwargs["data_collator"] = LabelledCollator(
-                tokenizer.pad_token_id,
+                processing_class.pad_token_id,
                 max_length=max_length,
                 pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
             )
         _check_fit(base_model(model), kwargs.get("train_dataset"), max_length)
         self.max_length = max_length
-        super().__init__(model, args, **kwargs)
+        super().__init__(model, args, processing_class=processing_class, **kwargs)
 
     def live_encoder(self) -> Any:
-        """The model as it stands, each process with its share of the rows.
+        """The model as a classifier, each process with its share of the rows.
 
-        Processes that hold parts of the weights have to take every step together, and each takes all rows.
+        Under FSDP processes must take every step together, so each one takes all rows.
         """
         return self.live_classifier(share=not self.is_fsdp_enabled)
 
     def live_classifier(self, *, share: bool = False) -> LiveClassifier:
-        """The model as it stands.
+        """The model as a classifier.
 
         Args:
-            share: Among the processes, all of which have to evaluate then.
+            share: Split the rows over processes, all of which must evaluate then.
         """
         return LiveClassifier(
             self.accelerator.unwrap_model(self.model),
@@ -210,14 +207,8 @@ def _check_fit(model: Any, data: Any, max_length: int) -> None:
     longest = max(max_length, int(np.max(getattr(data, "lengths", ()), initial=0)))
     positions = max_positions(model.encoder)
     if positions is not None and positions < longest:
-        raise XlsrError(
-            f"rows of up to {longest} pieces are to come, but the encoder has {positions} positions; lower max_length."
-        )
+        raise XlsrError(f"`max_length` must be at most {positions} positions, got rows of up to {longest} tokens.")
     labels: Mapping[str, int] = getattr(data, "report", {}).get("labels", {})
     outputs = len(labels) or 1
     if data is not None and model.config.num_labels != outputs:
-        raise XlsrError(
-            f"the model has num_labels {model.config.num_labels} but the data "
-            + (f"{outputs} classes ({', '.join(labels)})" if labels else "are scores")
-            + f"; make it with num_labels {outputs}."
-        )
+        raise XlsrError(f"`num_labels` must be {outputs} for these data, got {model.config.num_labels}.")

@@ -1,4 +1,4 @@
-"""`push_to_hub` of models and trainers: what encodes sentences, without momentum encoders and queues."""
+"""`push_to_hub` of trainers: the exported encoder, without training state."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from huggingface_hub import HfApi, ModelCardData, get_token
+from huggingface_hub import HfApi, ModelCardData
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
 from hf_xlsr.export.access_tokens import redact_tokens
 from hf_xlsr.export.card_parts import part_card
 from hf_xlsr.export.card_values import code, python_text
-from hf_xlsr.export.hub_errors import NO_TOKEN, hub_errors
+from hf_xlsr.export.hub_errors import hub_errors
 from hf_xlsr.export.hub_names import TAG
 from hf_xlsr.export.hub_upload import CARD, RepoUpload, check_upload, folder_files
 from hf_xlsr.utils.errors import XlsrError
@@ -32,31 +32,29 @@ logger = logging.getLogger(__name__)
 
 
 class SlimPushes(_Base):
-    """For a `Trainer` of this package: what `push_to_hub` sends is the exported encoder.
+    """Mixin for `Trainer`: `push_to_hub` uploads the exported encoder.
 
-    At the end, at each save (`hub_strategy="every_save"`), and when `push_to_hub` is called, the live model is exported
-    as for use, and goes to `hub_model_id` with a short card. Checkpoints are never sent; `hf-xlsr push --what training`
-    sends the state of a run to a private repository. What is written here holds no token.
+    At the end, at each save (`hub_strategy="every_save"`) and on `push_to_hub`, the live model is exported and uploaded
+    to `hub_model_id` with a short card. Checkpoints are never uploaded; `hf-xlsr push --what training` uploads the state
+    of a run to a private repository. Uploaded files contain no token.
     """
 
     args: Any
     push_in_progress: Any
-    # Options of `to_sentence_transformer` beside the longest sentence; of a recipe its section `export`.
+    # Options of `to_sentence_transformer` other than the length: section `export` of a recipe.
     export_options: Mapping[str, Any] = MappingProxyType({})
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """Makes the repository.
+        """Creates the repository.
 
         Raises:
-            XlsrError: `hub_strategy` would publish checkpoints, there is no token, or the Hub refuses.
+            XlsrError: `hub_strategy` would publish checkpoints, or the Hub refuses.
         """
         if self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
             raise XlsrError(
-                f"hub_strategy is '{self.args.hub_strategy.value}', which would publish queues and optimiser; use 'end' "
-                "or 'every_save', and hf-xlsr push --what training for the state."
+                f"hub_strategy '{self.args.hub_strategy.value}' would publish queues and optimiser. Use 'end' or "
+                "'every_save', and hf-xlsr push --what training for the state."
             )
-        if not (token or self.args.hub_token or get_token()):
-            raise XlsrError(NO_TOKEN)
         with hub_errors(self.args.hub_model_id or Path(self.args.output_dir).name):
             super().init_hf_repo(token=token, private=private)
 
@@ -69,28 +67,26 @@ class SlimPushes(_Base):
         private: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Exports the model and sends it.
+        """Exports and uploads the model.
 
         Args:
-            commit_message: Of the commit.
-            blocking: Wait until it is there.
-            token: That of `hub_token`, or of the environment, when absent.
-            revision: Branch; `hub_revision` when absent.
-            private: Of a repository that is made now.
-            **kwargs: Not used; `Trainer` takes them for its card.
+            commit_message: Commit message.
+            blocking: Wait for the upload.
+            token: By default `hub_token`, or that of the environment.
+            revision: Branch; by default `hub_revision`.
+            private: Whether a new repository is private.
+            **kwargs: Ignored; `Trainer` uses them for its card.
 
         Returns:
-            The commit, or its future; None in all processes but the first.
+            The commit, or its future; None in all processes but the main one.
 
         Raises:
-            XlsrError: the weights are spread over processes, or the Hub refuses or cannot be reached.
+            XlsrError: weights are sharded, or the Hub refuses or cannot be reached.
         """
         if self.hub_model_id is None:
             self.init_hf_repo(token=token, private=private)
         if getattr(self, "is_fsdp_enabled", False):
-            raise XlsrError(
-                "push_to_hub: the weights are spread over processes; push the run when it has ended, with hf-xlsr push."
-            )
+            raise XlsrError("push_to_hub does not support sharded weights. Use hf-xlsr push after the run.")
         if not self.is_world_process_zero():
             return None
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
@@ -115,7 +111,7 @@ class SlimPushes(_Base):
             return job.result() if blocking else job
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        token, self.args.hub_token = self.args.hub_token, None  # the arguments are written beside the weights
+        token, self.args.hub_token = self.args.hub_token, None  # the arguments are saved with the weights
         try:
             super()._save(output_dir, state_dict=state_dict)
         finally:
@@ -130,18 +126,18 @@ class SlimPushes(_Base):
 
 
 def export_trainer(trainer: Any, folder: Path, repo: str) -> str:
-    """Writes the live model of a trainer as for use.
+    """Exports the live model of a trainer.
 
     Args:
         trainer: Of this package.
-        folder: An empty one.
-        repo: Where it goes, for the card.
+        folder: An empty folder.
+        repo: Target repository, for the card.
 
     Returns:
         The card.
     """
     model = trainer.accelerator.unwrap_model(trainer.model)
-    if hasattr(model, "merge_and_unload"):  # training goes on with the adapters: a copy is merged
+    if hasattr(model, "merge_and_unload"):  # merge a copy, since training needs the adapters
         model = copy.deepcopy(model).merge_and_unload()
     tokenizer = getattr(trainer, "tokenizers", None) or trainer.processing_class
     encodes = hasattr(model, "to_sentence_transformer")
@@ -168,12 +164,12 @@ def export_trainer(trainer: Any, folder: Path, repo: str) -> str:
 
 
 def _ended(job: Future, folder: tempfile.TemporaryDirectory, repo: str) -> None:
-    """Nobody waits for a push in the background: what went wrong is said here, and the next one may go through.
+    """Logs the error of a push in the background, and removes its folder.
 
     Args:
         job: The push.
-        folder: What it sent.
-        repo: Where to, if nobody waits.
+        folder: Uploaded files.
+        repo: Target repository, if nobody waits.
     """
     folder.cleanup()
     if repo and not job.cancelled() and (error := job.exception()) is not None:

@@ -8,21 +8,20 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 from hf_xlsr.data.collators.lightweight import PairCollator
+from hf_xlsr.encoders.stock import check_pieces, vocab_size_of
 from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
-from hf_xlsr.trainers.arguments import LightweightTrainingArguments
-from hf_xlsr.trainers.base import XlsrTrainer
-from hf_xlsr.trainers.checks import check_arguments, given_tokenizer, usable_length
+from hf_xlsr.trainers.base import XlsrTrainer, usable_length
 
 MASKING_OF_TASK = {"ugt": "single", "smlm": "single", "xtr": "none", "mlm": "mlm", "mlm+xtr": "mlm"}
 
 
 def released_learning_rate(step: int, *, beta2: float, decay_step: int) -> float:
-    """The released code's factor on the learning rate: untuned linear warm-up, then a tenth from `decay_step` on.
+    """Learning rate factor of the released code: untuned linear warm-up, then a tenth from `decay_step`.
 
     Args:
         step: Steps taken.
         beta2: Adam's second beta; the warm-up lasts `2 / (1 - beta2)` steps.
-        decay_step: First step of the cut rate.
+        decay_step: First step of the reduced rate.
 
     Example:
         >>> [round(released_learning_rate(s, beta2=0.999, decay_step=5000), 3) for s in (0, 999, 1999, 5000)]
@@ -32,33 +31,38 @@ def released_learning_rate(step: int, *, beta2: float, decay_step: int) -> float
 
 
 class LightweightTrainer(XlsrTrainer):
-    """`XlsrTrainer` for `LightweightDualTransformer`: masks as the generative task wants, logs each loss part.
+    """`XlsrTrainer` for `LightweightDualTransformer`: masks tokens for the generative task.
 
     Args:
-        model: The model; its config names the generative task.
+        model: The model; its configuration names the generative task.
         args: `LightweightTrainingArguments`.
         train_dataset: `PreparedPairs`.
         processing_class: The tokenizer.
-        max_length: Sentences are cut here, in pieces.
+        max_length: Sentences are truncated to this many tokens.
         **kwargs: As for `XlsrTrainer`.
 
     Raises:
-        XlsrError: arguments are of another kind, there is no tokenizer, it has no mask or more pieces than the model, or
-            the encoder has fewer positions than the longest sentence has pieces.
+        XlsrError: the tokenizer has no mask token or more tokens than the model, or the encoder has fewer positions than
+            the longest sentence has tokens.
 
     Example:
-        A script that trains on one's own pairs stands in `docs/train.md`.
+        `docs/train.md` has a complete script.
     """
 
     def __init__(
-        self, model: LightweightDualTransformer, args: Any = None, *, max_length: int = 200, **kwargs: Any
+        self,
+        model: LightweightDualTransformer,
+        args: Any,
+        *,
+        processing_class: Any,
+        max_length: int = 200,
+        **kwargs: Any,
     ) -> None:
-        check_arguments(args, LightweightTrainingArguments)
-        tokenizer = given_tokenizer(kwargs, model.encoder)
+        check_pieces(processing_class, vocab_size_of(model.encoder))
         if kwargs.get("data_collator") is None:
             config: LightweightConfig = model.config
             kwargs["data_collator"] = PairCollator(
-                tokenizer,
+                processing_class,
                 masking=MASKING_OF_TASK[config.generative_task] if config.generative_weight else "none",
                 mask_punctuation=config.mask_punctuation,
                 mlm_probability=config.mlm_probability,
@@ -66,10 +70,10 @@ class LightweightTrainer(XlsrTrainer):
                 max_length=usable_length([model.encoder], max_length, kwargs.get("train_dataset")),
                 pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
             )
-        super().__init__(model, args, **kwargs)
+        super().__init__(model, args, processing_class=processing_class, **kwargs)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Adds the id of `<mask>`, which label mode `set` needs."""
+        """Adds the id of `<mask>` for label mode `set`."""
         return super().compute_loss(
             model, {**inputs, "mask_token_id": self.processing_class.mask_token_id}, *args, **kwargs
         )

@@ -1,4 +1,4 @@
-"""A model in training, seen through the `encode` that evaluation expects."""
+"""A model in training as an encoder for evaluation."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ import torch
 from transformers import PreTrainedModel
 
 from hf_xlsr.data.collators.padding import pad_rows
-from hf_xlsr.utils.errors import XlsrError, nearest
 from hf_xlsr.utils.pooling import normalize
 
 
 class LiveEncoder:
-    """Encodes with the weights as they stand; leaves the model in the mode it was found in.
+    """Encodes with the current weights; the model keeps its mode.
 
     Args:
         model: With `encode_sentences`.
         tokenizer: A fast tokenizer; or one for each language, for a model that takes `language`. Languages are then
             the routes: `encode(sentences, task="zh")`.
-        max_length: Sentences are cut here, in pieces.
-        autocast_dtype: Precision of the pass; the weights' own when absent.
+        max_length: Sentences are truncated to this many tokens.
+        autocast_dtype: Precision of the pass; by default that of the weights.
     """
 
     def __init__(
@@ -47,23 +46,17 @@ class LiveEncoder:
         task: str | None = None,
         **_: Any,
     ) -> np.ndarray:
-        """Sentence vectors in the order given, `(sentences, width)`, float32; `(width,)` of one sentence by itself.
-
-        Raises:
-            XlsrError: the model routes by language and `task` names none of them.
-        """
+        """Sentence embeddings in the given order, `(sentences, width)`, float32; `(width,)` for a single sentence."""
         if isinstance(sentences, str):
             one: np.ndarray = self.encode([sentences], batch_size, normalize_embeddings, task)[0]
             return one
         tokenizer, options = self.tokenizer, {}
         if self.routes:
-            if task not in self.routes:
-                raise XlsrError(f"task is {task!r}; {nearest(str(task), self.routes)}")
             tokenizer, options = self.tokenizer[task], {"language": task}
         if not sentences:
             return np.empty((0, self.model.config.hidden_size), dtype=np.float32)
-        cut = {"truncation": True, "max_length": self.max_length}
-        ids = tokenizer(list(sentences), return_attention_mask=False, verbose=False, **cut)["input_ids"]
+        truncation = {"truncation": True, "max_length": self.max_length}
+        ids = tokenizer(list(sentences), return_attention_mask=False, verbose=False, **truncation)["input_ids"]
         order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
         was_training, device = self.model.training, self.model.device
         self.model.eval()

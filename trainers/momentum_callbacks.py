@@ -1,7 +1,7 @@
-"""What happens once per optimiser step: the momentum encoders move, the step's keys enter the queues.
+"""Once per optimiser step: the momentum encoders are updated and the step's keys enter the queues.
 
-Both belong to the step, not to the forward pass: a forward may run twice (gradient checkpointing, evaluation), and the
-keys of accumulated micro-batches have to enter together for accumulation to equal a larger batch.
+Neither belongs to the forward pass, which may run twice (gradient checkpointing, evaluation). Keys of accumulated
+micro-batches must enter together for accumulation to equal a larger batch.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.utils.distributed import gather_rows
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
 
 HALVES = (torch.bfloat16, torch.float16)
-LARGE = 0.9  # from here on a step is a tenth of the difference, or less
+LARGE = 0.9  # above, a step is at most a tenth of the difference
 MOMENTUM_SCHEDULES = ("constant", "linear", "cosine")
 
 
 @dataclass
 class StepKeys:
-    """The keys that wait for the end of an optimiser step, and whether the step is to be dropped.
+    """Keys of the current optimiser step, and whether the step is dropped.
 
     Args:
-        waiting: `(language, keys, texts, examples)` of each micro-batch and side, of this process alone.
+        waiting: `(language, keys, texts, examples)` of each micro-batch and side, of this process only.
         dropped: Whether this step's gradient was not finite.
-        dropped_steps: How many steps were dropped in all.
+        dropped_steps: Number of dropped steps.
     """
 
     waiting: list[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]] = field(default_factory=list)
@@ -41,20 +41,18 @@ class StepKeys:
 
 
 def scheduled_momentum(momentum: float, step: int, max_steps: int, schedule: str = "constant") -> float:
-    """The momentum of a step: constant, or rising from `momentum` towards 1 over the training.
+    """The momentum of a step: constant, or increasing from `momentum` to 1 during training.
 
     Args:
         momentum: At the start.
-        step: Optimiser steps taken before this one.
-        max_steps: Steps in all.
+        step: Optimiser steps before this one.
+        max_steps: Total steps.
         schedule: `constant`, `linear` or `cosine`.
 
     Example:
         >>> [round(scheduled_momentum(0.9, step, 10, "cosine"), 3) for step in (0, 5, 10)]
         [0.9, 0.95, 1.0]
     """
-    if schedule not in MOMENTUM_SCHEDULES:
-        raise XlsrError(f"momentum_schedule is '{schedule}'; {nearest(schedule, MOMENTUM_SCHEDULES)}")
     if schedule == "constant":
         return momentum
     done = min(step / max(max_steps, 1), 1.0)
@@ -63,19 +61,19 @@ def scheduled_momentum(momentum: float, step: int, max_steps: int, schedule: str
 
 
 def _was_skipped(optimizer: Any, keys: StepKeys) -> bool:
-    """Whether this step changed nothing: float16 overflow, or a gradient that is not finite."""
+    """Whether this step had no effect: float16 overflow, or a gradient that is not finite."""
     return keys.dropped or bool(getattr(optimizer, "step_was_skipped", False))
 
 
 class SoundStepCallback(TrainerCallback):
-    """Drops the step when its gradient is not finite: no update, no momentum, no keys; says so and goes on.
+    """Drops a step whose gradient is not finite: no update, no momentum, no keys. It logs the step and continues.
 
-    Under float16 the gradient scaler leaves the weights as they are and lowers its scale; that happens while it finds
-    its scale and is only noted. Its own word on it, `step_was_skipped`, is wrong for fused optimisers.
+    Under float16 the gradient scaler drops the update and lowers its scale, which is normal at the start and logged as
+    information. The scaler's own `step_was_skipped` is wrong for fused optimisers.
 
     Args:
         keys: Shared with the other callbacks.
-        scaled: Whether a gradient scaler watches the steps.
+        scaled: Whether a gradient scaler is active.
     """
 
     def __init__(self, keys: StepKeys, *, scaled: bool = False) -> None:
@@ -93,16 +91,16 @@ class SoundStepCallback(TrainerCallback):
         if not gradients:
             return
         norm = torch.nn.utils.get_total_norm(gradients)
-        # The same on every process: gradients are averaged by now.
+        # Gradients are averaged already, so all processes agree.
         if not torch.isfinite(norm):
             self.keys.dropped = True
             self.keys.dropped_steps += 1
             if not self.scaled:
-                model.zero_grad(set_to_none=True)  # an optimiser passes over weights without gradient
+                model.zero_grad(set_to_none=True)  # optimisers ignore weights without gradient
             logger.log(
                 logging.INFO if self.scaled else logging.WARNING,
-                "step %d was skipped: its gradient is not finite (%s). Nothing was learned from it and no key was "
-                "stored; %d skipped so far. Lower the learning rate if it happens again.",
+                "Skipped step %d: its gradient is not finite (%s). Skipped so far: %d. Lower the learning rate if this "
+                "happens often.",
                 state.global_step + 1,
                 float(norm),
                 self.keys.dropped_steps,
@@ -110,14 +108,14 @@ class SoundStepCallback(TrainerCallback):
 
 
 class MomentumCallback(TrainerCallback):
-    """Moves the momentum encoders after each optimiser step, equation 1.
+    """Updates the momentum encoders after each optimiser step, equation 1.
 
     Args:
-        keys: Shared with the other callbacks; says whether the step was dropped.
+        keys: Shared with the other callbacks; whether the step was dropped.
         schedule: See `scheduled_momentum`.
 
     Raises:
-        XlsrError: at the start of the training, their weights are of half precision and their steps small.
+        XlsrError: at the start of training, the weights have half precision and the updates are small.
     """
 
     def __init__(self, keys: StepKeys | None = None, schedule: str = "constant") -> None:
@@ -132,8 +130,8 @@ class MomentumCallback(TrainerCallback):
         pairs = ours.momentum_pairs() if ours.config.use_momentum and small_steps else ()
         if halved := {str(average.dtype) for _, average in pairs if average.dtype in HALVES}:
             raise XlsrError(
-                f"the momentum encoders hold {min(halved).removeprefix('torch.')} weights, in which the small steps of "
-                f"momentum {momentum} are rounded away; keep the model in float32 (under DeepSpeed by precision float32)."
+                f"Momentum encoders must be float32, got {min(halved)}: small updates of momentum {momentum} would be "
+                "rounded away. Under DeepSpeed set precision to float32."
             )
 
     def on_optimizer_step(
@@ -153,12 +151,12 @@ class MomentumCallback(TrainerCallback):
 
 
 class MemoryQueueCallback(TrainerCallback):
-    """Enqueues the keys of all micro-batches and processes of a step, once the step has really happened.
+    """Enqueues the keys of all micro-batches and processes after the optimiser step.
 
-    Every process gathers the same keys in the same order, so that queues stay equal without being sent around.
+    Every process gathers the same keys in the same order, so that queues stay equal without communication.
 
     Args:
-        keys: Where the trainer collects them.
+        keys: Filled by the trainer.
     """
 
     def __init__(self, keys: StepKeys) -> None:

@@ -1,4 +1,4 @@
-"""Filling the memory queues before the first step, so that it already has all its negatives."""
+"""Filling the memory queues before the first step, which then has all negatives."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from hf_xlsr.trainers.dual_momentum import DualMomentumTrainer
 
 BATCH_SIZE = 256
-BATCHES_AT_ONCE = 32  # sorted by length and enqueued together: what is in memory beside the queue
+BATCHES_AT_ONCE = 32  # sorted by length and enqueued together; bounds memory
 
 
 class QueuePrefillCallback(TrainerCallback):
-    """Fills empty queues with keys of random training pairs when a training begins; a resumed one keeps its own.
+    """Fills empty queues with keys of random training pairs when training begins; a resume keeps its queues.
 
-    A language that is in fewer pairs than its queue has rows gives the key of each pair once.
+    If a language has fewer pairs than its queue has rows, each key is added once.
 
     Args:
-        trainer: Whose model, data and tokenizers.
+        trainer: Provides model, data and tokenizers.
     """
 
     def __init__(self, trainer: DualMomentumTrainer) -> None:
@@ -44,7 +44,7 @@ class QueuePrefillCallback(TrainerCallback):
             for number, language in enumerate(ours.queues):
                 self._fill(ours, language, np.random.default_rng([self.trainer.data_seed, number, 2]))
         except BaseException:
-            # Ctrl-C, say: queues that are filled in part would be taken for those of a training that goes on.
+            # Partly filled queues, after Ctrl-C, would look like those of a resumed training.
             for queue in ours.queues.values():
                 queue.clear()
             raise
@@ -72,13 +72,13 @@ class QueuePrefillCallback(TrainerCallback):
     def _keys(
         self, model: Any, language: str, examples: np.ndarray, of_target: np.ndarray
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and text hashes in the order given; each process encodes its share, in batches of like length."""
+        """Keys and text hashes in the given order; each process encodes its share, in batches of similar length."""
         order = np.argsort(-np.asarray(self.trainer.train_dataset.lengths)[examples], kind="stable")
         parts: list[tuple[torch.Tensor, ...]] = []
         step = BATCH_SIZE * world_size()
         for start in range(0, len(order), step):
             batch = order[start : start + step]
-            # As many rows on every process: the last ones may be encoded twice, and are then written once.
+            # Every process has as many rows: the last ones may be encoded twice, but are written once.
             mine = np.resize(batch[process_index() :: world_size()], -(-len(batch) // world_size()))
             if len(batch) <= process_index():
                 mine = batch[:1]

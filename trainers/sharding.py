@@ -1,4 +1,4 @@
-"""FSDP2: what training with weights sharded over processes needs beside what accelerate does, and what it refuses."""
+"""FSDP2: settings that training with sharded weights needs in addition to those of accelerate."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Any
 from accelerate import PartialState
 from accelerate.utils import DistributedType
 from torch import nn
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
 from hf_xlsr.utils.errors import XlsrError
 
-# Methods of our models that run layers, beside `forward`.
+# Methods of our models that run layers, in addition to `forward`.
 FORWARD_METHODS = ("encode_sentences",)
-# The other kinds of state are written, and read, as pickles.
+# The other state types are pickles.
 WHOLE_WEIGHTS = "FULL_STATE_DICT"
 
 
 def sharding_asked(args: Any) -> bool:
-    """Whether the launch, or the training arguments, want FSDP.
+    """Whether the launch or the training arguments enable FSDP.
 
     Args:
         args: Training arguments.
@@ -28,60 +29,55 @@ def sharding_asked(args: Any) -> bool:
 
 
 def check_sharding(args: Any, *, refusal: str = "", adapters: bool = False) -> None:
-    """Refuses a launch that would shard weights in a way that does not train, or not shard at all.
+    """Checks that weights are sharded in a supported way, or not at all.
 
     Args:
         args: Training arguments.
-        refusal: Why this trainer cannot, the first half of a sentence; empty where it can.
+        refusal: Why this trainer supports no sharding; empty if it does.
         adapters: Whether adapters are trained.
 
     Raises:
-        XlsrError: as said.
+        XlsrError: the launch shards weights in an unsupported way.
     """
     launched = os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() in ("true", "1")
-    if launched and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3":
-        raise XlsrError(
-            f"{refusal or 'evaluation and export find no whole weights under DeepSpeed ZeRO stage 3'}; use stage 2 or "
-            f"less, {'' if refusal else 'FSDP2 '}or plain data parallelism."
-        )
-    if not sharding_asked(args):
-        return
-    if refusal:
-        raise XlsrError(f"{refusal}; launch it without FSDP, which is plain data parallelism.")
-    if adapters:
-        raise XlsrError("adapters are not trained under FSDP here; launch without it: they need little memory.")
+    zero3 = launched and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3"
     given: Mapping[str, Any] = args.fsdp_config if isinstance(args.fsdp_config, dict) else {}
     version = given.get("version", 2) if args.fsdp else os.environ.get("FSDP_VERSION", "1")
-    if str(version) != "2":
-        raise XlsrError("FSDP of version 1 is not supported; launch with --fsdp_version 2.")
-    if PartialState().distributed_type in (DistributedType.NO, DistributedType.MULTI_CPU):
-        raise XlsrError(
-            "FSDP was asked for, but accelerate shards no weights on a processor, nor in a single process; launch "
-            "without it, which is plain data parallelism."
-        )
+    reason = ""
+    if is_deepspeed_zero3_enabled() or zero3:
+        reason = f"{refusal or 'Evaluation and export need whole weights.'} Use DeepSpeed ZeRO stage 2 or less."
+    elif sharding_asked(args):
+        if refusal or adapters:
+            reason = f"{refusal or 'Adapters are not trained under FSDP.'} Launch without FSDP."
+        elif str(version) != "2":
+            reason = "FSDP of version 1 is not supported. Launch with --fsdp_version 2."
+        elif PartialState().distributed_type in (DistributedType.NO, DistributedType.MULTI_CPU):
+            reason = "accelerate supports no FSDP on a CPU or in a single process. Launch without FSDP."
+    if reason:
+        raise XlsrError(reason)
 
 
 def set_up_sharding(trainer: Any) -> None:
-    """Says how weights are sharded and saved, where the launch leaves it open.
+    """Sets how weights are sharded and saved, unless the launch does.
 
-    Units are the layers of the encoder: stock architectures also name their embeddings, which accelerate takes apart by
-    itself. Checkpoints hold whole weights, which any number of processes can read without a pickle.
+    Units are the layers of the encoder: stock architectures also name their embeddings, which accelerate splits by
+    itself. Checkpoints contain whole weights, which any number of processes can load without pickles.
 
     Args:
-        trainer: Before its training.
+        trainer: Before training.
     """
     plugin, model = trainer.accelerator.state.fsdp_plugin, trainer.model
-    plugin.state_dict_config = plugin.optim_state_dict_config = None  # else those of another type would stay
+    plugin.state_dict_config = plugin.optim_state_dict_config = None  # else those of another type would remain
     plugin.set_state_dict_type(WHOLE_WEIGHTS)
     if plugin.transformer_cls_names_to_wrap is None:
         plugin.transformer_cls_names_to_wrap = layer_classes(model)
 
 
 def layer_classes(model: nn.Module) -> list[str]:
-    """Names of the classes that a model must not be split inside of, but those that hold embeddings.
+    """Names of the classes that must not be split, except those that contain embeddings.
 
     Args:
-        model: With `_no_split_modules`, as those of transformers.
+        model: With `_no_split_modules`, as in transformers.
     """
     named = set(getattr(model, "_no_split_modules", None) or ())
     layers = [module for module in model.modules() if type(module).__name__ in named]
@@ -92,18 +88,18 @@ def layer_classes(model: nn.Module) -> list[str]:
 
 
 def fit_sharded(model: nn.Module, layers: Sequence[str]) -> None:
-    """Prepares a model that accelerate has sharded for what our models do with their weights.
+    """Prepares a model that accelerate has sharded.
 
-    Heads read embedding tables and decoders outside of their own forward, so that these have to be whole from the start
-    of the model's forward to the backward pass; and evaluation calls methods that are not `forward`.
+    Heads read embedding tables and decoders outside of their own forward pass, so these must be whole from the start of
+    the model's forward to its backward pass; and evaluation calls methods other than `forward`.
 
     Args:
         model: From `fully_shard`.
-        layers: Classes whose weights are gathered for themselves and let go again.
+        layers: Classes whose weights are gathered and released one by one.
     """
     from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 
-    # fully_shard puts FSDP before the name of a class.
+    # fully_shard prepends FSDP to the name of a class.
     kept = [
         module
         for module in model.modules()
@@ -118,11 +114,11 @@ def fit_sharded(model: nn.Module, layers: Sequence[str]) -> None:
 
 
 def gather_model(trainer: Any, whole: Any) -> None:
-    """Puts a model with the trained weights, in one piece, in the place of the sharded one; every process has to call.
+    """Replaces the sharded model by one with whole weights; every process must call it.
 
     Args:
-        trainer: At the end of its training.
-        whole: A new model of the same configuration. It gets the weights in the main process, which alone exports.
+        trainer: After training.
+        whole: A new model of the same configuration. Only the main process, which exports, gets the weights.
     """
     state = trainer.accelerator.get_state_dict(trainer.model)
     if trainer.accelerator.is_main_process:

@@ -1,4 +1,4 @@
-"""Fine-tuning on translation: the decoder first, then everything; translations and BLEU while training goes on."""
+"""Fine-tuning on translation: first the decoder, then everything, with BLEU during training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from hf_xlsr.modeling.hictl.modeling_generation import check_vocabulary, sentenc
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
-from hf_xlsr.trainers.checks import check_arguments
 from hf_xlsr.utils.errors import XlsrError
 
 
@@ -24,9 +23,9 @@ from hf_xlsr.utils.errors import XlsrError
 class TranslationTrainingArguments(XlsrTrainingArguments):
     """Arguments of `TranslationTrainer`, with the paper's values: 2e-5 at the start, inverse square root decay.
 
-    After `step` steps beyond the warm-up the rate is `learning_rate * sqrt(timescale / (timescale + step))`, `timescale`
-    being `warmup_steps` if there are any and 10,000 otherwise (`lr_scheduler_kwargs` sets it). The paper says nothing of
-    a warm-up, of the batch or of label smoothing, for which there is `label_smoothing_factor`.
+    After the warm-up the rate is `learning_rate * sqrt(timescale / (timescale + step))`; `timescale` is `warmup_steps` if
+    set and 10,000 otherwise (`lr_scheduler_kwargs` overrides it). The paper gives no warm-up, batch size or label
+    smoothing, for which there is `label_smoothing_factor`.
 
     Args:
         freeze_encoder: Train the decoder alone: the paper's first step.
@@ -37,23 +36,16 @@ class TranslationTrainingArguments(XlsrTrainingArguments):
     lr_scheduler_type: str = field(default="inverse_sqrt", metadata={"help": "of transformers"})
     freeze_encoder: bool = field(default=False, metadata={"help": "train the decoder alone"})
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.label_smoothing_factor < 1:
-            raise XlsrError(
-                f"label_smoothing_factor is {self.label_smoothing_factor}; it is a share, 0 or above and less than 1."
-            )
-        super().__post_init__()
-
 
 class LiveTranslator:
-    """Translates with the weights as they stand; leaves the model in the mode it was found in.
+    """Translates with the current weights; the model keeps its mode.
 
     Args:
         model: `HictlForConditionalGeneration`, or any model with `generate`.
         tokenizer: Of both languages.
-        max_length: Sentences are cut here and translations end here, in pieces.
-        autocast_dtype: Precision of the passes; the weights' own when absent.
-        progress: Show a bar.
+        max_length: Sentences and translations are truncated to this many tokens.
+        autocast_dtype: Precision of the passes; by default that of the weights.
+        progress: Show a progress bar.
     """
 
     def __init__(
@@ -70,7 +62,7 @@ class LiveTranslator:
 
     @torch.no_grad()
     def translate(self, sentences: Sequence[str], *, batch_size: int = 32, **options: Any) -> list[str]:
-        """A translation of each sentence, in the order given.
+        """A translation of each sentence, in the given order.
 
         Args:
             sentences: Sources.
@@ -79,8 +71,12 @@ class LiveTranslator:
         """
         if not sentences:
             return []
-        cut: dict[str, Any] = {"truncation": True, "max_length": self.max_length, "return_attention_mask": False}
-        ids = self.tokenizer(list(sentences), verbose=False, **cut)["input_ids"]
+        truncation: dict[str, Any] = {
+            "truncation": True,
+            "max_length": self.max_length,
+            "return_attention_mask": False,
+        }
+        ids = self.tokenizer(list(sentences), verbose=False, **truncation)["input_ids"]
         order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
         was_training, device = self.model.training, self.model.device
         self.model.eval()
@@ -109,23 +105,23 @@ class LiveTranslator:
 class TranslationTrainer(XlsrTrainer):
     """`XlsrTrainer` for `HictlForConditionalGeneration`.
 
-    The loss of a step is the mean over all its target pieces, those of other micro-batches and processes included, so
-    that neither changes it. `evaluate` gives the evaluations a `LiveTranslator`.
+    The loss of a step is the mean over all its target tokens in all micro-batches and processes, whose numbers do not
+    change it. `evaluate` passes a `LiveTranslator` to the evaluations.
 
     Args:
-        model: `HictlForConditionalGeneration`, or that in a PEFT wrapper.
+        model: `HictlForConditionalGeneration`, or one in a PEFT wrapper.
         args: `TranslationTrainingArguments`.
-        train_dataset: `PreparedPairs`, source to target; step one takes all language pairs together.
-        processing_class: The encoder's tokenizer, with which the pairs were tokenised.
-        max_length: Sentences are cut here, in pieces.
+        train_dataset: `PreparedPairs`, source to target; step one uses all language pairs together.
+        processing_class: The encoder's tokenizer, which tokenised the pairs.
+        max_length: Sentences are truncated to this many tokens.
         **kwargs: As for `XlsrTrainer`.
 
     Raises:
-        XlsrError: `freeze_encoder` goes with adapters; the tokenizer has more pieces than the model, puts no special
-            pieces around sentences, or others than the model starts and ends with; or there are too few positions.
+        XlsrError: `freeze_encoder` with adapters; the tokenizer has more tokens than the model, no special tokens around
+            sentences, or others than the model; or there are too few positions.
 
     Example:
-        A script that trains stands in `docs/translate.md`.
+        `docs/translate.md` has a complete script.
     """
 
     contrast = False
@@ -140,13 +136,9 @@ class TranslationTrainer(XlsrTrainer):
         max_length: int = 128,
         **kwargs: Any,
     ) -> None:
-        check_arguments(args, TranslationTrainingArguments)
         ours = base_model(model)
         if args.freeze_encoder and ours is not model:
-            raise XlsrError(
-                "freeze_encoder would freeze the encoder's adapters too; set it to false, the encoder's own weights are "
-                "frozen as they are."
-            )
+            raise XlsrError("freeze_encoder would also freeze the encoder's adapters. Set it to false.")
         _check_fit(ours, processing_class, max_length)
         if args.freeze_encoder:
             ours.freeze_encoder()
@@ -166,7 +158,7 @@ class TranslationTrainer(XlsrTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        """The model's loss, of which each process gives its part."""
+        """The model's loss, of which each process computes its part."""
         smoothing = self.args.label_smoothing_factor
         batch = {**inputs, "label_smoothing": smoothing, "num_items_in_batch": num_items_in_batch}
         loss, outputs = super().compute_loss(model, batch, True, num_items_in_batch)
@@ -175,7 +167,7 @@ class TranslationTrainer(XlsrTrainer):
         return (loss, outputs) if return_outputs else loss
 
     def live_encoder(self) -> Any:
-        """The model as it stands, as something that translates."""
+        """The model as a translator."""
         return LiveTranslator(
             self.accelerator.unwrap_model(self.model),
             self.processing_class,
@@ -190,10 +182,10 @@ def _check_fit(model: Any, tokenizer: Any, max_length: int) -> None:
     ends, known = sentence_ends(tokenizer), (config.bos_token_id, config.eos_token_id)
     if ends != known:
         raise XlsrError(
-            f"the tokenizer begins and ends sentences with pieces {ends[0]} and {ends[1]} but the model with {known[0]} "
-            f"and {known[1]}; give HictlForConditionalGeneration.from_encoder this tokenizer."
+            f"The tokenizer's first and last special tokens must be {known}, as in the model, got {ends}. Give "
+            "HictlForConditionalGeneration.from_encoder this tokenizer."
         )
     for name in ("encoder", "decoder"):
         positions = max_positions(getattr(model, name))
         if positions is not None and positions < max_length:
-            raise XlsrError(f"max_length is {max_length} pieces but the {name} has {positions} positions; lower it.")
+            raise XlsrError(f"`max_length` must be at most the {name}'s {positions} positions, got {max_length}.")

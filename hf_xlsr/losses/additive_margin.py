@@ -13,21 +13,20 @@ from hf_xlsr.utils.errors import XlsrError
 def additive_margin_loss(
     source: torch.Tensor, target: torch.Tensor, *, margin: float = 0.3, scale: float = 1.0, normalize: bool = False
 ) -> torch.Tensor:
-    r"""Each sentence has to find its translation in the batch by a margin, in both directions.
+    r"""In-batch retrieval of translations with an additive margin, in both directions.
 
     .. math:: L_{br}^s = -\frac{1}{B} \sum_i \log
               \frac{e^{\phi(s_i, t_i) - m}}{e^{\phi(s_i, t_i) - m} + \sum_{j \neq i} e^{\phi(s_i, t_j)}}
 
-    and :math:`L_{br} = L_{br}^s + L_{br}^t` with the source sentences in the denominator of the second. The paper prints
-    no logarithm, without which the loss would not be one; Yang et al. (2019), whom it cites, have it. Its `phi` is the
-    inner product of the vectors as they are, which is the default. Cosines, as in Yang et al., span only 2 and so take a
-    scale: `phi - m` is then `scale * (cosine - margin)`.
+    and :math:`L_{br} = L_{br}^s + L_{br}^t`, with the source sentences in the denominator of the second. The paper prints
+    no logarithm, which Yang et al. (2019), its source, have. Its `phi` is the inner product, the default. Cosines, as in
+    Yang et al., are between -1 and 1 and need a scale: `phi - m` is then `scale * (cosine - margin)`.
 
     Args:
-        source: Sentence vectors `s`, `(batch, width)`. Rows of several processes are gathered before, by
+        source: Sentence embeddings `s`, `(batch, width)`. Gather the rows of several processes first, with
             `hf_xlsr.utils.distributed.gather_with_gradient`.
-        target: Vectors `t` of their translations, `(batch, width)`.
-        margin: `m`, taken from the similarity of each true pair; 0 leaves it out.
+        target: Embeddings `t` of their translations, `(batch, width)`.
+        margin: `m`, subtracted from the similarity of each pair; 0 disables it.
         scale: Multiplies similarities and margin.
         normalize: Compare by cosine instead of the inner product.
 
@@ -35,7 +34,7 @@ def additive_margin_loss(
         A scalar, computed in float32 (float64 for float64 input), also under autocast.
 
     Raises:
-        XlsrError: the shapes differ, the batch holds fewer than two pairs, or margin or scale are out of their range.
+        XlsrError: the shapes differ, or the batch has fewer than two pairs.
 
     Relations:
         With `margin=0` it is `alignment_loss` at temperature `1 / scale`.
@@ -47,13 +46,10 @@ def additive_margin_loss(
     """
     if source.shape != target.shape:
         raise XlsrError(
-            f"source is {tuple(source.shape)} and target {tuple(target.shape)}; give one translation of the same width "
-            "for each sentence."
+            f"`source` and `target` must have one shape, got {tuple(source.shape)} and {tuple(target.shape)}."
         )
     if len(source) < 2:
-        raise XlsrError("bitext retrieval has a batch of fewer than two pairs, which leaves nothing to choose from.")
-    if margin < 0 or scale <= 0:
-        raise XlsrError(f"margin is {margin} and scale {scale}; use a margin of 0 or more and a scale above 0.")
+        raise XlsrError("Bitext retrieval needs at least two pairs in a batch.")
     if normalize:
         source, target = unit_rows(source), unit_rows(target)
     dtype = accumulation_dtype(source)

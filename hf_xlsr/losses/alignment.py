@@ -9,17 +9,17 @@ import torch.nn.functional as F
 def alignment_loss(
     source: torch.Tensor, target: torch.Tensor, *, temperature: float = 1.0, normalize: bool = False
 ) -> torch.Tensor:
-    r"""Each sentence has to find its translation among the batch, in both directions.
+    r"""In-batch retrieval of translations, in both directions.
 
     .. math:: L_{align} = -\sum_j \log \frac{\exp(u_j^\top v_j)}{\sum_k \exp(u_j^\top v_k)}
               + \log \frac{\exp(u_j^\top v_j)}{\sum_k \exp(u_k^\top v_j)}
 
-    averaged over `j`; the directions are summed. The paper uses the bare inner product (its footnote 5): that is the
-    default here. Cosine similarity over a temperature is the usual alternative.
+    averaged over `j`; the directions are summed. The paper uses the inner product (footnote 5), the default. Cosine
+    similarity over a temperature is the usual alternative.
 
     Args:
-        source: Sentence vectors `u`, `(batch, width)`.
-        target: Vectors `v` of their translations, `(batch, width)`.
+        source: Sentence embeddings `u`, `(batch, width)`.
+        target: Embeddings `v` of their translations, `(batch, width)`.
         temperature: Divides the similarities.
         normalize: Compare by cosine instead of the inner product.
 

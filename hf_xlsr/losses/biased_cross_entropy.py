@@ -18,30 +18,30 @@ def biased_cross_entropy(
     ignore_index: int = -100,
     chunk_size: int = LOGITS,
 ) -> torch.Tensor:
-    r"""Mean negative log-likelihood of target pieces under logits that each sentence shifts in its own way.
+    r"""Mean negative log-likelihood of target tokens under logits with a bias for each sentence.
 
     .. math:: p(w \mid t) \propto \exp(h_t^\top e_w + b_{iw})
 
-    where position `t` belongs to sentence `i`. In HICTL's fine-tuning on translation `b` holds the similarities of the
-    sentence vector and all words. The vocabulary is gone through in chunks
-    (see `sparse_target_cross_entropy`): beside the gradients, nothing grows with it. Sums run in float32
-    (float64 for float64 input); the matrix products follow autocast.
+    where position `t` belongs to sentence `i`. In HICTL's fine-tuning on translation `b` contains the similarities of
+    sentence embedding and words. The vocabulary is processed in chunks (see `sparse_target_cross_entropy`): except for
+    the gradients no memory grows with it. Sums run in float32 (float64 for float64 input); the matrix products follow
+    autocast.
 
     Args:
         hidden: Decoder states, `(batch, length, width)`.
-        labels: The piece that each position is to predict, `ignore_index` where none is, `(batch, length)`.
+        labels: Target tokens, `ignore_index` at ignored positions, `(batch, length)`.
         weight: Output embeddings, `(vocabulary, width)`.
-        bias: Of every sentence, `(vocabulary,)`, or of each, `(batch, vocabulary)`.
-        label_smoothing: Share of the probability that the label spreads evenly over the vocabulary.
-        ignore_index: Label of positions that do not count.
-        chunk_size: Logits held at a time.
+        bias: Shared, `(vocabulary,)`, or for each sentence, `(batch, vocabulary)`.
+        label_smoothing: Share of a label's probability that is spread evenly over the vocabulary.
+        ignore_index: Label of ignored positions.
+        chunk_size: Maximum number of logits in memory at a time.
 
     Returns:
-        A scalar, the mean over the positions that count, differentiable once in `hidden`, `weight` and `bias`; exactly 0
-        (with a graph) when none counts.
+        A scalar, the mean over the other positions, differentiable once in `hidden`, `weight` and `bias`; exactly 0 (with
+        a graph) without any.
 
     Raises:
-        XlsrError: `label_smoothing` is no share, or `chunk_size` is below 1.
+        XlsrError: `label_smoothing` is not in [0, 1), or `chunk_size` is below 1.
 
     Relations:
         `torch.nn.functional.cross_entropy` on `hidden @ weight.T + bias[:, None]` gives the same value and gradient,
@@ -53,15 +53,15 @@ def biased_cross_entropy(
         tensor(2.3026)
     """
     if not 0 <= label_smoothing < 1:
-        raise XlsrError(f"label_smoothing is {label_smoothing}; it is a share, 0 or above and less than 1.")
+        raise XlsrError(f"`label_smoothing` must be at least 0 and below 1, got {label_smoothing}.")
     sentences, positions = (labels != ignore_index).nonzero(as_tuple=True)
-    pieces, dtype = labels[sentences, positions].unsqueeze(1), accumulation_dtype(hidden)
-    count = len(pieces)
+    tokens, dtype = labels[sentences, positions].unsqueeze(1), accumulation_dtype(hidden)
+    count = len(tokens)
     return sparse_target_cross_entropy(
         hidden[sentences, positions],
         weight,
         bias,
-        pieces,
+        tokens,
         torch.full((count, 1), 1 - label_smoothing, device=hidden.device, dtype=dtype),
         torch.full((count,), 1 / max(count, 1), device=hidden.device, dtype=dtype),
         sentences=sentences if bias.dim() == 2 else None,

@@ -8,7 +8,7 @@ import torch
 
 from hf_xlsr.losses.sparse_targets import LOGITS, accumulation_dtype, sparse_target_cross_entropy
 
-IGNORE = -100  # torch's own label of what does not count
+IGNORE = -100  # torch's label of ignored positions
 
 
 def masked_lm_loss(
@@ -21,16 +21,16 @@ def masked_lm_loss(
     ignore_index: int = IGNORE,
     chunk_size: int = LOGITS,
 ) -> torch.Tensor:
-    """Mean negative log-likelihood of the masked pieces (BERT's masked LM).
+    """Mean negative log-likelihood of the masked tokens (BERT's masked LM).
 
     Args:
         hidden: Token states, `(batch, length, width)`.
-        labels: The hidden piece at masked positions, `ignore_index` elsewhere, `(batch, length)`.
+        labels: Original tokens at masked positions, `ignore_index` elsewhere, `(batch, length)`.
         weight: Decoder, `(vocabulary, width)`.
         bias: `(vocabulary,)`.
         transform: The prediction head before the decoder, applied to the masked states only.
-        ignore_index: Label of positions that do not count.
-        chunk_size: Logits held at a time.
+        ignore_index: Label of ignored positions.
+        chunk_size: Maximum number of logits in memory at a time.
 
     Returns:
         A scalar; exactly 0 (with a graph) when nothing is masked.
@@ -45,13 +45,13 @@ def masked_lm_loss(
         tensor(2.3026)
     """
     chosen = labels != ignore_index
-    states, pieces = hidden[chosen], labels[chosen]
+    states, tokens = hidden[chosen], labels[chosen]
     if transform is not None:
         states = transform(states)
-    count = len(pieces)
+    count = len(tokens)
     dtype = accumulation_dtype(hidden)
     ones = torch.ones(count, 1, device=hidden.device, dtype=dtype)
     row_weights = torch.full((count,), 1 / max(count, 1), device=hidden.device, dtype=dtype)
     return sparse_target_cross_entropy(
-        states, weight, bias, pieces.unsqueeze(1), ones, row_weights, chunk_size=chunk_size
+        states, weight, bias, tokens.unsqueeze(1), ones, row_weights, chunk_size=chunk_size
     )

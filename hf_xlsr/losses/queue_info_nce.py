@@ -104,7 +104,7 @@ class _QueueInfoNCE(torch.autograd.Function):
         batch_size, device = len(queries), queries.device
         dtype = accumulation_dtype(queries)
         operand_dtype = torch.bfloat16 if bfloat16 and device.type == "cuda" else dtype
-        # Subnormal weights slow a processor's products a hundredfold; beside a total of 1 they would count nothing.
+        # Subnormal weights make CPU products a hundred times slower and have no effect on a total of 1.
         floor = 0.75 * math.log(torch.finfo(dtype).tiny) if device.type == "cpu" else None
         scaled, positives = queries.to(dtype) / temperature, positive_keys.to(dtype)
         operand = scaled.to(operand_dtype)
@@ -152,39 +152,32 @@ class _QueueInfoNCE(torch.autograd.Function):
 def _check_rows(queries: torch.Tensor, positive_keys: torch.Tensor, banks: Sequence[Rows]) -> None:
     if queries.shape != positive_keys.shape:
         raise XlsrError(
-            f"queries are {tuple(queries.shape)} and positive_keys {tuple(positive_keys.shape)}; "
-            "give one positive key of the query's width for each query."
+            f"`queries` and `positive_keys` must have one shape, got {tuple(queries.shape)} and "
+            f"{tuple(positive_keys.shape)}."
         )
     for name, bank in zip(("queue", "other_keys"), banks, strict=False):
-        values = _values(bank)
-        if values.shape[1] != queries.shape[1]:
-            raise XlsrError(
-                f"{name} holds rows of width {values.shape[1]} and the queries have width {queries.shape[1]}; "
-                "project both to one width."
-            )
         if isinstance(bank, torch.Tensor) and not bank.is_floating_point():
-            raise XlsrError(f"{name} holds {bank.dtype} without scales; give floating-point rows or QuantizedRows.")
+            raise XlsrError(f"`{name}` must be floating-point rows or QuantizedRows, got {bank.dtype}.")
 
 
 def _check_masked(masked: Pairs, batch_size: int, column_count: int) -> None:
     rows, columns = masked
     if rows.shape != columns.shape:
-        raise XlsrError(f"masked has {len(rows)} rows and {len(columns)} columns; give one column for each row.")
+        raise XlsrError(f"`masked` must have a column for each row, got {len(rows)} and {len(columns)}.")
     if not len(rows):
         return
     limits = torch.stack([*rows.aminmax(), *columns.aminmax()]).tolist()
     for name, low, high, count in (("query", *limits[:2], batch_size), ("column", *limits[2:], column_count)):
         if low < 0 or high >= count:
             raise XlsrError(
-                f"masked names {name} {low if low < 0 else high} of {count}; count from 0, columns through the queue "
-                "and then other_keys."
+                f"`masked` must have {name} indices from 0 to {count - 1}, got {low if low < 0 else high}."
             )
 
 
 def _in_bfloat16(precision: str, queries: torch.Tensor) -> bool:
-    """Whether the products are to run in bfloat16; `auto` follows autocast where the device has bfloat16."""
+    """Whether products run in bfloat16; `auto` follows autocast if the device has bfloat16."""
     if precision not in LOSS_PRECISIONS:
-        raise XlsrError(f"the precision of the queue loss is '{precision}'; {nearest(precision, LOSS_PRECISIONS)}")
+        raise XlsrError(f"Invalid precision '{precision}'; {nearest(precision, LOSS_PRECISIONS)}")
     device = queries.device.type
     if queries.dtype == torch.float64 or precision == "float32":
         return False
@@ -205,16 +198,16 @@ def queue_info_nce(
     chunk_size: int | None = None,
     precision: str = "auto",
 ) -> torch.Tensor:
-    r"""Each query should be nearer to its positive key than to the keys in the queue, equation 2 of the paper.
+    r"""InfoNCE of each query with its positive key and the keys of a queue, equation 2 of the paper.
 
     .. math:: L(x, y) = -\log \frac{\exp(h_x \cdot h_y / \tau)}{\sum_{i=0}^{K} \exp(h_x \cdot h_{y_i} / \tau)}
 
     where `y_0 = y` is the positive and the others are the queue's entries. The negatives get no gradient, so one pass
     over chunks of them carries the running maximum, the sum of exponentials and the negatives' weighted sum, which is
-    the gradient for the queries: two matrix products a chunk, and no matrix larger than `batch x chunk_size`. Nothing
-    of the queue is kept for the backward pass, so it may be written to in between.
+    the gradient for the queries: two matrix products a chunk, and no matrix larger than `batch x chunk_size`. The
+    backward pass does not need the queue, which may be modified in between.
 
-    Sums run in float32, or all in float64 for float64 queries. NaN in an input shows as NaN in the loss and its
+    Sums run in float32, or all in float64 for float64 queries. NaN in an input gives NaN in the loss and its
     gradients.
 
     Args:
@@ -222,11 +215,11 @@ def queue_info_nce(
         positive_keys: The key of each query's translation, `(batch, width)`; gets its gradient when it requires one.
         queue: Negatives, `(rows, width)`, possibly none: floating-point numbers or `QuantizedRows`.
         temperature: Divides the inner products before the softmax.
-        other_keys: More negatives beside the queue, `(keys, width)`, such as the keys of the batch itself. Their
+        other_keys: More negatives, `(keys, width)`, such as the keys of the batch itself. Their
             columns are numbered after the queue's.
         masked: Rows and columns, two int64 tensors of equal length: query `rows[i]` does not count column `columns[i]`
             as a negative.
-        chunk_size: Negatives a chunk; bounds memory, changes nothing else. By default as many as are fastest.
+        chunk_size: Negatives per chunk; bounds memory and does not change the result. By default the fastest number.
         precision: Of the matrix products: `float32`; `bfloat16`, summed in float32, on processors and CUDA devices;
             `auto` is `bfloat16` under autocast to bfloat16 or float16.
 
@@ -234,7 +227,7 @@ def queue_info_nce(
         The mean over the batch, a scalar; exactly 0 when a query has no negatives. Differentiable once.
 
     Raises:
-        XlsrError: shapes or widths do not fit together, or an argument is out of its range.
+        XlsrError: shapes differ, or an argument is invalid.
 
     Example:
         >>> queries = torch.eye(2, 4)
@@ -247,7 +240,7 @@ def queue_info_nce(
     banks = [queue] if other_keys is None else [queue, other_keys]
     _check_rows(queries, positive_keys, banks)
     if not 0 < temperature < math.inf:
-        raise XlsrError(f"temperature is {temperature}; give a finite number above 0, such as 0.04.")
+        raise XlsrError(f"`temperature` must be above 0 and finite, got {temperature}.")
     if masked is not None:
         _check_masked(masked, len(queries), sum(len(bank) for bank in banks))
     on_cpu = queries.device.type == "cpu"
@@ -255,7 +248,7 @@ def queue_info_nce(
         most_rows, most_bytes = _CPU_CHUNK if on_cpu else _OTHER_CHUNK
         chunk_size = max(256, min(most_rows, most_bytes // (4 * max(1, len(queries)))))
     elif chunk_size < 1:
-        raise XlsrError(f"chunk_size is {chunk_size}; compare with 1 negative or more at a time.")
+        raise XlsrError(f"`chunk_size` must be at least 1, got {chunk_size}.")
     bfloat16 = _in_bfloat16(precision, queries)
     products: AbstractContextManager[None] = _bfloat16_products() if bfloat16 and on_cpu else nullcontext()
     graded = torch.is_grad_enabled()
@@ -279,7 +272,7 @@ def matching_pairs(ids: torch.Tensor, queue_ids: torch.Tensor) -> Pairs:
         >>> matching_pairs(torch.tensor([7, 5, 7]), torch.tensor([5, 6, 7]))
         (tensor([1, 0, 2]), tensor([0, 2, 2]))
     """
-    # A table of the low bits passes over nearly all rows; a binary search for each would take ten times as long.
+    # A table of the low bits skips nearly all rows; a binary search for each would take ten times as long.
     low_bits = (1 << 16) - 1
     table = torch.zeros(low_bits + 1, dtype=torch.bool, device=ids.device)
     table[ids & low_bits] = True

@@ -12,7 +12,7 @@ _LARGEST = 127
 
 @dataclass(frozen=True)
 class QuantizedRows:
-    """Rows of 8-bit numbers; row `i` stands for `scales[i] * values[i]`.
+    """Rows of 8-bit numbers; row `i` is `scales[i] * values[i]`.
 
     Attributes:
         values: `(rows, width)`, int8.

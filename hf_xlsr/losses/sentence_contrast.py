@@ -12,9 +12,9 @@ from hf_xlsr.utils.errors import XlsrError
 
 
 def unit_rows(vectors: torch.Tensor) -> torch.Tensor:
-    """Rows of length 1, in float32 (float64 for float64 input); a row of zeros stays one.
+    """Rows of length 1, in float32 (float64 for float64 input); a row of zeros stays a row of zeros.
 
-    Its gradient is then that of an inner product: the gradient of a direction has no bound where the length goes to 0.
+    Its gradient is that of an inner product, since the gradient of a direction is unbounded near length 0.
 
     Args:
         vectors: `(rows, width)`.
@@ -29,7 +29,7 @@ def unit_rows(vectors: torch.Tensor) -> torch.Tensor:
 
 
 def row_lengths(vectors: torch.Tensor) -> torch.Tensor:
-    """The length of each row, 1 for a row of zeros, so that one may divide by it.
+    """The length of each row, 1 for a row of zeros, for safe division.
 
     Example:
         >>> row_lengths(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
@@ -40,36 +40,36 @@ def row_lengths(vectors: torch.Tensor) -> torch.Tensor:
 
 
 def check_temperature(temperature: float) -> None:
-    """Rejects what cosines cannot be divided by.
+    """Checks a temperature.
 
     Raises:
-        XlsrError: `temperature` is not above 0, or not finite.
+        XlsrError: it is not above 0, or not finite.
 
     Example:
         >>> check_temperature(0.0)
         Traceback (most recent call last):
         ...
-        hf_xlsr.utils.errors.XlsrError: temperature is 0.0; give a finite number above 0, such as 1.0.
+        hf_xlsr.utils.errors.XlsrError: `temperature` must be above 0 and finite, got 0.0.
     """
     if not 0 < temperature < math.inf:
-        raise XlsrError(f"temperature is {temperature}; give a finite number above 0, such as 1.0.")
+        raise XlsrError(f"`temperature` must be above 0 and finite, got {temperature}.")
 
 
 def sentence_contrast_loss(source: torch.Tensor, target: torch.Tensor, *, temperature: float = 1.0) -> torch.Tensor:
-    r"""Each sentence should be nearer to its translation than to all others of the batch, in either language.
+    r"""Contrast of each sentence and its translation with all other sentences of the batch, in both languages.
 
     .. math:: L_S = \frac{1}{n} \sum_i L(x_i) + L(y_i), \quad L(x_i) =
               -\log \frac{\exp s(x_i, y_i)}{\exp s(x_i, y_i) + \sum_{j \neq i} \exp s(x_i, y_j) + \exp s(x_i, x_j)}
 
     with `s` the cosine over the temperature, and `L(y_i)` likewise: 2n - 2 negatives for each sentence. The paper has
-    no temperature, which is 1.0; the loss then ends well above 0, since cosines span only 2.
+    no temperature, which is 1.0; the loss then stays well above 0, since cosines are between -1 and 1.
 
-    A vector of zeros has no direction; it counts as orthogonal to all. A sentence that is twice in the batch is a
-    negative of itself, as in the paper.
+    A vector of zeros is orthogonal to all. A sentence that is twice in the batch is a negative of itself, as in the
+    paper.
 
     Args:
-        source: Sentence vectors `x`, `(batch, width)`.
-        target: Vectors `y` of their translations, `(batch, width)`. Rows of several processes are gathered before, by
+        source: Sentence embeddings `x`, `(batch, width)`.
+        target: Embeddings `y` of their translations, `(batch, width)`. Gather the rows of several processes first, with
             `hf_xlsr.utils.distributed.gather_with_gradient`.
         temperature: Divides the cosines.
 
@@ -77,7 +77,7 @@ def sentence_contrast_loss(source: torch.Tensor, target: torch.Tensor, *, temper
         A scalar, computed in float32 (float64 for float64 input), also under autocast.
 
     Raises:
-        XlsrError: the shapes differ, the batch holds fewer than two pairs, or the temperature is out of its range.
+        XlsrError: the shapes differ, the batch has fewer than two pairs, or the temperature is invalid.
 
     Relations:
         `alignment_loss` with `normalize=True` has the negatives of the other language only, `x` against `y` without `i`.
@@ -89,14 +89,10 @@ def sentence_contrast_loss(source: torch.Tensor, target: torch.Tensor, *, temper
     """
     if source.shape != target.shape:
         raise XlsrError(
-            f"source is {tuple(source.shape)} and target {tuple(target.shape)}; give one translation of the same width "
-            "for each sentence."
+            f"`source` and `target` must have one shape, got {tuple(source.shape)} and {tuple(target.shape)}."
         )
     if len(source) < 2:
-        raise XlsrError(
-            f"the batch of the sentence-level contrast holds {len(source)} pair{'' if len(source) == 1 else 's'}, which "
-            "leaves no negatives; give 2 or more."
-        )
+        raise XlsrError("The sentence-level contrast needs at least two pairs in a batch.")
     check_temperature(temperature)
     both = unit_rows(torch.cat([source, target]))
     with torch.autocast(both.device.type, enabled=False):

@@ -21,24 +21,24 @@ def similarity_loss(
     reduction: str = "batchmean",
     epsilon: float = 1e-4,
 ) -> torch.Tensor:
-    r"""The sentences of a batch should resemble each other alike in both languages.
+    r"""Equality of the similarity structures of a batch in both languages.
 
     .. math:: L_{sim} = -\sum_{j_1, j_2} \log \cos \frac{\pi}{2} \left(
               \frac{\exp(u_{j_1}^\top u_{j_2})}{\sum_k \exp(u_{j_1}^\top u_k)} -
               \frac{\exp(v_{j_1}^\top v_{j_2})}{\sum_k \exp(v_{j_1}^\top v_k)} \right)
 
-    At a difference of exactly 1 the cosine is 0 (a little below in float32) and its logarithm is not a number, so the
-    difference is clamped to `1 - epsilon` and all is computed in float32 at least, also under autocast. The clamp
-    passes no gradient, so the slope is bounded by `1 / epsilon` as well.
+    At a difference of exactly 1 the cosine is 0 (slightly below in float32) and its logarithm is not a number, so the
+    difference is clamped to `1 - epsilon`, and everything is computed in at least float32, also under autocast. The clamp
+    has no gradient, so the slope is bounded by `1 / epsilon`.
 
     Args:
-        source: Sentence vectors `u`, `(batch, width)`.
-        target: Vectors `v` of their translations, `(batch, width)`.
+        source: Sentence embeddings `u`, `(batch, width)`.
+        target: Embeddings `v` of their translations, `(batch, width)`.
         temperature: Divides the similarities before the softmax.
         normalize: Compare by cosine instead of the inner product.
         reduction: `batchmean` divides the sum over the matrix by the batch size, as the other losses are averaged over
             sentences; `sum` (the released code) does not, and so grows with the batch.
-        epsilon: Distance from 1 that the difference is kept at.
+        epsilon: Minimum distance of the difference from 1.
 
     Returns:
         A scalar, 0 when both similarity matrices are equal.
@@ -52,7 +52,7 @@ def similarity_loss(
         tensor(0.)
     """
     if reduction not in SIMILARITY_REDUCTIONS:
-        raise XlsrError(f"similarity reduction is '{reduction}'; use one of {', '.join(SIMILARITY_REDUCTIONS)}.")
+        raise XlsrError(f"`reduction` must be one of {', '.join(SIMILARITY_REDUCTIONS)}, got '{reduction}'.")
     if source.dtype != torch.float64:
         source, target = source.float(), target.float()
     if normalize:

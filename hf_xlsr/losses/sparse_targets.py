@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from hf_xlsr.utils.errors import XlsrError
 
-# Logits held at a time: 32 MiB in float32.
+# Maximum number of logits in memory at a time: 32 MiB in float32.
 LOGITS = 1 << 23
 
 
@@ -30,8 +30,8 @@ class _SparseTargetCrossEntropy(torch.autograd.Function):
     """The value in one pass over the vocabulary, the gradients in a second one; logits are never kept.
 
     A pass takes some columns of the logits at a time, for all rows. The normalisers of the rows, which the second pass
-    needs, are the running logarithm of a sum of the first. The gradient of the table is written where it belongs, piece
-    by piece of the vocabulary, so that nothing else of its size is made.
+    needs, are the running log-sum-exp of the first. The gradient of the table is written in place, chunk by chunk, so
+    that nothing else of its size is allocated.
     """
 
     @staticmethod
@@ -74,7 +74,7 @@ class _SparseTargetCrossEntropy(torch.autograd.Function):
         hidden, weight, bias, sentences, target_ids, target_probs, row_weights, normaliser = ctx.saved_tensors
         accumulate, dtype = normaliser.dtype, ctx.dtype
         (grad_output,) = grad_outputs
-        # A row's share of one piece is 0 in float16; the rows' factors sum to 2 at most, so this cannot overflow.
+        # A row's share of one token underflows in float16; the rows' factors sum to 2 at most, so this cannot overflow.
         boost = 1024.0 if dtype == torch.float16 else 1.0
         after = grad_output.to(accumulate) / boost
         scale = boost * row_weights.to(accumulate).unsqueeze(1)
@@ -122,7 +122,7 @@ def _chunks(
 
 
 def _within(ids: torch.Tensor, columns: slice) -> tuple[torch.Tensor, torch.Tensor]:
-    """Places of pieces in a chunk of the vocabulary, and which of them lie in it at all."""
+    """Positions of tokens in a chunk of the vocabulary, and whether they are inside it."""
     inside = (ids >= columns.start) & (ids < columns.stop)
     return torch.where(inside, ids - columns.start, 0), inside
 
@@ -141,21 +141,21 @@ def sparse_target_cross_entropy(
 ) -> torch.Tensor:
     """Sum over rows of `-row_weight * sum_w q(w) log p(w)`, `p` the softmax of `hidden @ weight.T + bias`.
 
-    The vocabulary is gone through in chunks, once for the value and once for the gradient, so that neither the logits
-    nor a dense label matrix is ever held: beside the parameters' own gradients nothing grows with the vocabulary.
+    It processes the vocabulary in chunks, once for the value and once for the gradient, without all logits or a dense
+    label matrix: except for the parameters' gradients no memory grows with the vocabulary.
     Sums run in float32 (float64 for float64 input); the matrix products follow autocast.
 
     Args:
-        hidden: One state a row, `(rows, width)`.
+        hidden: States, `(rows, width)`.
         weight: The decoder, usually the tied word embeddings, `(vocabulary, width)`.
         bias: `(vocabulary,)`; with `sentences` one for each of them, `(sentences, vocabulary)`.
-        target_ids: The pieces that carry mass, `(rows, targets)`; padded entries may name any piece.
-        target_probs: Their mass, `(rows, targets)`; 0 for padded entries. A piece named twice gets the sum.
-        row_weights: One factor a row, `(rows,)`; `1 / rows` for a mean.
+        target_ids: Tokens with mass, `(rows, targets)`; padded entries may be any token.
+        target_probs: Their mass, `(rows, targets)`; 0 for padded entries. Mass of repeated tokens is added.
+        row_weights: A factor for each row, `(rows,)`; `1 / rows` for a mean.
         sentences: The sentence whose bias a row gets, `(rows,)`.
-        even_mass: Mass that every row's label spreads evenly over the vocabulary beside its pieces.
-        chunk_size: Logits held at a time, of all rows together; bounds memory, changes nothing else. A column of the
-            logits is the least.
+        even_mass: Additional mass of each row, spread evenly over the vocabulary.
+        chunk_size: Maximum number of logits in memory at a time, of all rows together, but at least one column. It
+            does not change the result.
 
     Returns:
         A scalar, differentiable once in `hidden`, `weight` and `bias`.
@@ -170,7 +170,7 @@ def sparse_target_cross_entropy(
         tensor(2.3026)
     """
     if chunk_size < 1:
-        raise XlsrError(f"chunk_size is {chunk_size}; hold 1 logit or more at a time.")
+        raise XlsrError(f"`chunk_size` must be at least 1, got {chunk_size}.")
     return _SparseTargetCrossEntropy.apply(
         hidden, weight, bias, sentences, target_ids, target_probs, row_weights, even_mass, chunk_size
     )

@@ -30,21 +30,21 @@ def swap_sides(stacked: torch.Tensor) -> torch.Tensor:
 def merge_duplicates(
     ids: torch.Tensor, probs: torch.Tensor, *, keep_first: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Brings the mass of a repeated piece together, row by row, so that each piece carries mass once.
+    """Merges the mass of repeated tokens in each row, so that each token has mass once.
 
     Args:
         ids: `(rows, targets)`.
         probs: Mass of each entry, `(rows, targets)`; entries with mass 0 are padding.
-        keep_first: Keep the mass of one entry instead of the sum.
+        keep_first: Keep the mass of the first entry instead of the sum.
 
     Returns:
-        Sorted ids and merged mass, both `(rows, targets)`; what was merged away has mass 0.
+        Sorted ids and merged mass, both `(rows, targets)`; merged entries have mass 0.
 
     Example:
         >>> merge_duplicates(torch.tensor([[5, 2, 5]]), torch.tensor([[0.5, 0.25, 0.25]]))
         (tensor([[2, 5, 5]]), tensor([[0.2500, 0.7500, 0.0000]]))
     """
-    # Padding must not stand before a real entry of the same piece: it would be taken for its first occurrence.
+    # Padding must not precede a real entry of the same token, or it would count as its first occurrence.
     key = ids * 2 + (probs == 0)
     key, order = key.sort(dim=1, stable=True)
     ids, probs = ids.gather(1, order), probs.gather(1, order)
@@ -68,28 +68,28 @@ def generative_labels(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     r"""Label distributions `q` of the sentence-level generative tasks, as sparse rows.
 
-    `xtr` (equations 2, 3) puts :math:`N_w / \lVert S' \rVert` on each piece of the translation `S'`. `smlm` (equation
-    1) puts everything on the hidden piece, on both sides of the pair. `ugt` (equation 4) halves: on the side where
-    piece `t` was hidden, 1/2 on `t` and 1/2 spread over the translation; on the other side it is `xtr`.
+    `xtr` (equations 2, 3) puts :math:`N_w / \lVert S' \rVert` on each token of the translation `S'`. `smlm` (equation
+    1) puts all mass on the masked token, on both sides of the pair. `ugt` (equation 4) halves it: on the side where token
+    `t` was masked, 1/2 on `t` and 1/2 spread over the translation; on the other side it is `xtr`.
 
-    Two readings of `ugt` and `xtr` exist and the label mode says which:
+    `ugt` and `xtr` have two variants, the label modes:
 
-    - `accumulate` (the paper's equations): mass is added up, so every row sums to 1; the side that was not masked is
-      asked for the full sentence, the hidden piece included, and nothing for `<mask>`.
-    - `set` (the released code): each distinct piece is *set* to `1 / length` (half of it beside `t`), so repeated
-      pieces count once, a hidden piece that also occurs in the translation loses its 1/2, and the unmasked side is
-      asked for `<mask>` in place of the hidden piece.
+    - `accumulate` (the paper's equations): mass is added, so every row sums to 1; the unmasked side has the full sentence
+      as its label, the masked token included, and nothing for `<mask>`.
+    - `set` (the released code): each distinct token is *set* to `1 / length` (half of it with `t`), so repeated tokens
+      count once, a masked token that also occurs in the translation loses its 1/2, and the unmasked side has `<mask>` in
+      place of the masked token.
 
     Args:
-        original_ids: Pieces before masking, `(2 * batch, length)`, sources over targets.
-        attention_mask: 1 for pieces that count, `(2 * batch, length)`.
-        masked_ids: The hidden piece of each row, -100 where the row was not masked, `(2 * batch,)`. Not used by `xtr`.
+        original_ids: Tokens before masking, `(2 * batch, length)`, sources over targets.
+        attention_mask: 1 for tokens that count, `(2 * batch, length)`.
+        masked_ids: The masked token of each row, -100 where the row was not masked, `(2 * batch,)`. Not used by `xtr`.
         task: `ugt`, `xtr` or `smlm`.
         label_mode: `accumulate` or `set`.
-        mask_token_id: Id of `<mask>`; needed by `set`, which gives it mass.
+        mask_token_id: Id of `<mask>`; required by `set`, which puts mass on it.
 
     Returns:
-        Piece ids and mass, both `(2 * batch, length + 1)`; every piece carries mass once.
+        Token ids and mass, both `(2 * batch, length + 1)`; every token has mass once.
 
     Example:
         >>> pair = torch.tensor([[7, 1, 1, 2], [8, 9, 0, 0]])          # o = [t, a, a, b] is row 0's translation below
@@ -99,20 +99,20 @@ def generative_labels(
         tensor([1., 1.])
     """
     if task not in ("ugt", "xtr", "smlm"):
-        raise XlsrError(f"sentence-level generative task is '{task}'; use ugt, xtr or smlm.")
+        raise XlsrError(f"`task` must be ugt, xtr or smlm, got '{task}'.")
     if label_mode not in LABEL_MODES:
-        raise XlsrError(f"label mode is '{label_mode}'; use one of {', '.join(LABEL_MODES)}.")
+        raise XlsrError(f"`label_mode` must be one of {', '.join(LABEL_MODES)}, got '{label_mode}'.")
     dtype = torch.float64 if original_ids.device.type != "mps" else torch.float32
     rows = len(original_ids)
     hidden = torch.full((rows,), IGNORE, device=original_ids.device) if masked_ids is None else masked_ids
     is_masked = hidden != IGNORE
     if task == "smlm":
-        # Equation 1: both sides predict the piece that was hidden on one of them.
-        piece = torch.where(is_masked, hidden, swap_sides(hidden))
-        return piece.clamp(min=0).unsqueeze(1), (piece != IGNORE).float().unsqueeze(1)
+        # Equation 1: both sides predict the token that was masked on one of them.
+        token = torch.where(is_masked, hidden, swap_sides(hidden))
+        return token.clamp(min=0).unsqueeze(1), (token != IGNORE).float().unsqueeze(1)
 
     translation, counts = swap_sides(original_ids), swap_sides(attention_mask).to(dtype)
-    share = counts / counts.sum(1, keepdim=True).clamp(min=1.0)  # N_w / ||S'||, piece by piece
+    share = counts / counts.sum(1, keepdim=True).clamp(min=1.0)  # N_w / ||S'|| of each token
     if task == "ugt":
         share = torch.where(is_masked.unsqueeze(1), share / 2, share)
         hidden_share = is_masked.to(dtype) / 2
@@ -125,13 +125,13 @@ def generative_labels(
 
     if task == "ugt":
         if mask_token_id is None:
-            raise XlsrError("label mode 'set' needs mask_token_id: the released code gives <mask> mass.")
-        # The row whose translation was masked sees <mask> where the hidden piece stood: one occurrence of it.
+            raise XlsrError("label_mode 'set' needs `mask_token_id`.")
+        # For the row whose translation was masked, <mask> replaces one occurrence of the masked token.
         hidden_there = swap_sides(hidden).unsqueeze(1)
         occurs = (translation == hidden_there) & (counts > 0)
         first = occurs & (occurs.long().cumsum(1) == 1)
         translation = translation.masked_fill(first, mask_token_id)
-    # The pieces of the translation come first: merging keeps the first, so they overwrite the hidden piece's 1/2.
+    # Tokens of the translation come first: merging keeps the first, so they overwrite the masked token's 1/2.
     ids = torch.cat([translation, hidden.clamp(min=0).unsqueeze(1)], 1)
     ids, probs = merge_duplicates(ids, torch.cat([share, hidden_share.unsqueeze(1)], 1), keep_first=True)
     return ids, probs.float()
@@ -158,8 +158,8 @@ def generative_loss(
         weight: Tied word embeddings, `(vocabulary, width)`.
         bias: `(vocabulary,)`.
         target_ids: From `generative_labels`, `(2 * batch, targets)`.
-        target_probs: Likewise; pieces must not repeat within a row.
-        chunk_size: Logits held at a time.
+        target_probs: Likewise; tokens must not repeat within a row.
+        chunk_size: Maximum number of logits in memory at a time.
 
     Returns:
         A scalar: summed over the two sides, averaged over the batch (`KLDivLoss(reduction="batchmean")` per side).

@@ -15,8 +15,8 @@ from functools import cache
 from typing import Any
 
 from hf_xlsr.utils.errors import nearest
-from hf_xlsr.utils.field_types import KINDS, fits
 
+KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word"}
 # What a value may be, in words and as JSON Schema has it.
 WORDS = {**KINDS, "list": "a list", "mapping": "keys with values", "source": "a source or a list of sources"}
 JSON_TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string", "list": "array"}
@@ -120,8 +120,10 @@ def _kind_of(value: Any) -> str:
 
 
 def _fits(value: Any, kind: str) -> bool:
-    if kind in KINDS:
-        return fits(value, kind)
+    if kind in ("bool", "str"):
+        return isinstance(value, bool if kind == "bool" else str)
+    if kind in ("int", "float"):
+        return isinstance(value, int if kind == "int" else (int, float)) and not isinstance(value, bool)
     if kind == "list":
         return isinstance(value, (list, tuple))
     if kind == "mapping":
@@ -179,9 +181,12 @@ def hinted(hint: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
             choices += [str(member.value) for member in plain]
         elif plain is typing.Literal:
             kinds += [_kind_of(value) for value in typing.get_args(part)]
+            choices += [value for value in typing.get_args(part) if isinstance(value, str)]
         else:
             names = {int: "int", float: "float", bool: "bool", str: "str", dict: "mapping", list: "list"}
             kinds.append(names.get(plain, "any"))
+    if "float" in kinds:  # `float | int` is a number
+        kinds = [kind for kind in kinds if kind != "int"]
     return tuple(dict.fromkeys(kinds)) or ("any",), tuple(choices)
 
 

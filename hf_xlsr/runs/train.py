@@ -19,7 +19,6 @@ from transformers import TrainerState
 from transformers import logging as transformers_logging
 from transformers.integrations import WandbCallback
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from hf_xlsr.data.held_out import remember_evaluated
 from hf_xlsr.evaluation.plots import plot_loss_curves
@@ -30,7 +29,6 @@ from hf_xlsr.runs.methods import get_method
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer, last_whole_checkpoint
 from hf_xlsr.trainers.callbacks import TrainingClockCallback
-from hf_xlsr.trainers.console import ConsoleCallback
 from hf_xlsr.trainers.sharding import gather_model
 from hf_xlsr.utils.errors import XlsrError
 
@@ -51,16 +49,13 @@ class RunResult:
 
 
 def build_trainer(recipe: Mapping[str, Any], folder: RunFolder, data: Any, sets: Mapping[str, Any]) -> XlsrTrainer:
-    """The trainer that a recipe describes, talking to the console.
+    """The trainer that a recipe describes.
 
     Raises:
         XlsrError: a value of the model or an argument does not fit.
     """
     method = get_method(recipe["method"])
     trainer = method.build_trainer(recipe, folder.training, data, method.evaluations(recipe, sets))
-    trainer.remove_callback(ProgressCallback)
-    trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(ConsoleCallback())
     trainer.add_callback(TrainingClockCallback())
     return trainer
 

@@ -1,4 +1,4 @@
-"""What several processes need: gathering, with and without gradient."""
+"""Gathering over processes, with and without gradient."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def process_index() -> int:
 
 
 def own_generator(device: torch.device) -> torch.Generator | None:
-    """Random numbers that each process has for itself: Trainer gives all of them the same seed.
+    """A random generator for this process only, since Trainer gives all processes the same seed.
 
-    Its seed is drawn from torch's own numbers of the processor, whose state checkpoints carry.
+    Its seed comes from torch's CPU generator, whose state is part of checkpoints.
 
     Args:
-        device: Of the numbers.
+        device: Device of the numbers.
 
     Returns:
-        A generator; None without a process group, where torch's own numbers are nobody else's.
+        A generator; None without a process group.
     """
     if world_size() == 1:
         return None
@@ -37,11 +37,11 @@ def own_generator(device: torch.device) -> torch.Generator | None:
 
 
 def scaled_to_mean(mean: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-    """A mean over what this process has, so scaled that its average over the processes is the mean over all they have.
+    """Scales the mean of this process so that its average over processes is the mean over all of their elements.
 
     Args:
         mean: A scalar.
-        count: Of how many, here.
+        count: Number of elements on this process.
 
     Example:
         >>> scaled_to_mean(torch.tensor(3.0), torch.tensor(2)).item()
@@ -75,7 +75,7 @@ def gather_rows(local: torch.Tensor) -> torch.Tensor:
 
 
 class _GatherRows(torch.autograd.Function):
-    """The rows of all ranks; backward sums each row's gradient over the ranks and hands it to the owner."""
+    """Rows of all ranks; backward sums each row's gradient over the ranks for its owner."""
 
     @staticmethod
     def forward(ctx: Any, local: torch.Tensor) -> torch.Tensor:

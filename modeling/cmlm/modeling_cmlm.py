@@ -1,4 +1,4 @@
-"""CMLM: an encoder trained by filling in a sentence, given the vector of the one beside it."""
+"""CMLM: masked language modelling of a sentence conditioned on the embedding of its neighbour."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.utils import ModelOutput, can_return_tuple
 
-from hf_xlsr.encoders.stock import first_position, max_positions
+from hf_xlsr.encoders.stock import first_position
 from hf_xlsr.losses import additive_margin_loss, weighted_sum
 from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.losses.sparse_targets import accumulation_dtype
@@ -39,9 +39,9 @@ class CmlmOutput(ModelOutput):
     Args:
         loss: The weighted sum, a scalar.
         losses: Its parts by name, before weighting: `cmlm`, `retrieval`, `nli`.
-        statistics: `nli_accuracy`, where the batch has that task.
-        source_embeds: Vectors of the retrieval task's sentences, `(pairs, width)`, not normalised.
-        target_embeds: Of their translations, `(pairs, width)`.
+        statistics: `nli_accuracy`, if the batch has that task.
+        source_embeds: Embeddings of the retrieval task's sentences, `(pairs, width)`, not normalised.
+        target_embeds: Embeddings of their translations, `(pairs, width)`.
     """
 
     loss: torch.Tensor | None = None
@@ -54,16 +54,19 @@ class CmlmOutput(ModelOutput):
 class CmlmModel(EncoderWithLmHead):
     """Conditional masked language modelling (Yang et al., 2021) on any encoder, with bitext retrieval and inference.
 
-    The vector `v` of one sentence, pooled from the encoder's states, is projected into N vectors. They stand before the
-    embeddings of the masked neighbour sentence, and the same encoder fills in what is masked; gradients reach it on both
-    ways. Bitext retrieval (`additive_margin_loss`) and natural language inference on `[u, v, |u - v|, u * v]` are trained
-    beside it or after it:
+    The embedding `v` of one sentence, pooled from the encoder's states, is projected into N vectors. They precede the
+    embeddings of the masked neighbour sentence, whose masked tokens the same encoder predicts; both passes have a
+    gradient. Bitext retrieval (`additive_margin_loss`) and natural language inference on `[u, v, |u - v|, u * v]` are
+    trained at the same time or afterwards:
 
     .. math:: L = L_{CMLM} + \\alpha L_{br} + \\beta L_{nli}
 
-    What the paper leaves open: for `skip`, the N vectors are concatenated along the features to each masked state, and a
-    linear layer brings the two back to the width of the head. The decoder is tied to the embeddings, and only masked
-    positions are decoded.
+    The paper does not specify `skip` in detail: here the N vectors are concatenated to each masked state along the
+    features, and a linear layer maps the result to the width of the head. The decoder is tied to the embeddings, and only
+    masked positions are decoded.
+
+    Raises:
+        XlsrError: `prefix_positions` is `first`, but the encoder has no `position_ids`.
 
     Example:
         >>> from hf_xlsr.modeling.cmlm import CmlmConfig
@@ -86,17 +89,11 @@ class CmlmModel(EncoderWithLmHead):
         super().__init__(config, encoder)
         text_config = config.get_text_config()
         width = text_config.hidden_size
-        table_width = self.encoder.get_input_embeddings().weight.shape[1]
-        if table_width != width:
-            raise XlsrError(
-                f"text_config '{text_config.model_type}' has embeddings of width {table_width} and states of width "
-                f"{width}, but sentence vectors stand among the embeddings; use an encoder where they agree."
-            )
         parameters = inspect.signature(self.encoder.forward).parameters
         self._takes_positions = "position_ids" in parameters
         self._takes_types = "token_type_ids" in parameters
         if config.prefix_places and config.prefix_positions == "first" and not self._takes_positions:
-            raise XlsrError(f"'{text_config.model_type}' takes no position numbers; set prefix_positions to counted.")
+            raise XlsrError(f"'{text_config.model_type}' has no `position_ids`; set prefix_positions to 'counted'.")
         std = getattr(text_config, "initializer_range", 0.02)
         self.projections = SentenceProjections(width, config.projections, std)
         self.skip = None
@@ -113,11 +110,11 @@ class CmlmModel(EncoderWithLmHead):
             module.initialize()
 
     def encode_sentences(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Sentence vectors, `(batch, width)`, float32, not normalised: what `sentence_vector` says.
+        """Sentence embeddings as of `sentence_vector`, `(batch, width)`, float32, not normalised.
 
         Args:
             input_ids: `(batch, length)`.
-            attention_mask: 1 for real pieces, `(batch, length)`; all of them when absent.
+            attention_mask: 0 for padding, `(batch, length)`; all ones by default.
         """
         vectors = self._pooled(input_ids, attention_mask)
         return vectors if self.config.sentence_vector == "pooled" else self.projections(vectors).mean(1)
@@ -130,23 +127,14 @@ class CmlmModel(EncoderWithLmHead):
     def conditioned_states(
         self, views: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The encoder's states of a sentence behind the vectors of another, `(batch, length, width)`.
+        """Encoder states of a sentence that is preceded by the vectors of another one, `(batch, length, width)`.
 
         Args:
             views: The vectors, `(batch, projections, width)`.
             input_ids: `(batch, length)`.
-            attention_mask: 1 for real pieces, `(batch, length)`; all of them when absent.
-
-        Raises:
-            XlsrError: the encoder has too few positions.
+            attention_mask: 0 for padding, `(batch, length)`; all ones by default.
         """
-        config, (batch, length) = self.config, input_ids.shape
-        places, room = config.prefix_places, max_positions(self.encoder)
-        if room is not None and length + config.positions_before > room:
-            raise XlsrError(
-                f"the second sentence has {length} pieces and {config.positions_before} places before it but the encoder "
-                f"{room} positions; cut sentences at {room - config.positions_before}, or use prefix_positions first."
-            )
+        config, (batch, length), places = self.config, input_ids.shape, self.config.prefix_places
         table = self.get_input_embeddings().weight
         prefix = F.pad(views.to(table.dtype), (0, 0, 0, places - views.shape[1]))
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
@@ -181,39 +169,25 @@ class CmlmModel(EncoderWithLmHead):
         retrieval: Batch | None = None,
         nli: Batch | None = None,
     ) -> CmlmOutput:
-        """Computes the losses of the tasks that the batch holds. `CmlmTrainer` makes the batches.
+        """Computes the losses of the batch's tasks. `CmlmTrainer` makes the batches.
 
         Args:
-            first_input_ids: The sentences that are encoded, `(batch, length)`.
-            first_attention_mask: 1 for real pieces, `(batch, length)`; all of them when absent.
+            first_input_ids: The sentences to condition on, `(batch, length)`.
+            first_attention_mask: 0 for padding, `(batch, length)`; all ones by default.
             second_input_ids: Their neighbours, masked, `(batch, second_length)`.
             second_attention_mask: Likewise.
-            labels: The hidden pieces, -100 elsewhere, `(batch, second_length)`.
-            retrieval: `input_ids` and `attention_mask` of sentences over their translations, `(2 * pairs, length)`.
+            labels: Original tokens at masked positions, -100 elsewhere, `(batch, second_length)`.
+            retrieval: `input_ids` and `attention_mask` of sentences stacked on their translations, `(2 * pairs, length)`.
             nli: `premise_input_ids`, `premise_attention_mask`, `hypothesis_input_ids`, `hypothesis_attention_mask` and
                 `labels`.
-
-        Raises:
-            XlsrError: the batch holds no task, half a task, or inference for a model without classifier.
         """
         config, losses, statistics = self.config, {}, {}
         source = target = None
-        text = {"first_input_ids": first_input_ids, "second_input_ids": second_input_ids, "labels": labels}
-        if any(value is not None for value in text.values()):
-            if config.conditioning == "none":
-                del text["first_input_ids"]
-            lacking = [name for name, value in text.items() if value is None]
-            if lacking:
-                raise XlsrError(f"the batch lacks {', '.join(lacking)}; use CmlmCollator.")
+        if second_input_ids is not None:
             losses["cmlm"] = self._cmlm_loss(
                 first_input_ids, first_attention_mask, second_input_ids, second_attention_mask, labels
             )
         if retrieval is not None:
-            if len(retrieval["input_ids"]) % 2:
-                raise XlsrError(
-                    f"the retrieval task has {len(retrieval['input_ids'])} rows; stack the sentences over as many "
-                    "translations."
-                )
             source, target = self.encode_sentences(retrieval["input_ids"], retrieval["attention_mask"]).chunk(2)
             losses["retrieval"] = additive_margin_loss(
                 gather_with_gradient(source),
@@ -224,8 +198,6 @@ class CmlmModel(EncoderWithLmHead):
             )
         if nli is not None:
             losses["nli"], statistics["nli_accuracy"] = self._nli_loss(nli)
-        if not losses:
-            raise XlsrError("the batch holds no task; give first and second sentences, retrieval or nli.")
         weights = {"cmlm": config.cmlm_weight, "retrieval": config.retrieval_weight, "nli": config.nli_weight}
         return CmlmOutput(weighted_sum(losses, weights), losses, statistics, source, target)
 
@@ -250,13 +222,12 @@ class CmlmModel(EncoderWithLmHead):
 
     def _nli_loss(self, nli: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Cross-entropy and accuracy."""
-        if self.nli_head is None:
-            raise XlsrError("the batch holds inference but the model has no classifier; set nli_labels to 3.")
+        head: Any = self.nli_head
         sides = (
             self.encode_sentences(nli[f"{side}_input_ids"], nli[f"{side}_attention_mask"])
             for side in ("premise", "hypothesis")
         )
-        logits = self.nli_head(*sides)
+        logits = head(*sides)
         logits = logits.to(accumulation_dtype(logits))
         return F.cross_entropy(logits, nli["labels"]), (logits.argmax(1) == nli["labels"]).float().mean()
 

@@ -1,4 +1,4 @@
-"""The views of a sentence vector that stand before the sentence to be filled in."""
+"""Projections of a sentence embedding, which precede the masked sentence."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from transformers import initialization as init
 
 
 class SentenceProjections(nn.Module):
-    """N vectors of one sentence vector: itself, and N - 1 projections of it (appendix C of CMLM).
+    """N vectors of one sentence embedding: itself and N - 1 projections (appendix C of CMLM).
 
     .. math:: P_1(v) = v, \\quad P_i(v) = W_{i3}\\, ReLU(W_{i2}\\, ReLU(W_{i1} v + b_{i1}) + b_{i2}) + b_{i3}
 
-    of widths h, 2h, 2h, h. The paper does not say whether projections share layers; with h outputs of the last layer, as
-    it has them, each is a network of its own. They are computed together.
+    of widths h, 2h, 2h, h. The paper does not say whether projections share layers; since its last layer has h outputs,
+    each one is a separate network here. They are computed together.
 
     Args:
-        width: Of sentence vectors (h).
+        width: Width of sentence embeddings (h).
         count: Vectors (N).
         std: Standard deviation of new weights.
 
@@ -36,13 +36,13 @@ class SentenceProjections(nn.Module):
         self.initialize()
 
     def initialize(self) -> None:
-        """Draws new weights."""
+        """Draws new weights: normal matrices, zero biases."""
         for weight, bias in zip(self.weights, self.biases, strict=True):
             init.normal_(weight, std=self.std)
             init.zeros_(bias)
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        """`(batch, width)` to `(batch, count, width)`, the vectors themselves first."""
+        """`(batch, width)` to `(batch, count, width)`, the sentence embeddings first."""
         own = vectors.unsqueeze(1)
         if self.count == 1:
             return own

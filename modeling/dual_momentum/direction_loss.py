@@ -1,4 +1,4 @@
-"""The loss of one direction, from a batch's queries to the keys of the other language, and what its queue holds."""
+"""Loss of one direction: a batch's queries against the keys of the other language and its queue."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def direction_loss(
     Args:
         config: Temperature, in-batch negatives, masks.
         queries: Unit vectors, `(batch, width)`.
-        keys: Of the translations, in the same order, without gradient, `(batch, width)`.
-        queue: Of the keys' language; none when absent.
-        texts: Hashes of the keys' texts, `(batch,)`; with `examples` needed for masks and their statistics.
+        keys: Unit vectors of the translations, in the same order, without gradient, `(batch, width)`.
+        queue: Queue of the keys' language.
+        texts: Hashes of the keys' texts, `(batch,)`; masks and their statistics need them and `examples`.
         examples: Numbers of the pairs, `(batch,)`.
 
     Returns:
-        The mean loss, and statistics as `DualMomentumOutput` describes them.
+        The mean loss, and the statistics of `DualMomentumOutput`.
 
     Raises:
-        XlsrError: masks are asked for and the texts are not known.
+        XlsrError: masks are enabled and `texts` or `examples` are missing.
 
     Example:
         >>> config = DualMomentumConfig(queue_size=0, in_batch_negatives=True, temperature=1.0)
@@ -68,7 +68,7 @@ def direction_loss(
         kept = (own & config.mask_stale_keys) | (~own & config.mask_duplicates)
         rows, columns = rows[kept], columns[kept]
     elif config.mask_stale_keys or config.mask_duplicates:
-        raise XlsrError("mask_stale_keys and mask_duplicates need texts and examples in the batch; use DualCollator.")
+        raise XlsrError("mask_stale_keys and mask_duplicates need `texts` and `examples`; use DualCollator.")
     if own_column is not None:
         rows = torch.cat([rows, torch.arange(len(queries), device=rows.device)])
         columns = torch.cat([columns, own_column])

@@ -1,4 +1,4 @@
-"""The memory queue: the newest keys of one language, and which texts they belong to."""
+"""Memory queue: the newest keys of one language and the hashes of their texts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch import nn
 from hf_xlsr.losses.row_storage import QuantizedRows, quantize_rows
 from hf_xlsr.utils.errors import XlsrError
 
-NO_TEXT = -1  # example number of rows that hold nothing yet
+NO_TEXT = -1  # example number of empty rows
 
 
 class MemoryQueue(nn.Module):
-    """A ring of keys, in buffers, so that checkpoints carry it and resuming is exact.
+    """A ring of keys. It consists of buffers, so that checkpoints contain it and a resume is exact.
 
     Args:
         size: Rows.
@@ -20,12 +20,12 @@ class MemoryQueue(nn.Module):
         storage: `float32`, `bfloat16` or `int8`.
 
     Attributes:
-        values: `(size, width)` in the storage's type.
-        scales: `(size,)` float32, of `int8` only.
+        values: `(size, width)`, of the storage's type.
+        scales: `(size,)` float32, for `int8` only.
         texts: Hash of each key's text, `(size,)` int64.
         examples: Number of each key's pair in the training data, `(size,)` int64.
-        pointer: Where the next key goes.
-        filled: `count` as a buffer; the valid rows are the first ones, since the ring is filled from its start.
+        pointer: Row of the next key.
+        filled: `count` as a buffer; valid rows come first, since the ring is filled from its start.
 
     Example:
         >>> queue = MemoryQueue(4, 2)
@@ -53,11 +53,11 @@ class MemoryQueue(nn.Module):
 
     @property
     def count(self) -> int:
-        """How many rows are valid."""
+        """Number of valid rows."""
         return int(self.filled)
 
     def keys(self) -> torch.Tensor | QuantizedRows:
-        """The valid rows as `queue_info_nce` takes them; a view, nothing is copied."""
+        """The valid rows, as input of `queue_info_nce`; a view, not a copy."""
         count = self.count
         if self.scales is not None:
             return QuantizedRows(self.values[:count], self.scales[:count])
@@ -73,14 +73,11 @@ class MemoryQueue(nn.Module):
             examples: Numbers of their pairs, `(count,)`.
 
         Raises:
-            XlsrError: there are more keys than rows.
+            XlsrError: there are more keys than rows, so that some would overwrite others.
         """
         count = len(keys)
         if count > self.size:
-            raise XlsrError(
-                f"{count:,} keys of one step do not fit into a queue of {self.size:,}; raise queue_size or lower the "
-                "batch size."
-            )
+            raise XlsrError(f"`queue_size` must be at least the {count:,} keys of a step, got {self.size:,}.")
         rows = (self.pointer + torch.arange(count, device=keys.device)) % self.size
         if self.scales is not None:
             quantized = quantize_rows(keys)
@@ -92,7 +89,7 @@ class MemoryQueue(nn.Module):
         self.filled.copy_((self.filled + count).clamp(max=self.size))
 
     def clear(self) -> None:
-        """Makes all rows invalid, as at the start."""
+        """Empties the queue."""
         self.pointer.zero_()
         self.filled.zero_()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -39,8 +39,8 @@ class DualMomentumOutput(ModelOutput):
     Args:
         loss: Equation 3, or 5 with the auxiliary task; a scalar.
         losses: Its parts: `source_to_target`, `target_to_source`, `nli`.
-        statistics: Numbers worth logging: `queue/filled` (share of the rows), and `queue/stale` and `queue/duplicates`,
-            the shares of queries whose own translation, or an exact copy of it from another pair, is in the queue.
+        statistics: `queue/filled` (share of the rows), and `queue/stale` and `queue/duplicates`: the shares of queries
+            whose own translation, or an exact copy of it from another pair, is in the queue.
         source_embeds: Unit vectors of the base encoder, `(batch, width)`.
         target_embeds: Likewise.
         source_keys: Unit vectors of the momentum encoder, without gradient, `(batch, width)`.
@@ -59,18 +59,17 @@ class DualMomentumOutput(ModelOutput):
 class DualMomentumModel(XlsrPreTrainedModel):
     """MoCo-BERT (Wang et al., 2021): language-specific encoders aligned by contrast with two memory queues.
 
-    A batch holds pairs of one language pair. Each side is encoded by its language's base encoder (the queries) and by
-    its momentum encoder (the keys). With `h` the unit vectors, `y_0` the translation and `y_1 .. y_K` the queue,
+    A batch contains sentence pairs of one language pair. The base encoder of a side's language computes the queries, its
+    momentum encoder the keys. With `h` the unit vectors, `y_0` the translation and `y_1 .. y_K` the queue,
 
     .. math:: L(x, y) = -\\log \\frac{\\exp(h_x \\cdot h_{y_0} / \\tau)}{\\sum_{i=0}^K \\exp(h_x \\cdot h_{y_i} / \\tau)}
 
-    (equation 2), and the loss is :math:`L(x, y) + L(y, x)` (equation 3). `forward` changes nothing: the momentum
-    encoders move in `momentum_update` (equation 1) and keys enter by `enqueue`, which the trainer's callbacks call once
-    per optimiser step.
+    (equation 2), and the loss is :math:`L(x, y) + L(y, x)` (equation 3). `forward` has no side effects: the trainer's
+    callbacks call `momentum_update` (equation 1) and `enqueue` once per optimiser step.
 
     Args:
         config: The configuration.
-        encoders: Ready encoders by name, whose weights are kept; made from the configuration when absent.
+        encoders: Pretrained encoders by name; by default new ones of the configuration.
 
     Example:
         >>> from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
@@ -92,7 +91,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
     config_class = DualMomentumConfig
     base_model_prefix = ""
     main_input_name = "source_input_ids"
-    # A bfloat16 average would stand still: a thousandth of a step is less than its last digit.
+    # A bfloat16 average would not move: a thousandth of a step is below its precision.
     _keep_in_fp32_modules_strict = ["momentum_encoders", "momentum_projections"]
 
     def __init__(self, config: DualMomentumConfig, encoders: Mapping[str, PreTrainedModel] | None = None) -> None:
@@ -120,7 +119,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
             for language in config.languages or ():
                 self.queues[language] = MemoryQueue(config.queue_size, config.hidden_size, config.queue_storage)
         self.post_init()
-        self.reset_momentum()  # post_init drew the projections and their copies apart
+        self.reset_momentum()  # post_init initialised the projections and their copies differently
         self.freeze_momentum()
 
     @classmethod
@@ -131,11 +130,11 @@ class DualMomentumModel(XlsrPreTrainedModel):
 
         Args:
             encoders: Folder or Hub id of each language's encoder, or of the one named `shared`.
-            dropout: Of all encoders, 0.1 in the paper; the encoders' own when absent.
-            **options: Values of `DualMomentumConfig`; with `shared`, `languages` among them.
+            dropout: Of all encoders, 0.1 in the paper; by default the encoders' own.
+            **options: Values of `DualMomentumConfig`; `shared` needs `languages`.
 
         Raises:
-            XlsrError: an encoder does not load, or a value does not fit.
+            XlsrError: an encoder does not load.
         """
         loaded = {
             name: encoder_from_pretrained(path, place=f"encoder {name}", dropout=dropout)
@@ -149,10 +148,10 @@ class DualMomentumModel(XlsrPreTrainedModel):
     def from_pretrained(  # type: ignore[override]  # the options pass through
         cls, path: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any
     ) -> Any:
-        """As of any model. Momentum encoders that the folder lacks start as copies, and are frozen either way.
+        """As `PreTrainedModel.from_pretrained`. Missing momentum encoders start as copies; all of them are frozen.
 
         Raises:
-            XlsrError: the folder holds queues of another size, width or storage than the configuration asks for.
+            XlsrError: the saved queues have another size, width or storage than the configuration.
         """
         try:
             loaded: Any = super().from_pretrained(path, *args, output_loading_info=True, **kwargs)
@@ -162,7 +161,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
             raise
         model, info = loaded
         if any(name not in info["missing_keys"] for name in model.state_dict() if name.startswith("queues.")):
-            check_same(str(path), model.config)  # a float queue would take whole numbers for keys
+            check_same(str(path), model.config)  # a float32 queue would read int8 numbers as keys
         if any(name.startswith(("momentum_encoders.", "momentum_projections.")) for name in info["missing_keys"]):
             model.reset_momentum()
         model.freeze_momentum()  # loading makes every parameter trainable
@@ -189,16 +188,14 @@ class DualMomentumModel(XlsrPreTrainedModel):
         """Resizes the embeddings of one encoder and of its momentum copy.
 
         Args:
-            new_num_tokens: Pieces of the new vocabulary.
-            language: Whose encoder; may be left out with a shared one.
+            new_num_tokens: Size of the new vocabulary.
+            language: Language of the encoder; optional with a shared encoder.
 
         Raises:
-            XlsrError: there are several encoders and no language was named.
+            XlsrError: there are several encoders and `language` is missing or unknown.
         """
         names = list(self.encoders)
-        if len(names) > 1 and not language:
-            raise XlsrError(f"which embeddings? Name one of the encoders: language={' or '.join(names)}.")
-        name = self.config.encoder_of(language) if language else names[0]
+        name = names[0] if len(names) == 1 else self.config.encoder_of(language)
         encoder: Any = self.encoders[name]
         resized = encoder.resize_token_embeddings(new_num_tokens, *args, **kwargs)
         if self.config.use_momentum:
@@ -206,29 +203,27 @@ class DualMomentumModel(XlsrPreTrainedModel):
             before = average.get_input_embeddings().num_embeddings
             table = average.resize_token_embeddings(new_num_tokens, *args, **kwargs)
             with torch.no_grad():
-                table.weight[before:] = resized.weight[before:].to(table.weight)  # drawn at random, each its own
+                table.weight[before:] = resized.weight[before:].to(table.weight)  # each was initialised at random
             self.freeze_momentum()
         (self.config.encoder_configs or {})[name].vocab_size = resized.num_embeddings
         return resized
 
-    # The momentum encoders.
+    # Momentum encoders
 
     def freeze_momentum(self) -> None:
-        """Takes the gradient from the momentum encoders."""
+        """Freezes the momentum encoders."""
         self.momentum_encoders.requires_grad_(False)
         self.momentum_projections.requires_grad_(False)
 
     def train(self, mode: bool = True) -> DualMomentumModel:
-        """Sets the mode; momentum encoders stay without dropout unless `key_encoder_dropout`."""
+        """Sets the mode; momentum encoders stay in evaluation mode unless `key_encoder_dropout`."""
         super().train(mode)
         if not self.config.key_encoder_dropout:
             self.momentum_encoders.eval()
         return self
 
     def momentum_pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-        """Each parameter of a base encoder that trains, with its counterpart.
-
-        By name: adapters may stand on both sides, or the order differ.
+        """Pairs of a trained base parameter and its momentum counterpart, matched by name.
 
         Raises:
             XlsrError: a trained parameter has no counterpart, as with adapters on the base encoders alone.
@@ -243,16 +238,16 @@ class DualMomentumModel(XlsrPreTrainedModel):
                     continue
                 if name not in counterparts:
                     raise XlsrError(
-                        f"'{name}' is trained but its momentum encoder has no such weight; put adapters on the "
-                        "momentum encoders too (hf_xlsr.trainers.adapters.add_adapters does)."
+                        f"Trained parameter '{name}' has no momentum counterpart. Add adapters to the momentum encoders "
+                        "too, as hf_xlsr.trainers.adapters.add_adapters does."
                     )
                 yield parameter, counterparts[name]
 
     def starting_weights(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Without the queues of another size or storage, and with momentum encoders that are copies where there are none.
+        """Selects the weights of another model to start training from; see `fitting_weights`.
 
         Args:
-            tensors: Those of another model whose names this one knows.
+            tensors: The other model's weights that have a name of this one.
         """
         return fitting_weights(self.state_dict(), list(self.queues), tensors)
 
@@ -265,10 +260,10 @@ class DualMomentumModel(XlsrPreTrainedModel):
 
     @torch.no_grad()
     def momentum_update(self, momentum: float | None = None) -> None:
-        """Equation 1: each momentum weight becomes `momentum` of itself and the rest of the base encoder's.
+        """Equation 1: `momentum * average + (1 - momentum) * base` for each momentum parameter.
 
         Args:
-            momentum: Instead of the configuration's, for a schedule.
+            momentum: By default the configuration's.
         """
         if not self.config.use_momentum:
             return
@@ -280,31 +275,28 @@ class DualMomentumModel(XlsrPreTrainedModel):
         torch._foreach_lerp_(averages, [base.detach().to(average) for base, average in pairs], 1 - share)
 
     def enqueue(self, language: str, keys: torch.Tensor, texts: torch.Tensor, examples: torch.Tensor) -> None:
-        """Puts keys of a language into its queue; see `MemoryQueue.enqueue`."""
+        """Adds keys to the queue of a language; see `MemoryQueue.enqueue`."""
         if language in self.queues:
             self._queue(language).enqueue(keys, texts, examples)
 
     def _queue(self, language: str) -> MemoryQueue:
-        queue = self.queues[language]
-        if not isinstance(queue, MemoryQueue):
-            raise TypeError(type(queue).__name__)
-        return queue
+        return cast(MemoryQueue, self.queues[language])
 
-    # Vectors.
+    # Embeddings and losses
 
     def encode_sentences(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, *, language: str, keys: bool = False
     ) -> torch.Tensor:
-        """Unit sentence vectors `h`, `(batch, width)`, float32.
+        """Unit sentence embeddings `h`, `(batch, width)`, float32.
 
         Args:
             input_ids: `(batch, length)`, by the tokenizer of the language.
-            attention_mask: 1 for real pieces, `(batch, length)`; all of them when absent.
-            language: Whose encoder.
-            keys: By the momentum encoder.
+            attention_mask: 0 for padding, `(batch, length)`; all ones by default.
+            language: Language of the encoder.
+            keys: Use the momentum encoder.
 
         Raises:
-            XlsrError: no encoder takes the language.
+            XlsrError: the language is unknown.
         """
         name = self.config.encoder_of(language)
         momentum = keys and self.config.use_momentum
@@ -333,24 +325,24 @@ class DualMomentumModel(XlsrPreTrainedModel):
         nli: Mapping[str, Any] | None = None,
         return_loss: bool = True,
     ) -> DualMomentumOutput:
-        """Encodes a batch of pairs and, unless told not to, computes equation 3 or 5.
+        """Encodes a batch of pairs and computes equation 3 or 5.
 
         Args:
             source_input_ids: `(batch, length)`.
-            source_attention_mask: 1 for real pieces.
+            source_attention_mask: 0 for padding.
             target_input_ids: Translations, in the same order.
             target_attention_mask: Likewise.
             source_lang: Language of all sources.
             target_lang: Language of all targets.
-            source_texts: Hashes of the texts, `(batch,)` int64; with `examples` needed for masks and their statistics.
+            source_texts: Hashes of the texts, `(batch,)` int64; masks and their statistics need them and `examples`.
             target_texts: Likewise.
             examples: Numbers of the pairs, `(batch,)` int64.
             nli: A batch of the auxiliary task: `premise_input_ids`, `premise_attention_mask`, `hypothesis_input_ids`,
                 `hypothesis_attention_mask`, `labels` and `lang`.
-            return_loss: Compute the losses.
+            return_loss: False returns embeddings only.
 
         Raises:
-            XlsrError: a language has no encoder, or masks are asked for and the texts are not known.
+            XlsrError: a language is unknown, or masks are enabled and the texts are missing.
         """
         source_batch = (source_input_ids, source_attention_mask)
         target_batch = (target_input_ids, target_attention_mask)
@@ -395,13 +387,12 @@ class DualMomentumModel(XlsrPreTrainedModel):
         lang: str,
     ) -> torch.Tensor:
         """Cross-entropy of the auxiliary task, appendix B."""
-        if self.nli_head is None:
-            raise XlsrError("the batch has a part for natural language inference but nli_labels is 0; set it to 3.")
+        head: Any = self.nli_head
         premise = self.encode_sentences(premise_input_ids, premise_attention_mask, language=lang)
         hypothesis = self.encode_sentences(hypothesis_input_ids, hypothesis_attention_mask, language=lang)
-        return F.cross_entropy(self.nli_head(premise, hypothesis).float(), labels)
+        return F.cross_entropy(head(premise, hypothesis).float(), labels)
 
-    # What is left after training.
+    # After training
 
     def inference_state_dict(self) -> dict[str, torch.Tensor]:
         """The weights that encode sentences: "we throw away the momentum encoders and the memory queues"."""

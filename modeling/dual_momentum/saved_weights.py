@@ -1,4 +1,4 @@
-"""Which of the weights in a folder a dual momentum model takes."""
+"""Weights of a folder that fit a dual momentum model."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .configuration_dual_momentum import DualMomentumConfig
 def fitting_weights(
     own: Mapping[str, torch.Tensor], queues: Sequence[str], tensors: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """Those of another model to start from: no queue of another size or storage, and copies for momentum encoders.
+    """Selects the weights of another model to start training from.
+
+    A queue of another size or storage is dropped as a whole. Encoders and projections also initialise missing momentum
+    encoders and projections.
 
     Args:
-        own: The state of the model that starts.
+        own: State of the model that starts.
         queues: Its languages that have a queue.
-        tensors: Of the other model, under names that this one knows.
-
-    Returns:
-        A queue whole or not at all; encoders and projections also as momentum ones, where those are lacking.
+        tensors: Weights of the other model that have a name of `own`.
     """
     chosen = dict(tensors)
     for language in queues:
@@ -31,7 +31,7 @@ def fitting_weights(
         if any(name not in tensors or _kind(tensors[name]) != _kind(own[name]) for name in names):
             chosen = {name: value for name, value in chosen.items() if name not in names}
     for name, value in tensors.items():
-        momentum_name = f"momentum_{name}"  # of encoders and projections
+        momentum_name = f"momentum_{name}"  # for encoders and projections
         if momentum_name in own:
             chosen.setdefault(momentum_name, value)
     return chosen
@@ -41,14 +41,22 @@ def _kind(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:
     return tensor.shape, tensor.dtype
 
 
-def check_same(path: str, asked: Any) -> None:
-    """Tells which setting of the folder's tensors is not the one asked for, by a configuration or by options."""
+def check_same(path: str, expected: Any) -> None:
+    """Checks that saved queues have the expected size, storage and width.
+
+    Args:
+        path: Folder of the saved model.
+        expected: A configuration, or options of `from_pretrained`.
+
+    Raises:
+        XlsrError: a setting differs: names it.
+    """
     stored = DualMomentumConfig.from_pretrained(path)
     for name in ("queue_size", "queue_storage", "projection_dim"):
-        there = getattr(stored, name)
-        here = asked.get(name, there) if isinstance(asked, Mapping) else getattr(asked, name)
-        if there != here:
+        saved = getattr(stored, name)
+        value = expected.get(name, saved) if isinstance(expected, Mapping) else getattr(expected, name)
+        if saved != value:
             raise XlsrError(
-                f"'{path}' was saved with {name} {there} but {here} is asked for; keep {there}, or start a new run from "
-                "its encoders (DualMomentumModel.from_encoders)."
+                f"`{name}` must be {saved}, as in '{path}', got {value}. To change it, start a new run from the encoders "
+                "(DualMomentumModel.from_encoders)."
             )

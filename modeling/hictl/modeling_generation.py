@@ -1,4 +1,4 @@
-"""HICTL fine-tuned on translation: the pre-trained encoder, a new decoder, and the similarities of sentence and words."""
+"""HICTL fine-tuned on translation: the pretrained encoder, a new decoder, and similarities of sentence and words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .word_similarity import word_similarities
 
 @dataclass
 class HictlEncoderOutput(BaseModelOutput):
-    """What a source sentence gives to all steps of its decoding.
+    """Encoder output of a source sentence, shared by all decoding steps.
 
     Args:
         word_similarities: Cosines of the first state and all words, `(batch, vocabulary)`; None without them.
@@ -42,18 +42,18 @@ class HictlTranslationOutput(Seq2SeqLMOutput):
     """What `HictlForConditionalGeneration` returns.
 
     Args:
-        losses: `translation`, the mean loss a target piece, for logging.
+        losses: `translation`, the mean loss per target token, for logging.
     """
 
     losses: dict[str, torch.Tensor] | None = None
 
 
 class _SentenceReader(nn.Module):
-    """The encoder as `generate` calls it: once for each sentence, similarities included."""
+    """The encoder as `generate` calls it: once per sentence, with similarities."""
 
     def __init__(self, model: HictlForConditionalGeneration) -> None:
         super().__init__()
-        self.read = model.encode  # a method, so that the model does not become a part of its own reader
+        self.read = model.encode  # a method, so that the model is not a submodule of its own encoder
 
     def forward(
         self,
@@ -66,10 +66,10 @@ class _SentenceReader(nn.Module):
 
 
 class OutputBias(nn.Module):
-    """What the decoder's logits get beside the products with the embeddings: a bias, and the similarities of a sentence.
+    """Bias of the decoder's logits, plus the similarities of a sentence.
 
     Args:
-        vocab_size: Pieces.
+        vocab_size: Tokens.
     """
 
     def __init__(self, vocab_size: int) -> None:
@@ -82,26 +82,22 @@ class OutputBias(nn.Module):
 
 
 class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
-    """Translation with a pre-trained encoder and a decoder that is learnt from scratch (section 3.2, figure 2).
+    """Translation with a pretrained encoder and a new decoder (section 3.2, figure 2).
 
     At each step the decoder's logits are `states @ table.T + bias + similarities`. The similarities are the cosines of
-    the encoder's first state and all words, computed once for each sentence. The paper leaves open what follows:
+    the encoder's first state and all words, computed once per sentence. Choices that the paper leaves open:
 
-    - The first state is taken as it is, without the projection of the sentence-level contrast: the query of the
-      word-level contrast, which learns these very cosines, has none either.
-    - The cosines are added as they are, to all pieces of the vocabulary, special ones included.
-    - The decoder has the encoder's word embeddings for its input and its output: there is one vocabulary of all
-      languages. It starts with the piece that begins a sentence (`bos` in figure 2), whatever the target language.
-    - Its layers are BERT's with cross-attention; positions are learnt.
+    - The first state has no projection: the query of the word-level contrast, which learns these cosines, has none.
+    - The cosines are added unscaled, to all tokens of the vocabulary, including special ones.
+    - The decoder shares the encoder's word embeddings as input and output: one vocabulary for all languages. It starts
+      with the first special token of a sentence (`bos` in figure 2), for every target language.
+    - Its layers are BERT's with cross-attention and learned positions.
 
-    The loss is computed in chunks: the logits of a training batch are never held, and with `labels` none are returned.
+    The loss is computed in chunks, without the logits of a whole batch; with `labels` no logits are returned.
 
     Args:
         config: `HictlConfig`.
-        encoder: A pretrained encoder that `config.text_config` describes; a new one when absent.
-
-    Raises:
-        XlsrError: the encoder's word embeddings and states differ in width.
+        encoder: A pretrained encoder of `config.text_config`; by default a new one.
 
     Example:
         >>> encoder = {"model_type": "bert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1,
@@ -117,7 +113,7 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
 
     config: HictlConfig
     config_class = HictlConfig  # postponed annotations hide the type from the line above
-    accepts_loss_kwargs = True  # the loss is a mean over the target pieces of all that one step sees
+    accepts_loss_kwargs = True  # the loss is a mean over all target tokens of a step
 
     def __init__(self, config: HictlConfig, encoder: Any = None) -> None:
         config = copy.deepcopy(config)
@@ -127,14 +123,8 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         super().__init__(config)
         text_config = config.get_text_config()
         self.encoder = encoder_from_config(text_config) if encoder is None else encoder
-        width = self.encoder.get_input_embeddings().weight.shape[1]
-        if width != text_config.hidden_size:
-            raise XlsrError(
-                f"text_config '{text_config.model_type}' has embeddings of width {width} and states of width "
-                f"{text_config.hidden_size}, but the decoder shares the embeddings; use an encoder where they agree."
-            )
         decoder = config.decoder_config(max_positions(self.encoder) or POSITIONS)
-        decoder.vocab_size, decoder.pad_token_id = 1, 0  # it reads the encoder's table and has none of its own
+        decoder.vocab_size, decoder.pad_token_id = 1, 0  # it uses the encoder's table
         self.decoder = encoder_from_config(decoder, attn_implementation=config._attn_implementation)
         self.decoder.set_input_embeddings(None)
         self.output_bias = OutputBias(text_config.vocab_size)
@@ -142,7 +132,7 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
 
     @classmethod
     def from_pretrained(cls, path: Any, *args: Any, **options: Any) -> Any:  # type: ignore[override]  # they pass through
-        """As of any model; folders of before the output's bias had its name of today load as well."""
+        """As `PreTrainedModel.from_pretrained`."""
         options.setdefault("key_mapping", {r"^output\.": "output_bias."})
         return super().from_pretrained(path, *args, **options)
 
@@ -158,63 +148,62 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         path: str | Path,
         *,
         tokenizer: Any = None,
-        pieces: Any = None,
+        tokens: Sequence[int] | None = None,
         dropout: float | None = None,
         **options: Any,
     ) -> HictlForConditionalGeneration:
-        """The pre-trained encoder of a folder with a new decoder.
+        """A pretrained encoder with a new decoder.
 
         Args:
-            path: See `start_encoder`: any pretrained encoder, or the checkpoint of a HICTL model, of which nothing else
-                is taken.
-            tokenizer: Says which pieces begin and end a sentence; that of the folder when absent.
-            pieces: Of the vocabulary, those that the model keeps (see `keep_pieces`); all when absent.
-            dropout: On the states and attention of encoder and decoder, instead of what the encoder was trained with.
+            path: See `start_encoder`.
+            tokenizer: Defines the tokens that begin and end a sentence; by default the one in the folder.
+            tokens: Ids of the tokens to keep (see `keep_tokens`); all by default.
+            dropout: On states and attention of encoder and decoder; by default the encoder's.
             **options: Values of `HictlConfig`.
 
         Raises:
-            XlsrError: nothing loads from there, or the tokenizer has no such pieces, or more pieces than the encoder.
+            XlsrError: the encoder does not load, or the tokenizer does not fit.
         """
         encoder = start_encoder(path, dropout=dropout)
         if tokenizer is None:
             tokenizer = AutoTokenizer.from_pretrained(encoder_folder(path))
-        check_vocabulary(tokenizer, encoder.config.vocab_size if pieces is None else len(pieces))
-        for name, piece in zip(("bos_token_id", "eos_token_id"), sentence_ends(tokenizer), strict=True):
-            setattr(encoder.config, name, piece)
+        check_vocabulary(tokenizer, encoder.config.vocab_size if tokens is None else len(tokens))
+        for name, token in zip(("bos_token_id", "eos_token_id"), sentence_ends(tokenizer), strict=True):
+            setattr(encoder.config, name, token)
         encoder.config.pad_token_id = tokenizer.pad_token_id
-        # A new configuration would set that of the encoder inside it to none.
+        # A new configuration would reset that of the encoder inside it.
         options.setdefault("attn_implementation", encoder.config._attn_implementation)
         model = cls(HictlConfig(text_config=encoder.config, **options), encoder)
-        if pieces is not None:
-            model.keep_pieces(pieces)
+        if tokens is not None:
+            model.keep_tokens(tokens)
         return model
 
     def freeze_encoder(self) -> None:
-        """Takes the gradient from the encoder, embeddings included, and keeps its dropout off: step one of the paper."""
+        """Freezes the encoder, its embeddings included, in evaluation mode: step one of the paper."""
         self.encoder.requires_grad_(False)
         self.encoder.eval()
 
     def train(self, mode: bool = True) -> HictlForConditionalGeneration:
-        """Sets the mode; a frozen encoder stays without dropout."""
+        """Sets the mode; a frozen encoder stays in evaluation mode."""
         super().train(mode)
         if not any(parameter.requires_grad for parameter in self.encoder.parameters()):
             self.encoder.eval()
         return self
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resizes the embeddings and the output's bias; new entries of it start at 0."""
+        """Resizes the embeddings and the output bias, whose new entries are 0."""
         embeddings = super().resize_token_embeddings(*args, **kwargs)
         self.output_bias.bias = resized_bias(self.output_bias.bias, embeddings.num_embeddings)
         return embeddings
 
     @torch.no_grad()
-    def keep_pieces(self, pieces: Sequence[int]) -> None:
-        """Cuts the vocabulary: embeddings and the output's bias keep the rows of `pieces`, in that order.
+    def keep_tokens(self, tokens: Sequence[int]) -> None:
+        """Reduces the vocabulary: embeddings and output bias keep the rows of `tokens`, in that order.
 
         Args:
-            pieces: Ids, as `trim_vocabulary` gives them together with the tokenizer that goes with them.
+            tokens: Ids, as returned by `trim_vocabulary` together with the reduced tokenizer.
         """
-        old, chosen = self.get_input_embeddings(), torch.as_tensor(pieces, device=self.device)
+        old, chosen = self.get_input_embeddings(), torch.as_tensor(tokens, device=self.device)
         new = nn.Embedding(len(chosen), old.weight.shape[1], old.padding_idx, _weight=old.weight[chosen])
         self.set_input_embeddings(new)
         self.output_bias.bias = nn.Parameter(self.output_bias.bias[chosen])
@@ -231,11 +220,11 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> HictlEncoderOutput:
-        """Reads the sources: states, `(batch, length, width)`, and similarities, `(batch, vocabulary)`.
+        """Encodes the sources: states, `(batch, length, width)`, and similarities, `(batch, vocabulary)`.
 
         Args:
             input_ids: `(batch, length)`.
-            attention_mask: 1 for real pieces; all of them when absent.
+            attention_mask: 0 for padding; all ones by default.
             inputs_embeds: Instead of `input_ids`.
             **kwargs: For the encoder, such as `output_attentions`.
         """
@@ -254,17 +243,8 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         return word_similarities(states[:, 0], table) if self.config.word_similarity else None
 
     def shift_right(self, labels: torch.Tensor) -> torch.Tensor:
-        """What the decoder reads so as to predict `labels`: the start, then all but the last of them.
-
-        Raises:
-            XlsrError: the configuration does not say which piece begins a sentence.
-        """
+        """Decoder input that predicts `labels`: the start token and all labels but the last."""
         config = self.config.get_text_config()
-        if config.bos_token_id is None:
-            raise XlsrError(
-                "the encoder's configuration has no bos_token_id, with which the decoder starts; give the piece that "
-                "begins a sentence, or let from_encoder find it."
-            )
         before = labels.roll(1, dims=1).masked_fill(labels.roll(1, dims=1) == IGNORE, config.pad_token_id or 0)
         before[:, 0] = config.bos_token_id
         return before
@@ -286,26 +266,22 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs: Any,
     ) -> HictlTranslationOutput:
-        """Reads sources and targets; gives the loss with `labels`, otherwise the logits of the next pieces.
+        """Computes the loss with `labels`, otherwise the logits of the next tokens.
 
         Args:
             input_ids: Sources, `(batch, length)`.
-            attention_mask: 1 for real pieces of the sources.
-            decoder_input_ids: Targets so far, `(batch, target length)`; made of `labels` when absent.
-            decoder_attention_mask: 1 for real pieces of the targets; right padding needs none.
+            attention_mask: 0 for padding of the sources.
+            decoder_input_ids: Targets so far, `(batch, target length)`; derived from `labels` by default.
+            decoder_attention_mask: 0 for padding of the targets; not needed with right padding.
             encoder_outputs: From `encode` or `get_encoder()`, instead of sources.
-            past_key_values: Cache of the steps before.
+            past_key_values: Cache of the previous steps.
             inputs_embeds: Instead of `input_ids`.
             decoder_inputs_embeds: Instead of `decoder_input_ids`.
-            labels: Target pieces with the one that ends a sentence, -100 on padding, `(batch, target length)`.
-            use_cache: Return the cache; on when there are no labels.
-            label_smoothing: Share of the probability that a label spreads over the vocabulary.
-            num_items_in_batch: Target pieces that one step sees in all, by which the loss is divided; those of this batch
-                when absent.
-            **kwargs: For the decoder; `output_attentions` and `output_hidden_states` for the encoder, too.
-
-        Raises:
-            XlsrError: there is nothing to decode.
+            labels: Target tokens with the final special one, -100 on padding, `(batch, target length)`.
+            use_cache: Return the cache; by default without labels.
+            label_smoothing: Share of a label's probability that is spread over the vocabulary.
+            num_items_in_batch: Target tokens in the whole step, which divide the loss; by default those of this batch.
+            **kwargs: For the decoder; `output_attentions` and `output_hidden_states` also for the encoder.
         """
         if encoder_outputs is None:
             asked = {name: kwargs.get(name) for name in ("output_attentions", "output_hidden_states")}
@@ -320,8 +296,6 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         if decoder_inputs_embeds is None:
             if decoder_input_ids is None and labels is not None:
                 decoder_input_ids = self.shift_right(labels)
-            if decoder_input_ids is None:
-                raise XlsrError("there is nothing to decode; give labels or decoder_input_ids, or call generate.")
             decoder_inputs_embeds = table(decoder_input_ids)
         decoded = self.decoder(
             inputs_embeds=decoder_inputs_embeds,
@@ -362,32 +336,25 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
 
 
 def sentence_ends(tokenizer: Any) -> tuple[int, int]:
-    """Ids of the special pieces that a tokenizer puts at the beginning and at the end of a sentence.
+    """Ids of the special tokens that a tokenizer puts at the beginning and at the end of a sentence.
 
     Raises:
-        XlsrError: it does not put any there, or cannot pad.
+        XlsrError: there are none.
     """
     ids = tokenizer("a")["input_ids"]
     special = set(tokenizer.all_special_ids)
     if len(ids) < 2 or ids[0] not in special or ids[-1] not in special:
         raise XlsrError(
-            "the tokenizer puts no special pieces around a sentence, but translation begins and ends with one each; use "
-            "one with a post-processor, as those of pretrained encoders have."
+            "The tokenizer must put a special token before and after a sentence. Add a post-processor, or use the "
+            "tokenizer of a pretrained encoder."
         )
-    if tokenizer.pad_token_id is None:
-        raise XlsrError("the tokenizer has no padding token; give it one.")
     return ids[0], ids[-1]
 
 
 def check_vocabulary(tokenizer: Any, vocab_size: int) -> None:
-    """Refuses a tokenizer with more pieces than the encoder, whose embeddings the decoder shares.
+    """Checks that the tokenizer has at most as many tokens as the encoder, whose embeddings the decoder shares.
 
     Raises:
-        XlsrError: as said.
+        XlsrError: it has more.
     """
-    check_pieces(
-        tokenizer,
-        vocab_size,
-        encoder="the encoder, whose vocabulary the decoder shares,",
-        mend="use the encoder's own tokenizer for sources and targets",
-    )
+    check_pieces(tokenizer, vocab_size, mend="use the encoder's own tokenizer for sources and targets")

@@ -1,4 +1,4 @@
-"""HICTL: an encoder trained by contrast of sentences, contrast of words, and language modelling."""
+"""HICTL: contrastive learning of sentences and words, with a masked language model."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class HictlForPreTraining(EncoderWithLmHead):
     pair with all others of the batch (equations 2-4); and the contrast of a pair's words with other words of the
     vocabulary (equations 5, 6).
 
-    What the paper leaves open: the sentence vector is a linear projection of the first state, as wide as the state; the
-    query of the word level is the first state itself, since word embeddings are compared with it; a bag of words holds
-    pieces, each once, without the special ones; negative words are drawn without repetition from the softmax of their
-    cosines with the query. The language model's decoder is tied to the embeddings, and only masked positions are
-    decoded.
+    Choices that the paper leaves open: the sentence embedding is a linear projection of the first state, of the same
+    width; the query of the word level is the first state itself, since it is compared with word embeddings; a bag of
+    words contains tokens, each once, without special ones; negative words are sampled without replacement from the
+    softmax of their cosines with the query. The language model's decoder is tied to the embeddings, and only masked
+    positions are decoded.
 
     Example:
         >>> from hf_xlsr.modeling.hictl import HictlConfig
@@ -79,23 +79,16 @@ class HictlForPreTraining(EncoderWithLmHead):
     def __init__(self, config: HictlConfig, encoder: Any = None) -> None:
         super().__init__(config, encoder)
         text_config = config.get_text_config()
-        table_width = self.encoder.get_input_embeddings().weight.shape[1]
-        if table_width != text_config.hidden_size and (config.word_weight or config.lm_weight):
-            raise XlsrError(
-                f"text_config '{text_config.model_type}' has embeddings of width {table_width} and states of width "
-                f"{text_config.hidden_size}, but words and language model are compared with the states; use an encoder "
-                "where they agree, or lm_weight 0 and word_weight 0."
-            )
         self.projection = nn.Linear(text_config.hidden_size, text_config.hidden_size)
         self.lm_head = self.make_lm_head() if config.lm_weight else None
         self.post_init()
 
     def first_states(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """The encoder's state of the first piece, `(batch, width)`.
+        """The encoder's state of the first token, `(batch, width)`.
 
         Args:
             input_ids: `(batch, length)`.
-            attention_mask: 1 for real pieces, `(batch, length)`; all of them when absent.
+            attention_mask: 0 for padding, `(batch, length)`; all ones by default.
         """
         return self._states(input_ids, attention_mask)[:, 0]
 
@@ -104,11 +97,11 @@ class HictlForPreTraining(EncoderWithLmHead):
         return self.encoder(input_ids=input_ids, attention_mask=mask).last_hidden_state
 
     def encode_sentences(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Sentence vectors r, `(batch, width)`: the projected first state, not normalised.
+        """Sentence embeddings r, `(batch, width)`: the projected first state, not normalised.
 
         Args:
             input_ids: `(batch, length)`.
-            attention_mask: 1 for real pieces, `(batch, length)`; all of them when absent.
+            attention_mask: 0 for padding, `(batch, length)`; all ones by default.
         """
         return self.projection(self.first_states(input_ids, attention_mask))
 
@@ -125,32 +118,30 @@ class HictlForPreTraining(EncoderWithLmHead):
         special_ids: torch.Tensor | None = None,
         return_loss: bool = True,
     ) -> HictlOutput:
-        """Encodes stacked pairs and, unless told not to, computes equation 7. `HictlCollator` makes the batches.
+        """Encodes stacked pairs and computes equation 7. `HictlCollator` makes the batches.
 
         Args:
-            input_ids: Sentences x over their y, `(2 * batch, length)`.
-            attention_mask: 1 for real pieces, `(2 * batch, length)`.
+            input_ids: Sentences x stacked on their y, `(2 * batch, length)`.
+            attention_mask: 0 for padding, `(2 * batch, length)`.
             lm_input_ids: Masked input of the language model, `(batch, lm_length)`.
             lm_attention_mask: Likewise.
-            lm_labels: The hidden pieces, -100 elsewhere, `(batch, lm_length)`.
-            joint_input_ids: Both sentences, unmasked, whose pieces are the pair's bag of words, `(batch, joint_length)`;
-                for `word_query` `plain` their first state is the query.
+            lm_labels: Original tokens at masked positions, -100 elsewhere, `(batch, lm_length)`.
+            joint_input_ids: Both sentences, unmasked, whose tokens are the pair's bag of words, `(batch, joint_length)`;
+                with `word_query` `plain` their first state is the query.
             joint_attention_mask: Likewise.
-            special_ids: Pieces that are no words, `(count,)`.
-            return_loss: Compute the losses.
+            special_ids: Tokens that are not words, `(count,)`.
+            return_loss: False returns embeddings only.
 
         Raises:
-            XlsrError: the number of rows is odd, a part of the loss misses its input, or no pair has a word.
+            XlsrError: the input of a loss is missing, or no pair has a word.
         """
-        if len(input_ids) % 2:
-            raise XlsrError(f"the batch has {len(input_ids)} rows; stack the sentences over as many counterparts.")
         config = self.config
         needed = {"joint_input_ids": joint_input_ids, "special_ids": special_ids} if config.word_weight else {}
         if config.lm_weight or (config.word_weight and config.word_query == "masked"):
             needed |= {"lm_input_ids": lm_input_ids, "lm_labels": lm_labels}
-        lacking = [name for name, value in needed.items() if value is None]
-        if return_loss and lacking:
-            raise XlsrError(f"the batch lacks {', '.join(lacking)}; use HictlCollator.")
+        missing = [name for name, value in needed.items() if value is None]
+        if return_loss and missing:
+            raise XlsrError(f"Missing inputs: {', '.join(missing)}. Use HictlCollator.")
         losses: dict[str, torch.Tensor] = {}
         source = target = None
         if config.sentence_weight or not return_loss:
@@ -176,7 +167,7 @@ class HictlForPreTraining(EncoderWithLmHead):
         weights = {"lm": config.lm_weight, "sentence": config.sentence_weight, "word": config.word_weight}
         loss = weighted_sum(losses, weights)
         if source is None:
-            # DDP waits for the gradient of every parameter, of the idle projection too.
+            # DDP waits for the gradient of every parameter, including the unused projection.
             loss = loss + 0.0 * sum(parameter.sum() for parameter in self.projection.parameters())
         return HictlOutput(loss=loss, losses=losses, source_embeds=source, target_embeds=target)
 
@@ -192,8 +183,7 @@ class HictlForPreTraining(EncoderWithLmHead):
         bags = bags_of_words(joint_input_ids, mask, special_ids)
         if not len(bags[0]):
             raise XlsrError(
-                "no pair of the batch has a word: all of their pieces are special ones; check that the tokenizer knows "
-                "the script of the text, or set word_weight to 0."
+                "No pair of the batch has a word: all tokens are special. Check that the tokenizer supports the script."
             )
         negatives = draw_negative_words(
             query,

@@ -1,4 +1,4 @@
-"""How similar a sentence is to each word of the vocabulary."""
+"""Cosine similarities of sentence embeddings and the vocabulary."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hf_xlsr.utils.pooling import normalize
 
 
 def word_similarities(queries: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Cosine of each sentence vector and each row of the embedding table, with gradient to both.
+    """Cosine of each sentence embedding and each row of the embedding table, with gradient to both.
 
-    The rows' lengths divide the products, so that no normalised copy of a large table is made. A row of zeros, as padding
-    has in new tables, is similar to nothing.
+    The products are divided by the rows' lengths, which avoids a normalised copy of a large table. A row of zeros, such
+    as padding in a new table, has similarity 0.
 
     Args:
-        queries: Sentence vectors, `(batch, width)`.
+        queries: Sentence embeddings, `(batch, width)`.
         table: Word embeddings, `(vocabulary, width)`.
 
     Returns:

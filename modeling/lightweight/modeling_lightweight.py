@@ -32,6 +32,15 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
+LABELS_OF_TASK: dict[str, tuple[str, ...]] = {
+    "ugt": ("masked_ids", "original_ids"),
+    "smlm": ("masked_ids",),
+    "xtr": (),
+    "mlm": ("mlm_labels",),
+    "mlm+xtr": ("mlm_labels", "original_ids"),
+}
+
+
 @dataclass
 class LightweightOutput(ModelOutput):
     """What `LightweightDualTransformer` returns.
@@ -39,8 +48,8 @@ class LightweightOutput(ModelOutput):
     Args:
         loss: Equation 7, a scalar.
         losses: Its parts by name, before weighting: `generative`, `alignment`, `similarity`.
-        source_embeds: Pooled vectors of the first half of the batch, `(batch, width)`, not normalised.
-        target_embeds: Pooled vectors of the second half, `(batch, width)`.
+        source_embeds: Sentence embeddings of the first half of the batch, `(batch, width)`, not normalised.
+        target_embeds: Those of the second half, `(batch, width)`.
     """
 
     loss: torch.Tensor | None = None
@@ -50,7 +59,7 @@ class LightweightOutput(ModelOutput):
 
 
 class GenerativeHead(nn.Module):
-    """The fully connected layer between the sentence vector and the tied decoder (figure 1, left)."""
+    """The fully connected layer between sentence embedding and tied decoder (figure 1, left)."""
 
     def __init__(self, width: int, vocab_size: int, eps: float = 1e-12) -> None:
         super().__init__()
@@ -67,8 +76,8 @@ class GenerativeHead(nn.Module):
 class LightweightDualTransformer(XlsrPreTrainedModel):
     """Two-layer dual transformer with shared weights (Mao et al., 2021).
 
-    "Dual" means that each sentence of a pair is encoded on its own, by the same weights. A batch is a stack of rows,
-    first all source sentences, then all target sentences in the same order: one pass serves both languages.
+    "Dual" means that the same weights encode each sentence of a pair separately. A batch is a stack of all source
+    sentences and then all target sentences in the same order, so that one pass encodes both languages.
 
     Example:
         >>> from hf_xlsr.modeling.lightweight import LightweightConfig
@@ -88,13 +97,6 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
         super().__init__(config)
         text_config = config.get_text_config()
         self.encoder = encoder_from_config(text_config)
-        table_width = self.encoder.get_input_embeddings().weight.shape[1]
-        if config.generative_weight and table_width != text_config.hidden_size:
-            raise XlsrError(
-                f"text_config '{text_config.model_type}' has embeddings of width {table_width} and states of width "
-                f"{text_config.hidden_size}, but the decoder is tied to the embeddings; use an encoder where they "
-                "agree, or generative_weight 0."
-            )
         self.head = GenerativeHead(text_config.hidden_size, text_config.vocab_size)
         self.post_init()
         if config.initialization == "released":
@@ -108,7 +110,7 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
 
     @torch.no_grad()
     def _initialize_like_released_code(self) -> None:
-        """PyTorch's own defaults everywhere, the embedding rows of padding at 0, every layer a copy of the first."""
+        """PyTorch's default initialisation, padding embeddings of 0, every layer a copy of the first."""
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.LayerNorm, nn.Embedding)):
                 module.reset_parameters()
@@ -117,17 +119,17 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
             layer.load_state_dict(copy.deepcopy(layers[0].state_dict()))
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resizes the embeddings and, since the decoder is tied to them, the head's bias; new entries start at 0."""
+        """Resizes the embeddings and the bias of the tied decoder, whose new entries are 0."""
         embeddings = super().resize_token_embeddings(*args, **kwargs)
         self.head.bias = resized_bias(self.head.bias, embeddings.num_embeddings)
         return embeddings
 
     def encode_sentences(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Pooled sentence vectors, `(batch, width)`, before the fully connected layer and not normalised.
+        """Sentence embeddings, `(batch, width)`, before the fully connected layer and not normalised.
 
         Args:
             input_ids: `(batch, length)`.
-            attention_mask: 1 for real pieces, `(batch, length)`; all of them when absent.
+            attention_mask: 0 for padding, `(batch, length)`; all ones by default.
         """
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         return pool(self._token_states(input_ids, mask), mask, self.config.pooling)
@@ -146,22 +148,23 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
         mask_token_id: int | None = None,
         return_loss: bool = True,
     ) -> LightweightOutput:
-        """Encodes the stacked pairs and, unless told not to, computes equation 7.
+        """Encodes the stacked pairs and computes equation 7.
 
         Args:
-            input_ids: Pieces after masking, sources over targets, `(2 * batch, length)`.
-            attention_mask: 1 for real pieces, `(2 * batch, length)`.
-            original_ids: Pieces before masking, for `ugt` and `mlm+xtr`; `xtr` masks nothing and takes `input_ids`.
-            masked_ids: The piece hidden in each row, -100 for rows that were not masked, `(2 * batch,)`.
-            mlm_labels: Hidden pieces by position, -100 elsewhere, `(2 * batch, length)`; for `mlm` and `mlm+xtr`.
-            mask_token_id: Id of `<mask>`, needed by label mode `set`.
-            return_loss: Compute the losses.
+            input_ids: Tokens after masking, sources stacked on targets, `(2 * batch, length)`.
+            attention_mask: 0 for padding, `(2 * batch, length)`.
+            original_ids: Tokens before masking, for `ugt` and `mlm+xtr`; `xtr`, which masks nothing, reads `input_ids`.
+            masked_ids: The masked token of each row, -100 for rows without one, `(2 * batch,)`.
+            mlm_labels: Original tokens at masked positions, -100 elsewhere, `(2 * batch, length)`; for `mlm` and
+                `mlm+xtr`.
+            mask_token_id: Id of `<mask>`, for label mode `set`.
+            return_loss: False returns embeddings only.
 
         Raises:
-            XlsrError: the number of rows is odd, or a task misses its labels.
+            XlsrError: the number of rows is odd, or the labels of the task are missing.
         """
         if len(input_ids) % 2:
-            raise XlsrError(f"the batch has {len(input_ids)} rows; stack the sources over as many targets.")
+            raise XlsrError(f"`input_ids` must be as many sources as targets, got {len(input_ids)} rows.")
         states = self._token_states(input_ids, attention_mask)
         pooled = pool(states, attention_mask, self.config.pooling)
         source, target = pooled.chunk(2)
@@ -197,7 +200,7 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
         }
         loss = weighted_sum(losses, weights)
         if not config.generative_weight:
-            # DDP waits for the gradient of every parameter, of the idle head too.
+            # DDP waits for the gradient of every parameter, including the unused head.
             loss = loss + 0.0 * torch.stack([parameter.sum() for parameter in self.head.parameters()]).sum()
         return LightweightOutput(loss=loss, losses=losses, source_embeds=source, target_embeds=target)
 
@@ -212,15 +215,12 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
         mlm_labels: torch.Tensor | None,
         mask_token_id: int | None,
     ) -> torch.Tensor:
-        """The generative task that the config names; sentence-level ones read the sentence vector (figure 1)."""
+        """The configured generative task; sentence-level tasks read the sentence embedding (figure 1)."""
         task, chunk = self.config.generative_task, self.config.logits_chunk_size
         table, bias = self.get_input_embeddings().weight, self.head.bias
-        if task in ("ugt", "smlm") and masked_ids is None:
-            raise XlsrError(f"generative task '{task}' needs masked_ids; use PairCollator(masking='single').")
-        if task.startswith("mlm") and mlm_labels is None:
-            raise XlsrError(f"generative task '{task}' needs mlm_labels; use PairCollator(masking='mlm').")
-        if task in ("ugt", "mlm+xtr") and original_ids is None:
-            raise XlsrError(f"generative task '{task}' needs original_ids; use PairCollator.")
+        given = {"masked_ids": masked_ids, "mlm_labels": mlm_labels, "original_ids": original_ids}
+        if missing := [name for name in LABELS_OF_TASK[task] if given[name] is None]:
+            raise XlsrError(f"generative_task '{task}' needs {' and '.join(missing)}. Use PairCollator.")
         parts = []
         if mlm_labels is not None and task.startswith("mlm"):
             loss = masked_lm_loss(states, mlm_labels, table, bias, transform=self.head, chunk_size=chunk)

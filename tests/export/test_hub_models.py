@@ -12,7 +12,7 @@ from hub_helpers import Worker, shared_hub
 from hub_server import TOKEN, HubServer
 from safetensors.torch import load
 
-from hf_xlsr.modeling.hub import SLIM, without_training_state
+from hf_xlsr.modeling.hub import INFERENCE, without_training_state
 from hf_xlsr.trainers.hub import export_trainer
 from hf_xlsr.utils.errors import XlsrError
 
@@ -73,7 +73,7 @@ def test_a_model_goes_without_momentum_and_queues(hub: HubServer, worker: Worker
 
 def test_slim_puts_everything_back(tmp_path: Path) -> None:
     class Model:
-        config = type("Config", (), {name: 1 for name in SLIM})()
+        config = type("Config", (), {name: 1 for name in INFERENCE})()
 
         def inference_state_dict(self) -> dict[str, torch.Tensor]:
             return {"kept": torch.ones(1)}
@@ -144,9 +144,9 @@ def test_a_trainer_with_adapters_pushes_them_merged(hub: HubServer, worker: Work
 
 def test_what_a_trainer_refuses(hub: HubServer, worker: Worker, tmp_path: Path) -> None:
     code = f"trainer_of({str(tmp_path)!r}, hub_strategy='checkpoint')"
-    assert "XlsrError: hub_strategy is 'checkpoint', which would publish queues" in worker.python(START + code).err
+    assert "XlsrError: hub_strategy 'checkpoint'" in worker.python(START + code).err
     code = f"trainer_of({str(tmp_path)!r}, hub_strategy='end')"
-    assert "XlsrError: there is no access token" in worker.python(START + code, token=None).err
+    assert "access token" in worker.python(START + code, token=None).err
     hub.break_after = 0
     assert "cannot be reached" in worker.python(START + code).err and not hub.repos
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from hf_xlsr.losses import additive_margin_loss, alignment_loss
-from hf_xlsr.utils.errors import XlsrError
 
 
 def sides(count: int = 5, width: int = 4, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
@@ -73,17 +72,3 @@ def test_half_precision_is_computed_in_float32() -> None:
         value = additive_margin_loss(source, target)
     assert value.dtype == torch.float32
     torch.testing.assert_close(value, additive_margin_loss(source.float(), target.float()))
-
-
-@pytest.mark.parametrize(
-    ("rows", "options", "sentence"),
-    [
-        ((1, 1), {}, "fewer than two pairs"),
-        ((3, 2), {}, "one translation of the same width"),
-        ((2, 2), {"margin": -0.1}, "margin is -0.1"),
-        ((2, 2), {"scale": 0.0}, "scale 0.0"),
-    ],
-)
-def test_refusals(rows: tuple[int, int], options: dict[str, float], sentence: str) -> None:
-    with pytest.raises(XlsrError, match=sentence):
-        additive_margin_loss(torch.ones(rows[0], 2), torch.ones(rows[1], 2), **options)

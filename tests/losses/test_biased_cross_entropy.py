@@ -10,7 +10,6 @@ from torch.utils._pytree import tree_leaves
 
 from hf_xlsr.losses import masked_lm_loss
 from hf_xlsr.losses.biased_cross_entropy import biased_cross_entropy
-from hf_xlsr.utils.errors import XlsrError
 
 BATCH, LENGTH, WIDTH, VOCABULARY = 4, 6, 5, 23
 
@@ -157,16 +156,3 @@ def test_the_logits_of_all_tokens_are_never_held() -> None:
     with LargestTensor() as seen:
         biased_cross_entropy(hidden, labels, weight, bias, chunk_size=chunk).backward()
     assert seen.largest == batch * vocabulary  # the gradient of the bias; all logits are length times that
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"chunk_size": 0}, "chunk_size is 0; hold 1 logit"),
-        ({"label_smoothing": 1.0}, "label_smoothing is 1.0; it is a share, 0 or above and less than 1"),
-    ],
-)
-def test_bad_values(options: dict[str, Any], message: str) -> None:
-    (hidden, weight, bias), labels = problem()
-    with pytest.raises(XlsrError, match=message):
-        biased_cross_entropy(hidden, labels, weight, bias, **options)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from queue_info_nce_helpers import Pairs, naive, unit_rows, value_and_gradients, watched
 
 from hf_xlsr.losses import QuantizedRows, matching_pairs, quantize_rows, queue_info_nce
-from hf_xlsr.utils.errors import XlsrError
 
 NO_PAIRS = torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long)
 
@@ -241,60 +240,6 @@ def test_default_chunks_hold_some_mebibytes_whatever_the_batch() -> None:
         largest = max(size for name, size, _ in seen if name == "aten.mm.out")
         assert largest <= max(4 << 20, 256 * batch_size)
         assert largest >= batch_size * 256
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"temperature": 0.0}, "temperature is 0.0; give a finite number above 0, such as 0.04."),
-        ({"temperature": -1.0}, "temperature is -1.0; give a finite number above 0, such as 0.04."),
-        ({"temperature": math.nan}, "temperature is nan; give a finite number above 0, such as 0.04."),
-        ({"temperature": math.inf}, "temperature is inf; give a finite number above 0, such as 0.04."),
-        ({"chunk_size": 0}, "chunk_size is 0; compare with 1 negative or more at a time."),
-        ({"precision": "bfloat"}, "the precision of the queue loss is 'bfloat'; did you mean 'bfloat16'?"),
-        (
-            {"queue": torch.zeros(5, 7)},
-            "queue holds rows of width 7 and the queries have width 4; project both to one width.",
-        ),
-        (
-            {"queue": quantize_rows(torch.zeros(5, 7))},
-            "queue holds rows of width 7 and the queries have width 4; project both to one width.",
-        ),
-        (
-            {"other_keys": torch.zeros(5, 3)},
-            "other_keys holds rows of width 3 and the queries have width 4; project both to one width.",
-        ),
-        (
-            {"queue": torch.zeros(5, 4, dtype=torch.int8)},
-            "queue holds torch.int8 without scales; give floating-point rows or QuantizedRows.",
-        ),
-        (
-            {"positive_keys": torch.zeros(2, 4)},
-            "queries are (3, 4) and positive_keys (2, 4); give one positive key of the query's width for each query.",
-        ),
-        (
-            {"masked": (torch.tensor([0, 1]), torch.tensor([0]))},
-            "masked has 2 rows and 1 columns; give one column for each row.",
-        ),
-        (
-            {"masked": (torch.tensor([0, 3]), torch.tensor([0, 0]))},
-            "masked names query 3 of 3; count from 0, columns through the queue and then other_keys.",
-        ),
-        (
-            {"masked": (torch.tensor([0, 1]), torch.tensor([6, 0])), "other_keys": torch.zeros(1, 4)},
-            "masked names column 6 of 6; count from 0, columns through the queue and then other_keys.",
-        ),
-        (
-            {"masked": (torch.tensor([0, 1]), torch.tensor([4, -1]))},
-            "masked names column -1 of 5; count from 0, columns through the queue and then other_keys.",
-        ),
-    ],
-)
-def test_mistakes_are_said(change: dict[str, Any], sentence: str) -> None:
-    given = {"queries": torch.zeros(3, 4), "positive_keys": torch.zeros(3, 4), "queue": torch.zeros(5, 4)}
-    with pytest.raises(XlsrError) as caught:
-        queue_info_nce(**(given | change))
-    assert str(caught.value) == sentence
 
 
 @settings(max_examples=100, deadline=None)

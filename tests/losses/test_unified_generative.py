@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from hf_xlsr.losses import generative_labels, generative_loss, swap_sides
 from hf_xlsr.losses.unified_generative import merge_duplicates
-from hf_xlsr.utils.errors import XlsrError
 
 VOCABULARY, MASK, IGNORE = 12, 11, -100
 
@@ -204,16 +203,6 @@ def test_boolean_attention_mask() -> None:
     expected = batch.labels()
     batch.attention = batch.attention.bool()
     assert torch.equal(batch.labels(), expected)
-
-
-def test_bad_arguments_are_named() -> None:
-    batch = Batch([([T, A], [B, C])], [(0, 0)])
-    with pytest.raises(XlsrError, match="'mlm'.*ugt, xtr or smlm"):
-        batch.labels(task="mlm")
-    with pytest.raises(XlsrError, match="'add'.*accumulate, set"):
-        batch.labels(label_mode="add")
-    with pytest.raises(XlsrError, match="mask_token_id"):
-        generative_labels(batch.original, batch.attention, batch.hidden, label_mode="set")
 
 
 @settings(max_examples=50, deadline=None)

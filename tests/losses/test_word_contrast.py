@@ -23,7 +23,6 @@ from word_contrast_helpers import (
 )
 
 from hf_xlsr.losses import bags_of_words, draw_negative_words, word_contrast_loss
-from hf_xlsr.utils.errors import XlsrError
 
 
 def naive(
@@ -275,19 +274,3 @@ def test_the_loss_never_holds_the_embeddings_of_all_negatives() -> None:
     with Largest() as largest:
         loss.backward()
     assert largest.numel == MANY * WIDE < words * WIDE / 3  # the table's gradient
-
-
-def test_mistakes_in_the_loss_are_named() -> None:
-    (queries, embeddings), bags = vectors(), own_words()
-    negatives = draw(queries, embeddings)
-    wrong_width = r"the queries have width 6 and the word embeddings 4; give states of the embeddings' width\."
-    with pytest.raises(XlsrError, match=wrong_width):
-        word_contrast_loss(queries, embeddings[:, :4], bags, negatives)
-    with pytest.raises(XlsrError, match=wrong_width):
-        draw(queries, embeddings[:, :4])
-    with pytest.raises(XlsrError, match=r"there are 5 queries and negatives of 4; draw some for each query\."):
-        word_contrast_loss(queries, embeddings, bags, negatives[:4])
-    with pytest.raises(XlsrError, match=r"temperature is -0\.5"):
-        word_contrast_loss(queries, embeddings, bags, negatives, temperature=-0.5)
-    with pytest.raises(XlsrError, match=r"chunk_size is -1"):
-        word_contrast_loss(queries, embeddings, bags, negatives, chunk_size=-1)

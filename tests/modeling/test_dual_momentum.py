@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from dual_momentum_models import enqueue_keys, small_batch, small_encoder, small_model
 
-from hf_xlsr import DualMomentumConfig, XlsrError
 from hf_xlsr.modeling.dual_momentum import MemoryQueue
 
 
@@ -54,16 +53,6 @@ def test_loss_and_gradient_are_those_of_equation_3() -> None:
     assert not any(parameter.grad is not None for parameter in model.momentum_encoders.parameters())
 
 
-def test_forward_changes_nothing_however_often_it_runs() -> None:
-    model = small_model()
-    enqueue_keys(model, small_batch(6, 1))
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    first = model(**small_batch(4, 2)).loss
-    second = model(**small_batch(4, 2)).loss
-    assert torch.equal(first, second)
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-
-
 def test_momentum_update_is_equation_1() -> None:
     model = small_model(momentum=0.9)
     old = {name: value.clone() for name, value in model.momentum_encoders.named_parameters()}
@@ -91,8 +80,6 @@ def test_queue_is_a_ring() -> None:
     assert queue.values.ravel().tolist() == [5.0, 6.0, 7.0, 8.0, 9.0]
     assert queue.texts.tolist() == [105, 106, 107, 108, 109] and queue.examples.tolist() == [5, 6, 7, 8, 9]
     assert (queue.count, int(queue.pointer)) == (5, 0)
-    with pytest.raises(XlsrError, match="6 keys of one step do not fit into a queue of 5; raise queue_size"):
-        queue.enqueue(torch.zeros(6, 1), torch.zeros(6).long(), torch.zeros(6).long())
 
 
 @pytest.mark.parametrize(("storage", "tolerance"), [("bfloat16", 2**-8), ("int8", 1 / 127)])
@@ -193,8 +180,6 @@ def test_encoders_of_different_width_are_projected() -> None:
     assert output.source_embeds.shape == output.target_keys.shape == (4, 12) and model.config.hidden_size == 12
     assert torch.equal(model.projections["fr"].weight, model.momentum_projections["fr"].weight)
     assert not model.momentum_projections["fr"].weight.requires_grad
-    with pytest.raises(XlsrError, match=r"different width \(en 16, fr 8\); set projection_dim"):
-        small_model(encoders)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
@@ -236,41 +221,3 @@ def test_inference_task_is_added_by_its_weight() -> None:
     expected = F.cross_entropy(head.output(hidden), nli["labels"])
     torch.testing.assert_close(output.losses["nli"], expected)
     torch.testing.assert_close(output.loss, model(**batch).loss + 0.1 * expected)
-    with pytest.raises(XlsrError, match="nli_labels is 0; set it to 3"):
-        small_model()(**batch, nli=nli)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"languages": ["en"]}, "needs two or more different ones"),
-        ({"languages": ["en", "en"]}, "needs two or more different ones"),
-        ({"languages": ["en", "f.r"]}, "has 'f.r', which torch cannot take"),
-        ({"languages": ["en", "to"]}, "use another code of the language, for example its ISO 639-3 one"),
-        ({"encoder_configs": {"en": small_encoder()}}, "give one for each language, or a single one named 'shared'"),
-        ({"encoder_configs": {"en": small_encoder(), "fr": {"hidden_size": 4}}}, "a dict with model_type"),
-        ({"pooling": "men"}, "did you mean 'mean'"),
-        ({"temperature": "low"}, "temperature is 'low'; it takes a number"),
-        ({"use_momentum": "no"}, "use_momentum is 'no'; it takes true or false"),
-        ({"queue_storage": "float8"}, "queue_storage is 'float8'"),
-        ({"temperature": 0.0}, "temperature is 0.0; it is a number above 0"),
-        ({"temperature": float("nan")}, "temperature is nan"),
-        ({"momentum": 1.5}, "momentum is 1.5; it is the share of the old weights kept, 0 to 1"),
-        ({"queue_size": 0}, "one of them has to give negatives"),
-        ({"queue_size": -1}, "are counts; mend the negative"),
-        ({"nli_dropout": 1.0}, "nli_dropout is a share below 1"),
-    ],
-)
-def test_bad_configurations_are_refused(values: dict[str, Any], message: str) -> None:
-    encoders = {language: small_encoder() for language in ("en", "fr")}
-    with pytest.raises(XlsrError, match=message):
-        DualMomentumConfig(**{"languages": ["en", "fr"], "encoder_configs": encoders, **values})
-
-
-def test_bad_calls_are_refused() -> None:
-    with pytest.raises(XlsrError, match="language 'de' has no encoder here; known are en, fr"):
-        small_model()(**small_batch(languages=("en", "de")))
-    batch = small_batch()
-    del batch["target_texts"]
-    with pytest.raises(XlsrError, match="need texts and examples in the batch; use DualCollator"):
-        small_model(mask_duplicates=True)(**batch)

@@ -12,8 +12,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 
 from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.losses import bags_of_words, draw_negative_words
-from hf_xlsr.modeling.hictl import HictlConfig, HictlForPreTraining
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.modeling.hictl import HictlForPreTraining
 
 
 @pytest.fixture(scope="module")
@@ -95,22 +94,6 @@ def test_masked_queries_need_one_pass_less(framed: Any) -> None:
     assert passes == {"plain": 3, "masked": 2}
 
 
-def test_forward_changes_nothing(framed: Any) -> None:
-    model, batch = tiny_hictl(len(framed)), tiny_batch(framed)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    model(**batch).loss.backward()
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, before[name]), name
-
-
-def test_what_is_missing_is_named(framed: Any) -> None:
-    model, batch = tiny_hictl(len(framed)), tiny_batch(framed)
-    with pytest.raises(XlsrError, match=r"the batch lacks joint_input_ids; use HictlCollator"):
-        model(**{name: value for name, value in batch.items() if not name.startswith("joint_")})
-    with pytest.raises(XlsrError, match="the batch has 3 rows"):
-        model(batch["input_ids"][:3])
-
-
 def test_a_decoder_of_its_own(framed: Any) -> None:
     model = tiny_hictl(len(framed), tie_word_embeddings=False)
     assert "lm_head.decoder.weight" in model.state_dict()
@@ -155,38 +138,3 @@ def test_the_export_gives_the_models_own_vectors(framed: Any, tmp_path: Path) ->
     with torch.no_grad():
         expected = F.normalize(model.encode_sentences(batch["input_ids"], batch["attention_mask"]), dim=-1)
     torch.testing.assert_close(torch.from_numpy(exported.encode(sentences)), expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"word_query": "both"}, "word_query is 'both'"),
-        ({"sentence_temperature": 0.0}, "sentence_temperature is 0.0; a temperature is above 0"),
-        ({"word_weight": -1.0}, "word_weight is -1.0; a weight is 0"),
-        ({"lm_weight": 0.0, "sentence_weight": 0.0, "word_weight": 0.0}, "are all 0"),
-        ({"negative_words": 0}, "negative_words is 0; use 1 or more"),
-        ({"mlm_probability": 1.0}, "mlm_probability is 1.0"),
-        ({"classifier_dropout": 1.5}, "classifier_dropout is 1.5"),
-    ],
-)
-def test_configuration_mistakes(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(XlsrError, match=message):
-        HictlConfig(text_config=tiny_encoder(50), **options)
-
-
-def test_embeddings_of_another_width_are_refused() -> None:
-    config = AutoConfig.for_model("albert", vocab_size=50, embedding_size=8, hidden_size=16, num_attention_heads=2)
-    with pytest.raises(XlsrError, match="has embeddings of width 8 and states of width 16"):
-        HictlForPreTraining(HictlConfig(text_config=config))
-
-
-def test_more_negatives_than_words_are_refused(framed: Any) -> None:
-    with pytest.raises(XlsrError, match="500 negative words are asked for"):
-        tiny_hictl(len(framed), negative_words=500)(**tiny_batch(framed))
-
-
-def test_a_batch_without_any_word_is_refused(framed: Any) -> None:
-    model, batch = tiny_hictl(len(framed)), tiny_batch(framed)
-    batch["joint_input_ids"] = torch.full_like(batch["joint_input_ids"], framed.sep_token_id)
-    with pytest.raises(XlsrError, match="no pair of the batch has a word"):
-        model(**batch)

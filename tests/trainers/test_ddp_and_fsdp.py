@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from hf_xlsr.runs.methods import METHODS
 
+pytestmark = pytest.mark.slow
 NAMES = [method.trainer_class.__name__ for method in METHODS.values()]
 SHARDED = [name for name in NAMES if name != "DualMomentumTrainer"]
 
@@ -91,6 +92,4 @@ def test_a_sharded_run_goes_on_from_its_checkpoint(folder: Path) -> None:
 def test_what_cannot_be_sharded_is_refused(folder: Path) -> None:
     refused = json.loads((folder / "refused.json").read_text("utf-8"))
     assert set(refused) == {"processors", "DualMomentumTrainer"}
-    assert "accelerate shards no weights on a processor" in refused["processors"]
-    assert "dual momentum contrast does not train with weights sharded" in refused["DualMomentumTrainer"]
-    assert "launch it without FSDP" in refused["DualMomentumTrainer"]
+    assert all("without FSDP" in error for error in refused.values())

@@ -13,13 +13,11 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from dual_momentum_runs import LANGUAGES, arguments, pairs_data, tiny_dual, tokenizers_of, trainer_of
+from dual_momentum_runs import LANGUAGES, pairs_data, tiny_dual, tokenizers_of, trainer_of
 
-from hf_xlsr import XlsrError
 from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.encoders.routing import routes_of
-from hf_xlsr.trainers import DualMomentumTrainer
-from hf_xlsr.trainers.momentum_callbacks import SoundStepCallback, scheduled_momentum
+from hf_xlsr.trainers.momentum_callbacks import SoundStepCallback
 
 
 def test_four_micro_batches_train_like_one_batch(tmp_path: Path) -> None:
@@ -93,14 +91,6 @@ def test_momentum_moves_once_a_step(tmp_path: Path) -> None:
         torch.testing.assert_close(value, 0.9 * start[name] + 0.1 * end[name], rtol=1e-5, atol=1e-7, msg=name)
 
 
-def test_momentum_schedules() -> None:
-    assert [scheduled_momentum(0.9, step, 4) for step in (0, 4)] == [0.9, 0.9]
-    assert [round(scheduled_momentum(0.9, step, 4, "linear"), 6) for step in (0, 1, 4, 9)] == [0.9, 0.925, 1.0, 1.0]
-    assert [round(scheduled_momentum(0.9, step, 4, "cosine"), 6) for step in (0, 2, 4)] == [0.9, 0.95, 1.0]
-    with pytest.raises(XlsrError, match="did you mean 'cosine'"):
-        arguments(Path("."), momentum_schedule="cosin")
-
-
 def test_the_schedule_reaches_the_average(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, momentum_schedule="linear", max_steps=4)
     used: list[float] = []
@@ -132,7 +122,7 @@ def test_a_step_that_is_not_finite_is_dropped_and_said(
     keep_states(trainer, before)
     with caplog.at_level(logging.WARNING):
         trainer.train()
-    assert "step 3 was skipped: its gradient is not finite" in caplog.text and "1 skipped so far" in caplog.text
+    assert "Skipped step 3" in caplog.text and "so far: 1" in caplog.text
     assert all(torch.isfinite(value).all() for value in trainer.model.state_dict().values())
     # Nothing of step 3 stays, neither in weights nor averages nor queues; steps 2 and 4 left theirs.
     assert all(torch.equal(before[1][name], value) for name, value in before[2].items())
@@ -330,52 +320,6 @@ def test_more_than_two_languages_take_turns(tmp_path: Path) -> None:
         assert all(pairs[example][place] == language for example in examples)
     encoder = trainer.live_encoder()
     assert encoder.routes == languages and encoder.encode(["one two"], task="de").shape == (1, 16)
-    with pytest.raises(XlsrError, match="task is None; known are"):
-        encoder.encode(["one"])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"per_device_train_batch_size": 128}, r"queue_size is 64, less than the 128 pairs .*\(128 x 1 process"),
-        ({"gradient_accumulation_steps": 9}, r"less than the 72 pairs .* 9 micro-batch\(es\)\); raise it or lower"),
-        ({"nli_dataset": object()}, "has an nli_dataset but not nli_labels 3; give both or neither"),
-        ({"model": "nli"}, "has nli_labels but not an nli_dataset"),
-        (
-            {"model": "nli", "nli_dataset": "nli", "nli_batch_size": 7, "gradient_accumulation_steps": 2},
-            "use 4 or a larger multiple of 2",
-        ),
-        ({"tokenizers": {"en": None}}, "language 'fr' has no tokenizer"),
-        ({"homogeneous_batches": False}, "needs batches of one language pair"),
-        ({"nli_batch_size": 0}, "nli_batch_size is 0; use 1 or more"),
-    ],
-)
-def test_bad_set_ups_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    chosen = dict(options)
-    if chosen.get("model") == "nli":
-        chosen["model"] = tiny_dual(nli_labels=3)
-    if chosen.get("nli_dataset") == "nli":
-        chosen["nli_dataset"] = nli_data()
-    with pytest.raises(XlsrError, match=message):
-        trainer_of(tmp_path, **{"per_device_train_batch_size": 8, **chosen})
-
-
-def test_a_zero_3_launch_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, made = tiny_dual(), arguments(tmp_path)  # which would ask for deepspeed itself, after the next line
-    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    monkeypatch.setenv("ACCELERATE_DEEPSPEED_ZERO_STAGE", "3")
-    with pytest.raises(XlsrError, match="does not train under DeepSpeed ZeRO stage 3"):
-        DualMomentumTrainer(model, made, tokenizers=tokenizers_of(LANGUAGES), train_dataset=pairs_data())
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_momentum_encoders_of_half_precision_are_refused(dtype: torch.dtype, tmp_path: Path) -> None:
-    """As where DeepSpeed, or the user, casts the whole model: equation 1 would be rounded away."""
-    name = str(dtype).removeprefix("torch.")
-    with pytest.raises(XlsrError, match=f"the momentum encoders hold {name} weights.*keep the model in float32"):
-        trainer_of(tmp_path, model=tiny_dual().to(dtype)).train()
-    with pytest.raises(XlsrError, match=r"small steps of momentum 0\.5 are rounded away"):
-        trainer_of(tmp_path, model=tiny_dual(momentum=0.5).to(dtype), momentum_schedule="linear").train()
 
 
 @pytest.mark.parametrize("options", [{"use_momentum": False}, {"momentum": 0.5}, {"momentum": 1.0}], ids=str)
@@ -383,14 +327,3 @@ def test_half_precision_without_small_steps_trains(options: dict[str, Any], tmp_
     trainer = trainer_of(tmp_path, model=tiny_dual(**options).to(torch.bfloat16), max_steps=1)
     trainer.train()
     assert trainer.state.global_step == 1
-
-
-def test_a_checkpoint_with_another_queue_is_refused(tmp_path: Path) -> None:
-    trainer_of(tmp_path, max_steps=2, save_steps=2).train()
-    other = trainer_of(tmp_path, model=tiny_dual(queue_size=128), max_steps=4)
-    with pytest.raises(XlsrError, match="was saved with queue_size 64 but the model has 128; set queue_size to 64"):
-        other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-
-
-def test_tokenizers_are_those_of_the_languages() -> None:
-    assert set(tokenizers_of(LANGUAGES)) == {"en", "fr"}

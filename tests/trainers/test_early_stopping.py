@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 from hf_xlsr.runs.methods import get_method, sentence_encoder
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.runs.train import train_recipe
-from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.utils.errors import XlsrError
 
 METRIC = "dev-tatoeba/en-fr/dev/accuracy"
@@ -96,18 +95,6 @@ def test_the_count_goes_on_after_a_stop(
     assert all(torch.equal(value, again[name]) for name, value in whole.items())
 
 
-def test_without_it_the_training_goes_on(recipe: Path, scripted: Any, tmp_path: Path) -> None:
-    scripted(SCORES + [0.1] * 4)
-    run(recipe, tmp_path / "run", "--early_stopping_patience", "0", "--metric_for_best_model", "null")
-    assert steps(tmp_path / "run") == 20
-
-
-def test_a_small_gain_is_none_under_a_threshold(recipe: Path, scripted: Any, tmp_path: Path) -> None:
-    scripted([0.5, 0.52, 0.54, 0.55])
-    run(recipe, tmp_path / "run", "--early_stopping_patience", "2", "--early_stopping_threshold", "0.1")
-    assert steps(tmp_path / "run") < 20
-
-
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -116,10 +103,8 @@ def test_a_small_gain_is_none_under_a_threshold(recipe: Path, scripted: Any, tmp
             "recipe 'toy': training.metric_for_best_model is '.*acuracy'; did you mean 'dev-tatoeba/en-fr/dev/accuracy'",
         ),
         (["--metric_for_best_model", "null"], "early_stopping_patience needs metric_for_best_model"),
-        (["--eval_strategy", "no"], "early_stopping_patience needs evaluations; set eval_strategy"),
         (["--data.dev", "null"], "training.early_stopping_patience needs something to measure on; give data.dev"),
         (["--save_steps", "3"], "saving steps to be a round multiple of the evaluation"),
-        (["--early_stopping_patience", "-1"], "early_stopping_patience is -1; use 0"),
         (
             ["--metric_for_best_model", "null", "--early_stopping_patience", "0", "--load_best_model_at_end", "true"],
             "training.load_best_model_at_end is true without metric_for_best_model; known are",
@@ -140,14 +125,3 @@ def test_names_of_metrics_without_a_model(recipe: Path) -> None:
         method = get_method("lightweight")
         names = method.metric_names(resolved, method.evaluation_sets(resolved))
         assert any(name.startswith(f"dev-{protocol}/en-fr/dev/") for name in names)
-
-
-def test_arguments_of_every_trainer_take_it(tmp_path: Path) -> None:
-    args = XlsrTrainingArguments(
-        output_dir=str(tmp_path),
-        eval_strategy="epoch",
-        save_strategy="epoch",
-        metric_for_best_model="a",
-        early_stopping_patience=2,
-    )
-    assert args.load_best_model_at_end and args.restore_callback_states_from_checkpoint and args.greater_is_better

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,14 +14,12 @@ from hictl_helpers import framed_tokenizer, tiny_batch, tiny_hictl
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr.cli import main
 from hf_xlsr.losses.word_contrast import draw_negative_words
 from hf_xlsr.modeling.hictl import modeling_hictl
 from hf_xlsr.runs.methods import get_method
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.trainers import HictlTrainer, HictlTrainingArguments
-from hf_xlsr.trainers.base import last_whole_checkpoint
 from hf_xlsr.utils.errors import XlsrError
 
 RECIPE = """
@@ -106,82 +103,6 @@ def test_a_run_learns_and_leaves_an_encoder(recipe_of: Any, tmp_path: Path) -> N
     assert "On Learning Universal Representations" in card and "monolingual sentences" in card
 
 
-def test_stopped_and_resumed_is_bit_equal(recipe_of: Any, tmp_path: Path) -> None:
-    path = recipe_of()
-    for name in ("whole", "stopped"):
-        (recipe,) = load_runs(path, ["--output_dir", str(tmp_path / name)])
-        train_recipe(recipe)
-    training = tmp_path / "stopped" / "training"
-    for folder in training.glob("checkpoint-*"):
-        if int(folder.name.rsplit("-", 1)[1]) > 12:
-            shutil.rmtree(folder)
-    shutil.rmtree(training / "final")
-    checkpoint = last_whole_checkpoint(training)
-    assert checkpoint is not None and checkpoint.name == "checkpoint-12"
-    (recipe,) = load_runs(path, ["--output_dir", str(tmp_path / "stopped")])
-    train_recipe(recipe)
-    whole, resumed = weights(tmp_path / "whole"), weights(tmp_path / "stopped")
-    for name, value in whole.items():
-        assert torch.equal(value, resumed[name]), name
-
-
-STAGES = """
-stages:
-  - {name: first, set: {model: {word_weight: 0.0}, training: {max_steps: 6}}}
-  - {name: second, set: {training: {max_steps: 6, learning_rate: 0.0}}}
-"""
-
-
-def test_a_stage_starts_where_the_one_before_ended(
-    recipe_of: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = recipe_of(more=STAGES)
-    command = ["train", path, "--output_dir", str(tmp_path / "run")]
-    assert main(command) == 0
-    first, second = weights(tmp_path / "run" / "first"), weights(tmp_path / "run" / "second")
-    for name, value in first.items():  # the second learns nothing, at a learning rate of 0
-        assert torch.equal(value, second[name]), name
-    capsys.readouterr()
-    assert main(command) == 0
-    assert capsys.readouterr().out.count(" is done: ") == 2
-
-
-def test_starting_from_a_run_or_a_folder(recipe_of: Any, tmp_path: Path) -> None:
-    path = recipe_of()
-    (recipe,) = load_runs(path, ["--output_dir", str(tmp_path / "one"), "--max_steps", "2"])
-    train_recipe(recipe)
-    for start in (tmp_path / "one", tmp_path / "one" / "training" / "final"):
-        more = ["--start_from", str(start), "--max_steps", "1", "--learning_rate", "0.0", "--overwrite", "true"]
-        (again,) = load_runs(path, ["--output_dir", str(tmp_path / "two"), *more])
-        train_recipe(again)
-        for name, value in weights(tmp_path / "one").items():
-            assert torch.equal(value, weights(tmp_path / "two")[name]), name
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--start_from", "{folder}/nowhere"], "start_from '.*nowhere' holds no trained weights"),
-        (["--start_from", "{folder}/one", "--hidden_size", "8"], "use the same encoder and vocabulary in both"),
-    ],
-)
-def test_starting_mistakes(more: list[str], message: str, recipe_of: Any, tmp_path: Path) -> None:
-    path = recipe_of()
-    (recipe,) = load_runs(path, ["--output_dir", str(tmp_path / "one"), "--max_steps", "1"])
-    train_recipe(recipe)
-    more = [word.format(folder=tmp_path) for word in more]
-    (recipe,) = load_runs(path, ["--output_dir", str(tmp_path / "two"), *more])
-    with pytest.raises(XlsrError, match=message):
-        train_recipe(recipe)
-
-
-def test_a_tokenizer_without_frame_is_refused(recipe_of: Any, tokenizer: Any, tmp_path: Path) -> None:
-    tokenizer.save_pretrained(tmp_path / "plain")
-    (recipe,) = load_runs(recipe_of(tokenizer=tmp_path / "plain"), ["--output_dir", str(tmp_path / "run")])
-    with pytest.raises(XlsrError, match="puts special pieces around a sentence"):
-        train_recipe(recipe)
-
-
 def test_languages_are_drawn_alike(recipe_of: Any, tmp_path: Path) -> None:
     """Of 200 French pairs and few English sentences, half of each epoch is English."""
     english = tmp_path / "english.tsv"
@@ -211,17 +132,6 @@ def test_sentences_alone_are_enough(recipe_of: Any, tmp_path: Path) -> None:
         train_recipe(resolved)
 
 
-def test_mistakes_of_the_recipe_are_told(recipe_of: Any, tmp_path: Path) -> None:
-    (recipe,) = load_runs(recipe_of(), ["--output_dir", str(tmp_path / "a"), "--data.max_length", "64"])
-    with pytest.raises(XlsrError, match=r"data.max_length is 64 pieces but the encoder has 40 positions"):
-        train_recipe(recipe)
-    (recipe,) = load_runs(recipe_of(), ["--output_dir", str(tmp_path / "b"), "--per_device_train_batch_size", "1"])
-    with pytest.raises(XlsrError, match="a batch of one pair has no negatives"):
-        train_recipe(recipe)
-    with pytest.raises(XlsrError, match="word_query is 'both'"):
-        load_runs(recipe_of(), ["--word_query", "both"])
-
-
 def test_rows_of_the_table_without_a_piece_are_no_negative_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,16 +152,6 @@ def test_rows_of_the_table_without_a_piece_are_no_negative_words(
         trainer.compute_loss(model, batch)
     pieces = torch.cat(drawn)
     assert pieces.numel() and int(pieces.max()) < len(tokenizer)
-
-
-def test_a_tokenizer_without_mask_is_refused(recipe_of: Any, tmp_path: Path) -> None:
-    tokenizer = framed_tokenizer()
-    tokenizer.mask_token = None
-    tokenizer.save_pretrained(tmp_path / "maskless")
-    (recipe,) = load_runs(recipe_of(tokenizer=tmp_path / "maskless"), ["--output_dir", str(tmp_path / "run")])
-    with pytest.raises(XlsrError, match="needs a tokenizer with a mask token"):
-        train_recipe(recipe)
-    assert not (tmp_path / "run" / "training").exists()  # told before data are prepared
 
 
 def test_a_training_that_its_protocol_ended_early_is_over(recipe_of: Any, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from rich.console import Console
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.trainers import LightweightTrainer, LightweightTrainingArguments
-from hf_xlsr.trainers.arguments import check_reporters
-from hf_xlsr.utils.errors import XlsrError
+
+pytestmark = pytest.mark.slow
 
 KEYS = {
     "train/loss",
@@ -165,21 +165,3 @@ def test_a_token_in_the_arguments_is_masked(
     )
     LightweightTrainer(tiny_model, args, train_dataset=prepared, processing_class=tokenizer, max_length=32).train()
     assert recorder.config["hub_token"] == "<HUB_TOKEN>" and TOKEN not in repr(recorder.config)
-
-
-def test_a_reporter_that_is_not_there_is_told_before_training(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_xlsr.trainers.arguments.get_available_reporting_integrations", lambda: ["tensorboard"])
-    with pytest.raises(
-        XlsrError, match="recipe 'toy', training: report_to has 'wandb', which is not installed or .*pip"
-    ):
-        train(recipe, "wandb")
-    assert not (recipe.parent / "wandb").exists()
-    for names in ("none", "all", ["none"], ["tensorboard", "flyte"], "comet_ml", "kubeflow"):
-        check_reporters(names)  # the last two are not listed where an API key or a server is not set
-    for beside in (["tensorboard", "none"], ["all", "flyte"]):
-        with pytest.raises(XlsrError, match="beside others; give it alone"):
-            check_reporters(beside)
-    with pytest.raises(XlsrError, match="report_to has 'mlflow', which is not installed"):
-        check_reporters("mlflow")
-    with pytest.raises(XlsrError, match="report_to has 'wanbd'; did you mean 'wandb'"):
-        check_reporters(["tensorboard", "wanbd"])

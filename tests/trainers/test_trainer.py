@@ -7,16 +7,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_pairs
-from lightweight_trainers import arguments, model_of, trainer_of
+from lightweight_trainers import trainer_of
 
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba
 from hf_xlsr.export import to_sentence_transformer
-from hf_xlsr.trainers import LightweightTrainer
-from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import attention_for
-from hf_xlsr.trainers.lightweight import released_learning_rate
-from hf_xlsr.utils.errors import XlsrError
 
 
 def test_loss_parts_are_logged_and_add_up(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
@@ -83,16 +79,6 @@ def test_workers_change_nothing(tokenizer: Any, prepared: PreparedPairs, tmp_pat
     assert all(torch.equal(states[0][name], other[name]) for other in states[1:] for name in states[0])
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("multiprocessing_context", "spawn"), ("persistent_workers", True), ("prefetch_factor", 4)]
-)
-def test_options_of_workers_want_workers(name: str, value: Any, tmp_path: Path) -> None:
-    with pytest.raises(
-        XlsrError, match=f"dataloader_{name} is {value}, but no workers load; set dataloader_num_workers"
-    ):
-        XlsrTrainingArguments(output_dir=str(tmp_path), precision="float32", **{f"dataloader_{name}": value})
-
-
 def test_second_epoch_has_other_masks_and_batches(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
     trainer = trainer_of(tokenizer, prepared, tmp_path, max_steps=26)
     seen: list[list[tuple[int, int]]] = []
@@ -118,31 +104,6 @@ def test_released_optimisation(tokenizer: Any, prepared: PreparedPairs, tmp_path
     assert "max_exp_avg_sq" in next(iter(optimizer.state.values()))
     rates = [entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry]
     assert rates[0] < rates[3] and rates[1] / rates[0] == pytest.approx(2, rel=0.01)
-
-
-def test_released_rate_by_hand() -> None:
-    assert released_learning_rate(0, beta2=0.999, decay_step=10_000) == pytest.approx(1 / 2000)
-    assert released_learning_rate(1999, beta2=0.999, decay_step=10_000) == 1.0
-    assert released_learning_rate(9999, beta2=0.999, decay_step=10_000) == 1.0
-    assert released_learning_rate(10_000, beta2=0.999, decay_step=10_000) == pytest.approx(0.1)
-
-
-def test_batch_of_one_is_refused(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
-    with pytest.raises(XlsrError, match="batch of one"):
-        trainer_of(tokenizer, prepared, tmp_path, per_device_train_batch_size=1).train()
-
-
-def test_training_without_data_is_refused(tokenizer: Any, tmp_path: Path) -> None:
-    trainer = LightweightTrainer(model_of(tokenizer), arguments(tmp_path), processing_class=tokenizer)
-    with pytest.raises((XlsrError, ValueError), match="train_dataset"):
-        trainer.train()
-
-
-def test_unknown_optimisation_and_mixing_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(XlsrError, match="use one of trainer, released"):
-        arguments(tmp_path, optimization="lion")
-    with pytest.raises(XlsrError, match="use one of proportional"):
-        arguments(tmp_path, mixing="magic")
 
 
 def test_attention_by_plain_products_where_the_fused_one_is_slow(

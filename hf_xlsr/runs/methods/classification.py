@@ -152,7 +152,7 @@ class ClassificationMethod(Method):
 
     def prepare(self, recipe: Mapping[str, Any], folder: Path, evaluation_texts: Iterator[str]) -> ClassificationData:
         data = recipe["data"]
-        tokenizer = load_tokenizer(encoder_folder(expand(recipe["model"]["start"]), "model.start"), "model.start")
+        tokenizer = load_tokenizer(encoder_folder(expand(recipe["model"]["start"])), "model.start")
         train = prepare_labelled(
             data["train"],
             task=self.task(recipe),

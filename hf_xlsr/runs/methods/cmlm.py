@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
+
 from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.collators.masking import MaskDrawer
 from hf_xlsr.data.nli import prepare_nli
@@ -91,7 +93,7 @@ class CmlmMethod(SentenceEncoderMethod):
         complete_tokenizer(recipe)
         try:  # what can be said before data are prepared for it
             config = self._config_at_the_door(recipe)
-        except XlsrError as error:
+        except (XlsrError, StrictDataclassError) as error:
             raise XlsrError(f"recipe '{recipe['name']}', model: {error}") from None
         if not self._active(recipe, config):
             raise XlsrError(

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
+
 from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.nli import prepare_nli
 from hf_xlsr.data.prepare import PreparedData, prepare
@@ -65,7 +67,7 @@ class DualMomentumMethod(SentenceEncoderMethod):
         options = {name: value for name, value in recipe["model"].items() if name not in ("encoders", "dropout")}
         try:  # what can be said before data are prepared for it
             DualMomentumConfig(languages=languages, **options)
-        except XlsrError as error:
+        except (XlsrError, StrictDataclassError) as error:
             raise XlsrError(f"recipe '{recipe['name']}', model: {error}") from None
         for name, path in encoders.items():
             if not isinstance(path, str):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, PreTrainedConfig
 
 from hf_xlsr.data.prepare import load_tokenizer
@@ -204,7 +205,7 @@ def model_on_encoder(
                 if hasattr(text_config, name):
                     setattr(text_config, name, dropout)
         return model_class(model_class.config_class(text_config=text_config, **options))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, StrictDataclassError) as error:
         raise XlsrError(f"recipe '{recipe['name']}', model: {error_line(error)}") from None
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
+
 from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.collators.hictl import HictlCollator
 from hf_xlsr.data.prepare import PreparedData, load_tokenizer, prepare, prepare_texts
@@ -84,7 +86,7 @@ class HictlMethod(SentenceEncoderMethod):
         complete_tokenizer(recipe)
         try:  # what can be said before data are prepared for it
             HictlConfig(**self._options(recipe))
-        except XlsrError as error:
+        except (XlsrError, StrictDataclassError) as error:
             raise XlsrError(f"recipe '{recipe['name']}', model: {error}") from None
 
     @staticmethod

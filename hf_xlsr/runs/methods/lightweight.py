@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
+
 from hf_xlsr.data.collators.masking import MaskDrawer
 from hf_xlsr.data.prepare import PreparedData, prepare
 from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_pretrained
@@ -56,7 +58,7 @@ class LightweightMethod(SentenceEncoderMethod):
         complete_tokenizer(recipe)
         try:  # what can be said before data are prepared for it
             LightweightConfig(**self._options(recipe))
-        except XlsrError as error:
+        except (XlsrError, StrictDataclassError) as error:
             raise XlsrError(f"recipe '{recipe['name']}', model: {error}") from None
 
     @staticmethod

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
+from huggingface_hub.errors import StrictDataclassError
 from rich.console import Console
 from transformers import GenerationConfig
 
@@ -96,7 +97,7 @@ class TranslationMethod(Method):
             for tokenizer in as_list(recipe["evaluation"]["tokenize"]):
                 check_tokenizer(tokenizer)
             HictlConfig(**{key: value for key, value in recipe["model"].items() if key in MODEL_KEYS})
-        except XlsrError as error:
+        except (XlsrError, StrictDataclassError) as error:
             raise XlsrError(f"recipe '{recipe['name']}': {error}") from None
 
     def evaluation_sets(self, recipe: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -130,7 +131,7 @@ class TranslationMethod(Method):
     @staticmethod
     def start(recipe: Mapping[str, Any]) -> str:
         """The folder or id of the encoder."""
-        return encoder_folder(expand(recipe["model"]["start"]), "model.start")
+        return encoder_folder(expand(recipe["model"]["start"]))
 
     def prepare(self, recipe: Mapping[str, Any], folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
         return prepare(
@@ -173,7 +174,7 @@ class TranslationMethod(Method):
             pieces = load_tokenizer(self.start(recipe), "model.start").convert_tokens_to_ids(names)
         try:
             model = HictlForConditionalGeneration.from_encoder(
-                expand(options.pop("start")), tokenizer=tokenizer, pieces=pieces, **options
+                expand(options.pop("start")), tokenizer=tokenizer, tokens=pieces, **options
             )
         except (TypeError, ValueError) as error:
             raise XlsrError(f"recipe '{recipe['name']}', model: {error_line(error)}") from None

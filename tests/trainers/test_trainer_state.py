@@ -1,8 +1,7 @@
-"""What `Trainer` takes and these trainers cannot use is told, rather than passed over."""
+"""State of a trainer: loss parts of a second training, incomplete checkpoints, patience after a resume."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,25 +11,6 @@ from lightweight_trainers import trainer_of
 from transformers import EarlyStoppingCallback
 
 from hf_xlsr.data.prepared import PreparedPairs
-from hf_xlsr.trainers.arguments import XlsrTrainingArguments
-from hf_xlsr.utils import precision
-from hf_xlsr.utils.errors import XlsrError
-
-
-@pytest.mark.parametrize("name", ["compute_loss_func", "compute_metrics", "model_init"])
-def test_arguments_that_have_no_place(name: str, tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
-    trainer = trainer_of(tokenizer, prepared, tmp_path)
-    with pytest.raises(XlsrError, match=f"{name} is given, but .*; leave it out"):
-        type(trainer)(trainer.model, trainer.args, processing_class=tokenizer, **{name: lambda *_: {}})
-
-
-def test_another_data_set_is_not_measured_as_the_one_given(
-    tokenizer: Any, prepared: PreparedPairs, tmp_path: Path
-) -> None:
-    trainer = trainer_of(tokenizer, prepared, tmp_path, evaluations=[lambda encoder: {"toy/accuracy": 0.5}])
-    assert trainer.evaluate()["eval_toy/accuracy"] == 0.5
-    with pytest.raises(XlsrError, match="evaluate measures what the trainer was given"):
-        trainer.evaluate(prepared)
 
 
 def test_a_second_training_logs_its_own_losses(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
@@ -50,28 +30,6 @@ def test_a_torn_checkpoint_is_not_resumed_from(tokenizer: Any, prepared: Prepare
     again = trainer_of(tokenizer, prepared, tmp_path, **options)
     again.train(resume_from_checkpoint=True)
     assert again.state.global_step == 4 and (tmp_path / "checkpoint-4" / "trainer_state.json").is_file()
-
-
-def test_predictions_by_row_are_not_for_these_models(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
-    with pytest.raises(XlsrError, match=r"predict does not take these data; take vectors of live_encoder\(\)"):
-        trainer_of(tokenizer, prepared, tmp_path).predict(prepared)
-    with pytest.raises(XlsrError, match="predict does not take these data"):
-        trainer_of(tokenizer, prepared, tmp_path).predict([])
-
-
-def test_flags_hold_where_precision_is_auto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "cpu_has_fast_bfloat16", lambda: False)
-
-    def made(**options: Any) -> XlsrTrainingArguments:
-        return XlsrTrainingArguments(output_dir=str(tmp_path), report_to="none", use_cpu=True, **options)
-
-    assert made(bf16=True).bf16 and not made(bf16=True).fp16 and not made().bf16
-    assert made(bf16=True, precision="bfloat16").bf16 and not made(bf16=True, precision="float32").bf16
-    with pytest.raises(XlsrError, match="precision float16 needs a GPU"):
-        made(fp16=True)
-    with pytest.raises(XlsrError, match="bf16 and fp16 are both true; leave one of them out"):
-        made(bf16=True, fp16=True)
-    assert replace(made(bf16=True)).bf16 and not replace(made(bf16=True), precision="float32").bf16
 
 
 # No evaluation is better than the first.
