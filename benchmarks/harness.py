@@ -142,7 +142,7 @@ def measure(case: str, job: Job, rounds: int) -> list[dict[str, Any]]:
         ratios = [one / other for one, other in zip(seconds, base, strict=True)]
         row = {"side": side, "seconds": statistics.median(seconds), "ratio": statistics.median(ratios)}
         row |= {"range": [min(ratios), max(ratios)], **turns["figures"][side]}
-        if not hasattr(module, "ALONE"):
+        if getattr(module, "MEMORY", True):
             row["extra_bytes"] = worker([side], 0)["extra_bytes"]
         rows.append(row)
     for row in rows:
@@ -189,7 +189,9 @@ def run_case(case: str, options: Job, rounds: int, output: Path) -> list[dict[st
     fixed = {key: value for key, value in jobs[0].items() if key not in varying}
     print_table(f"{case}: {', '.join(f'{key} {value}' for key, value in fixed.items())}", rows)
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps({**hardware(), "options": options, "rounds": rounds, "rows": rows}, indent=2), "utf-8")
+    output.write_text(
+        json.dumps({**hardware(), "options": options, "rounds": rounds, "rows": rows}, indent=2), "utf-8"
+    )
     print(f"written to {output}")
     return rows
 

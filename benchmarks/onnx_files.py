@@ -32,7 +32,7 @@ from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder
 DEFAULTS: Job = {"export": None, "pairs": None, "columns": None, "languages": ["en", "fr"], "limit": 1000, "batch": 64}
 DEFAULTS |= {"vocabulary": 50_000, "width": 512}
 QUICK: Job = {"limit": 8, "vocabulary": 2000, "width": 64}
-ALONE = False  # sides take turns in one process; memory is not compared
+MEMORY = False  # not compared; sides take turns in one process
 
 
 def jobs(options: Job) -> list[Job]:
@@ -51,14 +51,20 @@ def random_export(folder: Path, job: Job) -> None:
     texts = [row[side] for row in rows for side in ("source", "target")]
     tokenizer = train_tokenizer(texts, vocab_size=min(16_000, job["vocabulary"]), algorithm="bpe", max_length=128)
     torch.manual_seed(1)
-    width = {"hidden_size": job["width"], "num_attention_heads": job["width"] // 64, "intermediate_size": 2 * job["width"]}
+    width = {
+        "hidden_size": job["width"],
+        "num_attention_heads": job["width"] // 64,
+        "intermediate_size": 2 * job["width"],
+    }
     config = paper_encoder_config(vocab_size=max(job["vocabulary"], len(tokenizer)), **width)
     export_sentence_transformer(encoder_from_config(config), tokenizer, folder, max_length=128)
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
     """The encoders and the sentences."""
-    source: Any = {"path": job["pairs"], "columns": parse_columns(job["columns"])} if job["pairs"] else {"corpus": "bible"}
+    source: Any = (
+        {"path": job["pairs"], "columns": parse_columns(job["columns"])} if job["pairs"] else {"corpus": "bible"}
+    )
     rows = list(islice(open_source(source, languages=job["languages"], split="test"), job["limit"]))
     texts = [[row[side] for row in rows] for side in ("source", "target")]
     scratch = tempfile.TemporaryDirectory()

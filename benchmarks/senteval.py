@@ -23,7 +23,7 @@ DEFAULTS: Job = {"rows": 10_000, "width": 768, "settings": ["literature", "fast"
 QUICK: Job = {"rows": 200, "width": 16, "settings": ["fast"], "sample": 1}
 SEED = 1111
 TOLERANCE = 0.005  # both sum in float32, in different orders
-ALONE = True  # no memory to compare; each side has a process
+ALONE, MEMORY = True, False
 
 
 def jobs(options: Job) -> list[Job]:

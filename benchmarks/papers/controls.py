@@ -84,7 +84,10 @@ def distilling(options: argparse.Namespace, pairs: Dataset) -> tuple[SentenceTra
     fresh = AutoModel.from_config(module.model.config)
     module.model.load_state_dict(fresh.state_dict(), strict=False)
     width = module.get_embedding_dimension()
-    layers = [Pooling(width, pooling_mode="mean"), Dense(width, vectors.shape[1], activation_function=torch.nn.Identity())]
+    layers = [
+        Pooling(width, pooling_mode="mean"),
+        Dense(width, vectors.shape[1], activation_function=torch.nn.Identity()),
+    ]
     model = SentenceTransformer(modules=[module, *layers])
     sides = [side for pair in zip(english, pairs["target"][:], strict=True) for side in pair]
     rows = {"sentence": sides, "label": [vector for vector in vectors for _ in range(2)]}

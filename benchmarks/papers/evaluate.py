@@ -135,7 +135,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="folder, or a name in HF_XLSR_ENCODERS")
     parser.add_argument("--languages", default="en-de+fr+es+it+zh+ru+ar+bg+el+tr+vi+hi+ur+th+sw")
-    parser.add_argument("--units", nargs="+", default=[u for u in UNITS if u not in ("removal", "open")], choices=UNITS)
+    parser.add_argument(
+        "--units", nargs="+", default=[u for u in UNITS if u not in ("removal", "open")], choices=UNITS
+    )
     parser.add_argument("--prompt")
     parser.add_argument("--pooling", choices=["mean", "cls"])
     parser.add_argument("--output", type=Path)
