@@ -10,21 +10,11 @@ from transformers import AutoModel, BertConfig
 
 from benchmarks.harness import Job, Step
 
+SIDES = ("sdpa", "eager")
 DEFAULTS: Job = {"layers": 12, "width": 384, "tokens": 4096, "lengths": [16, 32, 64, 128, 256, 512]}
 DEFAULTS |= {"precisions": ["bfloat16", "float32"]}
+GRID = {"precision": "precisions", "length": "lengths"}
 QUICK: Job = {"layers": 1, "width": 32, "tokens": 64, "lengths": [16], "precisions": ["float32"]}
-
-
-def jobs(options: Job) -> list[Job]:
-    """One per precision and length."""
-    shared = {key: value for key, value in options.items() if key not in ("lengths", "precisions")}
-    pairs = [(precision, length) for precision in options["precisions"] for length in options["lengths"]]
-    return [{"precision": precision, "length": length, **shared} for precision, length in pairs]
-
-
-def sides(job: Job) -> list[str]:
-    """transformers' names of the implementations."""
-    return ["sdpa", "eager"]
 
 
 def prepare(job: Job, sides: list[str]) -> Step:

@@ -13,19 +13,10 @@ from benchmarks.harness import Job, Step
 from benchmarks.hictl import END, FIRST, MASK, WORDS_FROM, masked_lm, share_head
 from hf_xlsr import CmlmConfig, CmlmModel
 
+SIDES = ("ours", "ours, one sentence", "full logits")
 DEFAULTS: Job = {"layers": 12, "width": 384, "batch": 16, "length": 64, "vocabulary": 250_002, "projections": 15}
 QUICK: Job = {"layers": 1, "width": 64, "batch": 2, "length": 8, "vocabulary": 100, "projections": 2}
 SHARE = 80 / 256  # of the tokens, masked
-
-
-def jobs(options: Job) -> list[Job]:
-    """A single one."""
-    return [options]
-
-
-def sides(job: Job) -> list[str]:
-    """The last is the reference."""
-    return ["ours", "ours, one sentence", "full logits"]
 
 
 def batch_of(job: Job, rows: int, length: int, device: str) -> dict[str, torch.Tensor]:

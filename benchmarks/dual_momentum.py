@@ -1,7 +1,7 @@
 """Where a step of dual momentum contrast spends its time; momentum and enqueue together should take 3 % at most.
 
-Runs `hf-xlsr train` on made pairs and times the parts of each step from outside. `--encoders` are folders instead of random
-weights, with commas.
+Runs `hf-xlsr train` on made pairs and times the parts of each step from outside. `--encoders`: two folders,
+with a comma, instead of random weights.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from transformers.trainer import DEFAULT_CALLBACKS
 from benchmarks import training
 from benchmarks.harness import Job, Step, synchronize
 
+SIDES = ("dual_momentum",)
 DEFAULTS: Job = {"encoders": None, "batch": 128, "queue": 204_800, "words": 12, "width": 384, "layers": 12}
 DEFAULTS |= {"vocabulary": 30_522, "steps": 8, "precision": "auto"}
 QUICK: Job = {"batch": 8, "queue": 64, "words": 8, "width": 64, "layers": 1, "vocabulary": 1000, "steps": 2}
@@ -72,16 +73,6 @@ class PartClock(TrainerCallback):
             setattr(owner, name, original)
 
 
-def jobs(options: Job) -> list[Job]:
-    """A single one."""
-    return [options]
-
-
-def sides(job: Job) -> list[str]:
-    """Ours alone."""
-    return ["dual_momentum"]
-
-
 def prepare(job: Job, sides: list[str]) -> Step:
     """Made pairs, and random encoders unless folders are given."""
     scratch = tempfile.TemporaryDirectory()
@@ -94,7 +85,7 @@ def prepare(job: Job, sides: list[str]) -> Step:
             return {}
         DEFAULT_CALLBACKS.append(PartClock)
         try:
-            found = training.train_ours(side, folder, {**job, "encoders": encoders}, job["precision"])
+            found = training.train_ours(side, Path(scratch.name), {**job, "encoders": encoders}, job["precision"])
         finally:
             DEFAULT_CALLBACKS.remove(PartClock)
         parts = {part: seconds / job["steps"] for part, seconds in PartClock.seconds.items()}

@@ -3,13 +3,13 @@
 A case is a module with
 
 - `DEFAULTS` and `QUICK`: options of the command line, and smaller ones for `--quick`;
-- `jobs(options)`: one dict per group of table rows, usually `options` with one value of a list;
-- `sides(job)`: what is compared; ratios are to the last side, paired within each round;
+- `GRID`: name in the job -> list option; one group of table rows per combination of values;
+- `SIDES`, or `sides(job)`: what is compared; ratios are to the last side, paired within each round;
 - `prepare(job, sides)`: gives `step(side, warm_up)`, which does the work once, small when `warm_up`, and may return
   figures; `"seconds"` among them replaces the time on the clock.
 
-With `ALONE = True` each side of each round runs in a process of its own. Memory is the peak above what was allocated
-before the step: of torch's allocator on a GPU, else resident memory, sampled by psutil.
+With `ALONE = True` each side of each round runs in a process of its own. Unless `MEMORY = False`, memory is measured: the
+peak above what was allocated before the step, of torch's allocator on a GPU, else resident memory, sampled by psutil.
 
 usage: python -m benchmarks CASE [--quick] [--rounds 3] [--threads 2] [--output FILE] [--OPTION VALUE ...]
 """
@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import importlib
+import itertools
 import json
 import os
 import statistics
@@ -119,10 +120,29 @@ def in_worker(arguments: Sequence[str], timeout: float | None = None) -> dict[st
     return found
 
 
+def jobs_of(case: str, options: Job) -> list[Job]:
+    """The combinations of a case's list options.
+
+    Example:
+        >>> jobs_of("queue_info_nce", {"sizes": [1, 2], "precisions": ["float32"]})
+        [{'rows': 1, 'products': 'float32'}, {'rows': 2, 'products': 'float32'}]
+    """
+    grid: dict[str, str] = getattr(importlib.import_module(f"benchmarks.{case}"), "GRID", {})
+    shared = {key: value for key, value in options.items() if key not in grid.values()}
+    combinations = itertools.product(*(options[name] for name in grid.values()))
+    return [dict(zip(grid, values, strict=True)) | shared for values in combinations]
+
+
+def sides_of(case: str, job: Job) -> list[str]:
+    """What a case compares, the reference last."""
+    module = importlib.import_module(f"benchmarks.{case}")
+    return list(module.SIDES if hasattr(module, "SIDES") else module.sides(job))
+
+
 def measure(case: str, job: Job, rounds: int) -> list[dict[str, Any]]:
     """One table row per side of a job."""
     module = importlib.import_module(f"benchmarks.{case}")
-    sides: list[str] = module.sides(job)
+    sides = sides_of(case, job)
 
     def worker(chosen: Sequence[str], count: int) -> dict[str, Any]:
         return in_worker(["benchmarks", case, "--worker", json.dumps([job, chosen, count])])
@@ -183,7 +203,7 @@ def hardware() -> dict[str, Any]:
 
 def run_case(case: str, options: Job, rounds: int, output: Path) -> list[dict[str, Any]]:
     """Measures all jobs of a case, prints the table and writes the JSON."""
-    jobs: list[Job] = importlib.import_module(f"benchmarks.{case}").jobs(options)
+    jobs = jobs_of(case, options)
     varying = [key for key in jobs[0] if any(job.get(key) != jobs[0][key] for job in jobs)]
     rows = [{key: job[key] for key in varying} | row for job in jobs for row in measure(case, job, rounds)]
     fixed = {key: value for key, value in jobs[0].items() if key not in varying}

@@ -21,14 +21,9 @@ from hf_xlsr.precision import choose_precision
 from hf_xlsr.trainers.base import attention_for
 
 DEFAULTS: Job = {"layers": 12, "width": 384, "batch": 8, "length": 64, "vocabularies": [250_002]}
+GRID = {"vocabulary": "vocabularies"}
 QUICK: Job = {"layers": 1, "width": 64, "batch": 2, "length": 8, "vocabularies": [1000]}
 FIRST, END, MASK, WORDS_FROM = 0, 2, 3, 5
-
-
-def jobs(options: Job) -> list[Job]:
-    """One per vocabulary size."""
-    shared = {key: value for key, value in options.items() if key != "vocabularies"}
-    return [{"vocabulary": size, **shared} for size in options["vocabularies"]]
 
 
 def sides(job: Job) -> list[str]:

@@ -1,7 +1,7 @@
 """Training of the lightweight method against sentence-transformers, and against its number of layers.
 
-ours: `hf-xlsr train` with every loss; sentence-transformers: `MultipleNegativesRankingLoss`. Both train on the same made pairs
-with the same encoder, batch, length and precision. Each side of each round is a process of its own; the sides take turns.
+lightweight: `hf-xlsr train`; sentence-transformers: `MultipleNegativesRankingLoss`. Both train on the same made pairs
+with the same encoder, batch, length and precision. Each side of each round is a process; the sides take turns.
 """
 
 from __future__ import annotations
@@ -12,21 +12,11 @@ from pathlib import Path
 from benchmarks.harness import Job, Step
 from benchmarks.training import PEER, make_material, train
 
-DEFAULTS: Job = {"widths": [256, 512], "layers": [2], "batch": 128, "words": 24, "vocabulary": 16_000, "steps": 16}
-QUICK: Job = {"widths": [64], "layers": [1], "batch": 8, "words": 8, "vocabulary": 1000, "steps": 2}
+SIDES = ("lightweight", PEER)
+DEFAULTS: Job = {"widths": [256, 512], "depths": [2], "batch": 128, "words": 24, "vocabulary": 16_000, "steps": 16}
+GRID = {"width": "widths", "layers": "depths"}
+QUICK: Job = {"widths": [64], "depths": [1], "batch": 8, "words": 8, "vocabulary": 1000, "steps": 2}
 ALONE, MEMORY = True, False
-
-
-def jobs(options: Job) -> list[Job]:
-    """One per width and number of layers."""
-    shared = {key: value for key, value in options.items() if key not in ("widths", "layers")}
-    pairs = [(width, layers) for width in options["widths"] for layers in options["layers"]]
-    return [{"width": width, "layers": layers, **shared} for width, layers in pairs]
-
-
-def sides(job: Job) -> list[str]:
-    """The last is the reference."""
-    return ["lightweight", PEER]
 
 
 def prepare(job: Job, sides: list[str]) -> Step:

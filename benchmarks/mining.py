@@ -1,9 +1,9 @@
 """Bitext mining against bare FAISS and sentence-transformers' example, on the same vectors, with as many threads.
 
-exact: ours (`neighbours_both_ways`, then `extract_pairs`), faiss (`IndexFlatIP` in each direction, without any mining) and
-semantic_search (the parallel-sentence-mining example: `util.semantic_search` both ways and its scores). cells: ours and FAISS'
-`IVF..,PQ..` with as many cells and probes, with the share of the true neighbours that each finds. memory: ours within
-`--memory`, on float16 matrices in files.
+exact: ours (`neighbours_both_ways`, then `extract_pairs`), faiss (`IndexFlatIP` in each direction, no mining) and
+semantic_search (`util.semantic_search` both ways, as in the parallel-sentence-mining example). cells: ours and
+FAISS' `IVF..,PQ..` with as many cells and probes, and the share of the true neighbours that each finds. memory: ours
+within `--memory`, on float16 matrices in files.
 """
 
 from __future__ import annotations
@@ -18,16 +18,11 @@ import psutil
 from benchmarks.harness import Job, Step, peak_bytes
 
 DEFAULTS: Job = {"kind": "exact", "sizes": [50_000, 100_000, 200_000], "width": 384, "probes": 32, "memory": "512MB"}
+GRID = {"rows": "sizes"}
 QUICK: Job = {"sizes": [500], "width": 32, "probes": 4, "memory": "4GB"}
 MEMORY = False  # not compared; sides take turns in one process
 K = 4
 CHUNK = 20_000
-
-
-def jobs(options: Job) -> list[Job]:
-    """One per number of rows."""
-    shared = {key: value for key, value in options.items() if key != "sizes"}
-    return [{"rows": rows, **shared} for rows in options["sizes"]]
 
 
 def sides(job: Job) -> list[str]:

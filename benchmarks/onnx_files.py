@@ -1,7 +1,7 @@
 """Speed and quality of an export's ONNX files against torch, from text to embeddings, on the processor.
 
 All encode both sides of the same pairs. Cosines are to the embeddings of torch float32, accuracy is that of `tatoeba`.
-Without `--export` the encoder is the 2 x 512 one of the lightweight method with random weights, whose accuracy means nothing.
+Without `--export` the encoder is the 2 x 512 one of the lightweight method with random weights.
 """
 
 from __future__ import annotations
@@ -29,20 +29,11 @@ from hf_xlsr.export.onnx_files import write_onnx
 from hf_xlsr.modeling.encoders import encoder_from_config
 from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder_config
 
+SIDES = ("torch bfloat16", "onnx float32", "onnx int8", "torch float32")
 DEFAULTS: Job = {"export": None, "pairs": None, "columns": None, "languages": ["en", "fr"], "limit": 1000, "batch": 64}
 DEFAULTS |= {"vocabulary": 50_000, "width": 512}
 QUICK: Job = {"limit": 8, "vocabulary": 2000, "width": 64}
 MEMORY = False  # not compared; sides take turns in one process
-
-
-def jobs(options: Job) -> list[Job]:
-    """A single one."""
-    return [options]
-
-
-def sides(job: Job) -> list[str]:
-    """The last is the reference."""
-    return ["torch bfloat16", "onnx float32", "onnx int8", "torch float32"]
 
 
 def random_export(folder: Path, job: Job) -> None:

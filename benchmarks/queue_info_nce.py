@@ -1,8 +1,8 @@
 """The queue loss against cross-entropy on the concatenated bank, forward and backward.
 
 ours: `queue_info_nce` with the queue stored in float32, bfloat16 or int8, and products in float32 or bfloat16. naive:
-`cross_entropy` of all logits, in float32 or under autocast; without it where it needs more memory than is free. With a GPU,
-`python -m benchmarks.gpu` compares with the card's own limits.
+`cross_entropy` of all logits, in float32 or under autocast; left out where it needs more memory than is free. `python -m
+benchmarks.gpu` compares with the limits of a card.
 """
 
 from __future__ import annotations
@@ -16,17 +16,11 @@ from hf_xlsr.losses import STORAGES, QuantizedRows, quantize_rows, queue_info_nc
 
 DEFAULTS: Job = {"sizes": [4_096, 65_536, 204_800, 1_048_576, 4_194_304], "batch": 256, "width": 384}
 DEFAULTS |= {"precisions": ["float32", "bfloat16"]}
+GRID = {"rows": "sizes", "products": "precisions"}
 QUICK: Job = {"sizes": [256], "batch": 8, "width": 32}
 TEMPERATURE = 0.04
 COPIES = 5  # float32 matrices of (batch, rows) that the naive loss holds at its peak
 CHUNK = 65_536
-
-
-def jobs(options: Job) -> list[Job]:
-    """One per size and precision of the products."""
-    shared = {key: value for key, value in options.items() if key not in ("sizes", "precisions")}
-    pairs = [(rows, precision) for rows in options["sizes"] for precision in options["precisions"]]
-    return [{"rows": rows, "products": precision, **shared} for rows, precision in pairs]
 
 
 def sides(job: Job) -> list[str]:

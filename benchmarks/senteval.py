@@ -1,8 +1,8 @@
 """SentEval's nested cross-validation: all classifiers stacked, against one after another.
 
 Both train on the same synthetic vectors with the same weights, orders and folds. one by one: `torch.nn.Linear` and
-`torch.optim` for a sample of the inner classifiers; its seconds are extrapolated from their mean. Their dev accuracies must
-be those of the stack.
+`torch.optim` for a sample of the inner classifiers; its seconds are extrapolated. Their dev accuracies must be
+those of the stack.
 """
 
 from __future__ import annotations
@@ -19,22 +19,13 @@ from hf_xlsr.evaluation.senteval import SETTINGS
 from hf_xlsr.evaluation.senteval_classifier import Group, Schedule, accuracy_score, train_classifiers, with_constant
 from hf_xlsr.evaluation.senteval_folds import NESTED_SEED, WEIGHT_DECAYS, Classification
 
+SIDES = ("stacked", "one by one")
 DEFAULTS: Job = {"rows": 10_000, "width": 768, "settings": ["literature", "fast"], "sample": 2}
+GRID = {"setting": "settings"}
 QUICK: Job = {"rows": 200, "width": 16, "settings": ["fast"], "sample": 1}
 SEED = 1111
 TOLERANCE = 0.005  # both sum in float32, in different orders
 ALONE, MEMORY = True, False
-
-
-def jobs(options: Job) -> list[Job]:
-    """One per setting of the classifiers."""
-    shared = {key: value for key, value in options.items() if key != "settings"}
-    return [{"setting": setting, **shared} for setting in options["settings"]]
-
-
-def sides(job: Job) -> list[str]:
-    """The last is the reference."""
-    return ["stacked", "one by one"]
 
 
 def train_alone(vectors: np.ndarray, labels: np.ndarray, group: Group, decay: float, schedule: Schedule) -> float:

@@ -1,4 +1,4 @@
-"""Trainings of all methods and of sentence-transformers on made text, timed step by step; random weights, no files needed."""
+"""Trainings of all methods and of sentence-transformers on made text with random weights, timed step by step."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import torch
+import torch.nn.functional as F
 import yaml
 from datasets import Dataset
 from transformers import AutoModel, BertConfig, TrainerCallback
@@ -34,6 +35,8 @@ class StepClock(TrainerCallback):
         StepClock.current = self  # the Trainer makes its own from DEFAULT_CALLBACKS
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if hasattr(kwargs["model"], "enqueue"):
+            fill_queues(kwargs["model"])
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
 
@@ -51,6 +54,15 @@ class StepClock(TrainerCallback):
         """Pairs per second, seconds per step and peak of memory."""
         step = (self.times[-1] - self.times[WARM_UP - 1]) / (len(self.times) - WARM_UP)
         return {"seconds": step, "pairs_per_second": batch / step, "peak_bytes": self.peak}
+
+
+def fill_queues(model: Any) -> None:
+    """Fills the queues of dual momentum contrast with random keys, so that every step has the whole loss."""
+    size = model.config.queue_size
+    for language in model.config.languages if size else ():
+        keys = F.normalize(torch.randn(size, model.config.hidden_size, device=model.device), dim=1)
+        numbers = torch.arange(size, device=model.device) + 10**9  # of no sentence
+        model.enqueue(language, keys, numbers, numbers)
 
 
 def made_pairs(count: int, words: int, vocabulary: int = 20_000) -> Iterator[tuple[str, str]]:
@@ -78,7 +90,8 @@ def make_material(folder: Path, size: dict[str, Any]) -> None:
     lines = (f"{source}\td{number // 20}\ten\n" for number, (source, _) in enumerate(pairs))
     (folder / "text.tsv").write_text("text\tdocument\tlang\n" + "".join(lines), "utf-8")
     texts = [side for pair in pairs[:20_000] for side in pair]
-    tokenizer = train_tokenizer(texts, vocab_size=min(size["vocabulary"], 8000), algorithm="bpe", max_length=128)
+    words = min(size["vocabulary"], 8000)
+    tokenizer = train_tokenizer(texts, vocab_size=words, algorithm="bpe", frame=True, max_length=128)
     config = BertConfig(
         vocab_size=max(size["vocabulary"], len(tokenizer)),
         hidden_size=size["width"],

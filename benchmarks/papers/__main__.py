@@ -1,4 +1,4 @@
-"""Trains and evaluates the comparisons of `tables.yaml` that have no figures yet, and writes their part of docs/results.md.
+"""Trains and evaluates what `tables.yaml` compares and has no figures yet, and writes its part of docs/results.md.
 
 Text and encoders are read from the folders that HF_XLSR_DATA and HF_XLSR_ENCODERS name (docs/data.md). Ctrl-C stops the
 training at its next checkpoint; the same command resumes there. To train a row again, remove its entry in

@@ -1,4 +1,4 @@
-"""The comparisons of `tables.yaml`: tables, their rows, and the folders of the runs that rows show."""
+"""The comparisons of `tables.yaml`, whose head explains the keys, and the folders of the runs that rows show."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ class Strict(BaseModel):
 
 
 class Column(Strict):
-    """One figure of every row.
-
-    `metric` is a list of key patterns, separated by spaces, whose mean is taken. `log:NAME` is the last value logged in
-    training, `settings:a.b` an entry of the run's results.
-    """
+    """One figure of every row."""
 
     title: str
     metric: str
@@ -33,18 +29,7 @@ class Column(Strict):
 
 
 class Claim(Strict):
-    """Row `better` is above row `worse` in a column.
-
-    Attributes:
-        text: The claim, as the page prints it.
-        better: Name of a row.
-        worse: Name of a row.
-        column: Title of the compared column.
-        against: Column of `worse`, when it is another one.
-        goes_on: One row continues training from the other; both are compared seed by seed.
-        margin: `better` may be lower by this much.
-        ours: No paper makes this claim.
-    """
+    """Row `better` is above row `worse` in a column."""
 
     text: str
     better: str
@@ -57,21 +42,7 @@ class Claim(Strict):
 
 
 class Row(Strict):
-    """One row: a run of a recipe, a control (`controls.py`), or an untrained encoder.
-
-    Attributes:
-        name: Name in claims, and in the options of rows that start from this one.
-        label: First cell of the row.
-        recipe: Recipe name or path; the table's by default.
-        run: `--only` of a recipe that lists runs.
-        stage: Stage of a recipe with stages.
-        options: Recipe overrides as on the command line; `{ROW}` and `{TABLE/ROW}` are the folders of other runs.
-        control: Arguments of `python -m benchmarks.papers.controls`, instead of a recipe.
-        encoder: Folder of `HF_XLSR_ENCODERS`, evaluated as it is.
-        x: Position in the plot over the table's axis.
-        hidden: Trained only because other rows start from it.
-        seeds: Number of seeds; 3 for rows in `ends`, else 1.
-    """
+    """One row: a run of a recipe, a control of sentence-transformers, or an untrained encoder."""
 
     name: str
     label: str = ""
@@ -100,27 +71,7 @@ class Picture(Strict):
 
 
 class Table(Strict):
-    """One comparison.
-
-    Attributes:
-        name: Name for `--only`.
-        title: Heading.
-        paper: What the paper compares, and what is different here.
-        recipe: Recipe of the rows.
-        equal: What all rows have in common: steps, pairs or processor time.
-        but: Exceptions from that.
-        languages: Languages of the evaluations, e.g. `en-fr+de`.
-        units: Evaluations of `evaluations.yaml`.
-        ends: Rows with three seeds.
-        rows: All rows.
-        columns: All columns.
-        claims: What the figures decide.
-        options: Recipe overrides of every row.
-        axis: Label of the plot over the rows' `x`; no plot without it.
-        tsne: Row whose `tsne.png` is shown.
-        pictures: Further pictures.
-        note: Printed below the claims.
-    """
+    """One comparison."""
 
     name: str
     title: str
