@@ -69,7 +69,7 @@ def attention_for(implementation: str, device: str, dtype: torch.dtype | None, m
 
     The backward pass of torch's fused attention on a processor takes most of a step under bfloat16: through a 12-layer
     encoder of width 384 it needed 1.6 s for 256 sentences of 16 pieces, where plain matrix products needed 0.4 s, forward
-    passes being equal (`benchmarks/attention.py`). Attention dropout makes torch fall back to products by itself.
+    passes being equal (`python -m benchmarks attention`). Attention dropout makes torch fall back to products by itself.
 
     Args:
         implementation: What the model uses, in the words of transformers.
