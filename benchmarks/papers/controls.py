@@ -12,12 +12,14 @@ usage: python -m benchmarks.papers.controls mnrl|cached|distillation --run RUN -
 from __future__ import annotations
 
 import argparse
+import json
 import os
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset, concatenate_datasets
+from datasets import Dataset
 from sentence_transformers import (
     SentenceTransformer,
     SentenceTransformerTrainer,
@@ -28,16 +30,24 @@ from sentence_transformers.base.modules import Dense, Normalize, Router, Transfo
 from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import AutoModel
 
+from hf_xlsr.data.cleaning import RemoveEvaluation, build_cleaner
+from hf_xlsr.data.sources import as_list, open_source
 from hf_xlsr.evaluation.report import save_results
+from hf_xlsr.methods.sentence_encoder import evaluation_sets, evaluation_texts
 from hf_xlsr.precision import choose_precision
 from hf_xlsr.runs import hardware_name
 from hf_xlsr.trainers.base import attention_for
 
 
 def training_pairs(run: Path, count: int, seed: int) -> Dataset:
-    """Pairs of a run as it read and cleaned them, shuffled, repeated when there are fewer than `count`."""
-    parts = [Dataset.from_file(str(file)) for file in sorted((run / "training" / "rows").rglob("*.arrow"))]
-    pairs = concatenate_datasets(parts).select_columns(["source", "target"]).shuffle(seed=seed)
+    """Pairs of a run's recipe, read and cleaned as the run does, shuffled, repeated when there are fewer than `count`."""
+    recipe = json.loads((run / "training" / "recipe.json").read_text("utf-8"))
+    data, languages = recipe["data"], recipe["languages"]
+    cleaner = build_cleaner(data["cleaning"] or [], languages=list(languages))
+    cleaner.steps.append(RemoveEvaluation(evaluation_texts(recipe, evaluation_sets(recipe))))
+    sources = (open_source(one, languages=languages, seed=recipe["seed"]) for one in as_list(data["train"]))
+    rows = [{side: row[side] for side in ("source", "target")} for row in cleaner(chain.from_iterable(sources))]
+    pairs = Dataset.from_list(rows[: data["limit"]]).shuffle(seed=seed)
     return pairs.select([index % len(pairs) for index in range(count)])
 
 
