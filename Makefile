@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help quickstart test test-all behaviour quality bench docs release-check clean
+.PHONY: help quickstart test test-all behaviour quality bench bench-gpu docs release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -33,16 +33,13 @@ quality: $(STAMP)  ## ruff, ruff format, mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/python tests/typecheck.py
 
-bench: $(STAMP)  ## speed and memory beside FAISS and sentence-transformers
-	$(BIN)/python benchmarks/lightweight.py
-	$(BIN)/python benchmarks/mining.py --sizes 50000 100000
-	$(BIN)/python benchmarks/senteval.py
-	$(BIN)/python benchmarks/queue_info_nce.py
-	$(BIN)/python benchmarks/dual_momentum.py
-	$(BIN)/python benchmarks/attention.py
-	$(BIN)/python benchmarks/hictl.py
-	$(BIN)/python benchmarks/cmlm.py
-	$(BIN)/python benchmarks/onnx_files.py
+bench: $(STAMP)  ## speed and memory against FAISS and sentence-transformers
+	for case in lightweight mining senteval queue_info_nce dual_momentum attention hictl cmlm onnx_files; do \
+		$(BIN)/python -m benchmarks $$case || exit 1; \
+	done
+
+bench-gpu: $(STAMP)  ## everything that needs a GPU, in resumable slices
+	$(BIN)/python -m benchmarks.gpu
 
 docs: $(STAMP)  ## the site of docs/, in build/site
 	$(BIN)/zensical build --strict

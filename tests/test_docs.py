@@ -206,6 +206,8 @@ def run_script(words: list[str]) -> str:
     """A script of the repository, or a module of the package, as a launcher or Python starts it."""
     module = words.index("-m") if "-m" in words else None
     if module is not None:
+        if words[module + 1].split(".")[0] == "benchmarks":
+            return check_benchmark(words[module + 1], words[module + 2 :])
         assert words[module + 1] == "hf_xlsr.cli", f"-m {words[module + 1]}"
         return run_verb(words[module + 2 :])
     at = next(n for n, word in enumerate(words) if word.endswith(".py"))
@@ -215,6 +217,21 @@ def run_script(words: list[str]) -> str:
     source = (ROOT / words[at]).read_text("utf-8")
     for option in (word for word in words[at + 1 :] if word.startswith("--")):
         assert f'"{option.split("=")[0]}"' in source, f"{words[at]} has no option {option}"
+    return "validated"
+
+
+def check_benchmark(module: str, words: list[str]) -> str:
+    """A module of benchmarks/, whose source, or whose case, has the options."""
+    place = ROOT / module.replace(".", "/")
+    file = place / "__main__.py" if place.is_dir() else place.with_suffix(".py")
+    assert file.is_file(), f"there is no module {module}"
+    source = file.read_text("utf-8")
+    if module == "benchmarks":
+        source += (ROOT / "benchmarks" / "harness.py").read_text("utf-8")
+        case: Any = importlib.import_module(f"benchmarks.{words[0]}")
+        source += "".join(f'"--{name}"' for name in case.DEFAULTS)
+    for option in (word for word in words if word.startswith("--")):
+        assert f'"{option}"' in source, f"{module} has no option {option}"
     return "validated"
 
 
@@ -365,8 +382,8 @@ def resolve(path: str) -> tuple[Any, Any]:
         ("bash", "hf-xlsr train quickstart --lerning_rate 1", "did you mean"),
         ("bash", "hf-xlsr train quikstart", "was not found"),
         ("bash", "hf-xlsr train hictl_xnli_translate_train --only xx", "has no run 'xx'"),
-        ("bash", "python benchmarks/gone.py", "there is no benchmarks/gone.py"),
-        ("bash", "python benchmarks/peers.py --mine x", "has no option --mine"),
+        ("bash", "python -m benchmarks.gone", "there is no module benchmarks.gone"),
+        ("bash", "python -m benchmarks hictl --mine x", "has no option --mine"),
         ("bash", "make gone", "no target gone"),
         ("bash", "pip install 'hf-xlsr[gone]'", "no extra"),
         ("yaml", "method: cmlm\ndata: {texts: x}", "unknown key 'data.texts'"),

@@ -1,0 +1,249 @@
+"""Harness of the speed cases: sides take turns in one process, memory is measured in a process per side.
+
+A case is a module with
+
+- `DEFAULTS` and `QUICK`: options of the command line, and smaller ones for `--quick`;
+- `GRID`: name in the job -> list option; one group of table rows per combination of values;
+- `SIDES`, or `sides(job)`: what is compared; ratios are to the last side, paired within each round;
+- `prepare(job, sides)`: gives `step(side, warm_up)`, which does the work once, small when `warm_up`, and may return
+  figures; `"seconds"` among them replaces the time on the clock.
+
+With `ALONE = True` each side of each round runs in a process of its own. Unless `MEMORY = False`, memory is measured: the
+peak above what was allocated before the step, of torch's allocator on a GPU, else resident memory, sampled by psutil.
+
+usage: python -m benchmarks CASE [--quick] [--rounds 3] [--threads 2] [--output FILE] [--OPTION VALUE ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+Job = dict[str, Any]
+Step = Callable[[str, bool], "dict[str, Any] | None"]
+CASES = (
+    *("attention", "cmlm", "dual_momentum", "hictl", "lightweight", "mining", "onnx_files", "queue_info_nce"),
+    "senteval",
+)
+
+
+def synchronize() -> None:
+    """Waits for the GPU, where there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def peak_bytes(work: Callable[[], Any]) -> tuple[int, Any]:
+    """Peak of memory during `work` above what was allocated before, and the result of `work`."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
+        result = work()
+        synchronize()
+        return torch.cuda.max_memory_allocated() - held, result
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)  # or the step reuses what preparation has freed
+    process, done = psutil.Process(), threading.Event()
+    held = peak = process.memory_info().rss
+
+    def sample() -> None:
+        nonlocal peak
+        while not done.wait(0.001):
+            peak = max(peak, process.memory_info().rss)
+
+    sampler = threading.Thread(target=sample, daemon=True)
+    sampler.start()
+    try:
+        result = work()
+        peak = max(peak, process.memory_info().rss)
+    finally:
+        done.set()
+        sampler.join()
+    return peak - held, result
+
+
+def timed(step: Step, side: str, warm_up: bool = False) -> tuple[float, dict[str, Any]]:
+    """Seconds and figures of a step."""
+    synchronize()
+    started = time.perf_counter()
+    found = step(side, warm_up) or {}
+    synchronize()
+    return found.pop("seconds", time.perf_counter() - started), found
+
+
+def work(case: str, job: Job, sides: Sequence[str], rounds: int) -> dict[str, Any]:
+    """Runs in the worker: rounds in turns or, with no rounds, the memory of the only side."""
+    torch.set_num_threads(job["threads"])
+    step: Step = importlib.import_module(f"benchmarks.{case}").prepare(job, list(sides))
+    for side in sides:
+        timed(step, side, warm_up=True)  # libraries that load on first use are not part of a step
+    if not rounds:
+        extra, (_, found) = peak_bytes(lambda: timed(step, sides[0]))
+        return {"extra_bytes": extra, "found": found}
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
+    figures: dict[str, dict[str, Any]] = {}
+    for _ in range(rounds):
+        for side in sides:
+            took, figures[side] = timed(step, side)
+            seconds[side].append(took)
+    return {"seconds": seconds, "figures": figures}
+
+
+def in_worker(arguments: Sequence[str], timeout: float | None = None) -> dict[str, Any]:
+    """The JSON that a Python process prints last; its threads sleep while they wait, so that others are not slowed.
+
+    Raises:
+        RuntimeError: the process failed; the message ends with what it said.
+    """
+    environment = {"OMP_WAIT_POLICY": "passive", **os.environ}
+    command = [sys.executable, "-m", *arguments]
+    root = Path(__file__).resolve().parents[1]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=root, timeout=timeout)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(arguments)[:300]} failed:\n{done.stderr[-1500:]}")
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def jobs_of(case: str, options: Job) -> list[Job]:
+    """The combinations of a case's list options.
+
+    Example:
+        >>> jobs_of("queue_info_nce", {"sizes": [1, 2], "precisions": ["float32"]})
+        [{'rows': 1, 'products': 'float32'}, {'rows': 2, 'products': 'float32'}]
+    """
+    grid: dict[str, str] = getattr(importlib.import_module(f"benchmarks.{case}"), "GRID", {})
+    shared = {key: value for key, value in options.items() if key not in grid.values()}
+    combinations = itertools.product(*(options[name] for name in grid.values()))
+    return [dict(zip(grid, values, strict=True)) | shared for values in combinations]
+
+
+def sides_of(case: str, job: Job) -> list[str]:
+    """What a case compares, the reference last."""
+    module = importlib.import_module(f"benchmarks.{case}")
+    return list(module.SIDES if hasattr(module, "SIDES") else module.sides(job))
+
+
+def measure(case: str, job: Job, rounds: int) -> list[dict[str, Any]]:
+    """One table row per side of a job."""
+    module = importlib.import_module(f"benchmarks.{case}")
+    sides = sides_of(case, job)
+
+    def worker(chosen: Sequence[str], count: int) -> dict[str, Any]:
+        return in_worker(["benchmarks", case, "--worker", json.dumps([job, chosen, count])])
+
+    if getattr(module, "ALONE", False):
+        turns: dict[str, Any] = {"seconds": {side: [] for side in sides}, "figures": {}}
+        for _ in range(rounds):
+            for side in sides:
+                found = worker([side], 1)
+                turns["seconds"][side] += found["seconds"][side]
+                turns["figures"] |= found["figures"]
+    else:
+        turns = worker(sides, rounds)
+    rows = []
+    for side in sides:
+        seconds, base = turns["seconds"][side], turns["seconds"][sides[-1]]
+        ratios = [one / other for one, other in zip(seconds, base, strict=True)]
+        row = {"side": side, "seconds": statistics.median(seconds), "ratio": statistics.median(ratios)}
+        row |= {"range": [min(ratios), max(ratios)], **turns["figures"][side]}
+        if getattr(module, "MEMORY", True):
+            row["extra_bytes"] = worker([side], 0)["extra_bytes"]
+        rows.append(row)
+    for row in rows:
+        if "extra_bytes" in row:
+            row["memory_ratio"] = row["extra_bytes"] / max(rows[-1]["extra_bytes"], 1)
+    return rows
+
+
+def print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    """The rows for people; figures that no row has are no columns."""
+    from rich.console import Console
+    from rich.table import Table
+
+    def cell(row: dict[str, Any], name: str) -> str:
+        value = row.get(name)
+        if name == "ratio":
+            return f"{value:.2f} ({row['range'][0]:.2f}-{row['range'][1]:.2f})"
+        if name.endswith("_bytes") and value is not None:
+            return f"{value / 2**20:,.1f} MiB"
+        return "" if value is None else f"{value:,.4g}" if isinstance(value, float) else str(value)
+
+    table = Table(title=title)
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name != "range"]
+    for name in names:
+        table.add_column(name.replace("_", " "), justify="left" if name == "side" else "right")
+    for row in rows:
+        table.add_row(*(cell(row, name) for name in names))
+    Console(width=180).print(table)
+
+
+def hardware() -> dict[str, Any]:
+    """What a result depends on besides the code."""
+    from hf_xlsr.runs.train import hardware_name
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return {"hardware": hardware_name(device), "torch": torch.__version__, "load": os.getloadavg()[0]}
+
+
+def run_case(case: str, options: Job, rounds: int, output: Path) -> list[dict[str, Any]]:
+    """Measures all jobs of a case, prints the table and writes the JSON."""
+    jobs = jobs_of(case, options)
+    varying = [key for key in jobs[0] if any(job.get(key) != jobs[0][key] for job in jobs)]
+    rows = [{key: job[key] for key in varying} | row for job in jobs for row in measure(case, job, rounds)]
+    fixed = {key: value for key, value in jobs[0].items() if key not in varying}
+    print_table(f"{case}: {', '.join(f'{key} {value}' for key, value in fixed.items())}", rows)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(
+        json.dumps({**hardware(), "options": options, "rounds": rounds, "rows": rows}, indent=2), "utf-8"
+    )
+    print(f"written to {output}")
+    return rows
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """The command line of all cases."""
+    words = sys.argv[1:] if words is None else words
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("case", choices=CASES)
+    parser.add_argument("--quick", action="store_true", help="the smallest sizes")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    known, _ = parser.parse_known_args([word for word in words if word not in ("-h", "--help")] or ["--help"])
+    if known.worker:
+        from transformers import logging
+
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        print(json.dumps(work(known.case, *json.loads(known.worker))))
+        return
+    module = importlib.import_module(f"benchmarks.{known.case}")
+    values: Job = {**module.DEFAULTS, **(module.QUICK if known.quick else {})}
+    for name, value in values.items():
+        first = value[0] if isinstance(value, list) else value
+        nargs = {"nargs": "*"} if isinstance(value, list) else {}
+        kind: Any = str if first is None else type(first)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=value, **nargs)
+    options = vars(parser.parse_args(words))
+    rounds = options["rounds"] or (1 if known.quick else 3)
+    output = options["output"] or Path("outputs/benchmarks") / f"{known.case}.json"
+    run_case(known.case, {name: options[name] for name in (*values, "threads")}, rounds, output)

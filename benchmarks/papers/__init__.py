@@ -1,0 +1,1 @@
+"""The papers' comparisons on real text at a small size: what is trained, how it is evaluated, and the report."""

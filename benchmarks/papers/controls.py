@@ -1,0 +1,155 @@
+"""Controls: sentence-transformers' own training on the pairs of a finished `hf-xlsr train` run.
+
+mnrl, cached: MultipleNegativesRankingLoss, or its cached version, in both directions, from one shared encoder or one per
+language. distillation: Reimers and Gurevych (2020), table 10 of the lightweight paper: a student like the run's encoder,
+from random weights, learns the teacher's embedding of the English sentence on both sides. The learning rate decreases
+linearly after a tenth of the steps. Attention is computed as our trainers compute it, so that encoders cost the same.
+
+usage: python -m benchmarks.papers.controls mnrl|cached|distillation --run RUN --steps N --output FOLDER
+           [--encoders DIR | en=DIR fr=DIR] [--teacher DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+    losses,
+)
+from sentence_transformers.base.modules import Dense, Normalize, Router, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling
+from transformers import AutoModel
+
+from hf_xlsr.data.cleaning import RemoveEvaluation, build_cleaner
+from hf_xlsr.data.sources import as_list, open_source
+from hf_xlsr.evaluation.report import save_results
+from hf_xlsr.runs.methods.sentence_encoder import evaluation_sets, evaluation_texts
+from hf_xlsr.runs.train import hardware_name
+from hf_xlsr.trainers.base import attention_for
+from hf_xlsr.utils.precision import choose_precision
+
+
+def training_pairs(run: Path, count: int, seed: int) -> Dataset:
+    """Pairs of a run's recipe, read and cleaned as the run does, shuffled, repeated when there are fewer than `count`."""
+    recipe = json.loads((run / "training" / "recipe.json").read_text("utf-8"))
+    data, languages = recipe["data"], recipe["languages"]
+    cleaner = build_cleaner(data["cleaning"] or [], languages=list(languages))
+    cleaner.steps.append(RemoveEvaluation(evaluation_texts(recipe, evaluation_sets(recipe))))
+    sources = (open_source(one, languages=languages, seed=recipe["seed"]) for one in as_list(data["train"]))
+    rows = [{side: row[side] for side in ("source", "target")} for row in cleaner(chain.from_iterable(sources))]
+    pairs = Dataset.from_list(rows[: data["limit"]]).shuffle(seed=seed)
+    return pairs.select([index % len(pairs) for index in range(count)])
+
+
+def transformer(path: str, options: argparse.Namespace) -> Transformer:
+    """An encoder with our attention and, when given, another dropout."""
+    module = Transformer(path, max_seq_length=options.max_length)
+    for part in module.model.modules():
+        if options.dropout is not None and isinstance(part, torch.nn.Dropout):
+            part.p = options.dropout
+        if options.dropout is not None and hasattr(part, "attention_dropout"):
+            part.attention_dropout = options.dropout
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = torch.bfloat16 if choose_precision("auto") == "bfloat16" else None
+    kind = attention_for(module.model.config._attn_implementation, device, dtype, options.max_length)
+    module.model.set_attn_implementation(kind)
+    return module
+
+
+def ranking(options: argparse.Namespace, pairs: Dataset) -> tuple[SentenceTransformer, Dataset, Any]:
+    """Model, data and loss of `mnrl` and `cached`."""
+    paths = [path.rpartition("=") for path in map(os.path.expandvars, options.encoders)]
+    routes: dict[str, list[Any]] = {}
+    for language, _, path in paths:
+        module = transformer(path, options)
+        routes[language] = [module, Pooling(module.get_embedding_dimension(), pooling_mode="mean")]
+    if list(routes) == [""]:
+        model = SentenceTransformer(modules=[*routes[""], Normalize()])
+    else:
+        model = SentenceTransformer(modules=[Router(routes, default_route=next(iter(routes))), Normalize()])
+        pairs = pairs.rename_columns(dict(zip(("source", "target"), routes, strict=True)))
+    both: Any = {"scale": 1 / options.temperature, "directions": ("query_to_doc", "doc_to_query")}
+    both |= {"partition_mode": "per_direction"}
+    if options.kind == "mnrl":
+        return model, pairs, losses.MultipleNegativesRankingLoss(model, **both)
+    return model, pairs, losses.CachedMultipleNegativesRankingLoss(model, mini_batch_size=128, **both)
+
+
+def distilling(options: argparse.Namespace, pairs: Dataset) -> tuple[SentenceTransformer, Dataset, Any]:
+    """Model, data and loss of `distillation`."""
+    teacher = SentenceTransformer(os.path.expandvars(options.teacher))
+    english = pairs["source"][:]
+    vectors = teacher.encode(english, prompt=options.prompt, batch_size=128, normalize_embeddings=True)
+    module = transformer(str(options.run / "model"), options)
+    fresh = AutoModel.from_config(module.model.config)
+    module.model.load_state_dict(fresh.state_dict(), strict=False)
+    width = module.get_embedding_dimension()
+    layers = [
+        Pooling(width, pooling_mode="mean"),
+        Dense(width, vectors.shape[1], activation_function=torch.nn.Identity()),
+    ]
+    model = SentenceTransformer(modules=[module, *layers])
+    sides = [side for pair in zip(english, pairs["target"][:], strict=True) for side in pair]
+    rows = {"sentence": sides, "label": [vector for vector in vectors for _ in range(2)]}
+    return model, Dataset.from_dict(rows), losses.MSELoss(model)
+
+
+def main() -> None:
+    """Trains, and writes model and results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=["mnrl", "cached", "distillation"])
+    parser.add_argument("--run", type=Path, required=True, help="finished run whose pairs are learned")
+    parser.add_argument("--encoders", nargs="+", default=[])
+    parser.add_argument("--teacher", default="")
+    parser.add_argument("--prompt", default="", help="of the teacher")
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--batch", type=int, default=128, help="pairs")
+    parser.add_argument("--learning_rate", type=float, default=5e-5)
+    parser.add_argument("--temperature", type=float, default=0.04)
+    parser.add_argument("--dropout", type=float)
+    parser.add_argument("--max_length", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--output", type=Path, required=True)
+    options = parser.parse_args()
+    torch.manual_seed(options.seed)
+    pairs = training_pairs(options.run, options.steps * options.batch, options.seed)
+    sides = 2 if options.kind == "distillation" else 1
+    model, rows, loss = (distilling if sides == 2 else ranking)(options, pairs)
+    arguments = SentenceTransformerTrainingArguments(
+        output_dir=str(options.output / "training"),
+        max_steps=options.steps,
+        seed=options.seed,
+        per_device_train_batch_size=sides * options.batch,
+        learning_rate=options.learning_rate,
+        lr_scheduler_type="linear",
+        warmup_steps=0.1,
+        max_grad_norm=10.0,
+        weight_decay=0.0,
+        bf16=choose_precision("auto") == "bfloat16",
+        use_cpu=not torch.accelerator.is_available(),
+        dataloader_drop_last=True,
+        save_strategy="no",
+        logging_steps=50,
+        report_to="none",
+        router_mapping={} if len(options.encoders) < 2 else {name: name for name in rows.column_names},
+    )
+    trainer = SentenceTransformerTrainer(model=model, args=arguments, train_dataset=rows, loss=loss)
+    seconds = trainer.train().metrics["train_runtime"]
+    model.save(str(options.output / "model"), create_model_card=False)
+    machine = {"hardware": hardware_name(model.device), "threads": torch.get_num_threads()}
+    settings = {"control": options.kind, "steps": options.steps, "seconds": {"training": seconds}, **machine}
+    save_results(options.output / "results.json", {}, settings=settings)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""The comparisons as Markdown and plots: tables with the spread of the seeds, and a verdict for each claim."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.papers.figures import Figures, Spread
+from benchmarks.papers.tables import SEEDS, Book, Claim, Table
+from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
+
+BEGIN, END = "<!-- papers -->", "<!-- /papers -->"
+SHOWN, CONTRADICTED, NOT_SHOWN, OPEN = "shown", "contradicted", "not shown at this size", "open"
+Spreads = Mapping[str, Mapping[str, Spread]]  # by column title and row name
+
+
+def verdict(better: Spread | None, worse: Spread | None, fixed: bool = False, margin: float = 0.0) -> str:
+    """What the seeds say about the claim that one row is above another.
+
+    Args:
+        better: The row that the claim has above.
+        worse: The other row.
+        fixed: One of the rows is an untrained encoder and has no seeds.
+        margin: `better` may be lower by this much.
+
+    Example:
+        >>> low = Spread.of({1: 1.0, 2: 1.1, 3: 1.9})
+        >>> verdict(Spread.of({1: 2.0, 2: 2.1, 3: 2.2}), low), verdict(Spread.of({1: 1.8, 2: 2.1, 3: 2.2}), low)
+        ('shown', 'not shown at this size')
+    """
+    if better is None or worse is None:
+        return OPEN
+    counts = sorted((better.count, worse.count))
+    if counts[1] < SEEDS or (counts[0] < SEEDS and not fixed):
+        return OPEN
+    if better.low + margin > worse.high:
+        return SHOWN
+    return CONTRADICTED if better.high + margin < worse.low else NOT_SHOWN
+
+
+def figure(spread: Spread | None, digits: int) -> str:
+    """Mean and range, or a dash.
+
+    Example:
+        >>> figure(Spread.of({1: 1.0, 2: 2.0}), 1), figure(Spread.of({1: 1.0}), 2), figure(None, 1)
+        ('1.5 (1.0-2.0)', '1.00', '-')
+    """
+    if spread is None:
+        return "-"
+    mean, low, high = (f"{value:,.{digits}f}" for value in (spread.mean, spread.low, spread.high))
+    return mean if low == high else f"{mean} ({low}-{high})"
+
+
+def table_lines(table: Table, spreads: Spreads, trained: Mapping[str, Any]) -> list[str]:
+    """Section of a table; `trained` comes from `Figures.trained`."""
+    rows = [row for row in table.rows if not row.hidden]
+    several: list[str] = []
+    body: list[list[str]] = []
+    for row in rows:
+        label = escape_markdown(row.title)
+        found = [spreads[column.title].get(row.name) for column in table.columns]
+        count = max((spread.count for spread in found if spread), default=0)
+        if count > 1:
+            several.append(f"{label} ({count})")
+        cells = [figure(spread, column.digits) for spread, column in zip(found, table.columns, strict=True)]
+        fewer = [f"; of {spread.count}" if spread and spread.count < count else "" for spread in found]
+        body.append([label, *map("".join, zip(cells, fewer, strict=True))])
+    command = f"`python -m benchmarks.papers --only {table.name}`"
+    text = [f"{table.paper} {command}; equal {table.equal} in all rows{table.but and ', but '}{table.but}."]
+    if several:
+        others = "; seed 1 of the others" if len(several) < len(rows) else ""
+        text.append(f"Several seeds of {', '.join(several)}{others}.")
+    if trained["trainings"]:
+        where = f", on {' and '.join(trained['hardware'])}" if trained["hardware"] else ""
+        threads = f", {' or '.join(map(str, trained['threads']))} thread(s) each" if trained["threads"] else ""
+        minutes = f"{trained['seconds'] / 60:.0f} minutes in all"
+        text.append(f"{trained['trainings']} trainings, {minutes}{where}{threads}.")
+    header = [" ", *(escape_markdown(column.title) for column in table.columns)]
+    lines = [f"### {escape_markdown(table.title)}", "", " ".join(text), "", *markdown_table(header, body), ""]
+    lines += [f"- {claim_line(table, claim, spreads)}" for claim in table.claims]
+    return [*lines, *([""] if table.claims else []), *([table.note, ""] if table.note else [])]
+
+
+def claim_line(table: Table, claim: Claim, spreads: Spreads) -> str:
+    """A claim, its figures and its verdict."""
+    digits = {column.title: column.digits for column in table.columns}
+    named = ((claim.better, claim.column), (claim.worse, claim.against or claim.column))
+    better, worse = sides = [spreads[title].get(name) for name, title in named]
+    fixed = any(table.row(name).encoder for name, _ in named)
+    if (claim.better == claim.worse or claim.goes_on) and better and worse:
+        both = {seed: value - worse.by_seed[seed] for seed, value in better.by_seed.items() if seed in worse.by_seed}
+        better, worse, fixed = Spread.of(both) if both else None, Spread.of({0: 0.0}), True
+    shown = " against ".join(figure(side, digits[title]) for side, (_, title) in zip(sides, named, strict=True))
+    what = escape_markdown(" against ".join(dict.fromkeys(title for _, title in named)))
+    text = claim.text + (" (ours)" if claim.ours else "")
+    return f"{text} ({what}: {shown}): **{verdict(better, worse, fixed=fixed, margin=claim.margin)}**."
+
+
+def draw(table: Table, spreads: Spreads, path: Path) -> None:
+    """Plots the columns that differ over the table's axis, with the range of the seeds."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    places = sorted((row.x, row.name) for row in table.rows if row.x is not None)
+    curves: dict[str, list[tuple[float, Spread]]] = {}
+    for column in (column for column in table.columns if not column.metric.startswith("settings:")):
+        values = spreads[column.title]
+        points = [(x, values[name]) for x, name in places if name in values]
+        if len({spread.mean for _, spread in points}) > 1:
+            curves[column.title] = points
+    if not curves:
+        return
+    picture, axes = pyplot.subplots(1, len(curves), figsize=(3.4 * len(curves), 3.0), squeeze=False)
+    for axis, (title, points) in zip(axes[0], curves.items(), strict=True):
+        across = [x for x, _ in points]
+        means = [spread.mean for _, spread in points]
+        ranges = [[s.mean - s.low for _, s in points], [s.high - s.mean for _, s in points]]
+        line = axis.errorbar(across, means, yerr=ranges, capsize=3)
+        for x, spread in points:
+            filled = line[0].get_color() if spread.count > 1 else "white"
+            axis.plot(x, spread.mean, "o", color=line[0].get_color(), markerfacecolor=filled)
+        if min(across) > 0 and max(across) >= 4 * min(across):
+            axis.set_xscale("log", base=2)
+            axis.minorticks_off()
+        axis.set_xticks(across, [f"{x:,g}" for x in across], rotation=30)
+        axis.set(title=title, xlabel=table.axis)
+        axis.grid(alpha=0.3)
+    picture.tight_layout()
+    picture.savefig(path, dpi=110, metadata={"Software": None})
+    pyplot.close(picture)
+
+
+def picture_of(table: Table, images: Path, kind: str = "") -> Path:
+    """File of a table's picture; the plot over its axis has no kind."""
+    return images / f"papers_{table.name}{kind and '_'}{kind}.png"
+
+
+def report_lines(book: Book, kept: Figures, images: Path) -> list[str]:
+    """The page: all claims, then each table with two rows or more; draws the plots over the axes."""
+    glance: list[list[str]] = []
+    sections: list[str] = []
+    for table in book.tables:
+        spreads = kept.spreads(table)
+        measured = {name for values in spreads.values() for name in values}
+        if len(measured) < 2 or measured <= {row.name for row in table.rows if row.encoder}:
+            continue
+        sections += table_lines(table, spreads, kept.trained(table))
+        captions = {"": table.title}
+        if table.axis:
+            draw(table, spreads, picture_of(table, images))
+        if table.tsne:
+            captions["tsne"] = f"{table.title}: translations of {table.row(table.tsne).title}"
+        captions |= {picture.kind: f"{table.title}: {picture.caption}" for picture in table.pictures}
+        for kind, caption in captions.items():
+            file = picture_of(table, images, kind)
+            if file.is_file():
+                sections += [f"![{escape_markdown(caption)}]({images.name}/{file.name})", ""]
+        for claim in table.claims:
+            said, _, result = claim_line(table, claim, spreads).rpartition(": ")
+            glance.append([escape_markdown(table.title), said, result.rstrip(".")])
+    header = ["comparison", "claim, and what was measured", "verdict"]
+    lines = ["## The papers' comparisons at this size", "", book.introduction.strip(), ""]
+    return [*lines, *([*markdown_table(header, glance, numbers_from=3), ""] if glance else []), *sections]
+
+
+def write_page(page: Path, lines: list[str]) -> None:
+    """Replaces what is between the two marks of a page."""
+    before, rest = page.read_text("utf-8").split(BEGIN)
+    after = rest.split(END)[1]
+    page.write_text(f"{before}{BEGIN}\n\n" + "\n".join(lines).rstrip() + f"\n\n{END}{after}", "utf-8")

@@ -1,0 +1,188 @@
+"""Trainings of all methods and of sentence-transformers on made text with random weights, timed step by step."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+import torch.nn.functional as F
+import yaml
+from datasets import Dataset
+from transformers import AutoModel, BertConfig, TrainerCallback
+from transformers.trainer import DEFAULT_CALLBACKS
+
+from benchmarks.harness import synchronize
+from hf_xlsr.data.tokenization import train_tokenizer
+
+METHODS = ("lightweight", "dual_momentum", "hictl", "cmlm")
+PEER = "sentence-transformers"
+WARM_UP = 4  # steps that are not timed
+
+
+class StepClock(TrainerCallback):
+    """Seconds of the steps after the warm-up, and the peak of memory at their ends."""
+
+    current: StepClock
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.peak = 0
+        StepClock.current = self  # the Trainer makes its own from DEFAULT_CALLBACKS
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if hasattr(kwargs["model"], "enqueue"):
+            fill_queues(kwargs["model"])
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.peak = max(self.peak, psutil.Process().memory_info().rss)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        synchronize()
+        self.times.append(time.perf_counter())
+        cuda = torch.cuda.is_available()
+        now = torch.cuda.max_memory_allocated() if cuda else psutil.Process().memory_info().rss
+        self.peak = now if cuda else max(self.peak, now)
+
+    def figures(self, batch: int) -> dict[str, float]:
+        """Pairs per second, seconds per step and peak of memory."""
+        step = (self.times[-1] - self.times[WARM_UP - 1]) / (len(self.times) - WARM_UP)
+        return {"seconds": step, "pairs_per_second": batch / step, "peak_bytes": self.peak}
+
+
+def fill_queues(model: Any) -> None:
+    """Fills the queues of dual momentum contrast with random keys, so that every step has the whole loss."""
+    size = model.config.queue_size
+    for language in model.config.languages if size else ():
+        keys = F.normalize(torch.randn(size, model.config.hidden_size, device=model.device), dim=1)
+        numbers = torch.arange(size, device=model.device) + 10**9  # of no sentence
+        model.enqueue(language, keys, numbers, numbers)
+
+
+def made_pairs(count: int, words: int, vocabulary: int = 20_000) -> Iterator[tuple[str, str]]:
+    """Sentences of random made words, half to one and a half times `words` long; the target maps each word to another.
+
+    Example:
+        >>> [(len(source.split()), len(target.split())) for source, target in made_pairs(2, 4)]
+        [(3, 3), (6, 6)]
+    """
+    chance = random.Random(1)
+    for _ in range(count):
+        numbers = [int(vocabulary * chance.random() ** 3) for _ in range(chance.randint(words // 2, 3 * words // 2))]
+        yield " ".join(f"k{n:x}o" for n in numbers), " ".join(f"z{n:x}i" for n in numbers)
+
+
+def make_material(folder: Path, size: dict[str, Any]) -> None:
+    """Writes pairs, running text, a tokenizer and a random BERT encoder into `folder`.
+
+    Args:
+        folder: An empty folder.
+        size: `width`, `layers`, `vocabulary`, `words` of a sentence, `batch`, `steps`.
+    """
+    pairs = list(made_pairs(size["batch"] * (size["steps"] + WARM_UP + 1), size["words"]))
+    (folder / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs), "utf-8")
+    lines = (f"{source}\td{number // 20}\ten\n" for number, (source, _) in enumerate(pairs))
+    (folder / "text.tsv").write_text("text\tdocument\tlang\n" + "".join(lines), "utf-8")
+    texts = [side for pair in pairs[:20_000] for side in pair]
+    words = min(size["vocabulary"], 8000)
+    tokenizer = train_tokenizer(texts, vocab_size=words, algorithm="bpe", frame=True, max_length=128)
+    config = BertConfig(
+        vocab_size=max(size["vocabulary"], len(tokenizer)),
+        hidden_size=size["width"],
+        num_hidden_layers=size["layers"],
+        num_attention_heads=max(1, size["width"] // 64),
+        intermediate_size=4 * size["width"],
+        max_position_embeddings=288,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    torch.manual_seed(1)
+    AutoModel.from_config(config).save_pretrained(folder / "encoder")
+    tokenizer.save_pretrained(str(folder / "encoder"))
+
+
+def recipe_of(method: str, folder: Path, size: dict[str, Any], precision: str) -> dict[str, Any]:
+    """A recipe of a method on the made text."""
+    encoder = {"path": f"{folder}/encoder"}
+    both = size.get("encoders", [encoder["path"], encoder["path"]])
+    models: dict[str, dict[str, Any]] = {
+        "lightweight": {"encoder": encoder},
+        "dual_momentum": {"encoders": dict(zip(("en", "fr"), both, strict=True)), "queue_size": size["queue"]},
+        "hictl": {"encoder": encoder, "negative_words": min(512, size["vocabulary"] // 4)},
+        "cmlm": {"encoder": encoder, "projections": min(15, size["words"])},
+    }
+    data: dict[str, Any] = {"train": {"path": f"{folder}/pairs.tsv"}, "max_length": 128}
+    training = {
+        "max_steps": size["steps"] + WARM_UP,
+        "per_device_train_batch_size": size["batch"],
+        "precision": precision,
+        "save_strategy": "no",
+        "eval_strategy": "no",
+        "disable_tqdm": True,
+    }
+    if method == "cmlm":
+        columns = "text=text,document=document,lang=lang"
+        data["text"] = {"path": f"{folder}/text.tsv", "columns": columns, "languages": ["en"]}
+        training["retrieval_batch_size"] = size["batch"]
+    recipe = {"method": method, "languages": ["en", "fr"], "data": data, "model": models[method], "training": training}
+    if method == "lightweight":
+        recipe["tokenizer"] = encoder
+    return recipe
+
+
+def train_ours(method: str, folder: Path, size: dict[str, Any], precision: str = "auto") -> dict[str, float]:
+    """Runs `hf-xlsr train` in this process and returns the figures of its steps.
+
+    Raises:
+        RuntimeError: the command failed.
+    """
+    from hf_xlsr.cli import main
+
+    file = folder / f"{method}.yaml"
+    file.write_text(yaml.safe_dump(recipe_of(method, folder, size, precision)), "utf-8")
+    DEFAULT_CALLBACKS.append(StepClock)
+    try:
+        if status := main(["train", str(file), "--output_dir", str(folder / f"{method}-{precision}")]):
+            raise RuntimeError(f"hf-xlsr train of {method} ended with status {status}.")
+    finally:
+        DEFAULT_CALLBACKS.remove(StepClock)
+    return StepClock.current.figures(size["batch"])
+
+
+def train_peer(folder: Path, size: dict[str, Any], precision: str = "auto") -> dict[str, float]:
+    """Trains the same encoder on the same pairs with MultipleNegativesRankingLoss."""
+    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, losses
+    from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
+
+    from hf_xlsr.utils.precision import choose_precision
+
+    pairs = [line.split("\t") for line in (folder / "pairs.tsv").read_text("utf-8").splitlines()]
+    model = SentenceTransformer(str(folder / "encoder"))
+    model.max_seq_length = 128
+    arguments = Arguments(
+        output_dir=str(folder / "peer"),
+        max_steps=size["steps"] + WARM_UP,
+        per_device_train_batch_size=size["batch"],
+        bf16=choose_precision(precision) == "bfloat16",
+        use_cpu=not torch.accelerator.is_available(),
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+        report_to="none",
+        dataloader_drop_last=True,
+    )
+    rows = Dataset.from_dict({"source": [pair[0] for pair in pairs], "target": [pair[1] for pair in pairs]})
+    clock = StepClock()
+    loss = losses.MultipleNegativesRankingLoss(model)
+    SentenceTransformerTrainer(model, arguments, train_dataset=rows, loss=loss, callbacks=[clock]).train()
+    return clock.figures(size["batch"])
+
+
+def train(side: str, folder: Path, size: dict[str, Any], precision: str = "auto") -> dict[str, float]:
+    """Trains a method, or `sentence-transformers`."""
+    return train_peer(folder, size, precision) if side == PEER else train_ours(side, folder, size, precision)

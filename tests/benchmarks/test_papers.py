@@ -1,0 +1,223 @@
+"""The papers' comparisons: the page from the kept figures, verdicts, and the loop over trainings and evaluations."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import benchmarks.papers.__main__ as loop
+from benchmarks.papers.evaluate import UNITS, calls
+from benchmarks.papers.figures import Figures, Spread, metrics_of, value_of
+from benchmarks.papers.report import BEGIN, END, report_lines, verdict, write_page
+from benchmarks.papers.tables import ROOT, Book, Column, read_tables
+from hf_xlsr.evaluation.report import save_results
+from hf_xlsr.runs.recipe import load_runs
+
+TABLES = """
+introduction: What this is.
+tables:
+  - name: queue
+    title: Size of the queue
+    paper: Figure 2.
+    recipe: moco_en_de_open
+    equal: steps
+    languages: en-de
+    units: [sts]
+    ends: [short, long]
+    rows:
+      - {name: short, options: ["--model.queue_size", "64"]}
+      - {name: long, label: "4,096 | more", options: ["--model.queue_size", "4096"]}
+      - {name: after, options: ["--model.encoders.de", "{long}/model", "--data.x", "${HF_XLSR_DATA}/{lang}"]}
+      - {name: peer, control: [mnrl, --run, "{long}", --steps, "5"]}
+      - {name: e5-small, encoder: e5-small}
+    columns: [{title: STS, metric: "sts-*/*/test/spearman_all"}]
+    claims: [{text: Longer is better, better: long, worse: short, column: STS}]
+"""
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Book:
+    (tmp_path / "tables.yaml").write_text(TABLES, "utf-8")
+    return read_tables(tmp_path / "tables.yaml")
+
+
+def finish(folder: Path, value: float = 0.5) -> None:
+    settings = {"steps": 5, "hardware": "A processor", "threads": 2, "seconds": {"training": 60.0}}
+    save_results(folder / "results.json", {}, settings=settings)
+    (folder / "model").mkdir(parents=True)
+    (folder / "model" / "config.json").write_text("{}", "utf-8")
+    metrics = {"sts-average-of-5/en/test/spearman_all": value, "sts-average-of-5/fr/test/spearman_all": 0.1}
+    save_results(folder / "evaluations" / "en-de" / "sts-1.json", metrics, settings={})
+
+
+def test_published_page_follows_from_kept_figures(tmp_path: Path) -> None:
+    page = tmp_path / "results.md"
+    published = (ROOT / "docs" / "results.md").read_text("utf-8")
+    before, after = published.split(BEGIN)[0], published.split(END)[1]
+    page.write_text(f"{before}{BEGIN}\nold\n{END}{after}", "utf-8")
+    lines = report_lines(
+        read_tables(ROOT / "benchmarks/papers/tables.yaml"), Figures(ROOT / "docs/figures.json"), copied(tmp_path)
+    )
+    write_page(page, lines)
+    assert page.read_text("utf-8") == published
+
+
+def copied(folder: Path) -> Path:
+    """Empty pictures of the published names: plots are drawn over them."""
+    (folder / "images").mkdir()
+    for file in (ROOT / "docs" / "images").glob("papers_*.png"):
+        (folder / "images" / file.name).touch()
+    return folder / "images"
+
+
+def test_kept_figures_survive_saving(tmp_path: Path) -> None:
+    kept = Figures(ROOT / "docs" / "figures.json")
+    before = kept.file.read_text("utf-8")
+    kept.file = tmp_path / "figures.json"
+    kept.save()
+    assert kept.file.read_text("utf-8") == before
+
+
+def test_every_published_row_resolves_to_one_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    for name in ("HF_XLSR_DATA", "HF_XLSR_ENCODERS"):
+        monkeypatch.setenv(name, str(tmp_path))
+    folders: dict[Path, tuple[Any, ...]] = {}
+    for table in read_tables(ROOT / "benchmarks/papers/tables.yaml").tables:
+        for row in (row for row in table.rows if not row.encoder):
+            options = table.filled((*table.options, *row.options), 1, tmp_path)
+            run = (row.recipe or table.recipe, row.run, row.stage, *options, *row.control)
+            assert folders.setdefault(table.folder(row, 1, tmp_path), run) == run
+            found = [] if row.control else load_runs(run[0], options, [row.run] if row.run else None)
+            assert len(found) <= 1 or row.stage in [one["name"].split("/")[-1] for one in found]
+        assert set(table.units) <= UNITS.keys()
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "fixed", "margin", "said"),
+    [
+        ([2.0, 2.1, 2.2], [1.0, 1.1, 1.9], False, 0.0, "shown"),
+        ([1.9, 2.1, 2.2], [1.0, 1.1, 1.9], False, 0.0, "not shown at this size"),
+        ([1.0, 1.1, 1.2], [1.3, 1.4, 1.5], False, 0.0, "contradicted"),
+        ([1.0, 1.1, 1.2], [1.3, 1.4, 1.5], False, 0.6, "shown"),
+        ([2.0, 2.1], [1.0, 1.1, 1.2], False, 0.0, "open"),
+        ([2.0, 2.1, 2.2], [1.0], False, 0.0, "open"),
+        ([2.0, 2.1, 2.2], [1.0], True, 0.0, "shown"),
+    ],
+)
+def test_verdict(better: list[float], worse: list[float], fixed: bool, margin: float, said: str) -> None:
+    one, other = (Spread.of(dict(enumerate(values))) for values in (better, worse))
+    assert verdict(one, other, fixed=fixed, margin=margin) == said
+
+
+def test_spreads_add_up_as_if_all_seeds_were_known() -> None:
+    assert Spread.of({1: 2.0}) + Spread.of({2: 5.0, 3: 11.0}) == Spread.of({1: 2.0, 2: 5.0, 3: 11.0})
+    by_range = Spread(2, 3.5, 2.0, 5.0) + Spread.of({3: 11.0})
+    assert (by_range.count, by_range.mean, by_range.low, by_range.high) == (3, 6.0, 2.0, 11.0)
+
+
+def test_figures_of_columns(tmp_path: Path) -> None:
+    (tmp_path / "training").mkdir()
+    log = [{"queue/stale": 0.5}, {"queue/stale": 0.25}, {"train_loss": 1.0}]
+    (tmp_path / "training" / "log.json").write_text(json.dumps(log), "utf-8")
+    finish(tmp_path)
+    metrics = {"t/en-de/test/accuracy": 0.5, "t/en-fr/test/accuracy": 0.7}
+
+    def figure(metric: str, scale: float = 1.0) -> float | None:
+        return value_of(Column(title="a", metric=metric, scale=scale), metrics, tmp_path)
+
+    assert figure("t/*/test/accuracy", 100.0) == pytest.approx(60.0)
+    assert figure("t/en-d[!k]/test/accuracy x/*", 100.0) == pytest.approx(50.0)
+    assert figure("log:queue/stale") == 0.25
+    assert figure("settings:seconds.training", 1 / 60) == pytest.approx(1.0)
+    assert {figure("x/*"), figure("log:none"), figure("settings:seconds.none.deeper")} == {None}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ("title: Size", "heading: Size", "heading"),
+        ("worse: short", "worse: shrt", "shrt"),
+        ("column: STS", "column: ST", "ST"),
+        ("ends: [short", "ends: [shot", "shot"),
+    ],
+)
+def test_wrong_tables_are_refused(old: str, new: str, key: str, tmp_path: Path) -> None:
+    (tmp_path / "tables.yaml").write_text(TABLES.replace(old, new), "utf-8")
+    with pytest.raises(ValueError, match=key):
+        read_tables(tmp_path / "tables.yaml")
+
+
+class Shell:
+    """Takes the place of subprocess.run: notes commands and leaves what they would leave."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.commands: list[list[str]] = []
+        self.fails = fails
+
+    def __call__(self, command: list[str], **_: Any) -> None:
+        self.commands.append(command[1:])
+        if self.fails and self.fails in " ".join(command):
+            raise subprocess.CalledProcessError(1, command)
+        place = next((command[i + 1] for i, word in enumerate(command) if word in ("--output", "--output_dir")), "")
+        if not place.endswith(".json"):
+            finish(Path(place), value=0.6 if "long" in place else 0.4)
+
+
+def run_loop(tmp_path: Path, book: Book, monkeypatch: pytest.MonkeyPatch, shell: Shell, *words: str) -> int:
+    docs = tmp_path / "docs"
+    docs.mkdir(exist_ok=True)
+    (docs / "results.md").write_text(f"before\n{BEGIN}\n{END}\nafter\n", "utf-8")
+    (tmp_path / "e5-small").mkdir(exist_ok=True)
+    (tmp_path / "e5-small" / "config.json").touch()
+    monkeypatch.setenv("HF_XLSR_ENCODERS", str(tmp_path))
+    monkeypatch.setattr(subprocess, "run", shell)
+    monkeypatch.setattr(loop, "read_tables", lambda _: book)
+    monkeypatch.setattr(loop.signal, "signal", lambda *_: None)
+    monkeypatch.setattr("sys.argv", ["papers", "--output", str(tmp_path / "runs"), "--docs", str(docs), *words])
+    return loop.main()
+
+
+def test_loop_trains_each_run_once_and_keeps_its_figures(
+    book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = Shell()
+    assert run_loop(tmp_path, book, monkeypatch, shell, "--", "--max_steps", "2") == 0
+    trained = [" ".join(command) for command in shell.commands if "evaluate" not in command]
+    home = tmp_path / "runs" / "moco_en_de_open-queue"
+    assert len(trained) == 8  # two rows of three seeds, one that starts from another, one control
+    assert all("--max_steps 2" in command for command in trained if "controls" not in command)
+    assert any(f"{home}/long/seed-1/model --data.x ${{HF_XLSR_DATA}}/{{lang}}" in command for command in trained)
+    assert any(f"controls mnrl --run {home}/long/seed-1 --steps 5" in command for command in trained)
+    prompts = [command[-1] for command in shell.commands if "e5-small" in " ".join(command) and "evaluate" in command]
+    assert prompts == ["query: "]
+    page = (tmp_path / "docs" / "results.md").read_text("utf-8")
+    assert "| 4,096 \\| more | 60.0 |" in page and "**shown**" in page and page.endswith("after\n")
+    again = Shell()
+    assert run_loop(tmp_path, book, monkeypatch, again) == 0 and not again.commands
+
+
+def test_failed_row_is_told_and_others_continue(book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_loop(tmp_path, book, monkeypatch, Shell(fails="short/seed-2")) == 1
+    kept = Figures(tmp_path / "docs" / "figures.json")
+    table = book.tables[0]
+    assert [kept.has(table, table.row("short"), seed) for seed in (1, 2, 3)] == [True, False, True]
+
+
+def test_figures_are_in_the_languages_of_the_table(book: Book, tmp_path: Path) -> None:
+    finish(tmp_path / "run", value=0.7)
+    assert metrics_of(book.tables[0], tmp_path / "run") == {"sts-average-of-5/en/test/spearman_all": 0.7}
+
+
+def test_evaluations_are_calls_of_the_command() -> None:
+    from hf_xlsr.evaluation.registry import PROTOCOLS
+
+    for unit in UNITS:
+        for _, words in calls(unit, "en-de+fr+zh"):
+            options = dict(zip(words, words[1:], strict=False))
+            assert set(options["--protocol"].split(",")) <= PROTOCOLS.keys()
+    assert not list(calls("bucc", "en-fr"))
