@@ -75,7 +75,7 @@ class DualMomentumMethod(SentenceEncoderMethod):
         try:  # what can be said before data are prepared for it
             DualMomentumConfig(languages=languages, **options)
         except (XlsrError, StrictDataclassError) as error:
-            raise XlsrError(f"recipe '{recipe['name']}', model: {error}") from None
+            raise XlsrError(f"recipe '{recipe['name']}', model: {error_line(error)}") from None
         if recipe["export"]["detect_language"] and SHARED not in encoders:
             language_shares(languages, place="a text", mend="leave export.detect_language out")
         for name, path in encoders.items():
