@@ -168,7 +168,7 @@ def test_meanings_come_from_docstrings_and_metadata() -> None:
         keys["optimizer"].choices == ("trainer", "lamb") and keys["optimizer"].mend("adam") == "use trainer or lamb."
     )
     assert keys["learning_rate"].help and keys["learning_rate"].default == 5e-5
-    assert argument_help(CmlmTrainingArguments)["bucket_by_length"] == "Batch examples of like length."
+    assert argument_help(CmlmTrainingArguments)["bucket_by_length"] == "Batch examples of similar length."
 
     class Config:
         size: int = 3
