@@ -35,7 +35,7 @@ from hf_xlsr.runs.recipe_keys import Key
 from hf_xlsr.trainers.arguments import CmlmTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.cmlm import CmlmTrainer
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError, error_line
 
 
 @dataclass
@@ -94,7 +94,7 @@ class CmlmMethod(SentenceEncoderMethod):
         try:  # what can be said before data are prepared for it
             config = self._config_at_the_door(recipe)
         except (XlsrError, StrictDataclassError) as error:
-            raise XlsrError(f"recipe '{recipe['name']}', model: {error}") from None
+            raise XlsrError(f"recipe '{recipe['name']}', model: {error_line(error)}") from None
         if not self._active(recipe, config):
             raise XlsrError(
                 f"recipe '{recipe['name']}' has nothing to train on: data.text, data.train and nli.train are empty or "

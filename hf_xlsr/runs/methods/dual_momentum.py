@@ -68,7 +68,7 @@ class DualMomentumMethod(SentenceEncoderMethod):
         try:  # what can be said before data are prepared for it
             DualMomentumConfig(languages=languages, **options)
         except (XlsrError, StrictDataclassError) as error:
-            raise XlsrError(f"recipe '{recipe['name']}', model: {error}") from None
+            raise XlsrError(f"recipe '{recipe['name']}', model: {error_line(error)}") from None
         for name, path in encoders.items():
             if not isinstance(path, str):
                 raise XlsrError(

@@ -32,7 +32,7 @@ from hf_xlsr.runs.methods.sentence_encoder import SentenceEncoderMethod
 from hf_xlsr.runs.recipe_keys import Key
 from hf_xlsr.trainers.arguments import HictlTrainingArguments
 from hf_xlsr.trainers.hictl import HictlTrainer
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError, error_line
 
 HICTL_PAPER = "*On Learning Universal Representations Across Languages* (Wei et al., ICLR 2021)"
 HICTL_CITATION = """@inproceedings{wei2021learning,
@@ -87,7 +87,7 @@ class HictlMethod(SentenceEncoderMethod):
         try:  # what can be said before data are prepared for it
             HictlConfig(**self._options(recipe))
         except (XlsrError, StrictDataclassError) as error:
-            raise XlsrError(f"recipe '{recipe['name']}', model: {error}") from None
+            raise XlsrError(f"recipe '{recipe['name']}', model: {error_line(error)}") from None
 
     @staticmethod
     def _options(recipe: Mapping[str, Any]) -> dict[str, Any]:

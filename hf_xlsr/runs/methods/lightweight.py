@@ -59,7 +59,7 @@ class LightweightMethod(SentenceEncoderMethod):
         try:  # what can be said before data are prepared for it
             LightweightConfig(**self._options(recipe))
         except (XlsrError, StrictDataclassError) as error:
-            raise XlsrError(f"recipe '{recipe['name']}', model: {error}") from None
+            raise XlsrError(f"recipe '{recipe['name']}', model: {error_line(error)}") from None
 
     @staticmethod
     def _options(recipe: Mapping[str, Any]) -> dict[str, Any]:

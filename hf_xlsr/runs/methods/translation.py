@@ -98,7 +98,7 @@ class TranslationMethod(Method):
                 check_tokenizer(tokenizer)
             HictlConfig(**{key: value for key, value in recipe["model"].items() if key in MODEL_KEYS})
         except (XlsrError, StrictDataclassError) as error:
-            raise XlsrError(f"recipe '{recipe['name']}': {error}") from None
+            raise XlsrError(f"recipe '{recipe['name']}': {error_line(error)}") from None
 
     def evaluation_sets(self, recipe: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
         sets = evaluation_sets(recipe)
