@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 import pytest
 
-from hf_xlsr.cli.recipes import add_keys_help, add_schema, print_schema
+from hf_xlsr.cli.recipes import add_keys_help
 
 
 def parser() -> argparse.ArgumentParser:
@@ -13,7 +12,6 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("recipe")
     parser.add_argument("--show", action="store_true")
     add_keys_help(parser)
-    add_schema(parser)
     return parser
 
 
@@ -36,9 +34,3 @@ def test_help_of_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parser().parse_args(["translatoin", "--help"])
     assert ended.value.code == 1 and "did you mean 'translation'" in capsys.readouterr().err
-
-
-def test_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    method = parser().parse_args(["x", "--schema", "cmlm"]).schema
-    assert print_schema(method) == 0
-    assert json.loads(capsys.readouterr().out)["properties"]["method"]["enum"] == ["cmlm"]

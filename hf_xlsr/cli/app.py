@@ -14,7 +14,7 @@ from hf_xlsr.cli.evaluate import configure_evaluate, configure_plot, evaluate, p
 from hf_xlsr.cli.export import configure_export, export
 from hf_xlsr.cli.mine import configure_mine, configure_score, mine, score
 from hf_xlsr.cli.publish import card, configure_card, configure_push, push
-from hf_xlsr.cli.recipes import add_keys_help, add_schema, print_schema
+from hf_xlsr.cli.recipes import add_keys_help
 from hf_xlsr.utils.errors import XlsrError, nearest
 
 
@@ -94,16 +94,9 @@ def _configure_list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _configure_recipes(parser: argparse.ArgumentParser) -> None:
-    _configure_list(parser)
-    add_schema(parser)
-
-
 def _recipes(options: argparse.Namespace, rest: list[str]) -> int:
     from hf_xlsr.runs.recipe import read_recipe, recipe_names
 
-    if options.schema:
-        return print_schema(options.schema)
     recipes = [read_recipe(name) for name in recipe_names()]
     rows = [
         {
@@ -168,6 +161,6 @@ VERBS: dict[
     "card": ("Make the card of a run again.", configure_card, card),
     "debias": ("Remove what tells the language from sentence vectors.", configure_debias, debias),
     "tokenizer": ("Train the tokenizer of a recipe and save it.", _configure_tokenizer, _tokenizer),
-    "recipes": ("List the recipes.", _configure_recipes, _recipes),
+    "recipes": ("List the recipes.", _configure_list, _recipes),
     "corpora": ("List the named corpora.", _configure_list, _corpora),
 }

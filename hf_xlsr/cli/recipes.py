@@ -1,9 +1,8 @@
-"""What the `hf-xlsr` command says of recipes: their keys in `train --help`, and their schema."""
+"""Help of `hf-xlsr train`: the keys of recipes."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from typing import Any
 
@@ -37,20 +36,3 @@ def add_keys_help(parser: argparse.ArgumentParser) -> None:
     """
     group = parser.add_argument_group("keys", conflict_handler="resolve")
     group.add_argument("-h", "--help", action=KeysHelp, help="show this and the keys; NAME --help: those of NAME")
-
-
-def add_schema(parser: argparse.ArgumentParser) -> None:
-    """Adds `--schema METHOD`."""
-    parser.add_argument("--schema", metavar="METHOD", help="print what recipes of a method may hold, as JSON Schema")
-
-
-def print_schema(method: str) -> int:
-    """Prints the schema of a method's recipes.
-
-    Raises:
-        XlsrError: there is no such method.
-    """
-    from hf_xlsr.runs.recipe_schema import recipe_schema
-
-    print(json.dumps(recipe_schema(method), indent=2, ensure_ascii=False))
-    return 0
