@@ -59,7 +59,7 @@ class DualMomentumMethod(SentenceEncoderMethod):
             "model.encoders": dict.fromkeys([*as_list(recipe.get("languages")), SHARED], path),
         }
 
-    def complete(self, recipe: dict[str, Any]) -> None:
+    def validate(self, recipe: dict[str, Any]) -> None:
         encoders, languages = recipe["model"].get("encoders") or {}, as_list(recipe["languages"])
         if set(encoders) != {SHARED} and set(encoders) != set(languages):
             lacking = [language for language in languages if language not in encoders]
@@ -129,7 +129,7 @@ class DualMomentumMethod(SentenceEncoderMethod):
             raise XlsrError(f"recipe '{recipe['name']}', model: {error_line(error)}") from None
         for name, encoder in model.encoders.items():
             check_positions(encoder, recipe, place=f"encoder {name}")
-        return self.equip(recipe, model)
+        return self.initialize(recipe, model)
 
     def trainer_options(self, data: PreparedData) -> dict[str, Any]:
         return {"tokenizers": data.tokenizers, "nli_dataset": data.nli}
@@ -154,6 +154,6 @@ class DualMomentumMethod(SentenceEncoderMethod):
     def needs_package(self, recipe: Mapping[str, Any]) -> bool:
         return bool(self.routes(recipe) and recipe["export"]["detect_language"])
 
-    def facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
+    def card_facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
         names = {name: Path(path).name for name, path in self.paths(recipe).items()}
         return {"encoders": ", ".join(f"{name}: {path}" for name, path in names.items())}
