@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import main
+from hf_xlsr.runs import methods
 from hf_xlsr.runs.methods import METHODS
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.utils.errors import XlsrError
@@ -84,6 +85,15 @@ def test_the_method_trains_resumes_exports_and_loads(page_folder: Path) -> None:
     assert main([*command, "--output_dir", "whole"]) == 0
     after = load_file("whole/model/model.safetensors")
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_method_is_found_by_its_file(page_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(METHODS)
+    (page_folder / "more").mkdir()
+    shutil.copy(page_folder / "contrast" / "method.py", page_folder / "more" / "contrast.py")
+    monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(page_folder / "more")])
+    assert set(methods.find_methods()) == {*before, "contrast"}
+    del sys.modules["hf_xlsr.runs.methods.contrast"]
 
 
 def test_the_recipe_and_the_commands_of_the_page(page_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,7 +188,7 @@ def _facts(recipe: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, 
     time = f"{settings['seconds']['training']:.0f} s on {settings['device']}, {settings['processes']} process(es), "
     facts = {
         **({"pairs after cleaning": f"{data['pairs']:,}"} if data["pairs"] else {}),
-        **get_method(recipe["method"]).facts(recipe, data),
+        **get_method(recipe["method"]).card_facts(recipe, data),
         "parameters": f"{settings['parameters']:,}, those used in training alone included",
         "steps": f"{settings['steps']:,}",
         "time": f"{time}{settings['threads']} threads, {settings['precision']}",

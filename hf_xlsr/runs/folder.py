@@ -69,7 +69,7 @@ class RunFolder:
         self.training.mkdir(parents=True, exist_ok=True)
         self._write(recipe)
 
-    def settle(self, recipe: Mapping[str, Any]) -> None:
+    def record_recipe(self, recipe: Mapping[str, Any]) -> None:
         """Writes down the recipe by which a run that was gone on with is exported and evaluated now, and begins that.
 
         Args:

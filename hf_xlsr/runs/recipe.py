@@ -261,11 +261,11 @@ def resolve(recipe: Mapping[str, Any], overrides: Mapping[str, Any] | None = Non
             merged[name] = deepcopy(key.default)
     merged["output_dir"] = os.path.expandvars(merged["output_dir"] or f"outputs/{merged['name']}")
     languages = merged["languages"] = as_list(merged["languages"])
-    if len(set(languages)) < get_method(merged["method"]).least_languages:
+    if len(set(languages)) < get_method(merged["method"]).min_languages:
         raise XlsrError(
             f"recipe '{merged['name']}': languages is {languages}; a cross-lingual encoder needs two, e.g. [en, fr]."
         )
-    get_method(merged["method"]).complete(merged)
+    get_method(merged["method"]).validate(merged)
     return merged
 
 

@@ -1,4 +1,4 @@
-"""A key of a recipe: what it takes, its default, its meaning. Checks, help, schema and reference are made of it."""
+"""A key of a recipe: what it takes, its default, its meaning. Checks, help and reference are made of it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from typing import Any
 from hf_xlsr.utils.errors import nearest
 
 KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word"}
-# What a value may be, in words and as JSON Schema has it.
+# What a value may be, in words.
 WORDS = {**KINDS, "list": "a list", "mapping": "keys with values", "source": "a source or a list of sources"}
-JSON_TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string", "list": "array"}
 # Bounds of stock training arguments, which transformers finds out late or not at all.
 STOCK_BOUNDS: dict[str, dict[str, float]] = {
     **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), {"least": 1}),
@@ -92,26 +91,6 @@ class Key:
             if self.most is not None and value > self.most:
                 return f"use {self.most:g} or less."
         return None
-
-    def schema(self) -> dict[str, Any]:
-        """What it takes, as JSON Schema."""
-        result: dict[str, Any] = {}
-        kinds = [kind for kind in self.kinds if kind != "any"]
-        if "source" in kinds:
-            result["$ref"] = "#/$defs/sources"
-        elif kinds:
-            found = ["object" if kind == "mapping" else JSON_TYPES[kind] for kind in kinds]
-            found += ["null"] if self.default is None or self.null else []
-            result["type"] = found[0] if len(found) == 1 else found
-        if self.choices:
-            result["enum"] = [*self.choices, *([None] if self.default is None or self.null else [])]
-        bounds = {"minimum": self.least, "exclusiveMinimum": self.above, "maximum": self.most}
-        result.update({name: bound for name, bound in bounds.items() if bound is not None})
-        if self.help:
-            result["description"] = self.help
-        if self.default is not None:
-            result["default"] = self.default
-        return result
 
 
 def _kind_of(value: Any) -> str:

@@ -24,8 +24,8 @@ Written by `{COMMAND}` from the code that checks recipes; change it there.
 
 A recipe is a YAML file; [train.md](train.md) shows some. Any key may stand on the command line as `--section.key value`,
 or by its last part where that is unique. An unknown key, or a value that a key does not take, is refused before anything
-starts. `hf-xlsr train METHOD --help` shows one
-method's keys. What stands under a method is what it adds, or has another default for."""
+starts. `hf-xlsr train METHOD --help` shows one method's keys.
+What stands under a method is what it adds, or has another default for."""
 WIDTH = 100
 
 

@@ -203,8 +203,8 @@ def _finish(
 ) -> dict[str, float]:
     """Has the method write and evaluate its model, and writes log, loss plot, results and card."""
     model = trainer.accelerator.unwrap_model(trainer.model)
-    folder.settle(recipe)
-    finished = get_method(recipe["method"]).finish(recipe, folder, trainer, data, sets, console)
+    folder.record_recipe(recipe)
+    finished = get_method(recipe["method"]).evaluate_and_export(recipe, folder, trainer, data, sets, console)
     if (whole := merged(model)) is not model:  # what a later run starts from; adapters alone are of no use to it
         whole.save_pretrained(folder.merged)
         if trainer.processing_class is not None:

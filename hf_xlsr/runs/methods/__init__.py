@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import pkgutil
+from importlib import import_module
+from inspect import isabstract
+
 from hf_xlsr.runs.methods.base import Method
-from hf_xlsr.runs.methods.classification import ClassificationMethod
-from hf_xlsr.runs.methods.cmlm import CmlmMethod
-from hf_xlsr.runs.methods.dual_momentum import DualMomentumMethod
-from hf_xlsr.runs.methods.hictl import HictlMethod
-from hf_xlsr.runs.methods.lightweight import LightweightMethod
-from hf_xlsr.runs.methods.translation import TranslationMethod
 from hf_xlsr.utils.errors import XlsrError, nearest
 
-METHODS: dict[str, Method] = {
-    method.name: method
-    for method in (
-        LightweightMethod(),
-        DualMomentumMethod(),
-        HictlMethod(),
-        CmlmMethod(),
-        ClassificationMethod(),
-        TranslationMethod(),
-    )
-}
+
+def find_methods() -> dict[str, Method]:
+    """An instance of each concrete `Method` that a module of this folder defines, by its name."""
+    modules = (import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
+    return {
+        method.name: method()
+        for module in modules
+        for method in vars(module).values()
+        if isinstance(method, type) and issubclass(method, Method) and method.__module__ == module.__name__
+        if not isabstract(method)
+    }
+
+
+METHODS: dict[str, Method] = find_methods()
 
 
 def get_method(name: object) -> Method:

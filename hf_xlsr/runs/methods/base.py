@@ -87,7 +87,7 @@ class Method(ABC):
     sections: ClassVar[dict[str, dict[str, Any]]] = {}
     # Keys of a source in `data`.
     source_keys: ClassVar[Mapping[str, str]] = SOURCE_KEYS
-    least_languages: ClassVar[int] = 2
+    min_languages: ClassVar[int] = 2
     # How the model card files what the method makes.
     card_template: ClassVar[str] = "card_task.md.jinja"
     card_tags: ClassVar[tuple[str, ...]] = ()
@@ -98,7 +98,7 @@ class Method(ABC):
     def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, dict[str, Key]]:
         """The known keys of `model` and of mappings inside it, by dotted section."""
 
-    def complete(self, recipe: dict[str, Any]) -> None:  # noqa: B027 - a method may have nothing to add
+    def validate(self, recipe: dict[str, Any]) -> None:  # noqa: B027 - a method may have nothing to add
         """Fills in values that follow from others, and checks those that only this method knows.
 
         Raises:
@@ -207,7 +207,7 @@ class Method(ABC):
         trainer.export_options = dict(recipe.get("export") or {})
         return trainer
 
-    def equip(self, recipe: Mapping[str, Any], model: Any) -> Any:
+    def initialize(self, recipe: Mapping[str, Any], model: Any) -> Any:
         """Gives a new model the weights of `start_from` and the adapters of `adapters`, where the recipe has them.
 
         Raises:
@@ -219,7 +219,7 @@ class Method(ABC):
         return add_adapters(model, **adapters) if adapters.get("rank") else model
 
     @abstractmethod
-    def finish(
+    def evaluate_and_export(
         self,
         recipe: Mapping[str, Any],
         folder: RunFolder,
@@ -240,7 +240,7 @@ class Method(ABC):
         """
 
     @abstractmethod
-    def facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
+    def card_facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
         """What the model card says of the encoders, by heading.
 
         Args:

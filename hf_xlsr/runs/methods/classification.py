@@ -78,7 +78,7 @@ class ClassificationMethod(Method):
         "evaluation": {"protocol": Key("fine-tuning", "what metric keys call the way the model was trained")},
         "adapters": ADAPTERS_SECTION,
     }
-    least_languages = 1
+    min_languages = 1
     card_tags = ("text-classification", "cross-lingual")
     pipeline_tag = "text-classification"
 
@@ -88,7 +88,7 @@ class ClassificationMethod(Method):
             "model": {"start": START, "dropout": DROPOUT, "classifier_dropout": own["classifier_dropout"]},
         }
 
-    def complete(self, recipe: dict[str, Any]) -> None:
+    def validate(self, recipe: dict[str, Any]) -> None:
         if not isinstance(recipe["model"].get("start"), str):
             raise XlsrError(
                 f"recipe '{recipe['name']}' has no model.start; name an encoder, a HICTL model or the folder of a run."
@@ -184,9 +184,9 @@ class ClassificationMethod(Method):
             )
         except (TypeError, ValueError) as error:
             raise XlsrError(f"recipe '{recipe['name']}', model: {error_line(error)}") from None
-        return self.equip(recipe, model)
+        return self.initialize(recipe, model)
 
-    def finish(
+    def evaluate_and_export(
         self,
         recipe: Mapping[str, Any],
         folder: RunFolder,
@@ -225,7 +225,7 @@ class ClassificationMethod(Method):
             f"{report['num_truncated']:,} were truncated."
         )
 
-    def facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
+    def card_facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
         task = self.task(recipe)
         classes = ", ".join(f"{name} {count:,}" for name, count in report["labels"].items())
         return {

@@ -70,7 +70,7 @@ class CmlmMethod(SentenceEncoderMethod):
     config_class = CmlmConfig
     arguments_class = CmlmTrainingArguments
     trainer_class = CmlmTrainer
-    least_languages = 1
+    min_languages = 1
     sections = {
         "data": {"text": Key(None, "running text: rows of sentences in the order of their documents", ("source",))},
         "nli": NLI_SECTION,
@@ -89,7 +89,7 @@ class CmlmMethod(SentenceEncoderMethod):
             "model.encoder": encoder_section_keys(recipe),
         }
 
-    def complete(self, recipe: dict[str, Any]) -> None:
+    def validate(self, recipe: dict[str, Any]) -> None:
         complete_tokenizer(recipe)
         try:  # what can be said before data are prepared for it
             config = self._config_at_the_door(recipe)
@@ -191,7 +191,7 @@ class CmlmMethod(SentenceEncoderMethod):
         model = model_on_encoder(recipe, CmlmModel, text_config, options)
         before = model.config.positions_before if data.train is not None else 0
         check_positions(model.encoder, recipe, before=before)
-        return self.equip(recipe, model)
+        return self.initialize(recipe, model)
 
     def trainer_options(self, data: CmlmData) -> dict[str, Any]:
         return {"processing_class": data.tokenizer, "retrieval_dataset": data.pairs, "nli_dataset": data.nli}
@@ -209,7 +209,7 @@ class CmlmMethod(SentenceEncoderMethod):
             "from hf_xlsr import CmlmModel\n\nmodel = CmlmModel.from_pretrained('path/to/this/folder/training/final')"
         )
 
-    def facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
+    def card_facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
         path, text, nli = encoder_path(recipe), report.get("text"), report.get("nli")
         return {
             **({"started from": Path(path).name} if path else {}),

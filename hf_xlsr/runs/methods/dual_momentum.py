@@ -55,7 +55,7 @@ class DualMomentumMethod(SentenceEncoderMethod):
             "model.encoders": dict.fromkeys([*as_list(recipe.get("languages")), SHARED], path),
         }
 
-    def complete(self, recipe: dict[str, Any]) -> None:
+    def validate(self, recipe: dict[str, Any]) -> None:
         encoders, languages = recipe["model"].get("encoders") or {}, as_list(recipe["languages"])
         if set(encoders) != {SHARED} and set(encoders) != set(languages):
             lacking = [language for language in languages if language not in encoders]
@@ -122,7 +122,7 @@ class DualMomentumMethod(SentenceEncoderMethod):
             raise XlsrError(f"recipe '{recipe['name']}', model: {error_line(error)}") from None
         for name, encoder in model.encoders.items():
             check_positions(encoder, recipe, place=f"encoder {name}")
-        return self.equip(recipe, model)
+        return self.initialize(recipe, model)
 
     def trainer_options(self, data: PreparedData) -> dict[str, Any]:
         return {"tokenizers": data.tokenizers, "nli_dataset": data.nli}
@@ -130,6 +130,6 @@ class DualMomentumMethod(SentenceEncoderMethod):
     def routes(self, recipe: Mapping[str, Any]) -> tuple[str, ...]:
         return () if SHARED in recipe["model"]["encoders"] else tuple(recipe["languages"])
 
-    def facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
+    def card_facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
         names = {name: Path(path).name for name, path in self.paths(recipe).items()}
         return {"encoders": ", ".join(f"{name}: {path}" for name, path in names.items())}

@@ -82,7 +82,7 @@ class HictlMethod(SentenceEncoderMethod):
             "model.encoder": encoder_section_keys(recipe, "xlm-roberta"),
         }
 
-    def complete(self, recipe: dict[str, Any]) -> None:
+    def validate(self, recipe: dict[str, Any]) -> None:
         complete_tokenizer(recipe)
         try:  # what can be said before data are prepared for it
             HictlConfig(**self._options(recipe))
@@ -161,9 +161,9 @@ class HictlMethod(SentenceEncoderMethod):
         text_config = encoder_config(recipe, data.tokenizer, default="xlm-roberta")
         model = model_on_encoder(recipe, HictlForPreTraining, text_config, self._options(recipe))
         check_positions(model.encoder, recipe)
-        return self.equip(recipe, model)
+        return self.initialize(recipe, model)
 
-    def facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
+    def card_facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
         path = encoder_path(recipe)
         started = {"started from": Path(path).name} if path else {}
         texts = report.get("monolingual")

@@ -54,7 +54,7 @@ class LightweightMethod(SentenceEncoderMethod):
         model = {**own_keys(LightweightConfig, "text_config"), "encoder": ENCODER}
         return {"model": model, "model.encoder": encoder_section_keys(recipe)}
 
-    def complete(self, recipe: dict[str, Any]) -> None:
+    def validate(self, recipe: dict[str, Any]) -> None:
         complete_tokenizer(recipe)
         try:  # what can be said before data are prepared for it
             LightweightConfig(**self._options(recipe))
@@ -99,8 +99,8 @@ class LightweightMethod(SentenceEncoderMethod):
             loaded = encoder_from_pretrained(path, place="model.encoder.path")
             model.encoder.load_state_dict(loaded.state_dict())
         check_positions(model.encoder, recipe)
-        return self.equip(recipe, model)
+        return self.initialize(recipe, model)
 
-    def facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
+    def card_facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
         kind = encoder_section(recipe).get("model_type") or "bert"
         return {"architecture": kind, "vocabulary": f"{report['vocab_size']:,} pieces"}

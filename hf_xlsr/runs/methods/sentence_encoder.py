@@ -76,7 +76,7 @@ class SentenceEncoderMethod(Method):
     def metric_names(self, recipe: Mapping[str, Any], sets: Mapping[str, Any]) -> list[str]:
         return list(run_protocol(_OneVector(), recipe, sets["dev"], "dev"))
 
-    def finish(
+    def evaluate_and_export(
         self,
         recipe: Mapping[str, Any],
         folder: RunFolder,

@@ -88,7 +88,7 @@ class TranslationMethod(Method):
     def sources(self, recipe: Mapping[str, Any]) -> dict[str, Any]:
         return super().sources(recipe) | {"vocabulary.sources": (recipe.get("vocabulary") or {}).get("sources")}
 
-    def complete(self, recipe: dict[str, Any]) -> None:
+    def validate(self, recipe: dict[str, Any]) -> None:
         if not isinstance(recipe["model"].get("start"), str):
             raise XlsrError(
                 f"recipe '{recipe['name']}' has no model.start; name an encoder, a HICTL model or the folder of a run."
@@ -178,9 +178,9 @@ class TranslationMethod(Method):
             )
         except (TypeError, ValueError) as error:
             raise XlsrError(f"recipe '{recipe['name']}', model: {error_line(error)}") from None
-        return self.equip(recipe, model)
+        return self.initialize(recipe, model)
 
-    def finish(
+    def evaluate_and_export(
         self,
         recipe: Mapping[str, Any],
         folder: RunFolder,
@@ -221,7 +221,7 @@ class TranslationMethod(Method):
                     console.print(line, highlight=False, markup=False)
         return finished
 
-    def facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
+    def card_facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
         pairs = ", ".join("-".join(pair) for pair in report["language_pairs"])
         signatures = "; ".join(report.get("bleu_signatures", {}).values())
         return {
