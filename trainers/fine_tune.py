@@ -12,7 +12,7 @@ import torch.distributed
 from sklearn.metrics import f1_score, matthews_corrcoef
 from tqdm.auto import tqdm
 
-from hf_xlsr.data.collators.lightweight.classification import LabelledCollator
+from hf_xlsr.data.collators.classification import LabelledCollator
 from hf_xlsr.data.labelled import LabelledSet
 from hf_xlsr.encoders.stock import check_pieces, max_positions, vocab_size_of
 from hf_xlsr.evaluation.averages import mean_over_languages

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from hf_xlsr.data.collators.lightweight.padding import pad_rows
+from hf_xlsr.data.collators.padding import pad_rows
 from hf_xlsr.utils.pooling import normalize
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hf_xlsr.data.columns import selecting_columns
-from hf_xlsr.data.corpora.loading.catalog import CORPORA
+from hf_xlsr.data.corpora.catalog import CORPORA
 from hf_xlsr.data.normalization import match_key
 from hf_xlsr.data.sources import RowFilter, as_list, as_source, expand, open_source
 from hf_xlsr.utils.errors import XlsrError

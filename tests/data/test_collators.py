@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hf_xlsr.data.collators.counter_random import counter_uniform
 from hf_xlsr.data.collators.lightweight import PairCollator
-from hf_xlsr.data.collators.lightweight.padding import pad_rows
+from hf_xlsr.data.collators.padding import pad_rows
 from hf_xlsr.data.tokenization import train_tokenizer
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tokenizer_helpers import framed_tokenizer, word_tokenizer
 
 from hf_xlsr.data.cleaning import evaluation_keys
-from hf_xlsr.data.collators.lightweight.classification import LabelledCollator
+from hf_xlsr.data.collators.classification import LabelledCollator
 from hf_xlsr.data.labelled import (
     LabelledSet,
     LabelledTask,

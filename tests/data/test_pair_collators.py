@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_xlsr.data.collators.dual_momentum import DualCollator, NliCollator
-from hf_xlsr.data.collators.lightweight.padding import truncate_row
+from hf_xlsr.data.collators.padding import truncate_row
 from hf_xlsr.utils.errors import XlsrError
 
 PADS = {"en": 0, "zh": 9}

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hf_xlsr.data.collators.lightweight.padding import pad_rows
+from hf_xlsr.data.collators.padding import pad_rows
 
 
 class LabelledCollator:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from hf_xlsr.data.collators.counter_random import counter_uniform
-from hf_xlsr.data.collators.lightweight.padding import pad_rows, truncate_row
 from hf_xlsr.data.collators.masking import MaskDrawer
+from hf_xlsr.data.collators.padding import pad_rows, truncate_row
 from hf_xlsr.utils.errors import XlsrError
 
 # Draws of an example below this number order its tokens; those above choose masks.

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from hf_xlsr.data.corpora.bible import TRANSLATIONS, bible_pairs, bible_text
-from hf_xlsr.data.corpora.loading.catalog import CORPORA, GLUE_TASKS, Corpus
+from hf_xlsr.data.corpora.catalog import CORPORA, GLUE_TASKS, Corpus
 from hf_xlsr.utils.errors import XlsrError, nearest
 from hf_xlsr.utils.markdown_text import markdown_table
 
