@@ -228,7 +228,9 @@ class RowReader:
         """Fills in the languages and the label of a row; says why it cannot be used, if so."""
         for name, language in zip(self.language_columns, languages, strict=True):
             if row.setdefault(name, language) == UNKNOWN:
-                raise self._unknown_language(name, place)
+                if not self.paired:
+                    raise self._unknown_language(name, place)
+                row[name] = name.removesuffix("_lang")  # `source` or `target` names the result
             if self._of_sentences and row[name]:
                 row[name] = sentence_languages(str(row[name]))
         for name in (*self.language_columns, *self._filled, *(["split"] if "split" in row else [])):

@@ -250,7 +250,6 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("tatoeba", {"columns": "source=en,target={lang}", "languages": ("en",)}, "name a second language beside 'en'"),
     ("tatoeba", {"columns": "source={lang},target={lang}", "languages": ("en", "de")}, "both sides hold {lang}"),
-    ("tatoeba", {"columns": "source=kind,target=en"}, "does not say which language its source side is in"),
     ("pair-classification", {"columns": "sentence1=en,sentence2=de,label=kind"}, "which language its text is in"),
     ("tatoeba", {"columns": "source=en,target=de", "where": ("kind=z",)}, "has no row for protocol tatoeba"),
     ("tatoeba", {"columns": "source=en,target=de", "where": ("kid=z",)}, "no column 'kid', only en, de, fr, kind"),
@@ -375,3 +374,9 @@ def test_a_pool_serves_the_scripts_that_it_has(tmp_path: Path, caplog: pytest.Lo
     assert [len(pool_of(inputs.pool, ("en", other))) for other in ("zho-Hans", "zho-Hant", "de")] == [1, 0, 1]
     assert "--pool has nothing in en-zho-Hant, whose candidates are those of --data" in caplog.text
     assert set(inputs.only[0]) == {"source", "target", "source_lang", "target_lang"}
+
+
+def test_unnamed_languages_of_pairs_are_called_by_their_side(tmp_path: Path):
+    (tmp_path / "t.tsv").write_text("source\ttarget\nday\tTag\nnight\tNacht\n")
+    inputs = read("tatoeba", str(tmp_path / "t.tsv"))
+    assert [(row["source_lang"], row["target_lang"]) for row in inputs.only] == [("source", "target")] * 2
