@@ -113,7 +113,7 @@ def test_apply_to_a_model(
     assert main(fit(tiny_export, files, tmp_path / "fit")) == 0
     words = ["debias", "apply", str(tmp_path / "fit"), "--model", tiny_export, "--output", str(tmp_path / "model")]
     assert main([*words, "--normalize"]) == 0
-    model = SentenceTransformer(str(tmp_path / "model"), device="cpu", trust_remote_code=True)
+    model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
     plain = SentenceTransformer(tiny_export, device="cpu").encode(FRENCH)
     expected = Debias.load(tmp_path / "fit").apply(plain, "fr", normalize=True)
     np.testing.assert_allclose(model.encode(FRENCH, task="fr"), expected, atol=1e-6)

@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from hf_xlsr.utils.devices import known_device
 from hf_xlsr.utils.errors import XlsrError, error_line, nearest
 
@@ -36,7 +38,9 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
         return OnnxEncoder(model, int8=dtype == "onnx-int8")
     options: dict[str, Any] = {} if dtype is None else {"model_kwargs": {"dtype": dtype}}
     try:
-        return SentenceTransformer(model, device=device, trust_remote_code=False, **options)
+        loaded = SentenceTransformer(model, device=device, trust_remote_code=False, **options)
+        # sentence-transformers leaves a Dense inside a Router in float32.
+        return loaded.to(getattr(torch, dtype)) if dtype in ("bfloat16", "float16") else loaded
     except Exception as error:  # a damaged folder fails in as many ways as there are files in it
         reason = error_line(error, 200) or type(error).__name__
         raise XlsrError(f"model '{model}' cannot be loaded by sentence-transformers: {reason}") from error

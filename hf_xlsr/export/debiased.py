@@ -107,10 +107,11 @@ def debias_sentence_transformer(
 
 
 def _route_modules(model: SentenceTransformer, language: str | None) -> list[Any]:
-    """The modules that texts of a language go through; those of the first route for texts without one."""
+    """The modules that texts of a language go through; those of the default or first route for texts without one."""
     first, *rest = model.children()
     if not routes_of(model):
         return [first, *rest]
     router: Any = first
-    route = next(iter(router.sub_modules)) if language is None else route_of(model, language)
+    default = router.default_route or next(iter(router.sub_modules))
+    route = default if language is None else route_of(model, language)
     return [*router.sub_modules[route], *rest]

@@ -26,6 +26,7 @@ from hf_xlsr import (
 )
 from hf_xlsr.encoders.debias import Debias, fit_debias
 from hf_xlsr.encoders.fingerprint import content_hash
+from hf_xlsr.encoders.loading import load_encoder
 from hf_xlsr.encoders.routing import routes_of
 from hf_xlsr.export import debias_sentence_transformer, save_export
 from hf_xlsr.utils.errors import XlsrError
@@ -71,6 +72,19 @@ def test_routes_share_one_encoder_on_disk(model: SentenceTransformer, debias: De
     assert len(list(tmp_path.rglob("*_Transformer"))) == 1 and not list(tmp_path.rglob("*.py"))
     original = model.encode(TEXTS["fr"])
     np.testing.assert_allclose(saved.encode(TEXTS["fr"], task="fr"), debias.apply(original, "fr"), atol=1e-6)
+
+
+def test_half_precision(model: SentenceTransformer, debias: Debias, tmp_path: Path) -> None:
+    save_export(debias_sentence_transformer(model, debias), tmp_path / "model")
+    half = load_encoder(str(tmp_path / "model"), "cpu", "bfloat16").encode(TEXTS["fr"], task="fr")
+    exact = debias.apply(model.encode(TEXTS["fr"]), "fr")
+    cosines = (half * exact).sum(1) / np.linalg.norm(half, axis=1) / np.linalg.norm(exact, axis=1)
+    assert cosines.min() > 0.99
+
+
+def test_debiased_twice_keeps_the_default_route(model: SentenceTransformer, debias: Debias) -> None:
+    twice = debias_sentence_transformer(debias_sentence_transformer(model, debias), debias)
+    np.testing.assert_allclose(twice.encode(["one"]), model.encode(["one"]))
 
 
 @pytest.mark.parametrize("change", ["width", "truncate_dim"])
