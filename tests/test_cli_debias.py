@@ -133,11 +133,11 @@ def test_mistakes_in_fits(
     assert "--texts has 'fr='; write LANGUAGE=FILE" in error("--texts", "fr=")
     assert "{lang} stands for each of --languages, which is not given" in error("--texts", "a.{lang}.txt")
     assert "--columns has 'source'; hf-xlsr debias reads text" in error("--texts", "a=b", "--columns", "source=x")
-    assert "there is no file gone.txt" in error("--texts", "fr=gone.txt")
+    assert "gone.txt does not exist" in error("--texts", "fr=gone.txt")
     assert "device is 'gpu', which torch cannot use" in error("--texts", "fr=gone.txt", "--device", "gpu")
     assert "components is 0" in error("--texts", "fr=gone.txt", "--components", "0")
     assert "method is 'pca'" in error("--texts", "fr=gone.txt", "--method", "pca")
-    assert "limit is 0" in error("--texts", "fr=gone.txt", "--limit", "0")
+    assert "limit must be" in error("--texts", "fr=gone.txt", "--limit", "0")
     assert "--normalize is for hf-xlsr debias apply; leave it out" in error("--texts", "fr=x", "--normalize")
     assert "'xyzzy' is no language tag" in error("--texts", f"xyzzy={files['words.en.txt']}")
     assert "components is 16, and 'fr' has 20 texts with vectors of width 16" in error(

@@ -330,7 +330,7 @@ def test_a_header_of_languages_is_no_pair(
     table.write_text(f"{header}\nen 1{gap}fr 1\n")
     source, target = header.replace('"', "").split(gap)
     words = ["score", str(table), "--model", fake, "--output", str(tmp_path / "s.tsv")]
-    message = f"'{source}' and '{target}', looks like a header; give --columns source={source},target={target}, or"
+    message = f"'{source}' and '{target}', looks like a header; set columns to source={source},target={target}, or"
     assert message in failing(words, capsys)
     assert run([*words, "--columns", f"source={source},target={target}"], capsys)["pairs"] == 1
     assert run([*words, "--columns", "source=0,target=1"], capsys)["pairs"] == 2
@@ -362,7 +362,7 @@ def test_score_takes_a_method_and_tells_it(fake: str, tmp_path: Path, capsys: py
 def test_score_needs_a_model_and_files_that_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     words = ["score", str(tmp_path / "none.tsv"), "--output", str(tmp_path / "s.tsv")]
     assert "none is given; give --model." in failing(words, capsys)
-    assert "there is no file" in failing([*words, "--model", str(tmp_path)], capsys)
+    assert "does not exist" in failing([*words, "--model", str(tmp_path)], capsys)
 
 
 def test_help_names_every_choice(capsys: pytest.CaptureFixture[str]):
