@@ -25,7 +25,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Normalize
 from sentence_transformers.sentence_transformer.modules import Pooling
 
-from hf_xlsr.encoders.cache import RememberedEncoder
+from hf_xlsr.encoders.cache import CachedEncoder
 from hf_xlsr.encoders.fingerprint import content_hash
 from hf_xlsr.encoders.loading import load_encoder
 from hf_xlsr.evaluation.markdown_report import markdown_report
@@ -91,7 +91,7 @@ def measure(peer: Peer, units: list[str], output: Path, console: Console, poolin
         if not (file.is_file() and load_results(file)["settings"].get("revision") == revision):
             if encoder is None:
                 loaded = load_encoder(str(peer.folder), dtype=precision)
-                encoder = RememberedEncoder(pooled(loaded, pooling) if pooling else loaded)
+                encoder = CachedEncoder(pooled(loaded, pooling) if pooling else loaded)
             encoding = {"prompt": peer.prompt, "batch_size": 128, "show_progress_bar": True}
             wall, processor = time.monotonic(), time.process_time()
             found = UNITS[unit](encoder, peer, encoding)

@@ -44,9 +44,9 @@ def write_pairs(
 ) -> int:
     """Writes pairs as they come, beside, and moves the file into place when it is whole.
 
-    `read_rows` reads each format back. Line numbers count from 1; TSV and TMX leave them out. A tab or line break in a text
-    becomes a space in TSV, and a control character that XML cannot hold
-    becomes one in TMX; their number is logged. TSV has a header, and scores with six decimals, as TMX has.
+    `read_rows` reads each format back. Line numbers count from 1; TSV and TMX leave them out. A tab or line break in a
+    text becomes a space in TSV, and a control character that XML cannot hold becomes one in TMX; their number is
+    logged. TSV has a header, and scores with six decimals, as TMX has.
 
     Args:
         path: The file; its folder is made.
