@@ -7,7 +7,7 @@ from hf_xlsr.utils.lazy import lazy_names
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "cache": ["RememberedEncoder"],
+        "cache": ["CachedEncoder"],
         "encoding": ["Encoder", "EncodingOptions", "embed"],
         "loading": ["load_encoder"],
     },

@@ -11,7 +11,7 @@ from hf_xlsr.encoders.encoding import default_prompt, unit_length
 from hf_xlsr.encoders.routing import routes_of
 
 
-class RememberedEncoder:
+class CachedEncoder:
     """Wraps an encoder and keeps the vector of each text, by the text, its route and its prompt.
 
     What is kept are vectors as the encoder gives them; those of length 1 are made from them, so that protocols over
@@ -25,7 +25,7 @@ class RememberedEncoder:
         ...     def encode(self, texts, **kwargs):
         ...         print("encoding", texts)
         ...         return np.array([[len(text), 1.0] for text in texts])
-        >>> encoder = RememberedEncoder(Lengths())
+        >>> encoder = CachedEncoder(Lengths())
         >>> encoder.encode(["a", "bc"]).shape, encoder.encode(["bc", "def"]).shape
         encoding ['a', 'bc']
         encoding ['def']

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.hashing import update_from_file
 
 NO_PART_OF_A_MODEL = (".md", ".png", ".jpg", ".jpeg", ".svg", ".pdf")
-_BLOCK = 1 << 20
 
 
 def content_hash(model: str | os.PathLike[str] | Any) -> str:
@@ -54,9 +54,7 @@ def content_hash(model: str | os.PathLike[str] | Any) -> str:
     digest = hashlib.sha256()
     for name, path in sorted(files.items()):
         digest.update(f"{name}\0{path.stat().st_size}\0".encode())
-        with path.open("rb") as file:
-            while block := file.read(_BLOCK):
-                digest.update(block)
+        update_from_file(digest, path)
     return digest.hexdigest()
 
 

@@ -63,9 +63,9 @@ def evaluate_files(request: Request) -> dict[str, float]:
     # This protocol measures before and after the removal; others know nothing of it.
     wrapped = inputs.debias is not None and protocols[0].name != "language-bias"
     if len(protocols) > 1 or wrapped or (request.report and protocols[0].layout == "pairs"):
-        from hf_xlsr.encoders.cache import RememberedEncoder
+        from hf_xlsr.encoders.cache import CachedEncoder
 
-        shared = RememberedEncoder(encoder)
+        shared = CachedEncoder(encoder)
     if wrapped:
         shared = _debiased(shared, inputs)
     metrics: dict[str, float] = {}

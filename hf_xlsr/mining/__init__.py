@@ -7,6 +7,7 @@ from hf_xlsr.utils.lazy import lazy_names
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
+        "options": ["MiningOptions"],
         "outputs": ["write_pairs"],
         "pipeline": ["mine_bitext"],
         "scoring": ["score_bitext"],

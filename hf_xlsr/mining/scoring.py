@@ -1,27 +1,23 @@
-"""Margins of pairs that are given, against the neighbourhoods of their sentences in two pools."""
+"""Margin scores of given pairs, against the neighbourhoods of their sentences in two pools."""
 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from typing_extensions import Unpack
 
-from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
-from hf_xlsr.mining.encode_stage import ITEMSIZE, LazyEncoder
-from hf_xlsr.mining.pipeline import SIDES, search_device
-from hf_xlsr.mining.search.both_ways import BothWays, check_memory, neighbours_both_ways
-from hf_xlsr.mining.search.extraction import mine_vectors
+from hf_xlsr.encoders.encoding import Encoder
+from hf_xlsr.mining.encode_stage import LazyEncoder
+from hf_xlsr.mining.options import MiningOptions
+from hf_xlsr.mining.pipeline import SIDES
+from hf_xlsr.mining.search.both_ways import BothWays, neighbours_both_ways
 from hf_xlsr.mining.search.margin import margin_scores
-from hf_xlsr.mining.search.storage import drop_pages
-from hf_xlsr.mining.stages import Processes, Stages, TextSide, TextSides, vector_stage
+from hf_xlsr.mining.stages import Processes, Stages, TextSide, TextSides, job_folder, vector_stage
 from hf_xlsr.mining.texts import Sentences, TextStore, skipped_sentence
-from hf_xlsr.mining.work_folder import WorkFolder, save_array
+from hf_xlsr.mining.work_folder import save_array
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.memory import parse_size
 
@@ -43,21 +39,21 @@ class PairScores:
 
 @dataclass
 class ScoringRun:
-    """What `run_scoring` found.
+    """Result of `run_scoring`.
 
     Attributes:
-        scores: Of the pairs, in their order.
-        texts: The distinct sentences of both sides.
+        scores: Scores of the pairs, in their order.
+        texts: Distinct sentences of both sides.
         rows: Row in `texts` of each pair's two sentences.
         report: Counts, method and recall of the search, seconds by stage.
-        leader: Whether this is the first of several processes.
+        is_main: Whether this is the main process, which writes the output.
     """
 
     scores: PairScores
     texts: tuple[TextStore, TextStore]
     rows: tuple[np.ndarray, np.ndarray]
     report: dict[str, Any] = field(default_factory=dict)
-    leader: bool = True
+    is_main: bool = True
 
     def sentences(self) -> Iterator[dict[str, Any]]:
         """The pairs with their scores, for `write_pairs`."""
@@ -72,45 +68,35 @@ class ScoringRun:
 def score_bitext(
     sources: Sequence[str],
     targets: Sequence[str],
+    options: MiningOptions | None = None,
     *,
     encoder: Encoder | str,
     source_pool: Sentences | None = None,
     target_pool: Sentences | None = None,
-    languages: Sequence[str] | None = None,
-    k: int = 4,
-    margin: str = "ratio",
-    method: str = "auto",
-    memory: int | str | None = None,
-    device: str | None = None,
     folder: str | os.PathLike[str] | None = None,
-    **encoding: Unpack[EncodingOptions],
+    **changes: Any,
 ) -> PairScores:
     """Margin and cosine of each pair of sentences.
 
-    A pair's margin compares its cosine with the mean cosine of its source with the `k` nearest distinct sentences of
-    `target_pool`, and of its target with those of `source_pool`. A pair's own partner counts among them only if it is
-    in the pool, as it is in the pairs' own sides.
+    The margin of a pair compares its cosine with the mean cosine of its source with the `k` nearest distinct sentences
+    of `target_pool`, and of its target with those of `source_pool`. The partner of a sentence is among them only if it
+    is in the pool, as it is in the pairs' own sides.
 
     Args:
         sources: Source of each pair.
         targets: Target of each pair.
+        options: All options; the defaults if None. Those of the extraction of pairs are ignored.
         encoder: Anything with a sentence-transformers style `encode`, or the folder or Hub id of a model.
-        source_pool: Sentences of the sources' language, a file or a list; the pairs' own sources by default.
-        target_pool: Sentences of the targets' language; the pairs' own targets by default.
-        languages: Of source and target; an encoder with a route for each language needs them.
-        k: Size of the neighbourhoods, both ways; cut to the size of the pool.
-        margin: `ratio`, `distance` or `absolute`, see `margin_scores`.
-        method: `exact`, `ivf` or `auto`, see `neighbours_both_ways`.
-        memory: What all stages but the encoder itself may use: bytes, or a text such as `512MB`.
-        device: Where a model given by name, and the search, run.
-        folder: Where the stages leave their results, so that a stopped call goes on; a temporary one by default.
-        **encoding: Options of `embed`.
+        source_pool: Sentences of the sources' language, a file or a list; the pairs' sources if None.
+        target_pool: Sentences of the targets' language; the pairs' targets if None.
+        folder: Work folder of the stages, from which a stopped call resumes; a temporary one if None.
+        **changes: Fields of `MiningOptions` that replace those of `options`.
 
     Returns:
-        The scores; those of pairs that `mine_bitext` found in the pools equal its own where both searched exactly.
+        The scores; of pairs that `mine_bitext` found in the pools, they equal its own if both searches were exact.
 
     Raises:
-        XlsrError: there is no pair, the sides are not equally long, a sentence is blank, or as `mine_bitext` says.
+        XlsrError: the sides are not equally long, a sentence is blank, or see `mine_bitext`.
 
     Example:
         >>> class Letters:
@@ -120,16 +106,11 @@ def score_bitext(
         array([1.  , 0.19], dtype=float32)
     """
     if len(sources) != len(targets):
-        raise XlsrError(f"there are {len(sources):,} sources and {len(targets):,} targets; give pairs.")
+        raise XlsrError(f"Pairs need as many targets as sources, got {len(sources):,} and {len(targets):,}.")
+    options = replace(options or MiningOptions(), **changes)
     pools = {"source_pool": source_pool, "target_pool": target_pool}
-    arguments: dict[str, Any] = {"encoder": encoder, "languages": languages, "k": k, "margin": margin}
-    arguments |= {"method": method, "memory": memory, "device": device, "encoding": encoding}
-    if folder is not None:
-        return run_scoring(sources, targets, pools, folder, **arguments).scores
-    if Processes().count > 1:
-        raise XlsrError("several processes score together through a folder; give one that all of them see.")
-    with tempfile.TemporaryDirectory(prefix="hf-xlsr-score-") as temporary:
-        return run_scoring(sources, targets, pools, Path(temporary) / "work", **arguments).scores
+    with job_folder(folder) as work:
+        return run_scoring(sources, targets, pools, work, options, encoder=encoder).scores
 
 
 def run_scoring(
@@ -137,117 +118,82 @@ def run_scoring(
     targets: Sentences,
     pools: Mapping[str, Sentences | None],
     folder: str | os.PathLike[str],
+    options: MiningOptions,
     *,
     encoder: Encoder | str,
-    languages: Sequence[str] | None = None,
-    k: int = 4,
-    margin: str = "ratio",
-    method: str = "auto",
-    memory: int | str | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    encoding: EncodingOptions | None = None,
 ) -> ScoringRun:
-    """What `score_bitext` does, with a report and access to the texts, as long as the folder is there.
+    """`score_bitext` with a report, and with access to the texts as long as the folder exists.
 
     Args:
-        sources: Source of each pair, to be gone through more than once.
+        sources: Source of each pair, iterated more than once.
         targets: Target of each pair.
         pools: `source_pool` and `target_pool`, or None for the pairs' own sentences.
-        folder: Where the stages leave their results.
-        encoder: As in `score_bitext`; so are the rest.
-        languages: Of source and target.
-        k: Size of the neighbourhoods.
-        margin: `ratio`, `distance` or `absolute`.
-        method: `exact`, `ivf` or `auto`.
-        memory: What the stages may use.
-        device: Where models and the search run.
-        dtype: Precision of the weights of an encoder that is given by name; as its files hold them when None.
-        encoding: Options of `embed`.
+        folder: Work folder of the stages.
+        options: The options.
+        encoder: As in `score_bitext`.
 
     Raises:
-        XlsrError: as `score_bitext` says.
+        XlsrError: see `score_bitext`.
     """
-    if languages is not None and len(languages) != 2:
-        raise XlsrError(f"languages is {','.join(languages)}; give source and target, e.g. en,fr.")
-    nothing = np.empty((0, 1), np.float32)
-    mine_vectors(nothing, nothing, k=k, margin=margin, method=method)  # checks them, before hours of encoding
-    options: EncodingOptions = {**(encoding or {})}
-    progress = options.pop("show_progress_bar", False)
     processes = Processes()
-    place = search_device(device, encoder)
-    tags = dict(zip(SIDES, languages or (None, None), strict=True))
+    languages = dict(zip(SIDES, options.languages or (None, None), strict=True))
     given = {"source": sources, "target": targets, **{name: pool for name, pool in pools.items() if pool is not None}}
     texts = TextSides(
-        {name: TextSide(text, tags[name.removesuffix("_pool")]) for name, text in given.items()},
-        LazyEncoder(encoder, device or processes.device, dtype),
-        options,
+        {name: TextSide(text, languages[name.removesuffix("_pool")]) for name, text in given.items()},
+        LazyEncoder(encoder, options.device or processes.device, options.dtype),
+        options.encoding,
     )
-    inputs, plan = texts.plan() if processes.leads else ({}, {})
-    for name in SIDES if processes.leads else ():
-        vectors_of = {side: plan[vector_stage(side)] for side in given}
-        plan[f"{name}.neighbours"] = {"vectors": vectors_of, "k": k, "method": method}
-    if processes.leads:
-        plan["scores"] = {"neighbours": plan["source.neighbours"], "margin": margin}
-    stages = Stages(WorkFolder(folder), processes, memory=parse_size(memory), show_progress_bar=progress)
-
-    def check(width: int) -> None:
-        for asking, asked in (("source", "target"), ("target", "source")):
-            counts = len(stores[asking]), len(stores.get(f"{asked}_pool", stores[asked]))
-            check_memory(
-                counts,
-                width,
-                k,
-                itemsize=ITEMSIZE,
-                method=method,
-                memory=stages.memory,
-                device=place,
-                uncounted=stages.uncounted(encoded=True),
-            )
-
+    inputs, plan = _plan(texts, options) if processes.is_main else ({}, {})
+    stages = Stages(folder, processes, parse_size(options.memory), options.show_progress_bar)
     with stages.claimed("score", inputs, plan):
         stores, report = texts.read(stages)
         for side in SIDES:
             if report[side]["skipped"]:
-                raise XlsrError(f"{skipped_sentence(side, report[side])[:-1]}; give pairs without such sentences.")
+                raise XlsrError(skipped_sentence(side, report[side]) + " Remove such pairs.")
+        vectors = texts.encode(stages, stores)
         rows = [stores[side].rows_of_lines() for side in SIDES]
-        if len(rows[0]) != len(rows[1]):
-            raise XlsrError(f"there are {len(rows[0]):,} sources and {len(rows[1]):,} targets; give pairs.")
-        vectors = texts.encode(stages, stores, check)
-        if processes.leads and stages.work.result("scores") is None:
+        if processes.is_main and stages["scores"].result is None:
             with stages.timed("neighbours"):
-                means, found = _neighbour_means(stages, vectors, k, method, place)
+                means, found = _neighbour_means(stages, vectors, options)
             with stages.timed("scores"):
                 cosine = _cosines(vectors, rows)
-                score = margin_scores(cosine, means[0][rows[0]], means[1][rows[1]], margin)
+                score = margin_scores(cosine, means[0][rows[0]], means[1][rows[1]], options.margin)
                 save_array(stages.work.path / "scores" / "score.npy", score)
                 save_array(stages.work.path / "scores" / "cosine.npy", cosine)
-                stages.work.finish("scores", found)
-        report |= stages.work.wait_for("scores")
+                stages["scores"].finish(**found)
+        report |= stages["scores"].wait()
         scores = PairScores(*(np.load(stages.work.path / "scores" / f"{name}.npy") for name in ("score", "cosine")))
-        processes.meet()
-    report |= {"pairs": len(scores.score), "k": k, **stages.report()}
-    return ScoringRun(scores, (stores["source"], stores["target"]), (rows[0], rows[1]), report, processes.leads)
+        processes.barrier()
+    report |= {"pairs": len(scores.score), "k": options.k, **stages.report()}
+    return ScoringRun(scores, (stores["source"], stores["target"]), (rows[0], rows[1]), report, processes.is_main)
+
+
+def _plan(texts: TextSides, options: MiningOptions) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The inputs with their hashes, and the settings of each stage."""
+    inputs, plan = texts.plan()
+    vectors = {side: plan[vector_stage(side)] for side in texts.sides}
+    for side in SIDES:
+        plan[f"{side}.neighbours"] = {"vectors": vectors, "k": options.k, "method": options.method}
+    plan["scores"] = {"neighbours": plan["source.neighbours"], "margin": options.margin}
+    return inputs, plan
 
 
 def _neighbour_means(
-    stages: Stages, vectors: Mapping[str, np.ndarray], k: int, method: str, device: str
+    stages: Stages, vectors: Mapping[str, np.ndarray], options: MiningOptions
 ) -> tuple[tuple[np.ndarray, np.ndarray], dict[str, Any]]:
     """Mean cosine of each distinct source with its nearest in the pool of targets, and the other way round.
 
-    With them `method` and `recall`: of two searches that of the less exact one.
+    Also `method` and `recall` of the search, or of the less exact one of two.
     """
-    uncounted = stages.uncounted(encoded=True)
 
     def search(side: str, pool: np.ndarray) -> BothWays:
         return neighbours_both_ways(
             vectors[side],
             pool,
-            k,
-            method=method,
+            options.k,
+            method=options.method,
             memory=stages.memory,
-            device=device,
-            uncounted=uncounted,
+            device=options.search_device(encoded=True),
             folder=stages.work.path / f"{side}.neighbours",
             show_progress_bar=stages.show_progress_bar,
         )
@@ -271,6 +217,4 @@ def _cosines(vectors: Mapping[str, np.ndarray], rows: Sequence[np.ndarray]) -> n
         part = slice(start, start + PAIRS_AT_ONCE)
         left, right = (vectors[side][rows[place][part]].astype(np.float64) for place, side in enumerate(SIDES))
         cosines[part] = (left * right).sum(axis=1)
-        for side in SIDES:
-            drop_pages(vectors[side])
     return cosines

@@ -1,14 +1,15 @@
-"""The stages that mining and scoring share: texts to disk, then vectors, by one process or several."""
+"""Stages that mining and scoring share: texts to disk, then vectors, by one process or several."""
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,19 +18,16 @@ from hf_xlsr.data.formats.reading import expand_braces
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.mining.encode_stage import LazyEncoder, VectorFile, encode_shards, shards_of
-from hf_xlsr.mining.search.storage import resident_bytes, trim
+from hf_xlsr.mining.search.neighbours import check_widths
 from hf_xlsr.mining.texts import Sentences, TextStore, input_hash, read_texts, skipped_sentence
-from hf_xlsr.mining.work_folder import SECONDS_BETWEEN_LOOKS, WorkFolder, disk_errors
+from hf_xlsr.mining.work_folder import SECONDS_BETWEEN_LOOKS, Stage, WorkFolder
 from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
 
-# Before an encoder and its libraries are loaded, at least by the command.
-RESIDENT_AT_IMPORT = resident_bytes()
-
 
 class Processes:
-    """The processes that a launcher started: this one's number, how many there are, and this one's device."""
+    """The processes of a launcher: number of this one, number of all, and the device of this one."""
 
     def __init__(self) -> None:
         self.index, self.count = 0, 1
@@ -40,71 +38,76 @@ class Processes:
             from accelerate import PartialState
             from accelerate.utils import parse_flag_from_env
 
-            # Without being told of a machine without GPUs, accelerate takes each process for the only one.
+            # On a machine without GPUs, accelerate takes each process for the only one unless `cpu` is set.
             self._state = PartialState(cpu=not torch.cuda.is_available() or parse_flag_from_env("ACCELERATE_USE_CPU"))
             self.index, self.count = self._state.process_index, self._state.num_processes
             self.device = str(self._state.device)
 
     @property
-    def leads(self) -> bool:
-        """Whether this is the process that does what only one can do."""
+    def is_main(self) -> bool:
+        """Whether this is the main process."""
         return self.index == 0
 
-    def meet(self) -> None:
-        """Waits for the others; only where all come within minutes, as launchers give up on longer waits."""
+    def barrier(self) -> None:
+        """Waits for all processes. Launchers give up on long waits: only where all arrive within minutes."""
         if self._state is not None:
             self._state.wait_for_everyone()
+
+
+@contextmanager
+def job_folder(folder: str | os.PathLike[str] | None) -> Iterator[Path]:
+    """The work folder of a call from Python: a temporary one if None.
+
+    Raises:
+        XlsrError: several processes would not share it.
+    """
+    if folder is not None:
+        yield Path(folder)
+    elif Processes().count > 1:
+        raise XlsrError("`folder` is required by several processes: they share their results in it.")
+    else:
+        with tempfile.TemporaryDirectory(prefix="hf-xlsr-mine-") as temporary:
+            yield Path(temporary) / "work"
 
 
 class Stages:
     """Runs the stages of a job in its work folder.
 
     Args:
-        work: The folder.
+        folder: The folder.
         processes: This process among others.
-        memory: Bytes that a stage may use.
-        show_progress_bar: Show one for every stage, in the first process.
+        memory: Bytes that a stage may allocate.
+        show_progress_bar: Show one for each stage, in the main process.
 
     Attributes:
-        seconds: By stage, as far as it ran in this call.
-        reused: Stages that were done before.
+        seconds: By stage, if it ran in this call.
+        reused: Stages that were finished before.
     """
 
     def __init__(
-        self, work: WorkFolder, processes: Processes, *, memory: int | None = None, show_progress_bar: bool = False
+        self, folder: str | os.PathLike[str], processes: Processes, memory: int | None, show_progress_bar: bool
     ) -> None:
-        self.work, self.processes, self.memory = work, processes, memory
-        self.show_progress_bar = show_progress_bar and processes.leads
+        self.work, self.processes, self.memory = WorkFolder(folder), processes, memory
+        self.show_progress_bar = show_progress_bar and processes.is_main
         self.seconds: dict[str, float] = {}
         self.reused: list[str] = []
 
+    def __getitem__(self, name: str) -> Stage:
+        return self.work.stage(name)
+
     @contextmanager
     def claimed(self, kind: str, inputs: Mapping[str, Mapping[str, Any]], plan: Mapping[str, Any]) -> Iterator[None]:
-        """The folder is this job's while the context lasts; see `WorkFolder.claim`.
+        """Locks the folder for this job while the context lasts, see `WorkFolder.claim`.
 
-        What a stage has noted as done is then of the present inputs and settings, so that the other processes can wait
-        for it by looking.
+        Finished stages are then of the present inputs and settings, so other processes can wait for them.
         """
-        with disk_errors(self.work.path):
-            if self.processes.leads:
-                with self.work.claim(kind, inputs, plan):
-                    self.processes.meet()
-                    yield
-            else:
-                self.processes.meet()
+        if self.processes.is_main:
+            with self.work.claim(kind, inputs, plan):
+                self.processes.barrier()
                 yield
-
-    def uncounted(self, encoded: bool) -> int:
-        """Bytes that the process has resident now and that `memory` is not for.
-
-        Args:
-            encoded: An encoder was given; what the process has taken for it does not count.
-        """
-        if self.memory is None or not encoded:
-            return 0
-        gc.collect()
-        trim()
-        return max(0, resident_bytes() - RESIDENT_AT_IMPORT)
+        else:
+            self.processes.barrier()
+            yield
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -126,8 +129,8 @@ class TextSide:
     """One text of a job.
 
     Attributes:
-        sentences: What `read_texts` reads.
-        language: Its language, for an encoder that routes by it.
+        sentences: A file or a list of sentences.
+        language: Its language, for an encoder that routes by language.
         duplicates: See `read_texts`.
     """
 
@@ -143,15 +146,15 @@ class TextSide:
 
 @dataclass(frozen=True)
 class TextSides:
-    """The texts of a job and how they become vectors.
+    """The texts of a job and how they are encoded.
 
     Attributes:
-        sides: By the names that messages call them.
-        encoder: None where vectors come from elsewhere.
+        sides: By name.
+        encoder: None if vectors are given.
         encoding: Options of `embed`.
 
     Raises:
-        XlsrError: a file is called by the language of another side.
+        XlsrError: a file is named after the language of another side.
     """
 
     sides: Mapping[str, TextSide]
@@ -167,15 +170,15 @@ class TextSides:
             codes = {language_code(language) for language in languages} - {language_code(text.language)}
             if label in languages - {text.language} or language_code(label) in codes:
                 raise XlsrError(
-                    f"languages says that {side} is in '{text.language}', but its file {text.path} is called by the "
-                    f"other language, '{label}'; give the languages in the order of the files, or rename the file."
+                    f"`languages` gives '{text.language}' for {side}, but its file {text.path} is named after the other "
+                    f"language, '{label}'. Give the languages in the order of the files, or rename the file."
                 )
 
     def plan(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Inputs and settings of stages, for `Stages.claimed`.
+        """Inputs and settings of the stages, for `Stages.claimed`.
 
         Raises:
-            XlsrError: a file or model folder is missing, or a sentence is no text.
+            XlsrError: a file or model folder is missing, or a sentence is not a string.
         """
         inputs: dict[str, Any] = {}
         plan: dict[str, Any] = {}
@@ -187,7 +190,7 @@ class TextSides:
             plan[_text_stage(side)] = read
             if self.encoder is not None:
                 routes = self.encoding.get("routes")
-                # A named model counts by its files, which are hashed once; an object may route by language.
+                # A model given by name is identified by its files, hashed once; an object may route by language.
                 language = text.language if self.encoder.model is None else None
                 if language not in identities:
                     identities[language] = self.encoder.identity(language, routes)
@@ -201,60 +204,52 @@ class TextSides:
         return inputs, plan
 
     def read(self, stages: Stages) -> tuple[dict[str, TextStore], dict[str, Any]]:
-        """Reads what is not read; the stores and `read_texts`' counts, by side.
+        """Reads the texts that are not read yet; returns the stores and the counts of `read_texts`, by side.
 
         Raises:
-            XlsrError: a file cannot be read or holds nothing to be used.
+            XlsrError: a file is damaged or has no usable sentence.
         """
         stores: dict[str, TextStore] = {}
         report: dict[str, Any] = {}
-        work, leads = stages.work, stages.processes.leads
+        is_main = stages.processes.is_main
         for side, text in self.sides.items():
-            stage, name = _text_stage(side), text.path or side
-            counts = work.result(stage) if leads else work.wait_for(stage)
+            stage, name = stages[_text_stage(side)], text.path or side
+            folder = stages.work.path / _text_stage(side)
+            counts = stage.result if is_main else stage.wait()
             if counts is not None:
-                stages.reused.append(stage)
+                stages.reused.append(_text_stage(side))
             else:
                 with stages.timed("read"):
                     counts = read_texts(
                         text.sentences,
-                        work.path / stage,
+                        folder,
                         name=name,
                         duplicates=text.duplicates,
                         memory=stages.memory,
                         show_progress_bar=stages.show_progress_bar,
                     )
-                    work.finish(stage, counts)
-            if counts["skipped"] and leads:
+                    stage.finish(**counts)
+            if counts["skipped"] and is_main:
                 logger.warning(skipped_sentence(name, counts))
-            stores[side] = TextStore(work.path / stage, name)
+            stores[side] = TextStore(folder, name)
             report[side] = {"name": name, **counts}
         return stores, report
 
-    def encode(
-        self, stages: Stages, stores: Mapping[str, TextStore], check: Callable[[int], None]
-    ) -> dict[str, np.ndarray]:
-        """Encodes what is not encoded, together with the other processes; the vectors by side.
-
-        Args:
-            stages: Where they go.
-            stores: The texts by side.
-            check: Refuses, given the vectors' width, a memory budget in which they could not be searched.
+    def encode(self, stages: Stages, stores: Mapping[str, TextStore]) -> dict[str, np.ndarray]:
+        """Encodes what is not encoded yet, together with the other processes; returns the vectors by side.
 
         Raises:
-            XlsrError: a vector is bad, or the sides' vectors are not equally wide.
+            XlsrError: a vector is invalid, or the sides' vectors are not equally wide.
         """
         if self.encoder is None:
             return {}
-        work, processes = stages.work, stages.processes
+        processes = stages.processes
         files = {
-            side: VectorFile(work.path / vector_stage(side), len(store), shards_of(store))
+            side: VectorFile(stages.work.path / vector_stage(side), len(store), shards_of(store))
             for side, store in stores.items()
         }
         waiting = [side for side, file in files.items() if file.missing()]
         stages.reused += [vector_stage(side) for side in files if side not in waiting]
-        if waiting and processes.leads and stages.memory is not None and (width := self.encoder.width()) is not None:
-            check(width)
         with stages.timed("encode"):
             encode_shards(
                 [(store, files[side], self.sides[side].language) for side, store in stores.items()],
@@ -266,13 +261,11 @@ class TextSides:
             self.encoder.release()
             while any(file.missing() for file in files.values()):
                 time.sleep(SECONDS_BETWEEN_LOOKS)
-        for side in waiting if processes.leads else ():
-            work.finish(vector_stage(side))
+        for side in waiting if processes.is_main else ():
+            stages[vector_stage(side)].finish()
         vectors = {side: file.open() for side, file in files.items()}
-        widths = {side: matrix.shape[1] for side, matrix in vectors.items()}
-        if len(set(widths.values())) > 1:
-            listed = ", ".join(f"{side} {width}" for side, width in widths.items())
-            raise XlsrError(f"the encoder's vectors are not equally wide ({listed}); encode all with one model.")
+        for matrix in vectors.values():
+            check_widths(vectors["source"], matrix)
         return vectors
 
 
@@ -281,5 +274,5 @@ def _text_stage(side: str) -> str:
 
 
 def vector_stage(side: str) -> str:
-    """Name of the stage that leaves a side's vectors."""
+    """Name of the stage of a side's vectors."""
     return f"{side}.vectors"

@@ -1,4 +1,4 @@
-"""The sentences of one side on disk: read line by line, deduplicated by hash, fetched again by row."""
+"""Sentences of one side on disk: read line by line, deduplicated by hash, accessed by row."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from hf_xlsr.data.formats.lines import decode, iter_lines, open_binary
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.source import BadLine, BrokenFile
 from hf_xlsr.data.seen import hash64
-from hf_xlsr.mining.search.storage import resident_bytes
-from hf_xlsr.mining.work_folder import save_rows
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.mining.work_folder import disk_errors, save_rows
+from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.hashing import data_hash, file_sha256
 
 DUPLICATES = ("merge", "keep", "drop")
@@ -25,11 +24,11 @@ TEXTS, ROWS, HASHES, SKIPPED = "texts.bin", "rows.npy", "hashes.bin", "skipped.j
 LINES_AT_ONCE = 1 << 14
 ROWS_AT_ONCE = 1 << 16
 BLOCK = 1 << 20  # bytes
-BYTES_A_HASH = 96  # what finding the equal ones among hashes takes for each
+BYTES_PER_HASH = 96  # memory for finding equal hashes
 SMALLEST_PART = 1 << 24
-SHOWN = 5  # line numbers named for each reason
+SHOWN = 5  # line numbers listed for each reason
 
-# A file, or texts that can be gone through more than once.
+# A file, or texts that can be iterated more than once.
 Sentences = str | os.PathLike[str] | Iterable[str]
 
 
@@ -37,20 +36,20 @@ def input_hash(sentences: Sentences, name: str) -> str:
     """SHA-256 of a file's bytes, or of a list's texts (`data_hash`).
 
     Raises:
-        XlsrError: there is no such file, or an element of the list is no text.
+        XlsrError: the file is missing, or an element of the list is not a string.
     """
     if not isinstance(sentences, (str, os.PathLike)):
         return data_hash(_checked(sentences, name))
     path = Path(sentences).expanduser()
     if not path.is_file():
-        raise XlsrError(f"there is no file {path}; check the path of the {name} sentences.")
+        raise XlsrError(f"File {path} of the {name} sentences is missing.")
     return file_sha256(path)
 
 
 def _checked(sentences: Iterable[str], name: str) -> Iterator[str]:
     for number, text in enumerate(sentences, 1):
         if not isinstance(text, str):
-            raise XlsrError(f"sentence {number} of {name} is of type {type(text).__name__}; give strings.")
+            raise XlsrError(f"Sentence {number} of `{name}` must be a string, got {type(text).__name__}.")
         yield text
 
 
@@ -65,32 +64,31 @@ def read_texts(
 ) -> dict[str, Any]:
     """Copies the sentences of one side into a folder, for `TextStore`.
 
-    A line without a letter (only white space), not UTF-8, with a NUL character or above 1 MiB is skipped and goes to
-    `skipped.jsonl`. A carriage return at the end of a line is no part of the sentence. Memory does not grow with the
-    texts: 1 byte a line, and what `memory` allows for finding equal ones.
+    Lines that are blank, not UTF-8, contain NUL or exceed 1 MiB are skipped and written to `skipped.jsonl`. A carriage
+    return at the end of a line is removed. Memory grows by 1 byte per line, in addition to `memory` for finding equal
+    lines.
 
     Args:
         sentences: A file, one sentence a line (`.gz`, `.bz2`, `.xz` and `.zst` are decompressed), or texts.
-        folder: Where the store goes; it exists.
-        name: What messages call this side.
-        duplicates: `merge`: equal lines are one sentence, under the first one's line; `keep`: every line is a sentence
-            of its own; `drop`: a text that occurs twice is left out.
-        memory: Bytes that the process may have resident.
+        folder: Folder of the store; must exist.
+        name: Name of this side in messages.
+        duplicates: `merge`: equal lines count as one sentence, under the number of the first; `keep`: each line counts;
+            `drop`: texts that occur twice are left out.
+        memory: Bytes that may be allocated for finding equal lines.
         show_progress_bar: Show one.
 
     Returns:
-        `lines`, `skipped` (by reason: `count` and the first `lines`, from 1), `duplicates` (lines that are no sentence
-        of their own), `sentences`.
+        `lines`, `skipped` (by reason: `count` and the first `lines`, from 1), `duplicates` (lines that do not count)
+        and `sentences`.
 
     Raises:
-        XlsrError: the file cannot be read to its end, or nothing can be used.
+        XlsrError: the file is damaged, or no sentence is left.
     """
-    if duplicates not in DUPLICATES:
-        raise XlsrError(f"duplicates is '{duplicates}'; {nearest(duplicates, DUPLICATES)}")
+    require_choice("duplicates", duplicates, DUPLICATES)
     skipped: dict[str, dict[str, Any]] = {}
     spans = folder / "spans.tmp"
     lines = 0
-    with ExitStack() as stack:
+    with disk_errors(folder), ExitStack() as stack:
         quarantine = stack.enter_context(Quarantine(folder / SKIPPED))
         texts_file = stack.enter_context((folder / TEXTS).open("wb"))
         spans_file = stack.enter_context(spans.open("wb"))
@@ -126,8 +124,8 @@ def read_texts(
     kept = _kept(folder / HASHES, duplicates, memory)
     if not kept.any():
         reason = "; ".join(f"{entry['count']:,} {reason}" for reason, entry in skipped.items())
-        why = f"all {lines:,} lines were left out" + (f" ({reason})" if reason else ", each occurs twice")
-        raise XlsrError(f"{name} has no sentence: {why if lines else 'it is empty'}; give another file.")
+        why = f"all {lines:,} lines were left out ({reason or 'each occurs twice'})"
+        raise XlsrError(f"{name} has no sentences: {why if lines else 'it is empty'}.")
     count = int(kept.sum())
     save_rows(folder / ROWS, _rows(spans, kept), (count, 3), np.int64)
     spans.unlink()
@@ -136,13 +134,13 @@ def read_texts(
 
 def _raw_lines(sentences: Sentences, name: str, stack: ExitStack) -> Iterator[bytes]:
     if not isinstance(sentences, (str, os.PathLike)):
-        # A lone surrogate becomes bytes that are not UTF-8, and the line is set aside as such.
+        # A lone surrogate becomes bytes that are not UTF-8, and the line is skipped as such.
         yield from (text.encode("utf-8", "surrogatepass") for text in sentences)
         return
     try:
         yield from iter_lines(stack.enter_context(open_binary(Path(sentences).expanduser())))
     except BrokenFile as error:
-        raise XlsrError(f"{name} cannot be read to its end ({error}); fetch or write it again.") from error
+        raise XlsrError(f"{name} cannot be read to its end: {error}.") from error
 
 
 def _batches(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
@@ -161,14 +159,13 @@ def _batches(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
 def _kept(hashes: Path, duplicates: str, memory: int | None) -> np.ndarray:
     """Which lines become sentences, `(lines,)`, bool.
 
-    Equal hashes are found among one residue class at a time, as many classes as the memory asks for.
+    Equal hashes are found in one residue class at a time; the memory determines the number of classes.
     """
     total = hashes.stat().st_size // 8
     kept = np.ones(total, bool)
     if duplicates == "keep" or not total:
         return kept
-    free = None if memory is None else max(SMALLEST_PART, (memory - resident_bytes()) // 2)
-    parts = 1 if free is None else -(-total * BYTES_A_HASH // free)
+    parts = 1 if memory is None else -(-total * BYTES_PER_HASH // max(SMALLEST_PART, memory))
     for part in range(parts):
         found, places = [], []
         for start in range(0, total, ROWS_AT_ONCE):
@@ -184,7 +181,7 @@ def _kept(hashes: Path, duplicates: str, memory: int | None) -> np.ndarray:
 
 
 def _rows(spans: Path, kept: np.ndarray) -> Iterator[np.ndarray]:
-    """The rows' `start`, `stop` (bytes) and `line` (from 0), block by block: `(rows, 3)`, int64."""
+    """`start`, `stop` (bytes) and `line` (from 0) of each row, block by block: `(rows, 3)`, int64."""
     before = 0
     for start in range(0, len(kept), ROWS_AT_ONCE):
         ends, numbers = np.fromfile(spans, np.int64, 2 * ROWS_AT_ONCE, offset=16 * start).reshape(-1, 2).T
@@ -194,28 +191,24 @@ def _rows(spans: Path, kept: np.ndarray) -> Iterator[np.ndarray]:
 
 
 class TextStore:
-    """Sentences that `read_texts` wrote, by row.
+    """Sentences written by `read_texts`, by row.
 
     Args:
         folder: The folder.
-        name: What messages call this side.
+        name: Name of this side in messages.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
-        self._count: int = self._rows().shape[0]
+        self._rows = np.load(folder / ROWS, mmap_mode="r")
         self._file: BinaryIO = (folder / TEXTS).open("rb")
 
     def __len__(self) -> int:
-        return self._count
-
-    def _rows(self) -> np.ndarray:
-        # Mapped anew each time: pages of a map that is gone no longer count as this process's memory.
-        return np.load(self.folder / ROWS, mmap_mode="r")
+        return len(self._rows)
 
     def texts(self, rows: np.ndarray) -> list[str]:
-        """The sentences of some rows, in the order asked for."""
-        spans = self._rows()[rows, :2]
+        """The sentences of some rows, in the order of the rows."""
+        spans = self._rows[rows, :2]
         found: list[str] = [""] * len(spans)
         for place in np.argsort(spans[:, 0], kind="stable").tolist():  # forwards through the file
             start, stop = spans[place].tolist()
@@ -224,18 +217,18 @@ class TextStore:
         return found
 
     def rows_of_lines(self) -> np.ndarray:
-        """Row of each line that was not skipped, in the order read, where equal lines were merged; int64."""
+        """Row of each line that was not skipped, in the order of the file, if equal lines were merged; int64."""
         hashes = np.fromfile(self.folder / HASHES, np.uint64)
         _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
         return np.argsort(np.argsort(first))[group]
 
     def lines(self, rows: np.ndarray) -> np.ndarray:
-        """Line of each row in the file that was read, from 0; int64."""
-        return np.array(self._rows()[rows, 2])
+        """Line of each row in the file, from 0; int64."""
+        return np.array(self._rows[rows, 2])
 
     def shards(self, rows: int, size: int) -> list[tuple[int, int]]:
-        """Ranges of consecutive rows, each of at most so many rows and, above one row, so many bytes."""
-        starts, stops = self._rows()[:, :2].T
+        """Ranges of consecutive rows, each of at most `rows` rows and, if it has more than one, `size` bytes."""
+        starts, stops = self._rows[:, :2].T
         ranges: list[tuple[int, int]] = []
         start = 0
         while start < len(self):
@@ -245,13 +238,9 @@ class TextStore:
             start = stop
         return ranges
 
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
-
 
 def skipped_sentence(name: str, counts: dict[str, Any]) -> str:
-    """One sentence on the lines of a side that were skipped; empty when none were.
+    """One sentence on the skipped lines of a side; empty if there are none.
 
     Example:
         >>> skipped_sentence("a.txt", {"lines": 9, "skipped": {"blank": {"count": 2, "lines": [4, 7]}}})

@@ -51,3 +51,29 @@ def error_line(error: object, longest: int | None = None) -> str:
         'no such'
     """
     return " ".join(str(error).split())[:longest]
+
+
+def require_choice(name: str, value: object, known: Iterable[str]) -> None:
+    """Checks that an argument is one of the known names.
+
+    Raises:
+        XlsrError: it is not.
+
+    Example:
+        >>> require_choice("margin", "ratio", ["ratio", "distance"])
+    """
+    if value not in (names := tuple(known)):
+        raise XlsrError(f"`{name}` must be one of {', '.join(names)}, got '{value}'; {nearest(str(value), names)}")
+
+
+def require_positive(name: str, value: float | None) -> None:
+    """Checks that an argument, if given, is above 0.
+
+    Raises:
+        XlsrError: it is not.
+
+    Example:
+        >>> require_positive("k", 4)
+    """
+    if value is not None and value <= 0:
+        raise XlsrError(f"`{name}` must be above 0, got {value}.")

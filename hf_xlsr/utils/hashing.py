@@ -1,16 +1,26 @@
-"""Hashes of files and texts."""
+"""SHA-256 of files, texts and arrays."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 _BLOCK = 1 << 20
 
 
+def update_from_file(digest: Any, path: Path) -> None:
+    """Adds the content of a file to a `hashlib` object, block by block."""
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+
+
 def file_sha256(path: Path) -> str:
-    """SHA-256 of what a file holds, in 64 hexadecimal digits.
+    """SHA-256 of the content of a file, in 64 hexadecimal digits.
 
     Example:
         >>> _ = Path("a.txt").write_bytes(b"a")
@@ -18,16 +28,15 @@ def file_sha256(path: Path) -> str:
         'ca978112'
     """
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
+    update_from_file(digest, path)
     return digest.hexdigest()
 
 
 def data_hash(texts: Iterable[str]) -> str:
-    """SHA-256 of the texts in order, to tell whether two results are of the same data.
+    """SHA-256 of texts in order: equal for two results only if they are of the same data.
 
-    Each text counts as its length in bytes (8 bytes, big-endian) and its UTF-8, so that no two lists read the same.
+    Each text is hashed as its length in bytes (8 bytes, big-endian) followed by its UTF-8, so no two lists of texts
+    collide by concatenation.
 
     Example:
         >>> data_hash(["a", "b"])[:12], data_hash(["ab"])[:12]
@@ -38,4 +47,21 @@ def data_hash(texts: Iterable[str]) -> str:
         encoded = text.encode("utf-8", "surrogatepass")
         digest.update(len(encoded).to_bytes(8, "big"))
         digest.update(encoded)
+    return digest.hexdigest()
+
+
+def array_hash(array: np.ndarray) -> str:
+    """SHA-256 of the type, shape and values of an array; a memory-mapped one is read in blocks.
+
+    Args:
+        array: Of one dimension or more.
+
+    Example:
+        >>> array_hash(np.zeros((2, 3))) == array_hash(np.zeros((3, 2)))
+        False
+    """
+    digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode())
+    rows = max(1, _BLOCK * len(array) // max(1, array.nbytes))
+    for start in range(0, len(array), rows):
+        digest.update(np.ascontiguousarray(array[start : start + rows]).tobytes())
     return digest.hexdigest()

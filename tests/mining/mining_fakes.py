@@ -1,4 +1,4 @@
-"""A fast encoder for the tests of mining, texts for it, and processes that die."""
+"""A fast encoder for the tests of mining, its texts and vectors, and child processes that are killed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from hf_xlsr.encoders.encoding import embed
+from hf_xlsr.mining import MinedBitext
+
 WIDTH = 24
 
 
 class NumberEncoder:
-    """Sentences such as `en 17` and `fr 17` lie near each other: 17 says where, the rest of the text adds noise."""
+    """Encodes `en 17` and `fr 17` near each other: the number decides, the rest of the text adds noise."""
 
     def __init__(self, noise: float = 0.3, width: int = WIDTH) -> None:
         self.noise, self.width = noise, width
@@ -36,13 +39,26 @@ def numbered(language: str, count: int, start: int = 0, seed: int = 0) -> list[s
     return [f"{language} {number} " + "word " * int(number % 7) + "." for number in order]
 
 
+SOURCE, TARGET = numbered("en", 60), numbered("fr", 50, start=20, seed=1)
+
+
+def half(sentences: list[str]) -> np.ndarray:
+    """Vectors as mining stores them."""
+    return embed(NumberEncoder(), sentences).astype(np.float16)
+
+
+def assert_same_pairs(one: MinedBitext, other: MinedBitext) -> None:
+    for name in ("source", "target", "score"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
 def write_lines(path: Path, lines: Sequence[str]) -> Path:
     path.write_bytes("".join(f"{line}\n" for line in lines).encode())
     return path
 
 
 def in_child(work: Callable[[], Any]) -> tuple[int, str]:
-    """Runs something in a forked process; its exit code, negative for a signal, and the error it raised."""
+    """Runs a function in a forked process; returns its exit code, negative for a signal, and its error."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
 

@@ -15,7 +15,6 @@ from hf_xlsr.mining import (
     neighbours_both_ways,
 )
 from hf_xlsr.mining.search import extraction
-from hf_xlsr.utils.errors import XlsrError
 
 Triple = tuple[int, int, float]
 
@@ -42,7 +41,7 @@ def pairs(mined: MinedBitext) -> list[tuple[int, int]]:
 
 
 def one_by_one(proposed: list[Triple]) -> list[Triple]:
-    """Greedy matching in order: what the vectorised one must equal."""
+    """Greedy matching."""
     taken: list[Triple] = []
     used_sources, used_targets = set(), set()
     for i, j, score in proposed:
@@ -178,47 +177,6 @@ def test_equals_the_naive_twin_among_hubs(retrieval: str, margin: str, monkeypat
             assert_same(mine_vectors(source, target, k=6, **options), naive(source, target, 6, **options))
 
 
-@settings(max_examples=200, deadline=None)
-@given(
-    proposed=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=60, unique=True),
-    window=st.integers(1, 8),
-)
-def test_matching_equals_the_sequential_twin(proposed: list[tuple[int, int]], window: int):
-    x, y = (np.array([pair[side] for pair in proposed], np.int64) for side in (0, 1))
-    expected = [place for place, _, _ in _sequential(proposed)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(extraction, "WINDOW", window)
-        assert extraction._greedy_matching(x, y, 10, 10).tolist() == expected
-
-
-def _sequential(proposed: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    used_sources, used_targets, taken = set(), set(), []
-    for place, (i, j) in enumerate(proposed):
-        if i not in used_sources and j not in used_targets:
-            used_sources.add(i)
-            used_targets.add(j)
-            taken.append((place, i, j))
-    return taken
-
-
-@pytest.mark.parametrize("backwards", [False, True])
-def test_matching_of_long_chains(backwards: bool):
-    # Each pair waits for the one before: s0-t0, s1-t0, s1-t1, s2-t1, ... Every second one is taken.
-    count = 10_000
-    x, y = np.repeat(np.arange(count), 2)[1:], np.repeat(np.arange(count), 2)[:-1]
-    if backwards:
-        x, y = count - 1 - y, count - 1 - x
-    assert extraction._greedy_matching(x, y, count, count).tolist() == list(range(0, 2 * count - 1, 2))
-
-
-def test_matching_of_many_random_pairs():
-    rng = np.random.default_rng(0)
-    proposed = list(dict.fromkeys(zip(rng.integers(0, 3000, 9000), rng.integers(0, 3000, 9000), strict=True)))
-    x, y = np.array(proposed).T
-    expected = [place for place, _, _ in _sequential(proposed)]
-    assert extraction._greedy_matching(x, y, 3000, 3000).tolist() == expected
-
-
 @pytest.mark.parametrize("margin", MARGINS)
 def test_pairs_are_one_to_one_sorted_and_true(margin: str):
     source, target = bitext(0, 200, 50, noise=0.05)
@@ -279,32 +237,3 @@ def test_empty_sides_and_single_sentences():
         mined = mine_vectors(source, target)
         assert len(mined) == 0 and mined.source.dtype == mined.target.dtype == np.int64
     assert triples(mine_vectors(np.array([[0.6, 0.8]]), np.array([[1.0, 0.0]]))) == [(0, 0, 1.0)]
-
-
-def test_search_options_are_passed_on():
-    source, target = bitext(8, 60, 20, noise=0.3)
-    exact = mine_vectors(source, target, retrieval="intersection")
-    assert triples(mine_vectors(source, target, retrieval="intersection", method="ivf", cells=4, probes=4)) == triples(
-        exact
-    )
-    with pytest.raises(XlsrError, match="probes is 0"):
-        mine_vectors(source, target, probes=0)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"margin": "ration"}, "margin is 'ration'; did you mean 'ratio'?"),
-        ({"retrieval": "foward"}, "retrieval is 'foward'; did you mean 'forward'?"),
-        ({"threshold": float("nan")}, "threshold is NaN"),
-        ({"max_pairs": 0}, "max_pairs is 0"),
-    ],
-)
-def test_mistakes_are_named(options: dict, message: str):
-    found = neighbours_both_ways(np.eye(3), np.eye(3), 2)
-    with pytest.raises(XlsrError, match=message):
-        extract_pairs(found, **options)
-    with pytest.raises(XlsrError, match=message):
-        mine_vectors(np.eye(3), np.eye(3), **options)
-    with pytest.raises(XlsrError, match="k is 0"):
-        mine_vectors(np.eye(3), np.eye(3), k=0)

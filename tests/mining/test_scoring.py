@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,10 @@ from mining_fakes import NumberEncoder, numbered, write_lines
 from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.mining import scoring
 from hf_xlsr.mining.encode_stage import PROBES
+from hf_xlsr.mining.options import MiningOptions
 from hf_xlsr.mining.pipeline import mine_bitext
 from hf_xlsr.mining.scoring import run_scoring, score_bitext
 from hf_xlsr.mining.search.both_ways import BothWays, neighbours_both_ways
-from hf_xlsr.utils.errors import XlsrError
 
 SOURCES, TARGETS = numbered("en", 30), numbered("fr", 30)
 
@@ -23,7 +22,7 @@ SOURCES, TARGETS = numbered("en", 30), numbered("fr", 30)
 def naive(
     pairs: list[tuple[str, str]], source_pool: list[str], target_pool: list[str], k: int, margin: str
 ) -> tuple[list[float], list[float]]:
-    """Scores and cosines pair by pair, in float64, from vectors rounded to float16."""
+    """Scores and cosines, in float64, of vectors rounded to float16."""
 
     def vector(text: str) -> np.ndarray:
         return embed(NumberEncoder(), [text])[0].astype(np.float16).astype(np.float64)
@@ -72,28 +71,31 @@ def test_mined_pairs_score_what_mining_scored(tmp_path: Path):
     np.testing.assert_array_equal(scored.score, mined.score)
 
 
-def test_sentences_come_in_the_order_of_the_pairs_and_nothing_is_encoded_twice(tmp_path: Path):
+def test_rows_are_in_the_order_of_the_pairs(tmp_path: Path):
     pairs = [("en 1", "fr 1"), ("en 2", "fr 1"), ("en 1", "fr 3"), ("en 1", "fr 1")]
     encoder = NumberEncoder()
     pools = {"source_pool": None, "target_pool": None}
     sides = [[pair[place] for pair in pairs] for place in (0, 1)]
-    run = run_scoring(*sides, pools, tmp_path / "work", encoder=encoder)
+    run = run_scoring(*sides, pools, tmp_path / "work", MiningOptions(), encoder=encoder)
     assert [(row["source"], row["target"]) for row in run.sentences()] == pairs
     assert [row["cosine"] for row in run.sentences()] == pytest.approx(run.scores.cosine.tolist())
     assert run.scores.score[0] == run.scores.score[3]
     assert sum(map(len, encoder.calls)) == len(PROBES) + 2 + 2
-    again = run_scoring(*sides, pools, tmp_path / "work", encoder=encoder)
-    assert sum(map(len, encoder.calls)) == len(PROBES) + 2 + 2 + len(PROBES)  # asked in each call
+    again = run_scoring(*sides, pools, tmp_path / "work", MiningOptions(), encoder=encoder)
+    assert sum(map(len, encoder.calls)) == len(PROBES) + 2 + 2 + len(PROBES)  # in each call
     np.testing.assert_array_equal(again.scores.score, run.scores.score)
 
 
-def test_the_report_tells_method_and_recall_also_of_scores_that_were_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_report_of_method_and_recall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pools: dict[str, Any] = {"source_pool": None, "target_pool": None}
-    exact = run_scoring(SOURCES, TARGETS, pools, tmp_path / "work", encoder=NumberEncoder())
+    exact = run_scoring(SOURCES, TARGETS, pools, tmp_path / "work", MiningOptions(), encoder=NumberEncoder())
     assert (exact.report["method"], exact.report["recall"]) == ("exact", 1.0)
-    assert run_scoring(SOURCES, TARGETS, pools, tmp_path / "work", encoder=NumberEncoder()).report["recall"] == 1.0
+    assert (
+        run_scoring(SOURCES, TARGETS, pools, tmp_path / "work", MiningOptions(), encoder=NumberEncoder()).report[
+            "recall"
+        ]
+        == 1.0
+    )
     recalls = iter([0.9, 0.8])
 
     def search(*arguments: Any, **options: Any) -> BothWays:
@@ -103,57 +105,7 @@ def test_the_report_tells_method_and_recall_also_of_scores_that_were_there(
 
     monkeypatch.setattr(scoring, "neighbours_both_ways", search)
     pools["target_pool"] = TARGETS[:20]
-    options: dict[str, Any] = {"encoder": NumberEncoder(), "method": "ivf"}
     for _ in range(2):
-        report = run_scoring(SOURCES, TARGETS, pools, tmp_path / "ivf", **options).report
+        options = MiningOptions(method="ivf")
+        report = run_scoring(SOURCES, TARGETS, pools, tmp_path / "ivf", options, encoder=NumberEncoder()).report
         assert (report["method"], report["recall"]) == ("ivf", 0.8)
-
-
-def test_too_little_memory_for_a_pool_is_told_before_the_encoding(tmp_path: Path):
-    class Telling(NumberEncoder):
-        def get_embedding_dimension(self) -> int:
-            return self.width
-
-    encoder = Telling()
-    pool = [f"fr {number}" for number in range(50)]
-    with pytest.raises(XlsrError, match=r"^memory is 1\.0 MB, but this search needs \d+MB, ") as caught:
-        score_bitext(["en 1"], ["fr 1"], encoder=encoder, target_pool=pool, memory="1MB")
-    assert sum(map(len, encoder.calls)) == len(PROBES)
-    enough = re.findall(r"needs (\d+MB)", str(caught.value))[0]
-    options: dict[str, Any] = {"encoder": NumberEncoder(), "target_pool": pool}
-    scored, expected = (score_bitext(["en 1"], ["fr 1"], memory=memory, **options) for memory in (enough, None))
-    assert scored.score.tolist() == expected.score.tolist()
-
-
-def test_a_pool_called_by_the_other_sides_language_is_refused(tmp_path: Path):
-    pool = tmp_path / "pool.en"
-    pool.write_text("en 1\nen 2\n")
-    options: dict[str, Any] = {"encoder": NumberEncoder(), "languages": ("en", "fr"), "k": 1}
-    with pytest.raises(
-        XlsrError, match=r"says that target_pool is in 'fr', but its file .*pool\.en is called by the oth"
-    ):
-        score_bitext(["en 1"], ["fr 1"], target_pool=pool, **options)
-    assert len(score_bitext(["en 1"], ["fr 1"], source_pool=pool, **options).score) == 1
-
-
-@pytest.mark.parametrize(
-    ("sources", "targets", "options", "message"),
-    [
-        (["en 1"], [], {}, "there are 1 sources and 0 targets; give pairs."),
-        ([], [], {}, "source has no sentence: it is empty"),
-        (["en 1", " "], ["fr 1", "fr 2"], {}, r"source: 1 of 2 lines skipped \(1 blank: 2\); give pairs without such"),
-        (["en 1"], ["fr 1"], {"margin": "rate"}, "margin is 'rate'; did you mean 'ratio'?"),
-        (["en 1"], ["fr 1"], {"languages": ["en"]}, "languages is en; give source and target"),
-        (
-            ["en 1"],
-            ["fr 1"],
-            {"target_pool": "none.txt"},
-            "there is no file none.txt; check the path of the target_pool",
-        ),
-        (["en 1"], ["fr 1"], {"k": 0}, "k is 0"),
-        (["en 1"], ["fr 1"], {"method": "exakt"}, "method is 'exakt'; did you mean 'exact'?"),
-    ],
-)
-def test_mistakes_are_one_sentence(sources: list[str], targets: list[str], options: dict[str, Any], message: str):
-    with pytest.raises(XlsrError, match=message):
-        score_bitext(sources, targets, encoder=NumberEncoder(), **options)

@@ -1,45 +1,38 @@
-"""Searching two sides block by block, within a memory budget, so that a later process can go on."""
+"""Resumable search of two sides, block by block, within a memory budget."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+import psutil
 import torch
 from tqdm.auto import tqdm
 
 from hf_xlsr.mining.search.cells import lay_out, probe_cells
-from hf_xlsr.mining.search.neighbours import ROUNDING
-from hf_xlsr.mining.search.storage import Workspace, available_bytes, drop_pages, resident_bytes, scattered, trim
-from hf_xlsr.mining.search.tiles import Best, Filter, Tile, as_tensor, product_precision, search_down_to, settle
-from hf_xlsr.mining.search.vectors import Survey, Vectors
+from hf_xlsr.mining.search.neighbours import ROUNDING, product_precision
+from hf_xlsr.mining.search.storage import Workspace
+from hf_xlsr.mining.search.tiles import Filter, Tile, TopK, as_tensor, search_down_to, settle
+from hf_xlsr.mining.search.vectors import Vectors, VectorStats
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.memory import readable_size
 
-# Queries at a time, and queries and candidates of a tile, from the fastest to the smallest. A block is what a killed
-# process loses; the more queries it has, the more of them meet in a cell.
+# Queries at a time, and queries and candidates of a tile, from the fastest to the smallest. A killed process loses one
+# block; the more queries it has, the more of them share a cell.
 SIZES = {
     "exact": ((8192, 2048), (8192, 1024), (4096, 1024), (2048, 1024), (1024, 512), (512, 512)),
     "ivf": ((131072, 2048), (32768, 2048), (16384, 1024), (16384, 512), (8192, 512), (4096, 512), (1024, 512)),
 }
 ROWS_SETTLED = 512
-ROWS_COPIED = 2**16
-# What libraries take when they are first used, by the precision of the products; those of float32 are packed first.
-RESERVE = {"bf16": 72_000_000, "ieee": 108_000_000}
-# What is resident is not the same in every run; the memory that a refusal names has to suffice in the next one.
-UNSTEADY = 5_000_000
-MEGABYTE = 1_000_000
-PROGRESS = "progress"
 
 
 class Sizes(NamedTuple):
-    """How a search is cut up.
+    """Block sizes of a search.
 
     Attributes:
         rows: Queries at a time.
         tile: Queries, and candidates, whose similarities are computed at a time.
-        in_files: Whether arrays that grow with the sides lie in files.
+        in_files: Whether arrays that grow with the sides are allocated in files.
     """
 
     rows: int
@@ -48,7 +41,7 @@ class Sizes(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What a search's memory depends on: rows of either side, their width and bytes a number, and how it searches."""
+    """What the memory of a search depends on: rows of both sides, their width and bytes per number, and the method."""
 
     source: int
     target: int
@@ -67,43 +60,34 @@ class Neighbours(NamedTuple):
     indices: np.ndarray
 
 
-def choose_sizes(task: Task, memory: int | None, filter_: Filter, uncounted: int = 0) -> Sizes:
-    """Block sizes with which the process stays within a budget.
+def choose_sizes(task: Task, memory: int | None, filter_: Filter) -> Sizes:
+    """Largest block sizes whose arrays fit a memory budget.
 
     Args:
         task: What is searched.
-        memory: The most that the process may have resident; half of what the machine can give when None.
+        memory: Bytes that arrays may take; half of the machine's available memory if None.
         filter_: How products are computed.
-        uncounted: Bytes of what is resident now that the budget is not for, such as an encoder's.
 
     Raises:
-        XlsrError: the budget is too small for the smallest blocks; names one that is not.
+        XlsrError: the budget is too small for the smallest blocks.
     """
-    trim()
-    resident = resident_bytes() - uncounted
     if memory is None:
-        memory = resident + available_bytes() // 2
-    free = memory - resident - RESERVE[filter_.precision]
+        memory = psutil.virtual_memory().available // 2
     rows, most, listed = task.source + task.target, max(task.source, task.target), task.k + filter_.spare
     growing = 12 * task.k * rows
     growing += 8 * listed * task.target if task.method == "exact" else task.width * task.itemsize * rows
     # One after the other: fingerprints, training, sorting by cell, blocks.
-    phases = [24 * most]
+    phases, fixed = [24 * most], 0
     if task.method == "ivf":
-        free -= 4 * rows
+        fixed = 4 * rows
         phases += [48 * task.width * task.cells, 16 * most]
     needed = 0
     for in_files in (False, True):
         for block, tile in SIZES[task.method]:
-            needed = max(*phases, _block_bytes(task, block, tile, listed)) + (0 if in_files else growing)
-            if needed <= free:
+            needed = fixed + max(*phases, _block_bytes(task, block, tile, listed)) + (0 if in_files else growing)
+            if needed <= memory:
                 return Sizes(block, tile, in_files)
-    # In one unit, so that both figures can be compared and the first be given as it stands.
-    enough, taken = (-(-count // MEGABYTE) for count in (memory - free + needed + UNSTEADY, resident))
-    raise XlsrError(
-        f"memory is {readable_size(memory)}, but this search needs {enough}MB, {taken}MB of which are in use already; "
-        "allow that much, or free some."
-    )
+    raise XlsrError(f"`memory` must be at least {-(-needed // 1_000_000)}MB for this search, got {memory:,} bytes.")
 
 
 def _block_bytes(task: Task, block: int, tile: int, listed: int) -> int:
@@ -118,19 +102,19 @@ class BlockSearch:
 
     Args:
         sides: Source and target.
-        surveys: Of source and target.
-        results: Of source and target: where neighbours go, by the sides' labels.
+        stats: Of source and target.
+        results: Of source and target: neighbours by the sides' labels, to be filled.
         sizes: Block sizes.
         filter_: How products are computed.
-        workspace: Where arrays lie, and what a later process goes on from.
-        cells: Cells of either side, for `by_cells`.
+        workspace: Where arrays are allocated, and the state to resume from.
+        cells: Cells of each side, for `by_cells`.
         show_progress_bar: Show one.
     """
 
     def __init__(
         self,
         sides: tuple[Vectors, Vectors],
-        surveys: tuple[Survey, Survey],
+        stats: tuple[VectorStats, VectorStats],
         results: tuple[Neighbours, Neighbours],
         sizes: Sizes,
         filter_: Filter,
@@ -138,7 +122,7 @@ class BlockSearch:
         cells: int = 1,
         show_progress_bar: bool = False,
     ) -> None:
-        self.sides, self.surveys, self.results, self.sizes = sides, surveys, results, sizes
+        self.sides, self.stats, self.results, self.sizes = sides, stats, results, sizes
         self.filter, self.device, self.workspace, self.cells = filter_, filter_.device, workspace, cells
         self.show_progress_bar = show_progress_bar
         self.tile = Tile(sizes.tile, filter_, cells)
@@ -146,7 +130,7 @@ class BlockSearch:
     def exact(self) -> None:
         """Compares every source with every target, once for both directions."""
         source, target = self.sides
-        done = self.workspace.noted(PROGRESS).get("exact", 0)
+        done = self.workspace.stage.state.get("progress", 0)
         kept = self._column_arrays(done)
         columns = self._best(1, *(as_tensor(array, self.device) for array in kept))
         with product_precision(self.filter.precision), self._bar(len(source), done) as bar:
@@ -158,28 +142,24 @@ class BlockSearch:
                     for top in range(0, len(block), self.sizes.tile):
                         part = slice(top, min(top + self.sizes.tile, len(block)))
                         products = self.tile.product(queries[part], candidates)
-                        lists.offer(part, products, first, by_row=True)
-                        columns.offer(askers, products, start + top, by_row=False)
-                    self._let_go(kept)
+                        lists.update(part, products, first, by_row=True)
+                        columns.update(askers, products, start + top, by_row=False)
                     bar.update(start + len(block) * askers.stop // len(target) - bar.n)
                 self._finish(0, source, start, block, lists, target)
                 self._keep(columns, start + len(block))
-                del block, queries, lists  # before the next ones take as much
-                trim()
+                del block, queries, lists  # before the next ones are allocated
             for start in range(0, len(target), ROWS_SETTLED):
                 lists = columns[start : start + ROWS_SETTLED]
                 self._finish(1, target, start, target.block(start, start + ROWS_SETTLED), lists, source)
-                self._let_go(kept)
 
     def by_cells(self, probes: int) -> None:
-        """Compares every vector of either side with those of the other side that lie in the cells nearest to it."""
-        done, before = self.workspace.noted(PROGRESS).get("cells", 0), 0
+        """Compares every vector of each side with those in the nearest cells of the other side."""
+        done, before = self.workspace.stage.state.get("progress", 0), 0
         with product_precision(self.filter.precision), self._bar(sum(map(len, self.sides)), done) as bar:
             laid = [
                 lay_out(side, name, self.cells, self.workspace, self.tile)
                 for side, name in zip(self.sides, ("source", "target"), strict=True)
             ]
-            trim()
             for direction, (asking, other) in enumerate((laid, laid[::-1])):
                 queries = asking.vectors
                 for start in range(max(0, done - before), len(queries), self.sizes.rows):
@@ -187,24 +167,23 @@ class BlockSearch:
                     lists = self._lists(direction, len(block))
                     probe_cells(as_tensor(block, self.device), other, probes, lists, self.tile, self.sizes.tile)
                     self._finish(direction, queries, start, block, lists, other.vectors, certain=False)
-                    self.workspace.note(PROGRESS, {"cells": before + start + len(block)})
+                    self.workspace.stage.update(progress=before + start + len(block))
                     bar.update(len(block))
-                    del block, lists  # before the next ones take as much
-                    trim()
+                    del block, lists  # before the next ones are allocated
                 before += len(queries)
 
     def recall(self, sample: int) -> float:
-        """Share of the true neighbours of random rows of both sides that the results hold.
+        """Share of the true neighbours of random rows of both sides that are in the results.
 
         Args:
-            sample: Rows of either side.
+            sample: Rows of each side.
         """
         hits = []
         for direction, (side, result) in enumerate(zip(self.sides, self.results, strict=True)):
             rows = np.sort(np.random.default_rng(0).choice(len(side), min(sample, len(side)), replace=False))
             with product_precision(self.filter.precision):
                 true = self._nearest(direction, side[rows])[1]
-            found = scattered(result.indices, side.labels(rows))
+            found = result.indices[side.labels(rows)]
             hits.append((found[:, :, None] == true[:, None]).any(1).ravel())
         return float(np.concatenate(hits).mean())
 
@@ -218,18 +197,18 @@ class BlockSearch:
             disable=not self.show_progress_bar,
         )
 
-    def _lists(self, direction: int, askers: int) -> Best:
-        """Lists without candidates."""
+    def _lists(self, direction: int, askers: int) -> TopK:
+        """Empty lists."""
         shape = (askers, self._listed(direction))
         values = torch.full(shape, -torch.inf, device=self.device)
         return self._best(direction, values, torch.zeros(shape, dtype=torch.int32, device=self.device))
 
-    def _best(self, direction: int, values: torch.Tensor, candidates: torch.Tensor) -> Best:
-        slack = self.filter.slack(self.surveys[direction], self.surveys[1 - direction])
-        return Best(values, candidates, self.results[direction].indices.shape[1], slack)
+    def _best(self, direction: int, values: torch.Tensor, candidates: torch.Tensor) -> TopK:
+        slack = self.filter.slack(self.stats[direction], self.stats[1 - direction])
+        return TopK(values, candidates, self.results[direction].indices.shape[1], slack)
 
     def _listed(self, direction: int) -> int:
-        """How many candidates a list holds: `k` and some more, so that rounding hides none."""
+        """Length of a list: `k` and some more, so that rounding hides none."""
         return min(self.results[direction].indices.shape[1] + self.filter.spare, len(self.sides[1 - direction]))
 
     def _blocks(self, side: Vectors) -> Iterator[tuple[int, torch.Tensor]]:
@@ -243,7 +222,7 @@ class BlockSearch:
         for first, columns in self._blocks(candidates):
             for top in range(0, len(block), self.sizes.tile):
                 part = slice(top, min(top + self.sizes.tile, len(block)))
-                lists.offer(part, self.tile.product(queries[part], columns), first, by_row=True)
+                lists.update(part, self.tile.product(queries[part], columns), first, by_row=True)
         return self._settle(direction, block, lists, candidates, certain=True)
 
     def _finish(
@@ -252,12 +231,12 @@ class BlockSearch:
         queries: Vectors,
         start: int,
         block: np.ndarray,
-        lists: Best,
+        lists: TopK,
         candidates: Vectors,
         *,
         certain: bool = True,
     ) -> None:
-        """Stores the neighbours of a block of queries, which begins at `start`."""
+        """Stores the neighbours of the block of queries that begins at `start`."""
         result = self.results[direction]
         for first in range(0, len(block), ROWS_SETTLED):
             some = lists[first : first + ROWS_SETTLED]
@@ -266,10 +245,9 @@ class BlockSearch:
             result.similarities[labels], result.indices[labels] = self._settle(
                 direction, part, some, candidates, certain=certain
             )
-            self._let_go(result)
 
     def _settle(
-        self, direction: int, block: np.ndarray, lists: Best, candidates: Vectors, *, certain: bool
+        self, direction: int, block: np.ndarray, lists: TopK, candidates: Vectors, *, certain: bool
     ) -> tuple[np.ndarray, np.ndarray]:
         similarities, indices, doubtful = settle(block, lists, candidates)
         if not certain:
@@ -282,41 +260,31 @@ class BlockSearch:
             for first in range(0, len(doubtful), self.sizes.tile):
                 rows = doubtful[first : first + self.sizes.tile]
                 queries = block[rows]
-                lengths = self.surveys[1 - direction].longest * np.linalg.norm(queries, axis=1)
+                lengths = self.stats[1 - direction].longest * np.linalg.norm(queries, axis=1)
                 floor = similarities[rows, -1] - ROUNDING * lengths
                 similarities[rows], indices[rows] = search_down_to(queries, floor, candidates, lists.k, self.tile)
         return similarities, indices
 
     def _column_arrays(self, done: int) -> tuple[np.ndarray, np.ndarray]:
-        """The targets' lists after so many sources."""
+        """The targets' lists after that many sources."""
         shape = (len(self.sides[1]), self._listed(1))
         arrays = self.workspace.array("values", shape, np.float32), self.workspace.array("candidates", shape, np.int32)
         for array, name, fill in zip(arrays, ("values", "candidates"), (-np.inf, 0), strict=True):
-            kept = self.workspace.array(f"{name}-{done}", shape, array.dtype.type, kept=True) if done else None
-            for start in range(0, len(array), ROWS_COPIED):
-                part = slice(start, start + ROWS_COPIED)
-                array[part] = fill if kept is None else kept[part]
-                self._let_go([array] if kept is None else [array, kept])
+            array[:] = self.workspace.array(f"{name}-{done}", shape, array.dtype.type, kept=True) if done else fill
         return arrays
 
-    def _keep(self, columns: Best, done: int) -> None:
-        """Keeps the targets' lists as they are after so many sources, and forgets the ones before."""
-        if self.workspace.folder is None:
+    def _keep(self, columns: TopK, done: int) -> None:
+        """Saves the targets' lists after that many sources, and removes those before."""
+        stage = self.workspace.stage
+        if stage.path is None:
             return
-        before = self.workspace.noted(PROGRESS).get("exact", 0)
+        before = stage.state.get("progress", 0)
         for tensor, name, kind in (
             (columns.values, "values", np.float32),
             (columns.candidates, "candidates", np.int32),
         ):
             kept = self.workspace.array(f"{name}-{done}", tuple(tensor.shape), kind, kept=True)
-            for start in range(0, len(kept), ROWS_COPIED):
-                kept[start : start + ROWS_COPIED] = tensor[start : start + ROWS_COPIED].cpu().numpy()
-                self._let_go([kept])
-        self.workspace.note(PROGRESS, {"exact": done})
+            kept[:] = tensor.cpu().numpy()
+        stage.update(progress=done)
         if before:
             self.workspace.remove(f"values-{before}", f"candidates-{before}")
-
-    def _let_go(self, arrays: Iterable[np.ndarray]) -> None:
-        if self.sizes.in_files:
-            for array in arrays:
-                drop_pages(array)

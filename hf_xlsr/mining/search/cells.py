@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hf_xlsr.mining.search.storage import Workspace, drop_pages
-from hf_xlsr.mining.search.tiles import Best, Tile, as_tensor
+from hf_xlsr.mining.search.storage import Workspace
+from hf_xlsr.mining.search.tiles import Tile, TopK, as_tensor
 from hf_xlsr.mining.search.vectors import Vectors, convert
 
 SEED = 1
@@ -69,7 +69,6 @@ def copy_rows(side: Vectors, rows: np.ndarray, matrix: np.ndarray) -> None:
     """Copies vectors at some positions into a matrix, which may lie in a file."""
     for start in range(0, len(rows), side.step):
         convert(side[rows[start : start + side.step]], matrix[start : start + side.step])
-        drop_pages(matrix)
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def lay_out(side: Vectors, name: str, cells: int, workspace: Workspace, tile: Ti
     order = workspace.array(f"{name}-order", (len(side),), np.int32, kept=True)
     starts = workspace.array(f"{name}-starts", (cells + 1,), np.int64, kept=True)
     matrix = workspace.array(f"{name}-vectors", (len(side), side.width), side.kind, kept=True)
-    if not workspace.noted(f"{name}-cells"):
+    if not workspace.stage.state.get(f"{name}-cells"):
         centroids[:] = train_centroids(side, cells, workspace, tile)
         cell = np.empty(len(side), np.int32)
         for start, block, nearest in _nearest_cells(side, centroids, tile):
@@ -110,11 +109,11 @@ def lay_out(side: Vectors, name: str, cells: int, workspace: Workspace, tile: Ti
         starts[1:] = np.cumsum(np.bincount(cell, minlength=cells))
         order[:] = np.argsort(cell, kind="stable")
         copy_rows(side, order, matrix)
-        workspace.note(f"{name}-cells", {"cells": cells})
+        workspace.stage.update(**{f"{name}-cells": cells})
     return Cells(Vectors(matrix, labels=side.labels(np.array(order))), np.array(centroids), np.array(starts))
 
 
-def probe_cells(queries: torch.Tensor, cells: Cells, probes: int, best: Best, tile: Tile, rows: int) -> None:
+def probe_cells(queries: torch.Tensor, cells: Cells, probes: int, best: TopK, tile: Tile, rows: int) -> None:
     """Offers each query the vectors of the cells whose centroids are nearest to it.
 
     Args:
@@ -147,4 +146,4 @@ def probe_cells(queries: torch.Tensor, cells: Cells, probes: int, best: Best, ti
         for start in range(int(cells.starts[cell]), stop, columns):
             candidates = as_tensor(cells.vectors.block(start, min(start + columns, stop)), tile.device)
             for part in as_tensor(ours, tile.device).split(rows):
-                best.offer(part, tile.product(queries[part].float(), candidates), start, by_row=True)
+                best.update(part, tile.product(queries[part].float(), candidates), start, by_row=True)

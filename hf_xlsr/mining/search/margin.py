@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import require_choice
 
 MARGINS = ("ratio", "distance", "absolute")
 SMALLEST_MEAN = 1e-6
@@ -15,9 +15,9 @@ def margin_scores(
 ) -> np.ndarray:
     r"""Similarity of a pair against the neighbourhoods of its two sentences.
 
-    With :math:`a = \cos(x, y)` and `b` the average of the two means: `ratio` is :math:`a / b`, `distance`
-    :math:`a - b`, `absolute` :math:`a` alone. A `b` of zero or below, which real encoders hardly give, is raised to
-    1e-6 in `ratio`, so that a better cosine always means a better score.
+    With :math:`a = \cos(x, y)` and :math:`b` the average of the two means: `ratio` is :math:`a / b`, `distance`
+    :math:`a - b`, `absolute` :math:`a`. In `ratio` a :math:`b` below 1e-6, which real encoders hardly give, is raised
+    to it, so that a better cosine always means a better score.
 
     Args:
         forward_sim: Cosines of the pairs, any shape.
@@ -29,17 +29,16 @@ def margin_scores(
         Scores, float64, in the broadcast shape.
 
     Raises:
-        XlsrError: `margin` is not one of the three.
+        XlsrError: `margin` is unknown.
 
     Relations:
-        stopes works with twice the cosine: its `ratio` is this one, its `distance` is twice this one.
+        stopes uses twice the cosine: its `ratio` equals this one, its `distance` is twice this one.
 
     Example:
         >>> margin_scores(np.array([0.9]), np.array([0.8]), np.array([0.4]))
         array([1.5])
     """
-    if margin not in MARGINS:
-        raise XlsrError(f"margin is '{margin}'; {nearest(margin, MARGINS)}")
+    require_choice("margin", margin, MARGINS)
     similarity, average = np.broadcast_arrays(
         np.asarray(forward_sim, np.float64), (np.asarray(mean_x, np.float64) + np.asarray(mean_y, np.float64)) / 2
     )

@@ -1,51 +1,33 @@
-"""The best candidates out of blocks of similarities, and their exact order."""
+"""The best candidates from blocks of similarities, and their exact order."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
 
 from hf_xlsr.mining.search.neighbours import ROUNDING, pair_products
-from hf_xlsr.mining.search.vectors import Survey, Vectors
+from hf_xlsr.mining.search.vectors import Vectors, VectorStats
 from hf_xlsr.utils.devices import known_device
 from hf_xlsr.utils.precision import cpu_has_fast_bfloat16
 
-GROUP = 32  # similarities that are looked at as one, by their maximum
+GROUP = 32  # similarities that are represented by their maximum
 LARGEST_STEP = 512
-GROUPS_AT_ONCE = 2**12  # a MiB of similarities, and some of what is made of them
-
-
-@contextmanager
-def product_precision(name: str) -> Iterator[None]:
-    """Holds the precision of float32 matrix products at `ieee` or `bf16`, whatever the user's setting, in a context."""
-    backends: Any = torch.backends
-    settings = (backends.mkldnn.matmul, backends.cuda.matmul)
-    before = [setting.fp32_precision for setting in settings]
-    try:
-        for setting, value in zip(settings, (name, "ieee"), strict=True):
-            setting.fp32_precision = value
-        yield
-    finally:
-        for setting, value in zip(settings, before, strict=True):
-            setting.fp32_precision = value
+GROUPS_AT_ONCE = 2**12  # a MiB of similarities
 
 
 class Filter:
-    """How the first pass multiplies, and what that leaves open.
+    """Precision of the first pass, and its error.
 
-    Where the processor multiplies bfloat16 in hardware, the first pass does: it only has to find the few candidates
-    that can be among the nearest, and by how much a product can be off is known.
+    If the processor multiplies bfloat16 in hardware, the first pass does: it only has to find the few candidates that
+    can be among the nearest, and its error is bounded.
 
     Args:
         device: Where it multiplies.
 
     Raises:
-        XlsrError: there is no such device.
+        XlsrError: torch cannot use the device.
     """
 
     def __init__(self, device: str = "cpu") -> None:
@@ -56,15 +38,15 @@ class Filter:
         self.step = LARGEST_STEP if coarse else GROUP
 
     def rounded(self, vectors: np.ndarray) -> np.ndarray:
-        """What multiplication makes of float32 vectors."""
+        """Float32 vectors, rounded as the multiplication rounds them."""
         return vectors if self.precision == "ieee" else as_tensor(vectors).bfloat16().float().numpy()
 
-    def slack(self, asking: Survey, other: Survey) -> float:
-        r"""By how much two products of one vector can be off against each other.
+    def slack(self, asking: VectorStats, other: VectorStats) -> float:
+        r"""Largest error of the difference of two products of one vector.
 
-        With :math:`\hat x = x - r` for a rounded vector and :math:`a, b` the sides' middles, a product is off by
+        With :math:`\hat x = x - r` for a rounded vector and :math:`a, b` the sides' middles, the error of a product is
         :math:`x y - \hat x \hat y = r_x b + a r_y + r_x (y - b) + (\hat x - a) r_y`. The first term is the same for
-        all `y`; the second has a known range; the others are at most as large as the lengths multiplied.
+        all `y`; the second has a known range; the others are bounded by the products of the lengths.
         """
         rest = asking.residual * other.spread + (asking.spread + asking.residual) * other.residual
         return other.shift + 2 * rest + 4 * ROUNDING * asking.longest * other.longest
@@ -74,9 +56,9 @@ class Tile:
     """A reusable block of similarities, padded to whole steps.
 
     Args:
-        size: Its rows and columns; it takes other shapes of no more numbers.
+        size: Its rows and columns; it takes other shapes with at most as many numbers.
         filter_: How it multiplies.
-        cells: Columns for which it has room in any case, if only for few rows.
+        cells: Columns for which it always has room, if only for few rows.
     """
 
     def __init__(self, size: int, filter_: Filter, cells: int = 1) -> None:
@@ -85,11 +67,11 @@ class Tile:
         self._numbers = torch.empty(numbers, device=self.device)
 
     def height(self, width: int) -> int:
-        """How many rows there is room for when each has so many columns."""
+        """Number of rows of that many columns that fit."""
         return len(self._numbers) // self._whole(width) // self.step * self.step
 
     def product(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        """Inner products of each row with each column, and minus infinity around them."""
+        """Inner products of each row with each column, padded with minus infinity."""
         height, width = self._height(len(rows)), self._whole(len(columns))
         padded = self._numbers[: height * width].view(height, width)
         torch.mm(_pad(rows, height), _pad(columns, width).T, out=padded)
@@ -98,7 +80,7 @@ class Tile:
         return padded
 
     def _height(self, count: int) -> int:
-        """Rows to which so many are padded. oneDNN compiles code for every shape and keeps it, so that they are few."""
+        """Rows after padding: few different numbers, as oneDNN compiles code for every shape and keeps it."""
         few = max(GROUP, 1 << (count - 1).bit_length())
         return min(few, self._whole(count)) if self.step > GROUP else self._whole(count)
 
@@ -110,41 +92,41 @@ def _pad(vectors: torch.Tensor, count: int) -> torch.Tensor:
     return torch.nn.functional.pad(vectors, (0, 0, 0, count - len(vectors))) if count > len(vectors) else vectors
 
 
-class Best:
-    """The best candidates of each asker so far, best first; minus infinity where they are missing.
+class TopK:
+    """The best candidates of each query so far, best first; minus infinity where they are missing.
 
-    Products may be off. A candidate is passed over when `k` others are better by more than both can be off, or when
-    the list is full of better ones.
+    Products have errors. A candidate is skipped if `k` others are better by more than the slack, or if the list is full
+    of better ones.
 
     Args:
-        values: `(askers, listed)`, float32, filled with minus infinity.
-        candidates: `(askers, listed)`, int32.
-        k: How many are wanted in the end.
-        slack: By how much the difference of two products may be off.
+        values: `(queries, listed)`, float32, filled with minus infinity.
+        candidates: `(queries, listed)`, int32.
+        k: Number of neighbours wanted in the end.
+        slack: Largest error of the difference of two products.
     """
 
     def __init__(self, values: torch.Tensor, candidates: torch.Tensor, k: int, slack: float) -> None:
         self.values, self.candidates, self.k, self.slack = values, candidates, k, slack
 
-    def __getitem__(self, askers: slice) -> Best:
-        """Some askers' lists."""
-        return Best(self.values[askers], self.candidates[askers], self.k, self.slack)
+    def __getitem__(self, askers: slice) -> TopK:
+        """The lists of some queries."""
+        return TopK(self.values[askers], self.candidates[askers], self.k, self.slack)
 
     def __len__(self) -> int:
         return len(self.values)
 
-    def offer(self, askers: slice | torch.Tensor, tile: torch.Tensor, first: int, *, by_row: bool) -> None:
-        """Takes from a tile what is better than what the lists hold.
+    def update(self, askers: slice | torch.Tensor, tile: torch.Tensor, first: int, *, by_row: bool) -> None:
+        """Merges a tile of similarities into the lists.
 
-        Most of a tile is settled by the maxima of its groups, which no longer reach what the lists hold: a pass over
-        the similarities at the speed of memory. Members of a group stand apart by the number of groups, so that the
-        maxima are taken over whole vectors of neighbouring numbers.
+        The maxima of groups rule out most of a tile: one pass over the similarities at the speed of memory. Members of
+        a group are as many places apart as there are groups, so that maxima are taken over whole vectors of
+        neighbouring numbers.
 
         Args:
-            askers: Which lists: those of the tile's rows (or columns), without the padding.
-            tile: What `Tile.product` gave.
-            first: The candidate that the tile's first column (or row) stands for.
-            by_row: The askers are the rows; else the columns.
+            askers: Queries: the rows (or columns) of the tile, without the padding.
+            tile: Result of `Tile.product`.
+            first: Candidate of the tile's first column (or row).
+            by_row: Whether the queries are the rows.
         """
         values = self.values[askers]
         count, listed = values.shape
@@ -157,8 +139,8 @@ class Best:
         floor = torch.maximum(values[:, -1], values[:, self.k - 1] - self.slack)
         over = maxima > floor[:, None]
         if maxima.shape[1] > listed and int(over.sum(1).max()) > listed:
-            # Lists that are not settled yet. The `listed` greatest maxima stand for that many candidates, each better
-            # than all in the other groups.
+            # Lists that are not full yet: the `listed` greatest maxima are candidates that are better than all in the
+            # other groups.
             top = maxima.topk(listed, 1)
             floor = torch.maximum(floor, top.values[:, self.k - 1] - self.slack)
             who, place = (top.values > floor[:, None]).nonzero(as_tuple=True)
@@ -174,7 +156,7 @@ class Best:
     def _merge(
         self, askers: slice | torch.Tensor, who: torch.Tensor, values: torch.Tensor, candidates: torch.Tensor
     ) -> None:
-        """Merges candidates, ordered by asker, into the lists."""
+        """Merges candidates, ordered by query, into the lists."""
         touched, row, counts = torch.unique_consecutive(who, return_inverse=True, return_counts=True)
         place = torch.arange(len(who), device=who.device) - (counts.cumsum(0) - counts)[row]
         lists = touched + askers.start if isinstance(askers, slice) else askers[touched]
@@ -189,14 +171,14 @@ class Best:
 
 
 def as_tensor(block: np.ndarray, device: str = "cpu") -> torch.Tensor:
-    """A block as a tensor on a device; on the processor it shares the block's memory, and is only read."""
+    """A block as a tensor on a device; on the CPU it shares the block's memory, and must not be written."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that the array is not writable
         return torch.from_numpy(block).to(device)
 
 
-def settle(queries: np.ndarray, best: Best, side: Vectors) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The `k` nearest among what was found, in their exact order.
+def settle(queries: np.ndarray, best: TopK, side: Vectors) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The `k` nearest of the lists, in their exact order.
 
     Args:
         queries: `(q, width)`, float32.
@@ -204,8 +186,8 @@ def settle(queries: np.ndarray, best: Best, side: Vectors) -> tuple[np.ndarray, 
         side: The candidates.
 
     Returns:
-        Similarities, float32, and labels of candidates, both `(q, k)`; and the rows, an ascending array, that a
-        candidate which was not found could still belong to.
+        Similarities, float32, and labels of candidates, both `(q, k)`; and the rows, ascending, whose neighbours may
+        include candidates that are not in the lists.
     """
     values, found = best.values.cpu().numpy(), best.candidates.cpu().numpy().astype(np.int64)
     near = values >= values[:, best.k - 1, None] - best.slack
@@ -222,15 +204,15 @@ def settle(queries: np.ndarray, best: Best, side: Vectors) -> tuple[np.ndarray, 
 def search_down_to(
     queries: np.ndarray, floor: np.ndarray, side: Vectors, k: int, tile: Tile
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The `k` nearest of each query, when `k` are known to have float32 products of `floor` or above.
+    """The `k` nearest of each query, if `k` are known to have float32 products of `floor` or above.
 
-    All that reach the floor are scored exactly: this settles any number of near ties.
+    All candidates that reach the floor are scored exactly, however many near ties there are.
 
     Args:
         queries: `(q, width)`, float32.
         floor: `(q,)`.
         side: The candidates.
-        k: How many.
+        k: Number of neighbours.
         tile: Where products are computed.
 
     Returns:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr.encoders.cache import RememberedEncoder
+from hf_xlsr.encoders.cache import CachedEncoder
 from hf_xlsr.encoders.encoding import embed
 
 
@@ -25,7 +25,7 @@ class Recorder:
 
 def test_each_text_is_encoded_once_for_each_route():
     inner = Recorder()
-    encoder = RememberedEncoder(inner)
+    encoder = CachedEncoder(inner)
     first = embed(encoder, ["a", "bb"], language="en", normalize=False)
     np.testing.assert_array_equal(embed(encoder, ["bb", "a"], language="en", normalize=False), first[::-1])
     assert embed(encoder, ["bb"], language="fr", normalize=False, batch_size=3).tolist() == [[2.0, 2.0]]
@@ -35,7 +35,7 @@ def test_each_text_is_encoded_once_for_each_route():
 
 def test_vectors_of_length_one_come_from_those_that_are_kept():
     inner = Recorder()
-    encoder = RememberedEncoder(inner)
+    encoder = CachedEncoder(inner)
     kept = embed(encoder, ["bb", "cccc"], language="fr", normalize=False)
     unit = encoder.encode(["bb", "cccc"], task="fr", normalize_embeddings=True)
     np.testing.assert_allclose(unit, [[2**-0.5, 2**-0.5], [4 / 20**0.5, 2 / 20**0.5]], rtol=1e-6)
@@ -47,4 +47,4 @@ def test_vectors_of_length_one_come_from_those_that_are_kept():
 def test_vectors_are_the_encoders_own(tiny_export: str):
     stock = SentenceTransformer(tiny_export, device="cpu")
     texts = ["one two three", "red house", "one two three"]
-    np.testing.assert_allclose(embed(RememberedEncoder(stock), texts), embed(stock, texts), atol=1e-6)
+    np.testing.assert_allclose(embed(CachedEncoder(stock), texts), embed(stock, texts), atol=1e-6)

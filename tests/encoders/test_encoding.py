@@ -7,7 +7,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.encoders import embed
-from hf_xlsr.encoders.cache import RememberedEncoder
+from hf_xlsr.encoders.cache import CachedEncoder
 from hf_xlsr.utils.errors import XlsrError
 
 
@@ -103,7 +103,7 @@ def test_a_prompt_stands_in_place_of_the_models_own(tiny_export: str):
     model = SentenceTransformer(tiny_export, device="cpu", prompts=prompts, default_prompt_name="passage")
     plain = SentenceTransformer(tiny_export, device="cpu")
     texts = ["one two", "house tree"]
-    for wrapped in (model, RememberedEncoder(model)):
+    for wrapped in (model, CachedEncoder(model)):
         for prompt, expected in (("red ", "red "), ("", "blue ")):
             found = embed(wrapped, texts, prompt=prompt)
             np.testing.assert_allclose(found, embed(plain, texts, prompt=expected), atol=1e-6)

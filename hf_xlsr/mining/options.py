@@ -1,0 +1,107 @@
+"""Options of mining and scoring, in one place for Python, the command line and work folders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hf_xlsr.encoders.encoding import EncodingOptions
+from hf_xlsr.mining.search.both_ways import METHODS
+from hf_xlsr.mining.search.extraction import RETRIEVALS, ExtractionOptions
+from hf_xlsr.mining.search.margin import MARGINS
+from hf_xlsr.mining.texts import DUPLICATES
+from hf_xlsr.utils.devices import known_device
+from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
+from hf_xlsr.utils.memory import parse_size
+
+CHOICES = {"margin": MARGINS, "retrieval": RETRIEVALS, "method": METHODS, "duplicates": DUPLICATES}
+
+
+@dataclass(frozen=True)
+class MiningOptions:
+    """Options of `mine_bitext` and, but for `retrieval` to `max_pairs`, of `score_bitext`.
+
+    Attributes:
+        languages: Of source and target; required by an encoder with a route for each language.
+        routes: Language -> route, for an encoder whose routes are not named after languages.
+        prompt: Put before every sentence, for instance `"query: "`.
+        batch_size: Sentences encoded at a time.
+        dtype: Precision of the weights of an encoder that is given by name; as its files store them if None.
+        device: Of the search and of an encoder given by name; by default a GPU if there is one, the CPU for matrices.
+        memory: Memory that mining may allocate in addition to the encoder: bytes, or a text such as `512MB`.
+        k: Size of the neighbourhoods, in both directions; at most the number of sentences on the other side.
+        method: `exact`, `ivf` or `auto`, see `neighbours_both_ways`.
+        margin: `ratio`, `distance` or `absolute`, see `margin_scores`.
+        retrieval: `max`, `intersection`, `forward` or `backward`, see `extract_pairs`.
+        threshold: Lowest score that is kept; None keeps all.
+        one_to_one: Use each sentence in at most one pair.
+        max_pairs: Number of best pairs to keep; None keeps all.
+        duplicates: `merge` (equal lines count as one sentence, under the number of the first line; the default for
+            texts), `keep` (each line counts; the default, and the only value, for matrices) or `drop` (texts that
+            occur twice on a side are left out).
+        show_progress_bar: Show one for each stage.
+
+    Raises:
+        XlsrError: a value is not one of the listed, or not above 0, or the device is missing.
+
+    Example:
+        >>> MiningOptions(k=8).margin
+        'ratio'
+    """
+
+    languages: Sequence[str] | None = None
+    routes: Mapping[str, str] | None = None
+    prompt: str = ""
+    batch_size: int = 64
+    dtype: str | None = None
+    device: str | None = None
+    memory: int | str | None = None
+    k: int = 4
+    method: str = "auto"
+    margin: str = "ratio"
+    retrieval: str = "max"
+    threshold: float | None = None
+    one_to_one: bool = True
+    max_pairs: int | None = None
+    duplicates: str | None = None
+    show_progress_bar: bool = False
+
+    def __post_init__(self) -> None:  # before hours of encoding
+        for name, known in CHOICES.items():
+            if getattr(self, name) is not None:
+                require_choice(name, getattr(self, name), known)
+        for name in ("k", "batch_size", "max_pairs"):
+            require_positive(name, getattr(self, name))
+        if self.languages is not None and len(self.languages) != 2:
+            raise XlsrError(f"`languages` must be source and target, e.g. en,fr, got {','.join(self.languages)}.")
+        if self.device is not None:
+            known_device(self.device)
+        parse_size(self.memory)
+
+    @property
+    def encoding(self) -> EncodingOptions:
+        """Options of `embed`."""
+        return {"prompt": self.prompt, "batch_size": self.batch_size, "routes": self.routes}
+
+    @property
+    def extraction(self) -> ExtractionOptions:
+        """Options of `extract_pairs`."""
+        return {
+            "margin": self.margin,
+            "retrieval": self.retrieval,
+            "threshold": self.threshold,
+            "one_to_one": self.one_to_one,
+            "max_pairs": self.max_pairs,
+        }
+
+    def search_device(self, encoded: bool) -> str:
+        """Where the search runs.
+
+        Args:
+            encoded: Whether vectors come from an encoder.
+        """
+        import torch
+
+        if self.device is not None:
+            return self.device
+        return "cuda" if encoded and torch.cuda.is_available() else "cpu"
