@@ -197,7 +197,7 @@ def test_header_of_languages_is_not_a_pair(name: str, header: str, fake: str, tm
     (table := tmp_path / name).write_text(f"{header}\nen 1{gap}fr 1\n")
     source, target = header.replace('"', "").split(gap)
     words = ["score", str(table), "--model", fake, "--output", str(tmp_path / "s.tsv")]
-    assert f"--columns source={source},target={target}" in failing(words, capsys)
+    assert f"source={source},target={target}" in failing(words, capsys)
     assert run([*words, "--columns", f"source={source},target={target}"], capsys)["pairs"] == 1
     assert run([*words, "--columns", "source=0,target=1"], capsys)["pairs"] == 2
 
