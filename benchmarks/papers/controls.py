@@ -12,7 +12,6 @@ usage: python -m benchmarks.papers.controls mnrl|cached|distillation --run RUN -
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from itertools import chain
 from pathlib import Path
@@ -31,9 +30,11 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import AutoModel
 
 from hf_xlsr.data.cleaning import RemoveEvaluation, build_cleaner
+from hf_xlsr.data.held_out import held_out_texts
 from hf_xlsr.data.sources import as_list, open_source
 from hf_xlsr.evaluation.report import save_results
-from hf_xlsr.runs.methods.sentence_encoder import evaluation_sets, evaluation_texts
+from hf_xlsr.runs.folder import RunFolder
+from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.runs.train import hardware_name
 from hf_xlsr.trainers.base import attention_for
 from hf_xlsr.utils.precision import choose_precision
@@ -41,13 +42,14 @@ from hf_xlsr.utils.precision import choose_precision
 
 def training_pairs(run: Path, count: int, seed: int) -> Dataset:
     """Pairs of a run's recipe, read and cleaned as the run does, shuffled, repeated when there are fewer than `count`."""
-    recipe = json.loads((run / "training" / "recipe.json").read_text("utf-8"))
-    data, languages = recipe["data"], recipe["languages"]
-    cleaner = build_cleaner(data["cleaning"] or [], languages=list(languages))
-    cleaner.steps.append(RemoveEvaluation(evaluation_texts(recipe, evaluation_sets(recipe))))
-    sources = (open_source(one, languages=languages, seed=recipe["seed"]) for one in as_list(data["train"]))
+    method = read_run(RunFolder(run))
+    recipe, data = method.recipe, method.recipe.data
+    held_out = held_out_texts(as_list(data.held_out), languages=recipe.languages)
+    cleaner = build_cleaner(data.cleaning or [], languages=recipe.languages)
+    cleaner.steps.append(RemoveEvaluation(chain(method.evaluation_texts(method.evaluation_sets()), held_out)))
+    sources = (open_source(one, languages=recipe.languages, seed=recipe.seed) for one in as_list(data.train))
     rows = [{side: row[side] for side in ("source", "target")} for row in cleaner(chain.from_iterable(sources))]
-    pairs = Dataset.from_list(rows[: data["limit"]]).shuffle(seed=seed)
+    pairs = Dataset.from_list(rows[: data.limit]).shuffle(seed=seed)
     return pairs.select([index % len(pairs) for index in range(count)])
 
 

@@ -76,14 +76,14 @@ def _train(options: argparse.Namespace, rest: list[str]) -> int:
     if options.show:
         import yaml
 
-        print(yaml.safe_dump_all(runs, sort_keys=False, allow_unicode=True), end="")
+        print(yaml.safe_dump_all([run.recipe.settings() for run in runs], sort_keys=False, allow_unicode=True), end="")
         return 0
     from hf_xlsr.runs.folder import RunFolder
     from hf_xlsr.runs.train import train_recipe
 
     for run in runs:
-        if len(runs) > 1 and RunFolder(run["output_dir"]).done(run):
-            print(f"{run['name']} is done: {run['output_dir']}")
+        if len(runs) > 1 and RunFolder(run.recipe.output_dir).done(run.recipe.settings()):
+            print(f"{run.recipe.name} is done: {run.recipe.output_dir}")
         elif train_recipe(run).stopped:
             return 130
     return 0

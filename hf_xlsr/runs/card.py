@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -17,113 +16,91 @@ from hf_xlsr.evaluation.report import load_results, metric_unit, metric_value, m
 from hf_xlsr.export.card_values import code, one_line, prose, public_path, python_text, recipe_block
 from hf_xlsr.runs.card_metadata import UNKNOWN, card_metadata, licence_of, starting_points, training_sources
 from hf_xlsr.runs.folder import RunFolder
-from hf_xlsr.runs.methods import get_method
-from hf_xlsr.runs.recipe_check import section_keys
+from hf_xlsr.runs.methods.base import Method
+from hf_xlsr.runs.recipe import read_run
+from hf_xlsr.runs.sections import Recipe
 from hf_xlsr.utils.errors import XlsrError
 
-# Stands in the code of a card until it is known where the model goes; see `card_for`.
+# In the code of a card until `card_for` knows where the model goes.
 PLACE = "path/to/this/folder"
 EXAMPLES = ("The weather is lovely today.", "It is sunny outside.")
 POOLINGS = ("mean", "max", "cls")
 
 
-def render_card(recipe: Mapping[str, Any], metrics: Mapping[str, float], settings: Mapping[str, Any]) -> str:
+def render_card(run: Method, metrics: Mapping[str, float], settings: Mapping[str, Any]) -> str:
     """The card of a run, with its metadata header.
 
-    Whatever comes from the recipe stands in it as text: Markdown, HTML, YAML and templates in names, descriptions and
-    paths are shown, not followed. Access tokens are replaced, and of paths on this machine the last folder is kept.
+    Text of the recipe is escaped: Markdown, HTML, YAML and templates in names, descriptions and paths are shown, not
+    rendered. Access tokens are redacted, and paths on this machine are shortened to their last folder.
 
     Args:
-        recipe: The resolved recipe.
+        run: The method, bound to the recipe of the run.
         metrics: Test metrics by key.
-        settings: What the run wrote to `results.json`.
+        settings: Those of `results.json`.
 
     Returns:
         Markdown.
-
-    Raises:
-        XlsrError: the recipe's `card` section has a licence or an id that the Hub does not know.
     """
-    method, languages = get_method(recipe["method"]), list(map(one_line, recipe["languages"]))
-    template = (resources.files("hf_xlsr.model_cards") / method.card_template).read_text("utf-8")
-    routes = tuple(map(one_line, method.routes(recipe)))
+    recipe, languages = run.recipe, list(map(one_line, run.recipe.languages))
+    template = (resources.files("hf_xlsr.model_cards") / run.card_template).read_text("utf-8")
+    routes = tuple(map(one_line, run.routes()))
     return (
         Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
         .from_string(template)
         .render(
-            card_data=card_metadata(recipe, metrics).to_yaml(),
-            title=prose(recipe["name"]),
-            description=prose(recipe["description"]),
+            card_data=card_metadata(run, metrics).to_yaml(),
+            title=prose(recipe.name),
+            description=prose(recipe.description),
             languages=[prose(language) for language in languages],
             dimension=settings["dimension"],
-            recipe_name=code(recipe["name"]),
-            recipe=recipe_block(recipe),
-            method_paper=method.paper,
+            recipe_name=code(recipe.name),
+            recipe=recipe_block(recipe.settings()),
+            method_paper=run.paper,
             metrics={code(key, cell=True): _shown(key, value) for key, value in metrics.items()},
             protocols=_protocols(metrics),
-            facts=_facts(recipe, settings),
+            facts=_facts(run, settings),
             licence=_licence_sentence(recipe),
-            max_length=prose(recipe["data"]["max_length"]),
-            citation=method.citation,
-            use=method.card_use(recipe),
+            max_length=prose(recipe.data.max_length),
+            citation=run.citation,
+            use=run.card_use(),
             examples=[python_text(sentence) for sentence in EXAMPLES],
             routes=[prose(route) for route in routes],
             python_routes=[python_text(route) for route in routes],
-            stock=_stock_vectors(recipe, routes),
+            stock=_stock_vectors(run, routes),
             place=PLACE,
         )
     )
 
 
-def write_card(
-    path: str | Path, recipe: Mapping[str, Any], metrics: Mapping[str, float], settings: Mapping[str, Any]
-) -> None:
+def write_card(path: str | Path, run: Method, metrics: Mapping[str, float], settings: Mapping[str, Any]) -> None:
     """Writes `render_card` to a file."""
-    Path(path).write_text(render_card(recipe, metrics, settings), "utf-8")
+    Path(path).write_text(render_card(run, metrics, settings), "utf-8")
 
 
 def card_of_run(
     run: str | Path, chosen: Mapping[str, Any] | None = None, changed: Mapping[str, Mapping[str, Any]] | None = None
 ) -> str:
-    """The card of a finished run, made again from `results.json` and `training/recipe.json`.
+    """The card of a finished run, from `results.json` and `training/recipe.json`.
 
     Args:
         run: The run's folder.
-        chosen: Keys of the recipe's `card` section that are to win over it.
-        changed: Section -> values by which the model was exported instead of the recipe's.
+        chosen: Keys that replace those of the recipe's `card` section.
+        changed: Section -> values of the export that replace the recipe's.
 
     Raises:
-        XlsrError: a file is missing or does not read, or as `render_card`.
+        XlsrError: a file is missing or invalid, or a chosen key is unknown.
     """
     folder = RunFolder(run)
-    recipe = recipe_of_run(folder)
+    method = read_run(folder)
     if not folder.results.is_file():
-        raise XlsrError(f"run '{run}' has no results.json, so it has not ended; hf-xlsr train goes on with it.")
-    results = load_results(folder.results)
-    for section, keys in section_keys(recipe["method"]).items():  # a run of an older version lacks what came later
-        recipe[section] = {name: key.default for name, key in keys.items()} | (recipe.get(section) or {})
+        raise XlsrError(f"run '{run}' has not finished: results.json is missing; resume it with hf-xlsr train.")
+    results, content = load_results(folder.results), method.recipe.settings()
     for section, values in {"card": chosen or {}, **(changed or {})}.items():
-        recipe[section] = {**(recipe.get(section) or {}), **values}
+        content[section] |= values
     try:
-        return render_card(recipe, metrics_of(results), results.get("settings") or {})
+        return render_card(type(method).bind(content), metrics_of(results), results.get("settings") or {})
     except KeyError as error:
-        raise XlsrError(f"run '{run}' lacks {error} in results.json or its recipe; evaluate it again.") from None
-
-
-def recipe_of_run(folder: RunFolder) -> dict[str, Any]:
-    """The resolved recipe of a run.
-
-    Raises:
-        XlsrError: the folder is none of a run, or its recipe does not read.
-    """
-    try:
-        recipe = json.loads(folder.recipe.read_text("utf-8"))
-        get_method(recipe["method"])
-    except OSError:
-        raise XlsrError(f"'{folder.path}' is no folder of a run: it has no training/recipe.json; check it.") from None
-    except (ValueError, KeyError, TypeError):
-        raise XlsrError(f"{folder.recipe} is no recipe of a run; train again to replace it.") from None
-    return recipe
+        raise XlsrError(f"results.json of run '{run}' lacks {error}; evaluate it again.") from None
 
 
 def card_for(card: str, place: str) -> str:
@@ -145,35 +122,34 @@ def _shown(key: str, value: float) -> str:
 
 
 def _protocols(metrics: Mapping[str, float]) -> dict[str, str]:
-    """What the protocols of the metrics measure, of those that have a description."""
+    """What the protocols of the metrics measure, if they have a description."""
     names = dict.fromkeys(split_protocol(split_key(key)[0])[1] for key in metrics)
     return {code(name): PROTOCOLS[name].summary.rstrip(".") for name in names if name in PROTOCOLS}
 
 
-def _stock_vectors(recipe: Mapping[str, Any], routes: Sequence[str]) -> dict[str, Any] | None:
-    """How transformers alone computes the vectors; None where more than an encoder and pooling takes part."""
-    method, model = get_method(recipe["method"]), recipe.get("model") or {}
-    pooling = model.get("pooling", getattr(method.config_class, "pooling", None))
-    if method.library_name != "sentence-transformers" or method.card_use(recipe) or pooling not in POOLINGS:
+def _stock_vectors(run: Method, routes: Sequence[str]) -> dict[str, Any] | None:
+    """How transformers alone computes the vectors; None if more than an encoder and pooling takes part."""
+    pooling = run.recipe.model.get("pooling", getattr(run.config_class, "pooling", None))
+    if run.library_name != "sentence-transformers" or run.card_use() or pooling not in POOLINGS:
         return None
-    if model.get("projection_dim"):
+    if run.recipe.model.get("projection_dim"):
         return None
     folder = f"{routes[0]}_0_Transformer" if routes else None  # as sentence-transformers names the parts of a router
     return {
         "pooling": pooling,
-        "normalize": (recipe.get("export") or {}).get("normalize", True),
+        "normalize": getattr(run.recipe.export, "normalize", True),
         "folder": python_text(folder) if folder else None,
     }
 
 
-def _licence_sentence(recipe: Mapping[str, Any]) -> str:
+def _licence_sentence(recipe: Recipe) -> str:
     licence = licence_of(recipe)
     if licence == UNKNOWN:
         return (
             "No licence was chosen for the weights. The licences of the training text, and of what the training started "
             "from, bind them in any case."
         )
-    if (recipe.get("card") or {}).get("license"):
+    if recipe.card.license:
         return f"The weights are under {code(licence)}. The licences of the training text may bind them further."
     starts = ", ".join(code(public_path(start)) for start in starting_points(recipe))
     return (
@@ -182,20 +158,20 @@ def _licence_sentence(recipe: Mapping[str, Any]) -> str:
     )
 
 
-def _facts(recipe: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str]:
+def _facts(run: Method, settings: Mapping[str, Any]) -> dict[str, str]:
     """Rows of the table on training, as Markdown."""
     data = settings["data"]
     time = f"{settings['seconds']['training']:.0f} s on {settings['device']}, {settings['processes']} process(es), "
     facts = {
         **({"pairs after cleaning": f"{data['pairs']:,}"} if data["pairs"] else {}),
-        **get_method(recipe["method"]).card_facts(recipe, data),
+        **run.card_facts(data),
         "parameters": f"{settings['parameters']:,}, those used in training alone included",
         "steps": f"{settings['steps']:,}",
         "time": f"{time}{settings['threads']} threads, {settings['precision']}",
         **({"hardware": settings["hardware"]} if settings.get("hardware") else {}),
-        "seed": recipe["seed"],
+        "seed": str(run.recipe.seed),
     }
-    sources = dict.fromkeys(map(_source_text, training_sources(recipe)))
+    sources = dict.fromkeys(map(_source_text, training_sources(run.recipe)))
     return {"training data": "; ".join(sources), **{prose(name): prose(value) for name, value in facts.items()}}
 
 

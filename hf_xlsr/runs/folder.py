@@ -40,6 +40,11 @@ class RunFolder:
         self.results = self.path / "results.json"
         self.card = self.path / "README.md"
 
+    @property
+    def processes(self) -> int:
+        """Number of processes of the run."""
+        return int(json.loads(self.recipe.read_text("utf-8")).get("processes") or 1)
+
     def claim(self, recipe: Mapping[str, Any]) -> None:
         """Takes the folder for a run of `recipe`, or goes on with the same run.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import ModelCardData
 
@@ -15,10 +14,11 @@ from hf_xlsr.export.hub_names import check_repo, is_hub_id
 from hf_xlsr.export.hub_upload import CARD, RepoUpload, UploadResult, folder_files, push_uploads
 from hf_xlsr.modeling.hub import push_model
 from hf_xlsr.runs.adapter_folder import write_encoder_adapters
-from hf_xlsr.runs.card import card_for, recipe_of_run
+from hf_xlsr.runs.card import card_for
 from hf_xlsr.runs.card_metadata import base_models, licence_of, starting_points
 from hf_xlsr.runs.folder import RunFolder
-from hf_xlsr.runs.methods import get_method
+from hf_xlsr.runs.methods.base import Method
+from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.runs.starting import ADAPTERS
 from hf_xlsr.trainers.base import last_whole_checkpoint
 from hf_xlsr.utils.errors import XlsrError, nearest
@@ -78,30 +78,31 @@ def push_run(
     if adapters and what == "training":
         raise XlsrError("--adapters takes the encoder's place, and --what training leaves it out; drop one of them.")
     folder = RunFolder(run)
-    recipe = recipe_of_run(folder)
+    method = read_run(folder)
     with tempfile.TemporaryDirectory() as scratch:
         uploads = []
         if what != "training":
             make = _adapters if adapters else _encoder
-            uploads.append(make(folder, recipe, repo, private, Path(scratch)))
+            uploads.append(make(folder, method, repo, private, Path(scratch)))
         if what != "encoder":
-            uploads.append(_training(folder, recipe, repo))
+            uploads.append(_training(folder, method, repo))
         return push_uploads(uploads, token=token, exist_ok=exist_ok, message=message)
 
 
-def _encoder(folder: RunFolder, recipe: Mapping[str, Any], repo: str, private: bool, scratch: Path) -> RepoUpload:
+def _encoder(folder: RunFolder, method: Method, repo: str, private: bool, scratch: Path) -> RepoUpload:
     card = folder.model / CARD
     if not card.is_file():
-        raise XlsrError(f"run '{folder.path}' has no {card}: it has not ended; hf-xlsr train goes on with it.")
+        raise XlsrError(f"run '{folder.path}' has not finished: {card} is missing; resume it with hf-xlsr train.")
     files = folder_files(folder.model, without=(CARD, *LEFT_OUT))
     files |= {name: folder.path / name for name in ("loss.png", "tsne.png") if (folder.path / name).is_file()}
     return RepoUpload(repo, card_for(card.read_text("utf-8"), repo), files, private)
 
 
-def _training(folder: RunFolder, recipe: Mapping[str, Any], repo: str) -> RepoUpload:
-    newest = last_whole_checkpoint(folder.training, int(recipe.get("processes") or 1))
+def _training(folder: RunFolder, method: Method, repo: str) -> RepoUpload:
+    recipe = method.recipe
+    newest = last_whole_checkpoint(folder.training, folder.processes)
     if newest is None:
-        raise XlsrError(f"run '{folder.path}' has no whole checkpoint; there is no training state to push.")
+        raise XlsrError(f"run '{folder.path}' has no complete checkpoint to push.")
     files = {f"training/{path.name}": path for path in (folder.recipe, folder.log) if path.is_file()}
     if (clock := folder.training / "seconds.json").is_file():
         files[f"training/{clock.name}"] = clock
@@ -111,9 +112,9 @@ def _training(folder: RunFolder, recipe: Mapping[str, Any], repo: str) -> RepoUp
     for part in (*whole, folder.final, folder.merged):
         if part.is_dir():
             files |= folder_files(part, f"training/{part.name}", LEFT_OUT)
-    name = one_line(recipe["name"])
+    name = one_line(recipe.name)
     data = ModelCardData(
-        language=list(map(one_line, recipe["languages"])), license=licence_of(recipe), tags=[TRAINING_TAG]
+        language=list(map(one_line, recipe.languages)), license=licence_of(recipe), tags=[TRAINING_TAG]
     )
     card = part_card(
         data,
@@ -134,33 +135,34 @@ def _step(checkpoint: Path) -> int:
     return int(number) if number.isdigit() else 1 << 62
 
 
-def _adapters(folder: RunFolder, recipe: Mapping[str, Any], repo: str, private: bool, scratch: Path) -> RepoUpload:
+def _adapters(folder: RunFolder, method: Method, repo: str, private: bool, scratch: Path) -> RepoUpload:
+    recipe = method.recipe
     if not (folder.final / ADAPTERS).is_file():
         raise XlsrError(f"run '{folder.path}' has no adapters; push its encoder, without --adapters.")
-    named = (recipe.get("model") or {}).get("encoders")
+    named = recipe.model.get("encoders")
     starts = named if isinstance(named, Mapping) else {"": next(iter(starting_points(recipe)), "")}
     bases = {("" if name == "shared" else name): str(path) for name, path in starts.items()}
     # Those of a later stage belong on the weights of the stage before, whatever encoder that one started from.
-    earlier = bool(recipe.get("start_from"))
+    earlier = bool(recipe.start_from)
     on_hub = {name: path if is_hub_id(path) and not earlier else None for name, path in bases.items()}
     files = write_encoder_adapters(folder.final, scratch, on_hub)
-    languages = list(map(one_line, recipe["languages"]))
+    languages = list(map(one_line, recipe.languages))
     data = ModelCardData(
         language=languages,
         license=licence_of(recipe),
         library_name="peft",
         base_model=None if earlier else base_models(recipe) or None,
-        tags=[ADAPTERS_TAG, "lora", "feature-extraction", recipe["method"]],
+        tags=[ADAPTERS_TAG, "lora", "feature-extraction", recipe.method],
     )
     first = next(iter(sorted({str(Path(name).parent) for name in files})))
     place = "" if first == "." else f', subfolder="{first}"'
     base = on_hub.get("" if first == "." else first) or "path/to/the/encoder/that/training/started/from"
     card = part_card(
         data,
-        title=f"{one_line(recipe['name'])}: adapters",
+        title=f"{one_line(recipe.name)}: adapters",
         paragraphs=[
-            f"LoRA adapters of the recipe {code(recipe['name'])} of hf-xlsr, by the method of "
-            f"{get_method(recipe['method']).paper}. They belong on the encoder that training started from"
+            f"LoRA adapters of the recipe {code(recipe.name)} of hf-xlsr, by the method of "
+            f"{method.paper}. They belong on the encoder that training started from"
             + (", which is that of an earlier stage" if earlier else "")
             + ("; each language has its own, in a folder of its name." if place else "."),
             "Sentence vectors are pooled as in training; projections behind the pooling, where the recipe has them, are "

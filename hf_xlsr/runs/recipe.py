@@ -1,8 +1,8 @@
-"""Recipes: YAML files that say everything about a training run; read, merged with overrides, and checked."""
+"""Reading recipes: YAML files on top of each other, with overrides, as the runs that they stand for."""
 
 from __future__ import annotations
 
-import os
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -14,10 +14,14 @@ import yaml
 
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.export.access_tokens import check_no_token
-from hf_xlsr.runs.methods import get_method
-from hf_xlsr.runs.recipe_check import LISTS, TOP_LEVEL, check_keys, recipe_keys, section_keys
+from hf_xlsr.runs.fields import training_section
+from hf_xlsr.runs.folder import RunFolder
+from hf_xlsr.runs.methods import METHODS, Method, get_method
+from hf_xlsr.runs.sections import dotted_keys
 from hf_xlsr.utils.errors import XlsrError, nearest
 
+# Lists of runs that a recipe may stand for: side by side, or one after the other.
+LISTS = {"runs": "run", "stages": "stage"}
 _NAME = re.compile(r"\w[\w.+ -]*")
 
 
@@ -178,11 +182,13 @@ def parse_overrides(arguments: Sequence[str], recipe: Mapping[str, Any]) -> dict
     Raises:
         XlsrError: a key is unknown or ambiguous, or misses its value.
     """
-    known = recipe_keys(recipe)
-    dotted = [f"{section}.{key}" if section else key for section, keys in known.items() for key in keys]
-    method = get_method(recipe["method"])
-    places = dict.fromkeys([*(f"data.{split}" for split in ("train", "dev", "test")), *method.sources(recipe)])
-    dotted += [f"{place}.{key}" for place in places for key in method.source_keys]
+    method = method_of(recipe)
+    dotted = [
+        *dotted_keys(method.recipe_class, recipe),
+        *dotted_keys(method.model_section, None, "model."),
+        *method.nested_keys(recipe),
+        *dotted_keys(training_section(method.arguments_class), None, "training."),
+    ]
     result: dict[str, Any] = {}
     seen: list[str] = []
     for key, text in _options(arguments):
@@ -226,56 +232,54 @@ def _full_key(key: str, dotted: Sequence[str]) -> str:
     raise XlsrError(f"--{key} is no key of the recipe; {nearest(key, dotted)}")
 
 
-def sections_of(method: object) -> dict[str, dict[str, Any]]:
-    """The sections with defaults of a method's recipes: those of every method, and its own.
-
-    Raises:
-        XlsrError: there is no such method.
-    """
-    return {
-        section: {name: deepcopy(key.default) for name, key in keys.items()}
-        for section, keys in section_keys(method).items()
-    }
-
-
-def resolve(recipe: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Fills a recipe with defaults, lays the overrides over it and checks every key.
+def resolve(recipe: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Method:
+    """Binds a recipe, with overrides on top, to its method.
 
     Args:
         recipe: From `read_recipe`, without `runs` and `stages`.
         overrides: Nested keys, from `parse_overrides` or a run of an ablation list.
 
-    Returns:
-        A recipe with every section present.
-
     Raises:
-        XlsrError: a key is unknown, a value of the top level is of the wrong kind, or languages are missing.
+        XlsrError: the method or a key is unknown, or a value is invalid.
     """
     merged = merge({key: value for key, value in recipe.items() if key not in LISTS}, overrides or {})
     check_no_token(merged, f"recipe '{merged.get('name', 'recipe')}'")
-    check_keys(merged)
-    for section, defaults in sections_of(merged["method"]).items():
-        merged[section] = merge(defaults, merged.get(section) or {})
-    for name, key in TOP_LEVEL.items():
-        if merged.get(name) is None:
-            merged[name] = deepcopy(key.default)
-    merged["output_dir"] = os.path.expandvars(merged["output_dir"] or f"outputs/{merged['name']}")
-    languages = merged["languages"] = as_list(merged["languages"])
-    if len(set(languages)) < get_method(merged["method"]).min_languages:
-        raise XlsrError(
-            f"recipe '{merged['name']}': languages is {languages}; a cross-lingual encoder needs two, e.g. [en, fr]."
-        )
-    get_method(merged["method"]).validate(merged)
-    return merged
+    return method_of(merged).bind(merged)
 
 
-def load_runs(
-    name_or_path: str, arguments: Sequence[str] = (), only: Sequence[str] | None = None
-) -> list[dict[str, Any]]:
-    """A recipe as the runs it stands for: one, those of its list of ablations, or its stages.
+def method_of(recipe: Mapping[str, Any]) -> type[Method]:
+    """The method that a recipe names.
 
-    `runs` are independent. `stages` follow one another: each starts from the weights that the stage before ended with,
-    unless it says `start_from` itself.
+    Raises:
+        XlsrError: it names none, or an unknown one.
+    """
+    if not recipe.get("method"):
+        raise XlsrError(f"recipe '{recipe.get('name', 'recipe')}' has no 'method'; {nearest('', METHODS)}")
+    return get_method(recipe["method"])
+
+
+def read_run(folder: RunFolder) -> Method:
+    """The method of a run, bound to the recipe in its folder.
+
+    Raises:
+        XlsrError: the folder holds no run, or its recipe is invalid.
+    """
+    try:
+        content = json.loads(folder.recipe.read_text("utf-8"))
+    except OSError:
+        raise XlsrError(f"'{folder.path}' is not the folder of a run: training/recipe.json is missing.") from None
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise XlsrError(f"{folder.recipe} is not a recipe; train again to replace it.")
+    return method_of(content).bind({key: value for key, value in content.items() if key != "processes"})
+
+
+def load_runs(name_or_path: str, arguments: Sequence[str] = (), only: Sequence[str] | None = None) -> list[Method]:
+    """The runs that a recipe stands for: one, those of its list of ablations, or its stages.
+
+    `runs` are independent. Each of `stages` starts from the final weights of the stage before, unless it sets
+    `start_from` itself.
 
     Args:
         name_or_path: See `read_recipe`.
@@ -283,13 +287,14 @@ def load_runs(
         only: Names of the runs wanted; all when absent.
 
     Returns:
-        Resolved recipes, in order; the runs of a list are called `recipe/run` and write to folders of those names.
+        Methods bound to their recipes, in order; the runs of a list are called `recipe/run` and write to folders of
+        those names.
 
     Raises:
         XlsrError: as `resolve`, a run of `only` does not exist, or there are both kinds of lists.
 
     Example:
-        >>> [run["languages"] for run in load_runs("quickstart")]
+        >>> [run.recipe.languages for run in load_runs("quickstart")]
         [['en', 'fr']]
     """
     recipe = read_recipe(name_or_path)
@@ -298,7 +303,6 @@ def load_runs(
         raise XlsrError(f"recipe '{recipe['name']}' has runs and stages; keep one of them.")
     kind, runs = next(iter(lists.items()), ("runs", []))
     _check_runs(recipe["name"], runs, LISTS[kind])
-    check_keys(recipe)
     overrides = parse_overrides(arguments, recipe)
     if not runs:
         if only:
@@ -308,14 +312,15 @@ def load_runs(
     for name in only or ():
         if name not in names:
             raise XlsrError(f"recipe '{recipe['name']}' has no {LISTS[kind]} '{name}'; {nearest(name, names)}")
-    resolved: list[dict[str, Any]] = []
+    resolved: list[Method] = []
     # A stage needs those before it; other runs that are not wanted are left out of it.
     chosen = [run for run in runs if kind == "stages" or not only or run["name"] in only]
     for run in chosen:
-        full = resolve(merge(recipe, run.get("set", {})), overrides)
-        full["output_dir"] = str(Path(full["output_dir"]) / run["name"])
-        full["name"] = f"{recipe['name']}/{run['name']}"
+        method = resolve(merge(recipe, run.get("set", {})), overrides)
+        full = method.recipe
+        full.output_dir = str(Path(full.output_dir) / run["name"])
+        full.name = f"{recipe['name']}/{run['name']}"
         if kind == "stages" and resolved and "start_from" not in run.get("set", {}):
-            full["start_from"] = resolved[-1]["output_dir"]
-        resolved.append(full)
-    return [full for run, full in zip(chosen, resolved, strict=True) if not only or run["name"] in only]
+            full.start_from = resolved[-1].recipe.output_dir
+        resolved.append(method)
+    return [method for run, method in zip(chosen, resolved, strict=True) if not only or run["name"] in only]

@@ -1,32 +1,44 @@
-"""What every key of a recipe takes, for people: the page `docs/recipes.md` and `hf-xlsr train --help`."""
+"""Every key of a recipe with its type, default and meaning: `docs/recipes.md` and `hf-xlsr train --help`."""
 
 from __future__ import annotations
 
 import json
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+import types
+import typing
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hf_xlsr.data.sources import SOURCE_KEYS
-from hf_xlsr.runs.methods import METHODS
-from hf_xlsr.runs.recipe import read_recipe, recipe_names
-from hf_xlsr.runs.recipe_check import BEFORE, SECTIONS, TOP_LEVEL, recipe_keys, refused_training_keys
-from hf_xlsr.runs.recipe_keys import Key, training_keys
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from hf_xlsr.runs.fields import training_section
+from hf_xlsr.runs.methods import METHODS, Method
+from hf_xlsr.runs.recipe import method_of, read_recipe, recipe_names
+from hf_xlsr.runs.sections import DataSection, Recipe, Section, Source, holds_sources
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.utils.errors import XlsrError, nearest
 
 COMMAND = "python -m hf_xlsr.runs.reference docs/recipes.md"
 INTRODUCTION = f"""# Keys of recipes
 
-Written by `{COMMAND}` from the code that checks recipes; change it there.
+`{COMMAND}` writes this page from the code that validates recipes.
 
-A recipe is a YAML file; [train.md](train.md) shows some. Any key may stand on the command line as `--section.key value`,
-or by its last part where that is unique. An unknown key, or a value that a key does not take, is refused before anything
-starts. `hf-xlsr train METHOD --help` shows one method's keys.
-What stands under a method is what it adds, or has another default for."""
+A recipe is a YAML file; [train.md](train.md) shows some. Every key is also an option of the command line, as
+`--section.key value`, or by its last part if that is unique. An unknown key or an invalid value is an error before
+anything starts. `hf-xlsr train METHOD --help` shows the keys of one method.
+Below a method stand the keys that it adds, or whose type or default it changes."""
 WIDTH = 100
+Row = tuple[str, str, str, str]
+# Keys that are gone once a recipe has been read.
+LOADING: list[Row] = [
+    ("base", "str", "", "name or path of the recipe underneath"),
+    ("data_from", "str", "", "name or path of a recipe, of any method, whose `data` comes underneath"),
+    ("runs", "list", "", "independent runs, each a `name` and what it `set`s"),
+    ("stages", "list", "", "runs of `name` and `set`, each from the weights of the one before"),
+]
 
 
 def reference() -> str:
@@ -36,19 +48,24 @@ def reference() -> str:
         >>> reference().splitlines()[0]
         '# Keys of recipes'
     """
-    base = training_keys(XlsrTrainingArguments, frozenset(refused_training_keys(XlsrTrainingArguments)))
-    stock = {name: key for name, key in base.items() if name in _stock_names()}
-    ours = {name: key for name, key in base.items() if name not in stock}
-    parts = [INTRODUCTION, "## Every recipe", _table({**BEFORE, **TOP_LEVEL})]
-    for section, keys in SECTIONS.items():
-        parts += [f"## `{section}` of every recipe", _table(keys)]
-    parts += ["## A source", "| key | meaning |\n|---|---|\n" + _rows((f"`{k}`", v) for k, v in SOURCE_KEYS.items())]
-    parts += ["## `training` of every recipe", _table(ours)]
+    training = training_section(XlsrTrainingArguments)
+    stock = set(XlsrTrainingArguments.__mro__[1].__dataclass_fields__)  # type: ignore[attr-defined]
+    rows = list(_rows(training))
+    ours = [row for row in rows if row[0] not in stock]
+    common = {"": set(_rows(Recipe)), "data": set(_rows(DataSection)), "training": set(rows)}
+    parts = [INTRODUCTION, "## Every recipe", _table([*LOADING, *_rows(Recipe)])]
+    for section in ("data", "card"):
+        parts += [f"## `{section}` of every recipe", _table(_rows(_section(Recipe, section)))]
+    parts += ["## A source", _table(_rows(Source)), "## `training` of every recipe", _table(ours)]
     for name, method in METHODS.items():
         parts += [f"## Method `{name}`", method.paper]
-        for section, keys in _own(name, {**SECTIONS, "training": base}).items():
-            parts += [f"### `{section}`", _table(keys)]
-    parts += ["## `training`, arguments of transformers", _table(stock, first_sentence=True)]
+        for section, keys in _sections(method).items():
+            if section != "card" and (own := [row for row in keys if row not in common.get(section, ())]):
+                parts += [f"### `{section}`" if section else "### Top level", _table(own)]
+    short = [
+        (key, kind, default, text.split(". ")[0].rstrip(".")) for key, kind, default, text in rows if key in stock
+    ]
+    parts += ["## `training`, arguments of transformers", _table(short)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -59,83 +76,99 @@ def keys_help(name: str | None = None) -> str:
         name: A method, or a recipe by name or path; without one, the keys of every recipe.
 
     Raises:
-        XlsrError: it is none of them.
+        XlsrError: there is no such method or recipe.
 
     Example:
         >>> [line for line in keys_help("hictl").splitlines() if "sentence_temperature" in line]
-        ['  sentence_temperature (a number; 1.0)']
+        ['  sentence_temperature (float | int; 1.0)']
     """
     if name is None:
-        lines = list(_lines("recipe", {**BEFORE, **TOP_LEVEL}))
-        for section, keys in SECTIONS.items():
-            lines += _lines(section, keys)
-        methods = ", ".join(METHODS)
-        more = f"The keys of a method ({methods}) or of a recipe: hf-xlsr train NAME --help."
-        return "\n".join([*lines, "", more])
-    lines = []
-    for section, keys in recipe_keys(_recipe_of(name)).items():
-        if section != "model.encoder":  # the values of a stock configuration explain themselves elsewhere
-            lines += _lines(section or "recipe", {**BEFORE, **keys} if not section else keys)
-    return "\n".join(lines)
+        lines = [*_lines("recipe", [*LOADING, *_rows(Recipe)]), *_lines("data", _rows(DataSection))]
+        lines += ["", f"The keys of a method ({', '.join(METHODS)}) or of a recipe: hf-xlsr train NAME --help."]
+        return "\n".join(lines)
+    sections = _sections(_method(name))
+    return "\n".join(line for section, rows in sections.items() for line in _lines(section or "recipe", rows))
 
 
-def _recipe_of(name: str) -> Mapping[str, Any]:
+def _method(name: str) -> type[Method]:
     if name in METHODS:
-        return {"method": name}
+        return METHODS[name]
     if Path(name).suffix in (".yaml", ".yml") or name in recipe_names():
-        return read_recipe(name)
-    raise XlsrError(f"'{name}' is no method and no recipe; {nearest(name, [*METHODS, *recipe_names()])}")
+        return method_of(read_recipe(name))
+    raise XlsrError(f"'{name}' is neither a method nor a recipe; {nearest(name, [*METHODS, *recipe_names()])}")
 
 
-def _own(name: str, common: Mapping[str, Mapping[str, Key]]) -> dict[str, dict[str, Key]]:
-    """The keys that a method adds to the common ones, or gives another default or meaning."""
-    sections = recipe_keys({"method": name})
-    for section in ("", "model.encoder", "model.encoders"):
-        sections.pop(section, None)
-    own = {
-        section: {key: value for key, value in keys.items() if common.get(section, {}).get(key) != value}
-        for section, keys in sections.items()
-    }
-    return {section: keys for section, keys in own.items() if keys}
+def _section(recipe: type[BaseModel], key: str) -> type[Section] | None:
+    found = recipe.model_fields[key].annotation
+    return found if isinstance(found, type) and issubclass(found, Section) and found.model_fields else None
 
 
-def _stock_names() -> set[str]:
-    ours = {
-        name
-        for part in XlsrTrainingArguments.__mro__
-        if part.__module__.startswith("hf_xlsr.")
-        for name in vars(part).get("__annotations__", {})
-    }
-    return set(XlsrTrainingArguments.__dataclass_fields__) - ours
+def _sections(method: type[Method]) -> dict[str, list[Row]]:
+    """The keys of a method by section; those of the top under an empty name."""
+    recipe = method.recipe_class
+    inside = {key: section for key in recipe.model_fields if (section := _section(recipe, key))}
+    top = [row for row in _rows(recipe) if row[0] not in {*inside, "model", "training", "method"}]
+    sections = {**inside, "model": method.model_section, "training": training_section(method.arguments_class)}
+    return {"": top, **{key: list(_rows(section)) for key, section in sections.items()}}
 
 
-def _default(value: Any) -> str:
-    return "" if value is None else json.dumps(value, ensure_ascii=False).replace('"', "")
+def _rows(section: type[BaseModel] | None) -> Iterator[Row]:
+    """Key, type, default and meaning."""
+    for name, field in section.model_fields.items() if section else ():
+        default = "" if field.is_required() else _shown_default(field.default)
+        yield name, shown_type(field), default, field.description or ""
 
 
-def _table(keys: Mapping[str, Key], first_sentence: bool = False) -> str:
-    rows = (
-        (
-            f"`{name}`",
-            key.takes,
-            f"`{_default(key.default)}`" if _default(key.default) else "",
-            key.help.split(". ")[0].rstrip(".") if first_sentence else key.help,
-        )
-        for name, key in keys.items()
-    )
-    return "| key | takes | default | meaning |\n|---|---|---|---|\n" + _rows(rows)
+def _shown_default(value: Any) -> str:
+    if value is None or isinstance(value, BaseModel) or value in ("", {}, []):
+        return ""
+    return json.dumps(value, ensure_ascii=False, default=str).replace('"', "")
 
 
-def _rows(rows: Any) -> str:
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+def shown_type(field: FieldInfo) -> str:
+    """The type of a key with its bounds.
+
+    Example:
+        >>> shown_type(DataSection.model_fields["limit"]), shown_type(DataSection.model_fields["train"])
+        ('int >= 1', 'source or list of sources')
+    """
+    if holds_sources(field):
+        return "source or list of sources"
+    if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+        return "mapping"
+    return _shown_hint(field.annotation) + _shown_bounds(field.metadata)
 
 
-def _lines(section: str, keys: Mapping[str, Key]) -> Iterator[str]:
+def _shown_bounds(metadata: Iterable[Any]) -> str:
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    bounds = [(sign, getattr(part, key, None)) for part in metadata for key, sign in signs.items()]
+    return ",".join(f" {sign} {bound:g}" for sign, bound in bounds if bound is not None)
+
+
+def _shown_hint(hint: Any) -> str:
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _shown_hint(parts[0]) + _shown_bounds(parts[1:])
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join(dict.fromkeys(_shown_hint(part) for part in parts if part is not type(None)))
+    if origin is typing.Literal:
+        return " | ".join(json.dumps(part) for part in parts)
+    if members := getattr(hint, "__members__", None):
+        return " | ".join(json.dumps(member.value) for member in members.values())
+    return getattr(origin or hint, "__name__", str(hint))
+
+
+def _table(rows: Iterable[Row]) -> str:
+    cells = ((f"`{key}`", f"`{kind}`", f"`{default}`" if default else "", text) for key, kind, default, text in rows)
+    lines = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells)
+    return "| key | type | default | meaning |\n|---|---|---|---|\n" + "\n".join(lines)
+
+
+def _lines(section: str, rows: Iterable[Row]) -> Iterator[str]:
     yield f"{section}:"
-    for name, key in keys.items():
-        default = _default(key.default)
-        yield f"  {name} ({key.takes}{f'; {default}' if default else ''})"
-        yield from textwrap.wrap(key.help, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    for key, kind, default, text in rows:
+        yield f"  {key} ({kind}{f'; {default}' if default else ''})"
+        yield from textwrap.wrap(text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
 
 
 def main(arguments: list[str]) -> int:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,13 @@ from transformers import logging as transformers_logging
 from transformers.integrations import WandbCallback
 from transformers.trainer import TRAINER_STATE_NAME
 
-from hf_xlsr.data.held_out import remember_evaluated
+from hf_xlsr.data.held_out import held_out_texts, remember_evaluated
+from hf_xlsr.data.sources import as_list
 from hf_xlsr.evaluation.plots import plot_loss_curves
 from hf_xlsr.evaluation.report import save_results
 from hf_xlsr.runs.card import write_card
 from hf_xlsr.runs.folder import RunFolder
-from hf_xlsr.runs.methods import get_method
+from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer, last_whole_checkpoint
 from hf_xlsr.trainers.callbacks import TrainingClockCallback
@@ -48,77 +50,68 @@ class RunResult:
     stopped: bool = False
 
 
-def build_trainer(recipe: Mapping[str, Any], folder: RunFolder, data: Any, sets: Mapping[str, Any]) -> XlsrTrainer:
-    """The trainer that a recipe describes.
+def prepare_data(method: Method, folder: Path, sets: Mapping[str, Any]) -> Any:
+    """Data and tokenizers of a recipe, made in `folder` or loaded from it.
 
     Raises:
-        XlsrError: a value of the model or an argument does not fit.
+        XlsrError: what the method raises, or the folder holds data made for other evaluation sets.
     """
-    method = get_method(recipe["method"])
-    trainer = method.build_trainer(recipe, folder.training, data, method.evaluations(recipe, sets))
-    trainer.add_callback(TrainingClockCallback())
-    return trainer
+    remember_evaluated(folder, method.evaluation_texts(sets))
+    held_out = held_out_texts(as_list(method.recipe.data.held_out), languages=method.recipe.languages)
+    return method.prepare(folder, chain(method.evaluation_texts(sets), held_out))
 
 
-def prepare_data(recipe: Mapping[str, Any], folder: Path, sets: Mapping[str, Any]) -> Any:
-    """Data and tokenizers of a recipe, made in `folder` or taken from there.
-
-    Raises:
-        XlsrError: what the method raises; data made for other evaluation sets lie there.
-    """
-    method = get_method(recipe["method"])
-    without_others = {**recipe, "data": {**recipe["data"], "held_out": None}}
-    remember_evaluated(folder, method.evaluation_texts(without_others, sets))
-    return method.prepare(recipe, folder, method.evaluation_texts(recipe, sets))
-
-
-def train_tokenizer_of(recipe: Mapping[str, Any], output: str | Path) -> str:
-    """Trains the tokenizer of a recipe on its cleaned data and saves it; returns a sentence that says so.
-
-    Raises:
-        XlsrError: the method's encoders bring tokenizers of their own.
-    """
-    if "tokenizer" not in recipe:
-        raise XlsrError(f"recipe '{recipe['name']}' trains no tokenizer: its encoders bring their own.")
-    with tempfile.TemporaryDirectory() as scratch:
-        data = prepare_data(recipe, Path(scratch), get_method(recipe["method"]).evaluation_sets(recipe))
-        data.tokenizer.save_pretrained(str(output))
-    read = get_method(recipe["method"]).describe_data(data.report)
-    return f"{data.report['vocab_size']:,} pieces, saved in {output}. {read}"
-
-
-def train_recipe(recipe: Mapping[str, Any], console: Console | None = None) -> RunResult:
-    """Runs a recipe to its end, going on from the last whole checkpoint of the same run.
-
-    Args:
-        recipe: From `hf_xlsr.runs.recipe.load_runs`.
-        console: Where tables are printed; standard output when absent.
+def train_tokenizer_of(method: Method, output: str | Path) -> str:
+    """Trains the tokenizer of a recipe on its cleaned data and saves it.
 
     Returns:
-        Folder and test metrics; `stopped` when a signal ended it early, in which case nothing is exported.
+        A sentence for the console.
 
     Raises:
-        XlsrError: for every mistake in the recipe or its data.
+        XlsrError: the method's encoders have tokenizers of their own.
     """
-    # Other processes wait while the first prepares data and, at the end, evaluates: longer than the usual time-out.
+    if not hasattr(method.recipe, "tokenizer"):
+        raise XlsrError(f"recipe '{method.recipe.name}' trains no tokenizer: its encoders have their own.")
+    with tempfile.TemporaryDirectory() as scratch:
+        data = prepare_data(method, Path(scratch), method.evaluation_sets())
+        data.tokenizer.save_pretrained(str(output))
+    return f"{data.report['vocab_size']:,} tokens, saved in {output}. {method.describe_data(data.report)}"
+
+
+def train_recipe(method: Method, console: Console | None = None) -> RunResult:
+    """Trains, evaluates and exports by a recipe, resuming from the last complete checkpoint of the same run.
+
+    Args:
+        method: From `hf_xlsr.runs.recipe.load_runs`.
+        console: Where tables are printed; standard output by default.
+
+    Returns:
+        Folder and test metrics; `stopped` if a signal ended it early, in which case nothing is exported.
+
+    Raises:
+        XlsrError: the recipe or its data are invalid.
+    """
+    # Other processes wait longer than the usual time-out while the first prepares data and, at the end, evaluates.
     state = PartialState(cpu=not torch.accelerator.is_available(), timeout=timedelta(days=2))
-    # The number of processes changes what an epoch draws; a run cannot go on with another.
-    recipe = {**recipe, "processes": state.num_processes}
-    # Soft wrap: sentences and paths stay whole for those who search or copy them.
+    # The number of processes changes what an epoch draws; a run cannot resume with another.
+    settings = {**method.recipe.settings(), "processes": state.num_processes}
+    # Soft wrap: sentences and paths can be searched and copied.
     console = console or Console(quiet=not state.is_main_process, soft_wrap=True)
-    folder, method = RunFolder(recipe["output_dir"]), get_method(recipe["method"])
+    folder = RunFolder(method.recipe.output_dir)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()  # of saving and loading small models; training has its own bar
     started = time.monotonic()
     with state.main_process_first():
-        sets = method.evaluation_sets(recipe)
-    method.check_training(recipe, folder.training, sets)
+        sets = method.evaluation_sets()
+    arguments = method.arguments(folder.training, sets)
+    method.check(arguments, sets)
     with state.main_process_first():
         if state.is_main_process:
-            folder.claim(recipe)
-        data = prepare_data(recipe, folder.training, sets)
-    console.print(f"[bold]{recipe['name']}[/]: {method.describe_data(data.report)}")
-    trainer = build_trainer(recipe, folder, data, sets)
+            folder.claim(settings)
+        data = prepare_data(method, folder.training, sets)
+    console.print(f"[bold]{method.recipe.name}[/]: {method.describe_data(data.report)}")
+    trainer = method.build_trainer(arguments, data, sets)
+    trainer.add_callback(TrainingClockCallback())
     checkpoint = last_whole_checkpoint(folder.training, state.num_processes)
     _print_training(console, trainer, checkpoint)
     prepared = time.monotonic()
@@ -127,34 +120,34 @@ def train_recipe(recipe: Mapping[str, Any], console: Console | None = None) -> R
         _close_reporters(trainer)
     if trainer.stopped_early and trainer.state.global_step < trainer.state.max_steps:
         console.print(
-            f"Stopped at step {trainer.state.global_step:,} of {trainer.state.max_steps:,}; the checkpoint is saved and "
-            "the same command goes on from there."
+            f"Stopped at step {trainer.state.global_step:,} of {trainer.state.max_steps:,}; the checkpoint is saved, and "
+            "the same command resumes from it."
         )
         return RunResult(folder.path, {}, stopped=True)
     trainer.save_model(str(folder.final))
     if state.is_main_process:
         trainer.state.save_to_json(str(folder.final / TRAINER_STATE_NAME))
     if trainer.is_fsdp_enabled:
-        gather_model(trainer, method.build_model(recipe, data))
+        gather_model(trainer, method.build_model(data))
     metrics: dict[str, float] = {}
     if state.is_main_process:
         seconds = {"preparing": prepared - started, "training": TrainingClockCallback.read(folder.training)}
-        metrics = _finish(recipe, folder, trainer, data, sets, seconds, console)
+        metrics = _finish(method, settings, folder, trainer, data, sets, seconds, console)
     state.wait_for_everyone()
     return RunResult(folder.path, metrics)
 
 
 def _close_reporters(trainer: XlsrTrainer) -> None:
-    """Ends the run of Weights & Biases, which else would take the next run of a list for the same."""
+    """Ends the run of Weights & Biases, which would otherwise continue with the next run of a list."""
     for callback in trainer.callback_handler.callbacks:
         if isinstance(callback, WandbCallback):
             callback._wandb.finish()
 
 
 def _take_finished(trainer: XlsrTrainer, final: Path, checkpoint: Path | None) -> bool:
-    """Loads what a training that is over has left; Trainer, told to resume from it, would take a step more.
+    """Loads the result of a finished training; Trainer, resuming from it, would take one more step.
 
-    That is its last model where that is whole, as checkpoints may be older, or none; or else its last checkpoint.
+    That is its final model if complete, as checkpoints may be older or absent; else its last checkpoint.
     """
     ended = any(final.glob("*.safetensors"))  # also a training that stopped early by its protocol
     if ended and (final / TRAINER_STATE_NAME).is_file() and not trainer.is_fsdp_enabled:
@@ -188,11 +181,12 @@ def _print_training(console: Console, trainer: XlsrTrainer, checkpoint: Path | N
     size = sum(parameter.numel() for parameter in trainer.model.parameters()) / 1e6
     console.print(
         f"{size:.1f} M parameters, {precision}, {arguments.world_size} process(es) on {arguments.device.type}"
-        + (f", going on from {checkpoint.name}" if checkpoint else "")
+        + (f", resuming from {checkpoint.name}" if checkpoint else "")
     )
 
 
 def _finish(
+    method: Method,
     recipe: Mapping[str, Any],
     folder: RunFolder,
     trainer: XlsrTrainer,
@@ -204,7 +198,7 @@ def _finish(
     """Has the method write and evaluate its model, and writes log, loss plot, results and card."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     folder.record_recipe(recipe)
-    finished = get_method(recipe["method"]).evaluate_and_export(recipe, folder, trainer, data, sets, console)
+    finished = method.evaluate_and_export(folder, trainer, data, sets, console)
     if (whole := merged(model)) is not model:  # what a later run starts from; adapters alone are of no use to it
         whole.save_pretrained(folder.merged)
         if trainer.processing_class is not None:
@@ -228,9 +222,9 @@ def _finish(
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
     }
     save_results(folder.results, finished.metrics, settings=settings, data_hashes=finished.data_hashes)
-    write_card(folder.card, recipe, finished.metrics, settings)
-    if folder.model.is_dir():  # a model without a stock form has no export
-        write_card(folder.model / "README.md", recipe, finished.metrics, settings)
+    write_card(folder.card, method, finished.metrics, settings)
+    if folder.model.is_dir():  # a model without stock modules has no export
+        write_card(folder.model / "README.md", method, finished.metrics, settings)
         console.print(f"model    {folder.model}", markup=False)
     console.print(f"results  {folder.results}\ncard     {folder.card}", markup=False)
     console.print(f"plots    {', '.join(map(str, finished.plots)) or 'none'}", markup=False)

@@ -13,6 +13,8 @@ from hf_xlsr.data.prepare import load_tokenizer
 from hf_xlsr.encoders.stock import max_positions
 from hf_xlsr.export.sentence_transformer import MAX_LENGTH
 from hf_xlsr.runs.folder import RunFolder
+from hf_xlsr.runs.methods.sentence_encoder import SentenceEncoderMethod
+from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.runs.starting import ADAPTERS
 from hf_xlsr.utils.errors import XlsrError, error_line, nearest
 
@@ -54,15 +56,17 @@ def trained_sentence_transformer(
         raise XlsrError(f"'{place}' is no folder; give the output folder of a run, or a saved model.")
     run = RunFolder(home)
     weights, training = (_weights(run), run.training) if run.recipe.is_file() else (home, home.parent)
-    recipe = _json(training / "recipe.json")
-    _check_method(place, recipe)
+    recipe = None
+    if (training / "recipe.json").is_file():
+        method = read_run(RunFolder(training.parent))
+        if not isinstance(method, SentenceEncoderMethod):
+            raise XlsrError(_no_encoder(place, f"a run of {method.name}"))
+        recipe = method.recipe
     model = _load(weights)
     given = _tokenizers(model, weights, training, tokenizer)
-    options: dict[str, Any] = {"max_length": _max_length(model, given, max_length, recipe)}
-    settings = recipe.get("export") or {}
-    if "normalize" in settings:
-        options["normalize"] = settings["normalize"]
-    return model.to_sentence_transformer(given, **options)
+    options: dict[str, Any] = recipe.export.model_dump() if recipe else {}
+    limit = _max_length(model, given, max_length, recipe.data.max_length if recipe else None)
+    return model.to_sentence_transformer(given, max_length=limit, **options)
 
 
 def _weights(run: RunFolder) -> Path:
@@ -77,14 +81,6 @@ def _weights(run: RunFolder) -> Path:
 
 def _has_weights(folder: Path) -> bool:
     return any(folder.glob("model*.safetensors"))
-
-
-def _check_method(place: str | Path, recipe: Mapping[str, Any]) -> None:
-    from hf_xlsr.runs.methods import get_method
-    from hf_xlsr.runs.methods.sentence_encoder import SentenceEncoderMethod
-
-    if recipe and not isinstance(get_method(recipe["method"]), SentenceEncoderMethod):
-        raise XlsrError(_no_encoder(place, f"a run of {recipe['method']}"))
 
 
 def _no_encoder(place: str | Path, what: str) -> str:
@@ -147,7 +143,7 @@ def _tokenizers(model: Any, weights: Path, training: Path, given: str | Mapping[
     raise XlsrError(f"'{weights}' has no tokenizer beside it; name its folder with --tokenizer{each}.")
 
 
-def _max_length(model: Any, tokenizers: Any, given: int | None, recipe: Mapping[str, Any]) -> int:
+def _max_length(model: Any, tokenizers: Any, given: int | None, trained: int | None) -> int:
     encoders = model.encoders.values() if hasattr(model, "routes") else [model.encoder]
     several = tokenizers.values() if isinstance(tokenizers, Mapping) else [tokenizers]
     positions = min((count for count in map(max_positions, encoders) if count is not None), default=None)
@@ -155,8 +151,7 @@ def _max_length(model: Any, tokenizers: Any, given: int | None, recipe: Mapping[
         raise XlsrError(
             f"--max-length is {given}; use 2 or more, and no more than the encoder's {positions} positions."
         )
-    limit = given or (recipe.get("data") or {}).get("max_length")
-    return limit or min([MAX_LENGTH, positions or MAX_LENGTH, *(one.model_max_length for one in several)])
+    return given or trained or min([MAX_LENGTH, positions or MAX_LENGTH, *(one.model_max_length for one in several)])
 
 
 def _json(file: Path) -> dict[str, Any]:

@@ -142,25 +142,24 @@ def run(folder: Path, name: str, output: str, *more: str, whole: bool = False) -
     from rich.console import Console
 
     from hf_xlsr.runs.folder import RunFolder
-    from hf_xlsr.runs.methods import get_method
     from hf_xlsr.runs.recipe import load_runs
-    from hf_xlsr.runs.train import build_trainer, prepare_data, train_recipe
+    from hf_xlsr.runs.train import prepare_data, train_recipe
 
     state = PartialState(cpu=True)
     common = ["--output_dir", str(folder / output / name)]
     common += ["--per_device_train_batch_size", str(GLOBAL_BATCH // state.num_processes)]
-    (recipe,) = load_runs(str(folder / f"{name}.yaml"), [*common, *more])
+    (method,) = load_runs(str(folder / f"{name}.yaml"), [*common, *more])
     if whole:
-        train_recipe(recipe, Console(quiet=True))
+        train_recipe(method, Console(quiet=True))
         return
-    place, method = RunFolder(recipe["output_dir"]), get_method(recipe["method"])
-    sets = method.evaluation_sets(recipe)
-    method.check_training(recipe, place.training, sets)
+    place, sets = RunFolder(method.recipe.output_dir), method.evaluation_sets()
+    arguments = method.arguments(place.training, sets)
+    method.check(arguments, sets)
     # One process prepares the data of all launches; `one` runs beside them.
     shared = folder / "data" / ("one" if state.num_processes == 1 else "two") / name
     with state.main_process_first():
-        data = prepare_data(recipe, shared, sets)
-    trainer = build_trainer(recipe, place, data, sets)
+        data = prepare_data(method, shared, sets)
+    trainer = method.build_trainer(arguments, data, sets)
     trainer.train()
     trainer.save_model(str(place.final))
     if state.is_main_process:

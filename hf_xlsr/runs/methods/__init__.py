@@ -10,11 +10,11 @@ from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.utils.errors import XlsrError, nearest
 
 
-def find_methods() -> dict[str, Method]:
-    """An instance of each concrete `Method` that a module of this folder defines, by its name."""
+def find_methods() -> dict[str, type[Method]]:
+    """Each concrete `Method` that a module of this folder defines, by its name."""
     modules = (import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
     return {
-        method.name: method()
+        method.name: method
         for module in modules
         for method in vars(module).values()
         if isinstance(method, type) and issubclass(method, Method) and method.__module__ == module.__name__
@@ -22,14 +22,14 @@ def find_methods() -> dict[str, Method]:
     }
 
 
-METHODS: dict[str, Method] = find_methods()
+METHODS: dict[str, type[Method]] = find_methods()
 
 
-def get_method(name: object) -> Method:
+def get_method(name: object) -> type[Method]:
     """A method by its name.
 
     Raises:
-        XlsrError: there is none of that name.
+        XlsrError: the name is unknown.
 
     Example:
         >>> get_method("lightweight").config_class.__name__

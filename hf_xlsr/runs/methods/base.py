@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from pydantic import Field
 from rich.console import Console
-from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
-from hf_xlsr.data.sources import SOURCE_KEYS
+from hf_xlsr.runs.fields import refused, training_section
 from hf_xlsr.runs.folder import RunFolder
-from hf_xlsr.runs.recipe_keys import Key, config_keys
+from hf_xlsr.runs.sections import Recipe, Section, validated
 from hf_xlsr.runs.starting import start_from
-from hf_xlsr.trainers.adapters import DEFAULT_MODULES, add_adapters
+from hf_xlsr.trainers.adapters import add_adapters
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.sharding import check_sharding
 from hf_xlsr.utils.errors import XlsrError, error_line, nearest
 
 Evaluations = Sequence[Callable[..., Any]]
-# The section `adapters`: LoRA.
-ADAPTERS_SECTION = {
-    "rank": Key(0, "rank of the LoRA adapters that are trained instead of the encoders; 0 is none", least=0),
-    "alpha": Key(32, "their scale is alpha / rank", least=1),
-    "dropout": Key(0.0, "before them", least=0, most=1),
-    "modules": Key(list(DEFAULT_MODULES), "layers that take one, by the ends of their names", ("list", "str")),
-}
-# A key of `model` where the encoder is a pretrained one, or one of our own making.
-DROPOUT = Key(None, "sets every dropout of the encoder; its own when absent", ("float",), least=0, most=1)
-START = Key(None, "an encoder, a HICTL model, or the folder of a run; a path or an id of the Hub", ("str",))
+MethodT = TypeVar("MethodT", bound="Method")
+# Keys of `model` for methods that start from pretrained encoders.
+DROPOUT = (float | None, Field(None, ge=0, le=1, description="sets every dropout of the encoder; by default its own"))
+START = (
+    str,
+    Field(description="an encoder, a HICTL model or the folder of a run: a path or an id on the Hub"),
+)
+# Keys of `model` that are not values of its configuration.
+BUILDING = ("encoder", "encoders", "start", "dropout")
 
 
 @dataclass
@@ -43,7 +45,7 @@ class Finished:
         metrics: Test metrics by name; empty without a test set.
         plots: Images that it drew.
         data_hashes: Test set -> hash of its texts.
-        dimension: Width of the vectors that the model gives.
+        dimension: Width of an embedding.
     """
 
     metrics: dict[str, float]
@@ -52,186 +54,216 @@ class Finished:
     dimension: int = 0
 
 
-def own_keys(config_class: type, *without: str) -> dict[str, Key]:
-    """Keys that are fields of a configuration class, but not of every `PreTrainedConfig`, nor `without`."""
-    common = {field.name for field in dataclasses.fields(PreTrainedConfig)} | set(without)
-    return config_keys(config_class, [f.name for f in dataclasses.fields(config_class) if f.name not in common])
+class _Constant:
+    """Treats every sentence alike, to learn which metrics an evaluation gives without a model."""
 
+    def encode(self, sentences: Sequence[str], **_: Any) -> np.ndarray:
+        return np.ones((len(sentences), 1), dtype=np.float32)
 
-def encoder_keys(model_type: str) -> dict[str, Key]:
-    """The values of a stock encoder's configuration.
-
-    Raises:
-        XlsrError: there is no such architecture.
-    """
-    if model_type not in CONFIG_MAPPING:
-        raise XlsrError(f"model.encoder.model_type is '{model_type}'; {nearest(str(model_type), CONFIG_MAPPING)}")
-    config = AutoConfig.for_model(model_type)
-    return config_keys(config, config.to_dict())
+    def translate(self, sentences: Sequence[str], **_: Any) -> list[str]:
+        return ["."] * len(sentences)
 
 
 class Method(ABC):
-    """One of the package's methods, as recipes see it.
+    """One of the package's methods, bound to a recipe.
 
-    A new method is a subclass here, a folder in `modeling/`, a file in `trainers/` and recipes.
+    A new method is a subclass in a module of this folder, a folder in `modeling/`, a module in `trainers/`, a collator
+    and a recipe.
+
+    Args:
+        recipe: Validated; see `bind`.
     """
 
     name: ClassVar[str]
     paper: ClassVar[str]
     citation: ClassVar[str]
+    recipe_class: ClassVar[type[Recipe]]
+    model_section: ClassVar[type[Section]]
     config_class: ClassVar[type]
     arguments_class: ClassVar[type]
     trainer_class: ClassVar[type[XlsrTrainer]]
-    # Sections of the recipe beside data, model and training, and keys beside those of every method; what is no `Key` is
-    # another default of a key that is there.
-    sections: ClassVar[dict[str, dict[str, Any]]] = {}
-    # Keys of a source in `data`.
-    source_keys: ClassVar[Mapping[str, str]] = SOURCE_KEYS
-    min_languages: ClassVar[int] = 2
-    # How the model card files what the method makes.
+    # How the model card describes the result.
     card_template: ClassVar[str] = "card_task.md.jinja"
     card_tags: ClassVar[tuple[str, ...]] = ()
     pipeline_tag: ClassVar[str] = "sentence-similarity"
     library_name: ClassVar[str] = "transformers"
 
-    @abstractmethod
-    def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, dict[str, Key]]:
-        """The known keys of `model` and of mappings inside it, by dotted section."""
+    recipe: Recipe
 
-    def validate(self, recipe: dict[str, Any]) -> None:  # noqa: B027 - a method may have nothing to add
-        """Fills in values that follow from others, and checks those that only this method knows.
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+
+    @classmethod
+    def bind(cls: type[MethodT], content: Mapping[str, Any]) -> MethodT:
+        """The method for a recipe.
+
+        Args:
+            content: A merged recipe, with or without defaults.
 
         Raises:
-            XlsrError: a value does not go with the method.
+            XlsrError: a key is unknown, or a value has the wrong type or is out of range.
         """
+        given = {key: value for key, value in content.items() if value is not None}
+        name = str(given.get("name", "recipe"))
+        recipe = validated(cls.recipe_class, given, name)
+        for key in recipe.training:
+            if fix := refused(cls.arguments_class).get(key):
+                raise XlsrError(f"recipe '{name}': training.{key} is not supported: {fix}.")
+        validated(cls.model_section, recipe.model, name, "model")
+        validated(training_section(cls.arguments_class), recipe.training, name, "training")
+        return cls(recipe)
 
-    def sources(self, recipe: Mapping[str, Any]) -> dict[str, Any]:
-        """Every place of the recipe that holds a source, or a list of them, of the keys `source_keys`."""
-        data = recipe.get("data") or {}
-        return {f"data.{split}": data.get(split) for split in ("train", "dev", "test", "held_out")}
+    @classmethod
+    def nested_keys(cls, content: Mapping[str, Any]) -> list[str]:
+        """Keys of mappings inside `model` that a recipe may have, as `model.encoder.hidden_size`."""
+        return []
+
+    @contextmanager
+    def explained(self, place: str) -> Iterator[None]:
+        """Raises what a library says of a value as one sentence with the recipe's name and the place of the value."""
+        try:
+            yield
+        except (TypeError, ValueError, StrictDataclassError) as error:
+            raise XlsrError(f"recipe '{self.recipe.name}', {place}: {error_line(error)}") from None
+
+    @property
+    def config_options(self) -> dict[str, Any]:
+        """Values of the model's configuration."""
+        return {key: value for key, value in self.recipe.model.items() if key not in BUILDING}
+
+    @cached_property
+    def config(self) -> Any:
+        """The model's configuration, without what depends on the encoder or the tokenizer.
+
+        Raises:
+            XlsrError: a value is invalid.
+        """
+        with self.explained("model"):
+            return self.config_class(**self.config_options)
 
     @abstractmethod
-    def evaluation_sets(self, recipe: Mapping[str, Any]) -> dict[str, Any]:
+    def evaluation_sets(self) -> dict[str, Any]:
         """What `data.dev` and `data.test` hold, by split, in a form that the method's own functions take.
 
         Raises:
-            XlsrError: a set does not read.
+            XlsrError: a set cannot be read.
         """
 
     @abstractmethod
-    def evaluation_texts(self, recipe: Mapping[str, Any], sets: Mapping[str, Any]) -> Iterator[str]:
-        """The sentences that training must not see: those of the evaluation sets and of `data.held_out`.
-
-        Args:
-            recipe: Resolved.
-            sets: From `evaluation_sets`.
-        """
+    def evaluation_texts(self, sets: Mapping[str, Any]) -> Iterator[str]:
+        """The sentences of the evaluation sets, which training must not see."""
 
     @abstractmethod
-    def evaluations(self, recipe: Mapping[str, Any], sets: Mapping[str, Any]) -> Evaluations:
-        """Functions of the live encoder that give metrics while training goes on."""
+    def evaluations(self, sets: Mapping[str, Any]) -> Evaluations:
+        """Functions of the live encoder that give metrics during training."""
 
-    @abstractmethod
-    def metric_names(self, recipe: Mapping[str, Any], sets: Mapping[str, Any]) -> list[str]:
+    def metric_names(self, sets: Mapping[str, Any]) -> list[str]:
         """The names of the metrics that `evaluations` give."""
+        return [name for evaluation in self.evaluations(sets) for name in evaluation(_Constant())]
 
-    def check_training(self, recipe: Mapping[str, Any], folder: Path, sets: Mapping[str, Any]) -> None:
-        """Refuses training arguments that would be found wrong after the data have been prepared, or later.
+    def check(self, arguments: Any, sets: Mapping[str, Any]) -> None:
+        """Checks what would otherwise fail only after the data are prepared, or later.
 
         Args:
-            recipe: Resolved.
-            folder: Where checkpoints would go.
+            arguments: From `arguments`.
             sets: From `evaluation_sets`.
 
         Raises:
-            XlsrError: a value does not fit, a metric is unknown, or there is nothing to measure it on.
+            XlsrError: a value is invalid, a metric is unknown, or there is nothing to measure it on.
         """
-        name, given, evaluations = recipe["name"], recipe["training"], self.evaluations(recipe, sets)
-        if given.get("early_stopping_patience") and not evaluations:
-            raise XlsrError(
-                f"recipe '{name}': training.early_stopping_patience needs something to measure on; give data.dev."
-            )
-        arguments = self.arguments(recipe, folder, evaluations)
-        adapters = bool((recipe.get("adapters") or {}).get("rank"))
-        check_sharding(arguments, refusal=self.trainer_class.no_sharding, adapters=adapters)
+        _ = self.config
+        evaluated, given = bool(self.evaluations(sets)), self.recipe.training
+        if given.get("early_stopping_patience") and not evaluated:
+            raise XlsrError(f"recipe '{self.recipe.name}': training.early_stopping_patience needs data.dev.")
+        check_sharding(arguments, refusal=self.trainer_class.no_sharding, adapters=bool(self._adapters))
         best = arguments.metric_for_best_model
-        if best is None or not evaluations:
-            return
-        known = self.metric_names(recipe, sets)
-        if best.removeprefix("eval_") not in known:  # Trainer would say so after its first evaluation
-            place = "metric_for_best_model" if given.get("metric_for_best_model") else "load_best_model_at_end"
-            value = f"'{best}'" if place == "metric_for_best_model" else "true without metric_for_best_model"
-            raise XlsrError(f"recipe '{name}': training.{place} is {value}; {nearest(best, known)}")
+        if best is not None and evaluated and best.removeprefix("eval_") not in (known := self.metric_names(sets)):
+            key = "metric_for_best_model" if given.get("metric_for_best_model") else "load_best_model_at_end"
+            raise XlsrError(
+                f"recipe '{self.recipe.name}': training.{key} needs a metric of the dev set, got '{best}'; "
+                f"{nearest(best, known)}"
+            )
 
     @abstractmethod
-    def prepare(self, recipe: Mapping[str, Any], folder: Path, evaluation_texts: Iterator[str]) -> Any:
-        """Training data and tokenizers, made in `folder` or taken from there.
+    def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> Any:
+        """Training data and tokenizers, made in `folder` or loaded from it.
 
         Returns:
             Something with a `report`; `PreparedData` where the data are pairs.
         """
 
     @abstractmethod
-    def build_model(self, recipe: Mapping[str, Any], data: Any) -> Any:
-        """The model that a recipe describes, for its data; with adapters, in a PEFT wrapper.
+    def build_model(self, data: Any) -> Any:
+        """The model of the recipe for its data; with adapters, in a PEFT wrapper.
 
         Raises:
-            XlsrError: a value does not fit, or an encoder does not load.
+            XlsrError: a value is invalid, or an encoder cannot be loaded.
         """
 
     def trainer_options(self, data: Any) -> dict[str, Any]:
-        """What the trainer takes of the data beside `train_dataset`."""
+        """Arguments of the trainer that come from the data, besides `train_dataset`."""
         return {"processing_class": data.tokenizer}
 
-    def build_trainer(
-        self, recipe: Mapping[str, Any], folder: Path, data: Any, evaluations: Evaluations
-    ) -> XlsrTrainer:
+    def arguments(self, folder: Path, sets: Mapping[str, Any]) -> Any:
+        """The training arguments of the recipe.
+
+        Args:
+            folder: Where checkpoints go.
+            sets: From `evaluation_sets`.
+
+        Raises:
+            XlsrError: a value is invalid.
+        """
+        recipe = self.recipe
+        options = {"disable_tqdm": None, "report_to": "none", "run_name": recipe.name, **recipe.training}
+        if not self.evaluations(sets):
+            options["eval_strategy"] = "no"
+        options = {key: value for key, value in options.items() if value is not None}
+        with self.explained("training"):
+            return self.arguments_class(output_dir=str(folder), seed=recipe.seed, **options)
+
+    def build_trainer(self, arguments: Any, data: Any, sets: Mapping[str, Any]) -> XlsrTrainer:
         """The trainer, with its model.
 
         Args:
-            recipe: Resolved.
-            folder: Where checkpoints go.
+            arguments: From `arguments`.
             data: From `prepare`.
-            evaluations: From `evaluations`.
+            sets: From `evaluation_sets`.
         """
-        arguments = self.arguments(recipe, folder, evaluations)
-        torch.manual_seed(recipe["seed"])
+        torch.manual_seed(self.recipe.seed)
         trainer = self.trainer_class(
-            self.build_model(recipe, data),
+            self.build_model(data),
             arguments,
             train_dataset=data.train,
-            max_length=recipe["data"]["max_length"],
-            evaluations=evaluations,
+            max_length=self.recipe.data.max_length,
+            evaluations=self.evaluations(sets),
             **self.trainer_options(data),
         )
-        trainer.export_options = dict(recipe.get("export") or {})
+        trainer.export_options = self.recipe.export.model_dump()
         return trainer
 
-    def initialize(self, recipe: Mapping[str, Any], model: Any) -> Any:
-        """Gives a new model the weights of `start_from` and the adapters of `adapters`, where the recipe has them.
+    @property
+    def _adapters(self) -> dict[str, Any]:
+        adapters = getattr(self.recipe, "adapters", None)
+        return adapters.model_dump() if adapters and adapters.rank else {}
+
+    def initialize(self, model: Any) -> Any:
+        """Gives a new model the weights of `start_from` and the adapters of `adapters`, if the recipe has them.
 
         Raises:
             XlsrError: the weights do not fit, or no layer takes an adapter.
         """
-        if recipe["start_from"]:
-            start_from(model, recipe["start_from"])
-        adapters = recipe.get("adapters") or {}
-        return add_adapters(model, **adapters) if adapters.get("rank") else model
+        if self.recipe.start_from:
+            start_from(model, self.recipe.start_from)
+        return add_adapters(model, **self._adapters) if self._adapters else model
 
     @abstractmethod
     def evaluate_and_export(
-        self,
-        recipe: Mapping[str, Any],
-        folder: RunFolder,
-        trainer: XlsrTrainer,
-        data: Any,
-        sets: Mapping[str, Any],
-        console: Console,
+        self, folder: RunFolder, trainer: XlsrTrainer, data: Any, sets: Mapping[str, Any], console: Console
     ) -> Finished:
-        """Writes the model into `folder.model`, evaluates it as loaded from there, and shows what it found.
+        """Writes the model into `folder.model`, evaluates it as loaded from there, and shows the results.
 
         Args:
-            recipe: Resolved.
             folder: Of the run.
             trainer: At the end of its training.
             data: From `prepare`.
@@ -240,11 +272,10 @@ class Method(ABC):
         """
 
     @abstractmethod
-    def card_facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
+    def card_facts(self, report: Mapping[str, Any]) -> dict[str, str]:
         """What the model card says of the encoders, by heading.
 
         Args:
-            recipe: Resolved.
             report: Of `prepare`.
         """
 
@@ -257,32 +288,16 @@ class Method(ABC):
         }
         gone = ", ".join(f"{step} removed {count:,}" for step, count in removed.items()) or "nothing removed"
         bad = sum(report["rejected"].values())
-        pieces = f"{report['vocab_size']:,} pieces; " if report.get("vocab_size") else ""
+        tokens = f"{report['vocab_size']:,} tokens; " if report.get("vocab_size") else ""
         return (
-            f"{report['pairs']:,} training pairs ({gone}; {bad:,} bad lines), {pieces}"
+            f"{report['pairs']:,} training pairs ({gone}; {bad:,} bad lines), {tokens}"
             f"{report['num_truncated']:,} sentences were truncated."
         )
 
-    def card_use(self, recipe: Mapping[str, Any]) -> str:
+    def card_use(self) -> str:
         """Python that loads and runs the model, for the card of a method that makes no sentence encoder."""
         return ""
 
-    def routes(self, recipe: Mapping[str, Any]) -> tuple[str, ...]:
-        """The languages that users of the export have to name; none where one encoder takes all."""
+    def routes(self) -> tuple[str, ...]:
+        """The languages that users of the export must name; none where one encoder takes all."""
         return ()
-
-    def arguments(self, recipe: Mapping[str, Any], folder: Path, evaluations: Sequence[Any]) -> Any:
-        """The training arguments that the recipe's `training` section describes.
-
-        Raises:
-            XlsrError: a value does not fit.
-        """
-        options = {"disable_tqdm": None, "report_to": "none", "run_name": recipe["name"], **recipe["training"]}
-        if not evaluations:
-            options["eval_strategy"] = "no"
-        try:
-            return self.arguments_class(
-                output_dir=str(folder), seed=recipe["seed"], **{k: v for k, v in options.items() if v is not None}
-            )
-        except (TypeError, ValueError) as error:
-            raise XlsrError(f"recipe '{recipe['name']}', training: {error_line(error)}") from None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
-from huggingface_hub.errors import StrictDataclassError
+from pydantic import Field
 
 from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.collators.masking import MaskDrawer
@@ -16,45 +17,57 @@ from hf_xlsr.data.prepare import PreparedData, load_tokenizer, prepare
 from hf_xlsr.data.running_text import prepare_running_text
 from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel
-from hf_xlsr.runs.methods.base import ADAPTERS_SECTION, DROPOUT, own_keys
-from hf_xlsr.runs.methods.encoder_section import (
+from hf_xlsr.runs.fields import section_of
+from hf_xlsr.runs.methods.base import DROPOUT
+from hf_xlsr.runs.methods.one_encoder import (
     ENCODER,
-    FRAMED_TOKENIZER_SECTION,
-    check_given_tokenizer,
+    FramedTokenizerSection,
+    OneEncoderMethod,
+    OneEncoderRecipe,
     check_positions,
-    complete_tokenizer,
-    encoder_config,
-    encoder_path,
-    encoder_section_keys,
-    model_on_encoder,
-    pretrained_config,
-    tokenizer_options,
 )
-from hf_xlsr.runs.methods.sentence_encoder import NLI_LABELS, NLI_SECTION, SentenceEncoderMethod
-from hf_xlsr.runs.recipe_keys import Key
+from hf_xlsr.runs.methods.sentence_encoder import NLI_LABELS, NliSection
+from hf_xlsr.runs.sections import DataSection, Sources
 from hf_xlsr.trainers.arguments import CmlmTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.cmlm import CmlmTrainer
-from hf_xlsr.utils.errors import XlsrError, error_line
+from hf_xlsr.utils.errors import XlsrError
 
 
 @dataclass
-class CmlmData(PreparedData):
+class CmlmPreparedData(PreparedData):
     """What a run trains on: `train` is its running text, `pairs` its translations, `nli` its inference; None where a
     task has no data or no weight."""
 
     pairs: Any = None
 
 
-class CmlmMethod(SentenceEncoderMethod):
+class CmlmData(DataSection):
+    """What is trained and measured on."""
+
+    text: Sources = Field(None, description="running text: sentences in the order of their documents")
+
+
+class CmlmRecipe(OneEncoderRecipe):
+    """`method: cmlm`."""
+
+    min_languages: ClassVar[int] = 1
+
+    method: Literal["cmlm"]
+    data: CmlmData = CmlmData()
+    nli: NliSection = NliSection()
+    tokenizer: FramedTokenizerSection = FramedTokenizerSection()
+
+
+class CmlmMethod(OneEncoderMethod):
     """`method: cmlm`. `model.encoder` describes the encoder, or names a pretrained one by `path`.
 
-    `data.text` holds running text, `data.train` translation pairs, `nli.train` inference. A task takes part where it has
+    `data.text` holds running text, `data.train` translation pairs, `nli.train` inference. A task takes part if it has
     data and `model` gives it a weight, so that stages may share their data and differ in weights.
 
     The paper's strategies are recipes: S1 (`cmlm_br`) trains CMLM and bitext retrieval from the start, S2
-    (`cmlm_then_br`) one after the other, S3 (`cmlm_then_cmlm_br`) CMLM and then both. So section 4.2 numbers them; table
-    4 calls S2 what is S1 there, and the other way round.
+    (`cmlm_then_br`) one after the other, S3 (`cmlm_then_cmlm_br`) CMLM and then both. Section 4.2 numbers them so; table
+    4 swaps S1 and S2.
     """
 
     name = "cmlm"
@@ -67,84 +80,62 @@ class CmlmMethod(SentenceEncoderMethod):
   booktitle = {Proceedings of EMNLP},
   year      = {2021}
 }"""
+    recipe_class = CmlmRecipe
+    model_section = section_of(CmlmConfig, without=("text_config", "nli_labels"), dropout=DROPOUT, encoder=ENCODER)
     config_class = CmlmConfig
     arguments_class = CmlmTrainingArguments
     trainer_class = CmlmTrainer
-    min_languages = 1
-    sections = {
-        "data": {"text": Key(None, "running text: rows of sentences in the order of their documents", ("source",))},
-        "nli": NLI_SECTION,
-        "tokenizer": FRAMED_TOKENIZER_SECTION,
-        "adapters": ADAPTERS_SECTION,
-    }
 
-    def sources(self, recipe: Mapping[str, Any]) -> dict[str, Any]:
-        text, nli = ((recipe.get(section) or {}).get(key) for section, key in (("data", "text"), ("nli", "train")))
-        return super().sources(recipe) | {"data.text": text, "nli.train": nli}
+    recipe: CmlmRecipe
 
-    def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, dict[str, Key]]:
-        given = own_keys(CmlmConfig, "text_config", "nli_labels")
-        return {
-            "model": {**given, "dropout": DROPOUT, "encoder": ENCODER},
-            "model.encoder": encoder_section_keys(recipe),
-        }
+    @cached_property
+    def config(self) -> CmlmConfig:
+        # prefix_token_type depends on the encoder, which is not loaded yet
+        options = {key: value for key, value in self.config_options.items() if key != "prefix_token_type"}
+        with self.explained("model"):
+            return CmlmConfig(**options)
 
-    def validate(self, recipe: dict[str, Any]) -> None:
-        complete_tokenizer(recipe)
-        try:  # what can be said before data are prepared for it
-            config = self._config_at_the_door(recipe)
-        except (XlsrError, StrictDataclassError) as error:
-            raise XlsrError(f"recipe '{recipe['name']}', model: {error_line(error)}") from None
-        if not self._active(recipe, config):
-            raise XlsrError(
-                f"recipe '{recipe['name']}' has nothing to train on: data.text, data.train and nli.train are empty or "
-                "their weights 0; give data to a task that has a weight."
-            )
+    @property
+    def active(self) -> dict[str, list[Any]]:
+        """The sources of the tasks that have both data and a weight.
 
-    @staticmethod
-    def _options(recipe: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in recipe["model"].items() if name not in ("encoder", "dropout")}
-
-    @classmethod
-    def _config_at_the_door(cls, recipe: Mapping[str, Any]) -> CmlmConfig:
-        """The configuration without what depends on the encoder, which is not there yet."""
-        options = cls._options(recipe)
-        options.pop("prefix_token_type", None)
-        return CmlmConfig(**options)
-
-    @classmethod
-    def _active(cls, recipe: Mapping[str, Any], config: CmlmConfig) -> dict[str, list[Any]]:
-        """The sources of the tasks that have both data and a weight."""
+        Raises:
+            XlsrError: there is no such task.
+        """
         found = {
-            "text": (config.cmlm_weight, recipe["data"]["text"]),
-            "pairs": (config.retrieval_weight, recipe["data"]["train"]),
-            "nli": (config.nli_weight, recipe["nli"]["train"]),
+            "text": (self.config.cmlm_weight, self.recipe.data.text),
+            "pairs": (self.config.retrieval_weight, self.recipe.data.train),
+            "nli": (self.config.nli_weight, self.recipe.nli.train),
         }
-        return {task: as_list(sources) for task, (weight, sources) in found.items() if weight and as_list(sources)}
+        active = {task: as_list(sources) for task, (weight, sources) in found.items() if weight and as_list(sources)}
+        if not active:
+            raise XlsrError(
+                f"recipe '{self.recipe.name}' has nothing to train on: data.text, data.train and nli.train are empty or "
+                "have weight 0."
+            )
+        return active
 
-    def check_training(self, recipe: Mapping[str, Any], folder: Path, sets: Mapping[str, Any]) -> None:
-        super().check_training(recipe, folder, sets)
-        pretrained_config(recipe)
-        if "text" in self._active(recipe, self._config_at_the_door(recipe)):
-            check_given_tokenizer(recipe, MaskDrawer)
+    def check(self, arguments: Any, sets: Mapping[str, Any]) -> None:
+        super().check(arguments, sets)
+        if "text" in self.active:
+            self.check_tokenizer(MaskDrawer)
 
-    def prepare(self, recipe: Mapping[str, Any], folder: Path, evaluation_texts: Iterator[str]) -> CmlmData:
-        active = self._active(recipe, self._config_at_the_door(recipe))
+    def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> CmlmPreparedData:
+        recipe, active = self.recipe, self.active
         common: dict[str, Any] = {
-            "languages": recipe["languages"],
+            "languages": recipe.languages,
             "evaluation_texts": evaluation_keys({"text": text} for text in evaluation_texts),
-            "seed": recipe["seed"],
+            "seed": recipe.seed,
         }
-        data, length = recipe["data"], recipe["data"]["max_length"]
-        path = tokenizer_options(recipe)["path"]
+        length, path = recipe.data.max_length, self.tokenizer_options()["path"]
         given = load_tokenizer(expand(path), "tokenizer.path") if path else None
-        prepared = CmlmData(None, given, {"pairs": 0, "num_truncated": 0})
+        prepared = CmlmPreparedData(None, given, {"pairs": 0, "num_truncated": 0})
         if "text" in active:
             prepared.train = prepare_running_text(
                 active["text"],
-                tokenizers=prepared.tokenizer or recipe["tokenizer"],
+                tokenizers=prepared.tokenizer or recipe.tokenizer.model_dump(),
                 folder=folder / "text",
-                cleaning=data["cleaning"],
+                cleaning=recipe.data.cleaning,
                 max_length=length,
                 **common,
             )
@@ -152,14 +143,14 @@ class CmlmMethod(SentenceEncoderMethod):
             prepared.report["text"] = prepared.train.report
         if "pairs" in active:
             learnt = str(folder / "text" / "tokenizer") if "text" in active else None
-            section = {**recipe["tokenizer"], "path": path or learnt}
-            pairs = prepare(data=data, tokenizer=section, folder=folder / "pairs", **common)
+            section = {**recipe.tokenizer.model_dump(), "path": path or learnt}
+            pairs = prepare(data=recipe.data.model_dump(), tokenizer=section, folder=folder / "pairs", **common)
             prepared.pairs, prepared.tokenizer = pairs.train, pairs.tokenizer
             prepared.report |= pairs.report
         if "nli" in active:
             if prepared.tokenizer is None:
                 raise XlsrError(
-                    f"recipe '{recipe['name']}' has inference alone and no tokenizer; name one in tokenizer.path, or "
+                    f"recipe '{recipe.name}' trains on inference alone and has no tokenizer; set tokenizer.path, or "
                     "start from a pretrained encoder or an earlier stage."
                 )
             prepared.nli = prepare_nli(
@@ -176,45 +167,42 @@ class CmlmMethod(SentenceEncoderMethod):
         if report["pairs"]:
             parts.append(f"{report['pairs']:,} translation pairs")
         if nli := report.get("nli"):
-            parts.append(f"{nli['pairs']:,} pairs of inference")
+            parts.append(f"{nli['pairs']:,} inference pairs")
         cut = sum((part or {}).get("num_truncated", 0) for part in (report, report.get("text"), report.get("nli")))
         return f"{', '.join(parts)}; {report['vocab_size']:,} tokens; {cut:,} sentences were truncated."
 
-    def build_model(self, recipe: Mapping[str, Any], data: CmlmData) -> Any:
-        """The model that a recipe describes, on the vocabulary of its data.
-
-        Raises:
-            XlsrError: a value does not fit, the encoder does not load, or it has too few positions.
-        """
-        text_config = encoder_config(recipe, data.tokenizer)
-        options: dict[str, Any] = {**self._options(recipe), "nli_labels": NLI_LABELS if data.nli is not None else 0}
-        model = model_on_encoder(recipe, CmlmModel, text_config, options)
+    def build_model(self, data: CmlmPreparedData) -> Any:
+        labels = NLI_LABELS if data.nli is not None else 0
+        model = self.model_on_encoder(CmlmModel, self.encoder_config(data.tokenizer), nli_labels=labels)
         before = model.config.positions_before if data.train is not None else 0
-        check_positions(model.encoder, recipe, before=before)
-        return self.initialize(recipe, model)
+        check_positions(model.encoder, self.recipe, before=before)
+        return self.initialize(model)
 
-    def trainer_options(self, data: CmlmData) -> dict[str, Any]:
+    def trainer_options(self, data: CmlmPreparedData) -> dict[str, Any]:
         return {"processing_class": data.tokenizer, "retrieval_dataset": data.pairs, "nli_dataset": data.nli}
 
-    def export(self, recipe: Mapping[str, Any], trainer: XlsrTrainer, path: Path) -> Any:
-        """As the base; `projected` has no stock module, so that it is evaluated live and not exported."""
-        if recipe["model"].get("sentence_vector") == "projected":
-            return trainer.live_encoder()
-        return super().export(recipe, trainer, path)
+    @property
+    def _projected(self) -> bool:
+        return self.recipe.model.get("sentence_vector") == "projected"
 
-    def card_use(self, recipe: Mapping[str, Any]) -> str:
-        if recipe["model"].get("sentence_vector") != "projected":
+    def export(self, trainer: XlsrTrainer, path: Path) -> Any:
+        """As the base; `projected` has no stock module, so it is evaluated live and not exported."""
+        return trainer.live_encoder() if self._projected else super().export(trainer, path)
+
+    def card_use(self) -> str:
+        if not self._projected:
             return ""
         return (
             "from hf_xlsr import CmlmModel\n\nmodel = CmlmModel.from_pretrained('path/to/this/folder/training/final')"
         )
 
-    def card_facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
-        path, text, nli = encoder_path(recipe), report.get("text"), report.get("nli")
+    def card_facts(self, report: Mapping[str, Any]) -> dict[str, str]:
+        path, start = self.encoder_path, self.recipe.start_from
+        text, nli = report.get("text"), report.get("nli")
         return {
             **({"started from": Path(path).name} if path else {}),
-            **({"earlier stage": Path(recipe["start_from"]).name} if recipe["start_from"] else {}),
+            **({"earlier stage": Path(start).name} if start else {}),
             **({"consecutive sentences": f"{text['pairs']:,} pairs"} if text else {}),
             **({"inference": f"{nli['pairs']:,} pairs"} if nli else {}),
-            "vocabulary": f"{report['vocab_size']:,} pieces",
+            "vocabulary": f"{report['vocab_size']:,} tokens",
         }

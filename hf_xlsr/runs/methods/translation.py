@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, Literal
 
-from huggingface_hub.errors import StrictDataclassError
+from pydantic import Field, model_validator
 from rich.console import Console
 from transformers import GenerationConfig
 
@@ -21,15 +21,15 @@ from hf_xlsr.export.card_values import public_path
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import encoder_folder
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration, sentence_ends
+from hf_xlsr.runs.fields import section_of
 from hf_xlsr.runs.folder import RunFolder
-from hf_xlsr.runs.methods.base import ADAPTERS_SECTION, DROPOUT, START, Evaluations, Finished, Method, own_keys
+from hf_xlsr.runs.methods.base import DROPOUT, START, Evaluations, Finished, Method
 from hf_xlsr.runs.methods.hictl import HICTL_CITATION, HICTL_PAPER
 from hf_xlsr.runs.methods.sentence_encoder import evaluation_sets, evaluation_texts
-from hf_xlsr.runs.recipe_keys import Key
+from hf_xlsr.runs.sections import AdaptersSection, DataSection, Recipe, Section, Sources
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.translation import LiveTranslator, TranslationTrainer, TranslationTrainingArguments
-from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.hashing import data_hash
 
 MODEL_KEYS = (
@@ -41,120 +41,123 @@ MODEL_KEYS = (
 )
 
 
-class _OneWord:
-    """Translates everything alike: what metrics there are, without a model."""
+class TranslationData(DataSection):
+    """What is trained and measured on."""
 
-    def translate(self, sentences: Sequence[str], **_: Any) -> list[str]:
-        return ["."] * len(sentences)
+    # NFKC would replace full-width punctuation of the targets, which no reference has.
+    cleaning: list[Any] | dict[str, Any] | None = Field(
+        [{"normalize": {"form": "NFC"}}, "deduplicate"], description="steps, by name or as `{name: options}`"
+    )
+    max_length: int = Field(128, ge=1, description="sentences are truncated to this many tokens")
+
+
+class VocabularySection(Section):
+    """The vocabulary."""
+
+    sources: Sources = Field(None, description="text to whose tokens the vocabulary is reduced")
+
+
+class TranslationEvaluation(Section):
+    """How the dev and test sets are measured."""
+
+    name: str | None = Field(None, description="name of the sets in metric keys; by default that of their source")
+    tokenize: str | list[str] | None = Field(
+        None, description="tokenizers of sacrebleu; by default those of the target language"
+    )
+    num_beams: int = Field(5, ge=1, description="beams on the test set")
+    length_penalty: float = Field(1.0, description="above 0 it favours long translations")
+    num_beams_in_training: int = Field(1, ge=1, description="beams on the dev set during training")
+    batch_size: int = Field(32, ge=1, description="sentences decoded together")
+    shown: int = Field(3, ge=0, description="test translations to print")
+
+
+class TranslationRecipe(Recipe):
+    """`method: translation`."""
+
+    method: Literal["translation"]
+    data: TranslationData = TranslationData()
+    vocabulary: VocabularySection = VocabularySection()
+    evaluation: TranslationEvaluation = TranslationEvaluation()
+    adapters: AdaptersSection = AdaptersSection()
+
+    @model_validator(mode="after")
+    def _check_tokenizers(self) -> TranslationRecipe:
+        for tokenizer in as_list(self.evaluation.tokenize):
+            check_tokenizer(tokenizer)
+        return self
 
 
 class TranslationMethod(Method):
     """`method: translation`. `model.start` names an encoder, a HICTL model or a run; pairs go from source to target.
 
-    `vocabulary.sources` cuts the vocabulary to the pieces of some text (see `trim_vocabulary`); stages that follow each
-    other have to cut it alike. `evaluation` says how the test set is decoded; while training goes on, beams are
-    `num_beams_in_training` wide.
+    `vocabulary.sources` reduces the vocabulary to the tokens of some text (see `trim_vocabulary`); consecutive stages
+    must reduce it alike. `evaluation` says how the test set is decoded; during training, decoding uses
+    `num_beams_in_training` beams.
     """
 
     name = "translation"
     paper, citation = HICTL_PAPER, HICTL_CITATION
+    recipe_class = TranslationRecipe
+    model_section = section_of(HictlConfig, only=MODEL_KEYS, start=START, dropout=DROPOUT)
     config_class = HictlConfig
     arguments_class = TranslationTrainingArguments
     trainer_class = TranslationTrainer
-    sections: ClassVar[dict[str, dict[str, Any]]] = {
-        # NFKC would turn full-width punctuation of the targets into another that no reference has.
-        "data": {"cleaning": [{"normalize": {"form": "NFC"}}, "deduplicate"], "max_length": 128},
-        "vocabulary": {"sources": Key(None, "text to whose pieces the vocabulary is cut", ("source",))},
-        "evaluation": {
-            "name": Key(None, "what metric keys call the sets; the name of their source when absent", ("str",)),
-            "tokenize": Key(
-                None, "tokenizers of sacrebleu; what suits the target language when absent", ("str", "list")
-            ),
-            "num_beams": Key(5, "beams on the test set", least=1),
-            "length_penalty": Key(1.0, "above 0 it favours long translations"),
-            "num_beams_in_training": Key(1, "beams on the dev set while training goes on", least=1),
-            "batch_size": Key(32, "sentences decoded together", least=1),
-            "shown": Key(3, "test translations that are printed", least=0),
-        },
-        "adapters": ADAPTERS_SECTION,
-    }
     card_tags = ("translation", "cross-lingual")
     pipeline_tag = "translation"
 
-    def model_keys(self, recipe: Mapping[str, Any]) -> dict[str, dict[str, Key]]:
-        own = own_keys(HictlConfig)
-        return {"model": {"start": START, "dropout": DROPOUT, **{name: own[name] for name in MODEL_KEYS}}}
+    recipe: TranslationRecipe
 
-    def sources(self, recipe: Mapping[str, Any]) -> dict[str, Any]:
-        return super().sources(recipe) | {"vocabulary.sources": (recipe.get("vocabulary") or {}).get("sources")}
-
-    def validate(self, recipe: dict[str, Any]) -> None:
-        if not isinstance(recipe["model"].get("start"), str):
-            raise XlsrError(
-                f"recipe '{recipe['name']}' has no model.start; name an encoder, a HICTL model or the folder of a run."
-            )
-        try:  # what can be said before data are prepared for it
-            for tokenizer in as_list(recipe["evaluation"]["tokenize"]):
-                check_tokenizer(tokenizer)
-            HictlConfig(**{key: value for key, value in recipe["model"].items() if key in MODEL_KEYS})
-        except (XlsrError, StrictDataclassError) as error:
-            raise XlsrError(f"recipe '{recipe['name']}': {error_line(error)}") from None
-
-    def evaluation_sets(self, recipe: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-        sets = evaluation_sets(recipe)
-        if not recipe["evaluation"]["tokenize"]:
+    def evaluation_sets(self) -> dict[str, list[dict[str, Any]]]:
+        sets = evaluation_sets(self.recipe)
+        if not self.recipe.evaluation.tokenize:
             for language in sorted({row["target_lang"] for rows in sets.values() for row in rows}):
-                check_tokenizer(default_tokenizer(language))  # tells before the training what has to be installed
+                check_tokenizer(default_tokenizer(language))  # before the training, as it may need a package
         return sets
 
-    def evaluation_texts(self, recipe: Mapping[str, Any], sets: Mapping[str, Any]) -> Iterator[str]:
-        return evaluation_texts(recipe, sets)
+    def evaluation_texts(self, sets: Mapping[str, Any]) -> Iterator[str]:
+        return evaluation_texts(sets)
 
-    @staticmethod
-    def _scoring(recipe: Mapping[str, Any], split: str) -> dict[str, Any]:
-        evaluation = recipe["evaluation"]
+    def _scoring(self, split: str) -> dict[str, Any]:
+        evaluation = self.recipe.evaluation
         return {
-            "name": evaluation["name"] or source_name(as_list(recipe["data"][split])[0]),
+            "name": evaluation.name or source_name(as_list(getattr(self.recipe.data, split))[0]),
             "split": split,
-            "tokenize": as_list(evaluation["tokenize"]) or None,
-            "batch_size": evaluation["batch_size"],
-            "length_penalty": evaluation["length_penalty"],
-            "num_beams": evaluation["num_beams" if split == "test" else "num_beams_in_training"],
+            "tokenize": as_list(evaluation.tokenize) or None,
+            "batch_size": evaluation.batch_size,
+            "length_penalty": evaluation.length_penalty,
+            "num_beams": evaluation.num_beams if split == "test" else evaluation.num_beams_in_training,
         }
 
-    def evaluations(self, recipe: Mapping[str, Any], sets: Mapping[str, Any]) -> Evaluations:
-        return [partial(bleu_rows, rows=sets["dev"], **self._scoring(recipe, "dev"))] if sets["dev"] else []
+    def evaluations(self, sets: Mapping[str, Any]) -> Evaluations:
+        return [partial(bleu_rows, rows=sets["dev"], **self._scoring("dev"))] if sets["dev"] else []
 
-    def metric_names(self, recipe: Mapping[str, Any], sets: Mapping[str, Any]) -> list[str]:
-        return list(bleu_rows(_OneWord(), sets["dev"], **self._scoring(recipe, "dev")))
-
-    @staticmethod
-    def start(recipe: Mapping[str, Any]) -> str:
+    @property
+    def start(self) -> str:
         """The folder or id of the encoder."""
-        return encoder_folder(expand(recipe["model"]["start"]))
+        return encoder_folder(expand(self.recipe.model["start"]))
 
-    def prepare(self, recipe: Mapping[str, Any], folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
+    def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
         return prepare(
-            data=recipe["data"],
-            tokenizer={"path": str(self._tokenizer_folder(recipe, folder))},
-            languages=recipe["languages"],
+            data=self.recipe.data.model_dump(),
+            tokenizer={"path": str(self._tokenizer_folder(folder))},
+            languages=self.recipe.languages,
             evaluation_texts=evaluation_texts,
             folder=folder,
-            seed=recipe["seed"],
+            seed=self.recipe.seed,
         )
 
-    def _tokenizer_folder(self, recipe: Mapping[str, Any], folder: Path) -> str | Path:
-        """Where the tokenizer lies: with the encoder, or in the run's folder if the vocabulary is cut."""
-        sources, cut = as_list(recipe["vocabulary"]["sources"]), folder / "vocabulary"
-        whole = load_tokenizer(self.start(recipe), "model.start")
-        sentence_ends(whole)  # tells before hours of reading that it will not do
-        if not sources:
-            return self.start(recipe)
+    def _tokenizer_folder(self, folder: Path) -> str | Path:
+        """Where the tokenizer is: with the encoder, or in the run's folder if the vocabulary is reduced."""
+        recipe, cut = self.recipe, folder / "vocabulary"
+        whole = load_tokenizer(self.start, "model.start")
+        sentence_ends(whole)  # fails before hours of reading
+        if not (sources := as_list(recipe.vocabulary.sources)):
+            return self.start
         if not cut.is_dir():
             texts = (
                 row[side]
                 for source in sources
-                for row in open_source(source, languages=recipe["languages"], split="train", seed=recipe["seed"])
+                for row in open_source(source, languages=recipe.languages, split="train", seed=recipe.seed)
                 for side in ("source", "target")
             )
             partial_folder = folder / "vocabulary.partial"
@@ -162,27 +165,19 @@ class TranslationMethod(Method):
             partial_folder.rename(cut)
         return cut
 
-    def build_model(self, recipe: Mapping[str, Any], data: PreparedData) -> Any:
-        """The model that a recipe describes, on the vocabulary of its data; with adapters, in a PEFT wrapper.
-
-        Raises:
-            XlsrError: the encoder does not load, a value does not fit, or the weights of `start_from` do not.
-        """
-        options, tokenizer, pieces = dict(recipe["model"]), data.tokenizer, None
-        if as_list(recipe["vocabulary"]["sources"]):
+    def build_model(self, data: PreparedData) -> Any:
+        options, tokenizer, kept = dict(self.recipe.model), data.tokenizer, None
+        if as_list(self.recipe.vocabulary.sources):
             names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-            pieces = load_tokenizer(self.start(recipe), "model.start").convert_tokens_to_ids(names)
-        try:
+            kept = load_tokenizer(self.start, "model.start").convert_tokens_to_ids(names)
+        with self.explained("model"):
             model = HictlForConditionalGeneration.from_encoder(
-                expand(options.pop("start")), tokenizer=tokenizer, tokens=pieces, **options
+                expand(options.pop("start")), tokenizer=tokenizer, tokens=kept, **options
             )
-        except (TypeError, ValueError) as error:
-            raise XlsrError(f"recipe '{recipe['name']}', model: {error_line(error)}") from None
-        return self.initialize(recipe, model)
+        return self.initialize(model)
 
     def evaluate_and_export(
         self,
-        recipe: Mapping[str, Any],
         folder: RunFolder,
         trainer: XlsrTrainer,
         data: PreparedData,
@@ -191,8 +186,8 @@ class TranslationMethod(Method):
     ) -> Finished:
         model, test = merged(trainer.accelerator.unwrap_model(trainer.model)), sets["test"]
         # Users of the folder decode as the recipe does, unless they say otherwise.
-        decoding = {key: recipe["evaluation"][key] for key in ("num_beams", "length_penalty")}
-        limit = recipe["data"]["max_length"]
+        decoding = self.recipe.evaluation.model_dump(include={"num_beams", "length_penalty"})
+        limit = self.recipe.data.max_length
         ends = {key: getattr(model.generation_config, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
         model.generation_config = GenerationConfig(**ends, **decoding, max_length=limit)
         model.save_pretrained(folder.model)
@@ -208,30 +203,30 @@ class TranslationMethod(Method):
             )
             signatures: dict[str, str] = {}
             translations: list[str] = []
-            scoring = self._scoring(recipe, "test")
+            scoring = self._scoring("test")
             finished.metrics = bleu_rows(translator, test, signatures=signatures, translations=translations, **scoring)
-            console.print(results_table(finished.metrics, title=f"{recipe['name']}: test"))
+            console.print(results_table(finished.metrics, title=f"{self.recipe.name}: test"))
             for key, signature in signatures.items():
                 console.print(f"{key}: {signature}", highlight=False)
             finished.data_hashes["test"] = data_hash(row[side] for row in test for side in ("source", "target"))
             data.report["bleu_signatures"] = signatures
             (folder.training / "translations.txt").write_text("".join(f"{text}\n" for text in translations), "utf-8")
-            for row, text in islice(zip(test, translations, strict=True), recipe["evaluation"]["shown"]):
+            for row, text in islice(zip(test, translations, strict=True), self.recipe.evaluation.shown):
                 for line in (row["source"], f"  {text}", f"  ({row['target']})"):
                     console.print(line, highlight=False, markup=False)
         return finished
 
-    def card_facts(self, recipe: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, str]:
+    def card_facts(self, report: Mapping[str, Any]) -> dict[str, str]:
         pairs = ", ".join("-".join(pair) for pair in report["language_pairs"])
         signatures = "; ".join(report.get("bleu_signatures", {}).values())
         return {
-            "start": public_path(recipe["model"]["start"]),
+            "start": public_path(self.recipe.model["start"]),
             "directions": pairs,
-            "vocabulary": f"{report['vocab_size']:,} pieces",
+            "vocabulary": f"{report['vocab_size']:,} tokens",
             **({"BLEU": f"sacrebleu, {signatures}"} if signatures else {}),
         }
 
-    def card_use(self, recipe: Mapping[str, Any]) -> str:
+    def card_use(self) -> str:
         return (
             "from transformers import AutoTokenizer\n"
             "from hf_xlsr import HictlForConditionalGeneration\n\n"

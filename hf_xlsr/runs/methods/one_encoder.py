@@ -1,0 +1,228 @@
+"""Methods with one encoder for all languages, new or pretrained, and its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal, TypeVar
+
+from huggingface_hub.errors import StrictDataclassError
+from pydantic import Field
+from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
+
+from hf_xlsr.data.prepare import load_tokenizer
+from hf_xlsr.data.sources import expand
+from hf_xlsr.encoders.stock import DROPOUTS, check_pieces, max_positions
+from hf_xlsr.runs.methods.sentence_encoder import SentenceEncoderMethod, SentenceEncoderRecipe
+from hf_xlsr.runs.sections import Recipe, Section
+from hf_xlsr.runs.starting import weights_folder
+from hf_xlsr.utils.errors import XlsrError, error_line, nearest
+
+OneEncoderT = TypeVar("OneEncoderT", bound="OneEncoderMethod")
+ENCODER = (
+    dict[str, Any] | None,
+    Field(None, description="values of the encoder's configuration, or `path`: folder or id of a pretrained encoder"),
+)
+
+
+class TokenizerSection(Section):
+    """The tokenizer."""
+
+    path: str | None = Field(
+        None,
+        description="a trained tokenizer; by default that of a pretrained encoder or of `start_from`, else a new one is "
+        "trained",
+    )
+    vocab_size: int = Field(50_000, ge=1, description="vocabulary size of a new tokenizer")
+    algorithm: Literal["unigram", "bpe"] = Field("unigram", description="algorithm of a new tokenizer")
+    lowercase: bool = Field(True, description="whether a new tokenizer lowercases")
+    smoothing: float = Field(
+        0.3, ge=0, description="exponent of the languages' shares in the text that a new tokenizer is trained on"
+    )
+    frame: bool = Field(False, description="whether a new tokenizer puts special tokens around a sentence")
+
+
+class FramedTokenizerSection(TokenizerSection):
+    """The tokenizer of a model that needs special tokens around a sentence."""
+
+    frame: bool = Field(True, description="whether a new tokenizer puts special tokens around a sentence")
+
+
+class OneEncoderRecipe(SentenceEncoderRecipe):
+    """Keys of recipes with one encoder."""
+
+    tokenizer: TokenizerSection = TokenizerSection()
+
+
+class OneEncoderMethod(SentenceEncoderMethod):
+    """A method whose `model.encoder` describes an encoder, or names a pretrained one by `path`."""
+
+    # Architecture where the recipe names none.
+    default_type: ClassVar[str] = "bert"
+    # Values of a pretrained encoder that a recipe may change, as no weights depend on them.
+    free_values: ClassVar[tuple[str, ...]] = ()
+
+    recipe: OneEncoderRecipe
+
+    @classmethod
+    def bind(cls: type[OneEncoderT], content: Mapping[str, Any]) -> OneEncoderT:
+        method = super().bind(content)
+        known = [key.rsplit(".", 1)[-1] for key in cls.nested_keys(content)]
+        for key in method.encoder_section:
+            if key not in known:
+                raise XlsrError(
+                    f"recipe '{method.recipe.name}': unknown key 'model.encoder.{key}'; {nearest(key, known)}"
+                )
+        # A pretrained encoder needs its own tokenizer: its embeddings mean nothing under another vocabulary.
+        tokenizer = method.recipe.tokenizer
+        tokenizer.path = tokenizer.path or method.encoder_section.get("path")
+        return method
+
+    @classmethod
+    def nested_keys(cls, content: Mapping[str, Any]) -> list[str]:
+        model = content.get("model")
+        encoder = model.get("encoder") if isinstance(model, Mapping) else None
+        kind = (encoder.get("model_type") if isinstance(encoder, Mapping) else None) or cls.default_type
+        if kind not in CONFIG_MAPPING:
+            raise XlsrError(f"model.encoder.model_type is '{kind}'; {nearest(str(kind), CONFIG_MAPPING)}")
+        return [f"model.encoder.{key}" for key in ("path", *AutoConfig.for_model(kind).to_dict())]
+
+    @property
+    def encoder_section(self) -> dict[str, Any]:
+        """`model.encoder` as written."""
+        return dict(self.recipe.model.get("encoder") or {})
+
+    @property
+    def encoder_path(self) -> str | None:
+        """The pretrained encoder that `model.encoder` names; None for a new one."""
+        path = self.encoder_section.get("path")
+        return expand(path) if path else None
+
+    def tokenizer_options(self) -> dict[str, Any]:
+        """The section `tokenizer`; without a path, that of the weights that `start_from` names.
+
+        A new tokenizer would give every token the embedding of another one.
+
+        Raises:
+            XlsrError: `start_from` has no weights, or no tokenizer next to them.
+        """
+        options = self.recipe.tokenizer.model_dump()
+        if self.recipe.start_from and not options["path"]:
+            folder = weights_folder(self.recipe.start_from)
+            if not (folder / "tokenizer.json").is_file():
+                raise XlsrError(
+                    f"start_from '{folder}' has no tokenizer next to its weights; name the one of their training in "
+                    "tokenizer.path."
+                )
+            options["path"] = str(folder)
+        return options
+
+    def check_tokenizer(self, needs: Callable[[Any], Any]) -> None:
+        """Checks a given tokenizer before data are prepared with it.
+
+        Args:
+            needs: Takes the tokenizer and raises XlsrError if it cannot be used.
+
+        Raises:
+            XlsrError: it cannot be used or loaded.
+        """
+        if path := self.tokenizer_options()["path"]:
+            tokenizer = load_tokenizer(expand(path), "tokenizer.path")
+            with self.explained(f"tokenizer.path '{path}'"):
+                needs(tokenizer)
+
+    def check(self, arguments: Any, sets: Mapping[str, Any]) -> None:
+        super().check(arguments, sets)
+        self.pretrained_config()
+
+    def pretrained_config(self) -> PreTrainedConfig | None:
+        """The configuration of the pretrained encoder; None if the recipe describes a new one.
+
+        Raises:
+            XlsrError: it cannot be loaded, or a value next to its path contradicts it.
+        """
+        values, path = self.encoder_section, self.encoder_path
+        if path is None:
+            return None
+        del values["path"]
+        try:
+            free = {name: value for name, value in values.items() if name in self.free_values}
+            config = AutoConfig.from_pretrained(path, **free)
+        except OSError:
+            raise XlsrError(f"model.encoder.path '{path}' holds no encoder.") from None
+        except (TypeError, ValueError, StrictDataclassError) as error:
+            raise XlsrError(f"recipe '{self.recipe.name}', model.encoder: {error_line(error)}") from None
+        for name, value in values.items():
+            if (own := getattr(config, name, None)) != value:
+                dropout = "" if self.free_values else " (model.dropout sets dropout)"
+                raise XlsrError(
+                    f"recipe '{self.recipe.name}': model.encoder.{name} is {value!r}, but the encoder in '{path}' has "
+                    f"{own!r}; remove it{dropout}, or override it with --model.encoder.{name} {own}."
+                )
+        return config
+
+    def encoder_config(
+        self, tokenizer: Any, make: Mapping[str, Callable[..., PreTrainedConfig]] | None = None
+    ) -> PreTrainedConfig:
+        """The configuration that `model.encoder` describes, for the vocabulary of the data.
+
+        Args:
+            tokenizer: Of the data.
+            make: Architecture -> maker of its configuration, where it is not `AutoConfig.for_model`.
+
+        Raises:
+            XlsrError: nothing can be loaded from the path, a value is invalid, or there are too few embeddings.
+        """
+        config = self.pretrained_config() or self._new_config(tokenizer, make or {})
+        check_pieces(
+            tokenizer, config.vocab_size, mend="give tokenizer.path and model.encoder.path that belong together"
+        )
+        return config
+
+    def _new_config(self, tokenizer: Any, make: Mapping[str, Callable[..., PreTrainedConfig]]) -> PreTrainedConfig:
+        values = self.encoder_section
+        kind = values.pop("model_type", None) or self.default_type
+        sizes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, **values}
+        with self.explained("model.encoder"):
+            return make[kind](**sizes) if kind in make else AutoConfig.for_model(kind, **sizes)
+
+    def model_on_encoder(self, model_class: Any, text_config: PreTrainedConfig, **options: Any) -> Any:
+        """The model of the recipe, on its pretrained encoder or on a new one.
+
+        Args:
+            model_class: With `from_encoder` and a `config_class` that takes `text_config`.
+            text_config: From `encoder_config`.
+            options: Further values of the model's configuration.
+
+        Raises:
+            XlsrError: a value is invalid, or the encoder cannot be loaded.
+        """
+        dropout, options = self.recipe.model.get("dropout"), {**self.config_options, **options}
+        with self.explained("model"):
+            if path := self.encoder_path:
+                return model_class.from_encoder(path, dropout=dropout, **options)
+            if dropout is not None:
+                for name in DROPOUTS:
+                    if hasattr(text_config, name):
+                        setattr(text_config, name, dropout)
+            return model_class(model_class.config_class(text_config=text_config, **options))
+
+
+def check_positions(encoder: Any, recipe: Recipe, *, before: int = 0, place: str = "the encoder") -> None:
+    """Checks that an encoder has a position for every token.
+
+    Args:
+        encoder: A stock encoder.
+        recipe: Of the training.
+        before: Positions that the method needs in front of a sentence.
+        place: What the error calls the encoder.
+
+    Raises:
+        XlsrError: it has too few positions.
+    """
+    positions, length = max_positions(encoder), recipe.data.max_length
+    if positions is not None and positions < length + before:
+        more = f" and {before} before them" if before else ""
+        raise XlsrError(
+            f"data.max_length is {length} tokens{more} but {place} has {positions} positions; lower data.max_length, or "
+            "raise max_position_embeddings of a new encoder."
+        )

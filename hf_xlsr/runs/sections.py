@@ -1,0 +1,243 @@
+"""The typed form of a recipe: sections that every method shares, and how their errors are explained."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+
+from hf_xlsr.data.sources import as_list
+from hf_xlsr.utils.errors import XlsrError, nearest
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+class Section(BaseModel):
+    """A mapping of a recipe: unknown keys are errors, and values are not converted (`"3"` is no number)."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
+
+
+OneOrMore = Annotated[list[str], BeforeValidator(as_list)]
+
+
+class Source(Section):
+    """Where rows come from: a named corpus, or files."""
+
+    corpus: str | None = Field(None, description="name of a corpus; `hf-xlsr corpora` lists them")
+    path: str | list[str] | None = Field(
+        None, description="file, pair of Moses files, folder or id of a dataset; environment variables are expanded"
+    )
+    languages: OneOrMore | None = Field(None, description="source and target language; by default the recipe's")
+    columns: str | dict[str, Any] | None = Field(
+        None, description="our column = column of the file, e.g. `source=en,target=fr`"
+    )
+    parallel: dict[str, Any] | None = Field(
+        None,
+        description="language = column of the file, two or more, instead of `columns`: each row gives all pairs of its "
+        "filled cells; `languages` selects some",
+    )
+    format: str | None = Field(
+        None, description="moses, tsv, csv, jsonl, parquet, tmx, po, mo or datasets; by default from the suffix"
+    )
+    split: str | None = Field(None, description="train, dev or test of a corpus or dataset")
+    config: str | None = Field(None, description="configuration of a dataset")
+    where: dict[str, Any] | None = Field(
+        None, description="keep rows with these values; a name is a column of the file, else one of ours"
+    )
+    hash_split: str | None = Field(
+        None,
+        description="`rest` or `held`: keep rows whose crc32 of `hash_key` modulo `hash_modulus` is not 0, or is 0",
+    )
+    hash_key: str | int | None = Field(None, description="column of the file for `hash_split`, else one of ours")
+    hash_modulus: int = Field(100, ge=1, description="100 holds out about 1 %")
+    distinct: bool = Field(
+        False, description="skip rows with a text seen before on the same side, for evaluation by retrieval"
+    )
+    limit: int | None = Field(None, ge=1, description="maximum number of rows (of pairs, with `parallel`)")
+    sample: int | None = Field(
+        None,
+        ge=1,
+        description="number of rows drawn at random, in their order, by the recipe's seed (dev and test: the same for "
+        "every seed); reads the source twice",
+    )
+    source_version: str | None = Field(None, description="translation of the bible corpus")
+    target_version: str | None = Field(None, description="translation of the bible corpus")
+
+
+def _check_sources(value: Any) -> Any:
+    for source in as_list(value):
+        if isinstance(source, Mapping):
+            try:
+                Source.model_validate(source)
+            except ValidationError as error:
+                raise ValueError(explain(error, Source)) from None
+        elif not isinstance(source, str):
+            raise ValueError(f"a source is a corpus, a path, or a mapping with `path`, got {source!r}")
+    return value
+
+
+def _check_named_sources(value: Any) -> Any:
+    if value is not None and (not isinstance(value, Mapping) or "path" in value or "corpus" in value):
+        raise ValueError(f"name each set, as in `{{xnli: {{path: dev.tsv}}}}`, got {value!r}")
+    for name, sources in (value or {}).items():
+        try:
+            _check_sources(sources)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return value
+
+
+# A corpus, a path, a mapping with the keys of `Source`, or a list of them. The value stays as written.
+Sources = Annotated[Any, AfterValidator(_check_sources)]
+# Sources by the name of their set.
+NamedSources = Annotated[Any, AfterValidator(_check_named_sources)]
+
+
+def holds_sources(field: FieldInfo) -> bool:
+    """Whether a key takes `Sources` or `NamedSources`."""
+    return bool({_check_sources, _check_named_sources} & {getattr(part, "func", None) for part in field.metadata})
+
+
+def dotted_keys(section: type[BaseModel], content: Any, prefix: str = "") -> Iterator[str]:
+    """Every key of a section and of the sections and sources inside it, as `data.train.path`.
+
+    Args:
+        section: Its type.
+        content: Its value, for the names of `NamedSources`.
+        prefix: Put in front, with a dot at the end.
+    """
+    for name, field in section.model_fields.items():
+        value = content.get(name) if isinstance(content, Mapping) else None
+        kinds = {getattr(part, "func", None) for part in field.metadata}
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from dotted_keys(field.annotation, value, f"{prefix}{name}.")
+            continue
+        yield f"{prefix}{name}"
+        places = [name] if _check_sources in kinds else []
+        if _check_named_sources in kinds and isinstance(value, Mapping):
+            places = [f"{name}.{one}" for one in value]
+        yield from (f"{prefix}{place}.{key}" for place in places for key in Source.model_fields)
+
+
+class DataSection(Section):
+    """What is trained and measured on."""
+
+    train: Sources = Field(None, description="training data")
+    dev: Sources = Field(None, description="measured during training")
+    test: Sources = Field(None, description="measured at the end")
+    held_out: Sources = Field([], description="further sentences that training must not see")
+    cleaning: list[Any] | dict[str, Any] | None = Field(
+        ["normalize", "drop_identical", "deduplicate"], description="steps, by name or as `{name: options}`"
+    )
+    fraction: float = Field(1.0, gt=0, le=1, description="share of the cleaned pairs to train on")
+    limit: int | None = Field(None, ge=1, description="maximum number of pairs")
+    max_length: int = Field(200, ge=1, description="sentences are truncated to this many tokens")
+
+
+class AdaptersSection(Section):
+    """LoRA adapters."""
+
+    rank: int = Field(0, ge=0, description="rank of the LoRA adapters trained instead of the encoders; 0 trains all")
+    alpha: int = Field(32, ge=1, description="their scale is alpha / rank")
+    dropout: float = Field(0.0, ge=0, le=1, description="dropout before the adapters")
+    modules: list[str] | str = Field(
+        ["query", "key", "value"], description="layers with an adapter, by the ends of their names"
+    )
+
+
+class CardSection(Section):
+    """Metadata of the model card."""
+
+    license: str | None = Field(None, description="licence of the weights, as the Hub spells it")
+    license_name: str | None = Field(None, description="its name, if `license` is `other`")
+    license_link: str | None = Field(None, description="its address, if `license` is `other`")
+    base_model: list[str] | str | None = Field(None, description="Hub ids; by default derived from the recipe")
+    datasets: list[str] | str | None = Field(None, description="Hub ids; by default derived from the recipe")
+
+
+class NoOptions(Section):
+    """A section without keys."""
+
+
+class Recipe(Section):
+    """Keys of every recipe. Each method has a subclass that adds sections and changes defaults.
+
+    `model` and `training` stay as written: `Method.bind` checks them against the method's configuration and training
+    arguments, which have the defaults.
+    """
+
+    min_languages: ClassVar[int] = 2
+
+    name: str = Field("recipe", description="name of the run; by default that of the file")
+    description: str = Field("", description="one sentence, for the list of recipes and the model card")
+    method: str = Field(description="what is trained")
+    output_dir: str = Field("", description="folder of the run; by default `outputs/NAME`")
+    seed: int = Field(1, ge=0, description="seed of everything random")
+    languages: OneOrMore = Field([], description="ISO 639-1 codes")
+    data: DataSection = DataSection()
+    model: dict[str, Any] = Field({}, description="the method's configuration")
+    training: dict[str, Any] = Field({}, description="the method's training arguments")
+    evaluation: Section = NoOptions()
+    export: Section = NoOptions()
+    card: CardSection = CardSection()
+    start_from: str | None = Field(None, description="folder of a finished run, or of saved weights, to start from")
+    overwrite: bool = Field(False, description="whether a run in the same folder is removed first")
+
+    @model_validator(mode="after")
+    def _fill_in(self) -> Recipe:
+        self.output_dir = os.path.expandvars(self.output_dir or f"outputs/{self.name}")
+        if len(set(self.languages)) < self.min_languages:
+            raise ValueError(f"languages: a cross-lingual encoder needs two, e.g. [en, fr], got {self.languages}")
+        return self
+
+    def settings(self) -> dict[str, Any]:
+        """The recipe as plain values, for JSON and YAML."""
+        return self.model_dump(serialize_as_any=True, warnings=False)
+
+
+def validated(model: type[ModelT], content: Mapping[str, Any], name: str, place: str = "") -> ModelT:
+    """Validates a part of a recipe.
+
+    Args:
+        model: Type of the part.
+        content: As written.
+        name: Name of the recipe, for the error.
+        place: Key of the part; empty for the whole recipe.
+
+    Raises:
+        XlsrError: a key is unknown, or a value has the wrong type or is out of range.
+    """
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise XlsrError(f"recipe '{name}': {explain(error, model, place)}.") from None
+
+
+def explain(error: ValidationError, model: type[BaseModel], place: str = "") -> str:
+    """The first problem of a validation error, in one sentence without a full stop.
+
+    Example:
+        >>> try:
+        ...     CardSection(licence="mit")
+        ... except ValidationError as error:
+        ...     explain(error, CardSection, "card")
+        "unknown key 'card.licence'; did you mean 'license'?"
+    """
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"]]
+    where = ".".join([place, *path] if place else path)
+    if first["type"] == "extra_forbidden":
+        owner: Any = model
+        for part in path[:-1]:
+            owner = owner.model_fields[part].annotation if part in getattr(owner, "model_fields", {}) else owner
+        return f"unknown key '{where}'; {nearest(path[-1], owner.model_fields).rstrip('.')}"
+    if first["type"] == "missing":
+        return f"{where} is missing"
+    message = str(first.get("ctx", {}).get("error") or first["msg"])
+    if first["type"] == "value_error":
+        return f"{where}: {message}".removeprefix(": ").rstrip(".")
+    return f"{where} is {first['input']!r}: {message[0].lower()}{message[1:]}"

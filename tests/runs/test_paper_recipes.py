@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hf_xlsr.runs.methods import Method
+from hf_xlsr.runs.recipe import load_runs, merge, recipe_names, resolve
+from hf_xlsr.runs.train import train_recipe
+
+# Section 4.1 and tables 2, 5-9 and figure 2 of the paper.
+PAPER = {
+    "data.max_length": 200,
+    "tokenizer.vocab_size": 50_000,
+    "model.encoder.num_hidden_layers": 2,
+    "model.encoder.hidden_size": 512,
+    "model.encoder.num_attention_heads": 8,
+    "model.encoder.intermediate_size": 1024,
+    "model.encoder.hidden_dropout_prob": 0.1,
+    "model.encoder.attention_probs_dropout_prob": 0.1,
+    "model.generative_task": "ugt",
+    "model.label_mode": "accumulate",
+    "model.generative_weight": 1.0,
+    "model.alignment_weight": 2.0,
+    "model.similarity_weight": 2.0,
+    "training.learning_rate": 1e-3,
+    "training.per_device_train_batch_size": 128,
+    "training.num_train_epochs": 12,
+    "training.warmup_steps": 3 / 12,
+    "data.fraction": 1.0,
+}
+DEPARTURES: dict[str, dict[str, Any]] = {
+    "lightweight_en_fr": {},
+    "lightweight_en_de": {},
+    "lightweight_en_es": {},
+    "lightweight_en_it": {"training.num_train_epochs": 30, "training.warmup_steps": 6 / 30},
+    "lightweight_en_fr_released": {"model.label_mode": "set"},
+    **{f"lightweight_ablation_layers/layers-{n}": {"model.encoder.num_hidden_layers": n} for n in (1, 2, 3, 4, 5, 6)},
+    **{
+        f"lightweight_ablation_tasks/{task.replace('+', '-')}": {"model.generative_task": task}
+        for task in ("mlm", "smlm", "xtr", "mlm+xtr", "ugt")
+    },
+    "lightweight_ablation_contrast/ugt": {"model.alignment_weight": 0.0, "model.similarity_weight": 0.0},
+    "lightweight_ablation_contrast/ugt-align": {"model.similarity_weight": 0.0},
+    "lightweight_ablation_contrast/ugt-align-sim": {},
+    **{f"lightweight_ablation_batch/batch-{n}": {"training.per_device_train_batch_size": n} for n in (64, 128, 256)},
+    **{f"lightweight_ablation_corpus/corpus-{n:g}": {"data.fraction": n / 100} for n in (12.5, 25, 50, 100)},
+    **{
+        f"lightweight_ablation_width/width-{n}": {
+            "model.encoder.hidden_size": n,
+            "model.encoder.num_attention_heads": n // 64,
+            "model.encoder.intermediate_size": 2 * n,
+        }
+        for n in (128, 256, 512)
+    },
+}
+# Table 9 and section 3.4 of the dual momentum paper.
+MOMENTUM_PAPER = {
+    "model.queue_size": 409_600,
+    "model.temperature": 0.04,
+    "model.momentum": 0.999,
+    "model.dropout": 0.1,
+    "model.pooling": "mean",
+    "training.num_train_epochs": 15,
+    "training.per_device_train_batch_size": 1024,
+    "training.learning_rate": 4e-5,
+    "training.lr_scheduler_type": "cosine",
+    "training.warmup_steps": 400,
+    "training.max_grad_norm": 10.0,
+    "training.weight_decay": 1e-4,
+}
+SMALLER: dict[str, Any] = {"model.queue_size": 204_800}
+MOMENTUM_DEPARTURES: dict[str, dict[str, Any]] = {
+    "moco_bert_en_zh": {},
+    "moco_bert_en_zh_nli": {"model.nli_weight": 0.1, "training.nli_batch_size": 128},
+    **{f"moco_bert_ablation_temperature/t-{t}": {**SMALLER, "model.temperature": t} for t in (0.01, 0.04, 0.07, 0.1)},
+    **{f"moco_bert_ablation_pooling/{mode}": {**SMALLER, "model.pooling": mode} for mode in ("mean", "max", "cls")},
+    **{
+        f"moco_bert_ablation_queue/queue-{n}k": {"model.queue_size": size}
+        for n, size in ((1, 1024), (4, 4096), (16, 16384), (64, 65536), (204, 204_800), (409, 409_600))
+    },
+    **{
+        f"moco_bert_ablation_batch/batch-{n}": {**SMALLER, "training.per_device_train_batch_size": n}
+        for n in (256, 512, 1024)
+    },
+    "moco_bert_ablation_momentum/with-momentum": SMALLER,
+    "moco_bert_ablation_momentum/without-momentum": {**SMALLER, "model.use_momentum": False},
+}
+SHRINK = """
+tokenizer: {vocab_size: 80, algorithm: bpe}
+model: {encoder: {hidden_size: 16, num_attention_heads: 2, intermediate_size: 32, max_position_embeddings: 256}}
+training:
+  max_steps: 2
+  per_device_train_batch_size: 8
+  logging_steps: 1
+  eval_steps: 2
+  save_steps: 2
+  dataloader_num_workers: 0
+  precision: float32
+"""
+
+
+def every_run() -> list[Method]:
+    return [run for name in recipe_names() for run in load_runs(name)]
+
+
+def value_of(recipe: dict[str, Any], key: str) -> Any:
+    for part in key.split("."):
+        recipe = recipe[part]
+    return recipe
+
+
+def test_every_paper_recipe_has_a_row() -> None:
+    ours = {run.recipe.name for run in every_run() if run.recipe.name.startswith("lightweight_")}
+    small = {name for name in ours if name.endswith(("_small", "_open"))}
+    assert ours - small == set(DEPARTURES)
+    momentum = {run.recipe.name for run in every_run() if run.recipe.name.startswith("moco_bert_")}
+    assert momentum - {"moco_bert_ablation_queue/queue-1600k"} == set(MOMENTUM_DEPARTURES)  # which the paper could not
+
+
+@pytest.mark.parametrize(
+    "run",
+    [run.recipe.settings() for run in every_run() if run.name in ("lightweight", "dual_momentum")],
+    ids=lambda run: run["name"],
+)
+def test_paper_recipe_has_paper_values_and_runs(
+    run: dict[str, Any], write_pairs: Any, tiny_encoder_folder: str, tmp_path: Path
+) -> None:
+    for paper, departures in ((PAPER, DEPARTURES), (MOMENTUM_PAPER, MOMENTUM_DEPARTURES)):
+        for key, value in {**paper, **departures[run["name"]]}.items() if run["name"] in departures else ():
+            assert value_of(run, key) == (pytest.approx(value) if isinstance(value, float) else value), key
+    shrunk = merge(run, yaml.safe_load(SHRINK))
+    if run["method"] == "dual_momentum":
+        shrink_momentum(shrunk, tiny_encoder_folder, tmp_path)
+    else:
+        shrunk["model"]["encoder"].update(num_attention_heads=2, hidden_size=16)
+    languages = run["languages"]
+    rows = {"train": write_pairs("train.tsv", 60), "dev": write_pairs("dev.tsv", 10, seed=2)}
+    rows["test"] = write_pairs("test.tsv", 10, seed=3)
+    shrunk["data"].update({split: {"path": str(path)} for split, path in rows.items()}, held_out=[])
+    shrunk["data"]["cleaning"] = [step for step in shrunk["data"]["cleaning"] if step != "language"]
+    shrunk["evaluation"]["pool"] = None
+    shrunk["output_dir"] = str(tmp_path / "run")
+    result = train_recipe(resolve(shrunk))
+    assert not result.stopped
+    assert "-".join(languages[:2]) in {key.split("/")[1] for key in result.metrics}
+    assert list((tmp_path / "run" / "model").rglob("model.safetensors"))
+    for file in ("results.json", "README.md", "loss.png", "tsne.png"):
+        assert (tmp_path / "run" / file).stat().st_size > 0, file
+
+
+def shrink_momentum(run: dict[str, Any], encoder: str, folder: Path) -> None:
+    del run["tokenizer"], run["model"]["encoder"]
+    run["model"].update(encoders=dict.fromkeys(run["languages"], encoder), queue_size=32)
+    run["data"]["max_length"] = 32
+    run["training"]["nli_batch_size"] = 4
+    if run["nli"]["train"]:
+        rows = "".join(f"one two\tred\t{label % 3}\n" for label in range(12))
+        (folder / "nli.tsv").write_text("premise\thypothesis\tlabel\n" + rows, "utf-8")
+        run["nli"]["train"] = {"path": str(folder / "nli.tsv")}
