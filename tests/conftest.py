@@ -30,6 +30,7 @@ from hf_xlsr.data.prepared import PreparedPairs  # noqa: E402
 from hf_xlsr.data.tokenization import train_tokenizer  # noqa: E402
 from hf_xlsr.encoders.stock import encoder_from_config  # noqa: E402
 from hf_xlsr.export import export_sentence_transformer  # noqa: E402
+from hf_xlsr.runs.recipe import load_runs  # noqa: E402
 
 ENGLISH = (
     "one two three four five six seven eight nine ten red green blue house tree river stone bird fish king".split()
@@ -39,6 +40,11 @@ FRENCH = (
 ).split()
 
 torch.set_num_threads(1)
+
+
+def loaded(name: str, *arguments: Any, **options: Any) -> list[dict[str, Any]]:
+    """The recipes of `load_runs` as plain values, which `resolve` binds again."""
+    return [run.recipe.settings() for run in load_runs(name, *arguments, **options)]
 
 
 def make_pairs(count: int, seed: int = 1) -> list[dict[str, str]]:

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import loaded
 from hictl_helpers import framed_tokenizer
 
 from hf_xlsr.data.sources import as_list
-from hf_xlsr.runs.recipe import load_runs, recipe_names
+from hf_xlsr.runs.recipe import recipe_names, resolve
 from hf_xlsr.runs.train import train_recipe
 
 # Sections 3 and 4.4 of the paper.
@@ -41,7 +42,7 @@ STAGES = {
 
 
 def runs_of_cmlm() -> list[dict[str, Any]]:
-    return [run for name in recipe_names() for run in load_runs(name) if run["method"] == "cmlm"]
+    return [run for name in recipe_names() for run in loaded(name) if run["method"] == "cmlm"]
 
 
 def value_of(recipe: dict[str, Any], key: str) -> Any:
@@ -52,7 +53,7 @@ def value_of(recipe: dict[str, Any], key: str) -> Any:
 
 @pytest.mark.parametrize("name", STEPS)
 def test_the_papers_values(name: str) -> None:
-    runs = load_runs(name)
+    runs = loaded(name)
     assert [run["training"]["max_steps"] for run in runs] == STEPS[name]
     for run in runs:
         for key, value in {**PAPER, **(MULTILINGUAL if "base" not in name and "large" not in name else {})}.items():
@@ -63,16 +64,16 @@ def test_the_papers_values(name: str) -> None:
 
 @pytest.mark.parametrize("name", STAGES)
 def test_the_papers_strategies_and_inference_behind_each(name: str) -> None:
-    weights = [(run["model"].get("cmlm_weight"), run["model"]["retrieval_weight"]) for run in load_runs(name)]
+    weights = [(run["model"].get("cmlm_weight"), run["model"]["retrieval_weight"]) for run in loaded(name)]
     assert weights == STAGES[name]
-    *earlier, last = load_runs(f"{name}_nli")
+    *earlier, last = loaded(f"{name}_nli")
     assert [run["training"]["max_steps"] for run in earlier] == STEPS[name]
     assert last["start_from"] == earlier[-1]["output_dir"]
     assert as_list(last["nli"]["train"]) and not as_list(last["data"]["text"]) + as_list(last["data"]["train"])
 
 
 def test_controls_differ_in_one_value_alone() -> None:
-    runs = load_runs("cmlm_en_open_ablation")
+    runs = loaded("cmlm_en_open_ablation")
     assert len({str(run["training"]) for run in runs}) == 1
     default = next(run for run in runs if run["name"].endswith("/n15"))
     for run in runs:
@@ -81,8 +82,8 @@ def test_controls_differ_in_one_value_alone() -> None:
         }
         assert len(changed) <= 1 and (changed or run["seed"] != 1 or run is default), run["name"]
     assert sorted(run["seed"] for run in runs if run["model"] == default["model"]) == [1, 2, 3, 4, 5]
-    together = sum(run["training"]["max_steps"] for run in load_runs("cmlm_open_then_cmlm_br")[:2])
-    assert {run["training"]["max_steps"] for run in load_runs("cmlm_open_ablation")} == {together}
+    together = sum(run["training"]["max_steps"] for run in loaded("cmlm_open_then_cmlm_br")[:2])
+    assert {run["training"]["max_steps"] for run in loaded("cmlm_open_ablation")} == {together}
 
 
 @pytest.mark.parametrize("run", runs_of_cmlm(), ids=lambda run: run["name"])
@@ -112,6 +113,6 @@ def test_each_recipe_runs(run: dict[str, Any], write_pairs: Any, tmp_path: Path)
     sizes = {"retrieval_batch_size": None, "nli_batch_size": None}
     run["training"].update(small, **sizes, save_steps=2, eval_steps=2, dataloader_num_workers=0, precision="float32")
     run["output_dir"] = str(tmp_path / "run")
-    assert not train_recipe(run).stopped
+    assert not train_recipe(resolve(run)).stopped
     exported = list((tmp_path / "run" / "model").rglob("model.safetensors"))
     assert bool(exported) != (run["model"].get("sentence_vector") == "projected")  # which has no stock form

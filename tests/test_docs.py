@@ -27,6 +27,7 @@ from hf_xlsr.cli import app as cli
 from hf_xlsr.evaluation.registry import protocols_of
 from hf_xlsr.runs.methods import METHODS
 from hf_xlsr.runs.recipe import load_runs, parse_yaml
+from hf_xlsr.runs.sections import Source
 from hf_xlsr.utils.errors import XlsrError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -88,8 +89,7 @@ def check_yaml(block: Block, names: dict[str, Any]) -> str:
     """A list is sources; a mapping is a recipe, or a part of one that some method takes."""
     content = parse_yaml(block.text, block.page)
     if isinstance(content, list):
-        known = {key for method in METHODS.values() for key in method.source_keys}
-        unknown = {key for source in content for key in source} - known
+        unknown = {key for source in content for key in source} - Source.model_fields.keys()
         assert not unknown, f"unknown keys of a source: {', '.join(sorted(unknown))}"
         return "validated"
     methods = [content["method"]] if "method" in content else list(METHODS)
@@ -196,7 +196,7 @@ def run_training(words: list[str]) -> str:
     limits = [
         word
         for split, limit in LIMITS.items()
-        if (runs[0]["data"][split] or {}).get("corpus")
+        if (getattr(runs[0].recipe.data, split) or {}).get("corpus")
         for word in (f"--data.{split}.limit", str(limit))
     ]
     return call(["train", recipe, *rest, *limits, *SHRINK])

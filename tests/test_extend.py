@@ -103,8 +103,8 @@ def test_the_recipe_and_the_commands_of_the_page(page_folder: Path, monkeypatch:
         program, flag, module, verb, recipe, *rest = shlex.split(line)
         assert (program, flag, module, verb) == ("python", "-m", "contrast.method", "train")
         (run,) = load_runs(recipe, rest)
-        assert run["method"] == "contrast" and run["tokenizer"]["vocab_size"] == 16000
-    assert run["model"]["temperature"] == 0.1
+        assert run.name == "contrast" and run.recipe.tokenizer.vocab_size == 16000
+    assert run.recipe.model["temperature"] == 0.1
     with pytest.raises(XlsrError, match="did you mean"):
         load_runs(recipe, ["--temprature", "0.1"])
 
@@ -115,9 +115,8 @@ def test_a_pretrained_encoder_starts_it(page_folder: Path, tiny_encoder_folder: 
     recipe = re.sub(r"encoder: \{.*\}", f"encoder: {{path: {tiny_encoder_folder}}}", recipe)
     (page_folder / "contrast/start.yaml").write_text(recipe, "utf-8")
     (run,) = load_runs("contrast/start.yaml", data_of(page_folder))
-    method = METHODS["contrast"]
-    run["data"]["max_length"] = 32
-    model = method.build_model(run, method.prepare(run, page_folder / "prepared", iter(())))
+    run.recipe.data.max_length = 32
+    model = run.build_model(run.prepare(page_folder / "prepared", iter(())))
     start = load_file(f"{tiny_encoder_folder}/model.safetensors")
     assert all(torch.equal(value, start[name]) for name, value in model.encoder.state_dict().items() if name in start)
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import loaded
 from hictl_helpers import framed_tokenizer
 
 from hf_xlsr.data.sources import as_list
-from hf_xlsr.runs.recipe import load_runs, recipe_names
+from hf_xlsr.runs.recipe import recipe_names, resolve
 from hf_xlsr.runs.train import train_recipe
 
 # Section 4.1 of the paper.
@@ -29,7 +30,7 @@ LANGUAGES = set("ar bg de el en es fr hi ru sw th tr ur vi zh".split())
 
 
 def pre_training_runs() -> list[dict[str, Any]]:
-    return [run for name in recipe_names() for run in load_runs(name) if run["method"] == "hictl"]
+    return [run for name in recipe_names() for run in loaded(name) if run["method"] == "hictl"]
 
 
 def value_of(recipe: dict[str, Any], key: str) -> Any:
@@ -40,22 +41,22 @@ def value_of(recipe: dict[str, Any], key: str) -> Any:
 
 @pytest.mark.parametrize("name", ["hictl_xlmr_15", "hictl_xlmr_15_task"])
 def test_the_papers_values(name: str) -> None:
-    (run,) = load_runs(name)
+    (run,) = loaded(name)
     for key, value in PAPER.items():
         assert value_of(run, key) == value, key
 
 
 def test_fifteen_languages_with_pairs_and_sentences() -> None:
-    (run,) = load_runs("hictl_xlmr_15")
+    (run,) = loaded("hictl_xlmr_15")
     assert set(run["languages"]) == LANGUAGES
     assert {source["languages"][1] for source in run["data"]["train"]} == LANGUAGES - {"en"}
     assert {source["languages"][0] for source in run["data"]["monolingual"]} == LANGUAGES
-    (second,) = load_runs("hictl_xlmr_15_task")
+    (second,) = loaded("hictl_xlmr_15_task")
     assert second["start_from"] == "outputs/hictl_xlmr_15" and not as_list(second["data"]["monolingual"])
 
 
 def test_controls_differ_in_the_parts_of_the_loss_alone() -> None:
-    runs = load_runs("hictl_open_ablation")
+    runs = loaded("hictl_open_ablation")
     weights = [(run["model"].get("sentence_weight", 1.0), run["model"].get("word_weight", 1.0)) for run in runs]
     assert weights == [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (1.0, 1.0)]
     assert len({str(run["training"]) for run in runs}) == 1
@@ -76,6 +77,6 @@ def test_each_recipe_runs(run: dict[str, Any], write_pairs: Any, tmp_path: Path)
     small = {"max_steps": 2, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "logging_steps": 1}
     run["training"].update(small, save_steps=2, eval_steps=2, dataloader_num_workers=0, precision="float32")
     run["output_dir"] = str(tmp_path / "run")
-    result = train_recipe(run)
+    result = train_recipe(resolve(run))
     assert not result.stopped and result.metrics
     assert list((tmp_path / "run" / "model").rglob("model.safetensors"))

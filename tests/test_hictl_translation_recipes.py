@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_pairs
+from conftest import loaded, make_pairs
 from rich.console import Console
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
@@ -18,7 +18,7 @@ from translation_helpers import encoder_folder
 
 from hf_xlsr import XlsrError
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration
-from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.runs.recipe import resolve
 from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.utils.markdown_text import escape_markdown
 
@@ -79,7 +79,7 @@ def shrunk(data: dict[str, str], encoders: Path, output: Path, *more: str) -> li
 @pytest.mark.parametrize("name", TASKS)
 def test_step_two_is_the_papers(name: str) -> None:
     languages, beams, penalty, test_set = TASKS[name]
-    (recipe,) = load_runs(name)
+    (recipe,) = loaded(name)
     assert recipe["languages"] == languages
     evaluation = recipe["evaluation"]
     assert (evaluation["num_beams"], evaluation["length_penalty"], evaluation["name"]) == (beams, penalty, test_set)
@@ -95,11 +95,11 @@ def test_step_two_is_the_papers(name: str) -> None:
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_step_one_trains_the_decoder_on_all_pairs(name: str) -> None:
-    (recipe,) = load_runs(name)
+    (recipe,) = loaded(name)
     assert {"-".join(source["languages"]) for source in recipe["data"]["train"]} == DECODERS[name]
     assert recipe["training"]["freeze_encoder"] and recipe["start_from"] is None
     assert (recipe["training"]["learning_rate"], recipe["training"]["lr_scheduler_type"]) == (2e-5, "inverse_sqrt")
-    (pair,) = load_runs(name.replace("decoder", "en_de").replace("iwslt_", "iwslt14_").replace("wmt_", "wmt14_"))
+    (pair,) = loaded(name.replace("decoder", "en_de").replace("iwslt_", "iwslt14_").replace("wmt_", "wmt14_"))
     sizes = "start", "decoder_layers", "word_similarity"
     assert [recipe["model"][key] for key in sizes] == [pair["model"][key] for key in sizes]
     assert recipe["vocabulary"] == pair["vocabulary"] and recipe["data"]["max_length"] == pair["data"]["max_length"]
@@ -114,7 +114,7 @@ def names(sources: Any) -> list[str]:
 
 
 def test_splits_are_the_papers() -> None:
-    data = {name: load_runs(name)[0]["data"] for name in TASKS}
+    data = {name: loaded(name)[0]["data"] for name in TASKS}
     for name, ends in (("hictl_iwslt14_en_de", "en,de"), ("hictl_iwslt14_de_en", "de,en")):
         assert names(data[name]["test"]) == [
             f"{part}.{{{ends}}}" for part in ("dev2010", "dev2012", "tst2010", "tst2011", "tst2012")
@@ -140,18 +140,18 @@ def test_splits_are_the_papers() -> None:
 
 def test_step_one_keeps_the_evaluation_sets_of_step_two_out() -> None:
     for decoder, tasks in (("hictl_iwslt_decoder", "iwslt"), ("hictl_wmt_decoder", "wmt")):
-        held = set(names(load_runs(decoder)[0]["data"]["held_out"]))
+        held = set(names(loaded(decoder)[0]["data"]["held_out"]))
         for name in TASKS:
             if tasks in name and name != "hictl_iwslt14_de_en":
-                data = load_runs(name)[0]["data"]
+                data = loaded(name)[0]["data"]
                 assert set(names(data["dev"])) | set(names(data["test"])) <= held
 
 
 def test_the_small_recipe_goes_in_two_steps_and_its_ablation_differs_in_one_thing() -> None:
-    first, second = load_runs("hictl_multi30k_en_de")
+    first, second = loaded("hictl_multi30k_en_de")
     assert first["training"]["freeze_encoder"] and not second["training"].get("freeze_encoder")
     assert second["start_from"] == first["output_dir"] and first["start_from"] is None
-    runs = {run["name"].split("/")[1]: run for run in load_runs("hictl_multi30k_en_de_ablation")}
+    runs = {run["name"].split("/")[1]: run for run in loaded("hictl_multi30k_en_de_ablation")}
     assert list(runs) == ["with_decoder", "with", "without_decoder", "without"]
     assert runs["with"]["start_from"] == runs["with_decoder"]["output_dir"]
     assert runs["without"]["start_from"] == runs["without_decoder"]["output_dir"]
@@ -170,10 +170,10 @@ def test_the_small_recipe_goes_in_two_steps_and_its_ablation_differs_in_one_thin
 @pytest.mark.parametrize("group", ["iwslt", "wmt"])
 def test_the_papers_recipes_run(group: str, data: dict[str, str], encoders: Path, tmp_path: Path) -> None:
     more = ["--data.cleaning", "[]", "--eval_strategy", "no"]
-    (recipe,) = load_runs(f"hictl_{group}_decoder", shrunk(data, encoders, tmp_path / "one", *more))
+    (recipe,) = loaded(f"hictl_{group}_decoder", shrunk(data, encoders, tmp_path / "one", *more))
     recipe["data"]["dev"] = recipe["data"]["test"] = None
     recipe["data"]["train"] = [{"path": data["train"], "languages": ["en", "fr"]}]
-    train_recipe(recipe, Console(quiet=True))
+    train_recipe(resolve(recipe), Console(quiet=True))
     first = load_file(tmp_path / "one" / "training" / "final" / "model.safetensors")
     start = load_file(encoders / "e5-small" / "model.safetensors")
     for name, value in start.items():
@@ -183,8 +183,8 @@ def test_the_papers_recipes_run(group: str, data: dict[str, str], encoders: Path
             continue
         # The next line is what the paper's users run, less the size.
         options = shrunk(data, encoders, tmp_path / name, "--start_from", str(tmp_path / "one"))
-        (recipe,) = load_runs(name, options)
-        metrics = train_recipe(recipe, Console(quiet=True)).metrics
+        (recipe,) = loaded(name, options)
+        metrics = train_recipe(resolve(recipe), Console(quiet=True)).metrics
         languages, _, _, test_set = TASKS[name]
         protocol = f"{test_set}-bleu-zh" if "zh" in languages else f"{test_set}-bleu"
         assert f"{protocol}/{'-'.join(languages)}/test/bleu" in metrics
@@ -205,9 +205,9 @@ def test_the_small_recipes_run(
     few.write_text("".join(f"{pair['source']}\t{pair['target']}\n" for pair in make_pairs(2, seed=3)), "utf-8")
     sources = ["--vocabulary.sources", f"[{{path: {few}}}]"]
     whole = len(AutoTokenizer.from_pretrained(encoders / "e5-small"))
-    runs = load_runs(name, shrunk(data, encoders, tmp_path / "out", *sources))
+    runs = loaded(name, shrunk(data, encoders, tmp_path / "out", *sources))
     for run in runs:
-        metrics = train_recipe(run, Console(quiet=True)).metrics
+        metrics = train_recipe(resolve(run), Console(quiet=True)).metrics
         folder = Path(run["output_dir"])
         assert metrics["multi30k-bleu/en-de/test/sentences"] == 12
         model = HictlForConditionalGeneration.from_pretrained(folder / "model")
@@ -251,8 +251,8 @@ def toy(data: dict[str, str], encoders: Path, tmp_path: Path) -> Path:
 
 
 def run(recipe: Path, output: Path, *options: str) -> dict[str, torch.Tensor]:
-    (resolved,) = load_runs(str(recipe), ["--output_dir", str(output), *options])
-    train_recipe(resolved, Console(quiet=True))
+    (resolved,) = loaded(str(recipe), ["--output_dir", str(output), *options])
+    train_recipe(resolve(resolved), Console(quiet=True))
     return load_file(output / "training" / "final" / "model.safetensors")
 
 
@@ -274,8 +274,8 @@ def test_a_run_that_was_stopped_goes_on_bit_equal(toy: Path, tmp_path: Path) -> 
 
 def test_adapters_are_trained_and_merged(toy: Path, tmp_path: Path) -> None:
     pytest.importorskip("peft")
-    (resolved,) = load_runs(str(toy), ["--output_dir", str(tmp_path / "out"), "--adapters.rank", "2"])
-    metrics = train_recipe(resolved, Console(quiet=True)).metrics
+    (resolved,) = loaded(str(toy), ["--output_dir", str(tmp_path / "out"), "--adapters.rank", "2"])
+    metrics = train_recipe(resolve(resolved), Console(quiet=True)).metrics
     assert metrics["dev-bleu/en-fr/test/sentences"] == 12
     model = HictlForConditionalGeneration.from_pretrained(tmp_path / "out" / "model")
     assert not any("lora" in name for name in model.state_dict())

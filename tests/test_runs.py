@@ -9,11 +9,11 @@ from conftest import make_pairs
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.evaluation.report import load_results
-from hf_xlsr.runs.card import card_of_run, recipe_of_run
+from hf_xlsr.runs.card import card_of_run
 from hf_xlsr.runs.folder import RunFolder
-from hf_xlsr.runs.methods import get_method
-from hf_xlsr.runs.recipe import load_runs
-from hf_xlsr.runs.train import build_trainer, prepare_data, train_recipe
+from hf_xlsr.runs.methods import Method
+from hf_xlsr.runs.recipe import load_runs, merge, read_run, resolve
+from hf_xlsr.runs.train import prepare_data, train_recipe
 from hf_xlsr.runs.trained import trained_sentence_transformer
 from hf_xlsr.trainers.hub import export_trainer
 from hf_xlsr.utils.errors import XlsrError
@@ -29,7 +29,7 @@ output_dir: {folder}/run
 
 
 @pytest.fixture
-def recipe(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Method:
     write(tmp_path / "train.tsv", make_pairs(60))
     write(tmp_path / "test.tsv", make_pairs(60)[:3])
     (tmp_path / "mine.yaml").write_text(RECIPE.format(method=request.param, folder=tmp_path), "utf-8")
@@ -40,77 +40,79 @@ def write(path: Path, pairs: list[dict[str, str]]) -> None:
     path.write_text("source\ttarget\n" + "".join(f"{row['source']}\t{row['target']}\n" for row in pairs), "utf-8")
 
 
-def prepared(recipe: dict[str, Any], folder: Path) -> Any:
-    return prepare_data(recipe, folder, get_method(recipe["method"]).evaluation_sets(recipe))
+def prepared(run: Method, folder: Path) -> Any:
+    return prepare_data(run, folder, run.evaluation_sets())
 
 
-@pytest.mark.parametrize("recipe", ["lightweight", "hictl", "cmlm"], indirect=True)
-def test_data_cleaned_of_one_test_set_are_not_taken_with_another(recipe: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("run", ["lightweight", "hictl", "cmlm"], indirect=True)
+def test_data_cleaned_of_one_test_set_are_not_taken_with_another(run: Method, tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    first = prepared(recipe, folder)
-    assert prepared(recipe, folder).report == first.report
+    first = prepared(run, folder)
+    assert prepared(run, folder).report == first.report
     write(tmp_path / "test.tsv", make_pairs(60)[2::-1])  # the same sentences
-    assert prepared(recipe, folder).report == first.report
+    assert prepared(run, folder).report == first.report
     write(tmp_path / "test.tsv", make_pairs(60)[:4])
     with pytest.raises(XlsrError, match="dev or test data has changed since .* --overwrite true"):
-        prepared(recipe, folder)
+        prepared(run, folder)
     (folder / "evaluated.txt").unlink()  # as older versions left it
-    assert prepared(recipe, folder).report == first.report
+    assert prepared(run, folder).report == first.report
 
 
-@pytest.mark.parametrize("recipe", ["lightweight"], indirect=True)
+@pytest.mark.parametrize("run", ["lightweight"], indirect=True)
 def test_a_preparation_that_was_killed_begins_anew_with_the_test_set_that_is_there(
-    recipe: dict[str, Any], tmp_path: Path
+    run: Method, tmp_path: Path
 ) -> None:
     folder = tmp_path / "data"
-    first = prepared(recipe, folder)
+    first = prepared(run, folder)
     (folder / "prepared.json").unlink()
     write(tmp_path / "test.tsv", make_pairs(60)[:9])
-    assert len(prepared(recipe, folder).train) < len(first.train)
-    assert len(prepared(recipe, folder).train) < len(first.train)
+    assert len(prepared(run, folder).train) < len(first.train)
+    assert len(prepared(run, folder).train) < len(first.train)
 
 
-@pytest.mark.parametrize("recipe", ["lightweight", "hictl"], indirect=True)
+@pytest.mark.parametrize("run", ["lightweight", "hictl"], indirect=True)
 def test_a_tokenizer_without_mask_is_told_before_data_are_prepared(
-    recipe: dict[str, Any], tokenizer: Any, tmp_path: Path
+    run: Method, tokenizer: Any, tmp_path: Path
 ) -> None:
     tokenizer.save_pretrained(tmp_path / "own")
     maskless = type(tokenizer).from_pretrained(tmp_path / "own")
     maskless.mask_token = None
     maskless.save_pretrained(tmp_path / "own")
-    recipe["tokenizer"]["path"] = str(tmp_path / "own")
+    run.recipe.tokenizer.path = str(tmp_path / "own")
     with pytest.raises(XlsrError, match=r"tokenizer.path '.*own': .* needs a tokenizer"):
-        train_recipe(recipe)
+        train_recipe(run)
     assert not (tmp_path / "run" / "training").exists()
 
 
-@pytest.mark.parametrize("recipe", ["lightweight"], indirect=True)
-def test_a_run_called_again_with_another_export_is_that_run(recipe: dict[str, Any], tmp_path: Path) -> None:
-    recipe["training"] |= {"max_steps": 2, "per_device_train_batch_size": 8, "precision": "float32"}
-    other = {**recipe, "export": {**recipe["export"], "normalize": False}}
+@pytest.mark.parametrize("run", ["lightweight"], indirect=True)
+def test_a_run_called_again_with_another_export_is_that_run(run: Method, tmp_path: Path) -> None:
+    run.recipe.training |= {"max_steps": 2, "per_device_train_batch_size": 8, "precision": "float32"}
+    first = run.recipe.settings()
+    other = merge(first, {"export": {"normalize": False}})
     folder = RunFolder(tmp_path / "run")
-    train_recipe(recipe)
-    assert folder.done(recipe) and not folder.done(other)
-    train_recipe(other)
-    assert folder.done(other) and not folder.done(recipe)
-    assert recipe_of_run(folder)["export"]["normalize"] is False
+    train_recipe(run)
+    assert folder.done(first) and not folder.done(other)
+    train_recipe(resolve(other))
+    assert folder.done(other) and not folder.done(first)
+    assert read_run(folder).recipe.settings()["export"] == {"normalize": False}
     # What is made of the run again is what the run left.
     assert card_of_run(folder.path) == folder.card.read_text("utf-8")
     assert len(list(trained_sentence_transformer(folder.path).children())) == 2
 
 
-@pytest.mark.parametrize("recipe", ["lightweight"], indirect=True)
+@pytest.mark.parametrize("run", ["lightweight"], indirect=True)
 @pytest.mark.parametrize("normalize", [False, True])
-def test_what_training_pushes_follows_the_recipe(recipe: dict[str, Any], normalize: bool, tmp_path: Path) -> None:
-    recipe["export"] = {**recipe["export"], "normalize": normalize}
+def test_what_training_pushes_follows_the_recipe(run: Method, normalize: bool, tmp_path: Path) -> None:
+    run.recipe.export.normalize = normalize
     folder = RunFolder(tmp_path / "run")
-    data = prepared(recipe, folder.training)
-    trainer = build_trainer(recipe, folder, data, get_method("lightweight").evaluation_sets(recipe))
+    data = prepared(run, folder.training)
+    sets = run.evaluation_sets()
+    trainer = run.build_trainer(run.arguments(folder.training, sets), data, sets)
     export_trainer(trainer, tmp_path / "pushed", "me/x")
     assert len(list(SentenceTransformer(str(tmp_path / "pushed"), device="cpu").children())) == 2 + normalize
 
 
-@pytest.mark.parametrize("recipe", ["lightweight", "cmlm"], indirect=True)
+@pytest.mark.parametrize("run", ["lightweight", "cmlm"], indirect=True)
 @pytest.mark.parametrize(
     "saving",
     [
@@ -120,11 +122,11 @@ def test_what_training_pushes_follows_the_recipe(recipe: dict[str, Any], normali
     ids=["no checkpoint", "an older checkpoint"],
 )
 def test_a_run_that_has_ended_stays_what_it_is(
-    saving: dict[str, Any], recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saving: dict[str, Any], run: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe["training"] |= {"max_steps": 3, "per_device_train_batch_size": 8, "precision": "float32", **saving}
+    run.recipe.training |= {"max_steps": 3, "per_device_train_batch_size": 8, "precision": "float32", **saving}
     folder = RunFolder(tmp_path / "run")
-    train_recipe(recipe)
+    train_recipe(run)
     if saving["save_strategy"] == "steps":
         shutil.rmtree(folder.training / "checkpoint-3", ignore_errors=True)
         assert [path.name for path in folder.training.glob("checkpoint-*")] in ([], ["checkpoint-2"])
@@ -135,6 +137,6 @@ def test_a_run_that_has_ended_stays_what_it_is(
         raise AssertionError("trained again")
 
     monkeypatch.setattr("hf_xlsr.trainers.base.XlsrTrainer.train", train)
-    train_recipe({**recipe, "export": {**recipe["export"], "max_length": 9}})  # what it is exported as is another
+    train_recipe(run)
     assert {path: path.read_bytes() for path in weights} == weights and steps == 3
     assert load_results(folder.results)["settings"]["steps"] == 3

@@ -41,7 +41,7 @@ def test_wheel_imports_and_finds_its_data(installed: Path) -> None:
         "import hf_xlsr, hf_xlsr.trainers, hf_xlsr.modeling.lightweight as m, hf_xlsr.runs.recipe as r\n"
         "from importlib import resources\n"
         "print(hf_xlsr.__file__); print(hf_xlsr.trainers.__file__); print(m.__file__)\n"
-        "print(r.load_runs('quickstart')[0]['method'])\n"
+        "print(r.load_runs('quickstart')[0].name)\n"
         "print(resources.files('hf_xlsr.model_cards').joinpath('card.md.jinja').is_file())\n"
     )
     *files, method, card = run(installed, code).split()

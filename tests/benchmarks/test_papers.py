@@ -93,7 +93,7 @@ def test_every_published_row_resolves_to_one_recipe(tmp_path: Path, monkeypatch:
             run = (row.recipe or table.recipe, row.run, row.stage, *options, *row.control)
             assert folders.setdefault(table.folder(row, 1, tmp_path), run) == run
             found = [] if row.control else load_runs(run[0], options, [row.run] if row.run else None)
-            assert len(found) <= 1 or row.stage in [one["name"].split("/")[-1] for one in found]
+            assert len(found) <= 1 or row.stage in [one.recipe.name.split("/")[-1] for one in found]
         assert set(table.units) <= UNITS.keys()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from huggingface_hub import ModelCard
 from hf_xlsr.export.access_tokens import HIDDEN, check_no_token, redact_tokens
 from hf_xlsr.export.card_values import code, code_block, one_line, prose, public_path, python_text
 from hf_xlsr.runs.card import card_for, render_card
+from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.utils.errors import XlsrError
 
@@ -44,18 +44,19 @@ ATTACKS = {
 }
 
 
-def recipe_with(text: str, *places: str) -> dict[str, Any]:
-    recipe = deepcopy(load_runs("quickstart")[0])
+def run_with(text: str, *places: str) -> Method:
+    run = load_runs("quickstart")[0]
+    recipe = run.recipe
     for place in places:
         if place == "path":
-            recipe["data"]["train"] = {"path": text}
+            recipe.data.train = {"path": text}
         elif place == "languages":
-            recipe["languages"] = ["en", text]
+            recipe.languages = ["en", text]
         elif place == "deep":
-            recipe["data"]["cleaning"] = [{text: {text: [text]}}]
+            recipe.data.cleaning = [{text: {text: [text]}}]
         else:
-            recipe[place] = text
-    return recipe
+            setattr(recipe, place, text)
+    return run
 
 
 def outside_code(text: str) -> str:
@@ -67,10 +68,10 @@ def outside_code(text: str) -> str:
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 def test_a_recipe_cannot_escape_from_its_text(attack: str) -> None:
-    recipe = recipe_with(attack, "name", "description", "path", "deep")
+    recipe = run_with(attack, "name", "description", "path", "deep")
     metrics = {f"{attack}-tatoeba/en-fr/test/accuracy": 0.5, "plain-tatoeba/en-fr/test/accuracy": 0.25}
     text = render_card(recipe, metrics, SETTINGS)
-    plain = render_card(recipe_with("tame", "name", "description", "path", "deep"), metrics, SETTINGS)
+    plain = render_card(run_with("tame", "name", "description", "path", "deep"), metrics, SETTINGS)
 
     def keys(card: str) -> set[str]:
         found = HEADER.match(card)
@@ -93,7 +94,7 @@ def test_a_recipe_cannot_escape_from_its_text(attack: str) -> None:
 
 
 def test_the_recipe_block_cannot_be_ended_from_inside() -> None:
-    text = render_card(recipe_with(ATTACKS["fence"], "deep"), {}, SETTINGS)
+    text = render_card(run_with(ATTACKS["fence"], "deep"), {}, SETTINGS)
     (fence, block), *_ = re.findall(r"^(`{3,})yaml\n(.*?)^\1$", text, re.DOTALL | re.MULTILINE)
     assert len(fence) == 4 and yaml.safe_load(block)["data"]["cleaning"]
     assert code_block("````\na", "").startswith("`````\n")
@@ -101,13 +102,13 @@ def test_the_recipe_block_cannot_be_ended_from_inside() -> None:
 
 def test_languages_are_text_in_code_and_prose() -> None:
     evil = 'fr"); import os; os.system("id"); ("'
-    recipe = recipe_with(evil, "languages")
+    recipe = run_with(evil, "languages")
     text = render_card(recipe, {}, SETTINGS)
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         assert "os.system" not in block
-    dual = deepcopy(load_runs("moco_bert_en_zh")[0])
-    dual["languages"] = ["en", evil]
-    dual["model"]["encoders"] = {"en": "a/b", evil: "a/b"}
+    dual = load_runs("moco_bert_en_zh")[0]
+    dual.recipe.languages = ["en", evil]
+    dual.recipe.model["encoders"] = {"en": "a/b", evil: "a/b"}
     blocks = re.findall(r"```python\n(.*?)```", render_card(dual, {}, SETTINGS), re.DOTALL)
     for block in blocks:
         compile(block, "card", "exec")
@@ -115,8 +116,8 @@ def test_languages_are_text_in_code_and_prose() -> None:
 
 
 def test_paths_of_this_machine_stay_here() -> None:
-    recipe = recipe_with("/people/ann/secret-project/pairs.tsv", "path")
-    recipe["start_from"] = "/people/ann/runs/first"
+    recipe = run_with("/people/ann/secret-project/pairs.tsv", "path")
+    recipe.recipe.start_from = "/people/ann/runs/first"
     text = render_card(recipe, {}, SETTINGS)
     assert "ann" not in text and ".../secret-project/pairs.tsv" in text and ".../runs/first" in text
     assert public_path("C:\\Users\\ann\\x\\y.tsv") == ".../x/y.tsv" and public_path("~/a/b/c.tsv") == ".../b/c.tsv"

@@ -76,14 +76,14 @@ def test_a_run_of_an_older_version(run: Path) -> None:
 def test_mistakes_are_sentences(run: Path, tmp_path: Path) -> None:
     with pytest.raises(XlsrError, match="is a folder; give a file"):
         card(run, "--output", tmp_path)
-    with pytest.raises(XlsrError, match="is no folder of a run"):
+    with pytest.raises(XlsrError, match="recipe.json is missing"):
         card_of_run(tmp_path)
     results = (run / "results.json").read_text("utf-8")
     (run / "results.json").unlink()
-    with pytest.raises(XlsrError, match="it has not ended; hf-xlsr train goes on"):
+    with pytest.raises(XlsrError, match="results.json is missing"):
         card_of_run(run)
     (run / "results.json").write_text(json.dumps({"metrics": {}, "settings": {}}), "utf-8")
-    with pytest.raises(XlsrError, match="lacks 'dimension' in results.json"):
+    with pytest.raises(XlsrError, match="dimension"):
         card_of_run(run)
     (run / "results.json").write_text(results, "utf-8")
     for text in ("{", "[]", '{"method": "none"}'):

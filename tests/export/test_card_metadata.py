@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from hf_xlsr.runs.card_metadata import base_models, card_metadata, datasets_of, licence_of
-from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.runs.methods import Method
+from hf_xlsr.runs.recipe import read_recipe, resolve
+from hf_xlsr.runs.sections import Recipe
 
 
-def recipe_of(name: str = "quickstart", **more: Any) -> dict[str, Any]:
-    return deepcopy(load_runs(name)[0]) | more
+def run_of(name: str = "quickstart", **more: Any) -> Method:
+    return resolve(read_recipe(name), more)
+
+
+def recipe_of(name: str = "quickstart", **more: Any) -> Recipe:
+    return run_of(name, **more).recipe
 
 
 def test_header_of_a_recipe_on_the_hub() -> None:
-    data = card_metadata(recipe_of("moco_bert_en_zh"), {})
+    data = card_metadata(run_of("moco_bert_en_zh"), {})
     assert data.base_model == ["google-bert/bert-base-uncased", "hfl/chinese-roberta-wwm-ext"]
     assert data.tags[-2:] == ["hf-xlsr", "dual_momentum"]
     named = recipe_of("cmlm_f_mbert")
@@ -23,7 +28,7 @@ def test_header_of_a_recipe_on_the_hub() -> None:
     glue = recipe_of("hictl_glue_mrpc")
     assert datasets_of(glue) == ["nyu-mll/glue"]
     corpora = recipe_of()
-    corpora["data"]["train"] = [{"corpus": "europarl"}, {"corpus": "bible"}, {"path": "some/file.tsv"}]
+    corpora.data.train = [{"corpus": "europarl"}, {"corpus": "bible"}, {"path": "some/file.tsv"}]
     assert datasets_of(corpora) == ["Helsinki-NLP/europarl"]
 
 
@@ -35,9 +40,11 @@ def test_licence_is_chosen_or_follows_or_is_unknown(tmp_path: Path) -> None:
         header = f"license: {licence}\nbase_model: some/{name}" if licence else "tags: [x]"
         (tmp_path / name / "README.md").write_text(f"---\n{header}\n---\n# Base", "utf-8")
 
-    def started(*names: str) -> dict[str, Any]:
+    def started(*names: str) -> Recipe:
         encoders = {str(number): str(tmp_path / name) for number, name in enumerate(names)}
-        return recipe_of(model={"encoders": encoders})
+        recipe = recipe_of("moco_en_fr_open")
+        recipe.model["encoders"] = encoders
+        return recipe
 
     assert licence_of(started("a", "b")) == "mit" and base_models(started("a", "b")) == ["some/a", "some/b"]
     assert licence_of(started("a", "c")) == "unknown"  # they disagree
@@ -48,6 +55,6 @@ def test_licence_is_chosen_or_follows_or_is_unknown(tmp_path: Path) -> None:
 
 def test_what_the_recipe_says_of_its_card_wins() -> None:
     card = {"license": "other", "license_name": "mine", "license_link": "https://x.org", "datasets": "a/b"}
-    data = card_metadata(recipe_of(card=card), {})
+    data = card_metadata(run_of(card=card), {})
     assert (data.license, data.license_name, data.license_link) == ("other", "mine", "https://x.org")
     assert data.datasets == ["a/b"]

@@ -163,7 +163,9 @@ def test_what_is_no_sentence_encoder(tokenizer: Any, runs: Path, tmp_path: Path)
     for method in ("classification", "translation"):
         folder = tmp_path / method / "training"
         folder.mkdir(parents=True)
-        (folder / "recipe.json").write_text(json.dumps({"method": method}), "utf-8")
+        recipe = {"method": method, "languages": ["en", "fr"], "model": {"start": "x"}, "task": {"labels": ["a", "b"]}}
+        recipe |= {} if method == "classification" else {"task": None}
+        (folder / "recipe.json").write_text(json.dumps(recipe), "utf-8")
         model = folder / "final"
         model.mkdir()
         (model / "model.safetensors").touch()

@@ -18,9 +18,9 @@ from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.runs import publish as hub_module
 from hf_xlsr.runs.adapter_folder import write_encoder_adapters
-from hf_xlsr.runs.card import recipe_of_run
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.publish import push_run
+from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.utils.errors import XlsrError
 
 DUAL = """
@@ -218,12 +218,11 @@ def test_adapters_of_a_single_encoder(tmp_path: Path) -> None:
 
 def test_adapters_of_a_later_stage_name_no_base(dual: Path, tmp_path: Path) -> None:
     folder = RunFolder(dual)
-    recipe = {**recipe_of_run(folder), "start_from": "outputs/first"}
-    recipe["model"] = {**recipe["model"], "encoders": {"en": "owner/base", "fr": "owner/base"}}
+    method = read_run(folder)
+    method.recipe.model["encoders"] = {"en": "owner/base", "fr": "owner/base"}
     for earlier in (None, "outputs/first"):
-        upload = hub_module._adapters(
-            folder, {**recipe, "start_from": earlier}, "me/x", False, tmp_path / str(earlier)
-        )
+        method.recipe.start_from = earlier
+        upload = hub_module._adapters(folder, method, "me/x", False, tmp_path / str(earlier))
         (config, *_) = (path for name, path in upload.files.items() if name == "en/adapter_config.json")
         base = json.loads(Path(config).read_text("utf-8"))["base_model_name_or_path"]
         assert base == (None if earlier else "owner/base")
@@ -264,7 +263,7 @@ def test_refusals_are_one_sentence(hub: HubServer, worker: Worker, run: Path, tm
     for name in ("toy", "../toy", "me/toy/more", "me/--toy"):
         assert "OWNER/NAME" in told(worker.command("push", str(run), f"--repo={name}"))
     assert "did you mean 'training'?" in told(worker.command(*words, "--what", "trainin"))
-    assert "is no folder of a run" in told(worker.command("push", str(tmp_path / "none"), "--repo", "me/toy"))
+    assert "recipe.json is missing" in told(worker.command("push", str(tmp_path / "none"), "--repo", "me/toy"))
     hub.reject_cards = '"language" must be an ISO code'
     assert '"language" must be an ISO code' in told(worker.command(*words))
     assert not hub.repos.get("me/toy") and not hub.uploads
@@ -284,10 +283,10 @@ def test_what_is_wrong_here_is_found_before_anything_is_sent(hub: HubServer, wor
     assert "is a link to a place outside" in told(worker.command(*words))
     (run / "model" / "key").unlink()
     shutil.rmtree(run / "model")
-    assert "it has not ended" in told(worker.command(*words))
+    assert "has not finished" in told(worker.command(*words))
     shutil.rmtree(run / "training" / "checkpoint-4")
     (run / "training" / "checkpoint-6" / "trainer_state.json").unlink()
-    assert "no whole checkpoint" in told(worker.command(*words, "--what", "training"))
+    assert "no complete checkpoint" in told(worker.command(*words, "--what", "training"))
     assert not hub.requests
 
 

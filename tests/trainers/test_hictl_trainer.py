@@ -16,7 +16,6 @@ from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.losses.word_contrast import draw_negative_words
 from hf_xlsr.modeling.hictl import modeling_hictl
-from hf_xlsr.runs.methods import get_method
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.trainers import HictlTrainer, HictlTrainingArguments
@@ -109,10 +108,9 @@ def test_languages_are_drawn_alike(recipe_of: Any, tmp_path: Path) -> None:
     english.write_text("text\tlang\n" + "red house\ten\n" * 20, "utf-8")
     path = recipe_of(monolingual=f"{{path: {english}}}")
     (recipe,) = load_runs(path, ["--output_dir", str(tmp_path / "run"), "--max_steps", "1"])
-    method = get_method("hictl")
-    sets = method.evaluation_sets(recipe)
-    data = method.prepare(recipe, tmp_path / "data", method.evaluation_texts(recipe, sets))
-    trainer = method.build_trainer(recipe, tmp_path / "training", data, [])
+    sets = recipe.evaluation_sets()
+    data = recipe.prepare(tmp_path / "data", recipe.evaluation_texts(sets))
+    trainer = recipe.build_trainer(recipe.arguments(tmp_path / "training", sets), data, sets)
     _, sampler = trainer.train_batches()
     drawn = [data.train.groups[index] for batch in sampler for _, index in batch]
     shares = [drawn.count(group) / len(drawn) for group in range(2)]
@@ -128,7 +126,7 @@ def test_sentences_alone_are_enough(recipe_of: Any, tmp_path: Path) -> None:
     data = json.loads((tmp_path / "run" / "results.json").read_text("utf-8"))["settings"]["data"]
     assert data["pairs"] == 0 and data["monolingual"]["languages"] == ["fr"]
     (resolved,) = load_runs(str(recipe), ["--output_dir", str(tmp_path / "other"), "--tokenizer.path", "null"])
-    with pytest.raises(XlsrError, match="has data.monolingual but no data.train, on which a tokenizer is trained"):
+    with pytest.raises(XlsrError, match="data.monolingual"):
         train_recipe(resolved)
 
 

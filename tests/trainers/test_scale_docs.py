@@ -33,7 +33,7 @@ def test_launchers_take_the_commands(command: str, monkeypatch: pytest.MonkeyPat
 def test_parts_of_recipes_fit(part: str, tmp_path: Path) -> None:
     recipe = tmp_path / "mine.yaml"
     recipe.write_text(f"base: quickstart\n{part}", "utf-8")
-    (resolved,) = load_runs(str(recipe))
+    resolved = load_runs(str(recipe))[0].recipe.settings()
     for section, content in parse_yaml(part, "part").items():
         if isinstance(content, dict):
             assert content.items() <= resolved[section].items()

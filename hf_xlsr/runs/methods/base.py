@@ -172,13 +172,13 @@ class Method(ABC):
             XlsrError: a value is invalid, a metric is unknown, or there is nothing to measure it on.
         """
         _ = self.config
-        evaluated, given = bool(self.evaluations(sets)), self.recipe.training
-        if given.get("early_stopping_patience") and not evaluated:
-            raise XlsrError(f"recipe '{self.recipe.name}': training.early_stopping_patience needs data.dev.")
         check_sharding(arguments, refusal=self.trainer_class.no_sharding, adapters=bool(self._adapters))
         best = arguments.metric_for_best_model
-        if best is not None and evaluated and best.removeprefix("eval_") not in (known := self.metric_names(sets)):
-            key = "metric_for_best_model" if given.get("metric_for_best_model") else "load_best_model_at_end"
+        if best is None or not self.evaluations(sets):
+            return
+        if best.removeprefix("eval_") not in (known := self.metric_names(sets)):
+            given = self.recipe.training.get("metric_for_best_model")
+            key = "metric_for_best_model" if given else "load_best_model_at_end"
             raise XlsrError(
                 f"recipe '{self.recipe.name}': training.{key} needs a metric of the dev set, got '{best}'; "
                 f"{nearest(best, known)}"
@@ -217,6 +217,8 @@ class Method(ABC):
         recipe = self.recipe
         options = {"disable_tqdm": None, "report_to": "none", "run_name": recipe.name, **recipe.training}
         if not self.evaluations(sets):
+            if options.get("early_stopping_patience"):
+                raise XlsrError(f"recipe '{recipe.name}': training.early_stopping_patience needs data.dev.")
             options["eval_strategy"] = "no"
         options = {key: value for key, value in options.items() if value is not None}
         with self.explained("training"):
