@@ -1,4 +1,4 @@
-"""Mapping from our columns to those of a file."""
+"""Names of columns and splits: ours, and those of a file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from hf_xlsr.utils.errors import XlsrError, nearest
 
 NUMERIC_COLUMNS = frozenset({"label", "score"})
+_DEV = frozenset({"dev", "development", "trial", "val", "valid", "validation"})
 PLACE_COLUMNS = ("document", "position")  # of a sentence in running text
 KNOWN_COLUMNS = NUMERIC_COLUMNS | {
     *PLACE_COLUMNS,
@@ -175,3 +176,14 @@ def column_value(record: Mapping[str, Any], path: str) -> Any:
     head, dot, rest = path.partition(".")
     value = record.get(head)
     return column_value(value, rest) if dot and isinstance(value, Mapping) else None
+
+
+def split_name(name: str) -> str:
+    """`dev` for any of its names; another name in lower case and without spaces around.
+
+    Example:
+        >>> [split_name(name) for name in ("validation", "trial", "Test", "test_2016")]
+        ['dev', 'dev', 'test', 'test_2016']
+    """
+    plain = str(name).strip().lower()
+    return "dev" if plain in _DEV else plain

@@ -8,10 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hf_xlsr.data.columns import column_value, flat_names
+from hf_xlsr.data.columns import column_value, flat_names, split_name
 from hf_xlsr.data.formats.lines import READ_ERRORS, cause, read_errors
 from hf_xlsr.data.formats.source import Record, Source
-from hf_xlsr.data.splits import split_name
 from hf_xlsr.utils.errors import XlsrError
 
 BATCH = 1024  # rows
