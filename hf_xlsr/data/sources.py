@@ -216,6 +216,29 @@ def open_source(
     return islice(rows, limit)
 
 
+def open_texts(
+    source: Any, columns: Sequence[str], *, languages: Sequence[str], more: Sequence[str] = (), **options: Any
+) -> Iterator[dict[str, Any]]:
+    """`open_source` for texts that are not translations, each row with its language in `lang`.
+
+    Args:
+        source: A source of a recipe.
+        columns: The text columns.
+        languages: Languages of the recipe.
+        more: Further columns, read where a file has them.
+        **options: `split`, `quarantine` and `seed` of `open_source`.
+    """
+    default = default_language(source, languages)
+    for row in open_source(source, languages=[default], required=columns, optional=(*more, "lang"), **options):
+        row["lang"] = row.get("lang") or default
+        yield row
+
+
+def default_language(source: Any, languages: Sequence[str]) -> str:
+    """The language of rows that name none: the first of the source, else of the recipe."""
+    return str((as_list(as_source(source).get("languages")) or languages)[0])
+
+
 def _without_repeats(rows: Iterator[dict[str, Any]], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
     seen = {column: SeenHashes() for column in columns}
     for row in rows:

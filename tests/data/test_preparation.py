@@ -18,8 +18,8 @@ from tokenizer_helpers import framed_tokenizer, word_tokenizer
 from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.labelled import LabelledTask, prepare_labelled
 from hf_xlsr.data.nli import prepare_nli
-from hf_xlsr.data.preparation import text_identities, tokenize_pairs
-from hf_xlsr.data.prepare import PreparedData, prepare, prepare_texts
+from hf_xlsr.data.pairs import PreparedData, prepare, prepare_texts, tokenize_pairs
+from hf_xlsr.data.preparation import text_identities
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedPairs, PreparedRows
 from hf_xlsr.data.running_text import prepare_running_text
 from hf_xlsr.data.seen import hash64

@@ -9,7 +9,7 @@ from typing import Any
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, PreTrainedConfig
 
-from hf_xlsr.data.prepare import load_tokenizer
+from hf_xlsr.data.pairs import load_tokenizer
 from hf_xlsr.data.sources import expand
 from hf_xlsr.data.tokenization import ALGORITHMS
 from hf_xlsr.encoders.stock import DROPOUTS, check_pieces, max_positions
