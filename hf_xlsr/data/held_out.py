@@ -1,4 +1,4 @@
-"""Sentences that are kept out of training: those of all development and test sets."""
+"""Held-out texts: sentences that are removed from training data."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def held_out_texts(sources: Sequence[Any], *, languages: Sequence[str]) -> Itera
 
 
 def remember_evaluated(folder: Path, texts: Iterable[str]) -> None:
-    """Stores a hash of the sentences that are removed from training data, and checks that of prepared data.
+    """Stores a hash of the evaluation sentences next to prepared data, or checks an earlier one.
 
     Args:
         folder: Folder of the prepared data, or of its parts.

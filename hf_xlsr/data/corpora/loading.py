@@ -1,19 +1,16 @@
-"""Reading a named corpus with `load_corpus`, and the table of the corpora.
-
-`bible` is read from an installed package, the others are streamed from the Hub.
-"""
+"""Named corpora: `bible` from an installed package, the others streamed from the Hub."""
 
 from __future__ import annotations
 
 import logging
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
 from hf_xlsr.data.corpora.bible import TRANSLATIONS, bible_pairs, bible_text
 from hf_xlsr.data.corpora.catalog import CORPORA, GLUE_TASKS, Corpus
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, error_line, nearest
 from hf_xlsr.utils.markdown_text import markdown_table
 
 logger = logging.getLogger(__name__)
@@ -40,31 +37,30 @@ def load_corpus(
         `lang`, `id`. Rows with an empty side or without a label are skipped and their number logged.
 
     Raises:
-        XlsrError: the name, a language or the number of languages is invalid; the Hub cannot be reached or lacks the
-            data.
+        XlsrError: the name or a language is unknown; the Hub cannot be reached or lacks the data.
 
     Example:
         >>> load_corpus("opus100", languages=["en", "fr"])
         Traceback (most recent call last):
         ...
-        hf_xlsr.utils.errors.XlsrError: there is no corpus 'opus100'; did you mean 'opus-100'?
+        hf_xlsr.utils.errors.XlsrError: the corpus 'opus100' is unknown; did you mean 'opus-100'?
     """
     if name not in CORPORA:
-        raise XlsrError(f"there is no corpus '{name}'; {nearest(name, CORPORA)}")
+        raise XlsrError(f"the corpus '{name}' is unknown; {nearest(name, CORPORA)}")
     corpus, wanted = CORPORA[name], list(languages)
-    for language in wanted:
-        if corpus.languages and language not in corpus.languages:
-            raise XlsrError(f"the corpus '{name}' has no language '{language}'; it has {', '.join(corpus.languages)}.")
+    fault = None if corpus.hub_id or name == "bible" else f"cannot be read by its name; {corpus.note}"
+    if unknown := [language for language in wanted if corpus.languages and language not in corpus.languages]:
+        fault = f"has no language '{unknown[0]}'; it has {', '.join(corpus.languages)}"
+    elif corpus.kind == "parallel" and name != "bible" and len(set(wanted)) != 2:
+        fault = f"needs two languages, got {wanted}"
+    if fault:
+        raise XlsrError(f"the corpus '{name}' {fault}.")
     if name == "bible":
         if len(wanted) == 2:
             return bible_pairs(wanted[0], wanted[1], split, **options)
         return bible_text(wanted[0], split, version=options.pop("source_version", None), **options)
-    if corpus.hub_id is None:
-        raise XlsrError(f"the corpus '{name}' cannot be read by its name; {corpus.note}.")
     hub_split = corpus.splits.get(split, split)
     if corpus.kind == "parallel":
-        if len(set(wanted)) != 2:
-            raise XlsrError(f"the corpus '{name}' needs two languages, source and target, got {wanted}.")
         return _pairs(corpus, wanted, hub_split, options)
     return chain.from_iterable([_single(corpus, lang, hub_split, dict(options)) for lang in wanted])
 
@@ -73,7 +69,7 @@ def _pairs(corpus: Corpus, wanted: list[str], split: str, options: dict[str, Any
     stored = sorted(wanted)
     if corpus.order != "alphabetical":
         stored.sort(key=lambda language: (language == "en") != (corpus.order == "en-first"))
-    names = {"source": stored[0], "target": stored[1]}
+    names = dict(zip(("source", "target"), stored, strict=True))
     dataset = _open(corpus, names, split, options)
     columns = {ours: path.format(**names) for ours, path in corpus.columns.items()}
     if stored != wanted:
@@ -94,30 +90,30 @@ def _open(corpus: Corpus, names: Mapping[str, str], split: str, options: Mapping
     import datasets  # takes seconds to import, and most users of corpora only read `bible` and files
 
     config = corpus.config.format(**names) if corpus.config else None
-    try:
+    with _hub_errors(corpus):
         return datasets.load_dataset(corpus.hub_id, config, split=split, **{"streaming": True, **options})
-    except ValueError as error:
-        reason = textwrap.shorten(str(error), 200, placeholder=" ...").rstrip(".")
+
+
+@contextmanager
+def _hub_errors(corpus: Corpus) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # of several libraries
+        note = f" Note: {corpus.note}." if corpus.note else ""
         raise XlsrError(
-            f"the corpus '{corpus.name}' ({corpus.hub_id}) has no configuration '{config}' with split '{split}': "
-            f"{reason}." + (f" Note: {corpus.note}." if corpus.note else "")
+            f"the corpus '{corpus.name}' could not be read from {corpus.hub_id} on the Hub ({type(error).__name__}: {error_line(error, 200)}). "
+            f"Offline, give downloaded files as a path.{note}"
         ) from error
-    except Exception as error:  # all other failures, of several libraries, are failures to reach the Hub
-        raise _unreachable(corpus, error) from error
-
-
-def _unreachable(corpus: Corpus, error: Exception) -> XlsrError:
-    return XlsrError(
-        f"the corpus '{corpus.name}' could not be read from {corpus.hub_id} on the Hub ({type(error).__name__}); connect "
-        "to the Hub, or download its files and give them as a path instead of the name."
-    )
 
 
 def _read(corpus: Corpus, dataset: Iterable[Any]) -> Iterator[Any]:
-    try:
-        yield from dataset
-    except Exception as error:  # streams fetch as they are read, so that the network can fail at any row
-        raise _unreachable(corpus, error) from error
+    rows, end = iter(dataset), object()
+    while True:
+        with _hub_errors(corpus):  # streams fetch as they are read
+            row = next(rows, end)
+        if row is end:
+            return
+        yield row
 
 
 def _rows(
@@ -184,13 +180,13 @@ def corpora_markdown() -> str:
     shown = ("name", "kind", "languages", "size", "licence", "source", "hub_id", "splits")
     versions = [
         (
-            item.language + (" (default)" if item.default else ""),
-            f"`{item.code}`",
-            item.title,
-            str(item.year or "not stated"),
-            item.status,
+            one.language + " (default)" * one.default,
+            f"`{one.code}`",
+            one.title,
+            str(one.year or "not stated"),
+            one.status,
         )
-        for item in TRANSLATIONS
+        for one in TRANSLATIONS
     ]
     return _PAGE.format(
         corpora=_table(shown, [[row[name] for name in shown] for row in rows]),
