@@ -11,7 +11,7 @@ import numpy as np
 from datasets import Dataset
 
 from hf_xlsr.data.cleaning import Cleaner
-from hf_xlsr.data.collators.counter_random import counter_uniform
+from hf_xlsr.data.collators.masking import counter_uniform
 from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.labelled import LabelledTask, label_facts, with_labels

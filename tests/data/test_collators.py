@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.data.collators.counter_random import counter_uniform
 from hf_xlsr.data.collators.lightweight import PairCollator
+from hf_xlsr.data.collators.masking import counter_uniform
 from hf_xlsr.data.collators.padding import pad_rows
 from hf_xlsr.data.tokenization import train_tokenizer
 

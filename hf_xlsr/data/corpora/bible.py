@@ -173,9 +173,7 @@ def _versions(language: str, wanted: str | Sequence[str] | None) -> list[str]:
 def _default_version(language: str) -> str:
     one = next(item for item in TRANSLATIONS if item.language == language and item.default)
     if one.status != PUBLIC_DOMAIN:
-        logger.warning(
-            "bible: the status of the %s text '%s' (version '%s'): %s.", language, one.title, one.code, one.status
-        )
+        logger.warning("bible: the status of '%s' (%s, version '%s'): %s.", one.title, language, one.code, one.status)
     return one.code
 
 

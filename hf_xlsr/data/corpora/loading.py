@@ -100,9 +100,10 @@ def _hub_errors(corpus: Corpus) -> Iterator[None]:
         yield
     except Exception as error:  # of several libraries
         note = f" Note: {corpus.note}." if corpus.note else ""
+        cause = f"{type(error).__name__}: {error_line(error, 200)}"
         raise XlsrError(
-            f"the corpus '{corpus.name}' could not be read from {corpus.hub_id} on the Hub ({type(error).__name__}: {error_line(error, 200)}). "
-            f"Offline, give downloaded files as a path.{note}"
+            f"the corpus '{corpus.name}' could not be read from {corpus.hub_id} on the Hub ({cause}). Offline, give "
+            f"downloaded files as a path.{note}"
         ) from error
 
 
