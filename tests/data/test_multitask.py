@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
 
@@ -109,27 +108,6 @@ def test_simultaneous_iterations() -> None:
     assert found + [one for one, _ in both] + list(first) == expected[1]
     assert [other for _, other in both] + list(second) == expected[1]
     assert epoch_of(sampler, 2) == expected[2]
-
-
-class Counting(LengthBucketBatchSampler):
-    drawn = 0
-
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        for batch in super().__iter__():
-            self.drawn += 1
-            yield batch
-
-
-def test_streams_continue_over_epochs() -> None:
-    main, other = LengthBucketBatchSampler([5] * 8, 2), Counting([5] * 2000, 2)
-    sampler = MultiTaskBatchSampler(main, {"nli": other})
-    for epoch in range(20):
-        sampler.set_epoch(epoch)
-        # As Trainer does: it asks for as many batches as there are, and no further.
-        list(islice(sampler, len(sampler)))
-    assert other.drawn == 80
-    epoch_of(sampler, 100)  # a jump costs one search
-    assert other.drawn == 80 + 404
 
 
 def test_endless_batches_start_anywhere() -> None:

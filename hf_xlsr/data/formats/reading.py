@@ -131,7 +131,7 @@ def _invalid(format: str, paths: Sequence[Path], **options: str | None) -> str |
         if value is not None:
             return f"`{option}` is only for datasets, but this is a {format} file."
     missing = next((file for file in paths if not file.is_file()), None)
-    return missing and f"the file {missing} does not exist."
+    return None if missing is None else f"the file {missing} does not exist."
 
 
 def expand_braces(path: AnyPath | Sequence[AnyPath]) -> tuple[tuple[Path, ...], tuple[str, ...]]:
