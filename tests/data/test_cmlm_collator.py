@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import numpy as np
@@ -53,11 +52,6 @@ def test_just_that_share_of_each_sentence_is_masked(tokenizer: Any, lengths: lis
     assert (labels != -100).sum(1).tolist() == [max(1, round(share * length)) for length in lengths]
 
 
-def test_eighty_of_256(tokenizer: Any) -> None:
-    row = feature([7] * 256, [7] * 256)
-    assert int((CmlmCollator(tokenizer)([row])["labels"] != -100).sum()) == 80
-
-
 def test_four_fifths_become_the_mask_and_a_tenth_stays(tokenizer: Any) -> None:
     rows = [feature([7] * 200, [7] * 200, index) for index in range(200)]
     batch = CmlmCollator(tokenizer)(rows)
@@ -84,13 +78,6 @@ def test_a_batch_without_a_maskable_piece_is_refused(tokenizer: Any) -> None:
     special = tokenizer.pad_token_id
     with pytest.raises(XlsrError, match="can be masked"):
         CmlmCollator(tokenizer)([feature([special], [special])])
-
-
-def test_a_tokenizer_without_a_mask_is_refused(tokenizer: Any) -> None:
-    maskless = copy.deepcopy(tokenizer)
-    maskless.mask_token = None
-    with pytest.raises(ValueError, match="mask token"):
-        CmlmCollator(maskless)
 
 
 def test_exact_masks_choose_among_allowed_places_alone(tokenizer: Any) -> None:

@@ -124,20 +124,10 @@ def test_mlm_masks_at_least_one_piece_of_a_short_sentence(punctuated: Any) -> No
     assert ((labels != -100).sum(1) >= 1).all()
 
 
-def test_no_masking_leaves_text_alone(punctuated: Any) -> None:
-    batch = PairCollator(punctuated, masking="none")(features(4))
-    assert torch.equal(batch["input_ids"], batch["original_ids"]) and "masked_ids" not in batch
-
-
 def test_sentences_are_cut_at_the_limit(punctuated: Any) -> None:
     pair = {"source_ids": list(range(3, 23)), "target_ids": [4], "index": 0, "epoch": 0}
     batch = PairCollator(punctuated, masking="none", max_length=8, pad_to_multiple_of=1)([pair])
     assert batch["input_ids"][0].tolist() == list(range(3, 11))
-
-
-def test_unknown_masking_is_refused(punctuated: Any) -> None:
-    with pytest.raises(ValueError, match="masking"):
-        PairCollator(punctuated, masking="all")
 
 
 def test_counter_uniform_is_uniform_and_uncorrelated() -> None:

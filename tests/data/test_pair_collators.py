@@ -2,14 +2,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_xlsr.data.collators.dual_momentum import DualCollator, NliCollator
 from hf_xlsr.data.collators.padding import truncate_row
-from hf_xlsr.utils.errors import XlsrError
 
 PADS = {"en": 0, "zh": 9}
 
@@ -52,12 +50,6 @@ def test_truncated_row_keeps_its_last_id(ids: list[int], max_length: int) -> Non
     assert len(cut) == min(len(ids), max_length) and cut[-1] == ids[-1] and cut[:-1] == ids[: len(cut) - 1]
 
 
-def test_batch_of_several_language_pairs() -> None:
-    other = pair(1, [1], [2], source_lang="zh", target_lang="en")
-    with pytest.raises(XlsrError, match="homogeneous_batches"):
-        DualCollator(PADS)([english_chinese(0, [1], [2]), other])
-
-
 def inference(label: int, lang: str = "zh") -> dict[str, Any]:
     return {"premise_ids": [1, 2], "hypothesis_ids": [3, 4, 5][: label + 1], "label": label, "lang": lang}
 
@@ -69,8 +61,3 @@ def test_premises_and_hypotheses() -> None:
     assert batch["hypothesis_attention_mask"].tolist() == [[1, 1], [1, 0]]
     assert batch["labels"].tolist() == [2, 0] and batch["labels"].dtype == torch.int64
     assert batch["lang"] == "zh" and len(batch) == 6
-
-
-def test_nli_batch_of_several_languages() -> None:
-    with pytest.raises(XlsrError, match="en, zh"):
-        NliCollator(PADS)([inference(0), inference(1, "en")])

@@ -12,7 +12,6 @@ from tokenizer_helpers import word_tokenizer
 from hf_xlsr.data import sources
 from hf_xlsr.data.nli import label_number, prepare_nli
 from hf_xlsr.data.prepared import PreparedRows
-from hf_xlsr.utils.errors import XlsrError
 
 WORDS = ["dogs", "run", "cats", "sleep", "birds", "sing"]
 WORTE = ["hunde", "laufen", "katzen", "schlafen"]
@@ -142,34 +141,3 @@ def test_wide_file_is_read_crosswise(tmp_path: Path) -> None:
     assert sum(found.values()) == 60 and min(found.values()) > 15
     assert data.report["unlabelled"] == 1 and data.report["rejected"] == {"fewer than two languages filled": 1}
     assert texts(run(source, tokenizer, tmp_path / "other", seed=2), both) != texts(data, both)
-
-
-@pytest.mark.parametrize(
-    ("row", "names", "source", "key"),
-    [
-        (("dogs", "run", 3), NAMES, {}, "label 3"),
-        (("dogs", "run", 1), ("premise", "hypothesis", "gold"), {}, "'label'"),
-        (("dogs", "run", 1, "it"), (*NAMES, "lang"), {}, "'it'"),
-        (("dogs", 1), ("premise", "label"), {}, "'hypothesis'"),
-        (("a", "b", "c", "d", 1), WIDE, {"columns": CROSSED, "languages": ["en"]}, "languages"),
-        (("a", "b", "c", "d", 1), WIDE, {"columns": CROSSED.replace("_{lang}", "_en", 1)}, "columns"),
-        (("a", "b", "c", "d", 1), WIDE, {"columns": CROSSED}, "own encoder"),
-    ],
-)
-def test_invalid_data(
-    row: tuple[Any, ...],
-    names: tuple[str, ...],
-    source: dict[str, Any],
-    key: str,
-    tokenizers: dict[str, Any],
-    tmp_path: Path,
-) -> None:
-    file = write(tmp_path / "bad.parquet", row, names=names)
-    given = tokenizers if key in ("'it'", "own encoder") else tokenizers["en"]
-    with pytest.raises(XlsrError, match=key):
-        run({"path": file, **source}, given, tmp_path / "nli")
-
-
-def test_language_without_tokenizer_is_an_error_before_reading(tokenizers: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(XlsrError, match="'it'"):
-        run([{"path": "gone.parquet", "languages": ["it"]}], tokenizers, tmp_path / "nli")
