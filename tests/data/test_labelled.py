@@ -12,13 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizer_helpers import framed_tokenizer
 
 from hf_xlsr.data.cleaning import evaluation_keys
-from hf_xlsr.data.collators.classification import LabelledCollator
 from hf_xlsr.data.labelled import (
     LabelledSet,
     LabelledTask,
@@ -263,24 +261,6 @@ def test_evaluation_rows_are_removed_by_text_or_by_row(tmp_path: Path, tokenizer
 
 
 # Batches.
-
-
-def test_collator_pads_ids_and_types() -> None:
-    collate = LabelledCollator(9, pad_to_multiple_of=4)
-    batch = collate(
-        [
-            {"input_ids": [2, 4, 3, 5, 3], "token_type_ids": [0, 0, 0, 1, 1], "label": 1},
-            {"input_ids": [2, 4, 3], "token_type_ids": [0, 0, 0], "label": 0},
-        ]
-    )
-    assert batch["input_ids"].tolist() == [[2, 4, 3, 5, 3, 9, 9, 9], [2, 4, 3, 9, 9, 9, 9, 9]]
-    assert batch["attention_mask"].sum(1).tolist() == [5, 3]
-    assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 0, 0, 0], [0] * 8]
-    assert batch["labels"].tolist() == [1, 0] and batch["labels"].dtype == torch.int64
-    scores = LabelledCollator(0)([{"input_ids": [2], "label": 2.5}])
-    assert scores["labels"].tolist() == [2.5] and scores["labels"].dtype == torch.float32
-    assert scores.keys() == {"input_ids", "attention_mask", "labels"}
-    assert "labels" not in LabelledCollator(0)([{"input_ids": [2]}])
 
 
 # Evaluation sets.
