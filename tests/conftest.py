@@ -25,7 +25,7 @@ from datasets import Dataset  # noqa: E402
 from transformers import AutoConfig  # noqa: E402
 
 from hf_xlsr import LightweightConfig, LightweightDualTransformer  # noqa: E402
-from hf_xlsr.data.preparation import tokenize_pairs  # noqa: E402
+from hf_xlsr.data.pairs import tokenize_pairs  # noqa: E402
 from hf_xlsr.data.prepared import PreparedPairs  # noqa: E402
 from hf_xlsr.data.tokenization import train_tokenizer  # noqa: E402
 from hf_xlsr.encoders.stock import encoder_from_config  # noqa: E402

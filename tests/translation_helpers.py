@@ -11,7 +11,7 @@ from conftest import make_pairs
 from datasets import Dataset
 from transformers import AutoConfig
 
-from hf_xlsr.data.preparation import tokenize_pairs
+from hf_xlsr.data.pairs import tokenize_pairs
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.encoders.stock import encoder_from_config

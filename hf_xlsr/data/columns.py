@@ -1,4 +1,4 @@
-"""Mapping from our columns to those of a file."""
+"""Names of columns and splits: ours, and those of a file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from hf_xlsr.utils.errors import XlsrError, nearest
 
 NUMERIC_COLUMNS = frozenset({"label", "score"})
+_DEV = frozenset({"dev", "development", "trial", "val", "valid", "validation"})
 PLACE_COLUMNS = ("document", "position")  # of a sentence in running text
 KNOWN_COLUMNS = NUMERIC_COLUMNS | {
     *PLACE_COLUMNS,
@@ -68,15 +69,11 @@ def parse_columns(text: str | Mapping[Any, Any] | None) -> dict[str, str]:
         if len(sides) != 2 or any(isinstance(side, bool) or side in ("", None) for side in sides):
             raise XlsrError(f"columns must be pairs of names such as source=en (in quotes in YAML), got {sides}.")
         left, right = map(str, sides)
-        if left in KNOWN_COLUMNS:
-            ours, theirs = left, right
-        elif right in KNOWN_COLUMNS:
-            ours, theirs = right, left
-        else:
+        ours, theirs = (right, left) if right in KNOWN_COLUMNS and left not in KNOWN_COLUMNS else (left, right)
+        if ours not in KNOWN_COLUMNS or ours in mapping:
             hint = min((nearest(side, KNOWN_COLUMNS) for side in (left, right)), key=len)
-            raise XlsrError(f"columns '{left}={right}' has none of our columns; {hint}")
-        if ours in mapping:
-            raise XlsrError(f"columns maps '{ours}' twice, to '{mapping[ours]}' and '{theirs}'.")
+            fault = f"maps '{ours}' twice" if ours in mapping else f"has none of our columns; {hint}"
+            raise XlsrError(f"columns: '{left}={right}' {fault}")
         mapping[ours] = theirs
     return mapping
 
@@ -93,7 +90,7 @@ def resolve_columns(
 
     Args:
         columns: Our name -> file column; empty, without `optional`, for all columns of the file with one of our names.
-        required: Our names that must be there; without a mapping, under their own name.
+        required: Our names of required columns; without a mapping, under their own name.
         names: The columns of the file.
         file: Name of the file, for errors.
         optional: Our names that are read where the file has a column of that name and nothing else is mapped to it.
@@ -115,9 +112,8 @@ def resolve_columns(
     elif not columns:
         mapping |= {name: name for name in names if name in KNOWN_COLUMNS}
     for ours, theirs in mapping.items():
-        if theirs not in names:
-            way = "" if ours in columns else f" for '{ours}' (columns='{ours}=NAME' names another)"
-            raise _missing(file, theirs, ours, names, way)
+        way = "" if ours in columns else f" for '{ours}' (columns='{ours}=NAME' names another)"
+        _require(names, theirs, ours, file, way)
     return mapping | selecting_columns(selecting, mapping, names, file)
 
 
@@ -140,14 +136,14 @@ def selecting_columns(
         {'_id': 'id'}
     """
     for name in selecting:
-        if name not in names and name not in mapping:
-            raise _missing(file, name, name, names)
+        _require({*names, *mapping}, name, name, file)
     return {f"_{name}": name for name in selecting if name in names}
 
 
-def _missing(file: str, column: str, ours: str, names: Collection[str], way: str = "") -> MissingColumn:
-    message = f"{file} has no column '{column}'{way}; {nearest(column, names)}"
-    return MissingColumn(message, file=file, column=column, ours=ours, names=names)
+def _require(names: Collection[str], column: str, ours: str, file: str, way: str = "") -> None:
+    if column not in names:
+        message = f"{file} has no column '{column}'{way}; {nearest(column, names)}"
+        raise MissingColumn(message, file=file, column=column, ours=ours, names=names)
 
 
 def flat_names(record: Mapping[str, Any]) -> list[str]:
@@ -175,3 +171,14 @@ def column_value(record: Mapping[str, Any], path: str) -> Any:
     head, dot, rest = path.partition(".")
     value = record.get(head)
     return column_value(value, rest) if dot and isinstance(value, Mapping) else None
+
+
+def split_name(name: str) -> str:
+    """`dev` for any of its names; another name in lower case and without spaces around.
+
+    Example:
+        >>> [split_name(name) for name in ("validation", "trial", "Test", "test_2016")]
+        ['dev', 'dev', 'test', 'test_2016']
+    """
+    plain = str(name).strip().lower()
+    return "dev" if plain in _DEV else plain

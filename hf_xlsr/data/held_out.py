@@ -1,4 +1,4 @@
-"""Sentences that are kept out of training: those of all development and test sets."""
+"""Held-out texts: sentences that are removed from training data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hf_xlsr.data.columns import selecting_columns
@@ -49,7 +48,7 @@ def held_out_texts(sources: Sequence[Any], *, languages: Sequence[str]) -> Itera
 
 
 def remember_evaluated(folder: Path, texts: Iterable[str]) -> None:
-    """Stores a hash of the sentences that are removed from training data, and checks that of prepared data.
+    """Stores a hash of the evaluation sentences next to prepared data, or checks an earlier one.
 
     Args:
         folder: Folder of the prepared data, or of its parts.
@@ -96,31 +95,19 @@ def _every_text(source: Mapping[str, Any]) -> Iterator[str]:
     for file in files:
         table = pq.ParquetFile(file)
         selecting_columns(chosen.columns, (), [field.name for field in table.schema_arrow], file)
-        texts = [field.name for field in table.schema_arrow if _holds_text(field.type)]
         for batch in table.iter_batches(batch_size=4096):
-            for row in batch.to_pylist():
-                if chosen.keeps(row):
-                    for text in _texts_in([row[name] for name in texts]):
-                        found = True
-                        yield text
+            for row in filter(chosen.keeps, batch.to_pylist()):
+                for text in _texts_in(row):
+                    found = True
+                    yield text
     if not found:
         raise XlsrError(f"data.held_out: '{source['path']}' has no text that is selected.")
-
-
-def _holds_text(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        return _holds_text(kind.value_type)
-    if pa.types.is_nested(kind):
-        return any(_holds_text(kind.field(number).type) for number in range(kind.num_fields))
-    return any(is_text(kind) for is_text in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
 
 
 def _texts_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         if value:
             yield value
-    elif isinstance(value, Mapping):
-        yield from _texts_in(list(value.values()))
-    elif isinstance(value, (list, tuple)):
-        for part in value:
+    elif isinstance(value, (Mapping, list, tuple)):
+        for part in value.values() if isinstance(value, Mapping) else value:
             yield from _texts_in(part)

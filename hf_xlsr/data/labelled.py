@@ -14,10 +14,10 @@ from datasets import Sequence as ListOf
 
 from hf_xlsr.data.cleaning import RemoveEvaluation, Sample, build_cleaner
 from hf_xlsr.data.formats.quarantine import Quarantine
-from hf_xlsr.data.preparation import Row, RowKind, map_rows, prepare_rows, vocabulary_hash
+from hf_xlsr.data.preparation import Row, RowKind, map_rows, num_longer, prepare_rows, vocabulary_hash
 from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.data.seen import SeenHashes
-from hf_xlsr.data.sources import as_list, as_source, open_source, source_name
+from hf_xlsr.data.sources import as_list, as_source, open_texts, source_name
 from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
@@ -63,14 +63,14 @@ class LabelledTask:
         classes = len({str(name).strip().lower() for name in self.labels})
         if bool(self.labels) == bool(self.scores) or (self.labels and not 2 <= classes == len(self.labels)):
             raise XlsrError(
-                f"task.labels is {list(self.labels)} and task.scores {self.scores}; give two or more distinct class "
-                "names, or the lowest and the highest score."
+                f"task needs either two or more distinct `labels` or the lowest and highest of `scores`, got "
+                f"task.labels {list(self.labels)} and task.scores {self.scores}."
             )
         known = CLASS_METRICS if self.labels else SCORE_METRICS
         object.__setattr__(self, "metrics", tuple(self.metrics) or (known[:1] if self.labels else known))
         for name in self.metrics:
             if name not in known or (name == "f1" and classes != 2):
-                raise XlsrError(f"task.metrics: '{name}' is not available for this task; use {', '.join(known)}.")
+                raise XlsrError(f"task.metrics: '{name}' is unsupported for this task; use {', '.join(known)}.")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -92,19 +92,17 @@ class LabelledTask:
         if self.scores is not None:
             if text in UNLABELLED - {"-1"}:
                 return None
-            score = float(text)
-            if not self.scores[0] <= score <= self.scores[1]:
-                raise ValueError(f"score {label!r} is out of range")
-            return score
-        names = {name.strip().lower(): number for number, name in enumerate(self.labels)}
-        name = SYNONYMS.get(text, text)
-        if name in names:
-            return names[name]
-        if text.removesuffix(".0") in UNLABELLED:
-            return None
-        number = int(text.removesuffix(".0"))
-        if not 0 <= number < len(self.labels):
-            raise ValueError(f"invalid label {label!r}")
+            number, (least, most) = float(text), self.scores
+        else:
+            names = {name.strip().lower(): number for number, name in enumerate(self.labels)}
+            name = SYNONYMS.get(text, text)
+            if name in names:
+                return names[name]
+            if text.removesuffix(".0") in UNLABELLED:
+                return None
+            number, least, most = int(text.removesuffix(".0")), 0, len(self.labels) - 1
+        if not least <= number <= most:
+            raise ValueError(f"label {label!r} is out of range")
         return number
 
     @property
@@ -156,44 +154,34 @@ def labelled_rows(
 
     Args:
         sources: Sources of a recipe, with `{lang}` for each of their languages; `columns` maps those of the file to
-            `text`, or `first` and `second`, and to `label`. Rows that name no language are in the first of their source's
-            `languages`, else in the first of the recipe's.
+            `text`, or `first` and `second`, and to `label`.
         task: Texts and labels.
         languages: Languages of the recipe.
         split: Split of a dataset whose source names none.
         quarantine: Counts and stores bad lines.
-        unlabelled: Counts rows without a label, which are left out, by source.
+        unlabelled: Counts skipped rows without a label by source.
         seed: Chooses the rows of a source with `sample`.
 
     Raises:
         XlsrError: what readers raise; a file without labels; an invalid label.
     """
     missing: Counter[str] = Counter() if unlabelled is None else unlabelled
-    for source in sources:
-        for view in language_views(source, languages):
-            rows = open_source(
-                view,
-                languages=view["languages"],
-                split=split,
-                required=task.columns,
-                optional=("label", "lang"),
-                quarantine=quarantine,
-                seed=seed,
-            )
-            for row in with_labels(rows, task, source_name(view), missing):
-                texts = {name: row[name] for name in task.columns}
-                yield {**texts, "lang": row.get("lang") or view["languages"][0], "label": row["label"]}
+    options: dict[str, Any] = {"split": split, "quarantine": quarantine, "seed": seed}
+    for view in [view for source in sources for view in language_views(source, languages)]:
+        rows = open_texts(view, task.columns, languages=languages, more=("label",), **options)
+        for row in with_labels(rows, task, source_name(view), missing):
+            yield {name: row[name] for name in (*task.columns, "lang", "label")}
 
 
 def with_labels(rows: Iterable[Row], task: LabelledTask, place: str, unlabelled: Counter[str]) -> Iterator[Row]:
-    """Rows with numeric labels; rows without a label are counted under `place` and left out.
+    """Rows with numeric labels; rows without a label are skipped and counted under `place`.
 
     Raises:
         XlsrError: there is no column `label`, or a label is invalid.
     """
     for number, row in enumerate(rows):
         if "label" not in row:
-            raise XlsrError(f"'{place}' has no column 'label'; map the column of the labels to it in 'columns'.")
+            raise XlsrError(f"'{place}' has no column 'label'; map a column to it in `columns`.")
         try:
             label = task.value(row["label"])
         except ValueError:
@@ -259,7 +247,7 @@ def read_sets(
         common: dict[str, Any] = {"languages": languages, "split": split, "unlabelled": missing, "seed": seed}
         rows = list(labelled_rows(as_list(sources), task, **common))
         if missing:
-            logger.warning("data.%s.%s: %d rows have no label and are left out.", split, name, sum(missing.values()))
+            logger.warning("data.%s.%s: %d rows have no label and are skipped.", split, name, sum(missing.values()))
         if not rows:
             raise XlsrError(f"data.{split}.{name} has no labelled row; check its path, columns and conditions.")
         result.append(LabelledSet(str(name), split, rows, task))
@@ -301,8 +289,8 @@ def prepare_labelled(
         seed: Chooses the rows of a source with `sample`, and those of `fraction`.
 
     Returns:
-        Rows of `input_ids`, `label`, `lang` and, where the tokenizer gives them, `token_type_ids`; the report has `pairs`
-        (rows), `languages`, `labels` (rows by class) and `unlabelled` (rows left out, by source).
+        Rows of `input_ids`, `label`, `lang` and, where the tokenizer has them, `token_type_ids`; the report has `pairs`
+        (rows), `languages`, `labels` (rows by class) and `unlabelled` (skipped rows by source).
 
     Raises:
         XlsrError: what `prepare_rows` raises; an invalid label; a tokenizer without special tokens.
@@ -315,9 +303,8 @@ def prepare_labelled(
         empty="no labelled row is left: none was read, none has a label, or all are in evaluation sets; check data.train "
         "and the counts of data.cleaning.",
     )
-    removal = {"text": RemoveEvaluation, "row": RemoveEvaluationRows}[overlap]
     cleaner = build_cleaner(cleaning or [], languages=list(languages))
-    cleaner.steps.append(removal(evaluation_texts))
+    cleaner.steps.append({"text": RemoveEvaluation, "row": RemoveEvaluationRows}[overlap](evaluation_texts))
     if fraction != 1.0:
         cleaner.steps.append(Sample(fraction=fraction, seed=seed))
     unlabelled: Counter[str] = Counter()
@@ -325,10 +312,7 @@ def prepare_labelled(
 
     def tokenize(rows: Dataset) -> tuple[Dataset, dict[str, Any]]:
         tokenised, counts = _tokenize(kind, rows, tokenizer, max_length)
-        by_label = Counter(rows["label"])
-        labels = {name: by_label[number] for number, name in enumerate(task.labels)}
-        facts = {"languages": sorted(rows.unique("lang")), "labels": labels, "unlabelled": unlabelled}
-        return tokenised, {"pairs": len(rows), **counts, **facts}
+        return tokenised, {**counts, **label_facts(rows, task), "unlabelled": unlabelled}
 
     rows, report = prepare_rows(
         kind,
@@ -343,11 +327,18 @@ def prepare_labelled(
     return PreparedRows(rows, report)
 
 
+def label_facts(rows: Dataset, task: LabelledTask) -> dict[str, Any]:
+    """Counts of labelled rows for a report: `pairs` (rows), `languages` and `labels`."""
+    by_label = Counter(rows["label"])
+    labels = {name: by_label[number] for number, name in enumerate(task.labels)}
+    return {"pairs": len(rows), "languages": sorted(rows.unique("lang")), "labels": labels}
+
+
 class RemoveEvaluationRows(RemoveEvaluation):
     """Removes rows whose `row_text` is among the evaluation texts, or one of whose texts is."""
 
     def apply(self, rows: list[Row]) -> list[Row | None]:
-        # Held-out data come text by text, evaluation sets row by row.
+        # Held-out sources are removed text by text, evaluation sets row by row.
         kept = super().apply([{**row, "text": row_text(row)} for row in rows])
         return [row if one is not None else None for row, one in zip(rows, kept, strict=True)]
 
@@ -384,19 +375,15 @@ def encode_texts(
         max_length: In tokens, special tokens included.
 
     Returns:
-        `input_ids` and, where the tokenizer gives them, `token_type_ids`; and how many rows were truncated.
+        `input_ids` and, where the tokenizer has them, `token_type_ids`; and how many rows were truncated.
     """
-    columns = id_columns(tokenizer)
+    columns = _id_columns(tokenizer)
     options = {"return_attention_mask": False, "return_token_type_ids": len(columns) == 2, "verbose": False}
     encoded = tokenizer(*map(list, sides), truncation="longest_first", max_length=max_length, **options)
-    # Tokenizers do not report truncation; only rows that fill the limit can be longer.
-    full = [place for place, ids in enumerate(encoded["input_ids"]) if len(ids) == max_length]
-    whole = tokenizer(*([side[place] for place in full] for side in sides), **options)["input_ids"] if full else []
-    return {name: encoded[name] for name in columns}, sum(len(ids) > max_length for ids in whole)
+    return {name: encoded[name] for name in columns}, num_longer(tokenizer, sides, encoded["input_ids"], max_length)
 
 
-def id_columns(tokenizer: Any) -> list[str]:
-    """`input_ids` and, where the tokenizer gives them, `token_type_ids`."""
+def _id_columns(tokenizer: Any) -> list[str]:
     return [name for name in ("input_ids", "token_type_ids") if name in tokenizer.model_input_names]
 
 
@@ -412,7 +399,7 @@ def _tokenize(kind: RowKind, rows: Dataset, tokenizer: Any, max_length: int) -> 
 
     features = Features(
         {
-            **{name: ListOf(Value("int32")) for name in id_columns(tokenizer)},
+            **{name: ListOf(Value("int32")) for name in _id_columns(tokenizer)},
             "label": rows.features["label"],
             "lang": Value("string"),
             "length": Value("int32"),

@@ -92,9 +92,6 @@ class MultiTaskBatchSampler(Sampler[list[TaskKey]]):
         self.main, self.others = main, dict(others)
         self.batch_size, self.drop_last = main.batch_size, main.drop_last
         self.epoch = 0
-        # The streams after the last complete epoch, with the number of their next batch: continuing them is cheaper than
-        # drawing the epoch of another task again.
-        self._waiting: dict[str, tuple[int, Iterator[list[Any]]]] = {}
         for name, sampler in self.others.items():
             if not len(sampler):
                 raise XlsrError(f"task '{name}' has fewer examples than one batch; use smaller batches.")
@@ -109,19 +106,12 @@ class MultiTaskBatchSampler(Sampler[list[TaskKey]]):
     def __iter__(self) -> Iterator[list[TaskKey]]:
         self.main.set_epoch(self.epoch)
         start = self.epoch * len(self.main)
-        streams = {name: self._stream(name, start) for name in self.others}
-        for number, batch in enumerate(self.main, start + 1):
+        streams = {name: endless_batches(sampler, start) for name, sampler in self.others.items()}
+        for batch in self.main:
             keys = [TaskKey(MAIN, key) for key in batch]
             for name, stream in streams.items():
                 keys += [TaskKey(name, key) for key in next(stream)]
-            if number == start + len(self.main):  # before the last yield, after which the iteration may end
-                self._waiting = {name: (number, stream) for name, stream in streams.items()}
             yield keys
-
-    def _stream(self, name: str, start: int) -> Iterator[list[Any]]:
-        # Removed, so that two simultaneous iterations never share a stream.
-        position, stream = self._waiting.pop(name, (-1, iter(())))
-        return stream if position == start else endless_batches(self.others[name], start)
 
 
 class MultiTaskDataset(TorchDataset):

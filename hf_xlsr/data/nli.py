@@ -11,15 +11,15 @@ import numpy as np
 from datasets import Dataset
 
 from hf_xlsr.data.cleaning import Cleaner
-from hf_xlsr.data.collators.counter_random import counter_uniform
+from hf_xlsr.data.collators.masking import counter_uniform
 from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.data.formats.quarantine import Quarantine
-from hf_xlsr.data.labelled import LabelledTask, with_labels
+from hf_xlsr.data.labelled import LabelledTask, label_facts, with_labels
+from hf_xlsr.data.pairs import with_removal
 from hf_xlsr.data.preparation import Row, RowKind, check_tokenizers, prepare_rows, tokenize_rows, vocabulary_hash
-from hf_xlsr.data.prepare import default_language, with_removal
 from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.data.seen import SeenHashes
-from hf_xlsr.data.sources import as_list, as_source, open_source, source_name
+from hf_xlsr.data.sources import as_list, as_source, default_language, open_source, open_texts, source_name
 from hf_xlsr.utils.errors import XlsrError
 
 LABEL_NAMES = ("entailment", "neutral", "contradiction")
@@ -50,8 +50,7 @@ def prepare_nli(
             has it, `lang`; or a corpus such as `snli`. Of a file with a column per language, `columns` with
             `premise=premise_{lang}` and `hypothesis=hypothesis_{lang}` gives one pair per row in two different
             languages, drawn by the seed; `lang` is that of the premise.
-        languages: Languages of the recipe. Rows that name no language are in the first of their source's `languages`,
-            else in the first of these.
+        languages: Languages of the recipe; see `open_texts`.
         tokenizers: One tokenizer, or a mapping from language to tokenizer.
         folder: As in `prepare`, but another folder.
         evaluation_texts: Sentences that are removed from both sides, or their `evaluation_keys`.
@@ -60,7 +59,7 @@ def prepare_nli(
 
     Returns:
         Rows of `premise_ids`, `hypothesis_ids`, `label` and `lang`; the report has `pairs`, `languages`, `labels` (rows
-        by label) and `unlabelled` (rows without label, left out).
+        by label) and `unlabelled` (skipped rows).
 
     Raises:
         XlsrError: what `prepare_rows` raises; a file without labels; an invalid label.
@@ -70,14 +69,27 @@ def prepare_nli(
 
     def tokenize(rows: Dataset) -> tuple[Dataset, dict[str, Any]]:
         tokenised, counts = tokenize_rows(NLI, rows, tokenizers, max_length=max_length)
-        by_label = Counter(rows["label"])
-        labels = {name: by_label[number] for number, name in enumerate(LABEL_NAMES)}
-        facts = {"languages": sorted(rows.unique("lang")), "labels": labels, "unlabelled": unlabelled.total()}
-        return tokenised, {"pairs": len(rows), **counts, **facts}
+        return tokenised, {**counts, **label_facts(rows, TASK), "unlabelled": unlabelled.total()}
+
+    def read(quarantine: Quarantine) -> Iterator[Row]:
+        options: dict[str, Any] = {"languages": languages, "quarantine": quarantine, "seed": seed}
+        for source in sources:
+            place = source_name(source)
+            if "{lang}" not in str(as_source(source).get("columns")):
+                rows = open_texts(source, SIDES, more=("label",), **options)
+            elif isinstance(tokenizers, Mapping):
+                raise XlsrError(
+                    f"NLI data '{place}' has premise and hypothesis in two languages, but each language has its own "
+                    "encoder; name the columns of one language."
+                )
+            else:
+                rows = _crossed_rows(source, **options)
+            for row in with_labels(rows, TASK, place, unlabelled):
+                yield {name: row[name] for name in (*SIDES, "label", "lang")}
 
     rows, report = prepare_rows(
         NLI,
-        lambda quarantine: _labelled_rows(sources, list(languages), tokenizers, seed, quarantine, unlabelled),
+        read,
         sources=sources,
         folder=folder,
         cleaner=with_removal(Cleaner(), evaluation_texts),
@@ -104,40 +116,7 @@ def label_number(label: Any) -> int | None:
     return None if number is None else int(number)
 
 
-def _labelled_rows(
-    sources: Sequence[Any],
-    languages: Sequence[str],
-    tokenizers: Any,
-    seed: int,
-    quarantine: Quarantine,
-    unlabelled: Counter[str],
-) -> Iterator[Row]:
-    """Rows with numeric label and language; rows without a label are counted in `unlabelled`."""
-    for source in sources:
-        place, default = source_name(source), default_language(source, languages)
-        crossed = "{lang}" in str(as_source(source).get("columns"))
-        if crossed and isinstance(tokenizers, Mapping):
-            raise XlsrError(
-                f"NLI data '{place}' has premise and hypothesis in two languages, but each language has its own "
-                "encoder; name the columns of one language."
-            )
-        rows = (
-            _crossed_rows(source, languages, seed, quarantine)
-            if crossed
-            else open_source(
-                source,
-                languages=[default],
-                required=SIDES,
-                optional=("label", "lang"),
-                quarantine=quarantine,
-                seed=seed,
-            )
-        )
-        for row in with_labels(rows, TASK, place, unlabelled):
-            yield {**{name: row[name] for name in (*SIDES, "label")}, "lang": row.get("lang") or default}
-
-
-def _crossed_rows(source: Any, languages: Sequence[str], seed: int, quarantine: Quarantine) -> Iterator[Row]:
+def _crossed_rows(source: Any, *, languages: Sequence[str], seed: int, quarantine: Quarantine) -> Iterator[Row]:
     """One pair per row of a wide file, premise and hypothesis in two languages whose cells are filled."""
     columns = parse_columns(as_source(source)["columns"])
     wanted = [str(language) for language in as_list(as_source(source).get("languages")) or languages]

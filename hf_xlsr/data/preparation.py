@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -22,7 +23,6 @@ from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import expand_braces
 from hf_xlsr.data.seen import hash64
 from hf_xlsr.data.sources import as_list, as_source, expand
-from hf_xlsr.data.token_counts import TokenCounts
 from hf_xlsr.utils.errors import XlsrError, nearest
 from hf_xlsr.utils.files import atomic_write
 from hf_xlsr.utils.hashing import file_sha256
@@ -31,6 +31,12 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 2
 """Version of prepared folders: since 2 every row names its languages."""
+
+# Shares of unknown tokens in a language. Good vocabularies stay below 1 %, also in Chinese; where a vocabulary lacks a
+# script, nearly all tokens but spaces are unknown.
+_WARN_SHARE, _MAX_SHARE = 0.05, 0.3
+_MIN_TOKENS = 1000  # fewer tokens of a language are no evidence
+_ENCODING: dict[str, Any] = {"add_special_tokens": True, "return_attention_mask": False, "verbose": False}
 
 Row = dict[str, Any]
 
@@ -66,15 +72,6 @@ class RowKind:
         return Features({**ids, **{name: Value(dtype) for name, dtype in columns.items()}})
 
 
-PAIRS = RowKind(
-    ("source", "target"),
-    ("source_lang", "target_lang"),
-    identities=True,
-    empty="the training corpus is empty: no pair was read, or cleaning removed every one; check data.train and the "
-    "counts of data.cleaning.",
-)
-
-
 def prepare_rows(
     kind: RowKind,
     read: Callable[[Quarantine], Iterable[Row]],
@@ -89,16 +86,16 @@ def prepare_rows(
 ) -> tuple[Dataset, dict[str, Any]]:
     """Reads, cleans, tokenises and saves rows, or loads what a finished call left in the folder.
 
-    Every row that is read is kept, dropped by a cleaning step (`cleaning`), or quarantined (`rejected`); rows behind
+    Every row that is read is kept, dropped by a cleaning step (`cleaning`), or quarantined (`rejected`); rows after
     `limit` are not read.
 
     Args:
         kind: Columns of the rows.
         read: Yields rows; bad lines go to the quarantine.
-        sources: Sources of the rows; their local files are watched for changes.
+        sources: Sources of the rows; their local files are checked for changes.
         folder: Gets `data/`, `rejected.jsonl` and, last of all, `prepared.json`.
         cleaner: Cleans the rows.
-        tokenize: Gives the tokenised rows and their counts.
+        tokenize: Returns the tokenised rows and their counts.
         vocabulary: See `prepare_once`.
         finish: Changes the clean rows before they are stored.
         limit: Keep at most this many clean rows.
@@ -127,9 +124,7 @@ def prepare_rows(
 
 
 def store_rows(rows: Iterable[Row], features: Features, cache_dir: str | Path, *, empty: str) -> Dataset:
-    """Writes rows to an Arrow file as they come and memory-maps it.
-
-    The fingerprint is a hash of the Arrow file.
+    """Writes rows to an Arrow file as they come and memory-maps it; its hash becomes the fingerprint.
 
     Args:
         rows: Their columns outside `features` are dropped.
@@ -214,35 +209,6 @@ def map_rows(rows: Dataset, encode: Any, features: Features, settings: Sequence[
     )
 
 
-def tokenize_pairs(pairs: Dataset, tokenizers: Any, *, max_length: int = 200) -> tuple[Dataset, dict[str, Any]]:
-    """`tokenize_rows` for translation pairs; the counts also have `pairs` and `language_pairs`, sorted.
-
-    Raises:
-        XlsrError: both sides of a pair are in one language, or what `tokenize_rows` raises.
-    """
-    found = language_pairs(pairs)
-    tokenised, counts = tokenize_rows(PAIRS, pairs, tokenizers, max_length=max_length)
-    return tokenised, {"pairs": len(pairs), **counts, "language_pairs": [list(pair) for pair in found]}
-
-
-def language_pairs(pairs: Dataset) -> list[tuple[str, str]]:
-    """The language pairs of a dataset, sorted.
-
-    Raises:
-        XlsrError: both sides of a pair are in one language.
-    """
-    found: set[tuple[str, str]] = set()
-    for batch in pairs.select_columns(["source_lang", "target_lang"]).iter(batch_size=10_000):
-        found.update(zip(batch["source_lang"], batch["target_lang"], strict=True))
-    for source_lang, target_lang in found:
-        if source_lang == target_lang:
-            raise XlsrError(
-                f"both sides of a training pair are in one language ({source_lang or 'unnamed'}); name two languages "
-                "in data.languages and data.train."
-            )
-    return sorted(found)
-
-
 def text_identities(texts: Sequence[str]) -> np.ndarray:
     """`hash64` of each text as a signed number, `(len(texts),)`, int64, to find equal texts.
 
@@ -255,19 +221,99 @@ def text_identities(texts: Sequence[str]) -> np.ndarray:
 
 
 def check_tokenizers(tokenizers: Any, languages: Iterable[str]) -> None:
-    """Raises an error for a language without a tokenizer, where each language has its own.
-
-    Example:
-        >>> check_tokenizers({"en": "a tokenizer"}, ["en", "fr"])
-        Traceback (most recent call last):
-        ...
-        hf_xlsr.utils.errors.XlsrError: the training data has language 'fr' without a tokenizer; known are en.
-    """
+    """Raises an error for a language without a tokenizer, where each language has its own."""
     for language in languages if isinstance(tokenizers, Mapping) else ():
         if language not in tokenizers:
             raise XlsrError(
-                f"the training data has language '{language}' without a tokenizer; {nearest(language, tokenizers)}"
+                f"language '{language}' of the training data has no tokenizer; {nearest(language, tokenizers)}"
             )
+
+
+def _tokenizer_of(tokenizers: Any, language: str) -> Any:
+    return tokenizers[language] if isinstance(tokenizers, Mapping) else tokenizers
+
+
+class TokenCounts:
+    """Tokenises texts, batch by batch, and counts tokens.
+
+    Args:
+        tokenizers: One tokenizer, or a mapping from language to tokenizer.
+        max_length: Longer texts are truncated to this many tokens, special tokens included.
+
+    Example:
+        >>> from hf_xlsr.data.tokenization import train_tokenizer
+        >>> tokenizer = train_tokenizer(["the cat sat", "le chat dort"] * 50, vocab_size=20, algorithm="bpe")
+        >>> counts = TokenCounts(tokenizer, max_length=12)
+        >>> [len(ids) for ids in counts.tokenize(["the cat", "the dort x cat sat"], ["en", "en"])]
+        [5, 12]
+        >>> counts.report()
+        {'num_truncated': 1, 'tokens': 17, 'unknown_tokens': 1}
+    """
+
+    def __init__(self, tokenizers: Any, max_length: int) -> None:
+        self.tokenizers, self.max_length = tokenizers, max_length
+        self._truncated = 0
+        self._tokens: Counter[str] = Counter()
+        self._framing: Counter[str] = Counter()  # special tokens around the texts
+        self._unknown: Counter[str] = Counter()
+
+    def tokenize(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts, each with the tokenizer of its language; a truncated text keeps its special tokens.
+
+        Raises:
+            XlsrError: most tokens of a language are unknown.
+        """
+        chosen = [_tokenizer_of(self.tokenizers, language) for language in languages]
+        result: list[list[int]] = [[] for _ in texts]
+        for one in {id(part): part for part in chosen}.values():
+            places = [place for place, part in enumerate(chosen) if part is one]
+            batch = [texts[place] for place in places]
+            ids = one(batch, truncation=True, max_length=self.max_length, **_ENCODING)["input_ids"]
+            self._truncated += num_longer(one, [batch], ids, self.max_length)
+            frame, unknown = one([""], **_ENCODING)["input_ids"][0], one.unk_token_id
+            for place, row in zip(places, map(list, ids), strict=True):
+                result[place], language = row, languages[place]
+                self._tokens[language] += len(row)
+                self._framing[language] += len(frame)
+                if unknown is not None:  # some tokenizers frame sentences with the unknown token
+                    self._unknown[language] += max(0, row.count(unknown) - list(frame).count(unknown))
+        for language in set(languages):
+            if self._tokens[language] >= _MIN_TOKENS and self._share(language) > _MAX_SHARE:
+                raise XlsrError(
+                    f"{self._share(language):.0%} of the tokens in '{language}' are unknown to the tokenizer; use a "
+                    "tokenizer of that language, or train one on text that includes it."
+                )
+        return result
+
+    def report(self) -> dict[str, int]:
+        """`num_truncated`, `tokens` and `unknown_tokens` so far; warns of languages with many unknown tokens."""
+        for language in self._unknown:
+            if (share := self._share(language)) > _WARN_SHARE:
+                logger.warning("%.0f %% of the tokens in '%s' are unknown to the tokenizer.", 100 * share, language)
+        return {
+            "num_truncated": self._truncated,
+            "tokens": self._tokens.total(),
+            "unknown_tokens": self._unknown.total(),
+        }
+
+    def _share(self, language: str) -> float:
+        return self._unknown[language] / max(1, self._tokens[language] - self._framing[language])
+
+
+def num_longer(tokenizer: Any, sides: Sequence[Sequence[str]], ids: Sequence[Sequence[int]], max_length: int) -> int:
+    """How many truncated rows are longer than `max_length`, which tokenizers do not report.
+
+    Args:
+        tokenizer: The tokenizer of the rows.
+        sides: The texts, or the first and the second texts.
+        ids: Their truncated rows. Only those that fill the limit can be longer.
+        max_length: In tokens, special tokens included.
+    """
+    full = [place for place, row in enumerate(ids) if len(row) == max_length]
+    if not full:
+        return 0
+    whole = tokenizer(*([side[place] for place in full] for side in sides), truncation=False, **_ENCODING)["input_ids"]
+    return sum(len(row) > max_length for row in whole)
 
 
 def vocabulary_hash(tokenizers: Any) -> str | None:

@@ -20,22 +20,22 @@ from hf_xlsr.utils.errors import XlsrError, nearest
 
 SOURCE_KEYS = {
     "corpus": "name of a corpus (hf-xlsr corpora)",
-    "path": "file, pair of Moses files, folder or id of a data set; environment variables are filled in",
-    "languages": "source and target; the recipe's when absent",
+    "path": "file, pair of Moses files, folder or id of a dataset; environment variables are expanded",
+    "languages": "source and target; by default those of the recipe",
     "columns": "our column = column of the file, e.g. source=en,target=fr",
     "parallel": "instead of columns, language = column of the file, two or more: every row gives all pairs of its "
     "filled cells; languages names a subset",
-    "format": "moses, tsv, csv, jsonl, parquet, tmx, po, mo or datasets; from the suffix when absent",
-    "split": "train, dev or test of a corpus or data set",
-    "config": "configuration of a data set",
+    "format": "moses, tsv, csv, jsonl, parquet, tmx, po, mo or datasets; by default from the suffix",
+    "split": "train, dev or test of a corpus or dataset",
+    "config": "configuration of a dataset",
     "where": "keep rows whose columns have these values; a name is a column of the file, or else one of ours",
     "hash_split": "rest or held: keep the rows whose crc32 of hash_key modulo hash_modulus is not 0, or is 0",
     "hash_key": "column of the file for hash_split, or else one of ours",
     "hash_modulus": "100 holds about 1 % out",
-    "distinct": "true leaves out rows with a text, on either side, that a row before had: for evaluation by retrieval, "
-    "where one translation is right",
-    "limit": "at most so many of the rows (of the pairs, with parallel), the first ones",
-    "sample": "so many of them at random, in their order, by the recipe's seed; of dev and test pairs the same for every "
+    "distinct": "true skips rows with a text, on either side, of an earlier row: for evaluation by retrieval, where one "
+    "translation is right",
+    "limit": "maximum number of rows (of pairs, with parallel): the first ones",
+    "sample": "number of random rows, in their order, by the recipe's seed; of dev and test pairs the same for every "
     "seed; the source is read twice",
     "source_version": "translation of the bible corpus",
     "target_version": "translation of the bible corpus",
@@ -46,7 +46,7 @@ _FILE_KEYS = set(SOURCE_KEYS) - {"corpus", *_VERSIONS}
 
 
 def as_list(value: Any) -> list[Any]:
-    """A list as it is, None as nothing, anything else as a list of one."""
+    """A list unchanged, None as an empty list, anything else as a list of one."""
     return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
 
 
@@ -127,7 +127,7 @@ class RowFilter:
 
 
 def _plain(value: Any) -> str:
-    """A value as text, the same for 2017 and 2017.0: a column of whole numbers with gaps often has fractions."""
+    """A value as text, the same for 2017 and 2017.0: integer columns with gaps are often stored as floats."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
@@ -166,8 +166,8 @@ def open_source(
         wide: The caller's names -> columns of a file, instead of the source's `columns`; cells may be empty.
 
     Returns:
-        Rows with `source`, `target`, `source_lang`, `target_lang` (or what `required` names). With `parallel`, the
-        pairs of a row of the file one after the other, in the order of its languages there.
+        Rows of `source`, `target`, `source_lang`, `target_lang` (or of `required`). With `parallel`, the pairs of a row
+        of the file one after the other, in the order of its languages there.
 
     Raises:
         XlsrError: a key is unknown or unsupported for the kind of source, a source of pairs does not name its two
@@ -183,37 +183,57 @@ def open_source(
         [('yes', 'ja'), ('yes', 'oui'), ('ja', 'oui'), ('no', 'non')]
     """
     options = as_source(source)
-    kind, allowed = ("corpus", _CORPUS_KEYS) if "corpus" in options else ("path", _FILE_KEYS)
-    if kind not in options:
-        raise XlsrError(f"the data source {options} needs either 'corpus' or 'path'.")
-    for key in options:
-        if key not in allowed:
-            raise XlsrError(f"a data source with '{kind}' does not support the key '{key}'; {nearest(key, allowed)}")
-    parallel = _parallel_columns(options, required) if options.get("parallel") is not None else None
+    kind = "corpus" if "corpus" in options else "path"
+    parallel = _parallel_columns(options)
     languages = as_list(options.get("languages")) or list(languages)
-    if "source" in required and len(languages) != 2 and parallel is None:
-        raise XlsrError(
-            f"a source of pairs has two languages, got {', '.join(languages)}; name two in the 'languages' of {options}."
-        )
+    if fault := _fault(options, kind, languages, parallel, required):
+        raise XlsrError(f"the data source {options} {fault}")
     limit, sample = (
         None if options.get(key) is None else whole_number(options[key], key) for key in ("limit", "sample")
     )
 
     def read(quarantine: Quarantine | None) -> Iterator[dict[str, Any]]:
         rows: Iterator[dict[str, Any]]
+        more: dict[str, Any] = {"split": split, "quarantine": quarantine}
         if kind == "corpus":
             extra = {key: options[key] for key in _VERSIONS if options.get(key) is not None}
             rows = load_corpus(options["corpus"], languages=languages, split=options.get("split") or split, **extra)
         elif parallel is not None:
-            rows = _parallel_rows(options, parallel, split, quarantine)
+            rows = _parallel_pairs(_chosen_rows(options, parallel, list(parallel), **more), list(parallel))
         elif wide is not None:
-            rows = _chosen_rows(options, wide, languages, split, (), None, quarantine)
+            rows = _chosen_rows(options, wide, languages, **more)
         else:
-            rows = _file_rows(options, languages, split, required, optional, quarantine)
+            columns = parse_columns(options.get("columns"))
+            rows = _chosen_rows(options, columns, languages, required=required, optional=optional, **more)
+            if "source" in required:
+                rows = _with_languages(rows, languages, source_name(options), quarantine)
         return _without_repeats(rows, required) if options.get("distinct") else rows
 
     rows = read(quarantine) if sample is None else _random_rows(read, sample, seed, quarantine)
     return islice(rows, limit)
+
+
+def open_texts(
+    source: Any, columns: Sequence[str], *, languages: Sequence[str], more: Sequence[str] = (), **options: Any
+) -> Iterator[dict[str, Any]]:
+    """`open_source` for texts that are not translations, each row with its language in `lang`.
+
+    Args:
+        source: A source of a recipe.
+        columns: The text columns.
+        languages: Languages of the recipe.
+        more: Further columns, read where a file has them.
+        **options: `split`, `quarantine` and `seed` of `open_source`.
+    """
+    default = default_language(source, languages)
+    for row in open_source(source, languages=[default], required=columns, optional=(*more, "lang"), **options):
+        row["lang"] = row.get("lang") or default
+        yield row
+
+
+def default_language(source: Any, languages: Sequence[str]) -> str:
+    """The language of rows that name none: the first of the source, else of the recipe."""
+    return str((as_list(as_source(source).get("languages")) or languages)[0])
 
 
 def _without_repeats(rows: Iterator[dict[str, Any]], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -247,35 +267,28 @@ def _random_rows(
         left -= 1
 
 
-def _file_rows(
-    options: Mapping[str, Any],
-    languages: Sequence[str],
-    split: str,
-    required: Sequence[str],
-    optional: Sequence[str] | None,
-    quarantine: Quarantine | None,
+def _with_languages(
+    rows: Iterator[dict[str, Any]], languages: Sequence[str], name: str, quarantine: Quarantine | None
 ) -> Iterator[dict[str, Any]]:
-    columns = parse_columns(options.get("columns"))
-    for row in _chosen_rows(options, columns, languages, split, required, optional, quarantine):
-        if "source" in required:
-            row.setdefault("source_lang", languages[0])
-            row.setdefault("target_lang", languages[1])
-            empty = next((name for name in ("source_lang", "target_lang") if not row[name]), None)
-            if empty:
-                if quarantine is not None:
-                    quarantine.reject(source_name(options), 0, f"empty {empty}", row["source"])
-                continue
-        yield row
+    """Adds `source_lang` and `target_lang` where a file has none; a row with an empty one is a bad line."""
+    for row in rows:
+        row = {"source_lang": languages[0], "target_lang": languages[1], **row}
+        empty = next((column for column in ("source_lang", "target_lang") if not row[column]), None)
+        if empty is None:
+            yield row
+        elif quarantine is not None:
+            quarantine.reject(name, 0, f"empty {empty}", row["source"])
 
 
 def _chosen_rows(
     options: Mapping[str, Any],
     columns: Mapping[str, str],
     languages: Sequence[str],
+    *,
     split: str,
-    required: Sequence[str],
-    optional: Sequence[str] | None,
     quarantine: Quarantine | None,
+    required: Sequence[str] = (),
+    optional: Sequence[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """The rows of a file that `where` and `hash_split` keep."""
     chosen = RowFilter(options)
@@ -288,35 +301,50 @@ def _chosen_rows(
         selecting=chosen.columns,
         format=options.get("format"),
         split=options.get("split"),
-        default_split=split,  # of a data set; taking another than the one meant would go unnoticed
+        default_split=split,
         config=options.get("config"),
         quarantine=quarantine,
     )
     yield from (row for row in rows if chosen.takes(row))
 
 
-def _parallel_columns(options: Mapping[str, Any], required: Sequence[str]) -> dict[str, str]:
-    """Language -> column of the file, for the wanted languages.
-
-    Raises:
-        XlsrError: `parallel` is invalid here, or `languages` names others or fewer than two.
-    """
-    given = options["parallel"]
-    if not isinstance(given, Mapping) or options.get("columns") is not None or "source" not in required:
-        raise XlsrError(
-            f"`parallel` maps languages to columns, instead of `columns` and only where pairs are read, got {given!r}."
-        )
-    columns = {str(language): str(column) for language, column in given.items()}
+def _parallel_columns(options: Mapping[str, Any]) -> dict[str, str] | None:
+    """Language -> column of the file, for the wanted languages; None without `parallel`."""
+    columns = options.get("parallel")
+    if columns is None or not isinstance(columns, Mapping):
+        return columns
     wanted = as_list(options.get("languages")) or list(columns)
-    if len(set(wanted)) < 2 or not set(wanted) <= set(columns):
-        raise XlsrError(f"`parallel` needs two or more of its languages {', '.join(columns)}, got {wanted}.")
-    return {language: column for language, column in columns.items() if language in wanted}
+    return {str(language): str(column) for language, column in columns.items() if language in wanted}
 
 
-def _parallel_rows(
-    options: Mapping[str, Any], columns: Mapping[str, str], split: str, quarantine: Quarantine | None
-) -> Iterator[dict[str, Any]]:
-    for row in _chosen_rows(options, columns, list(columns), split, (), None, quarantine):
-        filled = [(language, row[language]) for language in columns if (row[language] or "").strip()]
+def _fault(
+    options: Mapping[str, Any],
+    kind: str,
+    languages: Sequence[str],
+    parallel: Mapping[str, str] | None,
+    required: Sequence[str],
+) -> str | None:
+    """What is wrong with the keys of a source, if anything."""
+    allowed = _CORPUS_KEYS if kind == "corpus" else _FILE_KEYS
+    if kind not in options:
+        return "needs either 'corpus' or 'path'."
+    for key in options:
+        if key not in allowed:
+            return f"has '{kind}', which does not support the key '{key}'; {nearest(key, allowed)}"
+    if parallel is None:
+        if "source" in required and len(languages) != 2:
+            return f"needs two languages, got {', '.join(languages)}; set its `languages`."
+        return None
+    if not isinstance(parallel, Mapping) or options.get("columns") is not None or "source" not in required:
+        return "has `parallel`, which must map languages to columns, excludes `columns`, and only gives pairs."
+    wanted = set(as_list(options.get("languages")) or parallel)
+    if len(wanted) < 2 or not wanted <= set(parallel):
+        return f"needs two or more languages of `parallel`, got {', '.join(sorted(wanted))}."
+    return None
+
+
+def _parallel_pairs(rows: Iterator[dict[str, Any]], languages: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        filled = [(language, row[language]) for language in languages if (row[language] or "").strip()]
         for (source_lang, source), (target_lang, target) in combinations(filled, 2):
             yield {"source": source, "target": target, "source_lang": source_lang, "target_lang": target_lang}

@@ -1,9 +1,8 @@
-"""Training a subword vocabulary for several languages, and reducing one to the tokens of some text."""
+"""Training a multilingual subword tokenizer, and trimming a vocabulary to the tokens of some text."""
 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -22,9 +21,7 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
-from hf_xlsr.utils.errors import XlsrError
-
-logger = logging.getLogger(__name__)
+from hf_xlsr.utils.errors import XlsrError, require_choice
 
 PAD, UNK, MASK = "<pad>", "<unk>", "<mask>"
 FRAME = ("<s>", "</s>")
@@ -140,8 +137,7 @@ def train_tokenizer(
         >>> tokenizer.convert_tokens_to_ids("<mask>")
         2
     """
-    if algorithm not in ALGORITHMS:
-        raise XlsrError(f"the tokenizer algorithm must be one of {', '.join(ALGORITHMS)}, got '{algorithm}'.")
+    require_choice("algorithm", algorithm, ALGORITHMS)
     special = [AddedToken(token, special=True, normalized=False) for token in (PAD, UNK, MASK, *FRAME[: 2 * frame])]
     if algorithm == "unigram":
         tokenizer = Tokenizer(models.Unigram())
@@ -176,7 +172,7 @@ def train_tokenizer(
             f"{learned:,} or less, or give more text."
         )
     if algorithm == "unigram":
-        _settle(tokenizer, len(special))
+        _make_reproducible(tokenizer, len(special))
     names = {"pad_token": PAD, "unk_token": UNK, "mask_token": MASK}
     if frame:
         start, end = FRAME
@@ -196,7 +192,7 @@ def train_tokenizer(
     )
 
 
-def _settle(tokenizer: Tokenizer, special: int) -> None:
+def _make_reproducible(tokenizer: Tokenizer, special: int) -> None:
     """Makes the order and the scores of a trained unigram model reproducible.
 
     The trainer visits words and letters in the order of hash tables, which differs between processes. Its sums therefore
@@ -218,8 +214,8 @@ def _settle(tokenizer: Tokenizer, special: int) -> None:
             turns[letter] = round(steps)
     for letter, turn in zip(turns, sorted(turns.values()), strict=True):
         scores[letter] = lowest + turn * LETTER_STEP
-    settled = sorted((-round(score, SCORE_DIGITS), token) for token, score in scores.items())
-    vocab = [*map(tuple, first), *((token, -score) for score, token in settled)]
+    ordered = sorted((-round(score, SCORE_DIGITS), token) for token, score in scores.items())
+    vocab = [*map(tuple, first), *((token, -score) for score, token in ordered)]
     tokenizer.model = models.Unigram(vocab, model["unk_id"], model["byte_fallback"])
 
 
@@ -257,22 +253,21 @@ def trim_vocabulary(tokenizer: Any, texts: Iterable[str]) -> tuple[PreTrainedTok
         The new tokenizer, and the old ids of its tokens in the new order: the rows of the embedding table to keep.
 
     Raises:
-        XlsrError: the tokenizer is of another kind, or there is no text.
+        XlsrError: the tokenizer is unsupported, or there is no text.
 
     Example:
-        >>> from hf_xlsr.data.tokenization import train_tokenizer
         >>> whole = train_tokenizer(["red birds", "blue fish", "old stone"] * 50, vocab_size=18)
-        >>> small, pieces = trim_vocabulary(whole, ["red birds"])
+        >>> small, kept = trim_vocabulary(whole, ["red birds"])
         >>> small.tokenize("red birds") == whole.tokenize("red birds"), len(small) < len(whole)
         (True, True)
-        >>> whole.convert_ids_to_tokens(pieces) == small.convert_ids_to_tokens(range(len(small)))
+        >>> whole.convert_ids_to_tokens(kept) == small.convert_ids_to_tokens(range(len(small)))
         True
     """
     spec = json.loads(tokenizer.backend_tokenizer.to_str()) if getattr(tokenizer, "is_fast", False) else {}
     kind = spec.get("model", {}).get("type")
     if kind not in ("Unigram", "WordPiece"):
         raise XlsrError(
-            f"the vocabulary of a {kind or 'slow'} tokenizer cannot be reduced, only that of Unigram and WordPiece ones."
+            f"tokenizer model must be Unigram or WordPiece to trim its vocabulary, got {kind or 'a slow tokenizer'}."
         )
     used = _used_tokens(tokenizer, texts)
     names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
@@ -280,12 +275,12 @@ def trim_vocabulary(tokenizer: Any, texts: Iterable[str]) -> tuple[PreTrainedTok
     kept = used | set(tokenizer.all_special_ids) | {token["id"] for token in spec["added_tokens"]}
     kept |= set(range((tokenizer.pad_token_id or 0) + 1))  # positions of some encoders start at the padding id
     kept |= {token for token, name in enumerate(names) if len(bare := _bare(name)) == 1 and bare in letters}
-    pieces = sorted(kept)
-    new = {old: number for number, old in enumerate(pieces)}
+    rows = sorted(kept)
+    new = {old: number for number, old in enumerate(rows)}
     model = spec["model"]
     if kind == "Unigram":
         model["unk_id"] = new[model["unk_id"]]
-        model["vocab"] = [model["vocab"][old] for old in pieces if old < len(model["vocab"])]
+        model["vocab"] = [model["vocab"][old] for old in rows if old < len(model["vocab"])]
     else:
         model["vocab"] = {name: new[old] for name, old in model["vocab"].items() if old in new}
     for token in spec["added_tokens"]:
@@ -299,7 +294,7 @@ def trim_vocabulary(tokenizer: Any, texts: Iterable[str]) -> tuple[PreTrainedTok
         truncation_side="right",
         **tokenizer.special_tokens_map,
     )
-    return small, pieces
+    return small, rows
 
 
 def _used_tokens(tokenizer: Any, texts: Iterable[str]) -> set[int]:

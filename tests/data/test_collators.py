@@ -1,39 +1,72 @@
+"""Batches of every method: padding, truncation, and masks that follow from example and epoch alone."""
+
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from cmlm_helpers import tiny_text
+from conftest import make_pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from translation_helpers import translation_pairs, translation_tokenizer
 
-from hf_xlsr.data.collators.counter_random import counter_uniform
+from hf_xlsr.data.collators.classification import LabelledCollator
+from hf_xlsr.data.collators.cmlm import CmlmCollator
+from hf_xlsr.data.collators.dual_momentum import DualCollator, NliCollator
+from hf_xlsr.data.collators.hictl import HictlCollator, join_sides
 from hf_xlsr.data.collators.lightweight import PairCollator
-from hf_xlsr.data.collators.padding import pad_rows
+from hf_xlsr.data.collators.masking import MaskDrawer, counter_uniform
+from hf_xlsr.data.collators.padding import pad_rows, truncate_row
+from hf_xlsr.data.collators.translation import TranslationCollator
 from hf_xlsr.data.tokenization import train_tokenizer
+from hf_xlsr.losses.masked_lm import IGNORE
+from hf_xlsr.utils.errors import XlsrError
+
+TEXTS = ["the cat, the dog sees bright rivers.", "le chat , le chien voit une belle maison ."] * 50
+PADS = {"en": 0, "zh": 9}
 
 
 @pytest.fixture(scope="module")
-def punctuated() -> Any:
-    return train_tokenizer(
-        ["the cat, the dog sees bright rivers.", "le chat , le chien voit une belle maison ."] * 50,
-        vocab_size=30,
-        algorithm="bpe",
-    )
+def plain() -> Any:
+    return train_tokenizer(TEXTS, vocab_size=30, algorithm="bpe")
 
 
-def features(count: int, seed: int = 0, low: int = 3, high: int = 25) -> list[dict[str, Any]]:
-    rng = np.random.default_rng(seed)
-    return [
-        {
-            "source_ids": rng.integers(low, high, rng.integers(1, 12)).tolist(),
-            "target_ids": rng.integers(low, high, rng.integers(1, 12)).tolist(),
-            "index": index,
-            "epoch": 0,
-        }
-        for index in range(count)
-    ]
+@pytest.fixture(scope="module")
+def framed() -> Any:
+    return train_tokenizer(TEXTS, vocab_size=60, algorithm="bpe", frame=True)
+
+
+def pair(tokenizer: Any, index: int, source: str = "the dog", target: str = "le chien", epoch: int = 0) -> Any:
+    ids = {"source_ids": tokenizer(source)["input_ids"], "target_ids": tokenizer(target)["input_ids"]}
+    return {**ids, "index": index, "epoch": epoch}
+
+
+def sentence(tokenizer: Any, index: int, epoch: int = 0) -> dict[str, Any]:
+    text = "the cat sees the bright rivers, the dog sees"
+    return {"text_ids": tokenizer(text)["input_ids"], "index": index, "epoch": epoch}
+
+
+def consecutive(first: list[int], second: list[int], index: int = 0, epoch: int = 0) -> dict[str, Any]:
+    return {"first_ids": first, "second_ids": second, "index": index, "epoch": epoch}
+
+
+def random_pairs(count: int, longest: int) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    sides = ("source_ids", "target_ids")
+    rows = [{side: rng.integers(3, 25, rng.integers(1, longest)).tolist() for side in sides} for _ in range(count)]
+    return [{**row, "index": index, "epoch": 0} for index, row in enumerate(rows)]
+
+
+def unpadded(batch: dict[str, torch.Tensor], name: str, row: int) -> list[int]:
+    return batch[f"{name}input_ids"][row][batch[f"{name}attention_mask"][row] == 1].tolist()
+
+
+def restored(ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return torch.where(labels == IGNORE, ids, labels)
 
 
 @settings(max_examples=40, deadline=None)
@@ -45,99 +78,13 @@ def test_padding_keeps_every_row(rows: list[list[int]], multiple: int) -> None:
     assert not ids[mask == 0].any()
 
 
-def test_single_masking_hides_one_piece_on_one_side(punctuated: Any) -> None:
-    pairs = features(64)
-    batch = PairCollator(punctuated, masking="single")(pairs)
-    hidden, changed = batch["masked_ids"], batch["input_ids"] != batch["original_ids"]
-    assert changed.sum(1).tolist() == (hidden != -100).long().tolist()
-    assert ((hidden[:64] != -100) ^ (hidden[64:] != -100)).all()  # exactly one side of each pair
-    rows, columns = changed.nonzero(as_tuple=True)
-    assert (batch["input_ids"][rows, columns] == punctuated.mask_token_id).all()
-    assert torch.equal(batch["original_ids"][rows, columns], hidden[rows])
-    assert 10 < (hidden[:64] != -100).sum() < 54  # both sides get their share
-
-
-def test_single_masking_avoids_punctuation_unless_there_is_nothing_else(punctuated: Any) -> None:
-    comma, word = punctuated.convert_tokens_to_ids(","), punctuated("dog")["input_ids"][-1]
-    pairs = [
-        {"source_ids": [comma, word, comma], "target_ids": [comma, word, comma], "index": i, "epoch": 0}
-        for i in range(40)
-    ]
-    hidden = PairCollator(punctuated, masking="single")(pairs)["masked_ids"]
-    assert set(hidden.tolist()) == {-100, word}
-    hidden = PairCollator(punctuated, masking="single", mask_punctuation=True)(pairs)["masked_ids"]
-    assert comma in hidden.tolist()
-    only = [{"source_ids": [comma], "target_ids": [comma], "index": 0, "epoch": 0}]
-    assert comma in PairCollator(punctuated, masking="single")(only)["masked_ids"].tolist()
-
-
-def test_positions_are_uniform(punctuated: Any) -> None:
-    word = punctuated("dog")["input_ids"][-1]
-    pairs = [{"source_ids": [word] * 4, "target_ids": [word] * 4, "index": i, "epoch": 0} for i in range(4000)]
-    batch = PairCollator(punctuated, masking="single")(pairs)
-    columns = (batch["input_ids"] != batch["original_ids"]).nonzero()[:, 1]
-    shares = torch.bincount(columns, minlength=4)[:4] / 4000
-    assert torch.allclose(shares, torch.full((4,), 0.25), atol=0.03)
-
-
-def test_masks_belong_to_the_example_not_to_the_batch(punctuated: Any) -> None:
-    collate = PairCollator(punctuated, masking="single")
-    pairs = features(20)
-    together = collate(pairs)["masked_ids"]
-    for position in (0, 7, 19):
-        alone = collate([pairs[position]])["masked_ids"]
-        assert alone.tolist() == together[[position, 20 + position]].tolist()
-
-
-@pytest.mark.parametrize("masking", ["single", "mlm"])
-def test_masks_change_with_epoch_and_seed(punctuated: Any, masking: str) -> None:
-    pairs = features(30)
-    first = PairCollator(punctuated, masking=masking)(pairs)["input_ids"]
-    again = PairCollator(punctuated, masking=masking)(pairs)["input_ids"]
-    later = PairCollator(punctuated, masking=masking)([{**pair, "epoch": 1} for pair in pairs])["input_ids"]
-    other = PairCollator(punctuated, masking=masking, seed=2)(pairs)["input_ids"]
-    assert torch.equal(first, again)
-    assert not torch.equal(first, later) and not torch.equal(first, other) and not torch.equal(later, other)
-
-
-def test_mlm_masks_the_share_it_should(punctuated: Any) -> None:
-    rng = np.random.default_rng(0)
-    pairs = [
-        {"source_ids": rng.integers(3, 25, 40).tolist(), "target_ids": rng.integers(3, 25, 40).tolist()}
-        | {"index": index, "epoch": 0}
-        for index in range(300)
-    ]
-    batch = PairCollator(punctuated, masking="mlm")(pairs)
-    labels, ids, original = batch["mlm_labels"], batch["input_ids"], batch["original_ids"]
-    chosen = labels != -100
-    assert abs(chosen.float().mean() - 0.15) < 0.01
-    assert torch.equal(labels[chosen], original[chosen]) and torch.equal(ids[~chosen], original[~chosen])
-    masked = (ids[chosen] == punctuated.mask_token_id).float().mean()
-    kept = (ids[chosen] == original[chosen]).float().mean()
-    assert abs(masked - 0.8) < 0.02 and 0.08 < kept < 0.16  # a random piece may be the same one
-    assert not set(ids[chosen].tolist()) & {punctuated.pad_token_id, punctuated.unk_token_id}
-
-
-def test_mlm_masks_at_least_one_piece_of_a_short_sentence(punctuated: Any) -> None:
-    pairs = [{"source_ids": [5], "target_ids": [6, 7], "index": i, "epoch": 0} for i in range(50)]
-    labels = PairCollator(punctuated, masking="mlm")(pairs)["mlm_labels"]
-    assert ((labels != -100).sum(1) >= 1).all()
-
-
-def test_no_masking_leaves_text_alone(punctuated: Any) -> None:
-    batch = PairCollator(punctuated, masking="none")(features(4))
-    assert torch.equal(batch["input_ids"], batch["original_ids"]) and "masked_ids" not in batch
-
-
-def test_sentences_are_cut_at_the_limit(punctuated: Any) -> None:
-    pair = {"source_ids": list(range(3, 23)), "target_ids": [4], "index": 0, "epoch": 0}
-    batch = PairCollator(punctuated, masking="none", max_length=8, pad_to_multiple_of=1)([pair])
-    assert batch["input_ids"][0].tolist() == list(range(3, 11))
-
-
-def test_unknown_masking_is_refused(punctuated: Any) -> None:
-    with pytest.raises(ValueError, match="masking"):
-        PairCollator(punctuated, masking="all")
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=20), st.integers(1, 20), st.integers(1, 8))
+def test_truncated_row_keeps_its_last_id_and_fits(ids: list[int], limit: int, multiple: int) -> None:
+    short = list(truncate_row(ids, limit))
+    assert len(short) == min(len(ids), limit) and short[-1] == ids[-1] and short[:-1] == ids[: len(short) - 1]
+    width = pad_rows([ids], 0, multiple, limit)[0].shape[1]
+    assert len(ids) <= width <= max(len(ids), limit) and (width % multiple == 0 or width in (len(ids), limit))
 
 
 def test_counter_uniform_is_uniform_and_uncorrelated() -> None:
@@ -149,49 +96,231 @@ def test_counter_uniform_is_uniform_and_uncorrelated() -> None:
     assert len(np.unique(grid)) == grid.size
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 8))
-def test_rounding_stops_at_the_limit(longest: int, limit: int, multiple: int) -> None:
-    width = pad_rows([[1] * longest], 0, multiple, limit)[0].shape[1]
-    assert longest <= width <= max(longest, limit) and (width % multiple == 0 or width in (longest, limit))
+MASKED: dict[str, Callable[[Any], tuple[Callable[..., Any], Callable[[int, int], Any], str]]] = {
+    "single": lambda one: (PairCollator(one), lambda i, epoch: pair(one, i, epoch=epoch), "masked_ids"),
+    "mlm": lambda one: (PairCollator(one, masking="mlm"), lambda i, epoch: pair(one, i, epoch=epoch), "mlm_labels"),
+    "cmlm": lambda one: (
+        CmlmCollator(one),
+        lambda i, epoch: consecutive([5, 6, 7, 8], [9, 10, 11, 12], i, epoch),
+        "labels",
+    ),
+    "hictl": lambda one: (HictlCollator(one), lambda i, epoch: sentence(one, i, epoch), "lm_labels"),
+}
 
 
-@pytest.fixture(scope="module")
-def framed() -> Any:
-    return train_tokenizer(["the cat, the dog", "le chat , le chien"] * 50, vocab_size=30, algorithm="bpe", frame=True)
+@pytest.mark.parametrize("kind", MASKED)
+def test_masks_follow_from_example_and_epoch(kind: str, framed: Any) -> None:
+    collate, example, labels = MASKED[kind](framed)
+    whole, later = (collate([example(i, epoch) for i in range(20)])[labels] for epoch in (0, 1))
+    assert torch.equal(whole, collate([example(i, 0) for i in range(20)])[labels])
+    assert not torch.equal(whole, later)
+    for place in (0, 7, 19):
+        rows = [place, 20 + place] if len(whole) == 40 else [place]
+        assert collate([example(place, 0)])[labels].tolist() == whole[rows].tolist()
 
 
-def framed_features(tokenizer: Any) -> list[dict[str, Any]]:
-    texts = [("the dog", "le chien"), ("the cat, the dog", "le chat"), (",", ",")]
-    return [
-        {
-            "source_ids": tokenizer(one)["input_ids"],
-            "target_ids": tokenizer(other)["input_ids"],
-            "index": i,
-            "epoch": 0,
-        }
-        for i, (one, other) in enumerate(texts * 40)
-    ]
+@pytest.mark.parametrize("masking", ["mlm", "cmlm", "hictl"])
+def test_masks_are_those_of_bert(masking: str, framed: Any) -> None:
+    if masking == "mlm":
+        rows = [{**consecutive([], [], i), "source_ids": [7] * 40, "target_ids": [7] * 40} for i in range(300)]
+        batch = PairCollator(framed, masking="mlm", mlm_probability=0.4)(rows)
+        ids, labels = batch["input_ids"], batch["mlm_labels"]
+    elif masking == "cmlm":
+        batch = CmlmCollator(framed, mlm_probability=0.4)([consecutive([7] * 200, [7] * 200, i) for i in range(200)])
+        ids, labels = batch["second_input_ids"], batch["labels"]
+    else:
+        rows = [{"text_ids": [3, *[7] * 100, 4], "index": i, "epoch": 0} for i in range(300)]
+        batch = HictlCollator(framed, mlm_probability=0.4)(rows)
+        ids, labels = batch["lm_input_ids"][:, 1:-1], batch["lm_labels"][:, 1:-1]
+    chosen = labels != IGNORE
+    assert chosen.double().mean().item() == pytest.approx(0.4, abs=0.01)
+    assert (labels[chosen] == 7).all() and (restored(ids, labels) == 7).all()
+    shares = [(ids[chosen] == token).double().mean().item() for token in (framed.mask_token_id, 7)]
+    ordinary = len(framed) - len(framed.all_special_ids)
+    assert shares == [pytest.approx(0.8, abs=0.01), pytest.approx(0.1 + 0.1 / ordinary, abs=0.01)]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"masking": "mlm", "mlm_probability": 0.5},
-        {"masking": "single"},
-        {"masking": "single", "mask_punctuation": True},
-    ],
-)
-def test_pieces_around_a_sentence_are_never_hidden(framed: Any, options: dict[str, Any]) -> None:
-    batch = PairCollator(framed, **options)(framed_features(framed))
-    hidden = batch["mlm_labels" if options["masking"] == "mlm" else "masked_ids"]
-    hidden = hidden[hidden != -100]
+@pytest.mark.parametrize("options", [{"masking": "mlm", "mlm_probability": 0.5}, {}, {"mask_punctuation": True}])
+def test_special_tokens_are_never_masked(framed: Any, options: dict[str, Any]) -> None:
     around = torch.tensor(sorted({*framed.all_special_ids} - {framed.unk_token_id}))
-    assert len(hidden) >= 120 and not torch.isin(hidden, around).any()
+    rows = [pair(framed, 2 * i) for i in range(40)] + [pair(framed, 2 * i + 1, ",", ",") for i in range(40)]
+    batch = PairCollator(framed, **options)(rows)
+    hidden = batch["mlm_labels" if options.get("masking") == "mlm" else "masked_ids"]
+    assert not torch.isin(hidden, around).any() and (hidden != IGNORE).sum() >= 80
+    hidden = HictlCollator(framed, mlm_probability=0.9)(rows)["lm_labels"]
+    assert not torch.isin(hidden, around).any() and (hidden != IGNORE).any(1).all()
+    texts = [consecutive(row["source_ids"], row["target_ids"], row["index"]) for row in rows]
+    assert not torch.isin(CmlmCollator(framed, mlm_probability=0.9)(texts)["labels"], around).any()
 
 
-def test_a_cut_sentence_keeps_its_end(framed: Any) -> None:
-    batch = PairCollator(framed, masking="none", max_length=4)(framed_features(framed))
-    rows, lengths = batch["input_ids"], batch["attention_mask"].sum(1)
-    assert rows.shape[1] == 4 and (rows[torch.arange(len(rows)), lengths - 1] == rows[0, lengths[0] - 1]).all()
-    assert int(rows[0, lengths[0] - 1]) in framed.all_special_ids
+def test_single_masking_hides_one_token_of_one_side(plain: Any) -> None:
+    batch = PairCollator(plain)(random_pairs(64, 12))
+    hidden, changed = batch["masked_ids"], batch["input_ids"] != batch["original_ids"]
+    assert changed.sum(1).tolist() == (hidden != IGNORE).long().tolist()
+    assert ((hidden[:64] != IGNORE) ^ (hidden[64:] != IGNORE)).all()
+    rows, columns = changed.nonzero(as_tuple=True)
+    assert (batch["input_ids"][rows, columns] == plain.mask_token_id).all()
+    assert torch.equal(batch["original_ids"][rows, columns], hidden[rows])
+    assert 10 < (hidden[:64] != IGNORE).sum() < 54
+
+
+def test_single_masking_avoids_punctuation_unless_there_is_nothing_else(plain: Any) -> None:
+    comma, word = plain.convert_tokens_to_ids(","), plain("dog")["input_ids"][-1]
+    rows = [{**pair(plain, i), "source_ids": [comma, word], "target_ids": [comma, word]} for i in range(40)]
+    assert set(PairCollator(plain)(rows)["masked_ids"].tolist()) == {IGNORE, word}
+    assert comma in PairCollator(plain, mask_punctuation=True)(rows)["masked_ids"].tolist()
+    only = [{**rows[0], "source_ids": [comma], "target_ids": [comma]}]
+    assert comma in PairCollator(plain)(only)["masked_ids"].tolist()
+
+
+def test_single_masking_is_uniform_over_positions(plain: Any) -> None:
+    rows = [{**pair(plain, i), "source_ids": [7] * 4, "target_ids": [7] * 4} for i in range(4000)]
+    batch = PairCollator(plain)(rows)
+    columns = (batch["input_ids"] != batch["original_ids"]).nonzero()[:, 1]
+    assert torch.allclose(torch.bincount(columns, minlength=4)[:4] / 4000, torch.full((4,), 0.25), atol=0.03)
+
+
+def test_mlm_masks_at_least_one_token_of_each_sentence(plain: Any) -> None:
+    rows = [{**pair(plain, i), "source_ids": [5], "target_ids": [6, 7]} for i in range(50)]
+    assert ((PairCollator(plain, masking="mlm")(rows)["mlm_labels"] != IGNORE).sum(1) >= 1).all()
+
+
+def test_truncation_keeps_only_a_special_last_token(plain: Any, framed: Any) -> None:
+    row = {"source_ids": list(range(3, 23)), "target_ids": [4], "index": 0, "epoch": 0}
+    assert PairCollator(plain, masking="none", max_length=8)([row])["input_ids"][0].tolist() == [*range(3, 11)]
+    end = framed.sep_token_id
+    batch = PairCollator(framed, masking="none", max_length=4)([pair(framed, 0, *TEXTS[:2])])
+    assert batch["input_ids"].shape == (2, 4) and batch["input_ids"][:, -1].tolist() == [end, end]
+
+
+# CMLM.
+
+
+def test_half_of_consecutive_sentences_are_swapped(tokenizer: Any) -> None:
+    first, second = [5, 6, 7, 8], [9, 10, 11]
+    batch = CmlmCollator(tokenizer)([consecutive(first, second, index) for index in range(2000)])
+    whole, swapped = restored(batch["second_input_ids"], batch["labels"]), 0
+    for row in range(2000):
+        ahead = unpadded(batch, "first_", row)
+        assert sorted([ahead, whole[row][batch["second_attention_mask"][row] == 1].tolist()]) == [first, second]
+        swapped += ahead == second
+    assert 900 < swapped < 1100
+    assert len(CmlmCollator(tokenizer)(tiny_text(tokenizer, 8))["labels"]) == 8
+
+
+@settings(max_examples=50, deadline=None)
+@given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=8), share=st.sampled_from([40 / 256, 80 / 256, 0.9]))
+def test_exact_share_of_each_sentence_is_masked(tokenizer: Any, lengths: list[int], share: float) -> None:
+    rows = [consecutive([7] * length, [7] * length, index) for index, length in enumerate(lengths)]
+    labels = CmlmCollator(tokenizer, mlm_probability=share)(rows)["labels"]
+    assert (labels != IGNORE).sum(1).tolist() == [max(1, round(share * length)) for length in lengths]
+
+
+def test_exact_masks_choose_among_allowed_places(tokenizer: Any) -> None:
+    allowed = np.zeros((3, 10), dtype=bool)
+    allowed[0, :4], allowed[1, 5] = True, True
+    drawer = MaskDrawer(tokenizer, probability=0.5, exact=True)
+    _, labels = drawer(np.full((3, 10), 7), allowed, np.zeros(3, int), np.arange(3), np.arange(10)[None])
+    assert (labels != IGNORE).sum(1).tolist() == [2, 1, 0] and not (labels != IGNORE)[~allowed].any()
+
+
+def test_batch_without_maskable_token_is_an_error(tokenizer: Any) -> None:
+    with pytest.raises(XlsrError, match="can be masked"):
+        CmlmCollator(tokenizer)([consecutive([tokenizer.pad_token_id], [tokenizer.pad_token_id])])
+
+
+# HICTL.
+
+
+def test_hictl_batch_has_both_sentences_their_union_and_the_language_model(framed: Any) -> None:
+    rows = [pair(framed, 5), sentence(framed, 6)]
+    batch = HictlCollator(framed, mlm_probability=0.3)(rows)
+    assert unpadded(batch, "", 0) == rows[0]["source_ids"] and unpadded(batch, "", 2) == rows[0]["target_ids"]
+    assert unpadded(batch, "joint_", 0) == rows[0]["source_ids"] + rows[0]["target_ids"][1:]
+    whole, mask = restored(batch["lm_input_ids"], batch["lm_labels"]), batch["lm_attention_mask"] == 1
+    assert whole[0][mask[0]].tolist() == unpadded(batch, "joint_", 0)
+    assert whole[1][mask[1]].tolist() == rows[1]["text_ids"]
+    short = HictlCollator(framed, max_length=5)([sentence(framed, 0)])
+    assert len(unpadded(short, "", 0)) == 5 and unpadded(short, "", 0)[-1] == framed.sep_token_id
+
+
+def test_single_sentence_is_paired_with_a_reordering(framed: Any) -> None:
+    batch, orders = HictlCollator(framed)([sentence(framed, index) for index in range(20)]), set()
+    for row in range(20):
+        x, y = unpadded(batch, "", row), unpadded(batch, "", 20 + row)
+        assert sorted(x) == sorted(y) and (x[0], x[-1]) == (y[0], y[-1])
+        orders.add(tuple(y))
+    assert len(orders) == 20
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(8, 40))
+def test_joined_sides_lose_tokens_of_the_longer_side(first: int, second: int, limit: int) -> None:
+    source, target = [0, *range(10, 10 + first), 2], [0, *range(50, 50 + second), 2]
+    joined, left, right = join_sides(source, target, limit), first, second
+    while left + right + 3 > limit:  # the first side has one special token more
+        left, right = (left - 1, right) if left + 2 >= right + 1 else (left, right - 1)
+    assert joined == [0, *source[1 : 1 + left], 2, *target[1 : 1 + right], 2]
+
+
+# Two encoders, translation, labels.
+
+
+def test_dual_sides_have_their_own_padding_and_length() -> None:
+    def row(index: int, source: list[int], target: list[int]) -> dict[str, Any]:
+        texts = {"source_text": -(2**63) + index, "target_text": 2**63 - 1 - index, "index": index}
+        return {"source_ids": source, "target_ids": target, "source_lang": "en", "target_lang": "zh", **texts}
+
+    batch = DualCollator(PADS)([row(4, [1, 2, 3], [5]), row(2, [1], [5, 6])])
+    assert batch["source_input_ids"].tolist() == [[1, 2, 3], [1, 0, 0]]
+    assert batch["source_attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert batch["target_input_ids"].tolist() == [[5, 9], [5, 6]]
+    assert batch["target_attention_mask"].tolist() == [[1, 0], [1, 1]]
+    assert batch["examples"].tolist() == [4, 2] and (batch["source_lang"], batch["target_lang"]) == ("en", "zh")
+    assert batch["source_texts"].tolist() == [-(2**63) + 4, -(2**63) + 2]
+    assert batch["target_texts"].tolist() == [2**63 - 5, 2**63 - 3]
+    batch = DualCollator(PADS, max_length=5, pad_to_multiple_of=4)([row(0, [7, 1, 2, 3, 4, 5, 8], [7, 1, 8])])
+    assert batch["source_input_ids"].tolist() == [[7, 1, 2, 3, 8]]  # an encoder may have no more positions
+    assert batch["target_input_ids"].tolist() == [[7, 1, 8, 9]]
+
+
+def test_premises_and_hypotheses() -> None:
+    rows = [{"premise_ids": [1, 2], "hypothesis_ids": [3, 4, 5][: k + 1], "label": k, "lang": "zh"} for k in (2, 0)]
+    batch = NliCollator(PADS, max_length=2)(rows)
+    assert batch["premise_input_ids"].tolist() == [[1, 2], [1, 2]]
+    assert batch["hypothesis_input_ids"].tolist() == [[3, 5], [3, 9]]
+    assert batch["hypothesis_attention_mask"].tolist() == [[1, 1], [1, 0]]
+    assert batch["labels"].tolist() == [2, 0] and batch["labels"].dtype == torch.int64 and batch["lang"] == "zh"
+
+
+def test_translation_labels_lack_the_first_token() -> None:
+    rows = [{"source_ids": [3, 10, 11, 12, 4], "target_ids": [3, 20, 4]}]
+    rows += [{"source_ids": [3, 13, 4], "target_ids": [3, *range(21, 30), 4]}]
+    batch = TranslationCollator(0, max_length=4)(rows)
+    assert batch["input_ids"].tolist() == [[3, 10, 11, 4], [3, 13, 4, 0]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
+    assert batch["labels"].tolist() == [[20, 4, IGNORE], [21, 22, 4]]
+    rounded = TranslationCollator(0, pad_to_multiple_of=8)(rows[:1])
+    assert rounded["input_ids"].shape == rounded["labels"].shape == (1, 8)
+
+
+def test_prepared_pairs_become_sources_and_labels() -> None:
+    tokenizer, pairs = translation_tokenizer(), make_pairs(3)
+    batch = TranslationCollator(tokenizer.pad_token_id)(translation_pairs(3).__getitems__([(0, 0), (0, 1), (0, 2)]))
+    for ids, labels, one in zip(batch["input_ids"], batch["labels"], pairs, strict=True):
+        assert tokenizer.decode(ids, skip_special_tokens=True) == one["source"]
+        assert tokenizer.decode(labels[labels >= 0], skip_special_tokens=True) == one["target"]
+        assert labels[labels >= 0][-1] == tokenizer.eos_token_id
+
+
+def test_labelled_rows_are_padded_with_their_types() -> None:
+    rows = [{"input_ids": [2, 4, 3, 5, 3], "token_type_ids": [0, 0, 0, 1, 1], "label": 1}]
+    rows += [{"input_ids": [2, 4, 3], "token_type_ids": [0, 0, 0], "label": 0}]
+    batch = LabelledCollator(9, pad_to_multiple_of=4)(rows)
+    assert batch["input_ids"].tolist() == [[2, 4, 3, 5, 3, 9, 9, 9], [2, 4, 3, 9, 9, 9, 9, 9]]
+    assert batch["attention_mask"].sum(1).tolist() == [5, 3]
+    assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 0, 0, 0], [0] * 8]
+    assert batch["labels"].tolist() == [1, 0] and batch["labels"].dtype == torch.int64
+    scores = LabelledCollator(0)([{"input_ids": [2], "label": 2.5}])
+    assert scores["labels"].dtype == torch.float32 and scores.keys() == {"input_ids", "attention_mask", "labels"}
+    assert "labels" not in LabelledCollator(0)([{"input_ids": [2]}])

@@ -35,24 +35,6 @@ def test_parse_columns(given_columns, expected):
     assert parse_columns(given_columns) == expected
 
 
-@pytest.mark.parametrize(
-    ("given_columns", "key"),
-    [
-        ("source", "source"),
-        ("source=en,", "source=en"),
-        ("source=a=b", "'a', 'b'"),
-        ("source=en,source=fr", "'source' twice"),
-        ("sorce=en", "'source'"),
-        ("q=w", "q=w"),
-        ({"source": False}, "quotes"),  # what YAML makes of `source: no`
-        ({"source": None}, "None"),
-    ],
-)
-def test_invalid_columns(given_columns, key):
-    with pytest.raises(XlsrError, match=key):
-        parse_columns(given_columns)
-
-
 @settings(max_examples=50, deadline=None)
 @given(
     st.dictionaries(

@@ -157,21 +157,6 @@ def test_damaged_file(tmp_path, kind):
     fails(write(tmp_path, f"a.{kind}", b"PAR1 nothing of the kind"), f"a.{kind}", languages=("en", "fr"))
 
 
-def test_missing_and_unknown_files(tmp_path):
-    fails(tmp_path / "a.tsv", "a.tsv")
-    fails([tmp_path / "a.en", tmp_path / "a.fr"], "a.en")
-    fails(write(tmp_path, "a.tvs", ""), "'.tvs'", "'.tsv'")
-    fails(tmp_path / "b.tvs", "does not exist", "'.tsv'")
-    fails(tmp_path / "a.tsv", "jsonl", format="json")
-    fails(write(tmp_path, "a.parquet.gz", ""), "a.parquet.gz")
-    fails(write(tmp_path, "a.tsv", ""), "split", split="train")
-    fails([tmp_path / "a.tsv", tmp_path / "a.tvs"], "2 files", format="tsv")
-    assert list(read_rows(write(tmp_path, "odd.tvs", "a\tb\n"), format="tsv")) == [{"source": "a", "target": "b"}]
-    assert list(read_rows(write(tmp_path, "empty.csv", ""))) == []
-    with pytest.raises(XlsrError):
-        read_rows(tmp_path / "gone.tsv")  # before iteration
-
-
 def peak_of(path, **options) -> int:
     tracemalloc.start()
     try:

@@ -142,10 +142,6 @@ def test_bad_lines_without_a_quarantine_are_reported_once(tmp_path, caplog):
     assert not caplog.records
 
 
-def test_utf_16_is_an_error(tmp_path):
-    fails(write(tmp_path, "a.tsv", "a\tb\n".encode("utf-16")), "UTF-16")
-
-
 def test_moses_paths(tmp_path):
     english = write(tmp_path, "c.en.gz", gzip.compress(b"one\ntwo\n"))
     french = write(tmp_path, "c.fr.gz", gzip.compress(b"un\ndeux\n"))

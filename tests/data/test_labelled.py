@@ -1,28 +1,26 @@
-"""Labelled rows: tasks, sources, tokenised pairs, and what is kept out of training."""
+"""Labelled rows and inference pairs: tasks, sources, tokenised rows, evaluation sets."""
 
 from __future__ import annotations
 
-import json
 import tempfile
 import zlib
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizer_helpers import framed_tokenizer, word_tokenizer
 
+from hf_xlsr.data import sources
 from hf_xlsr.data.cleaning import evaluation_keys
-from hf_xlsr.data.collators.classification import LabelledCollator
 from hf_xlsr.data.labelled import (
     LabelledSet,
     LabelledTask,
-    check_tokenizer,
     encode_texts,
     labelled_rows,
     language_views,
@@ -30,25 +28,28 @@ from hf_xlsr.data.labelled import (
     read_sets,
     row_text,
 )
+from hf_xlsr.data.nli import label_number, prepare_nli
 from hf_xlsr.data.prepared import PreparedRows
-from hf_xlsr.utils.errors import XlsrError
 
 WORDS = "dogs cats birds run sleep sing hunde katzen laufen schlafen a b c d e f g h".split()
 NLI = LabelledTask(labels=("entailment", "neutral", "contradiction"))
 SINGLE = LabelledTask(texts="single", labels=("negative", "positive"))
 STS = LabelledTask(scores=(0, 5))
-
-
-def framed(**options: Any) -> Any:
-    return framed_tokenizer(WORDS, **options)
+WIDE = ("premise_en", "premise_de", "hypothesis_en", "hypothesis_de", "label")
+SIDES = ("premise", "hypothesis", "label")
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    return framed()
+    return framed_tokenizer(WORDS)
 
 
-def write(path: Path, *rows: tuple[Any, ...], names: tuple[str, ...] = ("first", "second", "label")) -> str:
+@pytest.fixture(scope="module")
+def tokenizers() -> dict[str, Any]:
+    return {"en": word_tokenizer(WORDS), "de": word_tokenizer(WORDS, special_first=False)}
+
+
+def write(path: Path, *rows: tuple[Any, ...], names: Iterable[str] = ("first", "second", "label")) -> str:
     pq.write_table(pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows]), path)
     return str(path)
 
@@ -58,20 +59,32 @@ def prepare(given: Any, tokenizer: Any, folder: Path, task: LabelledTask = NLI, 
     return prepare_labelled(given, task=task, tokenizer=tokenizer, folder=folder, **rest)
 
 
-def texts(data: PreparedRows, tokenizer: Any) -> list[tuple[str, Any, str]]:
-    rows = data.__getitems__([(0, index) for index in range(len(data))])
-    return [(tokenizer.decode(row["input_ids"]), row["label"], row["lang"]) for row in rows]
+def inference(given: Any, tokenizers: Any, folder: Path, **options: Any) -> PreparedRows:
+    rest = {"languages": ["en", "de"], "evaluation_texts": (), "max_length": 16, **options}
+    return prepare_nli(given, tokenizers=tokenizers, folder=folder, **rest)
 
 
-# Tasks.
+def labels_of(data: PreparedRows) -> list[Any]:
+    return data.rows["label"][:]
+
+
+def decoded(data: PreparedRows, tokenizers: Any) -> list[tuple[str, str, int, str]]:
+    """Premise, hypothesis, label and language of inference rows."""
+    result = []
+    for row in data.__getitems__([(0, index) for index in range(len(data))]):
+        one = tokenizers[row["lang"]] if isinstance(tokenizers, dict) else tokenizers
+        sides = (one.decode(row[f"{side}_ids"], skip_special_tokens=True) for side in ("premise", "hypothesis"))
+        result.append((*sides, row["label"], row["lang"]))
+    return result
 
 
 @pytest.mark.parametrize(
     ("label", "number"),
-    [("entailment", 0), (" Neutral ", 1), ("contradictory", 2), (0, 0), ("1", 1), (2.0, 2), (-1, None), ("-", None)],
+    [("entailment", 0), (" Neutral ", 1), ("contradictory", 2), (0, 0), ("1", 1), (2.0, 2)]
+    + [(label, None) for label in (-1, -1.0, "-", "", None)],
 )
 def test_classes_by_name_and_number(label: Any, number: int | None) -> None:
-    assert NLI.value(label) == number
+    assert NLI.value(label) == label_number(label) == number
 
 
 @pytest.mark.parametrize("label", [3, -2, "maybe", 0.5, True])
@@ -87,28 +100,10 @@ def test_class_names_precede_numbers() -> None:
 
 def test_scores() -> None:
     assert [STS.value(score) for score in ("2.5", 5, 0.0, "", None, float("nan"))] == [2.5, 5.0, 0.0, None, None, None]
-    below_zero = LabelledTask(scores=(-1, 1))
-    assert below_zero.value(-1) == -1.0
+    assert LabelledTask(scores=(-1, 1)).value(-1) == -1.0
     for wrong in (5.1, -1, "high", "inf"):
         with pytest.raises(ValueError):
             STS.value(wrong)
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({}, "task.labels"),
-        ({"labels": ("a", "b"), "scores": (0, 1)}, "task.scores"),
-        ({"labels": ("a",)}, "task.labels"),
-        ({"labels": ("a", "A ")}, "task.labels"),
-        ({"labels": ("a", "b"), "metrics": ("acuracy",)}, "acuracy"),
-        ({"labels": ("a", "b"), "metrics": ("pearson",)}, "pearson"),
-        ({"labels": ("a", "b", "c"), "metrics": ("f1",)}, "f1"),
-    ],
-)
-def test_invalid_tasks(options: dict[str, Any], key: str) -> None:
-    with pytest.raises(XlsrError, match=key):
-        LabelledTask(**options)
 
 
 def test_metrics_and_outputs_follow_from_the_task() -> None:
@@ -120,130 +115,75 @@ def test_metrics_and_outputs_follow_from_the_task() -> None:
 
 
 def test_wide_source_is_split_by_language() -> None:
-    source = {
-        "path": "{lang}/xnli.tsv",
-        "columns": {"first": "premise_{lang}", "second": "hypothesis_{lang}"},
-        "config": "{lang}",
-        "where": {"language": ["{lang}"]},
-        "languages": ["sw", "ur"],
-        "sample": 3,
-    }
-    assert language_views(source, ["en"]) == [
-        {
-            "path": f"{language}/xnli.tsv",
-            "columns": {"first": f"premise_{language}", "second": f"hypothesis_{language}"},
+    def view(language: str, **options: Any) -> dict[str, Any]:
+        names = {"first": f"premise_{language}", "second": f"hypothesis_{language}"}
+        return {
+            "path": f"{language}/x.tsv",
+            "columns": names,
             "config": language,
-            "where": {"language": [language]},
-            "languages": [language],
-            "sample": 3,
+            "where": {"l": [language]},
+            **options,
         }
-        for language in ("sw", "ur")
-    ]
+
+    source = view("{lang}", languages=["sw", "ur"], sample=3)
+    assert language_views(source, ["en"]) == [view(code, languages=[code], sample=3) for code in ("sw", "ur")]
     # Without languages of its own it has the recipe's; without the placeholder it is read once.
     assert [view["languages"] for view in language_views({"path": "{lang}.tsv"}, ["en", "de"])] == [["en"], ["de"]]
     assert language_views("a.tsv", ["en", "de"]) == [{"path": "a.tsv", "languages": ["en"]}]
 
 
-def test_rows_of_wide_files_and_of_files_with_languages(tmp_path: Path) -> None:
-    wide = write(
-        tmp_path / "wide.parquet",
-        ("dogs run", "dogs", "hunde laufen", "hunde", "entailment"),
-        ("cats", "run", "katzen", "laufen", "neutral"),
-        names=("premise_en", "hypothesis_en", "premise_de", "hypothesis_de", "gold"),
-    )
-    mixed = write(
-        tmp_path / "mixed.tsv.parquet",
-        ("katzen", "schlafen", "2", "de"),
-        ("cats", "sleep", "1", None),
-        names=("first", "second", "label", "lang"),
-    )
-    sources = [
-        {
-            "path": wide,
-            "columns": "first=premise_{lang},second=hypothesis_{lang},label=gold",
-            "languages": ["de", "en"],
-        },
-        {"path": mixed},
-    ]
-    assert list(labelled_rows(sources, NLI, languages=["en"])) == [
-        {"first": "hunde laufen", "second": "hunde", "lang": "de", "label": 0},
-        {"first": "katzen", "second": "laufen", "lang": "de", "label": 1},
-        {"first": "dogs run", "second": "dogs", "lang": "en", "label": 0},
-        {"first": "cats", "second": "run", "lang": "en", "label": 1},
-        {"first": "katzen", "second": "schlafen", "lang": "de", "label": 2},
-        {"first": "cats", "second": "sleep", "lang": "en", "label": 1},
+def test_rows_of_wide_and_mixed_files(tmp_path: Path) -> None:
+    wide = write(tmp_path / "w.parquet", ("dogs", "hunde", "cats", "katzen", "entailment"), names=WIDE)
+    names = ("first", "second", "label", "lang")
+    mixed = write(tmp_path / "m.parquet", ("katzen", "schlafen", "2", "de"), ("cats", "run", "1", None), names=names)
+    columns = "first=premise_{lang},second=hypothesis_{lang},label=label"
+    given = [{"path": wide, "columns": columns, "languages": ["de", "en"]}, {"path": mixed}]
+    assert [tuple(row.values()) for row in labelled_rows(given, NLI, languages=["en"])] == [
+        ("hunde", "katzen", "de", 0),
+        ("dogs", "cats", "en", 0),
+        ("katzen", "schlafen", "de", 2),
+        ("cats", "run", "en", 1),
     ]
 
 
 @given(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=30))
 def test_hash_split_separates_texts_in_every_language(letters: list[str]) -> None:
+    columns = "first=premise_{lang},second=premise_de,label=label"
     with tempfile.TemporaryDirectory() as folder:
         rows = [(letter, f"{letter}-{number}", number % 3) for number, letter in enumerate(letters)]
         file = write(Path(folder) / "a.parquet", *rows, names=("premise_en", "premise_de", "label"))
-        common = {
-            "path": file,
-            "columns": "first=premise_{lang},second=premise_de,label=label",
-            "languages": ["en", "de"],
-            "hash_key": "premise_en",
-            "hash_modulus": 3,
-        }
+        common = {"path": file, "columns": columns, "languages": ["en", "de"]}
+        split = {"hash_key": "premise_en", "hash_modulus": 3}
         parts = {
-            part: list(labelled_rows([{**common, "hash_split": part}], NLI, languages=["en"]))
+            part: list(labelled_rows([{**common, **split, "hash_split": part}], NLI, languages=["en"]))
             for part in ("rest", "held")
         }
     assert len(parts["rest"]) + len(parts["held"]) == 2 * len(letters)
-    for part, held in (("rest", False), ("held", True)):
-        for row in parts[part]:
-            assert (zlib.crc32(row["first"][0].encode()) % 3 == 0) == held
+    for part, rows_of_part in parts.items():
+        assert all((zlib.crc32(row["first"][0].encode()) % 3 == 0) == (part == "held") for row in rows_of_part)
 
 
-@pytest.mark.parametrize(
-    ("row", "names", "task", "key"),
-    [
-        (("dogs", "run"), ("first", "second"), NLI, "'label'"),
-        (("dogs", "run", "maybe"), ("first", "second", "label"), NLI, "maybe"),
-        (("dogs", "run", 7.0), ("first", "second", "label"), STS, "7.0"),
-        (("dogs", "run", 1), ("first", "second", "label"), SINGLE, "'text'"),
-    ],
-)
-def test_invalid_rows(
-    row: tuple[Any, ...], names: tuple[str, ...], task: LabelledTask, key: str, tmp_path: Path
-) -> None:
-    file = write(tmp_path / "bad.parquet", row, names=names)
-    with pytest.raises(XlsrError, match=key):
-        list(labelled_rows([file], task, languages=["en"]))
+# Prepared rows.
 
 
-# Tokenising.
-
-
-def test_pair_is_one_sequence(tmp_path: Path) -> None:
-    tokenizer = framed(types=True)
+def test_pair_is_one_sequence(tmp_path: Path, tokenizer: Any) -> None:
     file = write(tmp_path / "a.parquet", ("dogs run", "cats", "contradiction"))
-    data = prepare(file, tokenizer, tmp_path / "out")
-    assert data[5, 0] == {
-        "input_ids": [2, 4, 7, 3, 5, 3],
-        "token_type_ids": [0, 0, 0, 0, 1, 1],
-        "label": 2,
-        "lang": "en",
-        "index": 0,
-        "epoch": 5,
-    }
+    data = prepare(file, framed_tokenizer(WORDS, types=True), tmp_path / "out")
+    expected = {"input_ids": [2, 4, 7, 3, 5, 3], "label": 2, "lang": "en", "index": 0, "epoch": 5}
+    assert data[5, 0] == {**expected, "token_type_ids": [0, 0, 0, 0, 1, 1]}
     assert data.lengths.tolist() == [6] and data.groups.tolist() == [0]
-    untyped = prepare(file, framed(), tmp_path / "untyped")
-    assert "token_type_ids" not in untyped[0, 0] and untyped[0, 0]["input_ids"] == [2, 4, 7, 3, 5, 3]
+    assert prepare(file, tokenizer, tmp_path / "untyped")[5, 0] == expected
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(5, 24))
 def test_longer_text_is_truncated_first(first: int, second: int, max_length: int) -> None:
-    tokenizer = framed()
-    columns, cut = encode_texts([["a " * first], ["b " * second]], tokenizer, max_length)
+    tokenizer = framed_tokenizer(WORDS)
+    columns, truncated = encode_texts([["a " * first], ["b " * second]], tokenizer, max_length)
     counts = Counter(tokenizer.convert_ids_to_tokens(columns["input_ids"][0]))
-    # A naive twin: take a piece from the longer one until they fit; of equals, from either.
-    left = [first, second]
+    left = [first, second]  # a naive twin: remove a token of the longer one until they fit; of equals, of either
     while sum(left) + 3 > max_length:
         left[left.index(max(left))] -= 1
-    assert cut == (first + second + 3 > max_length)
+    assert truncated == (first + second + 3 > max_length)
     assert sorted([counts["a"], counts["b"]]) == sorted(left) and counts["[SEP]"] == 2 and counts["[CLS]"] == 1
     assert (counts["a"] - counts["b"]) * (first - second) >= 0
 
@@ -251,80 +191,100 @@ def test_longer_text_is_truncated_first(first: int, second: int, max_length: int
 def test_scores_and_single_texts(tmp_path: Path, tokenizer: Any) -> None:
     sts = write(tmp_path / "sts.parquet", ("dogs", "cats", "2.6"), ("dogs", "dogs", "5"), ("dogs", "run", None))
     data = prepare(sts, tokenizer, tmp_path / "sts", STS)
-    assert data.rows["label"][:] == pytest.approx([2.6, 5.0]) and data.report["unlabelled"] == {"sts": 1}
-    assert data.report["labels"] == {}
+    assert labels_of(data) == pytest.approx([2.6, 5.0])
+    assert data.report["unlabelled"] == {"sts": 1} and data.report["labels"] == {}
     sst = write(tmp_path / "sst.parquet", ("birds sing", "1"), names=("sentence", "label"))
-    source = {"path": sst, "columns": "text=sentence,label=label"}
-    assert texts(prepare(source, tokenizer, tmp_path / "sst", SINGLE), tokenizer) == [
-        ("[CLS] birds sing [SEP]", 1, "en")
-    ]
+    single = prepare({"path": sst, "columns": "text=sentence,label=label"}, tokenizer, tmp_path / "sst", SINGLE)
+    assert tokenizer.decode(single[0, 0]["input_ids"]) == "[CLS] birds sing [SEP]"
 
 
 def test_report_counts(tmp_path: Path, tokenizer: Any) -> None:
-    file = write(
-        tmp_path / "a.parquet",
-        ("dogs", "run", 0),
-        ("dogs", "a " * 30, 1),
-        ("cats", "run", -1),
-        ("", "run", 1),
-        ("birds", "sing", 1),
-        ("DOGS!", "sing", 2),
-    )
-    data = prepare(file, tokenizer, tmp_path / "out", evaluation_texts=["birds"], cleaning=["deduplicate"])
-    report = data.report
-    assert report["pairs"] == len(data) == 3
-    assert report["labels"] == {"entailment": 1, "neutral": 1, "contradiction": 1}
+    rows = [("dogs", "run", 0), ("dogs", "a " * 30, 1), ("cats", "run", -1), ("", "run", 1), ("birds", "sing", 1)]
+    file = write(tmp_path / "a.parquet", *rows, ("DOGS!", "sing", 2))
+    report = prepare(file, tokenizer, tmp_path / "out", evaluation_texts=["birds"], cleaning=["deduplicate"]).report
+    assert report["pairs"] == 3 and report["labels"] == {"entailment": 1, "neutral": 1, "contradiction": 1}
     assert report["languages"] == ["en"] and report["unlabelled"] == {"a": 1}
     assert report["rejected"] == {"empty first": 1} and report["num_truncated"] == 1
     assert report["cleaning"]["remove_evaluation"] == {"in": 4, "out": 3, "changed": 0}
     assert report["tokens"] == 5 + 16 + 6
-    assert json.loads((tmp_path / "out" / "prepared.json").read_text("utf-8"))["pairs"] == 3
 
 
 def test_evaluation_rows_are_removed_by_text_or_by_row(tmp_path: Path, tokenizer: Any) -> None:
     rows = [("dogs", "run", 0), ("dogs", "sleep", 1), ("cats", "birds", 2), ("birds", "cats", 1)]
     file = write(tmp_path / "a.parquet", *rows)
     held = [{"first": "Dogs.", "second": "run"}, {"first": "sing", "second": "cats"}]
-    by_text = prepare(file, tokenizer, tmp_path / "text", evaluation_texts=["Dogs.", "run"])
-    assert [row[1] for row in texts(by_text, tokenizer)] == [2, 1]
-    keys = prepare(file, tokenizer, tmp_path / "keys", evaluation_texts=evaluation_keys(held[:1]))
-    assert texts(keys, tokenizer) == texts(by_text, tokenizer)
-    by_row = prepare(file, tokenizer, tmp_path / "row", evaluation_texts=map(row_text, held), overlap="row")
-    assert [row[1] for row in texts(by_row, tokenizer)] == [1, 2, 1]
-    # What is held out beside comes text by text, also where rows are pairs.
-    alone = prepare(file, tokenizer, tmp_path / "alone", evaluation_texts=["sleep"], overlap="row")
-    assert [row[1] for row in texts(alone, tokenizer)] == [0, 2, 1]
-    counts = by_row.report["cleaning"]["remove_evaluation"]
-    assert (counts["in"], counts["out"]) == (4, 3)
+    given = {
+        "text": ({"evaluation_texts": ["Dogs.", "run"]}, [2, 1]),
+        "keys": ({"evaluation_texts": evaluation_keys(held[:1])}, [2, 1]),
+        "row": ({"evaluation_texts": map(row_text, held), "overlap": "row"}, [1, 2, 1]),
+        "held-out": ({"evaluation_texts": ["sleep"], "overlap": "row"}, [0, 2, 1]),  # single texts count, too
+    }
+    for name, (options, labels) in given.items():
+        assert labels_of(prepare(file, tokenizer, tmp_path / name, **options)) == labels
 
 
-def test_tokenizer_without_special_tokens(tokenizer: Any) -> None:
-    check_tokenizer(tokenizer, NLI)
-    check_tokenizer(word_tokenizer(WORDS), SINGLE)  # frames a sentence, not a pair
-    for task, one in ((SINGLE, word_tokenizer(WORDS, sentence_marks=False)), (NLI, word_tokenizer(WORDS))):
-        with pytest.raises(XlsrError, match="special token"):
-            check_tokenizer(one, task)
+# Inference pairs, tokenised side by side.
 
 
-# Batches.
+def test_inference_rows_have_label_and_language(tokenizers: dict[str, Any], tmp_path: Path) -> None:
+    wide = write(tmp_path / "w.parquet", ("dogs run", "hunde laufen", "dogs", "hunde", "neutral"), names=WIDE)
+    names = ("premise", "hypothesis", "gold", "lang")
+    mixed = write(tmp_path / "m.parquet", ("katzen", "schlafen", "2", "de"), ("cats", "sleep", "1", None), names=names)
+    given: list[Any] = [
+        {"path": wide, "columns": f"premise=premise_{lang},hypothesis=hypothesis_{lang}", "languages": [lang]}
+        for lang in ("en", "de")
+    ]
+    data = inference([*given, {"path": mixed, "columns": {"label": "gold"}}], tokenizers, tmp_path / "out")
+    assert decoded(data, tokenizers) == [
+        ("dogs run", "dogs", 1, "en"),
+        ("hunde laufen", "hunde", 1, "de"),
+        ("katzen", "schlafen", 2, "de"),
+        ("cats", "sleep", 1, "en"),
+    ]
+    assert data.languages == ["de", "en"] and data.groups.tolist() == [1, 0, 0, 1]
+    assert data.lengths.tolist() == [4, 4, 3, 3]
+    assert data.report["labels"] == {"entailment": 0, "neutral": 3, "contradiction": 1}
+    assert (data.report["pairs"], data.report["num_truncated"]) == (4, 0)
 
 
-def test_collator_pads_ids_and_types() -> None:
-    collate = LabelledCollator(9, pad_to_multiple_of=4)
-    batch = collate(
-        [
-            {"input_ids": [2, 4, 3, 5, 3], "token_type_ids": [0, 0, 0, 1, 1], "label": 1},
-            {"input_ids": [2, 4, 3], "token_type_ids": [0, 0, 0], "label": 0},
-        ]
-    )
-    assert batch["input_ids"].tolist() == [[2, 4, 3, 5, 3, 9, 9, 9], [2, 4, 3, 9, 9, 9, 9, 9]]
-    assert batch["attention_mask"].sum(1).tolist() == [5, 3]
-    assert batch["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 0, 0, 0], [0] * 8]
-    assert batch["labels"].tolist() == [1, 0] and batch["labels"].dtype == torch.int64
-    scores = LabelledCollator(0)([{"input_ids": [2], "label": 2.5}])
-    assert scores["labels"].tolist() == [2.5] and scores["labels"].dtype == torch.float32
-    assert scores.keys() == {"input_ids", "attention_mask", "labels"}
-    assert "labels" not in LabelledCollator(0)([{"input_ids": [2]}])
+def test_unlabelled_and_evaluation_rows_of_inference(tokenizers: dict[str, Any], tmp_path: Path) -> None:
+    rows = [("dogs run", "cats sleep", 0), ("dogs", "run", -1), ("dogs", "run", None), ("birds sing", "dogs", 1)]
+    rows += [("cats", "birds sing", 2), ("cats", "run", 2), ("", "run", 1)]
+    file = write(tmp_path / "a.parquet", *rows, names=SIDES)
+    data = inference(file, tokenizers, tmp_path / "out", evaluation_texts=["Birds SING!"])
+    assert decoded(data, tokenizers) == [("dogs run", "cats sleep", 0, "en"), ("cats", "run", 2, "en")]
+    assert data.report["unlabelled"] == 2 and data.report["rejected"] == {"empty premise": 1}
+    assert data.report["cleaning"] == {"remove_evaluation": {"in": 4, "out": 2, "changed": 0}}
+
+
+def test_corpora_are_read_in_the_first_language(
+    tokenizers: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def load(name: str, *, languages: list[str], split: str) -> Any:
+        asked.append((name, languages, split))
+        return iter([{"premise": "dogs", "hypothesis": "run", "label": 1, "lang": "en"}])
+
+    monkeypatch.setattr(sources, "load_corpus", load)
+    assert len(inference(["snli", {"corpus": "multinli"}], tokenizers, tmp_path / "nli")) == 2
+    assert asked == [("snli", ["en"], "train"), ("multinli", ["en"], "train")]
+
+
+def test_wide_file_is_read_crosswise(tmp_path: Path) -> None:
+    tokenizer = word_tokenizer(WORDS)
+    rows = [("dogs run", "hunde laufen", "cats sleep", "katzen schlafen", "neutral")] * 60
+    rows += [("birds", "", "birds", "katzen", "neutral"), ("dogs", "hunde", "cats", "katzen", "-")]
+    file = write(tmp_path / "wide.parquet", *rows, names=WIDE)
+    columns = "premise=premise_{lang},hypothesis=hypothesis_{lang},label=label"
+    source = {"path": file, "columns": columns, "languages": ["en", "de"]}
+    data = inference(source, tokenizer, tmp_path / "run")
+    found = Counter(decoded(data, tokenizer))
+    assert set(found) == {("dogs run", "katzen schlafen", 1, "en"), ("hunde laufen", "cats sleep", 1, "de")}
+    assert sum(found.values()) == 60 and min(found.values()) > 15
+    assert data.report["unlabelled"] == 1 and data.report["rejected"] == {"fewer than two languages filled": 1}
+    other = inference(source, tokenizer, tmp_path / "other", seed=2)
+    assert decoded(other, tokenizer) != decoded(data, tokenizer)
 
 
 # Evaluation sets.
@@ -332,33 +292,15 @@ def test_collator_pads_ids_and_types() -> None:
 
 def test_sets_are_tokenised_once(tmp_path: Path, tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
     wide = write(tmp_path / "w.parquet", ("dogs", "hunde", 0), ("cats", "katzen", -1), names=("en", "de", "label"))
-    more = write(tmp_path / "m.parquet", ("birds", "sing", 2))
-    given = {
-        "xnli": [
-            {"path": wide, "columns": "first={lang},second=en,label=label", "languages": ["en", "de"]},
-            {"path": more, "languages": ["fr"]},
-        ]
-    }
-    (data,) = read_sets(given, NLI, languages=["en"], split="test")
-    assert (data.name, data.split) == ("xnli", "test")
-    assert "data.test.xnli: 2 rows have no label and are left out" in caplog.text
+    more = {"path": write(tmp_path / "m.parquet", ("birds", "sing", 2)), "languages": ["fr"]}
+    both = {"path": wide, "columns": "first={lang},second=en,label=label", "languages": ["en", "de"]}
+    (data,) = read_sets({"xnli": [both, more]}, NLI, languages=["en"], split="test")
+    assert (data.name, data.split) == ("xnli", "test") and "data.test.xnli: 2 rows" in caplog.text
     assert [(row["lang"], row["label"]) for row in data.rows] == [("en", 0), ("de", 0), ("fr", 2)]
     assert list(data.texts()) == ["dogs", "dogs", "hunde", "dogs", "birds", "sing"]
     features = data.features(tokenizer, 16)
     assert features[1]["input_ids"] == encode_texts([["hunde"], ["dogs"]], tokenizer, 16)[0]["input_ids"][0]
     assert data.features(tokenizer, 16) is features and data.features(tokenizer, 5) is not features
     assert read_sets(None, NLI, languages=["en"], split="dev") == []
-
-
-def test_set_without_name_or_rows(tmp_path: Path) -> None:
-    bare = write(tmp_path / "a.parquet", ("dogs", "run", -1))
-    with pytest.raises(XlsrError, match=r"data\.test\.toy"):
-        read_sets({"toy": bare}, NLI, languages=["en"], split="test")
-    for unnamed in ({"path": bare}, [bare], bare):
-        with pytest.raises(XlsrError, match=r"data\.dev"):
-            read_sets(unnamed, NLI, languages=["en"], split="dev")
-
-
-def test_set_of_single_texts(tokenizer: Any) -> None:
-    rows = [{"text": "birds sing", "lang": "en", "label": 1}]
-    assert LabelledSet("sst2", "dev", rows, SINGLE).features(tokenizer, 16) == [{"input_ids": [2, 6, 9, 3]}]
+    single = LabelledSet("sst2", "dev", [{"text": "birds sing", "lang": "en", "label": 1}], SINGLE)
+    assert single.features(tokenizer, 16) == [{"input_ids": [2, 6, 9, 3]}]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
 
@@ -20,7 +19,6 @@ from hf_xlsr.data.multitask import (
     endless_batches,
 )
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
-from hf_xlsr.utils.errors import XlsrError
 
 SIZES = st.integers(4, 60)
 
@@ -111,27 +109,6 @@ def test_simultaneous_iterations() -> None:
     assert epoch_of(sampler, 2) == expected[2]
 
 
-class Counting(LengthBucketBatchSampler):
-    drawn = 0
-
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        for batch in super().__iter__():
-            self.drawn += 1
-            yield batch
-
-
-def test_streams_continue_over_epochs() -> None:
-    main, other = LengthBucketBatchSampler([5] * 8, 2), Counting([5] * 2000, 2)
-    sampler = MultiTaskBatchSampler(main, {"nli": other})
-    for epoch in range(20):
-        sampler.set_epoch(epoch)
-        # As Trainer does: it asks for as many batches as there are, and no further.
-        list(islice(sampler, len(sampler)))
-    assert other.drawn == 80
-    epoch_of(sampler, 100)  # a jump costs one search
-    assert other.drawn == 80 + 404
-
-
 def test_endless_batches_start_anywhere() -> None:
     sampler = LengthBucketBatchSampler([5] * 10, 2, seed=4)
     in_a_row = [batch for epoch in range(4) for batch in epoch_of(sampler, epoch)]
@@ -189,13 +166,3 @@ def test_sizes_are_those_of_the_main_task() -> None:
     collate = MultiTaskCollator({"pairs": type("Collator", (), {"max_length": 17})(), "nli": stack})
     assert collate.max_length == 17
     assert getattr(MultiTaskCollator({"pairs": stack}), "max_length", 200) == 200
-
-
-def test_task_without_a_batch() -> None:
-    class Empty(LengthBucketBatchSampler):
-        def __len__(self) -> int:
-            return 0
-
-    main = LengthBucketBatchSampler([5] * 4, 2)
-    with pytest.raises(XlsrError, match="'nli'"):
-        MultiTaskBatchSampler(main, {"nli": Empty([5] * 4, 2)})

@@ -18,8 +18,8 @@ from tokenizer_helpers import framed_tokenizer, word_tokenizer
 from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.labelled import LabelledTask, prepare_labelled
 from hf_xlsr.data.nli import prepare_nli
-from hf_xlsr.data.preparation import text_identities, tokenize_pairs
-from hf_xlsr.data.prepare import PreparedData, prepare, prepare_texts
+from hf_xlsr.data.pairs import PreparedData, prepare, prepare_texts, tokenize_pairs
+from hf_xlsr.data.preparation import text_identities
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedPairs, PreparedRows
 from hf_xlsr.data.running_text import prepare_running_text
 from hf_xlsr.data.seen import hash64
@@ -253,12 +253,6 @@ def test_text_identities_are_signed_hashes() -> None:
     assert [int(value) % 2**64 for value in found] == [hash64(text) for text in texts]
 
 
-@pytest.mark.parametrize(("pair", "key"), [(("en", "it", "one", "two"), "'it'"), (("en", "en", "one", "two"), "en")])
-def test_invalid_languages(pair: tuple[str, str, str, str], key: str, tokenizers: dict[str, Any]) -> None:
-    with pytest.raises(XlsrError, match=key):
-        tokenize_pairs(pair_rows(pair), tokenizers)
-
-
 # `prepare`.
 
 
@@ -322,28 +316,6 @@ def test_limit_fraction_and_sample(wide: Path, paths: dict[str, str], tmp_path: 
     source = {"path": str(wide), "parallel": {language: language for language in LANGUAGES}, "sample": 4}
     one, same, *others = (chosen(f"{i}", seed=seed, train=source) for i, seed in enumerate((1, 1, 2, 3, 4)))
     assert len(one) == 4 and one == same and any(one != other for other in others)
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"tokenizers": {"en": "gone", "de": "gone", "fr": "gone"}}, "tokenizers"),
-        ({"tokenizer": {"path": "gone"}}, "tokenizer.path"),
-        ({"tokenizers": {"en": "english", "de": "english"}}, "'fr'"),  # told before the data are read
-    ],
-)
-def test_tokenizer_errors(
-    wide: Path,
-    paths: dict[str, str],
-    tmp_path: Path,
-    options: dict[str, Any],
-    key: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    wide.unlink()
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(XlsrError, match=key):
-        prepared(wide, tmp_path / "run", **options)
 
 
 def test_files_of_one_name_in_two_folders_are_both_watched(wide: Path, paths: dict[str, str], tmp_path: Path) -> None:

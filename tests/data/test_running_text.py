@@ -127,33 +127,6 @@ def test_many_sentences_without_neighbours_are_a_warning(
     assert "document" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "text, options, key",
-    [
-        ("one\n\ntwo\n", {}, "consecutive"),
-        ("", {}, "consecutive"),
-        ("one\ntwo\nthree\n", {"evaluation_texts": ["Two"]}, "consecutive"),
-        (
-            "one\ntwo\n",
-            {"cleaning": [{"sample": {"fraction": 0.5}}]},
-            "'sample'",
-        ),
-        ("one\ntwo\n", {"tokenizers": {"fr": word_tokenizer(WORDS)}}, "'en'"),
-        (
-            "one\ntwo\n",
-            {"tokenizers": {"path": "missing/folder"}},
-            "missing/folder",
-        ),
-        ("one\ntwo\n", {"tokenizers": {"vocab_size": 9, "algorithm": "wordpiece"}}, "wordpiece"),
-    ],
-)
-def test_invalid_data_and_options(text: str, options: dict[str, Any], key: str, words: Any, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text(text)
-    with pytest.raises(XlsrError, match=key):
-        prepare(str(tmp_path / "a.txt"), tmp_path, **{"tokenizers": words, **options})
-    assert not (tmp_path / "text" / "prepared.json").exists()
-
-
 @pytest.mark.skipif(not os.environ.get("HF_XLSR_DATA"), reason="needs the folder that HF_XLSR_DATA names")
 @pytest.mark.parametrize("language, orders", [("it", ["doc", "run"]), ("tr", ["doc", "run", "none"])])
 def test_real_documents(language: str, orders: list[str]) -> None:

@@ -16,7 +16,6 @@ from hf_xlsr.data.cleaning import Cleaner, Deduplicate, RemoveEvaluation
 from hf_xlsr.data.corpora.bible import bible_text
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.running_text import mark_neighbours, read_running_text
-from hf_xlsr.utils.errors import XlsrError
 
 # Plain text.
 
@@ -228,29 +227,3 @@ def test_pairs_after_cleaning_are_neighbours_of_the_text(
 
 
 # Mistakes.
-
-
-@pytest.mark.parametrize(
-    "source, key",
-    [
-        ({"corpus": "bibel"}, "bible"),
-        ({"path": "FOLDER/a.jsonl", "colums": {}}, "columns"),
-        ({"path": "FOLDER/none.jsonl"}, r"none\.jsonl"),
-        ({"path": "FOLDER/labels.jsonl"}, "'text'"),
-        ({"path": "FOLDER/a.jsonl", "columns": {"text": "txet"}}, "'txet'"),
-        ({"path": "FOLDER/a.jsonl", "columns": {"first": "text"}}, "'second'"),
-        ({"path": "FOLDER/a.jsonl", "columns": {"text": "text", "position": "n"}}, "'document'"),
-        ({"path": "FOLDER/a.jsonl", "columns": "document=n", "sample": 3}, "'sample'"),
-        ({"path": "FOLDER/a.txt", "distinct": True}, "'distinct'"),
-        ({"path": "FOLDER/a.txt", "where": {"n": 1}}, "'where'"),
-        ({"path": "FOLDER/a.jsonl", "limit": 0}, "limit"),
-    ],
-)
-def test_invalid_sources(source: dict[str, Any], key: str, tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "a.jsonl", [{"text": "One. Two.", "n": 1}])
-    write_jsonl(tmp_path / "labels.jsonl", [{"label": 1, "name": "x"}])
-    (tmp_path / "a.txt").write_text("one\ntwo\n")
-    if "path" in source:
-        source = {**source, "path": source["path"].replace("FOLDER", str(tmp_path))}
-    with pytest.raises(XlsrError, match=key):
-        list(read_running_text(source, languages=["en"]))

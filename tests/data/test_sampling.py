@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_xlsr.data.sampling import LengthBucketBatchSampler, group_counts
-from hf_xlsr.utils.errors import XlsrError
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=8, max_size=300)
 
@@ -49,12 +45,6 @@ def test_batches_depend_on_seed_and_epoch() -> None:
     assert epoch_of(one, 1) != epoch_of(LengthBucketBatchSampler(lengths, 4, seed=2), 1)
 
 
-def test_keys_carry_the_epoch() -> None:
-    sampler = LengthBucketBatchSampler([1, 2, 3, 4], 2)
-    sampler.set_epoch(7)
-    assert {epoch for batch in sampler for epoch, _ in batch} == {7}
-
-
 def test_buckets_leave_little_padding() -> None:
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 100, 5000)
@@ -87,12 +77,6 @@ def test_homogeneous_batches_hold_one_group() -> None:
     assert len(batches) == len(sampler) == 7 + 5 + 2
 
 
-def test_mixed_batches_without_homogeneity() -> None:
-    groups = [0] * 50 + [1] * 50
-    batches = epoch_of(LengthBucketBatchSampler([5] * 100, 10, groups=groups), 0)
-    assert any(len({groups[index] for index in batch}) == 2 for batch in batches)
-
-
 def test_equal_mixing() -> None:
     groups = np.array([0] * 90 + [1] * 10)
     drawn = np.concatenate(epoch_of(LengthBucketBatchSampler([1] * 100, 10, groups=groups, mixing="equal"), 0))
@@ -120,24 +104,3 @@ def test_group_counts_add_up(sizes: list[int], mixing: str) -> None:
 
 def test_temperature_lies_between_equal_and_proportional() -> None:
     assert group_counts([900, 100], "equal")[1] > group_counts([900, 100], "temperature")[1] > 100
-
-
-def test_one_example_per_process() -> None:
-    assert len(LengthBucketBatchSampler([1, 2, 3, 4], 1, num_processes=2)) == 2
-
-
-@pytest.mark.parametrize(
-    ("lengths", "size", "options", "key"),
-    [
-        ([3, 4], 1, {}, "per_device_train_batch_size"),
-        ([1, 2, 3], 4, {"batch_option": "nli_batch_size"}, "nli_batch_size"),
-        ([5] * 33, 4, {"groups": [0] * 30 + [1] * 3, "homogeneous": True}, "homogeneous_batches"),
-    ],
-)
-def test_too_few_examples(lengths: list[int], size: int, options: dict[str, Any], key: str) -> None:
-    with pytest.raises(XlsrError, match=key):
-        LengthBucketBatchSampler(lengths, size, **options)
-
-
-def test_batch_of_one_without_contrast() -> None:
-    assert len(list(LengthBucketBatchSampler([3, 4], 1, contrast=False))) == 2

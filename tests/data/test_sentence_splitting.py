@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_xlsr.data import running_text_sources
-from hf_xlsr.data.running_text_sources import split_sentences
+from hf_xlsr.data import running_text
+from hf_xlsr.data.running_text import split_sentences
 
 
 @pytest.mark.parametrize(
@@ -39,5 +39,5 @@ def test_blocks_leave_no_trace(block: int, monkeypatch: pytest.MonkeyPatch) -> N
     sentences = [f"The {number} cats of Mr. Lee sat there." for number in range(60)] + ["no end"]
     text = " ".join(sentences)
     assert split_sentences(text, "en") == sentences
-    monkeypatch.setattr(running_text_sources, "_BLOCK", block)
+    monkeypatch.setattr(running_text, "_BLOCK", block)
     assert split_sentences(text, "en") == sentences

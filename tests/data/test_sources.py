@@ -112,48 +112,6 @@ def parallel(wide: Path, **options: Any) -> list[str]:
     ]
 
 
-PAIRS = {"path": "x.tsv"}
-
-
-@pytest.mark.parametrize(
-    ("source", "key"),
-    [
-        ({"pth": "x"}, "path"),
-        ({}, "corpus"),
-        ({"corpus": "bible", "path": "x"}, "path"),
-        ({"corpus": "bible", "hash_split": "rest", "hash_key": "id"}, "hash_split"),
-        ({**PAIRS, "source_version": "k"}, "source_version"),
-        ({**PAIRS, "hash_split": "train"}, "hash_split"),
-        ({**PAIRS, "sample": 0}, "sample"),
-        ({**PAIRS, "limit": 1.5}, "limit"),
-        ({**PAIRS, "languages": ["en", "fr", "de"]}, "languages"),
-        ({**PAIRS, "parallel": ["en", "de"]}, "parallel"),
-        ({**PAIRS, "parallel": COLUMNS, "columns": "source=en,target=fr"}, "parallel"),
-        ({**PAIRS, "parallel": {"en": "english"}}, "parallel"),
-        ({**PAIRS, "parallel": COLUMNS, "languages": ["en", "it"]}, "it"),
-        ({"corpus": "bible", "parallel": COLUMNS}, "parallel"),
-    ],
-)
-def test_invalid_sources(source: dict[str, Any], key: str) -> None:
-    with pytest.raises(XlsrError, match=key):
-        list(open_source(source, languages=["en", "fr"]))
-
-
-@pytest.mark.parametrize(
-    ("source", "key"),
-    [
-        ({"path": "*.none"}, "none"),
-        ({"path": "table.parquet", "where": {"year": 1}}, "year"),
-        ({"path": "table.parquet", "where": {"lang": "xx"}}, "table.parquet"),
-    ],
-)
-def test_invalid_held_out_sources(source: dict[str, Any], key: str, table: Path) -> None:
-    with pytest.raises(XlsrError, match=key):
-        list(
-            held_out_texts([{**source, "columns": "*", "path": str(table.parent / source["path"])}], languages=["en"])
-        )
-
-
 def test_parallel_row_gives_all_pairs(wide: Path) -> None:
     assert parallel(wide) == ["a0 b0 en-de", "a0 c0 en-fr", "b0 c0 de-fr", "a1 c1 en-fr", "b2 c2 de-fr"]
 

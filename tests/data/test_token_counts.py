@@ -7,13 +7,18 @@ from typing import Any
 import pytest
 from tokenizer_helpers import word_tokenizer
 
-from hf_xlsr.data.prepare import prepare_texts
-from hf_xlsr.data.token_counts import TokenCounts, tokenize_texts
+from hf_xlsr.data.pairs import prepare_texts
+from hf_xlsr.data.preparation import TokenCounts
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.utils.errors import XlsrError
 
 WORDS = ["one", "two", "three", "four", "five"]
 LATIN = ["the cat sat", "the dog ran"] * 20
+
+
+def tokenize_texts(texts: list[str], tokenizers: Any, max_length: int) -> tuple[list[list[int]], int]:
+    counts = TokenCounts(tokenizers, max_length)
+    return counts.tokenize(texts, ["en"] * len(texts)), counts.report()["num_truncated"]
 
 
 @pytest.fixture(params=[False, True])
@@ -24,7 +29,7 @@ def latin(request: pytest.FixtureRequest) -> Any:
 @pytest.mark.parametrize("max_length", range(2, 9))
 def test_truncated_text_keeps_its_special_tokens(max_length: int) -> None:
     texts = [" ".join(WORDS[:count]) for count in range(6)]
-    ids, truncated = tokenize_texts(texts, ["en"] * 6, {"en": word_tokenizer(WORDS)}, max_length)
+    ids, truncated = tokenize_texts(texts, {"en": word_tokenizer(WORDS)}, max_length)
     assert [len(row) for row in ids] == [min(count + 2, max_length) for count in range(6)]
     assert {row[-1] for row in ids} == {3}
     assert truncated == sum(count + 2 > max_length for count in range(6))
@@ -33,7 +38,7 @@ def test_truncated_text_keeps_its_special_tokens(max_length: int) -> None:
 @pytest.mark.parametrize("max_length", [1, 5, 32])
 def test_truncation_without_special_tokens(tokenizer: Any, pairs: list[dict[str, str]], max_length: int) -> None:
     texts = [pair["source"] for pair in pairs]
-    ids, truncated = tokenize_texts(texts, ["en"] * len(texts), tokenizer, max_length)
+    ids, truncated = tokenize_texts(texts, tokenizer, max_length)
     whole = tokenizer(texts)["input_ids"]
     assert ids == [row[:max_length] for row in whole]
     assert truncated == sum(len(row) > max_length for row in whole)

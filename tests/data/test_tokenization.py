@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from hf_xlsr.data.tokenization import punctuation_ids, smoothed_shares, smoothed_text, train_tokenizer
-from hf_xlsr.utils.errors import XlsrError
 
 TEXTS = ["The cat sat, quietly.", "Le chat s'assit, sans bruit.", "Ein Hund bellt laut!"] * 60
 
@@ -51,21 +50,6 @@ def test_punctuation_stands_alone(trained: Any) -> None:
 def test_case_is_kept_on_request() -> None:
     cased = train_tokenizer(TEXTS, vocab_size=45, algorithm="bpe", lowercase=False)
     assert cased("The")["input_ids"] != cased("the")["input_ids"]
-
-
-def test_more_pieces_than_the_text_allows() -> None:
-    with pytest.raises(XlsrError, match="vocab_size"):
-        train_tokenizer(TEXTS, vocab_size=5000, algorithm="bpe")
-
-
-def test_no_text() -> None:
-    with pytest.raises(XlsrError, match="vocab_size"):
-        train_tokenizer([], vocab_size=50)
-
-
-def test_unknown_algorithm() -> None:
-    with pytest.raises(XlsrError, match="wordpiece"):
-        train_tokenizer(TEXTS, algorithm="wordpiece")
 
 
 @settings(max_examples=30, deadline=None)

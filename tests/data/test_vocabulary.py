@@ -10,7 +10,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_xlsr.data.tokenization import train_tokenizer, trim_vocabulary
-from hf_xlsr.utils.errors import XlsrError
 
 TEXTS = [pair[side] for pair in make_pairs(200) for side in ("source", "target")]
 KEPT = ["one red bird", "house of stone"]
@@ -82,11 +81,3 @@ def test_trimming_twice_changes_nothing_more() -> None:
     small, _ = trim_vocabulary(WHOLE["unigram"], KEPT)
     again, pieces = trim_vocabulary(small, KEPT)
     assert pieces == list(range(len(small))) and again(KEPT)["input_ids"] == small(KEPT)["input_ids"]
-
-
-def test_other_kinds_and_no_text_are_refused() -> None:
-    bpe = train_tokenizer(TEXTS, vocab_size=60, algorithm="bpe")
-    with pytest.raises(XlsrError, match="BPE"):
-        trim_vocabulary(bpe, KEPT)
-    with pytest.raises(XlsrError, match="no text"):
-        trim_vocabulary(WHOLE["unigram"], [])

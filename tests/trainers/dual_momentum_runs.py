@@ -13,7 +13,7 @@ from conftest import ENGLISH, FRENCH
 from datasets import Dataset
 
 from hf_xlsr import DualMomentumConfig, DualMomentumModel
-from hf_xlsr.data.preparation import tokenize_pairs
+from hf_xlsr.data.pairs import tokenize_pairs
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.trainers import DualMomentumTrainer, DualMomentumTrainingArguments

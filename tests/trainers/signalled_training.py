@@ -17,7 +17,7 @@ from datasets import Dataset
 from lightweight_trainers import trainer_of
 from transformers import TrainerCallback
 
-from hf_xlsr.data.preparation import tokenize_pairs
+from hf_xlsr.data.pairs import tokenize_pairs
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.tokenization import train_tokenizer
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_xlsr.data.collators.counter_random import counter_uniform
-from hf_xlsr.data.collators.masking import MaskDrawer
+from hf_xlsr.data.collators.masking import MaskDrawer, counter_uniform
 from hf_xlsr.data.collators.padding import pad_rows, truncate_row
 from hf_xlsr.utils.errors import XlsrError
 
@@ -75,8 +74,8 @@ class CmlmCollator:
         allowed = (batch["second_attention_mask"] == 1) & ~np.isin(ids, self.special)
         if not allowed.any():
             raise XlsrError(
-                "no token of a batch can be masked, since all are special tokens; check that the tokenizer supports the "
-                "script of data.text."
+                "no token of a batch can be masked: all are special tokens. Check that the tokenizer supports the script "
+                "of data.text."
             )
         # The first draw of an example is its order; three draws per position follow.
         positions = 1 + np.arange(ids.shape[1])[None, :]

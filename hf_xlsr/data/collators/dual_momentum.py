@@ -62,13 +62,7 @@ class DualCollator(_SideCollator):
     """
 
     def __call__(self, features: Sequence[Feature]) -> dict[str, Any]:
-        pairs = {(feature["source_lang"], feature["target_lang"]) for feature in features}
-        if len(pairs) > 1:
-            raise XlsrError(
-                f"a batch has the language pairs {', '.join(sorted('-'.join(pair) for pair in pairs))}, but its two "
-                "encoders need one; set homogeneous_batches to true."
-            )
-        ((source_lang, target_lang),) = pairs
+        source_lang, target_lang = _only({(feature["source_lang"], feature["target_lang"]) for feature in features})
         return {
             **self._pad(features, "source", source_lang),
             **self._pad(features, "target", target_lang),
@@ -108,15 +102,19 @@ class NliCollator(_SideCollator):
         labels = torch.tensor([feature["label"] for feature in features])
         if self.pad_id is not None:
             return {**self._pad(features, "premise"), **self._pad(features, "hypothesis"), "labels": labels}
-        languages = sorted({feature["lang"] for feature in features})
-        if len(languages) > 1:
-            raise XlsrError(
-                f"an NLI batch has several languages ({', '.join(languages)}), but one encoder; use homogeneous batches."
-            )
-        (language,) = languages
+        (language,) = _only({(feature["lang"],) for feature in features})
         return {
             **self._pad(features, "premise", language),
             **self._pad(features, "hypothesis", language),
             "labels": labels,
             "lang": language,
         }
+
+
+def _only(languages: set[tuple[str, ...]]) -> tuple[str, ...]:
+    if len(languages) > 1:
+        found = ", ".join(sorted(map("-".join, languages)))
+        raise XlsrError(
+            f"a batch must be in the languages of its encoders, got {found}; set homogeneous_batches to true."
+        )
+    return languages.pop()

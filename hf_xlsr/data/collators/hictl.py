@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_xlsr.data.collators.counter_random import counter_uniform
-from hf_xlsr.data.collators.masking import MaskDrawer
+from hf_xlsr.data.collators.masking import MaskDrawer, counter_uniform
 from hf_xlsr.data.collators.padding import pad_rows, truncate_row
 from hf_xlsr.utils.errors import XlsrError
 

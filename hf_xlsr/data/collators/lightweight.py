@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_xlsr.data.collators.counter_random import counter_uniform
-from hf_xlsr.data.collators.masking import MaskDrawer
+from hf_xlsr.data.collators.masking import MaskDrawer, counter_uniform, mask_token_id
 from hf_xlsr.data.collators.padding import pad_rows, truncate_row
 from hf_xlsr.data.tokenization import punctuation_ids
 from hf_xlsr.losses.masked_lm import IGNORE
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import require_choice
 
 MASKINGS = ("none", "single", "mlm")
 
@@ -58,14 +57,12 @@ class PairCollator:
         max_length: int = 200,
         pad_to_multiple_of: int = 1,
     ) -> None:
-        if masking not in MASKINGS:
-            raise ValueError(f"`masking` must be one of {', '.join(MASKINGS)}, got '{masking}'.")
-        self.pad_id, self.mask_id, self.vocab_size = tokenizer.pad_token_id, tokenizer.mask_token_id, len(tokenizer)
-        if masking != "none" and self.mask_id is None:
-            raise XlsrError(f"masking '{masking}' needs a tokenizer with a mask token.")
+        require_choice("masking", masking, MASKINGS)
+        self.pad_id, self.vocab_size = tokenizer.pad_token_id, len(tokenizer)
+        self.mask_id = None if masking == "none" else mask_token_id(tokenizer)
         self.masking, self.seed = masking, seed
         self.max_length, self.pad_to_multiple_of = max_length, pad_to_multiple_of
-        # The unknown token stands for text, the other special tokens frame it.
+        # The unknown token represents text, the other special tokens frame it.
         self.around = np.isin(
             np.arange(self.vocab_size), list({*tokenizer.all_special_ids} - {tokenizer.unk_token_id})
         )

@@ -1,4 +1,8 @@
-"""BERT's masking as a function of each example's coordinates."""
+"""BERT's masking, drawn from random numbers that are a function of (seed, epoch, example, draw).
+
+Numbers from a generator would depend on how many worker processes run and where a run was stopped. These do not: a
+resumed run masks exactly what the uninterrupted run masks.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,51 @@ from typing import Any
 
 import numpy as np
 
-from hf_xlsr.data.collators.counter_random import counter_uniform
 from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.utils.errors import XlsrError
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _mix(values: np.ndarray) -> np.ndarray:
+    """The finaliser of the SplitMix64 generator: every input bit reaches every output bit."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def counter_uniform(
+    seed: int, epochs: np.ndarray | int, examples: np.ndarray, draw: np.ndarray | int = 0
+) -> np.ndarray:
+    """Uniform numbers in [0, 1), one per element of the broadcast arguments, float64.
+
+    Args:
+        seed: Seed of the run.
+        epochs: Epoch of each example.
+        examples: Index of each example in the data set.
+        draw: Which of an example's numbers; arrays broadcast, e.g. one number per token position.
+
+    Example:
+        >>> first = counter_uniform(1, 0, np.arange(3))
+        >>> bool((first == counter_uniform(1, 0, np.arange(3))).all()), bool((first[1:] == first[:-1]).any())
+        (True, False)
+    """
+    with np.errstate(over="ignore"):
+        state = _mix(np.uint64(seed & 0xFFFFFFFFFFFFFFFF) * _GOLDEN + np.uint64(1))
+        for part in (epochs, examples, draw):
+            state = _mix((state + np.asarray(part).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+    return (state >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+
+
+def mask_token_id(tokenizer: Any) -> int:
+    """The id of the mask token.
+
+    Raises:
+        XlsrError: the tokenizer has none.
+    """
+    if tokenizer.mask_token_id is None:
+        raise XlsrError("masking needs a tokenizer with a mask token.")
+    return int(tokenizer.mask_token_id)
 
 
 class MaskDrawer:
@@ -25,9 +71,7 @@ class MaskDrawer:
     """
 
     def __init__(self, tokenizer: Any, *, probability: float = 0.15, seed: int = 1, exact: bool = False) -> None:
-        if tokenizer.mask_token_id is None:
-            raise XlsrError("masking needs a tokenizer with a mask token.")
-        self.mask_id = int(tokenizer.mask_token_id)
+        self.mask_id = mask_token_id(tokenizer)
         self.ordinary = np.setdiff1d(np.arange(len(tokenizer)), tokenizer.all_special_ids)
         self.probability, self.seed, self.exact = probability, seed, exact
 

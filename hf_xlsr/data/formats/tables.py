@@ -1,4 +1,4 @@
-"""Parquet files, and datasets of the `datasets` library: local folders and ids on the Hub."""
+"""Parquet files, and datasets: local folders and ids on the Hub."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hf_xlsr.data.columns import column_value, flat_names
+from hf_xlsr.data.columns import column_value, flat_names, split_name
 from hf_xlsr.data.formats.lines import READ_ERRORS, cause, read_errors
 from hf_xlsr.data.formats.source import Record, Source
-from hf_xlsr.data.splits import split_name
 from hf_xlsr.utils.errors import XlsrError
 
 BATCH = 1024  # rows
@@ -63,8 +62,7 @@ def read_datasets(source: Source) -> Iterator[Record]:
     features = data.features
     rows: Iterator[dict[str, Any]] = iter(data)
     if features is None:
-        head = _next(rows)
-        names = [] if head is None else flat_names(head)
+        names = flat_names(_next(rows) or {})
         rows = iter(data)
     else:
         names = list(features.flatten())
@@ -72,9 +70,7 @@ def read_datasets(source: Source) -> Iterator[Record]:
         return
     chosen = source.resolve(names)
     if features is not None:
-        wanted = [
-            name for name in features if any(path == name or path.startswith(f"{name}.") for path in chosen.values())
-        ]
+        wanted = [name for name in features if any(f"{path}.".startswith(f"{name}.") for path in chosen.values())]
         rows = iter(data.select_columns(wanted))
     number = 0
     while (record := _next(rows)) is not None:

@@ -38,13 +38,14 @@ def read_moses(source: Source) -> Iterator[Record]:
             number += 1
             row: dict[str, str] = {}
             for ours, position in positions.items():
-                line = lines[position] or b""
+                line, path = lines[position] or b"", source.paths[position]
                 try:
                     row[ours] = decode(line).removesuffix("\r")
-                    if not row[ours].strip() and ours in source.required:
-                        raise BadLine(f"empty {ours}")
                 except BadLine as bad:
-                    source.reject(number, bad, line, source.paths[position])
+                    source.reject(number, bad, line, path)
+                    break
+                if ours in source.required and not row[ours].strip():
+                    source.reject(number, f"empty {ours}", line, path)
                     break
             else:
                 yield number, row, None
@@ -77,7 +78,7 @@ def _moses_order(source: Source) -> Sequence[int]:
     """The file of each required column: the one named by its language, else the one at its place.
 
     Raises:
-        XlsrError: a file is named by the language of another column.
+        XlsrError: a file has the language of another column in its name.
     """
     labels, languages = source.labels, source.languages
     places = range(len(labels))
@@ -87,12 +88,10 @@ def _moses_order(source: Source) -> Sequence[int]:
     for files, wanted in ((list(labels), list(languages)), codes):
         if files != wanted and len(set(wanted)) == len(wanted) and set(files) == set(wanted):
             return [files.index(language) for language in wanted]
-    files, wanted = codes
-    for place, (file, label) in enumerate(zip(files, labels, strict=True)):
-        if file in wanted and wanted.index(file) != place and wanted[place] != file:
+    for place, (file, wanted_here) in enumerate(zip(*codes, strict=True)):
+        if file in codes[1] and codes[1].index(file) != place and wanted_here != file:
             raise XlsrError(
-                f"{source.name}: '{label}' would be read as {languages[place]}, since the files are named "
-                f"{', '.join(labels)} and the languages are {', '.join(languages)}; map them with "
+                f"{source.name}: the file '{labels[place]}' would be read as '{languages[place]}'; map the files with "
                 f"columns='{','.join(f'{ours}={label}' for ours, label in zip(source.required, labels, strict=True))}'."
             )
     return places
@@ -114,8 +113,8 @@ def read_csv(source: Source) -> Iterator[Record]:
 def csv_rows(lines: Iterator[bytes]) -> Iterator[TableRow]:
     """Splits lines into CSV rows.
 
-    Of a row whose quotation never closes, or closes within a field, only the first line is rejected: reading continues
-    with the second, so that a stray quotation mark does not swallow the lines behind it.
+    Of a row whose quote is never closed, or closed within a field, only the first line is rejected, and reading
+    continues with the second: a stray quotation mark does not swallow the lines after it.
     """
     pending: deque[bytes] = deque()
     number = 0
@@ -127,14 +126,18 @@ def csv_rows(lines: Iterator[bytes]) -> Iterator[TableRow]:
         record, size, fields = [line], len(line), list[bytes]()
         try:
             quoted = _scan(line, fields, None)
-            while quoted is not None:
+            while quoted is not None and size <= MAX_LINE:
                 following = pending.popleft() if pending else next(lines, None)
-                record += [] if following is None else [following]
-                size += 1 + len(following or b"")
-                if following is None or size > MAX_LINE:
-                    raise BadLine("unclosed quote")
-                quoted = _scan(following, fields, quoted)
-        except BadLine as bad:
+                if following is None:
+                    break
+                record.append(following)
+                size += 1 + len(following)
+                if size <= MAX_LINE:
+                    quoted = _scan(following, fields, quoted)
+            bad = BadLine("unclosed quote") if quoted is not None else None
+        except BadLine as error:
+            bad = error
+        if bad is not None:
             pending.extendleft(reversed(record[1:]))
             yield number, bad, line
             continue
@@ -146,7 +149,7 @@ _QUOTED = re.compile(rb'[^"]*(?:""[^"]*)*')
 
 
 def _scan(line: bytes, fields: list[bytes], quoted: list[bytes] | None) -> list[bytes] | None:
-    """Appends the fields of a line; gives back the parts of a quoted field that goes on behind it, None at the end."""
+    """Appends the fields of a line; returns the parts of a quoted field that the next line continues, or None."""
     at = 0
     while True:
         if quoted is None and line.startswith(b'"', at):
@@ -179,20 +182,21 @@ def _table(source: Source, rows: Iterator[TableRow]) -> Iterator[Record]:
     places: dict[str, int] | None = None
     width = 0
     for number, parts, raw in rows:
-        try:
-            if isinstance(parts, BadLine):
-                raise parts
-            if len(raw) > MAX_LINE:
-                raise BadLine("over-long line")
-            fields = [decode(part) for part in parts]
-            if places is None:
-                width = len(fields)
-                places, is_header = _layout(source, fields)
-                if is_header:
-                    continue
-            if len(fields) != width:
-                raise BadLine("wrong column count")
-        except BadLine as bad:
+        bad: object = parts if isinstance(parts, BadLine) else "over-long line" if len(raw) > MAX_LINE else None
+        fields: list[str] = []
+        if bad is None and not isinstance(parts, BadLine):
+            try:
+                fields = [decode(part) for part in parts]
+            except BadLine as error:
+                bad = error
+        if bad is None and places is None:
+            width = len(fields)
+            places, is_header = _layout(source, fields)
+            if is_header:
+                continue
+        if bad is None and len(fields) != width:
+            bad = "wrong column count"
+        if bad is not None or places is None:
             source.reject(number, bad, raw)
             continue
         yield number, {ours: fields[place] for ours, place in places.items()}, raw
@@ -208,29 +212,24 @@ def _layout(source: Source, first: list[str]) -> tuple[dict[str, int], bool]:
     if has_header:
         return {ours: header.index(theirs) for ours, theirs in source.resolve(header).items()}, True
     if not columns:
-        if len(first) != len(required):
+        if len(first) != len(required) or _names_languages(header):
+            named = ",".join(f"{ours}={theirs}" for ours, theirs in zip(required, header, strict=False))
+            placed = ",".join(f"{ours}={place}" for place, ours in enumerate(required))
             raise XlsrError(
-                f"the first line of {file} has {len(first)} columns and does not name {', '.join(required)}; map them "
-                f"with columns='{required[0]}=NAME,...' or, without a header, '{required[0]}=0,...'."
+                f"the first line of {file} has {len(first)} columns and does not name {', '.join(required)}; set columns "
+                f"to {named} if it is a header, else to {placed}."
             )
-        _check_header_of_languages(file, required, header)
         columns = dict(zip(required, numbers, strict=True))
     chosen = resolve_columns(columns, required, numbers, file, selecting=source.selecting)
     return {ours: int(theirs) for ours, theirs in chosen.items()}, False
 
 
-def _check_header_of_languages(file: str, required: Sequence[str], header: Sequence[str]) -> None:
-    """Raises an error for a first line of two language codes, which would be read as texts."""
-    if len(header) < 2 or len(set(header)) < len(header):
-        return
-    # Words of three letters are codes of some language or other: those of languages that have one of two are meant.
-    if all(len(name) <= LONGEST_CODE and tag_is_valid(name) and len(language_code(name)) == 2 for name in header):
-        named = ",".join(f"{ours}={theirs}" for ours, theirs in zip(required, header, strict=True))
-        placed = ",".join(f"{ours}={place}" for place, ours in enumerate(required))
-        raise XlsrError(
-            f"the first line of {file}, {' and '.join(map(repr, header))}, looks like a header; set columns to "
-            f"{named}, or to {placed} if it is not one."
-        )
+def _names_languages(header: Sequence[str]) -> bool:
+    """Whether a line consists of different language codes, which would be read as texts."""
+    # Words of three letters are codes of some language: those of languages that have a code of two are meant.
+    return 2 <= len(header) == len(set(header)) and all(
+        len(name) <= LONGEST_CODE and tag_is_valid(name) and len(language_code(name)) == 2 for name in header
+    )
 
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -243,7 +242,10 @@ def read_jsonl(source: Source) -> Iterator[Record]:
         for number, line in enumerate(iter_lines(file), 1):
             try:
                 record = _json_object(decode(line))
-            except BadLine as bad:
+                bad: object = "malformed JSON"
+            except BadLine as error:
+                record, bad = None, error
+            if record is None:
                 source.reject(number, bad, line)
                 continue
             if chosen is None:
@@ -251,14 +253,12 @@ def read_jsonl(source: Source) -> Iterator[Record]:
             yield number, {ours: column_value(record, theirs) for ours, theirs in chosen.items()}, line
 
 
-def _json_object(text: str) -> dict[str, object]:
+def _json_object(text: str) -> dict[str, object] | None:
     try:
         record = json.loads(text)
-        # A half of a surrogate pair passes the parser but no tokenizer.
+        # Half of a surrogate pair passes the parser but no tokenizer.
         if _SURROGATE.search(text):
             json.dumps(record, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError):
-        record = None
-    if not isinstance(record, dict):
-        raise BadLine("malformed JSON")
-    return record
+        return None
+    return record if isinstance(record, dict) else None

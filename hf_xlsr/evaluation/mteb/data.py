@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from hf_xlsr.data.splits import split_name
+from hf_xlsr.data.columns import split_name
 from hf_xlsr.evaluation.input_languages import key_languages
 from hf_xlsr.utils.errors import XlsrError, error_line, nearest
 

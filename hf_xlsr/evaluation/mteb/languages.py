@@ -7,8 +7,7 @@ from typing import Any
 
 import langcodes
 
-from hf_xlsr.data.language_identification import language_shares
-from hf_xlsr.data.languages import language_code
+from hf_xlsr.data.languages import language_code, language_shares
 from hf_xlsr.utils.errors import XlsrError
 
 SAMPLE = 2000  # texts of a column that vote
@@ -69,7 +68,7 @@ def column_language(texts: Sequence[str], candidates: tuple[str, str], *, place:
     """
     first, second = candidates
     mend = "evaluate this subset with a protocol of hf-xlsr, which takes the languages of both sides"
-    shares = language_shares(candidates, place=place, mend=mend)
+    shares = language_shares(candidates, place=place, advice=mend)
     votes = [found[0] for text in texts[:: max(1, len(texts) // SAMPLE)] if (found := shares(text)) is not None]
     won = sum(0.5 if vote == 0.5 else vote > 0.5 for vote in votes) / max(len(votes), 1)
     if votes and won >= CLEAR:

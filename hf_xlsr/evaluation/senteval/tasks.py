@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from hf_xlsr.data.splits import split_name
+from hf_xlsr.data.columns import split_name
 from hf_xlsr.evaluation.rows import Row, number_labels, read_columns
 from hf_xlsr.utils.errors import XlsrError
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hf_xlsr.data.labelled import OVERLAPS, TEXTS, LabelledSet, LabelledTask, prepare_labelled, read_sets, row_text
-from hf_xlsr.data.prepare import load_tokenizer
+from hf_xlsr.data.pairs import load_tokenizer
 from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.evaluation.averages import MEAN

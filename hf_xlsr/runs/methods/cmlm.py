@@ -13,7 +13,7 @@ from pydantic import Field
 from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.collators.masking import MaskDrawer
 from hf_xlsr.data.nli import prepare_nli
-from hf_xlsr.data.prepare import PreparedData, load_tokenizer, prepare
+from hf_xlsr.data.pairs import PreparedData, load_tokenizer, prepare
 from hf_xlsr.data.running_text import prepare_running_text
 from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel

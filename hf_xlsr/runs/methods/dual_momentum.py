@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.nli import prepare_nli
-from hf_xlsr.data.prepare import PreparedData, prepare
+from hf_xlsr.data.pairs import PreparedData, prepare
 from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED

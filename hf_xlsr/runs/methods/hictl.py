@@ -10,7 +10,7 @@ from pydantic import Field
 
 from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.collators.hictl import HictlCollator
-from hf_xlsr.data.prepare import PreparedData, load_tokenizer, prepare, prepare_texts
+from hf_xlsr.data.pairs import PreparedData, load_tokenizer, prepare, prepare_texts
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedRows
 from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.modeling.hictl import HictlConfig, HictlForPreTraining

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hf_xlsr.data.collators.masking import MaskDrawer
-from hf_xlsr.data.prepare import PreparedData, prepare
+from hf_xlsr.data.pairs import PreparedData, prepare
 from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_pretrained
 from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
 from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder_config

@@ -9,7 +9,7 @@ from huggingface_hub.errors import StrictDataclassError
 from pydantic import Field
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
-from hf_xlsr.data.prepare import load_tokenizer
+from hf_xlsr.data.pairs import load_tokenizer
 from hf_xlsr.data.sources import expand
 from hf_xlsr.encoders.stock import DROPOUTS, check_pieces, max_positions
 from hf_xlsr.runs.methods.sentence_encoder import SentenceEncoderMethod, SentenceEncoderRecipe

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field
 from rich.console import Console
 
-from hf_xlsr.data.prepare import evaluation_rows
+from hf_xlsr.data.pairs import evaluation_rows
 from hf_xlsr.data.sources import as_list, source_name
 from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.evaluation.plots import plot_tsne

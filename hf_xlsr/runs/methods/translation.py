@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from rich.console import Console
 from transformers import GenerationConfig
 
-from hf_xlsr.data.prepare import PreparedData, load_tokenizer, prepare
+from hf_xlsr.data.pairs import PreparedData, load_tokenizer, prepare
 from hf_xlsr.data.sources import as_list, expand, open_source, source_name
 from hf_xlsr.data.tokenization import trim_vocabulary
 from hf_xlsr.evaluation.protocols.bleu import bleu_rows, check_tokenizer, default_tokenizer

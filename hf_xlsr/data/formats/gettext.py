@@ -1,4 +1,4 @@
-"""Gettext catalogues: PO and MO. They are as small as a program's menus and are read whole."""
+"""Gettext catalogues (PO and MO), which are small and read whole."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ COLUMNS = ("msgid", "msgstr")
 
 
 def read_po(source: Source) -> Iterator[Record]:
-    """Entries of a PO file that are in use: neither obsolete nor fuzzy."""
+    """Entries of a PO file that are neither obsolete nor fuzzy."""
     return _read(source, polib.pofile)
 
 
 def read_mo(source: Source) -> Iterator[Record]:
-    """Entries of an MO file; their numbers stand for line numbers."""
+    """Entries of an MO file, with their numbers instead of line numbers."""
     return _read(source, polib.mofile)
 
 
@@ -48,7 +48,7 @@ def _read(source: Source, parse: Any) -> Iterator[Record]:
 
 @contextmanager
 def _plain(path: Path) -> Iterator[str]:
-    """The path of the file without compression: the parser takes paths only."""
+    """The path of the decompressed file, since the parser only accepts paths."""
     if path.suffix.lower() not in COMPRESSIONS:
         yield str(path)
         return
@@ -60,7 +60,7 @@ def _plain(path: Path) -> Iterator[str]:
 
 
 def _plural_forms(header: str) -> tuple[int, int] | None:
-    """Which form stands with the number 1, and which with 5, the plain plural of most languages."""
+    """The forms for the number 1 and for 5, the plain plural of most languages."""
     match = re.search(r"\bplural\s*=([^;]+)", header)
     try:
         rule = gettext.c2py(match.group(1)) if match else None

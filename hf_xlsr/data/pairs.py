@@ -12,25 +12,22 @@ from typing import Any
 from datasets import Dataset
 from transformers import AutoTokenizer
 
-from hf_xlsr.data.cleaning import Cleaner, RemoveEvaluation, Sample, build_cleaner, build_text_cleaner
+from hf_xlsr.data.cleaning import Cleaner, RemoveEvaluation, Row, Sample, build_cleaner, build_text_cleaner
 from hf_xlsr.data.formats.quarantine import Quarantine
-from hf_xlsr.data.preparation import (
-    PAIRS,
-    Row,
-    RowKind,
-    check_tokenizers,
-    language_pairs,
-    prepare_rows,
-    tokenize_pairs,
-    tokenize_rows,
-    vocabulary_hash,
-)
+from hf_xlsr.data.preparation import RowKind, check_tokenizers, prepare_rows, tokenize_rows, vocabulary_hash
 from hf_xlsr.data.prepared import PreparedPairs, PreparedRows
 from hf_xlsr.data.seen import SeenHashes
-from hf_xlsr.data.sources import as_list, as_source, expand, open_source
+from hf_xlsr.data.sources import as_list, expand, open_source, open_texts
 from hf_xlsr.data.tokenization import smoothed_text, train_tokenizer
 from hf_xlsr.utils.errors import XlsrError, error_line
 
+PAIRS = RowKind(
+    ("source", "target"),
+    ("source_lang", "target_lang"),
+    identities=True,
+    empty="the training corpus is empty: no pair was read, or cleaning removed every one; check data.train and the "
+    "counts of data.cleaning.",
+)
 TEXTS = RowKind(
     ("text",),
     empty="no monolingual sentence is left: none was read, or all are in evaluation sets; check data.monolingual.",
@@ -140,7 +137,7 @@ def prepare_texts(
 
     Args:
         sources: One source or several: rows of `text` and, if a file has it, `lang`.
-        languages: Languages of the recipe; the first is that of sources and rows that name none.
+        languages: Languages of the recipe; see `open_texts`.
         tokenizers: One tokenizer, or a mapping from language to tokenizer.
         folder: As in `prepare`, but another folder.
         evaluation_texts: Sentences that are removed, or their `evaluation_keys`.
@@ -158,11 +155,7 @@ def prepare_texts(
 
     def read(quarantine: Quarantine) -> Iterator[Row]:
         for source in sources:
-            default = default_language(source, languages)
-            for row in open_source(
-                source, languages=[default], required=("text",), optional=("lang",), quarantine=quarantine, seed=seed
-            ):
-                yield {"text": row["text"], "lang": row.get("lang") or default}
+            yield from open_texts(source, TEXTS.texts, languages=languages, quarantine=quarantine, seed=seed)
 
     def tokenize(rows: Dataset) -> tuple[Dataset, dict[str, Any]]:
         tokenised, counts = tokenize_rows(TEXTS, rows, tokenizers, max_length=max_length)
@@ -180,6 +173,35 @@ def prepare_texts(
     return PreparedRows(rows, report)
 
 
+def tokenize_pairs(pairs: Dataset, tokenizers: Any, *, max_length: int = 200) -> tuple[Dataset, dict[str, Any]]:
+    """`tokenize_rows` for translation pairs; the counts also have `pairs` and `language_pairs`, sorted.
+
+    Raises:
+        XlsrError: both sides of a pair are in one language, or what `tokenize_rows` raises.
+    """
+    found = language_pairs(pairs)
+    tokenised, counts = tokenize_rows(PAIRS, pairs, tokenizers, max_length=max_length)
+    return tokenised, {"pairs": len(pairs), **counts, "language_pairs": [list(pair) for pair in found]}
+
+
+def language_pairs(pairs: Dataset) -> list[tuple[str, str]]:
+    """The language pairs of a dataset, sorted.
+
+    Raises:
+        XlsrError: both sides of a pair are in one language.
+    """
+    found: set[tuple[str, str]] = set()
+    for batch in pairs.select_columns(["source_lang", "target_lang"]).iter(batch_size=10_000):
+        found.update(zip(batch["source_lang"], batch["target_lang"], strict=True))
+    for source_lang, target_lang in found:
+        if source_lang == target_lang:
+            raise XlsrError(
+                f"both sides of a training pair are in one language ({source_lang or 'unnamed'}); name two languages "
+                "in data.languages and data.train."
+            )
+    return sorted(found)
+
+
 def with_removal(
     cleaner: Cleaner, evaluation_texts: Iterable[str] | SeenHashes, fraction: float = 1.0, seed: int = 1
 ) -> Cleaner:
@@ -188,11 +210,6 @@ def with_removal(
     if fraction != 1.0:
         cleaner.steps.append(Sample(fraction=fraction, seed=seed))
     return cleaner
-
-
-def default_language(source: Any, languages: Sequence[str]) -> str:
-    """The language of rows that name none: the first of the source, else of the recipe."""
-    return str((as_list(as_source(source).get("languages")) or languages)[0])
 
 
 def evaluation_rows(
@@ -207,11 +224,7 @@ def evaluation_rows(
 
 
 def load_tokenizer(path: str, key: str) -> Any:
-    """Loads the tokenizer of a folder or Hub id.
-
-    Args:
-        path: Folder or id.
-        key: Name of the option, for errors.
+    """Loads the tokenizer of a folder or Hub id; `key` is the name of the option in errors.
 
     Raises:
         XlsrError: no tokenizer loads, or it has no padding token.

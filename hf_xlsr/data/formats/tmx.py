@@ -1,4 +1,4 @@
-"""Translation memories (TMX), read as a stream of parser events: no tree is built and no entity is expanded."""
+"""Translation memories (TMX), read as a stream of parser events, without a tree and without expanding entities."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hf_xlsr.data.formats.lines import BLOCK, MAX_LINE, READ_ERRORS, cause, open
 from hf_xlsr.data.formats.source import BrokenFile, Record, Source
 from hf_xlsr.utils.errors import XlsrError
 
-# Elements of a segment that hold codes of the native format, such as "<b>" or "{\b", and no words.
+# Elements of a segment with codes of the native format, such as "<b>" or "{\b", and no words.
 CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})
 XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 
@@ -85,7 +85,7 @@ class _Collector:
 
 
 def _refuse_declarations(name: str, system_id: str | None, public_id: str | None, has_subset: int) -> None:
-    # A document type that only names the public DTD of TMX is not fetched and does no harm; many tools write it.
+    # A document type that only names the public DTD of TMX is not fetched and harmless; many tools write it.
     if has_subset:
         raise DTDForbidden(name, system_id, public_id)
 
@@ -94,13 +94,13 @@ def read_tmx(source: Source) -> Iterator[Record]:
     """Pairs every variant of one language with every variant of the other, unit by unit.
 
     Raises:
-        XlsrError: no languages are given, or the file declares entities.
+        XlsrError: a language is missing.
+        BrokenFile: the file is damaged, or declares entities.
     """
     wanted = dict(zip(source.required, source.languages, strict=False)) | dict(source.columns)
     absent = [ours for ours in source.required if ours not in wanted]
     if absent:
         raise XlsrError(f"{source.name} needs a language for '{absent[0]}'; set `languages`.")
-    # The columns of a TMX are its languages; one of our names means what is read under it.
     wanted |= {f"_{name}": name for name in source.selecting if name not in wanted}
     collector = _Collector()
     for unit in _units(source, collector):
@@ -120,20 +120,12 @@ def read_tmx(source: Source) -> Iterator[Record]:
 def _units(source: Source, collector: _Collector) -> Iterator[_Unit]:
     failure: Exception | None = None
     with open_binary(source.paths[0]) as file:
-        going = True
-        while going and failure is None:
+        block = b" "
+        while block and failure is None:
             try:
-                if block := file.read1(BLOCK):
-                    collector.parser.feed(block)
-                else:
-                    collector.parser.close()
-                    going = False
-            except DefusedXmlException as error:
-                raise XlsrError(
-                    f"{source.name} declares XML entities or its own document type, which is unsafe; remove the "
-                    "declaration."
-                ) from error
-            except (ParseError, *READ_ERRORS) as error:
+                block = file.read1(BLOCK)
+                collector.parser.feed(block) if block else collector.parser.close()
+            except (DefusedXmlException, ParseError, *READ_ERRORS) as error:
                 failure = error
             ended, collector.ended = collector.ended, []
             yield from ended  # those before a failure too

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import importlib.util
+import unicodedata
+
+import pytest
+import regex
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_xlsr.data import languages
+from hf_xlsr.data.languages import foreign_letters, language_shares, scripts_of
+from hf_xlsr.utils.errors import XlsrError
+
+needs_langid = pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra langid")
+
+
+@pytest.mark.parametrize(
+    ("tags", "scripts"),
+    [("en", "Latn"), ("zh_TW", "Bopo Hani"), ("ko", "Hang Hani"), ("sr", "Cyrl Latn"), ("hi gsw", "Deva Latn")],
+)
+def test_scripts_of_languages(tags: str, scripts: str) -> None:
+    assert sorted(scripts_of(tags.split())) == scripts.split()
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.text(st.sampled_from("abñß жЩ漢字あー한कि้ก١2,.ʼµ😀"), max_size=30), st.sampled_from(["en", "ru", "ja", "hi"])
+)
+def test_foreign_letters_equal_a_loop(text: str, language: str) -> None:
+    def is_own(letter: str) -> bool:
+        return any(regex.match(rf"\p{{Script={script}}}", letter) for script in (*scripts_of([language]), "Common"))
+
+    letters = [letter for letter in text if unicodedata.category(letter)[0] == "L"]
+    assert foreign_letters(text, (language,)) == sum(not is_own(letter) for letter in letters)
+
+
+def shares(text: str, *tags: str) -> tuple[float, ...] | None:
+    return language_shares(tags, place="a line", advice="name it")(text)
+
+
+def test_letters_determine_scripts_that_differ() -> None:
+    # Two Latin letters against one that counts four times, whatever the order and the tag of the languages.
+    assert shares("ok 茶", "en", "zh") == pytest.approx((1 / 3, 2 / 3))
+    assert shares("ok 茶", "cmn", "eng_Latn") == pytest.approx((2 / 3, 1 / 3))
+    assert shares("да 茶", "ru", "zh") == pytest.approx((2 / 3, 1 / 3))  # neither is Latin
+    assert shares("να", "en", "ru", "el") == (0.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("text", ["", "8:30", "😀 – !", "να"])
+def test_texts_without_own_letters_have_no_shares(text: str) -> None:
+    assert shares(text, "en", "zh") is None
+
+
+@needs_langid
+def test_identifier_divides_the_share_of_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fixed:
+        nb_classes = ("en", "fr", "de", "zh")
+
+        def rank(self, text: str) -> list[tuple[str, float]]:
+            return [("en", 0.6), ("fr", 0.2), ("de", 0.15), ("zh", 0.05)]
+
+    monkeypatch.setattr(languages, "language_identifier", Fixed)
+    assert shares("okay", "en", "fr") == pytest.approx((0.75, 0.25))
+    assert shares("okay 茶", "fr", "zh", "en") == pytest.approx((0.125, 0.5, 0.375))
+    assert shares("okay", "gsw", "en", "fr") == pytest.approx((0.2, 0.6, 0.2))  # gsw gets the rest
+
+
+@needs_langid
+def test_languages_sharing_scripts_through_a_third_form_one_group() -> None:
+    found = shares("Где ты оставил ключи от машины?", "en", "ru", "sr")
+    assert found is not None and found.index(max(found)) == 1 and found[0] > 0
+    assert shares("Где ты оставил ключи от машины?", "en", "ru", "zh") == (0.0, 1.0, 0.0)
+
+
+@needs_langid
+@given(text=st.text(), tags=st.permutations(["en", "fr", "zh", "ja", "ru", "gsw"]).map(lambda tags: tags[:4]))
+@settings(max_examples=50, deadline=None)
+def test_shares_sum_to_one_in_any_order(text: str, tags: list[str]) -> None:
+    found, reverse = shares(text, *tags), shares(text, *tags[::-1])
+    if found is None or reverse is None:
+        assert found is reverse
+    else:
+        assert min(found) >= 0 and sum(found) == pytest.approx(1)
+        assert found == pytest.approx(reverse[::-1])
+
+
+@needs_langid
+@pytest.mark.parametrize("tags", [("nb", "nn"), ("en", "gsw", "ang"), ("zh", "yue", "en")])
+def test_inseparable_languages_are_an_error(tags: tuple[str, ...]) -> None:
+    with pytest.raises(XlsrError, match="name it"):
+        shares("text", *tags)
