@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sacrebleu
 
-from hf_xlsr.evaluation.protocols.bleu import bleu, bleu_rows, check_tokenizer, corpus_bleu, default_tokenizer
+from hf_xlsr.evaluation.bleu import bleu, bleu_rows, check_tokenizer, corpus_bleu, default_tokenizer
 from hf_xlsr.utils.errors import XlsrError
 
 TRANSLATIONS = ["The cat sat on the mat.", "A dog barks, loudly!", "He doesn't know (yet)."]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.evaluation.protocols.bucc import BuccData, hide_pairs, read_bucc
+from hf_xlsr.evaluation import BuccData, hide_pairs, read_bucc
 from hf_xlsr.utils.errors import XlsrError
 
 
@@ -166,16 +166,3 @@ def test_rows_that_share_a_text_count_once():
     data = hide_pairs(rows, share=1.0)
     assert gold_texts(data) == {("Yes.", "Oui."), ("No.", "Non."), ("Thanks.", "Merci.")}
     assert len(data.sources) == len(data.targets) == 3
-
-
-@pytest.mark.parametrize("share", [0.0, -0.1, 1.01, float("nan")])
-def test_share_is_a_share(share: float):
-    with pytest.raises(XlsrError, match="share is"):
-        hide_pairs([{"source": "a", "target": "A"}], share=share)
-
-
-def test_rows_without_sides_are_named():
-    with pytest.raises(XlsrError, match="there are no rows"):
-        hide_pairs([], share=0.5)
-    with pytest.raises(XlsrError, match="row 1 lacks 'source' or 'target'"):
-        hide_pairs([{"source": "a", "target": "A"}, {"source": "b"}], share=0.5)

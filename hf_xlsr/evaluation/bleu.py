@@ -10,7 +10,7 @@ from sacrebleu.metrics import BLEU
 
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.evaluation.report import metric_prefix
-from hf_xlsr.evaluation.row_groups import both_sides
+from hf_xlsr.evaluation.rows import both_sides
 from hf_xlsr.utils.errors import XlsrError, nearest
 
 # Languages without spaces between words, and what sacrebleu cuts them with; 13a (mteval's) does the others.
