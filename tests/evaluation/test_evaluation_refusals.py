@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,6 +21,7 @@ from hf_xlsr.evaluation import (
     bucc,
     hide_pairs,
     language_bias,
+    read_bucc,
     tatoeba,
     tatoeba_laser,
     tatoeba_mteb,
@@ -26,8 +29,11 @@ from hf_xlsr.evaluation import (
     xsim,
     xsr,
 )
+from hf_xlsr.evaluation.bleu import check_tokenizer, corpus_bleu
 from hf_xlsr.evaluation.inputs import Inputs
+from hf_xlsr.evaluation.metrics import load_metric, retrieval_accuracy
 from hf_xlsr.evaluation.registry import PROTOCOLS, check_options, find_protocols
+from hf_xlsr.evaluation.retrieval_lists import nearest_neighbour_lists
 from hf_xlsr.evaluation.rows import read_labelled
 from hf_xlsr.utils.errors import XlsrError
 
@@ -195,6 +201,41 @@ def skipped() -> Any:
     return PROTOCOLS["language-bias"].run(encoder(), inputs, PROTOCOLS["language-bias"].options())
 
 
+def bucc_lines(folder: Path, **files: str) -> BuccData:
+    """Reads BUCC files with these contents."""
+    usual = {"de": "d1\tHallo\nd2\tWelt\n", "en": "e1\tHello\ne2\tworld\n", "gold": "d1\te1\n"}
+    for name, text in {**usual, **files}.items():
+        (folder / f"{name}.txt").write_bytes(text.encode("latin-1"))
+    return read_bucc(*(folder / f"{name}.txt" for name in ("de", "en", "gold")))
+
+
+@pytest.mark.parametrize(
+    ("files", "key"),
+    [
+        ({"de": "d1\tHallo\nd2 Welt\n"}, "line 2 of {}/de.txt"),
+        ({"en": "e1\tHello\ne2\t \n"}, "line 2 of {}/en.txt"),
+        ({"en": "e1\tHello\ne2\t\xff\xfe\n"}, "line 2 of {}/en.txt"),
+        ({"de": "d1\tHallo\nd2\tWelt\nd1\tHallo\n"}, "line 3 of {}/de.txt"),
+        ({"de": ""}, "d1"),
+        ({"gold": ""}, "gold"),
+        ({"gold": "d1\te1\nd7\te2\n"}, "d7"),
+        ({"gold": "e1\td1\ne2\td7\n"}, "d7"),
+        ({"gold": "d1\te1\t0.9\n"}, "e1\\t0.9"),
+    ],
+)
+def test_bucc_files(files: dict[str, str], key: str, tmp_path: Path) -> None:
+    with pytest.raises(XlsrError) as error:
+        bucc_lines(tmp_path, **files)
+    assert key.format(tmp_path) in str(error.value)
+
+
+def without(module: str, call: Callable[[], Any]) -> Any:
+    """Calls as if a package was not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, module, None)
+        return call()
+
+
 CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: labelled(train=[]), "train"),
     (lambda: labelled(train=[{"text": "a"}]), "label"),
@@ -244,6 +285,21 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: bias({"en": ["a", "b"], "fr": ["A", "c"]}), "'c'"),
     (lambda: bias({"en": ["a", "b"], "fr": ["A", "B"]}, debias=german_only()), "'en'"),
     (skipped, "2 rows"),
+    (lambda: BuccData(["s1"], [], ["t1"], ["A"], frozenset({("s1", "t1")})), "source_ids"),
+    (lambda: BuccData(["s1", "s1"], ["a", "b"], ["t1"], ["A"], frozenset({("s1", "t1")})), "source_ids"),
+    (lambda: BuccData(["s1"], ["a"], ["t1"], ["A"], frozenset()), "gold"),
+    (lambda: BuccData(["s1"], ["a"], ["t1"], ["A"], frozenset({("s1", "s1")})), "s1"),
+    (lambda: read_bucc("missing.txt", "missing.txt", "missing.txt"), "missing.txt"),
+    (lambda: retrieval_accuracy(np.eye(2), np.array([[1.0, 0.0], [0.0, 0.0]])), "zero"),
+    (lambda: retrieval_accuracy(np.array([[np.nan, 1.0]]), np.array([[1.0, 1.0]])), "predictions"),
+    (lambda: retrieval_accuracy(np.eye(3)[:2], np.eye(3)), "equally many"),
+    (lambda: load_metric("mining"), "mining_f1"),
+    (lambda: corpus_bleu(["a"], ["a", "b"]), "references"),
+    (lambda: corpus_bleu([], []), "translations"),
+    (lambda: corpus_bleu(["a"], ["a"], tokenize="13b"), "13a"),
+    (lambda: without("sacremoses", lambda: check_tokenizer("moses")), "sacremoses"),
+    (lambda: nearest_neighbour_lists(encoder(), ["a", "b"], ["A"], golds=["A"]), "golds"),
+    (lambda: nearest_neighbour_lists(encoder(), ["a"], ["A"], k=0), "k"),
 ]
 
 
