@@ -237,18 +237,18 @@ def test_evaluate_writes_json(exported: Path, tmp_path: Path, capsys: pytest.Cap
     [
         (["--protocol", "tatoba", "--data", "x.tsv"], "did you mean 'tatoeba'"),
         (["--protocol", "tatoeba", "--data", "gone.tsv"], "gone.tsv"),
-        (["--protocol", "tatoeba", "--data", "x.tsv", "--pool", "y.tsv"], "--pool is for protocol xsr"),
-        (["--protocol", "tatoeba,sts", "--data", "x.tsv"], "take different data"),
-        (["--protocol", "tatoeba", "--data", "a", "b", "c"], "--data has 3 files"),
+        (["--protocol", "tatoeba", "--data", "x.tsv", "--pool", "y.tsv"], "--pool is only for protocol xsr"),
+        (["--protocol", "tatoeba,sts", "--data", "x.tsv"], "need different data"),
+        (["--protocol", "tatoeba", "--data", "a", "b", "c"], "--data must be"),
         (["--protocol", "tatoeba", "--data", "x.tsv", "--colums", "a=b"], "unknown option '--colums'"),
         (["--protocol", "tatoeba"], "--data FILE is missing"),
         (["--data", "x.tsv"], "--protocol NAME is missing"),
         (
             ["--protocol", "sts", "--data", "x.tsv", "--k", "3"],
-            "--k is for protocol xsim or bucc or language-bias; leave it out with sts",
+            "--k is only for protocol bucc or language-bias or xsim",
         ),
-        (["--protocol", "bucc", "--data", "a.de", "a.en"], "--tune is missing"),
-        (["--protocol", "mteb", "--data", "mteb:STSBenchmark", "--dtype", "onnx"], "mteb runs models of torch alone"),
+        (["--protocol", "bucc", "--data", "a.de", "a.en"], "protocol bucc needs"),
+        (["--protocol", "mteb", "--data", "mteb:STSBenchmark", "--dtype", "onnx"], "onnx is not supported by mteb"),
         (
             ["--protocol", "sts", "--data", "none.tsv", "--dtype", "onnx", "--device", "cuda"],
             "device is 'cuda' but onnx runs on the processor",
@@ -257,7 +257,7 @@ def test_evaluate_writes_json(exported: Path, tmp_path: Path, capsys: pytest.Cap
             ["--protocol", "sts", "--data", "none.tsv", "--device", "gpu"],
             "device is 'gpu', which torch cannot use here (",
         ),
-        (["--protocol", "sts", "--data", "x.tsv", "--seed", "-1"], "--seed is -1; give a whole number of 0 or more"),
+        (["--protocol", "sts", "--data", "x.tsv", "--seed", "-1"], "--seed must be 0 or more"),
     ],
 )
 def test_mistaken_evaluations(

@@ -106,7 +106,7 @@ def _texts(options: argparse.Namespace, quarantine: Quarantine) -> dict[str, Ite
     """Language -> its texts, read as they are asked for."""
     from hf_xlsr.data.columns import parse_columns
     from hf_xlsr.data.sources import open_source, whole_number
-    from hf_xlsr.evaluation.input_rows import parse_where
+    from hf_xlsr.evaluation.table import parse_where
 
     if not options.texts:
         raise XlsrError("--texts is missing; give texts of each language, e.g. --texts fr=french.txt de=german.txt.")

@@ -32,23 +32,7 @@ def configure_evaluate(parser: argparse.ArgumentParser) -> None:
     add("--list", action="store_true", help="print the protocols with their columns and options, and stop")
     _add_reading(parser)
     add("--name", help="what metric keys call the data (default: the corpus, or the file's name up to its first dot)")
-    group = parser.add_argument_group("options of some protocols (--list says which)").add_argument
-    group("--pool", nargs="+", help="further pairs, or lines of targets, that join the candidates")
-    group("--gold", help="pairs of ids that are translations, id-tab-id")
-    group("--tune", nargs="+", help="data to choose a threshold or a head on")
-    group("--tune-gold", help="pairs of ids that are translations in the data of --tune")
-    group("--train", nargs="+", help="rows that a head learns from (default: split train of --data)")
-    group("--train-language", help="their language (default: the first of --languages)")
-    group("--hold-out", metavar="COLUMN", help="choose the head on a tenth of the training rows, by crc32 of COLUMN")
-    group("--head", help="kind of classifier: linear, mlp or trained")
-    group("--epochs", type=int, help="of a head's training")
-    group("--learning-rate", type=float, help="likewise")
-    group("--cross", action="store_true", help="also premises of one language with hypotheses of another")
-    group("--setting", help="of SentEval's classifiers")
-    group("--subsets", action="store_true", help="also the correlation of each subset of a task")
-    group("--k", type=int, help="size of the neighbourhoods of a margin")
-    group("--margin", help="ratio, distance or absolute")
-    group("--debias", metavar="DIR", help="remove what hf-xlsr debias fit found; or self: fit on the rows tested")
+    _add_protocol_options(parser)
     add_encoding(parser)
     add("--seed", type=int, help="of all that is random (default: senteval 1111, nli 159753, as published; else 1)")
     add("--output", help="write the results here, as JSON")
@@ -68,35 +52,71 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> int:
 
     from hf_xlsr.evaluation.command import evaluate_files
     from hf_xlsr.evaluation.protocols.language_bias import SHARE
+    from hf_xlsr.evaluation.registry import FOR_ALL, option_specs
     from hf_xlsr.evaluation.report import results_table, split_key
 
-    metrics = evaluate_files(request_of(options))
+    metrics = evaluate_files(
+        options.model,
+        options.protocol,
+        data_options(options),
+        {name: _plain(getattr(options, name)) for name in option_specs() if name not in FOR_ALL},
+        encoder=encoder_options(options),
+        seed=options.seed,
+        output=options.output,
+        report=options.report,
+    )
     # A share for each pair of languages is for the picture.
     shown = {key: value for key, value in metrics.items() if not split_key(key)[3].startswith(SHARE)}
     Console().print(results_table(shown, title=f"{options.model}, {options.protocol}"))
     return 0
 
 
-def request_of(options: argparse.Namespace) -> Any:
-    """The `Request` that the words of a command line mean.
+def data_options(options: argparse.Namespace) -> Any:
+    """The `DataOptions` of a command line."""
+    from hf_xlsr.evaluation.inputs import DataOptions
+
+    return DataOptions(
+        files=tuple(options.data),
+        columns=options.columns,
+        languages=tuple(parse_languages(options.languages)),
+        split=options.split or "test",
+        where=tuple(options.where or ()),
+        config=options.config,
+        limit=options.limit,
+        name=getattr(options, "name", None),
+    )
+
+
+def encoder_options(options: argparse.Namespace) -> Any:
+    """The `EncoderOptions` of a command line.
 
     Raises:
-        XlsrError: the seed is negative, or languages or routes are not written as such.
+        XlsrError: routes are not written as such.
     """
-    from dataclasses import fields
+    from hf_xlsr.evaluation.command import EncoderOptions
 
-    from hf_xlsr.evaluation.request import Request
+    given = {name: getattr(options, name) for name in ("prompt", "batch_size", "device", "dtype")}
+    given = {name: value for name, value in given.items() if value is not None}
+    return EncoderOptions(routes=parse_routes(options.routes), **given)
 
-    given = {key: value for key, value in vars(options).items() if value is not None}
-    if given.get("seed", 0) < 0:
-        raise XlsrError(f"--seed is {options.seed}; give a whole number of 0 or more.")
-    given["languages"] = parse_languages(options.languages)
-    given["routes"] = parse_routes(options.routes)
-    names = {field.name for field in fields(Request)}
-    values: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in given.items() if key in names
-    }
-    return Request(**values)
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _add_protocol_options(parser: argparse.ArgumentParser) -> None:
+    from hf_xlsr.evaluation.registry import FOR_ALL, option_specs
+
+    group = parser.add_argument_group("options of some protocols (--list says which)").add_argument
+    for spec in option_specs().values():
+        option = f"--{spec.name.replace('_', '-')}"
+        text = f"{spec.help}; {', '.join(spec.choices)}" if spec.choices else spec.help
+        if spec.name in FOR_ALL:
+            continue
+        if spec.type is bool:
+            group(option, action="store_true", help=text)
+        else:
+            group(option, type=spec.type, nargs="+" if spec.several else None, help=text)
 
 
 def configure_plot(parser: argparse.ArgumentParser) -> None:
@@ -112,7 +132,7 @@ def configure_plot(parser: argparse.ArgumentParser) -> None:
     _add_reading(parser)
     add_encoding(parser)
     add("--seed", type=int, help="tsne, heatmap, spaces: of the choice of pairs (default 1)")
-    # None tells what was given from what was not; `Request` has the values.
+    # None tells what was given from what was not.
     parser.set_defaults(prompt=None, batch_size=None, split=None)
 
 
@@ -144,7 +164,7 @@ def _plot_vectors(options: argparse.Namespace) -> Path:
     from hf_xlsr.evaluation.plots.spaces import FEWEST_SENTENCES, MOST_ROWS, MOST_SENTENCES, check_panels
     from hf_xlsr.evaluation.protocols.tatoeba import encode_pairs
     from hf_xlsr.evaluation.registry import PROTOCOLS
-    from hf_xlsr.evaluation.row_groups import both_sides, by_pair
+    from hf_xlsr.evaluation.rows import both_sides, by_pair
 
     of_spaces = options.kind == "spaces"
     models = _labelled(options.sources) if of_spaces else {source: source for source in options.sources}
@@ -159,12 +179,10 @@ def _plot_vectors(options: argparse.Namespace) -> Path:
         raise XlsrError(f"--pairs is {count}; draw 2 or more.")
     if of_spaces and not FEWEST_SENTENCES <= count <= MOST_SENTENCES:
         raise XlsrError(f"--pairs is {count}; spaces draws {FEWEST_SENTENCES} to {MOST_SENTENCES:,}.")
-    options.model, options.protocol = options.sources[0], "tatoeba"
-    request = request_of(options)
-    seed = 1 if request.seed is None else request.seed
+    chosen_encoder, seed = encoder_options(options), 1 if options.seed is None else options.seed
     for model in models.values():
-        check_choice(model, request.device, request.dtype)
-    groups = by_pair(read_inputs(request, PROTOCOLS["tatoeba"]).only)
+        check_choice(model, options.device, options.dtype)
+    groups = by_pair(read_inputs(PROTOCOLS["tatoeba"], data_options(options)).only)
     if len(groups) > 1 and not of_spaces:
         named = ", ".join("-".join(languages) for languages in groups)
         raise XlsrError(f"the data hold the pairs {named}; choose one by --languages.")
@@ -172,15 +190,12 @@ def _plot_vectors(options: argparse.Namespace) -> Path:
     texts = {languages: both_sides(rows) for languages, rows in chosen.items()}
     if of_spaces:
         check_panels(dict.fromkeys(models, {pair: (len(rows), len(rows)) for pair, rows in chosen.items()}))
-    encoding: dict[str, Any] = {
-        "prompt": request.prompt,
-        "batch_size": request.batch_size,
-        "routes": request.routes or None,
-    }
     spaces = {}
     for label, model in models.items():
-        encoder = load_encoder(model, request.device, request.dtype)
-        spaces[label] = {pair: encode_pairs(encoder, *sides, pair, **encoding) for pair, sides in texts.items()}
+        encoder = load_encoder(model, options.device, options.dtype)
+        spaces[label] = {
+            pair: encode_pairs(encoder, *sides, pair, **chosen_encoder.encoding) for pair, sides in texts.items()
+        }
     if of_spaces:
         return plots.plot_spaces(options.output, spaces, seed=seed)
     draw = plots.plot_tsne if options.kind == "tsne" else plots.plot_heatmap
@@ -271,15 +286,15 @@ def add_encoding(parser: argparse.ArgumentParser) -> None:
 def _protocols_table() -> Any:
     from rich.table import Table
 
-    from hf_xlsr.evaluation.registry import PROTOCOLS
+    from hf_xlsr.evaluation.registry import PROTOCOLS, specs_of
 
     table = Table("protocol", "what it measures, and on what", show_lines=True)
     table.columns[0].no_wrap = True
     for protocol in PROTOCOLS.values():
-        lines = [protocol.summary, f"data: {protocol.takes}"]
+        lines = [protocol.summary, f"data: {protocol.data}"]
         if protocol.optional:
             lines.append(f"columns read where there are: {', '.join(protocol.optional)}")
-        if protocol.options:
-            lines.append("options: " + " ".join(f"--{option.replace('_', '-')}" for option in protocol.options))
+        if specs := specs_of(protocol.options):
+            lines.append("options: " + " ".join(f"--{option.replace('_', '-')}" for option in specs))
         table.add_row(protocol.name, "\n".join(lines))
     return table

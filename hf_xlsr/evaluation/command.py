@@ -1,117 +1,157 @@
-"""What `hf-xlsr evaluate` does: an encoder, protocols, data; out come metrics, one JSON file and a report."""
+"""`hf-xlsr evaluate`: a model, protocols and data in; metrics, one JSON file and a report out."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from hf_xlsr.encoders.cache import CachedEncoder
 from hf_xlsr.encoders.debias.encoder import DebiasedEncoder
 from hf_xlsr.encoders.debias.fitting import fit_debias
 from hf_xlsr.encoders.debias.removal import Debias
+from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
 from hf_xlsr.evaluation.averages import mean_over_languages
-from hf_xlsr.evaluation.inputs import Inputs, read_inputs
+from hf_xlsr.evaluation.inputs import DataOptions, Inputs, read_inputs
 from hf_xlsr.evaluation.protocols.language_bias import SELF
-from hf_xlsr.evaluation.registry import CHOICES, DATA_OPTIONS, check_options, protocols_of
+from hf_xlsr.evaluation.registry import check_options, find_protocols
 from hf_xlsr.evaluation.report import check_writable, load_results, save_results
-from hf_xlsr.evaluation.request import Request
 from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
 
-# What says where results go, or is told by keys of its own.
-_NO_SETTINGS = {"output", "report", "seed"}
+
+@dataclass(frozen=True)
+class EncoderOptions:
+    """How a model is loaded and encodes; each attribute is the command's option of that name.
+
+    Attributes:
+        prompt: Prepended to every sentence.
+        routes: Language -> route of an encoder.
+        batch_size: Sentences encoded at a time.
+        device: Device of the encoder; None: the best available.
+        dtype: Precision of the encoder's weights; None: as its files have them.
+    """
+
+    prompt: str = ""
+    routes: Mapping[str, str] = field(default_factory=dict)
+    batch_size: int = 128
+    device: str | None = None
+    dtype: str | None = None
+
+    @property
+    def encoding(self) -> EncodingOptions:
+        """The options of `embed`."""
+        return {"prompt": self.prompt, "batch_size": self.batch_size, "routes": self.routes or None}
 
 
-def evaluate_files(request: Request) -> dict[str, float]:
+def evaluate_files(
+    model: str,
+    protocols: str | Sequence[str],
+    data: DataOptions,
+    options: Mapping[str, Any] | None = None,
+    *,
+    encoder: EncoderOptions | None = None,
+    seed: int | None = None,
+    output: str | None = None,
+    report: str | None = None,
+) -> dict[str, float]:
     """Evaluates a model on files, or on data called by name.
 
     Args:
-        request: What to evaluate, under which protocols, on what.
+        model: Folder or Hub id of a sentence encoder.
+        protocols: Names of `PROTOCOLS` with equal data; one text may have several with commas between.
+        data: What to read, and how.
+        options: Options of the protocols by name, see `option_specs`; None and False count as absent.
+        encoder: How the model is loaded and encodes.
+        seed: Seed of everything random; None: that of the protocol.
+        output: A JSON file for the results.
+        report: A folder for a report with plots.
 
     Returns:
-        Metrics by key; where there are several languages, with their means.
+        Metrics by key; with several languages also their means.
 
     Raises:
-        XlsrError: a protocol, an option, a file, a column or the model is not right, or there is no row.
+        XlsrError: a protocol, an option, a file, a column or the model is invalid, or there is no row.
     """
-    protocols = protocols_of(request.protocol)
-    asked = {name: getattr(request, name) for name in (*DATA_OPTIONS, *CHOICES)}
-    given = {name: value for name, value in asked.items() if _is_given(value)}
-    check_options(given, protocols)
-    if (request.dtype or "").startswith("onnx") and any(protocol.name == "mteb" for protocol in protocols):
-        raise XlsrError(f"--dtype is {request.dtype}, but mteb runs models of torch alone; leave it out.")
-    if request.output:
-        check_writable(request.output, "--output")
-    if request.report:
-        check_writable(request.report, "--report", folder=True)
-    check_choice(request.model, request.device, request.dtype)
-    inputs = read_inputs(request, protocols[0])
-    if request.debias:
-        inputs.debias = _chosen_debias(request, inputs)
-    encoder = load_encoder(request.model, request.device, request.dtype)
-    inputs.encoding = {
-        "prompt": request.prompt,
-        "batch_size": request.batch_size,
-        "routes": request.routes or None,
-        "show_progress_bar": sys.stderr.isatty(),
-    }
-    shared: Any = encoder
-    # This protocol measures before and after the removal; others know nothing of it.
-    wrapped = inputs.debias is not None and protocols[0].name != "language-bias"
-    if len(protocols) > 1 or wrapped or (request.report and protocols[0].layout == "pairs"):
-        from hf_xlsr.encoders.cache import CachedEncoder
-
-        shared = CachedEncoder(encoder)
+    chosen, encoder = find_protocols(protocols), encoder or EncoderOptions()
+    given = {name: value for name, value in (options or {}).items() if _is_given(value)}
+    check_options(given, chosen)
+    given |= {name: value for name, value in (("seed", seed), ("device", encoder.device)) if value is not None}
+    if (encoder.dtype or "").startswith("onnx") and any(protocol.name == "mteb" for protocol in chosen):
+        raise XlsrError(f"--dtype {encoder.dtype} is not supported by mteb, which runs only PyTorch models.")
+    if seed is not None and seed < 0:
+        raise XlsrError(f"--seed must be 0 or more, got {seed}.")
+    if output:
+        check_writable(output, "--output")
+    if report:
+        check_writable(report, "--report", folder=True)
+    check_choice(model, encoder.device, encoder.dtype)
+    inputs = read_inputs(chosen[0], data, given)
+    inputs.encoding = {**encoder.encoding, "show_progress_bar": sys.stderr.isatty()}
+    if given.get("debias"):
+        inputs.debias = _load_debias(given["debias"], model, encoder.prompt, inputs)
+    loaded = load_encoder(model, encoder.device, encoder.dtype)
+    shared: Any = loaded
+    # Protocol `language-bias` measures before and after the removal; the others know nothing of it.
+    wrapped = inputs.debias is not None and chosen[0].name != "language-bias"
+    if len(chosen) > 1 or wrapped or (report and "source" in chosen[0].required):
+        shared = CachedEncoder(loaded)
     if wrapped:
         shared = _debiased(shared, inputs)
     metrics: dict[str, float] = {}
     used: dict[str, dict[str, Any]] = {}
-    for protocol in protocols:
-        inputs.options = {name: given[name] for name in protocol.options if name in given and name in CHOICES}
-        used[protocol.name] = protocol.defaults() | inputs.options
-        if protocol.layout == "rows" and inputs.tune:
+    for protocol in chosen:
+        own = protocol.options.of(given)
+        metrics |= mean_over_languages(protocol.run(shared, inputs, own))
+        used[protocol.name] = own.arguments()
+        if inputs.tune and not inputs.train:
             used[protocol.name]["tune_language"] = inputs.tune_languages
-        metrics |= mean_over_languages(protocol.run(shared, inputs))
-    files = [Path(request.output)] if request.output else []
-    if request.report:
-        files.append(Path(request.report) / "results.json")
+    files = [Path(output)] if output else []
+    if report:
+        files.append(Path(report) / "results.json")
     if files:
-        settings = _settings(request, inputs, used) | {"encoder": encoder_facts(encoder, request.model)}
-        if inputs.debias is not None and not isinstance(inputs.debias, str):
-            settings["debias"] = {"folder": request.debias, **inputs.debias.facts()}
-        hashes = inputs.hashes(protocols[0].columns)
+        asked: dict[str, Any] = {
+            "model": model,
+            "protocol": ",".join(protocol.name for protocol in chosen),
+            "data": data.files,
+        }
+        asked |= {**asdict(data), **given, **asdict(encoder), "output": output, "report": report}
+        settings = _settings(asked, inputs, used, seed) | {"encoder": encoder_facts(loaded, model)}
+        if isinstance(inputs.debias, Debias):
+            settings["debias"] = {"folder": given["debias"], **inputs.debias.facts()}
+        hashes = inputs.hashes(chosen[0].columns)
     for file in files:
         save_results(file, metrics, settings=settings, data_hashes=hashes)
-    if request.report:
+    if report:
         from hf_xlsr.evaluation.command_report import write_report
 
-        label, seed = Path(request.model).name, 1 if request.seed is None else request.seed
-        write_report(request.report, label, load_results(files[-1]), inputs, shared, seed=seed)
+        write_report(
+            report, Path(model).name, load_results(files[-1]), inputs, shared, seed=1 if seed is None else seed
+        )
     return metrics
 
 
-def _chosen_debias(request: Request, inputs: Inputs) -> Debias | Literal["self"]:
-    """Reads the folder, which has to have all languages of the rows."""
-    if request.debias == SELF:
+def _load_debias(place: str, model: str, prompt: str, inputs: Inputs) -> Debias | Literal["self"]:
+    """Reads the folder, which must have all languages of the rows."""
+    if place == SELF:
         return SELF
-    debias = Debias.load(str(request.debias))
+    debias = Debias.load(place)
     for language in inputs.texts:
         debias.language_of(language)
-    if debias.prompt != request.prompt:
-        logger.warning(
-            "the debias was fitted with --prompt '%s' and is applied with '%s'", debias.prompt, request.prompt
-        )
-    if debias.encoder and Path(debias.encoder).name != Path(request.model).name:
-        logger.warning("the debias was fitted on encoder '%s' and is applied to '%s'", debias.encoder, request.model)
+    if debias.prompt != prompt:
+        logger.warning("the debias was fitted with --prompt '%s' and is applied with '%s'", debias.prompt, prompt)
+    if debias.encoder and Path(debias.encoder).name != Path(model).name:
+        logger.warning("the debias was fitted on encoder '%s' and is applied to '%s'", debias.encoder, model)
     return debias
 
 
 def _debiased(encoder: Any, inputs: Inputs) -> DebiasedEncoder:
-    """The encoder without what is removed; the data's name in keys says so."""
+    """The encoder with language bias removed; the data's name in metric keys gets the variant."""
     debias, routes = inputs.debias, inputs.encoding["routes"]
     flag = ""
     if not isinstance(debias, Debias):
@@ -122,16 +162,16 @@ def _debiased(encoder: Any, inputs: Inputs) -> DebiasedEncoder:
 
 
 def _is_given(value: Any) -> bool:
-    """Whether the user gave an option; 0 equals False and is given all the same."""
+    """Whether the user gave an option; 0 equals False and counts as given."""
     return value is not None and value is not False and value != ()
 
 
-def _settings(request: Request, inputs: Inputs, used: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What has to be known to measure again: all that was asked for, and the protocols' own choices."""
-    asked = {
-        key: value
-        for key, value in asdict(request).items()
-        if key not in _NO_SETTINGS and _is_given(value) and value not in ("", {})
-    }
+def _settings(
+    asked: dict[str, Any], inputs: Inputs, used: dict[str, dict[str, Any]], seed: int | None
+) -> dict[str, Any]:
+    """Everything needed to measure again: what was asked for, and the protocols' own choices."""
+    hidden = {"files", "output", "report", "seed"}
+    given = {key: value for key, value in asked.items() if _is_given(value) and value not in ("", {})}
+    given = {key: value for key, value in given.items() if key not in hidden}
     options = {name: values for name, values in used.items() if values}
-    return {**asked, "name": inputs.name, "options": options, "seed": request.seed, "skipped_rows": inputs.skipped}
+    return {**given, "name": inputs.name, "options": options, "seed": seed, "skipped_rows": inputs.skipped}

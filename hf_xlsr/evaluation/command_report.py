@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hf_xlsr.encoders.encoding import Encoder
-from hf_xlsr.evaluation.input_rows import Row
 from hf_xlsr.evaluation.inputs import Inputs
 from hf_xlsr.evaluation.markdown_report import markdown_report
 from hf_xlsr.evaluation.plots import plot_heatmap, plot_retrieval, plot_tsne
 from hf_xlsr.evaluation.protocols.tatoeba import encode_pairs
 from hf_xlsr.evaluation.report import split_key
 from hf_xlsr.evaluation.retrieval_lists import NeighbourList, nearest_neighbour_lists
-from hf_xlsr.evaluation.row_groups import both_sides, by_pair
+from hf_xlsr.evaluation.rows import AnyRow, both_sides, by_pair
 
 DRAWN_PAIRS = 15
 DRAWN_LANGUAGES = 4  # a report of a hundred language pairs should stay readable
@@ -74,7 +73,7 @@ def write_report(
     )
 
 
-def random_rows(rows: list[Row], count: int, seed: int) -> list[Row]:
+def random_rows(rows: Sequence[AnyRow], count: int, seed: int) -> list[AnyRow]:
     """Rows drawn without replacement, in their order; all when there are fewer.
 
     Example:

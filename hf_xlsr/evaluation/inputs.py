@@ -1,79 +1,127 @@
-"""What a protocol is run on: the sentences that a request means."""
+"""What a protocol is run on: the rows that a command names."""
 
 from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hf_xlsr.data.columns import parse_columns, split_name
-from hf_xlsr.data.formats.reading import detect_format, expand_braces, format_suffix, read_rows
-from hf_xlsr.data.sources import whole_number
+from hf_xlsr.data.formats.reading import detect_format, expand_braces, read_rows
 from hf_xlsr.encoders.encoding import EncodingOptions
-from hf_xlsr.evaluation.input_languages import UNKNOWN, key_languages, pair_views
-from hf_xlsr.evaluation.input_rows import MTEB, TAGS, Row, RowReader, data_name, is_table, parse_where
-from hf_xlsr.evaluation.request import Request
-from hf_xlsr.evaluation.row_groups import by_language, by_pair
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.evaluation.languages import metric_languages
+from hf_xlsr.evaluation.rows import by_language, by_pair
+from hf_xlsr.evaluation.table import Row, TableReader, data_name, is_table, parse_where
+from hf_xlsr.utils.errors import XlsrError, nearest, require_positive
 from hf_xlsr.utils.hashing import data_hash
 
 if TYPE_CHECKING:
     from hf_xlsr.encoders.debias.removal import Debias
-    from hf_xlsr.evaluation.protocols.bucc_data import BuccData
+    from hf_xlsr.evaluation.bucc_data import BuccData
     from hf_xlsr.evaluation.registry import Protocol
 
 
 logger = logging.getLogger(__name__)
 
+Rows = list[Row]
+LANGUAGE_COLUMNS = ("source_lang", "target_lang", "lang")
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Which data a command reads, and how; each attribute but `files` is the option of that name.
+
+    Attributes:
+        files: Files; the name of a corpus, the id or folder of a dataset, or `mteb:TASK`.
+        columns: Our column = column of the file; `{lang}` is replaced by each language in turn.
+        languages: Codes; the first is the source's, or that of the only text.
+        split: Rows that are tested, where the data has splits; part of the metric keys.
+        where: `column=value`: only rows with one of the values.
+        config: Configuration of a dataset; may contain `{lang}`.
+        limit: Maximum number of rows of each language (pair) and split.
+        name: Name of the data in metric keys; None: the corpus or the stem of the first file.
+    """
+
+    files: tuple[str, ...]
+    columns: str | None = None
+    languages: tuple[str, ...] = ()
+    split: str = "test"
+    where: tuple[str, ...] = ()
+    config: str | None = None
+    limit: int | None = None
+    name: str | None = None
+
+    def refuse(self, protocol: str, *names: str) -> None:
+        """Checks that options which a protocol would ignore are absent.
+
+        Raises:
+            XlsrError: one is given.
+        """
+        for name in names:
+            if getattr(self, name) != getattr(DataOptions, name):
+                raise XlsrError(f"--{name} is not supported by protocol {protocol}; its data determine it.")
+
 
 @dataclass
 class Inputs:
-    """The data of one request, read.
+    """The data of one command, read.
 
     Attributes:
-        name: What keys call it.
-        split: What keys call its part.
+        name: Its name in metric keys.
+        split: The name of the split in metric keys.
         rows: Rows to test on; one list, or one for each task.
-        train: Rows to learn from.
+        train: Rows to train on.
         tune: Rows to choose on.
         pool: Rows that are candidates only.
         bitexts: `test` and `tune` of BUCC data.
         languages: Source and target of BUCC data.
         train_language: Language of `train`.
-        revisions: Of data that mteb reads itself, by task.
-        options: Choices of the user for the protocol that runs (`k`, `head`, ...), by name.
+        revisions: Revisions of data that mteb reads itself, by task.
         encoding: How sentences become vectors.
-        skipped: Rows that could not be used, by reason.
+        skipped: Numbers of invalid rows, by reason.
         debias: What is removed of each language's vectors, or `self`: what is fitted on the rows to test on.
     """
 
     name: str
     split: str
-    rows: dict[str, list[Row]] = field(default_factory=dict)
-    train: list[Row] = field(default_factory=list)
-    tune: list[Row] = field(default_factory=list)
-    pool: list[Row] = field(default_factory=list)
+    rows: dict[str, Rows] = field(default_factory=dict)
+    train: Rows = field(default_factory=list)
+    tune: Rows = field(default_factory=list)
+    pool: Rows = field(default_factory=list)
     bitexts: dict[str, BuccData] = field(default_factory=dict)
     languages: tuple[str, str] = ("", "")
     train_language: str = ""
     revisions: dict[str, str] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
     encoding: EncodingOptions = field(default_factory=lambda: EncodingOptions())
     skipped: dict[str, int] = field(default_factory=dict)
     debias: Debias | Literal["self"] | None = None
 
     @property
-    def only(self) -> list[Row]:
-        """The rows of a protocol that takes one source of them."""
+    def only(self) -> Rows:
+        """The rows of a protocol that has one list of them."""
         return next(iter(self.rows.values()))
 
     @property
+    def common(self) -> dict[str, Any]:
+        """Keyword arguments of every protocol's function."""
+        return {"name": self.name, "split": self.split, **self.encoding}
+
+    @property
+    def tasks(self) -> dict[str, dict[str, Rows]]:
+        """The rows of each task, by language."""
+        languages: dict[str, dict[str, Rows]] = {}
+        for task, rows in self.rows.items():
+            for language, group in by_language(rows).items():
+                languages.setdefault(language, {})[task] = group
+        return languages
+
+    @property
     def tune_languages(self) -> dict[str, str]:
-        """In which language the rows are that each language is tuned on: its own, or the only one that there is.
+        """Language of the rows that each language is tuned on: its own, or the only one.
 
         Raises:
             XlsrError: `tune` has several languages and lacks one of the test's.
@@ -82,15 +130,13 @@ class Inputs:
         chosen: dict[str, str] = {}
         for language in by_language(self.only) if tune else ():
             if len(tune) > 1 and language not in tune:
-                raise XlsrError(
-                    f"--tune has rows in {', '.join(tune)}, none in {language}; add them or give one language."
-                )
+                raise XlsrError(f"--tune must have rows in {language} or in one language only, got {', '.join(tune)}.")
             chosen[language] = language if language in tune else tune[0]
         return chosen
 
     @property
     def texts(self) -> dict[str, list[str]]:
-        """The different sentences to test on, of each language."""
+        """The distinct sentences to test on, of each language."""
         texts: dict[str, dict[str, None]] = {}
         for row in self.only:
             for column, tag in (("source", "source_lang"), ("target", "target_lang"), ("text", "lang")):
@@ -99,13 +145,13 @@ class Inputs:
         return {language: list(distinct) for language, distinct in texts.items()}
 
     def hashes(self, columns: Sequence[str]) -> dict[str, str]:
-        """`data_hash` of all that was read, by role, task and language."""
+        """`data_hash` of all rows, by role, task and language."""
         parts = {f"data/{task}": rows for task, rows in self.rows.items()}
         parts |= {"train": self.train, "tune": self.tune, "pool": self.pool}
         cells: dict[str, list[str]] = {}
         for part, rows in parts.items():
             for row in rows:
-                tags = [row[name] for name in ("source_lang", "target_lang", "lang") if name in row]
+                tags = [row[name] for name in LANGUAGE_COLUMNS if name in row]
                 key = f"{part}/{'-'.join(tags)}" if tags else part
                 cells.setdefault(key, []).extend(str(row.get(column, "")) for column in columns)
         for part, data in self.bitexts.items():
@@ -114,287 +160,240 @@ class Inputs:
         return self.revisions | {key: data_hash(texts) for key, texts in cells.items()}
 
 
-def read_inputs(request: Request, protocol: Protocol) -> Inputs:
-    """Reads all data of a request.
+def read_inputs(protocol: Protocol, data: DataOptions, options: Mapping[str, Any] | None = None) -> Inputs:
+    """Reads all data of a command.
 
     Args:
-        request: What the user asked for.
-        protocol: The one, or the first of several that take the same data.
+        protocol: The protocol, or the first of several with equal data.
+        data: What `--data` names, and how it is read.
+        options: Options of protocols that name further data, such as `pool` or `train`.
 
     Raises:
-        XlsrError: the files are too few or too many, a column, language or split is not there, or no row is left.
+        XlsrError: a file, column, language or split is missing, or no row is left.
     """
-    reader = RowReader(
+    require_positive("limit", data.limit)
+    return protocol.read(protocol, data, options or {})
+
+
+def reader_of(protocol: Protocol, data: DataOptions) -> TableReader:
+    """How the files of a command are read for a protocol.
+
+    Raises:
+        XlsrError: `columns` has one that the protocol would ignore.
+    """
+    columns = parse_columns(data.columns)
+    for name in columns:
+        if name not in protocol.columns:
+            hint = nearest(name, protocol.columns)
+            raise XlsrError(f"--columns has '{name}', which protocol {protocol.name} does not read; {hint}")
+    return TableReader(
         protocol=protocol.name,
         required=protocol.required,
         optional=protocol.optional,
         nullable=protocol.nullable,
-        columns=parse_columns(request.columns),
-        where=parse_where(request.where),
-        config=request.config,
-        limit=None if request.limit is None else whole_number(request.limit, "limit"),
+        columns=columns,
+        where=parse_where(data.where),
+        config=data.config,
     )
-    for name in reader.columns:
-        if protocol.columns and name not in protocol.columns:
-            raise XlsrError(
-                f"--columns has '{name}', which protocol {protocol.name} does not take; {nearest(name, protocol.columns)}"
-            )
-    inputs = Inputs(name=request.name or data_name(request.data), split=request.split)
-    if protocol.layout == "bitext":
-        _read_bitexts(request, inputs)
-    elif protocol.layout == "mteb":
-        _name_tasks(request, inputs)
-    elif protocol.layout == "tasks":
-        _read_tasks(request, protocol, reader, inputs)
-    else:
-        _check_count(request.data, "--data", paired=reader.paired)
-        inputs.rows = {inputs.name: reader.read(request.data, request.split, request.languages)}
-        _check_apart(request, protocol, reader)
-        if protocol.layout == "trained":
-            _read_training(request, protocol, reader, inputs)
-        elif request.tune:
-            _check_count(request.tune, "--tune", paired=False)
-            inputs.tune = reader.read(request.tune, "dev", request.languages)
-            _check_rows_apart(inputs, protocol)
-        if request.pool:
-            inputs.pool = _read_pool(request, reader)
-    _name_languages(inputs)
-    if request.pool:
-        _check_pool(inputs)
-    inputs.skipped = reader.quarantine.counts
-    if inputs.skipped:
-        logger.warning("%s: %s", " ".join(request.data), reader.quarantine.report())
-    return inputs
 
 
-def _name_languages(inputs: Inputs) -> None:
-    """Gives languages the same names in all that was read: a file alone may hold too few to tell two scripts apart."""
-    rows = [*chain(*inputs.rows.values()), *inputs.train, *inputs.tune, *inputs.pool]
-    tags = [row.pop(TAGS, {}) for row in rows]
-    codes = key_languages({tag for names in tags for tag in names.values()})
-    for row, names in zip(rows, tags, strict=True):
-        row |= {column: codes[tag] for column, tag in names.items()}
-    if inputs.train:
-        inputs.train_language = inputs.train[0]["lang"]
+def read_pairs(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
+    """Translation pairs, and the candidates of `pool`."""
+    reader, inputs = reader_of(protocol, data), _inputs(data)
+    inputs.rows = {inputs.name: _rows(reader, "--data", data.files, data.split, data.languages)}
+    if pool := options.get("pool"):
+        inputs.pool = _read_pool(reader, pool, data)
+    return _finish(inputs, data, reader, _check_pool if pool else None)
 
 
-def _check_count(files: Sequence[str], option: str, *, paired: bool) -> None:
-    if len(files) > (2 if paired else 1):
-        what = "one table, or two line-aligned files" if paired else "one table"
-        raise XlsrError(f"{option} has {len(files)} files; this protocol takes {what}: join them, or take each alone.")
+def read_table(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
+    """Rows of one table, and of `tune`."""
+    reader, inputs = reader_of(protocol, data), _inputs(data)
+    inputs.rows = {inputs.name: _rows(reader, "--data", data.files, data.split, data.languages)}
+    if tune := options.get("tune"):
+        _check_roles(reader, data, "--tune", tune, "dev")
+        inputs.tune = _rows(reader, "--tune", tune, "dev", data.languages)
+    return _finish(inputs, data, reader, lambda inputs: _check_leaks(inputs, protocol))
 
 
-def _read_tasks(request: Request, protocol: Protocol, reader: RowReader, inputs: Inputs) -> None:
-    if request.name:
-        raise XlsrError(f"--name does not go with protocol {protocol.name}, whose keys name tasks; give NAME=FILE.")
-    for task, file in _task_files(request.data).items():
-        if not protocol.tasks:
-            inputs.rows[task] = reader.read((file,), request.split, request.languages)
-            continue
-        if request.split != "test":
-            raise XlsrError(
-                f"--split is '{request.split}'; protocol {protocol.name} has splits of its own, leave it out."
-            )
-        # Data sets tell splits by name; the rows of a file need a column for them.
-        required = tuple(name for name in protocol.columns_of(task) if name != "split" or is_table((file,)))
-        columns = {name: column for name, column in reader.columns.items() if name in (*required, *protocol.optional)}
-        inputs.rows[task] = replace(reader, required=required, columns=columns).read_all((file,), request.languages)
-
-
-def _task_files(pieces: Sequence[str]) -> dict[str, str]:
-    """File by task, which is named in front of it (`NAME=FILE`) or by it."""
-    files: dict[str, str] = {}
-    for piece in pieces:
+def read_tasks(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
+    """Rows of each task: one file each, which its name or `NAME=FILE` assigns."""
+    reader, inputs = reader_of(protocol, data), _inputs(data)
+    data.refuse(protocol.name, "name", *(["split"] if protocol.tasks else []))
+    for piece in data.files:
         task, equals, file = piece.partition("=")
         if not equals or Path(piece).exists():
             task, file = data_name([piece]), piece
-        if task in files:
-            raise XlsrError(f"--data has two files of task '{task}'; tell them apart by NAME=FILE.")
-        files[task] = file
-    return files
+        if task in inputs.rows:
+            raise XlsrError(f"--data has two files of task '{task}'; distinguish them by NAME=FILE.")
+        if not protocol.tasks:
+            inputs.rows[task] = reader.open((file,), data.languages).split(data.split)
+            continue
+        kind = task.partition(".")[0]
+        if kind not in protocol.tasks:
+            hint = f"{nearest(kind, protocol.tasks)} Name the file after its task, or use TASK=FILE."
+            raise XlsrError(f"protocol {protocol.name} has no task '{task}'; {hint}")
+        # Datasets distinguish splits by name; the rows of a file need a column.
+        required = tuple(name for name in protocol.tasks[kind] if name != "split" or is_table((file,)))
+        columns = {name: column for name, column in reader.columns.items() if name in (*required, *protocol.optional)}
+        table = replace(reader, required=required, columns=columns).open((file,), data.languages)
+        inputs.rows[task] = table.all_splits()
+    return _finish(inputs, data, reader)
 
 
-def _name_tasks(request: Request, inputs: Inputs) -> None:
-    from hf_xlsr.evaluation.mteb.data import mteb_task
-
-    for option in ("columns", "languages", "where", "config", "limit", "name"):
-        if getattr(request, option):
-            raise XlsrError(f"--{option} does not go with protocol mteb, whose tasks say it themselves; leave it out.")
-    if request.split != "test":
-        raise XlsrError(f"--split is '{request.split}'; protocol mteb tests the splits of its tasks, leave it out.")
-    for name in request.data:
-        if not name.startswith(MTEB):
-            raise XlsrError(f"--data has '{name}'; protocol mteb runs tasks by name, give mteb:TASK.")
-        task = name.removeprefix(MTEB)
-        inputs.rows[task] = []
-        inputs.revisions[task] = mteb_task(task).metadata.dataset["revision"]
-
-
-def _read_bitexts(request: Request, inputs: Inputs) -> None:
-    from hf_xlsr.evaluation.protocols.bucc_data import read_bucc
-
-    for option in ("columns", "where", "config", "limit"):
-        if getattr(request, option):
-            raise XlsrError(
-                f"--{option} is for tables; protocol bucc reads lines of id, tab and text, so leave it out."
-            )
-    if not request.tune:
-        raise XlsrError(
-            "--tune is missing; protocol bucc tunes its threshold on other data than it tests: --tune SOURCES TARGETS "
-            "--tune-gold GOLD."
-        )
-    parts = ("test", "--data", request.data, request.gold), ("tune", "--tune", request.tune, request.tune_gold)
-    for part, option, files, gold in parts:
-        if len(files) != 2:
-            raise XlsrError(f"{option} has {len(files)} file(s); protocol bucc takes two, of sources and of targets.")
-        if not gold:
-            name = "--gold" if part == "test" else "--tune-gold"
-            raise XlsrError(f"{name} is missing; give the file of the pairs of ids that are translations in {option}.")
-        inputs.bitexts[part] = read_bucc(files[0], files[1], gold)
-    test, tune = inputs.bitexts["test"], inputs.bitexts["tune"]
-    shared = [set(test.sources) & set(tune.sources), set(test.targets) & set(tune.targets)]
-    if shared == [set(test.sources), set(test.targets)] == [set(tune.sources), set(tune.targets)]:
-        raise XlsrError("--data and --tune hold the same texts; tune the threshold on other data.")
-    if any(shared):
-        logger.warning("%d sources and %d targets of --data stand in --tune too", *map(len, shared))
-    if len(request.languages) not in (0, 2):
-        raise XlsrError(
-            f"--languages is {','.join(request.languages)}; give those of sources and targets, e.g. de,en."
-        )
-    first, second = (format_suffix(Path(file)).lstrip(".") for file in request.data)
-    tags, _ = pair_views(request.languages, (first, second), each=False, told=())[0]
-    if UNKNOWN in tags:
-        raise XlsrError(f"{' and '.join(request.data)} do not end in their languages; say --languages de,en.")
-    codes = key_languages(tags)
-    inputs.languages = codes[tags[0]], codes[tags[1]]
-
-
-def _read_training(request: Request, protocol: Protocol, reader: RowReader, inputs: Inputs) -> None:
-    language = request.train_language or next(iter(request.languages), None)
+def read_trained(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
+    """Rows to test on, and those that a head is trained and chosen on in one language."""
+    reader, inputs = reader_of(protocol, data), _inputs(data)
+    if split_name(data.split) in ("train", "dev"):
+        raise XlsrError(f"--split must not be train or dev, which {protocol.name} trains on, got '{data.split}'.")
+    train, tune, held = (options.get(name) for name in ("train", "tune", "hold_out"))
+    language = options.get("train_language") or next(iter(data.languages), None)
     if language is None:
-        raise XlsrError("the language that the head is trained in is not given; say --train-language, e.g. en.")
-    for option, files in (("--train", request.train), ("--tune", request.tune)):
-        _check_count(files, option, paired=False)
-    train = request.train or request.data
-    if not request.train and not reader.has_split(train, "train", (language,)):
+        raise XlsrError("--train-language is missing: the language that the head is trained in, e.g. en.")
+    if held and tune:
+        raise XlsrError("--tune and --hold-out exclude each other: both name the rows that the head is chosen on.")
+    for option, files, role in (("--train", train, "train"), ("--tune", tune, "dev")):
+        _check_roles(reader, data, option, files or (), role)
+    inputs.rows = {inputs.name: _rows(reader, "--data", data.files, data.split, data.languages)}
+    if not train and "train" not in reader.open(data.files, (language,)).splits:
         raise XlsrError(
-            f"{' '.join(train)} does not tell rows of split 'train'; give rows to learn from by --train FILE, or say "
-            "which column tells by --columns split=NAME."
+            f"{' '.join(data.files)} has no split 'train'; use --train FILE, or --columns split=NAME if a column names "
+            "the splits."
         )
-    inputs.train = reader.read(train, "train", (language,))
-    if request.hold_out:
-        if request.tune:
-            raise XlsrError("--tune and --hold-out both say which rows the head is chosen on; give one of them.")
-        # Looked at whole: the rows of a copy of the test would hide in the two parts.
-        _check_rows_apart(inputs, protocol)
-        inputs.train, inputs.tune = _held_out(inputs.train, request.hold_out)
-        return
-    places = [request.tune] if request.tune else list(dict.fromkeys((train, request.data)))
-    tune = next((files for files in places if request.tune or reader.has_split(files, "dev", (language,))), None)
-    if tune is None:
-        named = " and ".join(" ".join(files) for files in places)
-        raise XlsrError(
-            f"no split 'dev' in {named}; give rows to choose the head on by --tune FILE, or take a tenth of the "
-            "training rows by --hold-out COLUMN."
-        )
-    inputs.tune = reader.read(tune, "dev", (language,))
-    _check_rows_apart(inputs, protocol)
+    inputs.train = _rows(reader, "--train", train or data.files, "train", (language,))
+    if not held:
+        places = [tune] if tune else list(dict.fromkeys((tuple(train or data.files), data.files)))
+        tables = [reader.open(files, (language,)) for files in places]
+        table = next((table for table in tables if tune or "dev" in table.splits), None)
+        if table is None:
+            named = " and ".join(" ".join(files) for files in places)
+            raise XlsrError(
+                f"{named} has no split 'dev'; use --tune FILE, or --hold-out COLUMN for a tenth of the training rows."
+            )
+        inputs.tune = _rows(reader, "--tune", table.files, "dev", (language,))
+
+    def finish(inputs: Inputs) -> None:
+        inputs.train_language = inputs.train[0]["lang"]
+        _check_leaks(
+            inputs, protocol
+        )  # before rows are held out: a copy of the test could be divided between the parts
+        if held:
+            inputs.train, inputs.tune = _hold_out(inputs.train, held)
+
+    return _finish(inputs, data, reader, finish)
 
 
-def _held_out(rows: list[Row], column: str) -> tuple[list[Row], list[Row]]:
-    """Rows without and with those whose column has a crc32 that ten divides: equal texts stay together."""
+def _inputs(data: DataOptions) -> Inputs:
+    return Inputs(name=data.name or data_name(data.files), split=data.split)
+
+
+def _rows(reader: TableReader, option: str, files: Sequence[str], split: str | None, languages: Sequence[str]) -> Rows:
+    if len(files) > (2 if reader.paired else 1):
+        most = "one table or two line-aligned files" if reader.paired else "one table"
+        raise XlsrError(f"{option} must be {most}, got {len(files)} files.")
+    return reader.open(files, languages).split(split)
+
+
+def _finish(inputs: Inputs, data: DataOptions, reader: TableReader, check: Any = None) -> Inputs:
+    """Names languages, limits rows, checks what was read and reports skipped rows.
+
+    Languages get the same names in all tables: one table may have too few to distinguish two scripts.
+    """
+    parts = [*inputs.rows.values(), inputs.train, inputs.tune, inputs.pool]
+    tags = {row[name] for row in chain(*parts) for name in LANGUAGE_COLUMNS if name in row}
+    codes = metric_languages(tags)
+    for rows in parts:
+        counts: dict[tuple[str, ...], int] = {}
+        kept = []
+        for row in rows:
+            named = {name: codes[row[name]] for name in LANGUAGE_COLUMNS if name in row}
+            group = (*named.values(), str(row.get("split", "")))
+            counts[group] = counts.get(group, 0) + 1
+            # The pool stays whole: with fewer candidates retrieval is another, easier test.
+            if rows is inputs.pool or data.limit is None or counts[group] <= data.limit:
+                kept.append({**row, **named})
+        rows[:] = kept
+    if check is not None:
+        check(inputs)
+    inputs.skipped = reader.quarantine.counts
+    if inputs.skipped:
+        logger.warning("%s: %s", " ".join(data.files), reader.quarantine.report())
+    return inputs
+
+
+def _hold_out(rows: Rows, column: str) -> tuple[Rows, Rows]:
+    """Rows without and with those whose column has a crc32 divisible by ten: equal texts stay together."""
     if column not in rows[0]:
-        raise XlsrError(f"--hold-out is '{column}', which is none of the columns read; {nearest(column, rows[0])}")
+        raise XlsrError(f"--hold-out must be a column that is read, got '{column}'; {nearest(column, rows[0])}")
     held = [zlib.crc32(str(row[column]).encode()) % 10 == 0 for row in rows]
     parts = [[row for row, out in zip(rows, held, strict=True) if out == wanted] for wanted in (False, True)]
     if not all(parts):
-        raise XlsrError(
-            f"--hold-out {column} leaves all {len(rows)} rows on one side; give rows to choose on by --tune."
-        )
+        raise XlsrError(f"--hold-out {column} leaves all {len(rows)} rows on one side; use --tune.")
     return parts[0], parts[1]
 
 
-def _check_apart(request: Request, protocol: Protocol, reader: RowReader) -> None:
-    """What is tested is not to be learnt from or chosen on."""
-    split = split_name(request.split)
-    if protocol.layout == "trained" and split in ("train", "dev"):
+def _check_roles(reader: TableReader, data: DataOptions, option: str, files: Sequence[str], role: str) -> None:
+    """Checks that the tested rows are not also rows to train or to choose on."""
+    places = [[Path(file).resolve() if Path(file).exists() else file for file in part] for part in (files, data.files)]
+    if places[0] == places[1] and (
+        role == split_name(data.split) or not reader.open(data.files, data.languages).splits
+    ):
         raise XlsrError(
-            f"--split is '{request.split}'; protocol {protocol.name} learns on train and chooses on dev, so test another "
-            "split, or leave it out where a file has none."
+            f"{option} and --data are the same rows of {' '.join(files)}; use other rows, or a column 'split'."
         )
-    for option, files, role in (("--train", request.train, "train"), ("--tune", request.tune, "dev")):
-        if _places(files) != _places(request.data):
-            continue
-        if role == split or not reader.tells_splits(files, request.languages):
-            raise XlsrError(
-                f"{option} and --data would be the same rows of {' '.join(files)}; give other rows, or a column 'split' "
-                "that tells them apart."
-            )
 
 
-def _check_rows_apart(inputs: Inputs, protocol: Protocol) -> None:
-    """Refuses texts to learn from or to choose on that are those of the test; warns where some are.
+def _check_leaks(inputs: Inputs, protocol: Protocol) -> None:
+    """Refuses training or tuning texts that are exactly those of the test; warns where some are.
 
-    Labels, languages and order do not count: a copy of the test file is no other data for being called otherwise.
+    Labels, languages and order do not matter: a copy of the test file under another name is the same data.
     """
     columns = [name for name in protocol.required if name != "label"]
 
-    def texts(rows: Iterable[Row]) -> list[tuple[str, ...]]:
+    def texts(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
         return [tuple(str(row[name]) for name in columns) for row in rows]
 
     tested = {language: texts(rows) for language, rows in by_language(inputs.only).items()}
-    for option, role, rows in (("--train", "learnt from", inputs.train), ("--tune", "chosen on", inputs.tune)):
+    for option, rows in (("--train", inputs.train), ("--tune", inputs.tune)):
         for language, group in by_language(rows).items():
             seen = set(texts(group))
             same = next((other for other, test in tested.items() if set(test) == seen), None)
             if same is not None:
                 raise XlsrError(
-                    f"the {len(group)} rows in {language} to be {role} have the same texts as those in {same} to be "
-                    f"tested; give other rows by {option}."
+                    f"the {len(group)} rows of {option} in {language} have the same texts as the tested rows in {same}; "
+                    "use other rows."
                 )
-            shared = sum(text in seen for test in tested.values() for text in test)
-            if shared:
+            if shared := sum(text in seen for test in tested.values() for text in test):
                 total = sum(map(len, tested.values()))
-                logger.warning(
-                    "%d of %d rows of the test stand among those in %s that are %s", shared, total, language, role
-                )
+                logger.warning("%d of %d tested rows are also in %s in %s", shared, total, option, language)
+
+
+def _read_pool(reader: TableReader, pool: Sequence[str], data: DataOptions) -> Rows:
+    if is_table(pool):
+        paths = expand_braces(pool[0])[0]
+        if len(pool) == len(paths) == 1 and detect_format(paths) == "moses":
+            # The lines of one file are targets without sources.
+            return list(read_rows(paths[0], required=("target",), quarantine=reader.quarantine))
+        return _rows(reader, "--pool", pool, None, data.languages)
+    return _rows(reader, "--pool", pool, data.split, data.languages)
 
 
 def _check_pool(inputs: Inputs) -> None:
-    """Refuses a pool that nothing would be taken from, and lines that would be in several languages."""
-    if not inputs.pool:
-        raise XlsrError("--pool has no sentence; leave it out, or give one that has.")
+    """Refuses a pool that adds no candidate, or lines that would be candidates in several languages."""
     pairs = by_pair(inputs.only)
     targets = list(dict.fromkeys(target for _, target in pairs))
+    if not inputs.pool or ("source_lang" not in inputs.pool[0] and len(targets) > 1):
+        raise XlsrError(
+            f"--pool must have sentences, in pairs where --data has several target languages ({', '.join(targets)})."
+        )
     if "source_lang" not in inputs.pool[0]:
-        if len(targets) > 1:
-            raise XlsrError(
-                f"--pool is lines of one language, and --data has targets in {', '.join(targets)}; evaluate one language "
-                "at a time, or give pairs."
-            )
         return
     present = by_pair(inputs.pool)
     alone = [pair for pair in pairs if pair not in present and pair[::-1] not in present]
     if len(alone) == len(pairs):
         has, wanted = (", ".join(map("-".join, groups)) for groups in (present, pairs))
-        raise XlsrError(f"--pool has pairs in {has} and --data in {wanted}; give a pool in the languages of --data.")
+        raise XlsrError(f"--pool must have pairs in the languages of --data, {wanted}, got {has}.")
     if alone:
         logger.warning(
-            "--pool has nothing in %s, whose candidates are those of --data", ", ".join(map("-".join, alone))
+            "--pool has no pairs in %s: only --data gives candidates there", ", ".join(map("-".join, alone))
         )
-
-
-def _places(files: Sequence[str]) -> list[str]:
-    return [str(Path(file).resolve()) if Path(file).exists() else file for file in files]
-
-
-def _read_pool(request: Request, reader: RowReader) -> list[Row]:
-    _check_count(request.pool, "--pool", paired=True)
-    reader = replace(reader, limit=None)  # all of it: with fewer candidates retrieval is another, easier test
-    if not is_table(request.pool):
-        return reader.read(request.pool, request.split, request.languages)
-    paths = expand_braces(request.pool[0])[0]
-    if len(request.pool) == len(paths) == 1 and detect_format(paths) == "moses":
-        # The lines of one file are targets without sources.
-        return list(read_rows(paths[0], required=("target",), quarantine=reader.quarantine))
-    return reader.read(request.pool, None, request.languages)

@@ -9,23 +9,21 @@ from typing import Any
 
 import numpy as np
 
+from hf_xlsr.encoders.encoding import unit_length
 from hf_xlsr.evaluation.protocols.sts import spearman
 from hf_xlsr.evaluation.protocols.tatoeba import right_both_ways
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.vectors import as_vectors
 
-NOTHING = "has nothing to count; give predictions and references, or add them before."
 METRICS = ("retrieval_accuracy", "mining_f1", "sts_spearman")
 
 
 def load_metric(name: str, **options: Any) -> Any:
-    """A metric as `evaluate.load` gives it, made here instead of fetched.
-
-    Batches given to `add_batch` are kept in memory and nothing is written, unless `options` say otherwise.
+    """A metric as `evaluate.load` gives it, without a download; batches stay in memory unless `options` say otherwise.
 
     - `retrieval_accuracy`: predictions are vectors of sentences, references those of their translations, row by row.
       Gives `source_to_target_accuracy`, `target_to_source_accuracy` and `accuracy`, as protocol `tatoeba` does.
-    - `mining_f1`: predictions are the mined pairs of ids, references the gold ones; as many as there are of each.
+    - `mining_f1`: predictions are the mined pairs of ids, references the gold ones; their numbers may differ.
       Pairs of all batches count together, each once. Gives `precision`, `recall` and `f1`.
     - `sts_spearman`: predictions are similarities, references gold scores. Gives `spearman`, 0 where either is
       constant.
@@ -45,12 +43,11 @@ def load_metric(name: str, **options: Any) -> Any:
         >>> metric.compute(predictions=[("s1", "t1"), ("s2", "t9")], references=[("s1", "t1")])["precision"]
         0.5
     """
-    if name not in METRICS:
-        raise XlsrError(f"metric is '{name}'; {nearest(name, METRICS)}")
+    require_choice("name", name, METRICS)
     metric = _metric_classes()[name]
     if options:
         return metric(**options)
-    # The library makes its folder even for a metric in memory; left to itself, in the user's home.
+    # The library creates its folder even for a metric in memory, by default in the user's home.
     with tempfile.TemporaryDirectory(prefix="hf-xlsr-metric-") as folder:
         return metric(cache_dir=folder, keep_in_memory=True)
 
@@ -68,15 +65,10 @@ def retrieval_accuracy(source_vectors: np.ndarray, target_vectors: np.ndarray) -
     Raises:
         XlsrError: there are no rows, the sides differ in number or width, or a vector is zero or not finite.
     """
-    sides = []
-    for name, vectors in (("predictions", source_vectors), ("references", target_vectors)):
-        matrix = as_vectors(vectors, name)
-        lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
-        if not lengths.all():
-            raise XlsrError(f"row {int(lengths.argmin())} of {name} is a zero vector; it has no direction.")
-        sides.append(matrix / lengths)
-    if len(sides[0]) != len(sides[1]) or not len(sides[0]):
-        raise XlsrError(f"there are {len(sides[0])} predictions and {len(sides[1])} references; give rows in pairs.")
+    given = {"predictions": source_vectors, "references": target_vectors}
+    sides = [unit_length(as_vectors(vectors, name)) for name, vectors in given.items()]
+    if len(sides[0]) != len(sides[1]) or not all(len(side) and side.any(axis=1).all() for side in sides):
+        raise XlsrError("predictions and references must be equally many vectors other than zero.")
     forward, backward = (float(right.mean()) for right in right_both_ways(*sides))
     return {
         "source_to_target_accuracy": forward,
@@ -108,47 +100,20 @@ def mining_f1(predicted: Iterable[tuple[Any, Any]], gold: Iterable[tuple[Any, An
     }
 
 
-def _as_pairs(pairs: Iterable[Any], name: str) -> list[list[str]]:
-    rows = [[str(id_) for id_ in pair] for pair in pairs]
-    for number, row in enumerate(rows):
-        if len(row) != 2:
-            raise XlsrError(f"row {number} of {name} has {len(row)} ids; give a source id and a target id.")
-    return rows
-
-
 @lru_cache(maxsize=1)
 def _metric_classes() -> dict[str, Any]:
-    """The subclasses of `evaluate.Metric`, which are made when first asked for: the library is an extra."""
+    """The subclasses of `evaluate.Metric`, created on first use: the library is an extra."""
     try:
         import evaluate
     except ModuleNotFoundError as error:
-        raise XlsrError("metrics need the evaluate library; install hf-xlsr[evaluate].") from error
+        raise XlsrError("metrics need `evaluate`; install it with `pip install 'hf-xlsr[evaluate]'`.") from error
     from datasets import Features, Sequence, Value
 
     def info(description: str, inputs: str, feature: Any) -> evaluate.MetricInfo:
         features = Features({"predictions": feature, "references": feature})
         return evaluate.MetricInfo(description, citation="", features=features, inputs_description=inputs)
 
-    class LocalMetric(evaluate.Metric):
-        def compute(
-            self, *, predictions: Any = None, references: Any = None, **options: Any
-        ) -> dict[str, float] | None:
-            """Counts what is given here and what was added before."""
-            if (predictions is None) != (references is None):
-                raise XlsrError(f"{self.name} got predictions or references alone; give both.")
-            if predictions is None and not len(self):
-                raise XlsrError(f"{self.name} {NOTHING}")
-            return super().compute(predictions=predictions, references=references, **options)
-
-        def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-            if not len(predictions):
-                raise XlsrError(f"{self.name} {NOTHING}")
-            return self._count(predictions, references)
-
-        def _count(self, predictions: Any, references: Any) -> dict[str, float]:
-            raise NotImplementedError
-
-    class RetrievalAccuracy(LocalMetric):
+    class RetrievalAccuracy(evaluate.Metric):
         def _info(self) -> evaluate.MetricInfo:
             return info(
                 "Share of sentences whose nearest neighbour by cosine is their translation.",
@@ -156,10 +121,10 @@ def _metric_classes() -> dict[str, Any]:
                 Sequence(Value("float32")),
             )
 
-        def _count(self, predictions: Any, references: Any) -> dict[str, float]:
+        def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
             return retrieval_accuracy(predictions, references)
 
-    class MiningF1(LocalMetric):
+    class MiningF1(evaluate.Metric):
         def _info(self) -> evaluate.MetricInfo:
             return info(
                 "Precision, recall and F1 of mined pairs of sentences.",
@@ -171,13 +136,13 @@ def _metric_classes() -> dict[str, Any]:
             """Adds mined and gold pairs."""
             # The library's columns are of one length, so a batch is one row that holds both lists.
             batch = {"predictions": predictions, "references": references}
-            super().add_batch(**{name: [_as_pairs(pairs, name)] for name, pairs in batch.items()})
+            super().add_batch(**{name: [[[*map(str, pair)] for pair in pairs]] for name, pairs in batch.items()})
 
-        def _count(self, predictions: Any, references: Any) -> dict[str, float]:
+        def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
             mined, gold = ([tuple(pair) for row in rows for pair in row] for rows in (predictions, references))
             return mining_f1(mined, gold)
 
-    class StsSpearman(LocalMetric):
+    class StsSpearman(evaluate.Metric):
         def _info(self) -> evaluate.MetricInfo:
             return info(
                 "Spearman's rank correlation of similarities with gold scores.",
@@ -185,11 +150,9 @@ def _metric_classes() -> dict[str, Any]:
                 Value("float64"),
             )
 
-        def _count(self, predictions: Any, references: Any) -> dict[str, float]:
-            for name, values in (("predictions", predictions), ("references", references)):
-                bad = np.flatnonzero(~np.isfinite(np.array(values, np.float64)))
-                if bad.size:
-                    raise XlsrError(f"row {bad[0]} of {name} is {values[bad[0]]}; give finite numbers.")
+        def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
+            if not np.isfinite([*predictions, *references]).all():
+                raise XlsrError("predictions and references of sts_spearman must be finite.")
             return {"spearman": spearman(np.array(predictions), np.array(references))}
 
     return dict(zip(METRICS, (RetrievalAccuracy, MiningF1, StsSpearman), strict=True))

@@ -47,6 +47,17 @@ def language_name(language: Languages) -> str:
     return first if first == second else f"{first}-{second}"
 
 
+def pair_languages(tag: str) -> Languages:
+    """The languages of a sentence pair under one tag of a row.
+
+    Example:
+        >>> pair_languages("en"), pair_languages("en+de")
+        ('en', ('en', 'de'))
+    """
+    first, plus, second = tag.partition("+")
+    return (first, second) if plus else first
+
+
 def embed_pairs(
     encoder: Encoder,
     first: Sequence[str],

@@ -1,22 +1,114 @@
-"""The registry of protocols: what each measures, which columns and options it takes, and how it is run."""
+"""The registry of protocols. Each module of `protocols` declares one protocol of its name, with its options.
+
+A protocol is imported when it is looked up, so that the command's help needs neither mteb nor a model.
+"""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import pkgutil
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from importlib import import_module
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from hf_xlsr.evaluation import protocol_runs as runs
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.encoders.encoding import Encoder
+from hf_xlsr.evaluation import protocols as protocol_modules
+from hf_xlsr.evaluation.inputs import DataOptions, Inputs, read_pairs, read_table
+from hf_xlsr.evaluation.rows import both_sides, by_language, by_pair
+from hf_xlsr.utils.errors import XlsrError, nearest, require_choice
 
-# Options of the command that only some protocols take, as attributes of `Request`.
-DATA_OPTIONS = ("pool", "gold", "tune", "tune_gold", "train", "train_language", "hold_out", "debias")
-CHOICES = ("head", "epochs", "learning_rate", "cross", "setting", "subsets", "k", "margin", "seed", "device")
-# A seed and a device are no mistake with a protocol in which nothing is random, or that runs wherever the encoder does.
-_FOR_ALL = ("seed", "device")
+Metrics = dict[str, float]
+FOR_ALL = ("seed", "device")  # options of the command that are valid with every protocol
 
-Layout = Literal["pairs", "rows", "trained", "tasks", "bitext", "mteb"]
+
+def option(default: Any, help: str, *, data: bool = False) -> Any:
+    """A field of a protocol's options.
+
+    Args:
+        default: The default; None leaves the choice to the protocol.
+        help: One line for the command's help.
+        data: Whether it names data to read, rather than an argument of the protocol's function.
+    """
+    return field(default=default, metadata={"help": help, "data": data})
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a protocol: a subclass declares each as a field, by `option`."""
+
+    def __post_init__(self) -> None:
+        for spec in specs_of(type(self)).values():
+            if spec.choices and getattr(self, spec.name) is not None:
+                require_choice(spec.name, getattr(self, spec.name), spec.choices)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Options:
+        """The options among those that the user gave; others belong to other protocols."""
+        return cls(**{name: given[name] for name in specs_of(cls) if name in given})
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of the protocol's function, without those that are left to it."""
+        values = {field.name: getattr(self, field.name) for field in fields(self) if not field.metadata["data"]}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class OptionSpec:
+    """One option of protocols, for a command line.
+
+    Attributes:
+        name: With underscores.
+        type: `str`, `int`, `float` or `bool`, of one value.
+        several: Whether it takes several values.
+        default: None where the protocol chooses.
+        choices: The only values; empty for any.
+        help: One line.
+        protocols: Names of the protocols that have it.
+    """
+
+    name: str
+    type: type
+    several: bool
+    default: Any
+    choices: tuple[str, ...]
+    help: str
+    protocols: tuple[str, ...] = ()
+
+
+def specs_of(options: type[Options]) -> dict[str, OptionSpec]:
+    """The options that one protocol declares."""
+    specs: dict[str, OptionSpec] = {}
+    hints = get_type_hints(options)
+    for one in fields(options):
+        kind: type = str
+        choices: tuple[str, ...] = ()
+        several = False
+        for part in (hints[one.name], *get_args(hints[one.name])):
+            if get_origin(part) is Literal:
+                choices = get_args(part)
+            elif part in (int, float, bool):
+                kind = part
+            several = several or get_origin(part) is tuple
+        specs[one.name] = OptionSpec(one.name, kind, several, one.default, choices, one.metadata["help"])
+    return specs
+
+
+@cache
+def option_specs() -> dict[str, OptionSpec]:
+    """The options of all protocols; it imports them. Defaults, which differ between protocols, are None.
+
+    Example:
+        >>> spec = option_specs()["margin"]
+        >>> spec.choices, "xsim" in spec.protocols
+        (('ratio', 'distance', 'absolute'), True)
+    """
+    specs: dict[str, OptionSpec] = {}
+    for name, protocol in PROTOCOLS.items():
+        for spec in specs_of(protocol.options).values():
+            first = specs.get(spec.name, spec)
+            specs[spec.name] = replace(first, default=None, protocols=(*first.protocols, name))
+    return specs
 
 
 @dataclass(frozen=True)
@@ -24,35 +116,28 @@ class Protocol:
     """One protocol.
 
     Attributes:
-        name: What `--protocol` and metric keys call it.
+        name: Its name in `--protocol` and in metric keys.
         summary: What it measures, in one line.
-        layout: How `--data` is taken: `pairs` (a table, or two line-aligned files), `rows` (a table), `trained` (a
-            table to test on, and rows to train a head on), `tasks` (a table a task), `bitext` (two files of id, tab
-            and text, with a gold file) or `mteb` (names of tasks).
-        required: Columns that no row may lack.
+        data: What `--data` takes, in words. Protocols with equal data can run together.
+        read: Reads the data of a command.
+        run: Computes the metrics.
+        options: Its options.
+        required: Columns that every row must have.
         optional: Columns that are read where a file has them.
-        options: Attributes of `Request` that it takes beside those for all.
-        function: Module and name of the function behind it.
-        run: Calls it.
-        nullable: Required columns that may be empty in a row; the protocol itself says what that means.
+        nullable: Required columns that may be empty in a row; the protocol says what that means.
         tasks: Required columns by task, where each task has its own.
     """
 
     name: str
     summary: str
-    layout: Layout
-    required: tuple[str, ...]
-    optional: tuple[str, ...]
-    options: tuple[str, ...]
-    function: tuple[str, str]
-    run: runs.Run
+    data: str
+    read: Callable[[Protocol, DataOptions, Mapping[str, Any]], Inputs]
+    run: Callable[[Encoder, Inputs, Any], Metrics]
+    options: type[Options] = Options
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
     nullable: tuple[str, ...] = ()
     tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @property
-    def data(self) -> tuple[object, ...]:
-        """What its data look like: protocols for which it is equal take the same files."""
-        return self.layout, self.required
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -60,204 +145,170 @@ class Protocol:
         own = (name for columns in self.tasks.values() for name in columns)
         return tuple(dict.fromkeys((*self.required, *own, *self.optional)))
 
-    @property
-    def takes(self) -> str:
-        """The same in words."""
-        columns = "; or ".join(dict.fromkeys(map(", ".join, self.tasks.values()))) or ", ".join(self.required)
-        words = {
-            "pairs": f"a table with {columns}, or two line-aligned files",
-            "rows": f"a table with {columns}",
-            "trained": f"a table with {columns}",
-            "tasks": f"a table a task with {columns}",
-            "bitext": "two files of id, tab and text, and a gold file",
-            "mteb": "names of mteb's tasks",
-        }
-        return words[self.layout]
 
-    def columns_of(self, task: str) -> tuple[str, ...]:
-        """The required columns of one of `tasks`; a name of the user's own may follow behind a dot.
+class _Protocols(Mapping[str, Protocol]):
+    """Protocols by name, imported on first use."""
 
-        Raises:
-            XlsrError: there is no such task.
-        """
-        front = task.partition(".")[0]
-        if front not in self.tasks:
-            raise XlsrError(
-                f"protocol {self.name} has no task '{task}'; {nearest(front, self.tasks)} A file is called after its "
-                "task, or given as TASK=FILE."
-            )
-        return self.tasks[front]
+    def __getitem__(self, name: str) -> Protocol:
+        if name not in self._names:
+            raise KeyError(name)
+        return import_module(f"{protocol_modules.__name__}.{name.replace('-', '_')}").PROTOCOL
 
-    def defaults(self) -> dict[str, Any]:
-        """What the protocol chooses where the user says nothing, by option."""
-        known = inspect.signature(runs.function(*self.function)).parameters
-        return {
-            option: known[option].default
-            for option in self.options
-            if option in known and known[option].default not in (inspect.Parameter.empty, None)
-        }
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    _names = tuple(sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(protocol_modules.__path__)))
 
 
-_PAIR = ("source", "target")
-_TEXTS = ("sentence1", "sentence2")
-_TRAINED = ("train", "tune", "train_language", "hold_out", "head", "epochs", "learning_rate", "seed")
+PROTOCOLS: Mapping[str, Protocol] = _Protocols()
 
 
-def _of_pairs(name: str, summary: str, module: str, *options: str, run: runs.Run | None = None) -> Protocol:
-    place = f"protocols.{module}", name.replace("-", "_")
-    optional = ("source_lang", "target_lang", "split")
-    options = (*options, "debias")
-    return Protocol(name, summary, "pairs", _PAIR, optional, options, place, run or runs.pairwise(*place))
-
-
-def _of_rows(
-    name: str,
-    summary: str,
-    layout: Layout,
-    required: tuple[str, ...],
-    options: tuple[str, ...],
-    run: runs.Run | None = None,
-    optional: tuple[str, ...] = (),
-    nullable: tuple[str, ...] = (),
-) -> Protocol:
-    place = f"protocols.{name.replace('-', '_')}", name.replace("-", "_")
-    optional = (*optional, "lang", "split")
-    return Protocol(name, summary, layout, required, optional, options, place, run or runs.trained(*place), nullable)
-
-
-_SENTEVAL: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("MR", "CR", "SUBJ", "MPQA"), ("text", "label")),
-    **dict.fromkeys(("SST2", "SST5", "TREC"), ("text", "label", "split")),
-    **dict.fromkeys(("MRPC", "SICK-E"), (*_TEXTS, "label", "split")),
-    **dict.fromkeys(("SICK-R", "STS-B"), (*_TEXTS, "score", "split")),
-}
-
-_ALL = (
-    _of_pairs("tatoeba", "accuracy of the nearest sentence by cosine, both ways", "tatoeba"),
-    _of_pairs("tatoeba-laser", "LASER's error rate of the same, both ways", "tatoeba_variants"),
-    _of_pairs(
-        "tatoeba-xtreme",
-        "XTREME's accuracy: English asks, the other language answers",
-        "tatoeba_variants",
-        run=runs.tatoeba_xtreme,
-    ),
-    _of_pairs("tatoeba-mteb", "mteb's weighted F1, source to target", "tatoeba_variants"),
-    _of_pairs("xsim", "LASER's error rate of the best margin among k neighbours", "xsim", "k", "margin"),
-    _of_pairs("xsr", "precision at 1, 5 and 10 among a pool, both ways", "xsr", "pool", run=runs.xsr),
-    Protocol(
-        "bucc",
-        "F1 of mined hidden translations; the threshold is tuned on other data",
-        "bitext",
-        (),
-        (),
-        ("gold", "tune", "tune_gold", "k", "margin"),
-        ("protocols.bucc", "bucc_settings"),
-        runs.bucc,
-    ),
-    _of_rows(
-        "sts",
-        "correlation of cosines with gold scores: all, mean and wmean",
-        "tasks",
-        (*_TEXTS, "score"),
-        ("subsets",),
-        runs.sts,
-        ("subset",),
-        nullable=("score",),
-    ),
-    _of_rows(
-        "pair-classification",
-        "average precision of similarities; accuracy and F1 at a tuned threshold",
-        "rows",
-        (*_TEXTS, "label"),
-        ("tune",),
-        runs.pair_classification,
-    ),
-    _of_rows(
-        "language-bias",
-        "share of the query's own language among the nearest of parallel sentences, over the unbiased share",
-        "rows",
-        ("text",),
-        ("k", "debias"),
-        runs.language_bias,
-    ),
-    _of_rows(
-        "zero-shot",
-        "accuracy in every language of a classifier trained in one",
-        "trained",
-        ("text", "label"),
-        _TRAINED,
-    ),
-    _of_rows(
-        "nli",
-        "accuracy in every language of an inference classifier trained in one",
-        "trained",
-        ("premise", "hypothesis", "label"),
-        (*_TRAINED, "cross"),
-    ),
-    Protocol(
-        "senteval",
-        "accuracy of SentEval's classifiers on frozen vectors",
-        "tasks",
-        ("text", "label"),
-        ("lang", "split"),
-        ("setting", "seed", "device"),
-        ("senteval.evaluate", "senteval"),
-        runs.senteval,
-        tasks=_SENTEVAL,
-    ),
-    Protocol(
-        "mteb", "mteb's own evaluation of its tasks", "mteb", (), (), (), ("mteb.evaluate", "evaluate_mteb"), runs.mteb
-    ),
-)
-
-PROTOCOLS: Mapping[str, Protocol] = {protocol.name: protocol for protocol in _ALL}
-
-
-def protocols_of(names: str) -> list[Protocol]:
+def find_protocols(names: str | Sequence[str]) -> list[Protocol]:
     """The protocols of `--protocol`.
 
     Args:
-        names: One name or several, with commas between.
+        names: One name, several with commas between, or a sequence of names.
 
     Raises:
-        XlsrError: a name is unknown or stands twice, or the protocols do not take the same data.
+        XlsrError: a name is unknown or occurs twice, or the protocols need different data.
 
     Example:
-        >>> [protocol.name for protocol in protocols_of("tatoeba,xsim")]
+        >>> [protocol.name for protocol in find_protocols("tatoeba,xsim")]
         ['tatoeba', 'xsim']
     """
     chosen: dict[str, Protocol] = {}
-    for name in (piece.strip() for piece in names.split(",")):
-        if name not in PROTOCOLS:
-            raise XlsrError(f"protocol is '{name}'; {nearest(name, PROTOCOLS)}")
-        if name in chosen:
-            raise XlsrError(f"protocol '{name}' stands twice in '{names}'; name it once.")
+    for name in (name.strip() for name in (names.split(",") if isinstance(names, str) else names)):
+        if name not in PROTOCOLS or name in chosen:
+            hint = "it occurs twice." if name in chosen else nearest(name, PROTOCOLS)
+            raise XlsrError(f"invalid protocol '{name}'; {hint}")
         chosen[name] = PROTOCOLS[name]
     first, *others = chosen.values()
     for other in others:
         if other.data != first.data:
             raise XlsrError(
-                f"protocols {first.name} and {other.name} take different data ({first.takes}; {other.takes}); evaluate "
+                f"protocols {first.name} and {other.name} need different data ({first.data}; {other.data}); evaluate "
                 "them one at a time."
             )
     return list(chosen.values())
 
 
 def check_options(given: Collection[str], protocols: Sequence[Protocol]) -> None:
-    """Refuses an option that none of the protocols takes.
-
-    Args:
-        given: Those of `DATA_OPTIONS` and `CHOICES` that the user gave.
-        protocols: What is to be run.
+    """Checks that each option belongs to one of the protocols.
 
     Raises:
-        XlsrError: there is such an option; the sentence names who takes it.
+        XlsrError: an option would be ignored; the message names the protocols that have it.
     """
-    for option in given:
-        if option in _FOR_ALL or any(option in protocol.options for protocol in protocols):
+    for name in given:
+        if name in FOR_ALL or any(name in specs_of(protocol.options) for protocol in protocols):
             continue
-        takers = [protocol.name for protocol in PROTOCOLS.values() if option in protocol.options]
-        names = ", ".join(protocol.name for protocol in protocols)
+        specs = option_specs()
+        if name not in specs:
+            raise XlsrError(f"unknown option '{name}' of protocols; {nearest(name, specs)}")
         raise XlsrError(
-            f"--{option.replace('_', '-')} is for protocol {' or '.join(takers)}; leave it out with {names}."
+            f"--{name.replace('_', '-')} is only for protocol {' or '.join(specs[name].protocols)}, not for "
+            f"{', '.join(protocol.name for protocol in protocols)}."
         )
+
+
+@dataclass(frozen=True)
+class DebiasOptions(Options):
+    """Removal of language bias before a protocol measures."""
+
+    debias: str | None = option(
+        None, "folder of a fitted debias; or self: fit one component on the rows that are tested", data=True
+    )
+
+
+@dataclass(frozen=True)
+class TrainedOptions(Options):
+    """Options of a protocol that trains a head in one language; `head` and `seed` have defaults of the protocol."""
+
+    train: tuple[str, ...] = option((), "rows to train a head on (default: split train of --data)", data=True)
+    tune: tuple[str, ...] = option((), "data to tune on: the threshold, the head", data=True)
+    train_language: str | None = option(None, "language of --train (default: the first of --languages)", data=True)
+    hold_out: str | None = option(
+        None, "column: choose the head on a tenth of the training rows, by crc32 of this column", data=True
+    )
+    epochs: int | None = option(None, "epochs of the head's training")
+    learning_rate: float | None = option(None, "learning rate of the head's training")
+
+
+def run_trained(function: Callable[..., Metrics]) -> Callable[[Encoder, Inputs, Any], Metrics]:
+    """Runs a function that trains a head in one language and tests it in all."""
+
+    def run(encoder: Encoder, inputs: Inputs, options: Options) -> Metrics:
+        rows, common = (inputs.train, inputs.tune, by_language(inputs.only)), inputs.common | options.arguments()
+        return function(encoder, *rows, train_language=inputs.train_language, **common)
+
+    return run
+
+
+def pair_protocol(
+    name: str,
+    summary: str,
+    function: Callable[..., Metrics],
+    options: type[Options] = DebiasOptions,
+    run: Callable[[Encoder, Inputs, Any], Metrics] | None = None,
+) -> Protocol:
+    """A protocol of translation pairs.
+
+    Args:
+        name: Its name.
+        summary: What it measures.
+        function: Called with an encoder, the sources and the targets of each language pair.
+        options: Its options.
+        run: Replaces the loop over language pairs.
+    """
+
+    def run_pairs(encoder: Encoder, inputs: Inputs, chosen: Options) -> Metrics:
+        metrics: Metrics = {}
+        for languages, rows in by_pair(inputs.only).items():
+            sides = both_sides(rows)
+            metrics |= function(encoder, *sides, languages=languages, **inputs.common, **chosen.arguments())
+        return metrics
+
+    return Protocol(
+        name,
+        summary,
+        "a table with source, target, or two line-aligned files",
+        read_pairs,
+        run or run_pairs,
+        options,
+        required=("source", "target"),
+        optional=("source_lang", "target_lang", "split"),
+    )
+
+
+def row_protocol(
+    name: str,
+    summary: str,
+    columns: tuple[str, ...],
+    run: Callable[[Encoder, Inputs, Any], Metrics],
+    options: type[Options],
+    *,
+    read: Callable[[Protocol, DataOptions, Mapping[str, Any]], Inputs] | None = None,
+    nullable: tuple[str, ...] = (),
+    optional: tuple[str, ...] = (),
+) -> Protocol:
+    """A protocol of rows, each in one language (of sentence pairs possibly in two).
+
+    Args:
+        name: Its name.
+        summary: What it measures.
+        columns: Required columns.
+        run: Computes the metrics.
+        options: Its options.
+        read: Reads the data; a single table by default.
+        nullable: Required columns that may be empty.
+        optional: Further columns, besides `lang` and `split`.
+    """
+    data = f"a table with {', '.join(columns)}"
+    return Protocol(
+        name, summary, data, read or read_table, run, options, columns, (*optional, "lang", "split"), nullable
+    )

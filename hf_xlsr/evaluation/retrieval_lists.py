@@ -1,31 +1,21 @@
-"""Queries with their nearest neighbours, to be read rather than counted."""
+"""Lists of queries with their nearest neighbours, for reading."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.mining.search.neighbours import nearest_neighbours
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError, require_positive
 from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """One sentence that was found for a query.
-
-    Args:
-        rank: Its place, from 1.
-        text: The sentence.
-        similarity: Cosine with the query.
-        is_gold: Whether it is the query's translation.
-    """
+    """One sentence near a query: its rank from 1, cosine, and whether it is the query's translation."""
 
     rank: int
     text: str
@@ -35,13 +25,7 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class NeighbourList:
-    """A query and its nearest neighbours.
-
-    Args:
-        query: The sentence that was asked.
-        neighbours: What was found, nearest first.
-        missed: The translation where it was not found, with its true rank; None where it was found or is unknown.
-    """
+    """A query and its neighbours, nearest first; `missed` is its translation, with its true rank, if not among them."""
 
     query: str
     neighbours: tuple[Neighbour, ...]
@@ -94,9 +78,8 @@ def nearest_neighbour_lists(
         `k=3` and `exclude_exact_match`.
     """
     if golds is not None and len(golds) != len(queries):
-        raise XlsrError(f"there are {len(queries)} queries and {len(golds)} golds; give one gold for each query.")
-    if k < 1:
-        raise XlsrError(f"k is {k}; ask for 1 neighbour or more.")
+        raise XlsrError(f"`golds` must be as many as `queries`, {len(queries)}, got {len(golds)}.")
+    require_positive("k", k)
     position: dict[str, int] = {}
     for text in (*candidates, *(golds or ())):
         position.setdefault(text, len(position))
@@ -130,25 +113,6 @@ def nearest_neighbour_lists(
     return lists
 
 
-def neighbours_table(lists: Sequence[NeighbourList], title: str) -> Table:
-    """A table for the terminal: under each query its neighbours; translations are ticked.
-
-    A translation that was not found stands last, with the rank it has.
-    """
-    table = Table(title=escape(title), caption="✓ the translation" if _has_gold(lists) else None)
-    table.add_column("rank", justify="right", no_wrap=True)
-    table.add_column("cosine", justify="right", no_wrap=True)
-    table.add_column("query and neighbours", overflow="fold")
-    for entry in lists:
-        table.add_section()
-        table.add_row("", "", Text(_line(entry.query), style="bold"))
-        for neighbour in _shown(entry):
-            text = Text(_line(neighbour.text) + (" ✓" if neighbour.is_gold else ""))
-            style = "green" if neighbour.is_gold and neighbour is not entry.missed else None
-            table.add_row(f"{neighbour.rank:,}", f"{neighbour.similarity:.3f}", text, style=style)
-    return table
-
-
 def neighbours_markdown(lists: Sequence[NeighbourList]) -> str:
     """The lists as Markdown: a small table for each query; translations are bold and ticked.
 
@@ -172,7 +136,3 @@ def _shown(entry: NeighbourList) -> tuple[Neighbour, ...]:
 
 def _has_gold(lists: Sequence[NeighbourList]) -> bool:
     return any(neighbour.is_gold for entry in lists for neighbour in _shown(entry))
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())

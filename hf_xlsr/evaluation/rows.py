@@ -1,19 +1,20 @@
-"""Rows as protocols take them: mappings from column to value, read once, with mistakes named by row."""
+"""Rows, mappings from column to value: columns of them, labels, and groups by language."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from hf_xlsr.utils.errors import XlsrError
 
 Row = Mapping[str, Any]
+AnyRow = TypeVar("AnyRow", bound=Row)
 
 
 class LabelledTexts(NamedTuple):
-    """Rows to learn a classifier from, to choose one on, or to test it on.
+    """Rows for training, choosing or testing a classifier.
 
     Attributes:
         sides: One list of texts, or the first and the second sentences of pairs.
@@ -29,15 +30,15 @@ def read_columns(rows: Iterable[Row], *, texts: Sequence[str], values: Sequence[
 
     Args:
         rows: Mappings from column to value, for instance a `datasets.Dataset`.
-        texts: Columns that hold a sentence in every row.
-        values: Columns that hold anything.
-        name: What the caller's argument is called, for the error sentences.
+        texts: Columns with a string in every row.
+        values: Columns with any values.
+        name: Name of the rows in errors.
 
     Returns:
         One list for each of `texts` and `values`, in that order.
 
     Raises:
-        XlsrError: there is no row, a row is no mapping or lacks a column, or a text is not a string.
+        XlsrError: there is no row, a row lacks a column, or a text is not a string.
 
     Example:
         >>> rows = [{"text": "a", "label": 1}, {"text": "b", "label": 0}]
@@ -46,46 +47,39 @@ def read_columns(rows: Iterable[Row], *, texts: Sequence[str], values: Sequence[
     """
     names = [*texts, *values]
     columns: list[list[Any]] = [[] for _ in names]
-    number = -1
     for number, row in enumerate(rows):
-        if not isinstance(row, Mapping):
-            raise XlsrError(
-                f"row {number} of {name} is {row!r:.40}; give mappings with the columns {', '.join(names)}."
-            )
         for column, found in zip(names, columns, strict=True):
-            if column not in row:
+            if not isinstance(row, Mapping) or column not in row:
                 raise XlsrError(f"row {number} of {name} has no column '{column}'; each row needs {', '.join(names)}.")
             if column in texts and not isinstance(row[column], str):
-                raise XlsrError(
-                    f"row {number} of {name} has {row[column]!r:.40} as its {column}; give a string or leave the row out."
-                )
+                raise XlsrError(f"`{column}` in row {number} of {name} must be a string, got {row[column]!r:.40}.")
             found.append(row[column])
-    if number < 0:
-        raise XlsrError(f"{name} has no rows; give at least one.")
+    if not columns[0]:
+        raise XlsrError(f"{name} has no rows.")
     return columns
 
 
 def number_labels(labels: Sequence[Any], name: str) -> dict[Hashable, int]:
-    """Numbers the different labels from 0, in sorted order.
+    """Numbers the distinct labels from 0, in sorted order.
 
     Args:
-        labels: One of each row; words, numbers or a mixture.
-        name: What the rows are called, for the error sentences.
+        labels: One of each row; strings, numbers or a mixture.
+        name: Name of the rows in errors.
 
     Returns:
         Label -> number.
 
     Raises:
-        XlsrError: a label is missing or can be no label, or there is only one.
+        XlsrError: a label is missing or not hashable, or there is only one.
 
     Example:
         >>> number_labels(["sport", "money", "sport"], "train")
         {'money': 0, 'sport': 1}
     """
     for row, label in enumerate(labels):
-        # NaN is what tables hold where a label is missing; it is not even equal to itself.
+        # Tables have NaN where a label is missing; it is not equal to itself.
         if label is None or label != label or not isinstance(label, Hashable):
-            raise XlsrError(f"row {row} of {name} has {label!r:.40} as its label; give a word or a number.")
+            raise XlsrError(f"row {row} of {name} has {label!r:.40} as its label; it must be a string or a number.")
     distinct = sorted(set(labels), key=lambda label: (str(type(label)), label))
     if len(distinct) < 2:
         raise XlsrError(f"{name} has one label only, {distinct[0]!r}; a classifier needs two or more.")
@@ -102,14 +96,14 @@ def read_labelled(
 ) -> tuple[LabelledTexts, LabelledTexts, dict[str, LabelledTexts]]:
     """The rows of a classification task; the labels are those of `train`.
 
-    All rows are read before anything is encoded: a wrong label in the last language should not cost the wait.
+    All rows are read before anything is encoded, so that an invalid label in the last language fails early.
 
     Args:
-        train: Rows to learn from.
+        train: Rows to train on.
         dev: Rows to choose on.
         tests: Rows to test on, by language.
-        texts: Columns that hold sentences; `label` is read beside them.
-        clean: From a label, its row and the name of the rows to the label that is meant.
+        texts: Columns with sentences; `label` is read too.
+        clean: Called with a label, its row and the name of the rows; returns the label to use.
 
     Returns:
         `train`, `dev` and, by language, `tests`.
@@ -123,7 +117,7 @@ def read_labelled(
         {'fr': LabelledTexts(sides=(['b'],), labels=array([1]))}
     """
     if not isinstance(tests, Mapping) or not tests:
-        raise XlsrError(f"tests is {tests!r:.40}; give a mapping from language to rows, with at least one entry.")
+        raise XlsrError(f"`tests` must map one or more languages to rows, got {tests!r:.40}.")
     numbers: dict[Hashable, int] = {}
 
     def read(rows: Iterable[Row], name: str) -> LabelledTexts:
@@ -135,8 +129,8 @@ def read_labelled(
         for row, label in enumerate(labels):
             if not isinstance(label, Hashable) or label not in numbers:
                 raise XlsrError(
-                    f"row {row} of {name} has label {label!r:.40}, which train does not have; "
-                    f"its labels are {', '.join(map(repr, numbers))}."
+                    f"row {row} of {name} has label {label!r:.40}, which train does not have; its labels are "
+                    f"{', '.join(map(repr, numbers))}."
                 )
         return LabelledTexts(tuple(sides), np.array([numbers[label] for label in labels], np.int64))
 
@@ -145,3 +139,65 @@ def read_labelled(
         read(dev, "dev"),
         {language: read(rows, f"tests['{language}']") for language, rows in tests.items()},
     )
+
+
+def by_language(rows: Iterable[AnyRow]) -> dict[str, list[AnyRow]]:
+    """Rows of each language, in order of first occurrence."""
+    groups: dict[str, list[AnyRow]] = {}
+    for row in rows:
+        groups.setdefault(row["lang"], []).append(row)
+    return groups
+
+
+def by_pair(rows: Iterable[AnyRow]) -> dict[tuple[str, str], list[AnyRow]]:
+    """Rows of each language pair, in order of first occurrence."""
+    groups: dict[tuple[str, str], list[AnyRow]] = {}
+    for row in rows:
+        groups.setdefault((row["source_lang"], row["target_lang"]), []).append(row)
+    return groups
+
+
+def by_pair_either_way(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
+    """Rows of each two languages; rows in the other order are swapped to the order of the first one.
+
+    Example:
+        >>> rows = [{"source": "day", "target": "Tag", "source_lang": "en", "target_lang": "de"},
+        ...         {"source": "Nacht", "target": "night", "source_lang": "de", "target_lang": "en"}]
+        >>> [(pair, [row["source"] for row in group]) for pair, group in by_pair_either_way(rows).items()]
+        [(('en', 'de'), ['day', 'night'])]
+    """
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for languages, group in by_pair(rows).items():
+        place = languages[::-1] if languages[::-1] in groups else languages
+        groups.setdefault(place, []).extend(in_order(group, place))
+    return groups
+
+
+def in_order(rows: Iterable[Row], languages: tuple[str, str]) -> list[Row]:
+    """Rows in a language pair, swapped where they are in the other order; rows without languages are in any.
+
+    Example:
+        >>> row = {"source": "Tag", "target": "day", "source_lang": "de", "target_lang": "en"}
+        >>> [(row["source"], row["target"]) for row in in_order([row], ("en", "de"))]
+        [('day', 'Tag')]
+    """
+    chosen: list[Row] = []
+    for row in rows:
+        found = (row["source_lang"], row["target_lang"]) if "source_lang" in row else languages
+        if found == languages:
+            chosen.append(row)
+        elif found[::-1] == languages:
+            sides = {"source": row["target"], "target": row["source"]}
+            chosen.append({**row, **sides, "source_lang": found[1], "target_lang": found[0]})
+    return chosen
+
+
+def both_sides(rows: Iterable[Row]) -> tuple[list[str], list[str]]:
+    """Sources and targets of rows.
+
+    Example:
+        >>> both_sides([{"source": "day", "target": "Tag"}, {"source": "night", "target": "Nacht"}])
+        (['day', 'night'], ['Tag', 'Nacht'])
+    """
+    rows = list(rows)
+    return [row["source"] for row in rows], [row["target"] for row in rows]

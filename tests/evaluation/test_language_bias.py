@@ -17,9 +17,6 @@ from hypothesis import strategies as st
 from hf_xlsr.cli import main
 from hf_xlsr.encoders.debias import DebiasedEncoder, DebiasFitter, fit_debias
 from hf_xlsr.evaluation import language_bias, tatoeba
-from hf_xlsr.evaluation.inputs import Inputs
-from hf_xlsr.evaluation.protocol_runs import language_bias as run_language_bias
-from hf_xlsr.utils.errors import XlsrError
 
 LANGUAGES = ("de", "en", "fr", "zh")
 
@@ -144,48 +141,6 @@ def test_sentences_that_occur_twice_count_once_in_a_fit_on_themselves() -> None:
         assert ours == expected[f"w-language-bias-pcr1/en/test/{key}"]
 
 
-@pytest.mark.parametrize(
-    ("texts", "options", "message"),
-    [
-        ({"en": ["a", "b"]}, {}, "the sentences are in en; give two languages or more"),
-        ({}, {}, "the sentences are in no language"),
-        ({"en": ["a", "b"], "fr": ["a"]}, {}, "there are 2 sentences in en and 1 in fr; give parallel sentences"),
-        ({"en": ["a"], "fr": ["b"]}, {}, "there are 1 sentences a language; give two or more"),
-        (
-            {"en": ["a", "b"], "fr": ["a", "b"]},
-            {"k": 3},
-            "k is 3; of 2 rows in 2 languages each query has 2 candidates",
-        ),
-        ({"en": ["a", "b"], "fr": ["a", "b"]}, {"k": 0}, "k is 0"),
-        ({"en": ["a", "b"], "fr": ["a", "0"]}, {}, "the vector of '0' in fr is zero"),
-        (
-            {"en": ["a", "b"], "fr": ["a", "b"]},
-            {"debias": "self"},
-            "components is 1, and 'en' has 2 texts with vectors",
-        ),
-    ],
-)
-def test_mistakes(texts: Any, options: dict[str, Any], message: str) -> None:
-    encoder = TableEncoder({"a": [1.0], "b": [2.0], "0": [0.0]})
-    with pytest.raises(XlsrError, match=message):
-        language_bias(encoder, texts, name="w", **options)
-
-
-def test_a_language_that_was_not_fitted_is_told_before_encoding() -> None:
-    encoder, texts = world(10)
-    debias = fit_debias(encoder, {"en": texts["en"]})
-    encoder.texts.clear()
-    with pytest.raises(XlsrError, match="language 'de' was not fitted, only en"):
-        language_bias(encoder, texts, name="w", debias=debias)
-    assert not encoder.texts
-
-
-def test_rows_that_were_skipped_are_refused() -> None:
-    inputs = Inputs("w", "test", rows={"w": []}, skipped={"empty text": 2})
-    with pytest.raises(XlsrError, match="2 rows of w cannot be used, so that the sentences of the languages do not"):
-        run_language_bias(TableEncoder({}), inputs)
-
-
 def wide(folder: Path) -> str:
     rows = make_pairs(40, seed=3)
     path = folder / "wide.tsv"
@@ -246,14 +201,6 @@ def test_other_protocols_take_the_removal_too(
     again = shutil.copytree(tiny_export, tmp_path / "another")
     assert main([command[0], str(again), *command[2:], "--debias", str(folder)]) == 0
     assert f"the debias was fitted on encoder '{tiny_export}' and is applied to '{again}'" in caplog.text
-    capsys.readouterr()
-    assert main([*command, "--debias", str(tmp_path)]) == 1
-    assert "holds no debias.json" in capsys.readouterr().err
-    other = ["--data", wide(tmp_path), "--columns", "source=en,target=de"]
-    assert main(["evaluate", tiny_export, "--protocol", "tatoeba", *other, "--debias", str(folder)]) == 1
-    assert "language 'de' was not fitted, only en, fr" in capsys.readouterr().err
-    assert main(["evaluate", tiny_export, "--protocol", "sts", "--data", "x.tsv", "--debias", "self"]) == 1
-    assert "--debias is for protocol tatoeba" in capsys.readouterr().err
 
 
 def test_a_folder_with_the_removal_in_it_is_told_the_languages(tiny_export: str, tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from scipy.stats import spearmanr
 from sklearn.metrics import precision_recall_fscore_support
 
 from hf_xlsr.evaluation import tatoeba
-from hf_xlsr.evaluation.metrics import METRICS, load_metric, mining_f1, retrieval_accuracy
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.evaluation.metrics import METRICS, load_metric, mining_f1
 
 
 @pytest.fixture(autouse=True)
@@ -60,20 +59,6 @@ def test_retrieval_accuracy_hand_example_and_batches():
     assert metric.compute(predictions=np.eye(3), references=np.eye(3))["accuracy"] == 1.0
 
 
-def test_retrieval_accuracy_mistakes_are_named():
-    metric = load_metric("retrieval_accuracy")
-    with pytest.raises(XlsrError, match="row 1 of references is a zero vector"):
-        metric.compute(predictions=np.eye(2), references=[[1.0, 0.0], [0.0, 0.0]])
-    with pytest.raises(XlsrError, match="row 0 of predictions holds NaN"):
-        load_metric("retrieval_accuracy").compute(predictions=[[np.nan, 1.0]], references=[[1.0, 1.0]])
-    with pytest.raises(XlsrError, match="2 and 3"):
-        load_metric("retrieval_accuracy").compute(predictions=np.eye(2), references=np.eye(3)[:2])
-    with pytest.raises(XlsrError, match="2 predictions and 3 references"):
-        retrieval_accuracy(np.eye(3)[:2], np.eye(3))
-    with pytest.raises(XlsrError, match="0 predictions and 0 references"):
-        retrieval_accuracy(np.empty((0, 3)), np.empty((0, 3)))
-
-
 # Mining F1
 
 
@@ -109,11 +94,6 @@ def test_mining_f1_takes_ids_of_any_kind():
     assert nothing == {"precision": 0.0, "recall": 0.0, "f1": 0.0}
 
 
-def test_mining_f1_mistakes_are_named():
-    with pytest.raises(XlsrError, match="row 1 of references has 3 ids"):
-        load_metric("mining_f1").compute(predictions=[(1, 2)], references=[(1, 2), (1, 2, 3)])
-
-
 # Spearman
 
 
@@ -141,36 +121,12 @@ def test_spearman_hand_example_in_batches():
     assert metric.compute(predictions=[1.0, 2.0], references=[5.0, 4.0]) == {"spearman": pytest.approx(-1.0)}
 
 
-def test_spearman_of_constants_is_zero_and_of_nan_refused():
+def test_spearman_of_constants_is_zero():
     assert load_metric("sts_spearman").compute(predictions=[0.5, 0.5], references=[1, 2]) == {"spearman": 0.0}
     assert load_metric("sts_spearman").compute(predictions=[0.5], references=[1]) == {"spearman": 0.0}
-    with pytest.raises(XlsrError, match="row 1 of predictions is nan"):
-        load_metric("sts_spearman").compute(predictions=[0.5, float("nan")], references=[1, 2])
 
 
 # What holds for all
-
-
-def test_mistakes_are_named():
-    with pytest.raises(XlsrError, match="metric is 'mining'; did you mean 'mining_f1'"):
-        load_metric("mining")
-    for name in METRICS:
-        with pytest.raises(XlsrError, match=f"{name} has nothing to count"):
-            load_metric(name).compute()
-        if name != "mining_f1":  # which may have found nothing
-            with pytest.raises(XlsrError, match=f"{name} has nothing to count"):
-                load_metric(name).compute(predictions=[], references=[])
-        with pytest.raises(XlsrError, match=f"{name} got predictions or references alone"):
-            load_metric(name).compute(predictions=[[1.0, 2.0]])
-
-
-def test_without_the_library_the_mend_is_named(monkeypatch: pytest.MonkeyPatch):
-    from hf_xlsr.evaluation import metrics
-
-    metrics._metric_classes.cache_clear()
-    monkeypatch.setitem(sys.modules, "evaluate", None)
-    with pytest.raises(XlsrError, match=r"install hf-xlsr\[evaluate\]"):
-        load_metric("mining_f1")
 
 
 def test_options_of_the_library_are_taken(tmp_path: Path):

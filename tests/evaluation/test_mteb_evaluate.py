@@ -12,7 +12,7 @@ import pytest
 from mteb_helpers import ENGLISH, FRENCH, routed_model, shaken, table, with_data
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr.evaluation.protocols.tatoeba_variants import tatoeba_mteb
+from hf_xlsr.evaluation.protocols.tatoeba_mteb import tatoeba_mteb
 from hf_xlsr.utils.errors import XlsrError
 
 mteb = pytest.importorskip("mteb")

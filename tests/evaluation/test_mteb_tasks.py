@@ -12,10 +12,10 @@ from mteb_helpers import ENGLISH, FRENCH, routed_model
 from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr.evaluation.protocols.bucc import bucc
-from hf_xlsr.evaluation.protocols.bucc_data import BuccData, hide_pairs
+from hf_xlsr.evaluation import bucc
+from hf_xlsr.evaluation.bucc_data import BuccData, hide_pairs
 from hf_xlsr.evaluation.protocols.sts import sts
-from hf_xlsr.evaluation.protocols.tatoeba_variants import tatoeba_mteb
+from hf_xlsr.evaluation.protocols.tatoeba_mteb import tatoeba_mteb
 from hf_xlsr.evaluation.protocols.xsr import xsr
 from hf_xlsr.utils.errors import XlsrError
 

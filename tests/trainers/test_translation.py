@@ -15,7 +15,7 @@ from translation_helpers import (
 )
 
 from hf_xlsr import XlsrError
-from hf_xlsr.evaluation.protocols.bleu import bleu_rows
+from hf_xlsr.evaluation.bleu import bleu_rows
 from hf_xlsr.trainers import add_adapters
 from hf_xlsr.trainers.translation import LiveTranslator, TranslationTrainer, TranslationTrainingArguments
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 
 from hf_xlsr.data.columns import column_value, flat_names, split_name
 from hf_xlsr.data.formats.lines import READ_ERRORS, cause, read_errors
+from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.source import Record, Source
 from hf_xlsr.utils.errors import XlsrError
 
@@ -96,6 +98,13 @@ def _load(source: Source) -> Any:
             f"'{source.name}' cannot be opened as a dataset ({cause(error)}). Offline, give a folder written by "
             "`save_to_disk`."
         ) from error
+
+
+def dataset_splits(path: str, config: str | None = None) -> list[str]:
+    """Names of the splits of a dataset; empty where it has none."""
+    source = Source(path, (Path(path),), (), {}, (), (), None, config, Quarantine())
+    data = _load(source)
+    return sorted(data) if isinstance(data, dict) else []
 
 
 def _choose_split(data: Any, source: Source) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from hf_xlsr.data.columns import split_name
-from hf_xlsr.evaluation.input_languages import key_languages
+from hf_xlsr.evaluation.languages import metric_languages
 from hf_xlsr.utils.errors import XlsrError, error_line, nearest
 
 Row = dict[str, Any]
@@ -97,7 +97,7 @@ def mteb_rows(task_name: str, *, subsets: Sequence[str] | None = None, split: st
     task.hf_subsets = list(subsets or task.hf_subsets)
     load_task(task)
     tags = [tag for langs in task.metadata.hf_subsets_to_langscripts.values() for tag in langs]
-    names = key_languages(dict.fromkeys(tags))
+    names = metric_languages(dict.fromkeys(tags))
     parts = list(_parts(task, split))
     return (row for subset, part, data in parts for row in reader(task, subset, part, data, names))
 
@@ -105,8 +105,7 @@ def mteb_rows(task_name: str, *, subsets: Sequence[str] | None = None, split: st
 def _parts(task: Any, split: str | None) -> Iterator[tuple[str, str, Any]]:
     """Subset, split and table of each part of the data that is wanted."""
     for subset in task.hf_subsets:
-        together = getattr(task, "parallel_subsets", False) or (subset == "default" and subset not in task.dataset)
-        tables = task.dataset if together else task.dataset.get(subset, {})
+        tables = _tables(task, subset)
         if split is None:
             wanted = [name for name in _usual_splits(task) if name in tables]
         else:
@@ -118,6 +117,19 @@ def _parts(task: Any, split: str | None) -> Iterator[tuple[str, str, Any]]:
             )
         for name in wanted:
             yield subset, name, tables[name]
+
+
+def _tables(task: Any, subset: str) -> Any:
+    """The tables of a subset by split."""
+    together = getattr(task, "parallel_subsets", False) or (subset == "default" and subset not in task.dataset)
+    return task.dataset if together else task.dataset.get(subset, {})
+
+
+def task_splits(task_name: str) -> list[str]:
+    """Names of the splits of a task's data, as `mteb_rows` takes them."""
+    task = mteb_task(task_name)
+    load_task(task)
+    return sorted({name for subset in task.hf_subsets for name in _tables(task, subset)})
 
 
 def _usual_splits(task: Any) -> list[str]:

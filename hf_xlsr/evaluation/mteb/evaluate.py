@@ -16,7 +16,7 @@ from hf_xlsr.encoders.encoding import check_batch_size, default_prompt, embed
 from hf_xlsr.encoders.fingerprint import content_hash
 from hf_xlsr.encoders.loading import encoder_facts, load_encoder
 from hf_xlsr.encoders.routing import route_of, routes_of
-from hf_xlsr.evaluation.input_languages import key_languages
+from hf_xlsr.evaluation.languages import metric_languages
 from hf_xlsr.evaluation.mteb.data import load_task, mteb_task, require_mteb
 from hf_xlsr.evaluation.mteb.languages import column_language, subset_languages
 from hf_xlsr.evaluation.mteb.meta import model_meta
@@ -293,7 +293,7 @@ def _run(mteb: Any, encoder: MtebEncoder, task: Any, results: Any, encode_kwargs
 
 def _task_metrics(task: Any, result: Any) -> Iterator[tuple[str, float]]:
     subsets = task.metadata.hf_subsets_to_langscripts
-    tags = key_languages(dict.fromkeys(tag for langs in subsets.values() for tag in langs))
+    tags = metric_languages(dict.fromkeys(tag for langs in subsets.values() for tag in langs))
     names = {subset: "-".join(tags[tag] for tag in langs) for subset, langs in subsets.items()}
     counts: dict[str, int] = {}
     for name in names.values():

@@ -10,10 +10,10 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 
 from hf_xlsr.encoders.encoding import Encoder
+from hf_xlsr.evaluation.bucc_data import BuccData
 from hf_xlsr.evaluation.mteb.data import mteb_task, require_mteb
 from hf_xlsr.evaluation.mteb.languages import langscript
 from hf_xlsr.evaluation.protocols.bucc import bucc
-from hf_xlsr.evaluation.protocols.bucc_data import BuccData
 from hf_xlsr.evaluation.protocols.sts import sts
 from hf_xlsr.evaluation.protocols.xsr import xsr
 from hf_xlsr.evaluation.report import split_key

@@ -1,26 +1,44 @@
-"""Protocol `bucc`: translations hidden among other sentences, mined by margin, the threshold tuned on other data."""
+"""Protocol `bucc`: mined translations among other sentences, with a threshold tuned on other data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from typing_extensions import Unpack
 
+from hf_xlsr.data.formats.reading import format_suffix
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
-from hf_xlsr.evaluation.protocols.bucc_data import BuccData, hide_pairs, read_bucc
+from hf_xlsr.evaluation.bucc_data import BuccData, read_bucc
+from hf_xlsr.evaluation.inputs import DataOptions, Inputs
+from hf_xlsr.evaluation.languages import UNKNOWN, metric_languages, pair_views
 from hf_xlsr.evaluation.protocols.tatoeba import embed_for_search
 from hf_xlsr.evaluation.protocols.xsim import margin_setting
+from hf_xlsr.evaluation.registry import Options, Protocol, option
 from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.table import data_name
 from hf_xlsr.mining.search.both_ways import BothWays, SearchOptions, neighbours_both_ways
 from hf_xlsr.mining.search.extraction import extract_pairs
 from hf_xlsr.utils.errors import XlsrError
 
-__all__ = ["BUCC_SETTINGS", "BuccData", "bucc", "bucc_settings", "hide_pairs", "read_bucc", "tune_threshold"]
+logger = logging.getLogger(__name__)
 
 BUCC_SETTINGS: dict[str, tuple[int, str]] = {"dual-momentum": (3, "distance"), "laser": (4, "ratio")}
+
+
+@dataclass(frozen=True)
+class BuccOptions(Options):
+    """Options of protocol `bucc`."""
+
+    gold: str | None = option(None, "pairs of ids that are translations, id-tab-id", data=True)
+    tune: tuple[str, ...] = option((), "data to tune on: the threshold, the head", data=True)
+    tune_gold: str | None = option(None, "pairs of ids that are translations in the data of --tune", data=True)
+    k: int | None = option(None, "size of the neighbourhoods")
+    margin: Literal["ratio", "distance", "absolute"] | None = option(None, "margin that scores pairs")
 
 
 def bucc(
@@ -39,19 +57,19 @@ def bucc(
 ) -> dict[str, float]:
     """Precision, recall and F1 of mined pairs, with a threshold that was tuned on other data.
 
-    Each side's distinct texts are mined by margin, one to one (`extract_pairs` with `retrieval max`). A text that
-    stands under two ids or more takes part, but no pair with it counts, while gold pairs of its ids stay in the
-    recall. `tune_threshold` finds the threshold on `tune`; pairs of `test` that reach it are the extracted ones.
+    Each side's distinct texts are mined by margin, one to one (`extract_pairs` with `retrieval max`). A text with
+    two or more ids takes part, but no pair with it counts, while gold pairs of its ids stay in the recall.
+    `tune_threshold` finds the threshold on `tune`; pairs of `test` that reach it are the extracted ones.
 
     Args:
         encoder: Anything with a sentence-transformers style `encode`.
-        tune: What the threshold is tuned on.
-        test: What is measured.
+        tune: Data to tune the threshold on.
+        test: Data to test on.
         languages: Codes of the languages of sources and targets.
         name: The dataset.
-        split: What `test` is called.
-        tune_split: What `tune` is called.
-        k: Size of the neighbourhoods, both ways; cut to the number of texts.
+        split: Name of the split `test`.
+        tune_split: Name of the split `tune`.
+        k: Size of the neighbourhoods, both ways; limited to the number of texts.
         margin: `ratio`, `distance` or `absolute`, see `margin_scores`.
         search: Options of `neighbours_both_ways`; an exact search by default.
         encoding: See `EncodingOptions`.
@@ -61,7 +79,7 @@ def bucc(
         `{name}-bucc-k4-ratio/de-en/test/`, and `f1` on `tune` under `{name}-bucc-k4-ratio/de-en/train/`.
 
     Raises:
-        XlsrError: `k` or `margin` is wrong, `tune` and `test` are the same data or the same split, or a vector is zero.
+        XlsrError: `k` or `margin` is invalid, `tune` and `test` are the same data or the same split, or a vector is zero.
 
     Relations:
         LASER's `bucc.py` after mining with `--unify --retrieval max --margin ratio -k 4` (`BUCC_SETTINGS["laser"]`);
@@ -99,30 +117,25 @@ def bucc_settings(
 
     Args:
         encoder: Anything with a sentence-transformers style `encode`.
-        tune: What the thresholds are tuned on.
-        test: What is measured.
+        tune: Data to tune the thresholds on.
+        test: Data to test on.
         settings: Pairs of `k` and `margin`; by default the dual-momentum paper's and LASER's.
         languages: Codes of the languages of sources and targets.
         name: The dataset.
-        split: What `test` is called.
-        tune_split: What `tune` is called.
+        split: Name of the split `test`.
+        tune_split: Name of the split `tune`.
         search: Options of `neighbours_both_ways`; an exact search by default.
         encoding: See `EncodingOptions`.
 
     Returns:
-        The metrics of `bucc` for each setting, whose keys it names: `{name}-bucc-k3-distance/de-en/test/f1`.
+        The metrics of `bucc` for each setting, which is part of the keys: `{name}-bucc-k3-distance/de-en/test/f1`.
 
     Raises:
-        XlsrError: as `bucc` does, or there is no setting.
+        XlsrError: as `bucc` does.
     """
     settings = tuple(settings)
-    if not settings:
-        raise XlsrError("settings is empty; give pairs of k and margin, e.g. (4, 'ratio').")
     if tune_split == split or tune == test:
-        raise XlsrError(
-            f"the threshold would be tuned on what is tested (splits '{tune_split}' and '{split}'); "
-            "give other data, under another name, to tune on."
-        )
+        raise XlsrError("`tune` and `tune_split` must differ from `test` and `split`: do not tune on what is tested.")
     keys = [
         [
             metric_prefix(name, f"bucc-{margin_setting(*setting)}", "-".join(languages), part)
@@ -152,11 +165,10 @@ def bucc_settings(
 
 
 def tune_threshold(scores: np.ndarray, correct: np.ndarray, total_gold: int) -> tuple[float, float]:
-    """The threshold that gives candidates the best F1, halfway between the last one taken and the first one left.
+    """The threshold with the best F1, halfway between the last candidate taken and the first one rejected.
 
-    Candidates are gone through from the best score downwards. Extraction takes whatever reaches the threshold, so
-    equal scores are taken together. Of several cuts with the best F1 the highest wins. When all candidates are to be
-    taken, the threshold is the lowest score.
+    Extraction takes all candidates that reach the threshold, so equal scores are taken together. Of several
+    thresholds with the best F1 the highest is chosen. Where all candidates are taken it is the lowest score.
 
     Args:
         scores: Margin scores of the candidates, `(n,)`.
@@ -166,25 +178,14 @@ def tune_threshold(scores: np.ndarray, correct: np.ndarray, total_gold: int) -> 
     Returns:
         Threshold and F1, a fraction; `(0.0, 0.0)` when no candidate is correct.
 
-    Raises:
-        XlsrError: scores and correct differ in length, or more candidates are correct than there are gold pairs.
-
     Relations:
-        LASER's `BuccOptimize`, which may cut between equal scores, and fails when all candidates are to be taken.
+        LASER's `BuccOptimize`, which may separate equal scores, and fails when all candidates are taken.
 
     Example:
         >>> tune_threshold(np.array([1.2, 1.1, 1.0, 0.9]), np.array([True, True, False, False]), total_gold=3)
         (1.05, 0.8)
     """
     scores, correct = np.asarray(scores, np.float64), np.asarray(correct, bool)
-    if len(scores) != len(correct):
-        raise XlsrError(
-            f"there are {len(scores)} scores and {len(correct)} marks in correct; give one of each a pair."
-        )
-    if correct.sum() > total_gold:
-        raise XlsrError(
-            f"{correct.sum()} candidates are correct and total_gold is {total_gold}; count all gold pairs."
-        )
     if not correct.any():
         return 0.0, 0.0
     order = np.argsort(-scores)
@@ -196,13 +197,13 @@ def tune_threshold(scores: np.ndarray, correct: np.ndarray, total_gold: int) -> 
     threshold = descending[last]
     if last + 1 < len(scores):
         middle = (threshold + descending[last + 1]) / 2
-        # Between two neighbouring floats lies none.
+        # Between two adjacent floats there is none.
         threshold = middle if middle > descending[last + 1] else threshold
     return float(threshold), float(f1[last])
 
 
 class _Searched(NamedTuple):
-    """The distinct texts of some data, searched: each text's row in the data, -1 where it stands in several."""
+    """The distinct texts of data and their neighbours; a text's row in the data, -1 where it has several."""
 
     neighbours: BothWays
     source_rows: np.ndarray
@@ -238,7 +239,7 @@ def _distinct(sentences: Sequence[str]) -> tuple[list[str], np.ndarray]:
 
 
 def _candidates(searched: _Searched, k: int, margin: str) -> tuple[np.ndarray, np.ndarray]:
-    """Scores of the mined pairs of texts that stand under one id each, and whether each is a gold pair."""
+    """Scores of the mined pairs of texts with one id each, and whether each is a gold pair."""
     found = searched.neighbours
     # The nearest k are the first of the nearest however many.
     nearest_k = replace(
@@ -252,3 +253,48 @@ def _candidates(searched: _Searched, k: int, margin: str) -> tuple[np.ndarray, n
     sources, targets = searched.source_rows[mined.source], searched.target_rows[mined.target]
     single = (sources >= 0) & (targets >= 0)
     return mined.score[single], np.isin(sources[single] * searched.target_count + targets[single], searched.gold)
+
+
+def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
+    """Two files of id, tab and text with a gold file, to test and to tune on."""
+    data.refuse("bucc", "columns", "where", "config", "limit")
+    inputs = Inputs(name=data.name or data_name(data.files), split=data.split)
+    parts = ("test", "data", data.files, "gold"), ("tune", "tune", options.get("tune", ()), "tune_gold")
+    for part, option_name, files, gold in parts:
+        if len(files) != 2 or not options.get(gold):
+            raise XlsrError(
+                f"protocol bucc needs --{option_name} SOURCES TARGETS and --{gold.replace('_', '-')} GOLD: it tests and "
+                "tunes the threshold on different data."
+            )
+        inputs.bitexts[part] = read_bucc(files[0], files[1], options[gold])
+    test, tune = inputs.bitexts["test"], inputs.bitexts["tune"]
+    shared = [set(test.sources) & set(tune.sources), set(test.targets) & set(tune.targets)]
+    if shared == [set(test.sources), set(test.targets)] == [set(tune.sources), set(tune.targets)]:
+        raise XlsrError("--tune must have other texts than --data, got the same.")
+    if any(shared):
+        logger.warning("%d sources and %d targets of --data are also in --tune", *map(len, shared))
+    first, second = (format_suffix(Path(file)).lstrip(".") for file in data.files)
+    tags, _ = pair_views(data.languages, (first, second), each=False, told=())[0]
+    if UNKNOWN in tags or len(data.languages) == 1:
+        raise XlsrError("--languages must name the languages of sources and targets, e.g. de,en.")
+    codes = metric_languages(tags)
+    inputs.languages = codes[tags[0]], codes[tags[1]]
+    return inputs
+
+
+def _run(encoder: Encoder, inputs: Inputs, options: BuccOptions) -> dict[str, float]:
+    """One setting if the user chooses it, else both published ones."""
+    setting = options.arguments()
+    run = bucc if setting else bucc_settings
+    tune, test = inputs.bitexts["tune"], inputs.bitexts["test"]
+    return run(encoder, tune, test, languages=inputs.languages, **inputs.common, **setting)
+
+
+PROTOCOL = Protocol(
+    "bucc",
+    "F1 of mined hidden translations; the threshold is tuned on other data",
+    "two files of id, tab and text, and a gold file",
+    _read,
+    _run,
+    BuccOptions,
+)

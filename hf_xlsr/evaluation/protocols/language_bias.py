@@ -1,8 +1,9 @@
-"""Protocol `language-bias`: in which languages do the sentences lie that an encoder finds nearest?"""
+"""Protocol `language-bias`: languages of the sentences that an encoder finds nearest."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -12,12 +13,22 @@ from hf_xlsr.encoders.debias.fitting import DebiasFitter
 from hf_xlsr.encoders.debias.removal import Debias
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.evaluation.averages import mean_over_languages
+from hf_xlsr.evaluation.inputs import Inputs
+from hf_xlsr.evaluation.registry import DebiasOptions, option, row_protocol
 from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.rows import by_language
 from hf_xlsr.mining.search.neighbours import nearest_neighbours
 from hf_xlsr.utils.errors import XlsrError
 
 SELF: Literal["self"] = "self"
-SHARE = "share_"  # front of the metrics that are a histogram
+SHARE = "share_"  # prefix of the metrics that are a histogram
+
+
+@dataclass(frozen=True)
+class LanguageBiasOptions(DebiasOptions):
+    """Options of protocol `language-bias`."""
+
+    k: int | None = option(None, "size of the neighbourhoods")
 
 
 def language_bias(
@@ -75,14 +86,14 @@ def language_bias(
         >>> round(metrics["numbers-language-bias/en/test/bias"], 2)
         0.67
     """
-    count = _check_texts(texts)
-    languages = list(texts)
+    languages, counts = list(texts), {language: len(rows) for language, rows in texts.items()}
+    if len(counts) < 2 or len(set(counts.values())) > 1:
+        raise XlsrError(f"`texts` must have the same number of sentences in two or more languages, got {counts}.")
+    count = counts[languages[0]]
     wanted = len(languages) if k is None else k
-    if wanted < 1 or wanted > len(languages) * (count - 1):
-        raise XlsrError(
-            f"k is {wanted}; of {count} rows in {len(languages)} languages each query has "
-            f"{len(languages) * (count - 1)} candidates, so take 1 to that many."
-        )
+    if not 1 <= wanted <= len(languages) * (count - 1):
+        most = len(languages) * (count - 1)
+        raise XlsrError(f"`k` must be 1 to {most}, the number of candidates, got {wanted}.")
     if isinstance(debias, Debias):
         for language in languages:
             debias.language_of(language)
@@ -98,23 +109,6 @@ def language_bias(
         vectors = {language: chosen.apply(matrix, language) for language, matrix in vectors.items()}
         metrics |= _measured(vectors, texts, wanted, metric_prefix(name, protocol, "{}", split))
     return mean_over_languages(metrics)
-
-
-def _check_texts(texts: Mapping[str, Sequence[str]]) -> int:
-    """The number of rows."""
-    counts = {language: len(rows) for language, rows in texts.items()}
-    if len(counts) < 2:
-        raise XlsrError(f"the sentences are in {', '.join(counts) or 'no language'}; give two languages or more.")
-    count = next(iter(counts.values()))
-    for language, other in counts.items():
-        if other != count:
-            raise XlsrError(
-                f"there are {count} sentences in {next(iter(counts))} and {other} in {language}; give parallel "
-                "sentences, each in every language."
-            )
-    if count < 2:
-        raise XlsrError(f"there are {count} sentences a language; give two or more.")
-    return count
 
 
 def _fit_on(vectors: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[str]]) -> Debias:
@@ -156,10 +150,27 @@ def _first(found: np.ndarray, kept: np.ndarray, k: int) -> np.ndarray:
 
 def _unit(vectors: np.ndarray, texts: Sequence[str], language: str) -> np.ndarray:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    zero = np.flatnonzero(lengths[:, 0] == 0)
-    if zero.size:
-        raise XlsrError(
-            f"the vector of {texts[zero[0]][:60]!r} in {language} is zero ({zero.size} such sentences) and has no "
-            "direction; leave it out."
-        )
+    if not lengths.all():
+        text = texts[int(lengths.argmin())][:60]
+        raise XlsrError(f"the vector of {text!r} in {language} is zero and has no direction; remove it.")
     return vectors / lengths
+
+
+def _run(encoder: Encoder, inputs: Inputs, options: LanguageBiasOptions) -> dict[str, float]:
+    """All languages together, before and after the removal."""
+    if inputs.skipped:
+        raise XlsrError(
+            f"{sum(inputs.skipped.values())} rows of {inputs.name} are invalid, so that the languages are not parallel; "
+            "remove these rows in every language."
+        )
+    texts = {language: [row["text"] for row in rows] for language, rows in by_language(inputs.only).items()}
+    return language_bias(encoder, texts, debias=inputs.debias, **inputs.common, **options.arguments())
+
+
+PROTOCOL = row_protocol(
+    "language-bias",
+    "share of the query's own language among the nearest of parallel sentences, over the unbiased share",
+    ("text",),
+    _run,
+    LanguageBiasOptions,
+)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from typing_extensions import Unpack
@@ -13,7 +14,9 @@ from typing_extensions import Unpack
 from hf_xlsr.data.nli import LABEL_NAMES, label_number
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.evaluation.heads import XNLI_MLP, check_head, learn_classifier
+from hf_xlsr.evaluation.inputs import read_trained
 from hf_xlsr.evaluation.pairs import pair_features
+from hf_xlsr.evaluation.registry import TrainedOptions, option, row_protocol, run_trained
 from hf_xlsr.evaluation.report import metric_prefix
 from hf_xlsr.evaluation.rows import LabelledTexts, Row, read_labelled
 from hf_xlsr.utils.errors import XlsrError
@@ -134,3 +137,22 @@ def _check_aligned(tests: Mapping[str, LabelledTexts]) -> None:
                 f"row {different[0]} has one label in tests['{first}'] and another in tests['{language}']; cross needs "
                 "the same pairs in every language, in the same order."
             )
+
+
+@dataclass(frozen=True)
+class NliOptions(TrainedOptions):
+    """Options of protocol `nli`."""
+
+    head: Literal["linear", "mlp", "trained"] = option("mlp", "classifier")
+    seed: int = option(159753, "seed of everything random (default: senteval 1111, nli 159753, as published; else 1)")
+    cross: bool = option(False, "also premises of one language with hypotheses of another")
+
+
+PROTOCOL = row_protocol(
+    "nli",
+    "accuracy in every language of an inference classifier trained in one",
+    ("premise", "hypothesis", "label"),
+    run_trained(nli),
+    NliOptions,
+    read=read_trained,
+)

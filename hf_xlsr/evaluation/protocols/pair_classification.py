@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
-from hf_xlsr.evaluation.pairs import Languages, embed_pairs, language_name, pair_cosines
+from hf_xlsr.evaluation.inputs import Inputs
+from hf_xlsr.evaluation.pairs import Languages, embed_pairs, language_name, pair_cosines, pair_languages
+from hf_xlsr.evaluation.registry import Options, option, row_protocol
 from hf_xlsr.evaluation.report import metric_prefix
-from hf_xlsr.evaluation.rows import Row, read_columns
+from hf_xlsr.evaluation.rows import Row, by_language, read_columns
 from hf_xlsr.utils.errors import XlsrError
 
 LABELS = {"0": 0, "1": 1}
@@ -180,3 +183,32 @@ def _label(label: Any, row: int, name: str) -> int:
             f"row {row} of {name} has label {label!r:.40}; give 1 for a paraphrase or an entailed sentence, else 0."
         )
     return LABELS[key]
+
+
+@dataclass(frozen=True)
+class PairClassificationOptions(Options):
+    """Options of protocol `pair-classification`."""
+
+    tune: tuple[str, ...] = option((), "data to tune on: the threshold, the head", data=True)
+
+
+def _run(encoder: Encoder, inputs: Inputs, options: PairClassificationOptions) -> dict[str, float]:
+    """Each language with the rows to tune on that `Inputs.tune_languages` assigns."""
+    tune, tune_languages = by_language(inputs.tune), inputs.tune_languages
+    metrics: dict[str, float] = {}
+    for language, rows in by_language(inputs.only).items():
+        tuning: dict[str, Any] = {}
+        if tune:
+            tuned_in = tune_languages[language]
+            tuning = {"tune": tune[tuned_in], "tune_language": pair_languages(tuned_in)}
+        metrics |= pair_classification(encoder, rows, language=pair_languages(language), **tuning, **inputs.common)
+    return metrics
+
+
+PROTOCOL = row_protocol(
+    "pair-classification",
+    "average precision of similarities; accuracy and F1 at a tuned threshold",
+    ("sentence1", "sentence2", "label"),
+    _run,
+    PairClassificationOptions,
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -13,7 +14,9 @@ from scipy.stats import rankdata
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
-from hf_xlsr.evaluation.pairs import Languages, embed_pairs, language_name, pair_cosines
+from hf_xlsr.evaluation.inputs import Inputs, read_tasks
+from hf_xlsr.evaluation.pairs import Languages, embed_pairs, language_name, pair_cosines, pair_languages
+from hf_xlsr.evaluation.registry import Options, option, row_protocol
 from hf_xlsr.evaluation.report import metric_prefix
 from hf_xlsr.evaluation.rows import Row, read_columns
 from hf_xlsr.utils.errors import XlsrError
@@ -178,3 +181,31 @@ def _score(score: Any, row: int, place: str) -> float:
     if math.isinf(value):
         raise XlsrError(f"row {row} of {place} has {score!r:.40} as its score; give a number, or leave it empty.")
     return value
+
+
+@dataclass(frozen=True)
+class StsOptions(Options):
+    """Options of protocol `sts`."""
+
+    subsets: bool = option(False, "also the correlation of each subset of a task")
+
+
+def _run(encoder: Encoder, inputs: Inputs, options: StsOptions) -> dict[str, float]:
+    """All tasks of a language together, for their average."""
+    metrics: dict[str, float] = {}
+    common: dict[str, Any] = {"split": inputs.split, **inputs.encoding, **options.arguments()}
+    for language, tasks in inputs.tasks.items():
+        metrics |= sts(encoder, tasks, language=pair_languages(language), **common)
+    return metrics
+
+
+PROTOCOL = row_protocol(
+    "sts",
+    "correlation of cosines with gold scores: all, mean and wmean",
+    ("sentence1", "sentence2", "score"),
+    _run,
+    StsOptions,
+    read=read_tasks,
+    nullable=("score",),
+    optional=("subset",),
+)

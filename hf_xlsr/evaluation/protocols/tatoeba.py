@@ -1,4 +1,4 @@
-"""Protocol `tatoeba`: does the nearest sentence of the other language happen to be the translation?"""
+"""Protocol `tatoeba`: translation retrieval accuracy by cosine nearest neighbour."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
+from hf_xlsr.evaluation.registry import pair_protocol
 from hf_xlsr.evaluation.report import metric_prefix
 from hf_xlsr.mining.search.neighbours import nearest_neighbours
 from hf_xlsr.utils.errors import XlsrError
@@ -23,10 +24,10 @@ def tatoeba(
     split: str = "test",
     **encoding: Unpack[EncodingOptions],
 ) -> dict[str, float]:
-    """Retrieval accuracy over parallel sentences, both ways, by plain cosine among all of them.
+    """Retrieval accuracy over parallel sentences, both ways, by cosine among all of them.
 
-    Sentence `i` is right when its nearest neighbour is number `i` of the other side. Sentences are compared by number,
-    not by text: of two equal targets the first is found, so the second one's source counts as wrong.
+    Sentence `i` is correct when its nearest neighbour is number `i` of the other side. Sentences are compared by
+    number, not by text: of two equal targets the first is found, so the second one's source counts as wrong.
 
     Args:
         encoder: Anything with a sentence-transformers style `encode`.
@@ -34,19 +35,19 @@ def tatoeba(
         targets: Their translations, in the same order.
         languages: Codes of the two languages.
         name: The dataset.
-        split: The part of it.
+        split: The split of it.
         encoding: See `EncodingOptions`.
 
     Returns:
         `source_to_target_accuracy`, `target_to_source_accuracy`, `accuracy` (their mean) and `pairs`, under
-        `tatoeba/en-fr/test/`; another dataset is named in front, `tico19-tatoeba/en-fr/test/`.
+        `tatoeba/en-fr/test/`; another dataset is a prefix, `tico19-tatoeba/en-fr/test/`.
 
     Raises:
         XlsrError: the sides differ in length, there is no pair, or a vector is zero.
 
     Relations:
         sentence-transformers' `TranslationEvaluator` gives the same accuracies when no sentence occurs twice; it
-        compares texts, so equal sentences count as right there. `tatoeba_laser` gives the complements,
+        compares texts, so equal sentences count as correct there. `tatoeba_laser` gives the complements,
         `tatoeba_xtreme` one of the two directions, `tatoeba_mteb` F1 over the same neighbours.
     """
     prefix = metric_prefix(name, "tatoeba", "-".join(languages), split)
@@ -67,42 +68,27 @@ def encode_pairs(
     languages: tuple[str, str],
     **encoding: Unpack[EncodingOptions],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors of both sides of parallel sentences, each side encoded in its own language.
-
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`.
-        sources: Sentences of the first language.
-        targets: Their translations, in the same order.
-        languages: Codes of the two languages.
-        encoding: See `EncodingOptions`.
+    """Unit vectors of both sides of parallel sentences, each side encoded in its own language.
 
     Returns:
-        Two matrices `(n, width)`, float32, of length 1; row `i` of one is the translation of row `i` of the other.
+        Two matrices `(n, width)`, float32; row `i` of one is the translation of row `i` of the other.
 
     Raises:
         XlsrError: the sides differ in length, there is no pair, or a vector is zero.
     """
     if len(sources) != len(targets):
-        raise XlsrError(
-            f"there are {len(sources)} sources and {len(targets)} targets; give one target for each source."
-        )
-    source_language, target_language = languages
-    return (
-        embed_for_search(encoder, sources, language=source_language, **encoding),
-        embed_for_search(encoder, targets, language=target_language, **encoding),
+        raise XlsrError(f"`targets` must be as many as `sources`, {len(sources)}, got {len(targets)}.")
+    first, second = (
+        embed_for_search(encoder, texts, language=language, **encoding)
+        for texts, language in zip((sources, targets), languages, strict=True)
     )
+    return first, second
 
 
 def embed_for_search(
     encoder: Encoder, texts: Sequence[str], *, language: str | None, **encoding: Unpack[EncodingOptions]
 ) -> np.ndarray:
-    """`embed`, without vectors of zeros: they are equally near to everything, so the first candidate would be found.
-
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`.
-        texts: The sentences.
-        language: Their language.
-        encoding: See `EncodingOptions`.
+    """`embed`, without zero vectors: all candidates are equally near to them, so that the first would be found.
 
     Returns:
         `(len(texts), width)`, float32, each row of length 1.
@@ -113,15 +99,15 @@ def embed_for_search(
     vectors = embed(encoder, texts, language=language, **encoding)
     zero = np.flatnonzero(~vectors.any(axis=1))
     if zero.size:
+        text = texts[zero[0]][:60]
         raise XlsrError(
-            f"the encoder gave a vector of zeros for {texts[zero[0]][:60]!r} ({zero.size} such sentences), "
-            "which has no direction; leave it out."
+            f"the vector of {text!r} is zero and has no direction ({zero.size} such sentences); remove it."
         )
     return vectors
 
 
 def right_both_ways(source_vectors: np.ndarray, target_vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows have their own row of the other side as nearest neighbour; ties go to the lowest row.
+    """Whether each row's nearest neighbour is the same row of the other side; ties go to the lowest row.
 
     Args:
         source_vectors: `(n, width)`, of length 1.
@@ -137,5 +123,13 @@ def right_both_ways(source_vectors: np.ndarray, target_vectors: np.ndarray) -> t
         ([True, False], [True, True])
     """
     own = np.arange(len(source_vectors))
-    forward = nearest_neighbours(source_vectors, target_vectors)[1][:, 0] == own
-    return forward, nearest_neighbours(target_vectors, source_vectors)[1][:, 0] == own
+    forward, backward = nearest_row(source_vectors, target_vectors), nearest_row(target_vectors, source_vectors)
+    return forward == own, backward == own
+
+
+def nearest_row(queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+    """The row of each query's nearest candidate, `(n,)`."""
+    return nearest_neighbours(queries, candidates)[1][:, 0]
+
+
+PROTOCOL = pair_protocol("tatoeba", "accuracy of the nearest sentence by cosine, both ways", tatoeba)

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.protocols.tatoeba import encode_pairs
+from hf_xlsr.evaluation.registry import DebiasOptions, option, pair_protocol
 from hf_xlsr.evaluation.report import metric_prefix
 from hf_xlsr.mining.search.both_ways import neighbours_both_ways
 from hf_xlsr.mining.search.extraction import extract_pairs
 from hf_xlsr.mining.search.margin import MARGINS
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import require_choice, require_positive
+
+
+@dataclass(frozen=True)
+class XsimOptions(DebiasOptions):
+    """Options of protocol `xsim`."""
+
+    k: int = option(4, "size of the neighbourhoods")
+    margin: Literal["ratio", "distance", "absolute"] = option("ratio", "margin that scores pairs")
 
 
 def xsim(
@@ -38,17 +49,17 @@ def xsim(
         targets: Their translations, in the same order.
         languages: Codes of the two languages.
         name: The dataset.
-        split: The part of it.
-        k: Size of the neighbourhoods, both ways; cut to the number of sentences.
+        split: The split of it.
+        k: Size of the neighbourhoods, both ways; limited to the number of sentences.
         margin: `ratio`, `distance` or `absolute` (the plain nearest neighbour), see `margin_scores`.
         encoding: See `EncodingOptions`.
 
     Returns:
         `error` and `pairs` under `{name}-xsim/en-fr/test/`. Where `k` and `margin` are not LASER's defaults the
-        protocol's name says so: `xsim-k3-distance`, and `xsim-absolute`, where `k` has no effect.
+        protocol's name has them: `xsim-k3-distance`, and `xsim-absolute`, where `k` has no effect.
 
     Raises:
-        XlsrError: `k` or `margin` is wrong, the sides differ in length, there is no pair, or a vector is zero.
+        XlsrError: `k` or `margin` is invalid, the sides differ in length, there is no pair, or a vector is zero.
 
     Relations:
         With margin `absolute`, the `source_to_target_error` of `tatoeba_laser`.
@@ -63,7 +74,7 @@ def xsim(
 
 
 def margin_setting(k: int, margin: str) -> str:
-    """A mining setting as metric keys name it.
+    """Name of a mining setting in metric keys.
 
     Raises:
         XlsrError: `k` is below 1 or `margin` is unknown.
@@ -72,8 +83,9 @@ def margin_setting(k: int, margin: str) -> str:
         >>> margin_setting(3, "distance")
         'k3-distance'
     """
-    if k < 1:
-        raise XlsrError(f"k is {k}; ask for 1 neighbour or more.")
-    if margin not in MARGINS:
-        raise XlsrError(f"margin is '{margin}'; {nearest(margin, MARGINS)}")
+    require_positive("k", k)
+    require_choice("margin", margin, MARGINS)
     return f"k{k}-{margin}"
+
+
+PROTOCOL = pair_protocol("xsim", "LASER's error rate of the best margin among k neighbours", xsim, XsimOptions)

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
+from hf_xlsr.evaluation.inputs import Inputs
 from hf_xlsr.evaluation.protocols.tatoeba import embed_for_search
+from hf_xlsr.evaluation.registry import DebiasOptions, option, pair_protocol
 from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.rows import both_sides, by_pair_either_way, in_order
 from hf_xlsr.mining.search.neighbours import nearest_neighbours
 from hf_xlsr.utils.errors import XlsrError
 
 RANKS = (1, 5, 10)
+
+
+@dataclass(frozen=True)
+class XsrOptions(DebiasOptions):
+    """Options of protocol `xsr`."""
+
+    pool: tuple[str, ...] = option((), "further pairs, or lines of targets, as additional candidates", data=True)
 
 
 def xsr(
@@ -41,7 +52,7 @@ def xsr(
         pool: Sentences of the second language; they may include golds.
         name: The dataset.
         languages: Codes of the languages of queries and pool.
-        split: The part of the dataset.
+        split: The split of the dataset.
         encoding: See `EncodingOptions`.
 
     Returns:
@@ -52,7 +63,7 @@ def xsr(
         XlsrError: queries and golds differ in number, there are none, or a vector is zero.
     """
     if len(queries) != len(golds):
-        raise XlsrError(f"there are {len(queries)} queries and {len(golds)} golds; give one gold for each query.")
+        raise XlsrError(f"there are {len(queries)} queries and {len(golds)} golds; each query needs one.")
     prefix = metric_prefix(name, "xsr", "-".join(languages), split)
     position: dict[str, int] = {}
     for text in (*pool, *golds):
@@ -89,7 +100,7 @@ def xsr_both_directions(
         target_pool: Distractors of the second language.
         name: The dataset.
         languages: Codes of the two languages.
-        split: The part of the dataset.
+        split: The split of the dataset.
         encoding: See `EncodingOptions`.
 
     Returns:
@@ -101,3 +112,17 @@ def xsr_both_directions(
     common: dict[str, Any] = {"name": name, "split": split, **encoding}
     forward = xsr(encoder, sources, targets, target_pool, languages=languages, **common)
     return forward | xsr(encoder, targets, sources, source_pool, languages=languages[::-1], **common)
+
+
+def _run(encoder: Encoder, inputs: Inputs, options: XsrOptions) -> dict[str, float]:
+    """Each language pair among its own sentences and those of the pool in its languages, in either order."""
+    metrics: dict[str, float] = {}
+    for languages, rows in by_pair_either_way(inputs.only).items():
+        pool = in_order(inputs.pool, languages)
+        # A pool of lines has targets only.
+        pools = [[row[side] for row in (*rows, *pool) if side in row] for side in ("source", "target")]
+        metrics |= xsr_both_directions(encoder, *both_sides(rows), *pools, languages=languages, **inputs.common)
+    return metrics
+
+
+PROTOCOL = pair_protocol("xsr", "precision at 1, 5 and 10 among a pool, both ways", xsr, XsrOptions, run=_run)

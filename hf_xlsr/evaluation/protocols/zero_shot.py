@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.heads import MLDOC_MLP, check_head, features_of, learn_classifier
+from hf_xlsr.evaluation.inputs import read_trained
+from hf_xlsr.evaluation.registry import TrainedOptions, option, row_protocol, run_trained
 from hf_xlsr.evaluation.report import metric_prefix
 from hf_xlsr.evaluation.rows import Row, read_labelled
 
@@ -79,3 +83,21 @@ def zero_shot(
         metrics[f"{prefixes[language]}/accuracy"] = float((predicted == truth).mean())
         metrics[f"{prefixes[language]}/documents"] = len(truth)
     return metrics
+
+
+@dataclass(frozen=True)
+class ZeroShotOptions(TrainedOptions):
+    """Options of protocol `zero-shot`."""
+
+    head: Literal["linear", "mlp", "trained"] = option("linear", "classifier")
+    seed: int = option(1, "seed of everything random (default: senteval 1111, nli 159753, as published; else 1)")
+
+
+PROTOCOL = row_protocol(
+    "zero-shot",
+    "accuracy in every language of a classifier trained in one",
+    ("text", "label"),
+    run_trained(zero_shot),
+    ZeroShotOptions,
+    read=read_trained,
+)

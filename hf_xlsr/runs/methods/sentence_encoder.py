@@ -18,7 +18,7 @@ from hf_xlsr.evaluation.plots import plot_tsne
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba
 from hf_xlsr.evaluation.protocols.xsr import xsr_both_directions
 from hf_xlsr.evaluation.report import results_table
-from hf_xlsr.evaluation.row_groups import both_sides, by_pair
+from hf_xlsr.evaluation.rows import both_sides, by_pair
 from hf_xlsr.export import save_export
 from hf_xlsr.mining.search.extraction import mine_vectors
 from hf_xlsr.runs.folder import RunFolder

@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 from hf_xlsr.data.pairs import PreparedData, load_tokenizer, prepare
 from hf_xlsr.data.sources import as_list, expand, open_source, source_name
 from hf_xlsr.data.tokenization import trim_vocabulary
-from hf_xlsr.evaluation.protocols.bleu import bleu_rows, check_tokenizer, default_tokenizer
+from hf_xlsr.evaluation.bleu import bleu_rows, check_tokenizer, default_tokenizer
 from hf_xlsr.evaluation.report import results_table
 from hf_xlsr.export.card_values import public_path
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig

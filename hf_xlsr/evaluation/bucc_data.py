@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,19 +43,16 @@ class BuccData:
     gold: frozenset[tuple[str, str]]
 
     def __post_init__(self) -> None:
-        sides = (("source", self.source_ids, self.sources), ("target", self.target_ids, self.targets))
-        for place, (side, ids, texts) in enumerate(sides):
-            if len(ids) != len(texts):
-                raise XlsrError(f"there are {len(ids)} {side} ids and {len(texts)} {side}s; give one id for each.")
-            known = set(ids)
-            if len(known) < len(ids):
-                twice = Counter(ids).most_common(1)[0][0]
-                raise XlsrError(f"{side} id '{twice}' occurs twice; ids have to differ.")
-            unknown = next((pair[place] for pair in sorted(self.gold) if pair[place] not in known), None)
-            if unknown is not None:
-                raise XlsrError(f"gold has {side} id '{unknown}', which no {side} bears.")
+        for side, ids, texts, place in (
+            ("source", self.source_ids, self.sources, 0),
+            ("target", self.target_ids, self.targets, 1),
+        ):
+            if len(ids) != len(texts) or len(set(ids)) != len(ids):
+                raise XlsrError(f"`{side}_ids` must be distinct, one for each sentence.")
+            if unknown := {pair[place] for pair in self.gold} - set(ids):
+                raise XlsrError(f"`gold` has an unknown {side} id, '{min(unknown)}'.")
         if not self.gold:
-            raise XlsrError("gold has no pair; F1 needs one at least.")
+            raise XlsrError("`gold` must have one or more pairs.")
 
 
 def read_bucc(
@@ -64,8 +60,8 @@ def read_bucc(
 ) -> BuccData:
     """Reads the shared task's files: a line is id, tab, text; a gold line two ids with a tab between.
 
-    Either side's id may come first in the gold file; which one, is told by the ids. Space around ids and texts is cut
-    off. Files may be compressed (`.gz`, `.bz2`, `.xz`, `.zst`).
+    Either side's id may come first in the gold file. Space around ids and texts is removed. Files may be compressed
+    (`.gz`, `.bz2`, `.xz`, `.zst`).
 
     Args:
         source_file: Ids and sentences of the first language.
@@ -76,32 +72,34 @@ def read_bucc(
         The data, in the order of the files.
 
     Raises:
-        XlsrError: a file cannot be read or is empty, or a line has no tab, an id a second time, or, in the gold file,
-            an id that no sentence bears; the sentence names file and line.
+        XlsrError: a file cannot be read, or a line has no tab, an id for the second time, or, in the gold file, an
+            unknown id; the message names file and line.
     """
-    source_ids, sources = _read_side(Path(source_file))
-    target_ids, targets = _read_side(Path(target_file))
-    rows = list(_read_lines(Path(gold_file)))
-    if not rows:
-        raise XlsrError(f"{gold_file} has no pair; F1 needs one at least.")
-    files, known = [source_file, target_file], [set(source_ids), set(target_ids)]
-    if sum(row[1] in known[0] for row in rows) < sum(row[1] in known[1] for row in rows):
-        rows = [(number, second, first) for number, first, second in rows]
-    for number, *pair in rows:
-        for id_, file, ids in zip(pair, files, known, strict=True):
-            if id_ not in ids:
-                raise XlsrError(
-                    f"line {number} of {gold_file} has id {id_!r}, which {file} does not; check the files."
-                )
-    gold = frozenset((source, target) for _, source, target in rows)
-    return BuccData(source_ids, sources, target_ids, targets, gold)
+    sides = []
+    for file in (source_file, target_file):
+        rows = list(_read_lines(Path(file)))
+        texts = {id_: text for _, id_, text in rows}
+        if len(texts) < len(rows):
+            ids = [id_ for _, id_, _ in rows]
+            twice = next(row for row, id_ in enumerate(ids) if id_ in ids[:row])
+            raise XlsrError(f"line {rows[twice][0]} of {file} has id '{ids[twice]}' a second time.")
+        sides.append(texts)
+    pairs = list(_read_lines(Path(gold_file)))
+    if sum(row[1] in sides[0] for row in pairs) < sum(row[1] in sides[1] for row in pairs):
+        pairs = [(number, second, first) for number, first, second in pairs]
+    for number, *pair in pairs:
+        for id_, file, side in zip(pair, (source_file, target_file), sides, strict=True):
+            if id_ not in side:
+                raise XlsrError(f"line {number} of {gold_file} has id {id_!r}, which {file} does not have.")
+    gold = frozenset((source, target) for _, source, target in pairs)
+    return BuccData([*sides[0]], [*sides[0].values()], [*sides[1]], [*sides[1].values()], gold)
 
 
 def hide_pairs(rows: Iterable[Mapping[str, Any]], *, share: float, seed: int = 1) -> BuccData:
-    """A BUCC-like test out of parallel rows: some keep both sides, of each other row only one side stays.
+    """A BUCC-like test from parallel rows: some keep both sides, each other row keeps only one.
 
-    A text that occurs in several rows would make translations that nobody marked. Rows that hang together by equal
-    sources or equal targets therefore count as one, the first of them; the others are left out.
+    A text that occurs in several rows would give unmarked translations. Of rows connected by equal sources or equal
+    targets therefore only the first is kept.
 
     Args:
         rows: Parallel sentences, `{"source": ..., "target": ...}`.
@@ -113,7 +111,7 @@ def hide_pairs(rows: Iterable[Mapping[str, Any]], *, share: float, seed: int = 1
         The data, with made-up ids.
 
     Raises:
-        XlsrError: `share` is not in that range, there are no rows, or a row lacks a side.
+        XlsrError: `share` is not in that range, or there are no rows.
 
     Example:
         >>> data = hide_pairs([{"source": f"s{n}", "target": f"t{n}"} for n in range(10)], share=0.2)
@@ -121,14 +119,8 @@ def hide_pairs(rows: Iterable[Mapping[str, Any]], *, share: float, seed: int = 1
         (6, 6, 2)
     """
     if not 0 < share <= 1:
-        raise XlsrError(f"share is {share}; give a fraction of the rows above 0, at most 1.")
-    pairs: list[tuple[str, str]] = []
-    for number, row in enumerate(rows):
-        if "source" not in row or "target" not in row:
-            raise XlsrError(f"row {number} lacks 'source' or 'target'; give each row both.")
-        pairs.append((row["source"], row["target"]))
-    if not pairs:
-        raise XlsrError("there are no rows; give parallel sentences to hide.")
+        raise XlsrError(f"`share` must be above 0 and at most 1, got {share}.")
+    pairs = [(row["source"], row["target"]) for row in rows]
     pairs = _independent(pairs)
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(pairs))
@@ -148,7 +140,7 @@ def hide_pairs(rows: Iterable[Mapping[str, Any]], *, share: float, seed: int = 1
 
 
 def _independent(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The first pair of each group of pairs that hang together by equal texts of a side."""
+    """The first pair of each group of pairs that are connected by equal texts of a side."""
     numbers: tuple[dict[str, int], dict[str, int]] = ({}, {})
     x, y = (np.array([seen.setdefault(pair[side], len(seen)) for pair in pairs]) for side, seen in enumerate(numbers))
     size = len(numbers[0]) + len(numbers[1])
@@ -157,30 +149,17 @@ def _independent(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return [pairs[row] for row in np.sort(np.unique(groups, return_index=True)[1])]
 
 
-def _read_side(path: Path) -> tuple[list[str], list[str]]:
-    texts: dict[str, str] = {}
-    for number, id_, text in _read_lines(path):
-        if id_ in texts:
-            raise XlsrError(f"line {number} of {path} has id '{id_}' a second time; ids have to differ.")
-        texts[id_] = text
-    if not texts:
-        raise XlsrError(f"{path} is empty; each line is an id, a tab and a sentence.")
-    return list(texts), list(texts.values())
-
-
 def _read_lines(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Line number, and what stands before and behind the first tab."""
+    """Line number, and the text before and after the first tab."""
     number = 0
     try:
         with open_binary(path) as file:
             for number, line in enumerate(iter_lines(file), start=1):
-                first, tab, second = decode(line).partition("\t")
-                if not tab:
-                    raise BadLine("no tab in it")
+                first, _, second = decode(line).partition("\t")
                 if not second.strip():
-                    raise BadLine("nothing behind the tab")
+                    raise BadLine("it must be an id, a tab and a text")
                 yield number, first.strip(), second.strip()
     except BrokenFile as error:
-        raise XlsrError(f"{path} cannot be read ({error}); check the file.") from error
+        raise XlsrError(f"{path} cannot be read ({error}).") from error
     except BadLine as error:
-        raise XlsrError(f"line {number} of {path} cannot be read ({error}); mend or remove it.") from error
+        raise XlsrError(f"line {number} of {path} is invalid ({error}); correct or remove it.") from error

@@ -1,4 +1,4 @@
-"""Protocol `bleu`: corpus BLEU of translations, by sacrebleu, with the signature that says how it was computed."""
+"""Corpus BLEU of translations by sacrebleu, with the signature that records how it was computed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sacrebleu.metrics import BLEU
-
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.evaluation.report import metric_prefix
-from hf_xlsr.evaluation.row_groups import both_sides
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.evaluation.rows import both_sides, by_pair
+from hf_xlsr.utils.errors import XlsrError, error_line, require_choice
 
-# Languages without spaces between words, and what sacrebleu cuts them with; 13a (mteval's) does the others.
+# sacrebleu's tokenizers of languages without spaces between words; the others take 13a, mteval's.
 TOKENIZERS_BY_LANGUAGE = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 MOSES = "moses"
 TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", MOSES)
@@ -51,35 +49,33 @@ def default_tokenizer(language: str) -> str:
     return TOKENIZERS_BY_LANGUAGE.get(language_code(language), "13a")
 
 
-def check_tokenizer(name: object) -> str:
-    """A tokenizer that `corpus_bleu` knows and can use.
+def check_tokenizer(name: str) -> None:
+    """Checks that `corpus_bleu` has a tokenizer and the package that it needs, before hours of translation.
 
     Raises:
-        XlsrError: it knows none of that name, or the package that it needs is not installed.
-
-    Example:
-        >>> check_tokenizer("13b")
-        Traceback (most recent call last):
-        ...
-        hf_xlsr.utils.errors.XlsrError: the tokenizer of BLEU is '13b'; did you mean '13a'?
+        XlsrError: it has not.
     """
-    if name not in TOKENIZERS:
-        raise XlsrError(f"the tokenizer of BLEU is '{name}'; {nearest(str(name), TOKENIZERS)}")
-    _metric(str(name))
-    if name == MOSES:
-        _moses("en")
-    return str(name)
+    require_choice("tokenize", name, TOKENIZERS)
+    _tokenizer(name, "en")
 
 
-def _metric(tokenize: str) -> BLEU:
-    tokenised = tokenize in ("none", MOSES)
+def _tokenizer(name: str, language: str) -> tuple[Any, Callable[[str], str]]:
+    """sacrebleu's metric, and what is done to texts before."""
+    plain = name in ("none", MOSES)
     try:
-        return BLEU(tokenize="none" if tokenised else tokenize, force=tokenised)
-    except (ImportError, RuntimeError) as error:  # it tells what to install
+        from sacrebleu.metrics import BLEU
+
+        metric = BLEU(tokenize="none" if plain else name, force=plain)
+        if name != MOSES:
+            return metric, str
+        from sacremoses import MosesTokenizer
+    except (ImportError, RuntimeError) as error:  # it names the package
         raise XlsrError(
-            f"the tokenizer '{tokenize}' of BLEU needs a package that is not installed; install it "
-            f"({' '.join(str(error).split())}), or take 'char'."
+            f"the tokenizer '{name}' of BLEU needs a package that is not installed ({error_line(error)}); install it "
+            "with `pip install 'hf-xlsr[translation]' sacremoses`, or use 'char'."
         ) from error
+    moses = MosesTokenizer(lang=language_code(language))
+    return metric, lambda text: moses.tokenize(text, return_str=True, escape=False)
 
 
 def corpus_bleu(
@@ -87,15 +83,15 @@ def corpus_bleu(
 ) -> BleuScore:
     """BLEU of translations against one reference each, n-grams up to 4, smoothed as sacrebleu does by default.
 
-    Smoothing (`exp`) only changes corpora in which some order of n-grams matches nowhere.
+    Smoothing (`exp`) only changes corpora in which some order of n-grams has no match.
 
     Args:
-        translations: What a system gave, detokenised.
+        translations: Translations, detokenised.
         references: Their references, in the same order.
-        tokenize: `13a` is sacreBLEU's default and the one to compare with; `zh`, `ja-mecab` and `ko-mecab` cut text
-            without spaces, `char` into letters, `intl` by Unicode. `none` takes texts that are tokenised already and
+        tokenize: `13a` is sacreBLEU's default and the one to compare with; `zh`, `ja-mecab` and `ko-mecab` split text
+            without spaces, `char` into letters, `intl` by Unicode. `none` takes texts that are already tokenised and
             splits them at spaces: tokenised BLEU, as `multi-bleu.perl` computes it. `moses` does that after the Moses
-            tokenizer (package sacremoses) has cut both sides.
+            tokenizer (package sacremoses).
         language: Of the texts, for `moses`.
 
     Raises:
@@ -106,33 +102,18 @@ def corpus_bleu(
         >>> round(100 * result.score, 2), result.signature.split("|")[3]
         (48.89, 'tok:13a')
     """
-    if len(translations) != len(references):
+    if len(translations) != len(references) or not translations:
         raise XlsrError(
-            f"there are {len(translations):,} translations but {len(references):,} references; give one of each a line."
+            f"BLEU needs one reference for each of one or more translations, got {len(translations)} translations and "
+            f"{len(references)} references."
         )
-    if not translations:
-        raise XlsrError("BLEU needs translations, but there is none; give a test set that is not empty.")
-    metric = _metric(check_tokenizer(tokenize))
-    sides = [list(translations), list(references)]
-    if tokenize == MOSES:
-        cut = _moses(language)
-        sides = [[cut(text) for text in side] for side in sides]
-    result = metric.corpus_score(sides[0], [sides[1]])
+    require_choice("tokenize", tokenize, TOKENIZERS)
+    metric, split = _tokenizer(tokenize, language)
+    result = metric.corpus_score([*map(split, translations)], [[*map(split, references)]])
     signature = str(metric.get_signature())
     if tokenize == MOSES:
         signature = signature.replace("tok:none", f"tok:{MOSES}")
-    return BleuScore(min(result.score / 100, 1.0), signature, result.bp)  # a perfect one comes out above 100
-
-
-def _moses(language: str) -> Callable[[str], str]:
-    try:
-        from sacremoses import MosesTokenizer
-    except ImportError as error:
-        raise XlsrError(
-            "the tokenizer 'moses' of BLEU needs the package sacremoses; install it with `pip install sacremoses`."
-        ) from error
-    tokenizer = MosesTokenizer(lang=language_code(language))
-    return lambda text: tokenizer.tokenize(text, return_str=True, escape=False)
+    return BleuScore(min(result.score / 100, 1.0), signature, result.bp)  # a perfect one is above 100
 
 
 def bleu(
@@ -194,18 +175,8 @@ def bleu(
 
 
 def bleu_rows(translator: Translator, rows: Sequence[Mapping[str, Any]], **options: Any) -> dict[str, float]:
-    """`bleu` of rows of pairs, each language pair for itself.
-
-    Args:
-        translator: Anything with `translate`.
-        rows: With `source`, `target`, `source_lang` and `target_lang`.
-        **options: For `bleu`.
-    """
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["source_lang"], row["target_lang"]), []).append(row)
+    """`bleu` of rows of pairs, for each language pair."""
     metrics: dict[str, float] = {}
-    for languages, chosen in groups.items():
-        sides = both_sides(chosen)
-        metrics.update(bleu(translator, *sides, languages=languages, **options))
+    for languages, chosen in by_pair(rows).items():
+        metrics |= bleu(translator, *both_sides(chosen), languages=languages, **options)
     return metrics

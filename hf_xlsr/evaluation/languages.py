@@ -1,4 +1,4 @@
-"""Which languages the rows of a file are in: told by the user, by names of columns and files, or by the rows."""
+"""Languages of the rows of a file: from the user, from names of columns and files, or from the rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ View = tuple[tuple[str, ...], "str | None"]
 
 
 def language_of_name(label: str, languages: Collection[str] = ()) -> str | None:
-    """The language that a column or a file's suffix is named after, if it is.
+    """The language that a column or a file's suffix is named after, or None.
 
     Example:
         >>> [language_of_name(name) for name in ("fr", "translation.en", "deu_Latn", "src", "xx")]
@@ -33,19 +33,12 @@ def language_of_name(label: str, languages: Collection[str] = ()) -> str | None:
     return name if name in languages or (_TAG.fullmatch(name) and tag_is_valid(name)) else None
 
 
-def text_views(languages: Sequence[str], *, each: bool) -> list[View]:
-    """The readings of a file of texts in one language: one for each language, or one for all of them."""
-    if each:
-        return [((language,), language) for language in languages]
-    return [((languages[0] if len(languages) == 1 else UNKNOWN,), None)]
-
-
 def pair_views(languages: Sequence[str], sides: tuple[str, str], *, each: bool, told: Collection[str]) -> list[View]:
-    """The readings of a file of pairs: one for each language beside the fixed one, or one.
+    """The languages in which a file of pairs is read: once, or once for each language other than the fixed one.
 
     Args:
-        languages: As the user gave them; where the fixed side is not named after a language it is in the first one.
-        sides: What the source and the target are called in the file; one may hold `{lang}`.
+        languages: As the user gave them. The fixed side is in the first one unless its name is a language.
+        sides: Names of the source and the target in the file; one may contain `{lang}`.
         each: Read once for each language.
         told: Which of `source_lang` and `target_lang` the user mapped to a column.
 
@@ -62,15 +55,15 @@ def pair_views(languages: Sequence[str], sides: tuple[str, str], *, each: bool, 
     if each:
         wild = [PLACEHOLDER in side for side in sides]
         if all(wild):
-            raise XlsrError(f"both sides hold {PLACEHOLDER}; give one a column or file of its own, e.g. source=en.")
-        # Where neither holds the placeholder (a path does), the side named after a language is the fixed one.
+            raise XlsrError(
+                f"only one side can contain {PLACEHOLDER}; name the other's column or file, e.g. source=en."
+            )
+        # Without a placeholder on either side (it is in the path), the side named after a language is the fixed one.
         swapped = wild[0] or (not wild[1] and known[0] is None and known[1] is not None)
         fixed = known[1 if swapped else 0] or languages[0]
         others = [other for other in languages if language_code(other) != language_code(fixed)]
         if not others:
-            raise XlsrError(
-                f"--languages is {','.join(languages)}; name a second language beside '{fixed}', e.g. en,de."
-            )
+            raise XlsrError(f"--languages must name a second language besides '{fixed}', got {','.join(languages)}.")
         return [((other, fixed) if swapped else (fixed, other), other) for other in others]
     if len(languages) == 2:
         # Columns named fr and en are French and English, in whatever order --languages has the two.
@@ -86,7 +79,7 @@ def pair_views(languages: Sequence[str], sides: tuple[str, str], *, each: bool, 
 
 
 def matching_languages(language: str, present: Collection[str]) -> set[str]:
-    """Which of the tags that a file has are meant: the very same one, or else all of the same language.
+    """The tags of a file that a language selects: the same tag, or else all tags of the same language.
 
     Example:
         >>> sorted(matching_languages("zh", {"zho_Hans", "zho_Hant", "deu_Latn"}))
@@ -102,7 +95,7 @@ def matching_languages(language: str, present: Collection[str]) -> set[str]:
 def sentence_languages(tag: str) -> str:
     """The languages of a pair of sentences: `fr-en`, as STS17 calls such subsets, is French and English, `fr+en`.
 
-    Regions are told from languages by their capitals, as everywhere in tags.
+    Capitals distinguish regions from languages, as in all tags.
 
     Example:
         >>> [sentence_languages(tag) for tag in ("fr-en", "es-es", "pt-BR", "zho_Hans", "fr+en")]
@@ -114,15 +107,15 @@ def sentence_languages(tag: str) -> str:
     return first if language_code(first) == language_code(second) else f"{first}+{second}"
 
 
-def key_languages(tags: Collection[str]) -> dict[str, str]:
-    """How metric keys name languages: by code, or by the whole tag where other texts would have the same code.
+def metric_languages(tags: Collection[str]) -> dict[str, str]:
+    """Names of languages in metric keys: the code, or the whole tag where several scripts or regions share a code.
 
-    Texts in two languages, such as the sentences of a pair, have both with a plus sign between.
+    Texts in two languages, such as sentence pairs, have both codes with a plus sign between.
 
     Example:
-        >>> key_languages(["eng", "zho_Hans", "zho_Hant", "eng+deu"])
+        >>> metric_languages(["eng", "zho_Hans", "zho_Hant", "eng+deu"])
         {'eng': 'en', 'zho_Hans': 'zho-Hans', 'zho_Hant': 'zho-Hant', 'eng+deu': 'en+de'}
-        >>> key_languages(["eng", "en", "eng_Latn"])
+        >>> metric_languages(["eng", "en", "eng_Latn"])
         {'eng': 'en', 'en': 'en', 'eng_Latn': 'en'}
     """
     variants: dict[str, dict[str, list[str]]] = {}
@@ -139,7 +132,7 @@ def key_languages(tags: Collection[str]) -> dict[str, str]:
 
 
 def _whole(tag: str) -> str:
-    """One name for all tags of the same language, script and region, said or not."""
+    """One name for all tags of the same language, script and region, whether explicit or implied."""
     try:
         parts = [Language.get(standardize_tag(part, macro=True)).maximize().to_tag() for part in tag.split("+")]
     except LanguageTagError:

@@ -1,0 +1,50 @@
+"""Protocol `senteval` of the command; the function is `hf_xlsr.evaluation.senteval.senteval`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hf_xlsr.encoders.encoding import Encoder
+from hf_xlsr.evaluation.inputs import Inputs, read_tasks
+from hf_xlsr.evaluation.registry import Options, Protocol, option
+from hf_xlsr.evaluation.senteval.tasks import TASKS
+
+
+@dataclass(frozen=True)
+class SentevalOptions(Options):
+    """Options of protocol `senteval`."""
+
+    setting: Literal["literature", "fast"] = option("literature", "how SentEval's classifiers are trained")
+    seed: int = option(1111, "seed of everything random (default: senteval 1111, nli 159753, as published; else 1)")
+    device: str | None = option(None, "device of the encoder and of classifiers")
+
+
+def _run(encoder: Encoder, inputs: Inputs, options: SentevalOptions) -> dict[str, float]:
+    """All tasks of a language together, for their average."""
+    from hf_xlsr.evaluation.senteval.evaluate import senteval
+
+    metrics: dict[str, float] = {}
+    for language, tasks in inputs.tasks.items():
+        metrics |= senteval(encoder, tasks, language=language, **options.arguments(), **inputs.encoding)
+    return metrics
+
+
+PROTOCOL = Protocol(
+    "senteval",
+    "accuracy of SentEval's classifiers on frozen vectors",
+    "a table for each task with text or sentence1, sentence2; label or score; and split",
+    read_tasks,
+    _run,
+    SentevalOptions,
+    required=("text", "label"),
+    optional=("lang", "split"),
+    tasks={
+        name: (
+            *(("sentence1", "sentence2") if task.pairs else ("text",)),
+            "score" if task.test == "relatedness" else "label",
+            *(["split"] if task.test != "nested" else []),
+        )
+        for name, task in TASKS.items()
+    },
+)

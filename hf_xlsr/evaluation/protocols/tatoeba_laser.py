@@ -1,0 +1,57 @@
+"""Protocol `tatoeba-laser`: LASER's error rate of translation retrieval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from typing_extensions import Unpack
+
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
+from hf_xlsr.evaluation.protocols.tatoeba import encode_pairs, right_both_ways
+from hf_xlsr.evaluation.registry import pair_protocol
+from hf_xlsr.evaluation.report import metric_prefix
+
+
+def tatoeba_laser(
+    encoder: Encoder,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    *,
+    languages: tuple[str, str],
+    name: str = "tatoeba",
+    split: str = "test",
+    **encoding: Unpack[EncodingOptions],
+) -> dict[str, float]:
+    """LASER's error rate: share of sentences whose nearest neighbour by L2 on unit vectors is not their own row.
+
+    On unit vectors the order by L2 is the order by cosine, so each rate is one minus the accuracy that `tatoeba`
+    gives. As in LASER's script with its default, sentences are compared by number, not by text.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`.
+        sources: Sentences of the first language.
+        targets: Their translations, in the same order.
+        languages: Codes of the two languages.
+        name: The dataset.
+        split: The split of it.
+        encoding: See `EncodingOptions`.
+
+    Returns:
+        `source_to_target_error`, `target_to_source_error`, `error` (their mean) and `pairs`, under
+        `{name}-tatoeba-laser/en-fr/test/`.
+
+    Raises:
+        XlsrError: the sides differ in length, there is no pair, or a vector is zero.
+    """
+    prefix = metric_prefix(name, "tatoeba-laser", "-".join(languages), split)
+    vectors = encode_pairs(encoder, sources, targets, languages, **encoding)
+    forward, backward = (float((~right).mean()) for right in right_both_ways(*vectors))
+    return {
+        f"{prefix}/source_to_target_error": forward,
+        f"{prefix}/target_to_source_error": backward,
+        f"{prefix}/error": (forward + backward) / 2,
+        f"{prefix}/pairs": len(sources),
+    }
+
+
+PROTOCOL = pair_protocol("tatoeba-laser", "LASER's error rate of the nearest sentence, both ways", tatoeba_laser)

@@ -1,0 +1,66 @@
+"""Protocol `tatoeba-mteb`: mteb's weighted F1 of translation retrieval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from sklearn.metrics import accuracy_score, precision_recall_fscore_support
+from typing_extensions import Unpack
+
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
+from hf_xlsr.evaluation.protocols.tatoeba import encode_pairs, nearest_row
+from hf_xlsr.evaluation.registry import pair_protocol
+from hf_xlsr.evaluation.report import metric_prefix
+
+
+def tatoeba_mteb(
+    encoder: Encoder,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    *,
+    languages: tuple[str, str],
+    name: str = "tatoeba",
+    split: str = "test",
+    **encoding: Unpack[EncodingOptions],
+) -> dict[str, float]:
+    """mteb's score of bitext tasks: each target row is a class, each source predicts one, F1 is weighted over classes.
+
+    From the first language to the second only, by cosine. A row that several sources choose has a low precision, so F1
+    is below the accuracy wherever sources share a wrong answer.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`.
+        sources: Sentences of the first language.
+        targets: Their translations, in the same order.
+        languages: Codes of the two languages.
+        name: The dataset.
+        split: The split of it.
+        encoding: See `EncodingOptions`.
+
+    Returns:
+        `f1` (mteb's main score), `precision`, `recall`, `accuracy` and `pairs` under
+        `{name}-tatoeba-mteb/en-fr/test/`. The recall equals the accuracy, as each class has one row.
+
+    Raises:
+        XlsrError: the sides differ in length, there is no pair, or a vector is zero.
+
+    Relations:
+        mteb's `AbsTaskBitextMining` on the same sentences. Equal targets are separate candidates in both. A tie goes
+        to the lowest row; mteb leaves it to `torch.topk`, which takes the lowest too from 64 candidates on and any of
+        the tied ones below. mteb compares with the model's own similarity where it has one; here it is the cosine.
+    """
+    prefix = metric_prefix(name, "tatoeba-mteb", "-".join(languages), split)
+    predictions = nearest_row(*encode_pairs(encoder, sources, targets, languages, **encoding))
+    labels = np.arange(len(predictions))
+    scores = precision_recall_fscore_support(labels, predictions, average="weighted", zero_division=0)
+    return {
+        f"{prefix}/f1": float(scores[2]),
+        f"{prefix}/precision": float(scores[0]),
+        f"{prefix}/recall": float(scores[1]),
+        f"{prefix}/accuracy": float(accuracy_score(labels, predictions)),
+        f"{prefix}/pairs": len(sources),
+    }
+
+
+PROTOCOL = pair_protocol("tatoeba-mteb", "mteb's weighted F1, source to target", tatoeba_mteb)

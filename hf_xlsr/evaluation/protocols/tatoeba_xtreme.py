@@ -1,0 +1,71 @@
+"""Protocol `tatoeba-xtreme`: XTREME's accuracy of translation retrieval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from typing_extensions import Unpack
+
+from hf_xlsr.data.languages import language_code
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
+from hf_xlsr.evaluation.inputs import Inputs
+from hf_xlsr.evaluation.protocols.tatoeba import encode_pairs, nearest_row
+from hf_xlsr.evaluation.registry import Options, pair_protocol
+from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.rows import both_sides, by_pair_either_way, in_order
+from hf_xlsr.utils.errors import XlsrError
+
+
+def tatoeba_xtreme(
+    encoder: Encoder,
+    english: Sequence[str],
+    foreign: Sequence[str],
+    *,
+    languages: tuple[str, str],
+    name: str = "tatoeba",
+    split: str = "test",
+    **encoding: Unpack[EncodingOptions],
+) -> dict[str, float]:
+    """XTREME's accuracy: English queries among the foreign sentences, one way only.
+
+    It is the `source_to_target_accuracy` that `tatoeba` gives with English as source. XTREME takes its vectors from
+    a middle layer (7 of mBERT, 13 of XLM-R large); here the encoder decides.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`.
+        english: English sentences.
+        foreign: Their translations, in the same order.
+        languages: Codes of the two languages, English first.
+        name: The dataset.
+        split: The split of it.
+        encoding: See `EncodingOptions`.
+
+    Returns:
+        `accuracy` and `pairs` under `{name}-tatoeba-xtreme/en-fr/test/`.
+
+    Raises:
+        XlsrError: the first language is not English, the sides differ in length, there is no pair, or a vector is zero.
+    """
+    if language_code(languages[0]) != "en":
+        raise XlsrError(f"tatoeba-xtreme has English queries; `languages` must start with en, got {languages}.")
+    prefix = metric_prefix(name, "tatoeba-xtreme", "-".join(languages), split)
+    nearest = nearest_row(*encode_pairs(encoder, english, foreign, languages, **encoding))
+    accuracy = float((nearest == np.arange(len(english))).mean())
+    return {f"{prefix}/accuracy": accuracy, f"{prefix}/pairs": len(english)}
+
+
+def _run(encoder: Encoder, inputs: Inputs, options: Options) -> dict[str, float]:
+    """Swaps pairs so that English is first."""
+    metrics: dict[str, float] = {}
+    for languages, rows in by_pair_either_way(inputs.only).items():
+        if languages[1] == "en":
+            languages = languages[::-1]
+        sides = both_sides(in_order(rows, languages))
+        metrics |= tatoeba_xtreme(encoder, *sides, languages=languages, **inputs.common)
+    return metrics
+
+
+PROTOCOL = pair_protocol(
+    "tatoeba-xtreme", "XTREME's accuracy: English queries, answers in the other language", tatoeba_xtreme, run=_run
+)

@@ -1,0 +1,357 @@
+"""Tables to evaluate on: the columns, languages and splits of a file, a corpus, a dataset or a task of mteb."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hf_xlsr.data.columns import MissingColumn, split_name
+from hf_xlsr.data.corpora.loading import CORPORA
+from hf_xlsr.data.formats.quarantine import Quarantine
+from hf_xlsr.data.formats.reading import detect_format, expand_braces
+from hf_xlsr.data.sources import open_source, source_name
+from hf_xlsr.evaluation.languages import (
+    PLACEHOLDER,
+    UNKNOWN,
+    View,
+    matching_languages,
+    pair_views,
+    sentence_languages,
+)
+from hf_xlsr.utils.errors import XlsrError
+
+Row = dict[str, Any]
+MTEB = "mteb:"
+
+
+@dataclass(frozen=True)
+class TableReader:
+    """How the files of one command are read; no part of a file is read twice.
+
+    Attributes:
+        protocol: Name of the protocol, for errors.
+        required: Columns that every row must have; with `source` among them rows are pairs of two languages.
+        optional: Columns that are read where a file has them.
+        nullable: Required columns that may be empty in a row.
+        columns: Our name -> file column; `{lang}` in it, in a path or in `config` is replaced by each language in turn.
+        where: Column -> values: only rows with one of them.
+        config: Configuration of a dataset.
+        quarantine: Counts invalid rows.
+        cache: Rows that were read, by source, split and language.
+    """
+
+    protocol: str
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    nullable: tuple[str, ...] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
+    where: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    config: str | None = None
+    quarantine: Quarantine = field(default_factory=Quarantine)
+    cache: dict[tuple[Any, ...], list[Row]] = field(default_factory=dict)
+
+    @property
+    def paired(self) -> bool:
+        """Whether rows are pairs of two languages."""
+        return "source" in self.required
+
+    @property
+    def of_sentences(self) -> bool:
+        """Whether a row has two sentences, possibly in two languages, under one tag."""
+        return not {"sentence1", "premise"}.isdisjoint(self.required)
+
+    @property
+    def language_columns(self) -> tuple[str, ...]:
+        """Columns that name the languages of a row."""
+        return ("source_lang", "target_lang") if self.paired else ("lang",)
+
+    def open(self, files: Sequence[str], languages: Sequence[str] = ()) -> Table:
+        """The table of one source.
+
+        Args:
+            files: One table, two line-aligned files, the name of a corpus, the id or folder of a dataset, or
+                `mteb:TASK`.
+            languages: Only these languages. In pairs the first is the source's, unless the file says otherwise.
+        """
+        return Table(self, tuple(map(str, files)), tuple(languages))
+
+
+@dataclass(frozen=True)
+class Table:
+    """One source of rows; `TableReader.open` makes it."""
+
+    reader: TableReader
+    files: tuple[str, ...]
+    languages: tuple[str, ...]
+
+    @property
+    def place(self) -> str:
+        """The source in errors."""
+        return " ".join(self.files)
+
+    @cached_property
+    def splits(self) -> frozenset[str]:
+        """Splits that the source distinguishes, by name or by a column `split`; empty where it has none."""
+        names = self._named_splits or [row["split"] for row in self._rows("") if "split" in row]
+        return frozenset(map(split_name, names))
+
+    def split(self, name: str | None) -> list[Row]:
+        """The rows of one split.
+
+        Args:
+            name: Rows whose column `split` has this name; all rows of a file without such a column. None: all rows.
+
+        Returns:
+            Rows with the required columns and either `lang`, or `source_lang` and `target_lang`, as the source names
+            languages.
+
+        Raises:
+            XlsrError: the source cannot be read, lacks a column or the split, or no row is left.
+        """
+        rows = self._rows("" if is_table(self.files) else split_name(name or ""))
+        if name is not None and (found := {str(row["split"]) for row in rows if "split" in row}):
+            rows = [row for row in rows if split_name(row["split"]) == split_name(name)]
+            if not rows:
+                raise XlsrError(
+                    f"{self.place} has no row of split '{name}'; its splits are {', '.join(sorted(found))}."
+                )
+        rows = self._select_languages(rows)
+        if not rows:
+            protocol = self.reader.protocol
+            raise XlsrError(f"{self.place} has no row for protocol {protocol}; check the file, --columns and --where.")
+        return rows
+
+    def all_splits(self) -> list[Row]:
+        """The rows of all splits, with a column `split` where the source distinguishes them."""
+        if is_table(self.files):
+            return self.split(None)
+        if not self.splits:
+            return self.split("test")
+        wanted = [split for split in ("train", "dev", "test") if split in self.splits]
+        return [{**row, "split": split} for split in wanted for row in self.split(split)]
+
+    @property
+    def _named_splits(self) -> Sequence[str]:
+        name = self.files[0]
+        if name in CORPORA:
+            return list(CORPORA[name].splits)
+        if name.startswith(MTEB):
+            from hf_xlsr.evaluation.mteb.data import task_splits
+
+            return task_splits(name.removeprefix(MTEB))
+        if is_table(self.files):
+            return []
+        from hf_xlsr.data.formats.tables import dataset_splits
+
+        options = self._options(self._views[0][1])
+        return dataset_splits(options["path"], options.get("config"))
+
+    @cached_property
+    def _views(self) -> list[View]:
+        """The languages of each reading, and what `{lang}` is replaced by in it."""
+        reader, files, languages = self.reader, self.files, self.languages
+        if files[0].startswith(MTEB):
+            return [((UNKNOWN,) * len(reader.language_columns), None)]
+        wide = any(PLACEHOLDER in text for text in (*files, *reader.columns.values(), reader.config or ""))
+        each = wide or files[0] in CORPORA
+        if each and not languages:
+            what = PLACEHOLDER if wide else f"the corpus '{files[0]}'"
+            raise XlsrError(f"{what} needs --languages, e.g. en,de: it is read once for each language.")
+        if not reader.paired:
+            if each:
+                return [((language,), language) for language in languages]
+            return [((languages[0] if len(languages) == 1 else UNKNOWN,), None)]
+        sides = reader.columns.get("source", ""), reader.columns.get("target", "")
+        if not reader.columns:
+            _, labels = expand_braces(files if len(files) > 1 else files[0].replace(PLACEHOLDER, ""))
+            sides = (labels[0], labels[1]) if len(labels) == 2 else sides
+        return pair_views(languages, sides, each=each, told=reader.columns)
+
+    def _rows(self, split: str) -> list[Row]:
+        """All valid rows, with their languages: of all splits where a column names the splits."""
+        columns, rows = self.reader.language_columns, []
+        for view, language in self._views:
+            if self.reader.of_sentences:
+                view = tuple(map(sentence_languages, view))
+            for row in self._source(view, language, split):
+                tags = {
+                    name: (tag if row[name] == UNKNOWN else row[name]) for name, tag in zip(columns, view, strict=True)
+                }
+                if UNKNOWN in tags.values():
+                    if not self.reader.paired:
+                        raise self._unknown_language("lang")
+                    # Results are named by the columns: `source`, `target`.
+                    tags = {name: name.removesuffix("_lang") if tag == UNKNOWN else tag for name, tag in tags.items()}
+                rows.append({**row, **tags})
+        return rows
+
+    def _source(self, view: tuple[str, ...], language: str | None, split: str) -> list[Row]:
+        """The valid rows of one reading, from the cache where they were read before."""
+        reader, languages = self.reader, (UNKNOWN,) * len(view)
+        if self.files[0].startswith(MTEB):
+            options = {"mteb": self.files[0].removeprefix(MTEB)}
+        else:
+            options = self._options(language)
+        if _format(self.files) == "tmx":
+            if UNKNOWN in view:
+                raise self._unknown_language(reader.language_columns[view.index(UNKNOWN)])
+            languages = view
+        elif "corpus" in options:
+            languages = view
+        key = str(options), split, languages, reader.required
+        if key not in reader.cache:
+            reader.cache[key] = list(self._read(options, split, languages))
+        return reader.cache[key]
+
+    def _read(self, options: dict[str, Any], split: str, languages: tuple[str, ...]) -> Iterator[Row]:
+        reader = self.reader
+        if "mteb" in options:
+            from hf_xlsr.evaluation.mteb.data import mteb_rows
+
+            rows = mteb_rows(options["mteb"], split=split)
+        else:
+            rows = open_source(
+                options,
+                languages=languages,
+                split=split,
+                required=[name for name in reader.required if name not in reader.nullable],
+                optional=reader.optional,
+                quarantine=reader.quarantine,
+            )
+        try:
+            for row in rows:
+                if (fault := self._fault(row, languages)) is None:
+                    yield row
+                else:
+                    reader.quarantine.reject(self.place, 0, fault, str(row))
+        except MissingColumn as error:
+            raise self._missing(error) from error
+
+    def _options(self, language: str | None) -> dict[str, Any]:
+        """The source as `open_source` takes it."""
+        reader = self.reader
+
+        def filled(text: str) -> str:
+            return text.replace(PLACEHOLDER, language) if language else text
+
+        if self.files[0] in CORPORA:
+            for option in ("columns", "where", "config"):
+                if getattr(reader, option):
+                    raise XlsrError(
+                        f"--{option} is only for files and datasets, not for the corpus '{self.files[0]}'."
+                    )
+            return {"corpus": self.files[0]}
+        paths = [filled(file) for file in self.files]
+        source: dict[str, Any] = {"path": paths[0] if len(paths) == 1 else paths}
+        if columns := {**{name: name for name in reader.nullable}, **reader.columns}:
+            source["columns"] = {ours: filled(theirs) for ours, theirs in columns.items()}
+        if reader.where:
+            source["where"] = reader.where
+        if reader.config:
+            source["config"] = filled(reader.config)
+        return source
+
+    def _fault(self, row: Row, languages: Sequence[str]) -> str | None:
+        """Completes a row in place; returns what is wrong with it, if anything."""
+        reader = self.reader
+        for name, language in zip(reader.language_columns, languages, strict=True):
+            row.setdefault(name, language)
+            if row[name] and reader.of_sentences:
+                row[name] = sentence_languages(str(row[name]))
+        for name in (*reader.language_columns, *reader.required, *(["split"] if "split" in row else [])):
+            if name not in row:
+                raise XlsrError(f"{self.place} has no column '{name}', which protocol {reader.protocol} needs.")
+            if name not in reader.nullable and not str("" if row[name] is None else row[name]).strip():
+                return f"empty {name}"
+        if "label" in row:
+            row["label"] = parse_label(row["label"])
+        return None
+
+    def _select_languages(self, rows: list[Row]) -> list[Row]:
+        """Rows in `languages`; a single name for pairs only says what the fixed side is."""
+        languages = list(self.languages)
+        if len(languages) < len(self.reader.language_columns):
+            return rows
+        if self.reader.of_sentences:
+            languages = [sentence_languages(language) for language in languages]
+        for name in self.reader.language_columns:
+            present = {row[name] for row in rows}
+            wanted = {tag for language in languages for tag in matching_languages(language, present)}
+            if present and not wanted:
+                raise XlsrError(
+                    f"{self.place} has no row in {' or '.join(languages)}; its column '{name}' has "
+                    f"{', '.join(sorted(present))}."
+                )
+            rows = [row for row in rows if row[name] in wanted]
+        return rows
+
+    def _missing(self, error: MissingColumn) -> XlsrError:
+        has = f"{error.file} has no column '{error.column}', only {', '.join(error.names)}"
+        if error.ours not in self.reader.required:
+            return XlsrError(f"{has}; correct the name.")
+        needed = ", ".join(self.reader.required)
+        return XlsrError(f"{has}; protocol {self.reader.protocol} needs {needed}: use --columns {error.ours}=NAME.")
+
+    def _unknown_language(self, column: str) -> XlsrError:
+        return XlsrError(
+            f"the language of {self.place} is unknown; use --languages, e.g. {'en,fr' if self.reader.paired else 'en'}, "
+            f"or --columns {column}=NAME if a column has it."
+        )
+
+
+def parse_label(label: Any) -> Any:
+    """A label as an integer where it is one, so that `1` of a TSV and 1 of a Parquet file are equal.
+
+    Example:
+        >>> [parse_label(label) for label in ("1", 1.0, True, "-1", "sports", " 2 ")]
+        [1, 1, 1, -1, 'sports', 2]
+    """
+    if isinstance(label, (bool, float)) and float(label).is_integer():
+        return int(label)
+    if isinstance(label, str):
+        return int(label) if re.fullmatch(r"\s*-?[0-9]{1,9}\s*", label) else label.strip()
+    return label
+
+
+def parse_where(pieces: Sequence[str] | None) -> dict[str, list[str]]:
+    """Parses `column=value` conditions; a column given twice accepts either value.
+
+    Raises:
+        XlsrError: a condition has no `=`.
+
+    Example:
+        >>> parse_where(["set=newstest2018", "lang=de", "lang=fr"])
+        {'set': ['newstest2018'], 'lang': ['de', 'fr']}
+    """
+    conditions: dict[str, list[str]] = {}
+    for piece in pieces or ():
+        column, equals, value = piece.partition("=")
+        if not equals or not column.strip():
+            raise XlsrError(f"--where must be COLUMN=VALUE, e.g. set=newstest2018, got '{piece}'.")
+        conditions.setdefault(column.strip(), []).append(value.strip())
+    return conditions
+
+
+def data_name(files: Sequence[str]) -> str:
+    """Name of data in metric keys: the corpus, the task of mteb, or the stem of the first file.
+
+    Example:
+        >>> data_name(["mteb:XNLI"]), data_name(["data/tico19.test.parquet"]), data_name(["en-{lang}.tsv"])
+        ('XNLI', 'tico19', 'en-xx')
+    """
+    return source_name(str(files[0]).removeprefix(MTEB).replace(PLACEHOLDER, "xx"))
+
+
+def is_table(files: Sequence[str]) -> bool:
+    """Whether these are files, which are one split or distinguish splits by a column."""
+    return _format(files) not in (None, "datasets")
+
+
+def _format(files: Sequence[str]) -> str | None:
+    if files[0] in CORPORA or files[0].startswith(MTEB):
+        return None
+    return detect_format(expand_braces(files[0])[0] if len(files) == 1 else [Path(file) for file in files])

@@ -1,0 +1,310 @@
+"""What evaluation refuses: each row is a call with one mistake, and a word of the message that names it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from bitext_helpers import TableEncoder
+from datasets import Dataset, DatasetDict
+from input_helpers import bucc_files, read, write_tsv
+
+from hf_xlsr.encoders.debias import fit_debias
+from hf_xlsr.evaluation import (
+    BuccData,
+    bucc,
+    hide_pairs,
+    language_bias,
+    read_bucc,
+    tatoeba,
+    tatoeba_laser,
+    tatoeba_mteb,
+    tatoeba_xtreme,
+    xsim,
+    xsr,
+)
+from hf_xlsr.evaluation.bleu import check_tokenizer, corpus_bleu
+from hf_xlsr.evaluation.inputs import Inputs
+from hf_xlsr.evaluation.metrics import load_metric, retrieval_accuracy
+from hf_xlsr.evaluation.registry import PROTOCOLS, check_options, find_protocols
+from hf_xlsr.evaluation.retrieval_lists import nearest_neighbour_lists
+from hf_xlsr.evaluation.rows import read_labelled
+from hf_xlsr.utils.errors import XlsrError
+
+WIDE = {
+    "en": ["one", "two", "three"],
+    "de": ["eins", "zwei", "drei"],
+    "fr": ["un", None, "trois"],
+    "kind": list("aba"),
+}
+DE: dict[str, Any] = {"columns": "source=en,target=de"}
+ALL: dict[str, Any] = {"columns": "source=en,target={lang}", "languages": ("en", "de", "fr")}
+EN: dict[str, Any] = {"languages": ("en",)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files of all kinds, named in the tables below."""
+    home = tmp_path_factory.mktemp("refusals")
+    pq.write_table(pa.table(WIDE), home / "numbers.parquet")
+    write_tsv(home / "pool.txt", ["vier"])
+    (home / "empty.txt").write_text("", "utf-8")
+    pairs = "source_lang\ttarget_lang\tsource\ttarget"
+    write_tsv(home / "pairs.tsv", [pairs, "en\tde\tday\tTag"])
+    write_tsv(home / "other-pairs.tsv", [pairs, "en\tfr\tday\tjour", "fr\tit\tjour\tgiorno"])
+    unit = "<tu><tuv xml:lang='en'><seg>day</seg></tuv><tuv xml:lang='de'><seg>Tag</seg></tuv></tu>"
+    (home / "memory.tmx").write_text(f"<tmx><body>{unit}</body></tmx>", "utf-8")
+    for name, splits in (("topics", "train validation test"), ("no-dev", "train test")):
+        rows = [f"{tag}\t{split}\t{tag} {split} {n}\t{n % 2}" for tag in ("eng_Latn", "deu_Latn")
+                for split in splits.split() for n in range(3)]  # fmt: skip
+        write_tsv(home / f"{name}.tsv", ["lang\tsplit\ttext\tlabel", *rows])
+    texts = [f"t{n}\t{n % 2}" for n in range(40)]
+    write_tsv(home / "test.tsv", ["text\tlabel", *texts])
+    write_tsv(home / "copy.tsv", ["text\tlabel", *texts[::-1]])
+    write_tsv(home / "relabelled.tsv", ["text\tlabel", *(f"t{n}\t{(n + 1) % 2}" for n in range(40))])
+    write_tsv(home / "train.tsv", ["text\tlabel", *(f"u{n}\t{n % 2}" for n in range(40))])
+    header = "sentence1\tsentence2\tlabel"
+    write_tsv(home / "paws.tsv", [f"{header}\tsplit", "a\tb\t1\tdev", "b\tc\t0\ttest"])
+    write_tsv(home / "paws-test.tsv", [f"{header}\tsplit", "d\tb\t1\ttest"])
+    write_tsv(home / "paws-plain.tsv", [header, "a\tb\t1", "b\tc\t0"])
+    write_tsv(home / "paws-copy.tsv", [header, "b\tc\t1", "a\tb\t1"])
+    data = Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]})
+    data.save_to_disk(home / "plain")
+    DatasetDict({"test": data}).save_to_disk(home / "tests")
+    for name, tags in (("hans", ("zho_Hans", "deu_Latn")), ("hant", ("zho_Hant", "deu_Latn"))):
+        rows = [f"{name} {tag} {n}\tb\t{n % 2}\t{tag}" for tag in tags for n in range(4)]
+        write_tsv(home / f"{name}.tsv", [f"{header}\tlang", *rows])
+    bucc_files(home)
+    return home
+
+
+# Protocol, files, options, and what the message must name.
+DATA: list[tuple[str, str, dict[str, Any], str]] = [
+    ("tatoeba", "numbers.parquet", {"columns": "source=en,target=it"}, "target=NAME"),
+    ("sts", "numbers.parquet", EN, "sentence1=NAME"),
+    ("tatoeba", "numbers.parquet", {"columns": "source=en,target={lang}"}, "--languages"),
+    ("tatoeba", "numbers.parquet", ALL | EN, "--languages"),
+    ("tatoeba", "numbers.parquet", ALL | {"columns": "source={lang},target={lang}"}, "{lang}"),
+    ("pair-classification", "numbers.parquet", {"columns": "sentence1=en,sentence2=de,label=kind"}, "--languages"),
+    ("tatoeba", "numbers.parquet", DE | {"where": ("kind=z",)}, "--where"),
+    ("tatoeba", "numbers.parquet", DE | {"where": ("kid=z",)}, "kid"),
+    ("tatoeba", "numbers.parquet", DE | {"where": ("kind",)}, "--where"),
+    ("tatoeba", "numbers.parquet", DE | {"limit": 0}, "limit"),
+    ("sts", "numbers.parquet", {"columns": "sentence1=en,source=de"}, "--columns"),
+    ("tatoeba", "numbers.parquet numbers.parquet numbers.parquet", DE, "--data"),
+    ("sts", "numbers.parquet numbers.parquet", EN | {"columns": "sentence1=en,sentence2=de,score=kind"}, "NAME=FILE"),
+    ("sts", "numbers.parquet", {"name": "x"}, "--name"),
+    ("tatoeba", "memory.tmx", {}, "--languages"),
+    ("tatoeba", "bible", {}, "--languages"),
+    ("tatoeba", "bible", {"languages": ("en", "de"), "columns": "source=x"}, "--columns"),
+    ("senteval", "TREC=test.tsv", EN, "split"),
+    ("senteval", "MRPX=test.tsv", EN, "MRPC"),
+    ("senteval", "MR=test.tsv", EN | {"split": "dev"}, "--split"),
+    ("xsr", "numbers.parquet", ALL | {"pool": ("pool.txt",)}, "--pool"),
+    ("xsr", "numbers.parquet", ALL | {"languages": ("en", "de"), "pool": ("empty.txt",)}, "--pool"),
+    ("xsr", "pairs.tsv", {"pool": ("other-pairs.tsv",)}, "--pool"),
+    ("mteb", "Tatoeba", {}, "mteb:TASK"),
+    ("mteb", "mteb:Tatoeba", EN, "--languages"),
+    ("mteb", "mteb:Tatoeba", {"split": "dev"}, "--split"),
+    # Rows to train, tune and test on.
+    ("zero-shot", "numbers.parquet", EN | {"columns": "text=en,label=kind"}, "train"),
+    ("zero-shot", "topics.tsv", EN | {"split": "validation"}, "--split"),
+    ("zero-shot", "topics.tsv", EN | {"split": "final"}, "final"),
+    ("zero-shot", "topics.tsv", {}, "--train-language"),
+    ("zero-shot", "topics.tsv", {"languages": ("it",), "train_language": "en"}, "it"),
+    ("zero-shot", "no-dev.tsv", EN, "--hold-out"),
+    ("zero-shot", "no-dev.tsv", EN | {"hold_out": "texd"}, "--hold-out"),
+    ("zero-shot", "no-dev.tsv", EN | {"hold_out": "lang"}, "--hold-out"),
+    ("zero-shot", "test.tsv", EN | {"train": ("test.tsv",), "tune": ("test.tsv",)}, "--train"),
+    ("zero-shot", "test.tsv", EN | {"train": ("copy.tsv",), "tune": ("train.tsv",)}, "--train"),
+    ("zero-shot", "test.tsv", EN | {"train": ("relabelled.tsv",), "tune": ("train.tsv",)}, "--train"),
+    ("zero-shot", "test.tsv", EN | {"train": ("train.tsv",), "tune": ("copy.tsv",)}, "--tune"),
+    ("zero-shot", "test.tsv", EN | {"train": ("copy.tsv",), "hold_out": "text", "train_language": "fr"}, "--train"),
+    ("zero-shot", "test.tsv", EN | {"train": ("train.tsv",), "tune": ("x",), "hold_out": "text"}, "--hold-out"),
+    ("zero-shot", "plain", EN, "train"),
+    ("zero-shot", "tests", EN, "train"),
+    ("pair-classification", "paws-plain.tsv", EN | {"tune": ("paws-plain.tsv",)}, "--tune"),
+    ("pair-classification", "paws.tsv", EN | {"tune": ("paws.tsv",), "split": "dev"}, "--tune"),
+    ("pair-classification", "paws-plain.tsv", EN | {"tune": ("paws-test.tsv",)}, "dev"),
+    ("pair-classification", "paws-plain.tsv", EN | {"tune": ("paws-copy.tsv",)}, "--tune"),
+    ("pair-classification", "hant.tsv", {"tune": ("hans.tsv",)}, "--tune"),
+    # BUCC: files of test and train stand in for `gold`, `tune` and `tune_gold` unless changed.
+    ("bucc", "test.de test.en", {"tune": ()}, "--tune"),
+    ("bucc", "test.de test.en", {"gold": None}, "--gold"),
+    ("bucc", "test.de test.en", {"tune_gold": None}, "--tune-gold"),
+    ("bucc", "test.de", {}, "--data"),
+    ("bucc", "test.de test.en", {"columns": "source=x"}, "--columns"),
+    ("bucc", "test.de test.en", {"languages": ("de",)}, "--languages"),
+    ("bucc", "test.de test.en", {"tune": ("test.de", "test.en"), "tune_gold": "test.gold"}, "--tune"),
+]
+
+
+@pytest.mark.parametrize(("protocol", "files", "options", "key"), DATA)
+def test_data(protocol: str, files: str, options: dict[str, Any], key: str, folder: Path) -> None:
+    def place(name: str) -> str:
+        task, equals, file = name.rpartition("=")
+        return task + equals + (str(folder / file) if (folder / file).exists() else file)
+
+    if protocol == "bucc":
+        options = {**bucc_files(folder), **options}
+        options.pop("data")
+    options = {
+        name: tuple(map(place, value)) if name in ("pool", "train", "tune") else value
+        for name, value in options.items()
+    }
+    options |= {name: place(options[name]) for name in ("gold", "tune_gold") if options.get(name)}
+    with pytest.raises(XlsrError) as error:
+        _ = read(protocol, *map(place, files.split()), **options).tune_languages
+    assert key in str(error.value) and "\n" not in str(error.value)
+
+
+GOOD = [{"text": "a", "label": 0}, {"text": "b", "label": 1}]
+
+
+def labelled(**changes: Any) -> Any:
+    rows: dict[str, Any] = {"train": GOOD, "dev": GOOD, "tests": {"fr": GOOD}, **changes}
+    return read_labelled(rows["train"], rows["dev"], rows["tests"], texts=["text"])
+
+
+SIDES = ["a", "b"], ["A", "B"]
+GERMAN: dict[str, Any] = {"languages": ("en", "de"), "name": "toy"}
+LINES = BuccData(["s1", "s2"], ["a", "b"], ["t1", "t2"], ["A", "B"], frozenset({("s1", "t1")}))
+OTHER = BuccData(["s1"], ["c"], ["t1"], ["C"], frozenset({("s1", "t1")}))
+
+
+def encoder(**vectors: list[float]) -> TableEncoder:
+    table = {text: [place + 1.0, 1.0] for place, text in enumerate("abcABC")}
+    return TableEncoder({**table, **vectors})
+
+
+def both_ways(protocol: Callable[..., Any], *, zero: str = "", **options: Any) -> Any:
+    """Runs a protocol of parallel sentences on two pairs."""
+    return protocol(encoder(**({zero: [0.0, 0.0]} if zero else {})), *SIDES, **{**GERMAN, **options})
+
+
+def bias(texts: dict[str, list[str]], **options: Any) -> Any:
+    return language_bias(encoder(c=[0.0, 0.0]), texts, name="toy", **options)
+
+
+def german_only() -> Any:
+    return fit_debias(encoder(), {"de": ["a", "b", "c"]})
+
+
+def skipped() -> Any:
+    inputs = Inputs("w", "test", rows={"w": []}, skipped={"empty text": 2})
+    return PROTOCOLS["language-bias"].run(encoder(), inputs, PROTOCOLS["language-bias"].options())
+
+
+def bucc_lines(folder: Path, **files: str) -> BuccData:
+    """Reads BUCC files with these contents."""
+    usual = {"de": "d1\tHallo\nd2\tWelt\n", "en": "e1\tHello\ne2\tworld\n", "gold": "d1\te1\n"}
+    for name, text in {**usual, **files}.items():
+        (folder / f"{name}.txt").write_bytes(text.encode("latin-1"))
+    return read_bucc(*(folder / f"{name}.txt" for name in ("de", "en", "gold")))
+
+
+@pytest.mark.parametrize(
+    ("files", "key"),
+    [
+        ({"de": "d1\tHallo\nd2 Welt\n"}, "line 2 of {}/de.txt"),
+        ({"en": "e1\tHello\ne2\t \n"}, "line 2 of {}/en.txt"),
+        ({"en": "e1\tHello\ne2\t\xff\xfe\n"}, "line 2 of {}/en.txt"),
+        ({"de": "d1\tHallo\nd2\tWelt\nd1\tHallo\n"}, "line 3 of {}/de.txt"),
+        ({"de": ""}, "d1"),
+        ({"gold": ""}, "gold"),
+        ({"gold": "d1\te1\nd7\te2\n"}, "d7"),
+        ({"gold": "e1\td1\ne2\td7\n"}, "d7"),
+        ({"gold": "d1\te1\t0.9\n"}, "e1\\t0.9"),
+    ],
+)
+def test_bucc_files(files: dict[str, str], key: str, tmp_path: Path) -> None:
+    with pytest.raises(XlsrError) as error:
+        bucc_lines(tmp_path, **files)
+    assert key.format(tmp_path) in str(error.value)
+
+
+def without(module: str, call: Callable[[], Any]) -> Any:
+    """Calls as if a package was not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, module, None)
+        return call()
+
+
+CALLS: list[tuple[Callable[[], Any], str]] = [
+    (lambda: labelled(train=[]), "train"),
+    (lambda: labelled(train=[{"text": "a"}]), "label"),
+    (lambda: labelled(dev=[GOOD[0], {"label": 1}]), "row 1 of dev"),
+    (lambda: labelled(dev=[{"text": float("nan"), "label": 1}]), "text"),
+    (lambda: labelled(train={"text": ["a"], "label": [1]}), "row 0 of train"),
+    (lambda: labelled(train=GOOD[:1]), "one label only"),
+    (lambda: labelled(train=[{"text": "c", "label": float("nan")}, *GOOD]), "row 0 of train"),
+    (lambda: labelled(train=[{"text": "c", "label": [1]}, *GOOD]), "[1]"),
+    (lambda: labelled(tests={"fr": GOOD, "de": [*GOOD, {"text": "c", "label": "1"}]}), "row 2 of tests['de']"),
+    (lambda: labelled(dev=[{"text": "c", "label": [1]}]), "[1]"),
+    (lambda: labelled(tests={}), "tests"),
+    (lambda: find_protocols("tatoba"), "tatoeba"),
+    (lambda: find_protocols("tatoeba,tatoeba"), "twice"),
+    (lambda: find_protocols("tatoeba,sts"), "sts"),
+    (lambda: find_protocols("tatoeba,"), "''"),
+    (lambda: check_options(["k", "tune_gold"], find_protocols("xsim,xsr")), "--tune-gold"),
+    (lambda: check_options(["train_language"], find_protocols("sts")), "zero-shot"),
+    (lambda: check_options(["maragin"], find_protocols("xsim")), "margin"),
+    (lambda: PROTOCOLS["xsim"].options.of({"margin": "rato"}), "margin"),
+    *[
+        (lambda protocol=protocol, zero=zero: both_ways(protocol, zero=zero), f"'{zero}'")
+        for protocol in (tatoeba, tatoeba_laser, tatoeba_xtreme, tatoeba_mteb, xsim)
+        for zero in "aB"
+    ],
+    (lambda: tatoeba(encoder(), ["a", "b"], ["A"]), "targets"),
+    (lambda: tatoeba(encoder(), [], []), "no texts"),
+    (lambda: both_ways(tatoeba_xtreme, languages=("de", "en")), "en"),
+    (lambda: both_ways(tatoeba, name="a/b"), "a/b"),
+    (lambda: both_ways(xsim, margin="rato"), "ratio"),
+    (lambda: both_ways(xsim, k=0), "k"),
+    (lambda: xsr(encoder(), ["a", "b"], ["A"], [], name="toy"), "golds"),
+    (lambda: xsr(encoder(), [], [], ["A"], name="toy"), "no texts"),
+    (lambda: xsr(encoder(C=[0.0, 0.0]), ["a"], ["A"], ["C"], name="toy"), "'C'"),
+    (lambda: bucc(encoder(), OTHER, LINES, margin="rato", **GERMAN), "margin"),
+    (lambda: bucc(encoder(), OTHER, LINES, k=0, **GERMAN), "k"),
+    (lambda: bucc(encoder(), OTHER, LINES, tune_split="test", **GERMAN), "tune"),
+    (lambda: bucc(encoder(), LINES, LINES, **GERMAN), "tune"),
+    (lambda: bucc(encoder(), OTHER, LINES, tune_split="", **GERMAN), "split"),
+    (lambda: bucc(encoder(A=[0.0, 0.0]), OTHER, LINES, **GERMAN), "'A'"),
+    (lambda: hide_pairs([{"source": "a", "target": "A"}], share=1.01), "share"),
+    (lambda: hide_pairs([{"source": "a", "target": "A"}], share=float("nan")), "share"),
+    (lambda: bias({"en": ["a", "b"]}), "two or more languages"),
+    (lambda: bias({"en": ["a", "b"], "fr": ["A"]}), "same number"),
+    (lambda: bias({"en": ["a"], "fr": ["A"]}), "k"),
+    (lambda: bias({"en": ["a", "b"], "fr": ["A", "B"]}, k=3), "k"),
+    (lambda: bias({"en": ["a", "b"], "fr": ["A", "c"]}), "'c'"),
+    (lambda: bias({"en": ["a", "b"], "fr": ["A", "B"]}, debias=german_only()), "'en'"),
+    (skipped, "2 rows"),
+    (lambda: BuccData(["s1"], [], ["t1"], ["A"], frozenset({("s1", "t1")})), "source_ids"),
+    (lambda: BuccData(["s1", "s1"], ["a", "b"], ["t1"], ["A"], frozenset({("s1", "t1")})), "source_ids"),
+    (lambda: BuccData(["s1"], ["a"], ["t1"], ["A"], frozenset()), "gold"),
+    (lambda: BuccData(["s1"], ["a"], ["t1"], ["A"], frozenset({("s1", "s1")})), "s1"),
+    (lambda: read_bucc("missing.txt", "missing.txt", "missing.txt"), "missing.txt"),
+    (lambda: retrieval_accuracy(np.eye(2), np.array([[1.0, 0.0], [0.0, 0.0]])), "zero"),
+    (lambda: retrieval_accuracy(np.array([[np.nan, 1.0]]), np.array([[1.0, 1.0]])), "predictions"),
+    (lambda: retrieval_accuracy(np.eye(3)[:2], np.eye(3)), "equally many"),
+    (lambda: load_metric("mining"), "mining_f1"),
+    (lambda: corpus_bleu(["a"], ["a", "b"]), "references"),
+    (lambda: corpus_bleu([], []), "translations"),
+    (lambda: corpus_bleu(["a"], ["a"], tokenize="13b"), "13a"),
+    (lambda: without("sacremoses", lambda: check_tokenizer("moses")), "sacremoses"),
+    (lambda: nearest_neighbour_lists(encoder(), ["a", "b"], ["A"], golds=["A"]), "golds"),
+    (lambda: nearest_neighbour_lists(encoder(), ["a"], ["A"], k=0), "k"),
+]
+
+
+@pytest.mark.parametrize(("call", "key"), CALLS)
+def test_calls(call: Callable[[], Any], key: str) -> None:
+    with pytest.raises(XlsrError) as error:
+        call()
+    assert key in str(error.value)
