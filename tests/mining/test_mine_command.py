@@ -212,7 +212,7 @@ def test_short_pair_is_not_a_header(lines: str, fake: str, tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("words", "key"),
     [
-        (["--output", "p.txt"], ".tsv, .jsonl, .parquet, .tmx"),
+        (["--output", "p.txt"], "tsv, jsonl, parquet, tmx"),
         (["--output", "p.tmx"], "languages"),
         (["--output", "p.tsv"], "--model"),
         (["--output", "p.tsv", "--model", "./none"], "./none"),

@@ -153,7 +153,7 @@ def test_rows_are_streamed(format: str, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("path", "options", "key"),
     [
-        ("pairs.txt", {}, ".tsv, .jsonl, .parquet, .tmx"),
+        ("pairs.txt", {}, "tsv, jsonl, parquet, tmx"),
         ("pairs", {}, "pairs"),
         ("pairs.tsv", {"format": "tsvv"}, "format"),
         ("pairs.tmx", {}, "languages"),
