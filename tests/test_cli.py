@@ -255,7 +255,7 @@ def test_evaluate_writes_json(exported: Path, tmp_path: Path, capsys: pytest.Cap
         ),
         (
             ["--protocol", "sts", "--data", "none.tsv", "--device", "gpu"],
-            "device is 'gpu', which torch cannot use here (",
+            "got 'gpu'",
         ),
         (["--protocol", "sts", "--data", "x.tsv", "--seed", "-1"], "--seed is -1; give a whole number of 0 or more"),
     ],
@@ -272,9 +272,7 @@ def test_languages_that_nothing_tells(exported: Path, write_pairs: Any, capsys: 
     assert "source-target" in capsys.readouterr().out
     assert main([*command, "--languages", "en, fr"]) == 0
     assert "pairs-tatoeba" in capsys.readouterr().out
-    assert "device is 'cuda:77', which torch cannot use here" in failing(
-        capsys, *command, "--languages", "en,fr", "--device", "cuda:77"
-    )
+    assert "got 'cuda:77'" in failing(capsys, *command, "--languages", "en,fr", "--device", "cuda:77")
 
 
 def test_list_of_protocols(capsys: pytest.CaptureFixture[str]) -> None:

@@ -134,7 +134,7 @@ def test_mistakes_in_fits(
     assert "{lang} stands for each of --languages, which is not given" in error("--texts", "a.{lang}.txt")
     assert "--columns has 'source'; hf-xlsr debias reads text" in error("--texts", "a=b", "--columns", "source=x")
     assert "gone.txt does not exist" in error("--texts", "fr=gone.txt")
-    assert "device is 'gpu', which torch cannot use" in error("--texts", "fr=gone.txt", "--device", "gpu")
+    assert "got 'gpu'" in error("--texts", "fr=gone.txt", "--device", "gpu")
     assert "components is 0" in error("--texts", "fr=gone.txt", "--components", "0")
     assert "method is 'pca'" in error("--texts", "fr=gone.txt", "--method", "pca")
     assert "limit must be" in error("--texts", "fr=gone.txt", "--limit", "0")

@@ -318,7 +318,7 @@ def test_an_encoder_for_each_language_is_told_the_language() -> None:
         ({"fr": ["abc"], "fra": ["def"]}, {}, "are the same language"),
         ({"fr": ["abc"]}, {"components": -1}, "components is -1"),
         ({"fr": ["abc"]}, {}, "components is 1, and 'fr' has 1 texts"),
-        ({"fr": ["abc"]}, {"batch_size": 0}, "batch_size is 0"),
+        ({"fr": ["abc"]}, {"batch_size": 0}, "batch_size"),
     ],
 )
 def test_mistaken_texts(texts: Any, options: dict[str, Any], message: str) -> None:

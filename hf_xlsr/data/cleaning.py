@@ -21,7 +21,7 @@ from hf_xlsr.data.cleaning_steps import (
     evaluation_keys,
 )
 from hf_xlsr.data.normalization import match_key, normalize_text
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 __all__ = [
     "STEPS",
@@ -172,7 +172,7 @@ def build_text_cleaner(
 
 def _build_step(name: Any, options: Any, languages: Sequence[str] | None) -> Step:
     if name not in STEPS:
-        raise XlsrError(f"cleaning step '{name}' is unknown; {nearest(str(name), STEPS)}")
+        raise XlsrError(f"cleaning step '{name}' is unknown; {did_you_mean(str(name), STEPS)}")
     options = {"languages": languages} | (options or {}) if name == LanguageFilter.name else options or {}
     try:
         return cast(Step, STEPS[name](**options))

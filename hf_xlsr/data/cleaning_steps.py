@@ -14,7 +14,7 @@ from hf_xlsr.data.languages import language_code
 from hf_xlsr.data.normalization import match_key, normalize_text, width
 from hf_xlsr.data.scripts import foreign_letters, identifier_labels, language_identifier
 from hf_xlsr.data.seen import SeenHashes, hash64
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 Row = dict[str, Any]
 
@@ -65,7 +65,7 @@ def _check_range(step: str, option: str, value: float, least: float, most: float
 
 def _check_choice(step: str, option: str, value: Any, known: Sequence[str]) -> None:
     if value not in known:
-        raise XlsrError(f"cleaning step '{step}': `{option}` is {value!r}; {nearest(str(value), known)}")
+        raise XlsrError(f"cleaning step '{step}': `{option}` is {value!r}; {did_you_mean(str(value), known)}")
 
 
 @dataclass(kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 NUMERIC_COLUMNS = frozenset({"label", "score"})
 PLACE_COLUMNS = ("document", "position")  # of a sentence in running text
@@ -73,7 +73,7 @@ def parse_columns(text: str | Mapping[Any, Any] | None) -> dict[str, str]:
         elif right in KNOWN_COLUMNS:
             ours, theirs = right, left
         else:
-            hint = min((nearest(side, KNOWN_COLUMNS) for side in (left, right)), key=len)
+            hint = min((did_you_mean(side, KNOWN_COLUMNS) for side in (left, right)), key=len)
             raise XlsrError(f"columns '{left}={right}' has none of our columns; {hint}")
         if ours in mapping:
             raise XlsrError(f"columns maps '{ours}' twice, to '{mapping[ours]}' and '{theirs}'.")
@@ -146,7 +146,7 @@ def selecting_columns(
 
 
 def _missing(file: str, column: str, ours: str, names: Collection[str], way: str = "") -> MissingColumn:
-    message = f"{file} has no column '{column}'{way}; {nearest(column, names)}"
+    message = f"{file} has no column '{column}'{way}; {did_you_mean(column, names)}"
     return MissingColumn(message, file=file, column=column, ours=ours, names=names)
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from hf_xlsr.data.languages import language_code
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 _WRITTEN_IN = {
     ("latin",): (
@@ -121,7 +121,7 @@ def scripts_of(languages: Iterable[str]) -> frozenset[str]:
         if language_code(language) not in SCRIPTS:
             raise XlsrError(
                 f"the scripts of language '{language}' are not known to the language filter; "
-                f"use ISO 639-1 codes: {nearest(language, SCRIPTS)}"
+                f"use ISO 639-1 codes: {did_you_mean(language, SCRIPTS)}"
             )
         found |= SCRIPTS[language_code(language)]
     return found
@@ -231,6 +231,6 @@ def identifier_labels(languages: tuple[str, ...]) -> frozenset[str]:
         code = language_code(language)
         group = next((group for group in _SAME_LANGUAGE if code in group), frozenset({code}))
         if not group & known:
-            raise XlsrError(f"py3langid does not know the language '{language}'; {nearest(language, known)}")
+            raise XlsrError(f"py3langid does not know the language '{language}'; {did_you_mean(language, known)}")
         labels |= group
     return labels

@@ -16,7 +16,7 @@ from hf_xlsr.data.corpora.loading import CORPORA, load_corpus
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.data.seen import SeenHashes
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 SOURCE_KEYS = {
     "corpus": "name of a corpus (hf-xlsr corpora)",
@@ -188,7 +188,9 @@ def open_source(
         raise XlsrError(f"the data source {options} needs either 'corpus' or 'path'.")
     for key in options:
         if key not in allowed:
-            raise XlsrError(f"a data source with '{kind}' does not support the key '{key}'; {nearest(key, allowed)}")
+            raise XlsrError(
+                f"a data source with '{kind}' does not support the key '{key}'; {did_you_mean(key, allowed)}"
+            )
     parallel = _parallel_columns(options, required) if options.get("parallel") is not None else None
     languages = as_list(options.get("languages")) or list(languages)
     if "source" in required and len(languages) != 2 and parallel is None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from hf_xlsr.utils.devices import known_device
-from hf_xlsr.utils.errors import XlsrError, error_line, nearest
+from hf_xlsr.utils.devices import resolve_device
+from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
 
 DTYPES = ("float32", "bfloat16", "float16", "onnx", "onnx-int8")
 
@@ -77,7 +77,7 @@ def check_dtype(dtype: str | None) -> None:
         hf_xlsr.utils.errors.XlsrError: dtype is 'bf16'; did you mean 'bfloat16'?
     """
     if dtype is not None and dtype not in DTYPES:
-        raise XlsrError(f"dtype is '{dtype}'; {nearest(dtype, DTYPES)}")
+        raise XlsrError(f"dtype is '{dtype}'; {did_you_mean(dtype, DTYPES)}")
 
 
 def check_choice(model: str, device: str | None = None, dtype: str | None = None) -> None:
@@ -103,7 +103,7 @@ def check_choice(model: str, device: str | None = None, dtype: str | None = None
     if dtype is not None and dtype.startswith("onnx") and device not in (None, "cpu"):
         raise XlsrError(f"device is '{device}' but {dtype} runs on the processor; leave the device out.")
     if device is not None:
-        known_device(device)
+        resolve_device(device)
     if not Path(model).is_dir() and (model.startswith((".", "/", "~")) or model.count("/") != 1):
         raise XlsrError(f"model folder '{model}' does not exist; give a folder or an id of the Hub (owner/name).")
 

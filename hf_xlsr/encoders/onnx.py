@@ -12,7 +12,7 @@ import numpy as np
 from hf_xlsr.data.collators.padding import pad_rows
 from hf_xlsr.encoders.encoding import unit_length
 from hf_xlsr.encoders.parts import export_parts
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 FLOAT_FILE, INT8_FILE = "model.onnx", "model_int8.onnx"
 INPUTS, OUTPUT = ("input_ids", "attention_mask"), "sentence_embedding"
@@ -101,7 +101,7 @@ class OnnxEncoder:
             return single
         route = (task or "") if self.routes else ""
         if route not in self._sessions:
-            raise XlsrError(f"task is {task!r}; {nearest(str(task), self.routes)}")
+            raise XlsrError(f"task is {task!r}; {did_you_mean(str(task), self.routes)}")
         tokenizer, session = self._tokenizers[route], self._sessions[route]
         vectors = np.empty((len(sentences), self.get_embedding_dimension()), np.float32)
         cut: dict[str, Any] = {"truncation": True, "max_length": self._lengths[route], "verbose": False}

@@ -67,34 +67,34 @@ def vocab_size_of(encoder: Any) -> int | None:
     return None if weight is None else len(weight)
 
 
-def check_pieces(
+def check_token_ids(
     tokenizer: Any,
-    pieces: int | None,
+    vocab_size: int | None,
     *,
     of: str = "",
-    encoder: str = "the encoder",
-    mend: str = "give the encoder's own, or resize its embeddings (resize_token_embeddings)",
+    fix: str = "Use the encoder's own tokenizer, or resize its embeddings (resize_token_embeddings).",
 ) -> None:
-    """Refuses a tokenizer with more pieces than an encoder has embeddings, which would fail in the middle of a step.
+    """Checks that an encoder has an embedding for each token; a GPU would fail in the middle of training.
 
     Args:
-        tokenizer: Any.
-        pieces: See `vocab_size_of`; without a table there is nothing to compare.
-        of: What the sentence calls the tokenizer's owner, such as ` of 'en'`.
-        encoder: What it calls the encoder.
-        mend: What it says to do.
+        tokenizer: The tokenizer.
+        vocab_size: Number of embeddings, see `vocab_size_of`; None if there is no table.
+        of: Owner of the tokenizer in the message, such as ` of 'en'`.
+        fix: Second sentence of the message.
 
     Raises:
-        XlsrError: as said.
+        XlsrError: it has not.
 
     Example:
-        >>> check_pieces(range(10), 9, mend="give its own")
+        >>> check_token_ids(range(10), 9, fix="Use its own.")
         Traceback (most recent call last):
         ...
-        hf_xlsr.utils.errors.XlsrError: the tokenizer has 10 pieces but the encoder 9; give its own.
+        hf_xlsr.utils.errors.XlsrError: the tokenizer has 10 tokens, but the encoder has 9 embeddings. Use its own.
     """
-    if pieces is not None and len(tokenizer) > pieces:
-        raise XlsrError(f"the tokenizer{of} has {len(tokenizer):,} pieces but {encoder} {pieces:,}; {mend}.")
+    if vocab_size is not None and len(tokenizer) > vocab_size:
+        raise XlsrError(
+            f"the tokenizer{of} has {len(tokenizer):,} tokens, but the encoder has {vocab_size:,} embeddings. {fix}"
+        )
 
 
 def max_positions(encoder: Any) -> int | None:

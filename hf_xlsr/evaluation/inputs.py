@@ -19,7 +19,7 @@ from hf_xlsr.evaluation.input_languages import UNKNOWN, key_languages, pair_view
 from hf_xlsr.evaluation.input_rows import MTEB, TAGS, Row, RowReader, data_name, is_table, parse_where
 from hf_xlsr.evaluation.request import Request
 from hf_xlsr.evaluation.row_groups import by_language, by_pair
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.hashing import data_hash
 
 if TYPE_CHECKING:
@@ -138,7 +138,8 @@ def read_inputs(request: Request, protocol: Protocol) -> Inputs:
     for name in reader.columns:
         if protocol.columns and name not in protocol.columns:
             raise XlsrError(
-                f"--columns has '{name}', which protocol {protocol.name} does not take; {nearest(name, protocol.columns)}"
+                f"--columns has '{name}', which protocol {protocol.name} does not take; "
+                f"{did_you_mean(name, protocol.columns)}"
             )
     inputs = Inputs(name=request.name or data_name(request.data), split=request.split)
     if protocol.layout == "bitext":
@@ -305,7 +306,9 @@ def _read_training(request: Request, protocol: Protocol, reader: RowReader, inpu
 def _held_out(rows: list[Row], column: str) -> tuple[list[Row], list[Row]]:
     """Rows without and with those whose column has a crc32 that ten divides: equal texts stay together."""
     if column not in rows[0]:
-        raise XlsrError(f"--hold-out is '{column}', which is none of the columns read; {nearest(column, rows[0])}")
+        raise XlsrError(
+            f"--hold-out is '{column}', which is none of the columns read; {did_you_mean(column, rows[0])}"
+        )
     held = [zlib.crc32(str(row[column]).encode()) % 10 == 0 for row in rows]
     parts = [[row for row, out in zip(rows, held, strict=True) if out == wanted] for wanted in (False, True)]
     if not all(parts):

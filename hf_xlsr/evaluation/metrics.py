@@ -11,7 +11,7 @@ import numpy as np
 
 from hf_xlsr.evaluation.protocols.sts import spearman
 from hf_xlsr.evaluation.protocols.tatoeba import right_both_ways
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.vectors import as_vectors
 
 NOTHING = "has nothing to count; give predictions and references, or add them before."
@@ -46,7 +46,7 @@ def load_metric(name: str, **options: Any) -> Any:
         0.5
     """
     if name not in METRICS:
-        raise XlsrError(f"metric is '{name}'; {nearest(name, METRICS)}")
+        raise XlsrError(f"metric is '{name}'; {did_you_mean(name, METRICS)}")
     metric = _metric_classes()[name]
     if options:
         return metric(**options)

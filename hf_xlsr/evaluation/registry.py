@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hf_xlsr.evaluation import protocol_runs as runs
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 # Options of the command that only some protocols take, as attributes of `Request`.
 DATA_OPTIONS = ("pool", "gold", "tune", "tune_gold", "train", "train_language", "hold_out", "debias")
@@ -83,8 +83,8 @@ class Protocol:
         front = task.partition(".")[0]
         if front not in self.tasks:
             raise XlsrError(
-                f"protocol {self.name} has no task '{task}'; {nearest(front, self.tasks)} A file is called after its "
-                "task, or given as TASK=FILE."
+                f"protocol {self.name} has no task '{task}'; {did_you_mean(front, self.tasks)} "
+                "A file is called after its task, or given as TASK=FILE."
             )
         return self.tasks[front]
 
@@ -229,7 +229,7 @@ def protocols_of(names: str) -> list[Protocol]:
     chosen: dict[str, Protocol] = {}
     for name in (piece.strip() for piece in names.split(",")):
         if name not in PROTOCOLS:
-            raise XlsrError(f"protocol is '{name}'; {nearest(name, PROTOCOLS)}")
+            raise XlsrError(f"protocol is '{name}'; {did_you_mean(name, PROTOCOLS)}")
         if name in chosen:
             raise XlsrError(f"protocol '{name}' stands twice in '{names}'; name it once.")
         chosen[name] = PROTOCOLS[name]

@@ -19,7 +19,7 @@ from hf_xlsr.export.sentence_transformer import (
     save_export,
     to_sentence_transformer,
 )
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 
 def to_routed_sentence_transformer(
@@ -122,7 +122,7 @@ def _check_languages(encoders: Collection[str], tokenizers: Collection[str], pro
         raise XlsrError("encoders is empty; give an encoder for each language, such as {'en': ..., 'zh': ...}.")
     for name, given in (("tokenizers", tokenizers), ("projections", projections)):
         if unknown := next((language for language in given if language not in encoders), None):
-            raise XlsrError(f"{name} has '{unknown}', which encoders lacks; {nearest(unknown, encoders)}")
+            raise XlsrError(f"{name} has '{unknown}', which encoders lacks; {did_you_mean(unknown, encoders)}")
     if missing := next((language for language in encoders if language not in tokenizers), None):
         raise XlsrError(f"tokenizers has none for '{missing}'; give each language of encoders its own.")
 

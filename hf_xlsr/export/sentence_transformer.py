@@ -15,7 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from hf_xlsr.encoders.stock import max_positions, no_pooler
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.pooling import POOLING_MODES
 
 MAX_LENGTH = 200
@@ -37,7 +37,7 @@ def encoder_modules(encoder: PreTrainedModel, tokenizer: Any, *, pooling: str, m
         XlsrError: the pooling is unknown.
     """
     if pooling not in POOLING_MODES:
-        raise XlsrError(f"pooling mode is '{pooling}'; {nearest(pooling, POOLING_MODES)}")
+        raise XlsrError(f"pooling mode is '{pooling}'; {did_you_mean(pooling, POOLING_MODES)}")
     max_length = min(max_length, max_positions(encoder) or max_length)
     # No vector comes from a pooler. Without the option its weights would be made up at random on loading.
     options = no_pooler(encoder.config)

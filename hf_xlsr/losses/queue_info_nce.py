@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from hf_xlsr.losses.row_storage import QuantizedRows
 from hf_xlsr.losses.sparse_targets import accumulation_dtype
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 LOSS_PRECISIONS = ("auto", "float32", "bfloat16")
 # Rows of a chunk and bytes of its logits, at most. Measured on a processor at batches of 256 and 1,024: 1,024 to 4,096
@@ -177,7 +177,7 @@ def _check_masked(masked: Pairs, batch_size: int, column_count: int) -> None:
 def _in_bfloat16(precision: str, queries: torch.Tensor) -> bool:
     """Whether products run in bfloat16; `auto` follows autocast if the device has bfloat16."""
     if precision not in LOSS_PRECISIONS:
-        raise XlsrError(f"Invalid precision '{precision}'; {nearest(precision, LOSS_PRECISIONS)}")
+        raise XlsrError(f"Invalid precision '{precision}'; {did_you_mean(precision, LOSS_PRECISIONS)}")
     device = queries.device.type
     if queries.dtype == torch.float64 or precision == "float32":
         return False

@@ -16,7 +16,7 @@ from hf_xlsr.data.sources import as_list
 from hf_xlsr.export.access_tokens import check_no_token
 from hf_xlsr.runs.methods import get_method
 from hf_xlsr.runs.recipe_check import LISTS, TOP_LEVEL, check_keys, recipe_keys, section_keys
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 _NAME = re.compile(r"\w[\w.+ -]*")
 
@@ -97,7 +97,7 @@ def read_recipe(name_or_path: str, *, above: Sequence[str] = ()) -> dict[str, An
     elif name_or_path in recipe_names():
         text, name = (resources.files("hf_xlsr.recipes") / f"{name_or_path}.yaml").read_text("utf-8"), name_or_path
     else:
-        raise XlsrError(f"recipe '{name_or_path}' was not found; {nearest(name_or_path, recipe_names())}")
+        raise XlsrError(f"recipe '{name_or_path}' was not found; {did_you_mean(name_or_path, recipe_names())}")
     content = parse_yaml(text, f"recipe '{name}'")
     if not isinstance(content, dict):
         raise XlsrError(f"recipe '{name}' is not a mapping of keys to values; see recipes/quickstart.yaml.")
@@ -223,7 +223,7 @@ def _full_key(key: str, dotted: Sequence[str]) -> str:
         return matches[0]
     if matches:
         raise XlsrError(f"--{key} is ambiguous; write one of {', '.join('--' + name for name in matches)}.")
-    raise XlsrError(f"--{key} is no key of the recipe; {nearest(key, dotted)}")
+    raise XlsrError(f"--{key} is no key of the recipe; {did_you_mean(key, dotted)}")
 
 
 def sections_of(method: object) -> dict[str, dict[str, Any]]:
@@ -307,7 +307,7 @@ def load_runs(
     names = [run["name"] for run in runs]
     for name in only or ():
         if name not in names:
-            raise XlsrError(f"recipe '{recipe['name']}' has no {LISTS[kind]} '{name}'; {nearest(name, names)}")
+            raise XlsrError(f"recipe '{recipe['name']}' has no {LISTS[kind]} '{name}'; {did_you_mean(name, names)}")
     resolved: list[dict[str, Any]] = []
     # A stage needs those before it; other runs that are not wanted are left out of it.
     chosen = [run for run in runs if kind == "stages" or not only or run["name"] in only]

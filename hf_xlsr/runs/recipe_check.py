@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.runs.methods import METHODS, get_method
 from hf_xlsr.runs.recipe_keys import Key, training_keys
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 if TYPE_CHECKING:
     from hf_xlsr.trainers.arguments import XlsrTrainingArguments
@@ -140,7 +140,7 @@ def recipe_keys(recipe: Mapping[str, Any]) -> dict[str, dict[str, Key]]:
     """
     name = recipe.get("method")
     if name is None:
-        raise XlsrError(f"recipe '{recipe.get('name', 'recipe')}' has no 'method'; {nearest('', METHODS)}")
+        raise XlsrError(f"recipe '{recipe.get('name', 'recipe')}' has no 'method'; {did_you_mean('', METHODS)}")
     method, sections = get_method(name), section_keys(name)
     return {
         "": {key: value for key, value in TOP_LEVEL.items() if key not in (*sections, "model", "training")},
@@ -177,7 +177,7 @@ def check_keys(recipe: Mapping[str, Any]) -> None:
         for key, value in (content or {}).items():
             where = f"{section}.{key}" if section else key
             if key not in allowed:
-                raise XlsrError(f"recipe '{name}': unknown key '{where}'; {nearest(str(key), allowed)}")
+                raise XlsrError(f"recipe '{name}': unknown key '{where}'; {did_you_mean(str(key), allowed)}")
             if key in keys and (mend := keys[key].mend(value)):
                 raise XlsrError(f"recipe '{name}': {where} is {value!r}; {mend}")
     _check_sources(name, recipe)
@@ -207,5 +207,5 @@ def _check_sources(name: Any, recipe: Mapping[str, Any]) -> None:
             for key in source if isinstance(source, Mapping) else {}:
                 if key not in method.source_keys:
                     raise XlsrError(
-                        f"recipe '{name}': unknown key '{place}.{key}'; {nearest(str(key), method.source_keys)}"
+                        f"recipe '{name}': unknown key '{place}.{key}'; {did_you_mean(str(key), method.source_keys)}"
                     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from hf_xlsr.utils.errors import nearest
+from hf_xlsr.utils.errors import did_you_mean
 
 KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word"}
 # What a value may be, in words.
@@ -82,7 +82,7 @@ class Key:
         if not any(_fits(value, kind) for kind in self.kinds):
             return f"it takes {self.takes}."
         if self.choices and isinstance(value, str) and value not in self.choices:
-            return nearest(value, self.choices) if len(self.choices) > 2 else f"use {self.takes}."
+            return did_you_mean(value, self.choices) if len(self.choices) > 2 else f"use {self.takes}."
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             if self.least is not None and value < self.least:
                 return f"use {self.least:g} or more."

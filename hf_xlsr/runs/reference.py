@@ -15,7 +15,7 @@ from hf_xlsr.runs.recipe import read_recipe, recipe_names
 from hf_xlsr.runs.recipe_check import BEFORE, SECTIONS, TOP_LEVEL, recipe_keys, refused_training_keys
 from hf_xlsr.runs.recipe_keys import Key, training_keys
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 COMMAND = "python -m hf_xlsr.runs.reference docs/recipes.md"
 INTRODUCTION = f"""# Keys of recipes
@@ -84,7 +84,7 @@ def _recipe_of(name: str) -> Mapping[str, Any]:
         return {"method": name}
     if Path(name).suffix in (".yaml", ".yml") or name in recipe_names():
         return read_recipe(name)
-    raise XlsrError(f"'{name}' is no method and no recipe; {nearest(name, [*METHODS, *recipe_names()])}")
+    raise XlsrError(f"'{name}' is no method and no recipe; {did_you_mean(name, [*METHODS, *recipe_names()])}")
 
 
 def _own(name: str, common: Mapping[str, Mapping[str, Key]]) -> dict[str, dict[str, Key]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from hf_xlsr.data.corpora.bible import TRANSLATIONS, bible_pairs, bible_text
 from hf_xlsr.data.corpora.catalog import CORPORA, GLUE_TASKS, Corpus
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.markdown_text import markdown_table
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def load_corpus(
         hf_xlsr.utils.errors.XlsrError: there is no corpus 'opus100'; did you mean 'opus-100'?
     """
     if name not in CORPORA:
-        raise XlsrError(f"there is no corpus '{name}'; {nearest(name, CORPORA)}")
+        raise XlsrError(f"there is no corpus '{name}'; {did_you_mean(name, CORPORA)}")
     corpus, wanted = CORPORA[name], list(languages)
     for language in wanted:
         if corpus.languages and language not in corpus.languages:

@@ -18,7 +18,7 @@ from hf_xlsr.data.formats.source import BrokenFile, Reader, Source
 from hf_xlsr.data.formats.tables import read_datasets, read_parquet
 from hf_xlsr.data.formats.text import read_csv, read_jsonl, read_moses, read_tsv
 from hf_xlsr.data.formats.xml import read_tmx
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ def read_rows(
     if format is None:
         format = detect_format(paths)
     elif format not in READERS:
-        raise XlsrError(f"unknown format '{format}' for {name}; {nearest(format, READERS)}")
+        raise XlsrError(f"unknown format '{format}' for {name}; {did_you_mean(format, READERS)}")
     if format != "moses" and len(paths) > 1:
         raise XlsrError(f"{name} is {len(paths)} files, but format '{format}' reads one.")
     if format != "datasets":
@@ -169,7 +169,7 @@ def detect_format(paths: Sequence[Path]) -> str:
         return "datasets"
     if suffix in SUFFIXES:
         return SUFFIXES[suffix]
-    hint = nearest(suffix, SUFFIXES)
+    hint = did_you_mean(suffix, SUFFIXES)
     if not path.exists() and _HUB_ID.fullmatch(path.as_posix()) and not hint.startswith("did you mean"):
         return "datasets"
     missing = "" if path.exists() else " (and the file does not exist)"

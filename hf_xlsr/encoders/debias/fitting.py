@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.encoders.debias.removal import Debias, check_finite
 from hf_xlsr.encoders.encoding import Encoder, check_batch_size, embed
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 METHODS = ("components", "mean")
 BATCHES_AT_ONCE = 16  # the encoder sorts the texts it gets by length: more than a batch, so that little is padded
@@ -152,7 +152,7 @@ def check_method(components: Any, method: str) -> None:
         XlsrError: it is one.
     """
     if method not in METHODS:
-        raise XlsrError(f"method is '{method}'; {nearest(method, METHODS)}")
+        raise XlsrError(f"method is '{method}'; {did_you_mean(method, METHODS)}")
     if isinstance(components, bool) or not isinstance(components, int) or components < 1:
         raise XlsrError(f"components is {components!r}; it takes a whole number above 0.")
 

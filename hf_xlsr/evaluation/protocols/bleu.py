@@ -11,7 +11,7 @@ from sacrebleu.metrics import BLEU
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.evaluation.report import metric_prefix
 from hf_xlsr.evaluation.row_groups import both_sides
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 # Languages without spaces between words, and what sacrebleu cuts them with; 13a (mteval's) does the others.
 TOKENIZERS_BY_LANGUAGE = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
@@ -64,7 +64,7 @@ def check_tokenizer(name: object) -> str:
         hf_xlsr.utils.errors.XlsrError: the tokenizer of BLEU is '13b'; did you mean '13a'?
     """
     if name not in TOKENIZERS:
-        raise XlsrError(f"the tokenizer of BLEU is '{name}'; {nearest(str(name), TOKENIZERS)}")
+        raise XlsrError(f"the tokenizer of BLEU is '{name}'; {did_you_mean(str(name), TOKENIZERS)}")
     _metric(str(name))
     if name == MOSES:
         _moses("en")

@@ -12,7 +12,7 @@ from hf_xlsr.evaluation.report import metric_prefix
 from hf_xlsr.mining.search.both_ways import neighbours_both_ways
 from hf_xlsr.mining.search.extraction import extract_pairs
 from hf_xlsr.mining.search.margin import MARGINS
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 
 def xsim(
@@ -75,5 +75,5 @@ def margin_setting(k: int, margin: str) -> str:
     if k < 1:
         raise XlsrError(f"k is {k}; ask for 1 neighbour or more.")
     if margin not in MARGINS:
-        raise XlsrError(f"margin is '{margin}'; {nearest(margin, MARGINS)}")
+        raise XlsrError(f"margin is '{margin}'; {did_you_mean(margin, MARGINS)}")
     return f"k{k}-{margin}"

@@ -20,7 +20,7 @@ from hf_xlsr.runs.starting import start_from
 from hf_xlsr.trainers.adapters import DEFAULT_MODULES, add_adapters
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.sharding import check_sharding
-from hf_xlsr.utils.errors import XlsrError, error_line, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
 
 Evaluations = Sequence[Callable[..., Any]]
 # The section `adapters`: LoRA.
@@ -65,7 +65,7 @@ def encoder_keys(model_type: str) -> dict[str, Key]:
         XlsrError: there is no such architecture.
     """
     if model_type not in CONFIG_MAPPING:
-        raise XlsrError(f"model.encoder.model_type is '{model_type}'; {nearest(str(model_type), CONFIG_MAPPING)}")
+        raise XlsrError(f"model.encoder.model_type is '{model_type}'; {did_you_mean(str(model_type), CONFIG_MAPPING)}")
     config = AutoConfig.for_model(model_type)
     return config_keys(config, config.to_dict())
 
@@ -161,7 +161,7 @@ class Method(ABC):
         if best.removeprefix("eval_") not in known:  # Trainer would say so after its first evaluation
             place = "metric_for_best_model" if given.get("metric_for_best_model") else "load_best_model_at_end"
             value = f"'{best}'" if place == "metric_for_best_model" else "true without metric_for_best_model"
-            raise XlsrError(f"recipe '{name}': training.{place} is {value}; {nearest(best, known)}")
+            raise XlsrError(f"recipe '{name}': training.{place} is {value}; {did_you_mean(best, known)}")
 
     @abstractmethod
     def prepare(self, recipe: Mapping[str, Any], folder: Path, evaluation_texts: Iterator[str]) -> Any:

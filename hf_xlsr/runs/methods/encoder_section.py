@@ -12,7 +12,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from hf_xlsr.data.prepare import load_tokenizer
 from hf_xlsr.data.sources import expand
 from hf_xlsr.data.tokenization import ALGORITHMS
-from hf_xlsr.encoders.stock import DROPOUTS, check_pieces, max_positions
+from hf_xlsr.encoders.stock import DROPOUTS, check_token_ids, max_positions
 from hf_xlsr.runs.methods.base import encoder_keys
 from hf_xlsr.runs.recipe_keys import Key
 from hf_xlsr.runs.starting import weights_folder
@@ -161,8 +161,8 @@ def encoder_config(
         XlsrError: nothing loads from the path, a value does not fit, or there are too few embeddings.
     """
     config = pretrained_config(recipe, free=free) or _new_config(recipe, tokenizer, default, make or {})
-    mend = "give tokenizer.path and model.encoder.path that belong together"
-    check_pieces(tokenizer, config.vocab_size, mend=mend)
+    fix = "Set tokenizer.path and model.encoder.path to the same checkpoint."
+    check_token_ids(tokenizer, config.vocab_size, fix=fix)
     return config
 
 
