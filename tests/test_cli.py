@@ -251,7 +251,7 @@ def test_evaluate_writes_json(exported: Path, tmp_path: Path, capsys: pytest.Cap
         (["--protocol", "mteb", "--data", "mteb:STSBenchmark", "--dtype", "onnx"], "mteb runs models of torch alone"),
         (
             ["--protocol", "sts", "--data", "none.tsv", "--dtype", "onnx", "--device", "cuda"],
-            "device is 'cuda' but onnx runs on the processor",
+            "got 'cuda'",
         ),
         (
             ["--protocol", "sts", "--data", "none.tsv", "--device", "gpu"],
@@ -286,7 +286,7 @@ def test_list_of_protocols(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_missing_model(write_pairs: Any, capsys: pytest.CaptureFixture[str]) -> None:
     error = failing(capsys, "evaluate", "./gone", "--protocol", "tatoeba", "--data", str(write_pairs()))
-    assert "model folder './gone' does not exist" in error
+    assert "'./gone'" in error
 
 
 def test_unknown_verb(capsys: pytest.CaptureFixture[str]) -> None:

@@ -282,7 +282,7 @@ def test_options_that_would_be_lost_are_refused(tiny_export: str):
 
 
 def test_a_model_that_is_not_there(tmp_path: Path):
-    with pytest.raises(XlsrError, match="model folder '.*missing' does not exist"):
+    with pytest.raises(XlsrError, match="'.*missing'"):
         as_mteb_encoder(tmp_path / "missing")
 
 

@@ -93,7 +93,7 @@ def test_other_values_are_refused_before_data_are_prepared(
 def test_a_path_that_holds_no_encoder_is_told_at_once(method: str, recipe_of: Any, tmp_path: Path) -> None:
     recipe = recipe_of(method)
     recipe["model"]["encoder"]["path"] = "nowhere"
-    with pytest.raises(XlsrError, match=r"^model.encoder.path 'nowhere' holds no encoder that loads; check it.$"):
+    with pytest.raises(XlsrError, match="model.encoder.path 'nowhere'"):
         train_recipe(recipe)
     assert not (tmp_path / "run").exists()
 
