@@ -1,6 +1,6 @@
 """Training of the lightweight method against sentence-transformers, and against its number of layers.
 
-lightweight: `hf-xlsr train`; sentence-transformers: `MultipleNegativesRankingLoss`. Both train on the same made pairs
+lightweight: `hf-xlsr train`; sentence-transformers: `MultipleNegativesRankingLoss`. Both train on the same synthetic pairs
 with the same encoder, batch, length and precision. Each side of each round is a process; the sides take turns.
 """
 
@@ -20,7 +20,7 @@ ALONE, MEMORY = True, False
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
-    """Made pairs and a random encoder."""
+    """Synthetic pairs and a random encoder."""
     scratch = tempfile.TemporaryDirectory()
     make_material(Path(scratch.name), job)
 
