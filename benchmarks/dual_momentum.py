@@ -1,6 +1,6 @@
 """Where a step of dual momentum contrast spends its time; momentum and enqueue together should take 3 % at most.
 
-Runs `hf-xlsr train` on made pairs and times the parts of each step from outside. `--encoders`: two folders,
+Runs `hf-xlsr train` on synthetic pairs and times the parts of each step from outside. `--encoders`: two folders,
 with a comma, instead of random weights.
 """
 
@@ -74,7 +74,7 @@ class PartClock(TrainerCallback):
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
-    """Made pairs, and random encoders unless folders are given."""
+    """Synthetic pairs, and random encoders unless folders are given."""
     scratch = tempfile.TemporaryDirectory()
     folder = Path(scratch.name)
     training.make_material(folder, job)

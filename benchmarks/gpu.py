@@ -7,8 +7,8 @@
 - encode: sentences per second from text to embeddings, in bfloat16 and float32
 - mine: search of the nearest neighbours in both directions
 
-Encoders have random weights and data are made; no file and no network is needed. Without CUDA, or with `--quick`,
-sizes are small enough for a minute or two on a processor.
+Encoders have random weights and data are synthetic, without files or network. Without CUDA, or with `--quick`,
+sizes are small enough for a minute or two on a CPU.
 
 usage: python -m benchmarks.gpu [--quick] [--minutes 8] [--only train queue] [--output outputs/benchmarks/gpu.json]
 """

@@ -20,7 +20,7 @@ ALONE, MEMORY = True, False
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
-    """Made pairs and a random encoder."""
+    """Synthetic pairs and a random encoder."""
     scratch = tempfile.TemporaryDirectory()
     make_material(Path(scratch.name), job)
 

@@ -1,4 +1,4 @@
-"""Speed and quality of an export's ONNX files against torch, from text to embeddings, on the processor.
+"""Speed and quality of an export's ONNX files against torch, from text to embeddings, on the CPU.
 
 All encode both sides of the same pairs. Cosines are to the embeddings of torch float32, accuracy is that of `tatoeba`.
 Without `--export` the encoder is the 2 x 512 one of the lightweight method with random weights.

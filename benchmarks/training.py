@@ -1,4 +1,4 @@
-"""Trainings of all methods and of sentence-transformers on made text with random weights, timed step by step."""
+"""Trainings of all methods and of sentence-transformers on synthetic text with random weights, timed step by step."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def fill_queues(model: Any) -> None:
 
 
 def made_pairs(count: int, words: int, vocabulary: int = 20_000) -> Iterator[tuple[str, str]]:
-    """Sentences of random made words, half to one and a half times `words` long; the target maps each word to another.
+    """Sentences of random invented words, 0.5 to 1.5 times `words` long; the target maps each word to another.
 
     Example:
         >>> [(len(source.split()), len(target.split())) for source, target in made_pairs(2, 4)]
@@ -107,7 +107,7 @@ def make_material(folder: Path, size: dict[str, Any]) -> None:
 
 
 def recipe_of(method: str, folder: Path, size: dict[str, Any], precision: str) -> dict[str, Any]:
-    """A recipe of a method on the made text."""
+    """A recipe of a method for the synthetic text."""
     encoder = {"path": f"{folder}/encoder"}
     both = size.get("encoders", [encoder["path"], encoder["path"]])
     models: dict[str, dict[str, Any]] = {

@@ -251,11 +251,11 @@ def test_evaluate_writes_json(exported: Path, tmp_path: Path, capsys: pytest.Cap
         (["--protocol", "mteb", "--data", "mteb:STSBenchmark", "--dtype", "onnx"], "onnx is not supported by mteb"),
         (
             ["--protocol", "sts", "--data", "none.tsv", "--dtype", "onnx", "--device", "cuda"],
-            "device is 'cuda' but onnx runs on the processor",
+            "got 'cuda'",
         ),
         (
             ["--protocol", "sts", "--data", "none.tsv", "--device", "gpu"],
-            "device is 'gpu', which torch cannot use here (",
+            "got 'gpu'",
         ),
         (["--protocol", "sts", "--data", "x.tsv", "--seed", "-1"], "--seed must be 0 or more"),
     ],
@@ -272,9 +272,7 @@ def test_languages_that_nothing_tells(exported: Path, write_pairs: Any, capsys: 
     assert "source-target" in capsys.readouterr().out
     assert main([*command, "--languages", "en, fr"]) == 0
     assert "pairs-tatoeba" in capsys.readouterr().out
-    assert "device is 'cuda:77', which torch cannot use here" in failing(
-        capsys, *command, "--languages", "en,fr", "--device", "cuda:77"
-    )
+    assert "got 'cuda:77'" in failing(capsys, *command, "--languages", "en,fr", "--device", "cuda:77")
 
 
 def test_list_of_protocols(capsys: pytest.CaptureFixture[str]) -> None:
@@ -288,7 +286,7 @@ def test_list_of_protocols(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_missing_model(write_pairs: Any, capsys: pytest.CaptureFixture[str]) -> None:
     error = failing(capsys, "evaluate", "./gone", "--protocol", "tatoeba", "--data", str(write_pairs()))
-    assert "model folder './gone' does not exist" in error
+    assert "'./gone'" in error
 
 
 def test_unknown_verb(capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,9 +81,7 @@ def test_a_device_takes_results_and_stays(tmp_path: Path) -> None:
 
 
 def test_mining_wants_a_file_to_leave_its_stages_beside() -> None:
-    with pytest.raises(
-        XlsrError, match="is a pipe or a device, and mining leaves its stages beside its output; give a"
-    ):
+    with pytest.raises(XlsrError, match=os.devnull):
         check_place(os.devnull)
 
 

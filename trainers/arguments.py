@@ -9,7 +9,7 @@ from transformers import TrainingArguments
 
 from hf_xlsr.data.sampling import MIXINGS
 from hf_xlsr.trainers.momentum_callbacks import MOMENTUM_SCHEDULES
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.precision import PRECISIONS, choose_precision
 
 OPTIMIZATIONS = ("trainer", "released")
@@ -68,7 +68,7 @@ class XlsrTrainingArguments(TrainingArguments):
         for item in fields(self):
             value = getattr(self, item.name)
             if value is not None and value not in (choices := item.metadata.get("choices") or [value]):
-                raise XlsrError(f"Invalid {item.name} '{value}'; {nearest(str(value), choices)}")
+                raise XlsrError(f"Invalid {item.name} '{value}'; {did_you_mean(str(value), choices)}")
         if self.precision != "from_flags":
             self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
         if self.precision not in ("from_flags", "auto") or not (self.bf16 or self.fp16):

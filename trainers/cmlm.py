@@ -14,7 +14,7 @@ from hf_xlsr.data.collators.dual_momentum import NliCollator
 from hf_xlsr.data.collators.lightweight import PairCollator
 from hf_xlsr.data.multitask import MultiTaskBatchSampler, MultiTaskCollator, MultiTaskDataset
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
-from hf_xlsr.encoders.stock import check_pieces, max_positions, vocab_size_of
+from hf_xlsr.encoders.stock import check_token_ids, max_positions, vocab_size_of
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import CmlmTrainingArguments, share_of_step
 from hf_xlsr.trainers.base import XlsrTrainer
@@ -102,7 +102,7 @@ class CmlmTrainer(XlsrTrainer):
         **kwargs: Any,
     ) -> None:
         ours = base_model(model)
-        check_pieces(processing_class, vocab_size_of(ours.encoder))
+        check_token_ids(processing_class, vocab_size_of(ours.encoder))
         self.max_length, config = max_length, ours.config
         given = {TEXT: train_dataset, RETRIEVAL: retrieval_dataset, NLI: nli_dataset}
         self.datasets = {

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from hf_xlsr.data.collators.dual_momentum import DualCollator, NliCollator
 from hf_xlsr.data.multitask import MultiTaskBatchSampler, MultiTaskCollator, MultiTaskDataset
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
-from hf_xlsr.encoders.stock import check_pieces, vocab_size_of
+from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
 from hf_xlsr.trainers.arguments import share_of_step
 from hf_xlsr.trainers.base import XlsrTrainer, usable_length
@@ -80,7 +80,7 @@ class DualMomentumTrainer(XlsrTrainer):
         self.max_length = usable_length(ours.encoders.values(), max_length, kwargs.get("train_dataset"))
         for language in config.languages or ():
             tokens = vocab_size_of(ours.encoders[config.encoder_of(language)])
-            check_pieces(self.tokenizers[language], tokens, of=f" of '{language}'")
+            check_token_ids(self.tokenizers[language], tokens, of=f" of '{language}'")
         self.nli_rows = self._check_nli(config, args, nli_dataset)
         _check_queue(config, args)
         if config.use_momentum:

@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 
 from hf_xlsr.data.collators.classification import LabelledCollator
 from hf_xlsr.data.labelled import LabelledSet
-from hf_xlsr.encoders.stock import check_pieces, max_positions, vocab_size_of
+from hf_xlsr.encoders.stock import check_token_ids, max_positions, vocab_size_of
 from hf_xlsr.evaluation.averages import mean_over_languages
 from hf_xlsr.evaluation.protocols.sts import pearson, spearman
 from hf_xlsr.evaluation.report import metric_prefix
@@ -168,7 +168,7 @@ class FineTuneTrainer(XlsrTrainer):
     predicts_by = "live_classifier().logits(LabelledSet)"
 
     def __init__(self, model: Any, args: Any, *, processing_class: Any, max_length: int = 128, **kwargs: Any) -> None:
-        check_pieces(processing_class, vocab_size_of(base_model(model).encoder))
+        check_token_ids(processing_class, vocab_size_of(base_model(model).encoder))
         if kwargs.get("data_collator") is None:
             kwargs["data_collator"] = LabelledCollator(
                 processing_class.pad_token_id,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hf_xlsr.data.collators.hictl import HictlCollator
-from hf_xlsr.encoders.stock import check_pieces, vocab_size_of
+from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.base import XlsrTrainer, usable_length
 
@@ -33,7 +33,7 @@ class HictlTrainer(XlsrTrainer):
 
     def __init__(self, model: Any, args: Any, *, processing_class: Any, max_length: int = 128, **kwargs: Any) -> None:
         tokenizer, ours = processing_class, base_model(model)
-        check_pieces(tokenizer, vocab_size_of(ours.encoder))
+        check_token_ids(tokenizer, vocab_size_of(ours.encoder))
         if kwargs.get("data_collator") is None:
             kwargs["data_collator"] = HictlCollator(
                 tokenizer,

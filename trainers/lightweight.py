@@ -8,7 +8,7 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 from hf_xlsr.data.collators.lightweight import PairCollator
-from hf_xlsr.encoders.stock import check_pieces, vocab_size_of
+from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
 from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
 from hf_xlsr.trainers.base import XlsrTrainer, usable_length
 
@@ -58,7 +58,7 @@ class LightweightTrainer(XlsrTrainer):
         max_length: int = 200,
         **kwargs: Any,
     ) -> None:
-        check_pieces(processing_class, vocab_size_of(model.encoder))
+        check_token_ids(processing_class, vocab_size_of(model.encoder))
         if kwargs.get("data_collator") is None:
             config: LightweightConfig = model.config
             kwargs["data_collator"] = PairCollator(

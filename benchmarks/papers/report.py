@@ -21,7 +21,7 @@ def verdict(better: Spread | None, worse: Spread | None, fixed: bool = False, ma
     Args:
         better: The row that the claim has above.
         worse: The other row.
-        fixed: One of the rows is an untrained encoder and has no seeds.
+        fixed: One of the rows is a public encoder and has no seeds.
         margin: `better` may be lower by this much.
 
     Example:

@@ -42,7 +42,7 @@ class Claim(Strict):
 
 
 class Row(Strict):
-    """One row: a run of a recipe, a control of sentence-transformers, or an untrained encoder."""
+    """One row: a run of a recipe, a control of sentence-transformers, or a public encoder."""
 
     name: str
     label: str = ""

@@ -14,7 +14,7 @@ from hf_xlsr.cli.export import configure_export, export
 from hf_xlsr.cli.mine import configure_mine, configure_score, mine, score
 from hf_xlsr.cli.publish import card, configure_card, configure_push, push
 from hf_xlsr.cli.recipes import add_keys_help
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,11 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     if not words[0].startswith("-") and words[0] not in VERBS:
-        print(f"hf-xlsr: unknown command '{words[0]}'; {nearest(words[0], VERBS)}", file=sys.stderr)
+        print(f"hf-xlsr: unknown command '{words[0]}'; {did_you_mean(words[0], VERBS)}", file=sys.stderr)
         return 1
     options, rest = parser.parse_known_args(words)
     if options.verb is None:
-        print(f"hf-xlsr: '{words[0]}' is no command; {nearest(words[0], VERBS)}", file=sys.stderr)
+        print(f"hf-xlsr: '{words[0]}' is no command; {did_you_mean(words[0], VERBS)}", file=sys.stderr)
         return 1
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     if rest and options.verb != "train":

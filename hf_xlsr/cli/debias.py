@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_xlsr.cli.evaluate import add_encoding
 from hf_xlsr.cli.values import parse_languages, parse_routes, read_vectors
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.files import atomic_write
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def debias(options: argparse.Namespace, rest: list[str]) -> int:
         "apply": (_apply, (*FIT, *ENCODING)),
     }
     if options.action not in actions:
-        raise XlsrError(f"hf-xlsr debias does not '{options.action}'; {nearest(options.action, actions)}")
+        raise XlsrError(f"hf-xlsr debias does not '{options.action}'; {did_you_mean(options.action, actions)}")
     run, foreign = actions[options.action]
     for name in foreign:
         if getattr(options, name) not in (None, False):

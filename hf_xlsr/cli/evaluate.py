@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_xlsr.cli.values import parse_languages, parse_routes
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 # The options of each kind of plot beside --output.
 READING = ("data", "columns", "languages", "split", "where", "config", "limit")
@@ -139,7 +139,7 @@ def configure_plot(parser: argparse.ArgumentParser) -> None:
 def plot(options: argparse.Namespace, rest: list[str]) -> int:
     """Runs `hf-xlsr plot`."""
     if options.kind not in PLOTS:
-        raise XlsrError(f"there is no plot '{options.kind}'; {nearest(options.kind, PLOTS)}")
+        raise XlsrError(f"there is no plot '{options.kind}'; {did_you_mean(options.kind, PLOTS)}")
     for name in dict.fromkeys(chain.from_iterable(PLOTS.values())):
         if name not in PLOTS[options.kind] and getattr(options, name) is not None:
             takers = " or ".join(kind for kind, names in PLOTS.items() if name in names)

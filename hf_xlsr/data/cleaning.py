@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 from hf_xlsr.data.languages import foreign_letters, identifier_labels, language_code, language_identifier
 from hf_xlsr.data.normalization import match_key, normalize_text, width
 from hf_xlsr.data.seen import SeenHashes, hash64
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 Row = dict[str, Any]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -399,7 +399,7 @@ def build_text_cleaner(
 
 def _build_step(name: Any, options: Any, languages: Sequence[str] | None) -> Step:
     if name not in STEPS:
-        raise XlsrError(f"cleaning step '{name}' is unknown; {nearest(str(name), STEPS)}")
+        raise XlsrError(f"cleaning step '{name}' is unknown; {did_you_mean(str(name), STEPS)}")
     options = {"languages": languages} | (options or {}) if name == LanguageFilter.name else options or {}
     try:
         return cast(Step, STEPS[name](**options))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 NUMERIC_COLUMNS = frozenset({"label", "score"})
 _DEV = frozenset({"dev", "development", "trial", "val", "valid", "validation"})
@@ -71,7 +71,7 @@ def parse_columns(text: str | Mapping[Any, Any] | None) -> dict[str, str]:
         left, right = map(str, sides)
         ours, theirs = (right, left) if right in KNOWN_COLUMNS and left not in KNOWN_COLUMNS else (left, right)
         if ours not in KNOWN_COLUMNS or ours in mapping:
-            hint = min((nearest(side, KNOWN_COLUMNS) for side in (left, right)), key=len)
+            hint = min((did_you_mean(side, KNOWN_COLUMNS) for side in (left, right)), key=len)
             fault = f"maps '{ours}' twice" if ours in mapping else f"has none of our columns; {hint}"
             raise XlsrError(f"columns: '{left}={right}' {fault}")
         mapping[ours] = theirs
@@ -142,7 +142,7 @@ def selecting_columns(
 
 def _require(names: Collection[str], column: str, ours: str, file: str, way: str = "") -> None:
     if column not in names:
-        message = f"{file} has no column '{column}'{way}; {nearest(column, names)}"
+        message = f"{file} has no column '{column}'{way}; {did_you_mean(column, names)}"
         raise MissingColumn(message, file=file, column=column, ours=ours, names=names)
 
 

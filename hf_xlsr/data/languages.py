@@ -11,7 +11,7 @@ import langcodes
 import regex
 from langcodes.data_dicts import LIKELY_SUBTAGS
 
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 # CLDR files Tagalog under Filipino, which has no ISO 639-1 code.
 _OURS = {"fil": "tl"}
@@ -157,7 +157,7 @@ def identifier_labels(languages: tuple[str, ...]) -> frozenset[str]:
     known = frozenset(language_identifier().nb_classes)
     for language in languages:
         if not _same_language(language) & known:
-            raise XlsrError(f"py3langid does not support the language '{language}'; {nearest(language, known)}")
+            raise XlsrError(f"py3langid does not support the language '{language}'; {did_you_mean(language, known)}")
     return frozenset().union(*map(_same_language, languages))
 
 

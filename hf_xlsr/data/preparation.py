@@ -23,7 +23,7 @@ from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import expand_braces
 from hf_xlsr.data.seen import hash64
 from hf_xlsr.data.sources import as_list, as_source, expand
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.files import atomic_write
 from hf_xlsr.utils.hashing import file_sha256
 
@@ -225,7 +225,7 @@ def check_tokenizers(tokenizers: Any, languages: Iterable[str]) -> None:
     for language in languages if isinstance(tokenizers, Mapping) else ():
         if language not in tokenizers:
             raise XlsrError(
-                f"language '{language}' of the training data has no tokenizer; {nearest(language, tokenizers)}"
+                f"language '{language}' of the training data has no tokenizer; {did_you_mean(language, tokenizers)}"
             )
 
 

@@ -16,7 +16,7 @@ from hf_xlsr.data.corpora.loading import CORPORA, load_corpus
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.data.seen import SeenHashes
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 SOURCE_KEYS = {
     "corpus": "name of a corpus (hf-xlsr corpora)",
@@ -330,7 +330,7 @@ def _fault(
         return "needs either 'corpus' or 'path'."
     for key in options:
         if key not in allowed:
-            return f"has '{kind}', which does not support the key '{key}'; {nearest(key, allowed)}"
+            return f"has '{kind}', which does not support the key '{key}'; {did_you_mean(key, allowed)}"
     if parallel is None:
         if "source" in required and len(languages) != 2:
             return f"needs two languages, got {', '.join(languages)}; set its `languages`."

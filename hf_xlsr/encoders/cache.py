@@ -1,4 +1,4 @@
-"""An encoder that remembers: several protocols over the same sentences encode each of them once."""
+"""Cache of embeddings: several protocols over the same sentences encode each of them once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hf_xlsr.encoders.routing import routes_of
 
 
 class CachedEncoder:
-    """Wraps an encoder and keeps the vector of each text, by the text, its route and its prompt.
+    """Wraps an encoder and keeps the embedding of each text, by text, route and prompt.
 
-    What is kept are vectors as the encoder gives them; those of length 1 are made from them, so that protocols over
-    either share them. Memory grows by one float32 vector for each distinct text.
+    Embeddings are kept as the encoder returns them and normalised on request, so both kinds share the cache. Memory grows
+    by one float32 vector per distinct text.
 
     Args:
         encoder: Anything with a sentence-transformers style `encode`.
@@ -41,7 +41,7 @@ class CachedEncoder:
     def encode(
         self, texts: Sequence[str], *, task: str | None = None, normalize_embeddings: bool = False, **options: Any
     ) -> np.ndarray:
-        """The vectors of the texts, `(texts, width)`, float32; `options` go to the encoder as they are."""
+        """Embeddings of the texts, `(texts, width)`, float32; `options` are passed to the encoder."""
         known = self._vectors
         keys = [(task, options.get("prompt"), text) for text in texts]
         missing = list(dict.fromkeys(text for key, text in zip(keys, texts, strict=True) if key not in known))

@@ -1,4 +1,4 @@
-"""Sentence vectors from anything with a sentence-transformers style `encode`."""
+"""Sentence embeddings from anything with a sentence-transformers style `encode`."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from hf_xlsr.encoders.routing import route_of
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError, require_positive
 from hf_xlsr.utils.vectors import as_vectors
 
 
 class Encoder(Protocol):
-    """What the protocols ask of a model: `SentenceTransformer.encode`, or a method that takes the same arguments."""
+    """Interface of encoders: `SentenceTransformer.encode`, or a method with the same arguments."""
 
     def encode(self, *args: Any, **kwargs: Any) -> Any:
         """Takes a list of texts, `batch_size`, `convert_to_numpy`, `normalize_embeddings` and `show_progress_bar`."""
 
 
 class EncodingOptions(TypedDict, total=False):
-    """How sentences become vectors: what every protocol takes as `**encoding` and hands to `embed`.
+    """Options of `embed`, for functions that pass them on.
 
     Attributes:
         prompt: Put before every text, for instance `"query: "`.
         batch_size: Texts encoded at a time (64).
-        routes: Language -> route of an encoder whose routes do not bear the languages' names.
+        routes: Language -> route, for an encoder whose routes are not named after languages.
         show_progress_bar: Show one while encoding.
     """
 
@@ -37,17 +37,16 @@ class EncodingOptions(TypedDict, total=False):
 
 
 def check_batch_size(batch_size: int) -> None:
-    """Refuses batches of no sentence.
+    """Checks that a batch has a sentence.
 
     Raises:
         XlsrError: `batch_size` is below 1.
     """
-    if batch_size < 1:
-        raise XlsrError(f"batch_size is {batch_size}; it takes a whole number above 0.")
+    require_positive("batch_size", batch_size)
 
 
 def unit_length(vectors: np.ndarray) -> np.ndarray:
-    """Each vector over its length; a zero vector stays zero.
+    """Vectors divided by their lengths; a zero vector stays zero.
 
     Args:
         vectors: `(..., width)`, of a floating type.
@@ -66,7 +65,7 @@ def unit_length(vectors: np.ndarray) -> np.ndarray:
 
 
 def default_prompt(encoder: Any) -> str | None:
-    """The name of the prompt that a `SentenceTransformer` puts before texts unless it is told otherwise."""
+    """Name of the prompt that a `SentenceTransformer` puts before texts by default."""
     return getattr(encoder, "default_prompt_name", None)
 
 
@@ -81,24 +80,24 @@ def embed(
     normalize: bool = True,
     show_progress_bar: bool = False,
 ) -> np.ndarray:
-    """Encodes the texts; a text that occurs several times is encoded once, and its vector is the same each time.
+    """Encodes texts; a text that occurs several times is encoded once.
 
     Args:
         encoder: Anything with a sentence-transformers style `encode`.
         texts: The sentences.
-        language: Their language; a model with an encoder for each language needs it to choose (`route_of`).
-        prompt: Put before every text, for instance `"query: "`, in place of a prompt that the model has by default.
+        language: Their language, required by a model with a route for each language (`route_of`).
+        prompt: Put before every text, for instance `"query: "`, instead of the model's default prompt.
         batch_size: Texts encoded at a time.
-        routes: Language -> route of an encoder whose routes do not bear the languages' names.
-        normalize: Bring each vector to length 1; else vectors stay as the encoder gives them.
-        show_progress_bar: Handed to `encode`.
+        routes: Language -> route, for an encoder whose routes are not named after languages.
+        normalize: Normalise each vector to length 1.
+        show_progress_bar: Passed to `encode`.
 
     Returns:
         `(len(texts), width)`, float32, C-contiguous, each row of length 1 (a zero vector stays zero).
 
     Raises:
-        XlsrError: there is no text, a single string was given, `batch_size` is below 1, the encoder routes by language
-            and got none that it has, or it gave something else than one finite vector for each text.
+        XlsrError: there are no texts, `texts` is a string, `batch_size` is below 1, the encoder has no route for the
+            language, or it does not return one finite vector per text.
 
     Example:
         >>> class Lengths:
@@ -108,16 +107,15 @@ def embed(
         (3, 2)
     """
     if isinstance(texts, str):
-        raise XlsrError(f"texts is the single string {texts[:40]!r}; give a list of sentences.")
-    if not len(texts):
-        raise XlsrError("there are no texts to encode; give at least one sentence.")
+        raise XlsrError(f"`texts` must be a list of sentences, got the string {texts[:40]!r}.")
+    require_positive("number of texts", len(texts))
     check_batch_size(batch_size)
     positions: dict[str, int] = {}
     spread = np.array([positions.setdefault(text, len(positions)) for text in texts])
     task = route_of(encoder, language, routes)
     more = {} if task is None else {"task": task}
     if prompt and default_prompt(encoder):
-        more["prompt"] = ""  # sentence-transformers would put the model's own in front of this one
+        more["prompt"] = ""  # sentence-transformers would put its default prompt before this one
     encoded = encoder.encode(
         [prompt + text for text in positions],
         batch_size=batch_size,
@@ -128,8 +126,7 @@ def embed(
     )
     if np.ndim(encoded) != 2 or len(encoded) != len(positions):
         raise XlsrError(
-            f"the encoder gave an array of shape {np.shape(encoded)} for {len(positions)} texts; "
-            "its encode has to return one vector for each."
+            f"`encode` must return one vector per text, got shape {np.shape(encoded)} for {len(positions)} texts."
         )
     vectors = as_vectors(encoded, "the encoder's output")
     if normalize:

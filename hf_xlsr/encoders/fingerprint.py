@@ -1,4 +1,4 @@
-"""The hash of what decides an encoder's vectors: under it mteb files scores, and mining knows its stages again."""
+"""Hash of all that determines an encoder's embeddings, for mteb's revisions and for finished stages of mining."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ NO_PART_OF_A_MODEL = (".md", ".png", ".jpg", ".jpeg", ".svg", ".pdf")
 
 
 def content_hash(model: str | os.PathLike[str] | Any) -> str:
-    """SHA-256 of what decides a model's vectors; mteb takes it as the model's revision.
+    """SHA-256 of what determines a model's embeddings; the model's revision for mteb.
 
-    Of a folder, or of a Hub id's files on this machine, all files count but cards, pictures, licences and hidden ones,
-    with their names; their times do not. Of a loaded `SentenceTransformer` its weights, its modules' and tokenizers'
-    configuration, what a module's `content_digest()` says, and its prompts count. The two hashes of one model differ.
-    A loaded model gets a new hash at each load where the library makes up weights that the files lack (BERT's unused
-    pooler): give its folder then.
+    Of a folder, or of a Hub id in the local cache: names and content of all files but cards, pictures, licences and
+    hidden ones. Of a loaded `SentenceTransformer`: its weights, its modules' and tokenizers' configuration, what a
+    module's `content_digest()` returns, and its prompts. The two hashes of one model differ. A loaded model has a new
+    hash after each load if the files lack weights that are then random (BERT's unused pooler): give its folder then.
 
     Args:
         model: The folder, Hub id or `SentenceTransformer`.
@@ -32,7 +31,7 @@ def content_hash(model: str | os.PathLike[str] | Any) -> str:
         64 hexadecimal digits.
 
     Raises:
-        XlsrError: there is neither such a folder nor such a model in the Hub's cache, or the folder is empty.
+        XlsrError: there is no such folder or model in the local cache, or the folder is empty.
 
     Example:
         >>> _ = Path("model").mkdir(), Path("model/config.json").write_text("{}")
@@ -50,7 +49,7 @@ def content_hash(model: str | os.PathLike[str] | Any) -> str:
         if path.is_file() and _is_of_the_model(path.relative_to(folder))
     }
     if not files:
-        raise XlsrError(f"model folder '{model}' has no file of a model; give the folder of an export.")
+        raise XlsrError(f"Model folder '{model}' has no model files.")
     digest = hashlib.sha256()
     for name, path in sorted(files.items()):
         digest.update(f"{name}\0{path.stat().st_size}\0".encode())
@@ -71,17 +70,15 @@ def _cached_folder(model: str) -> Path:
     try:
         return Path(snapshot_download(model, local_files_only=True))
     except (HFValidationError, LocalEntryNotFoundError) as error:
-        raise XlsrError(
-            f"model '{model}' is neither a folder nor in the Hub's cache on this machine; check its name."
-        ) from error
+        raise XlsrError(f"Model '{model}' is neither a folder nor in the local cache of the Hub.") from error
 
 
 def loaded_hash(model: Any, *, poolers: bool = True) -> str:
-    """What `content_hash` says of a loaded `SentenceTransformer`.
+    """`content_hash` of a loaded `SentenceTransformer`.
 
     Args:
         model: The model.
-        poolers: Whether the weights of poolers count, which no vector depends on and which may be random at each load.
+        poolers: Include the weights of poolers, which do not affect embeddings and may be random after each load.
     """
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
@@ -105,14 +102,14 @@ def _configuration(module: Any) -> dict[str, Any]:
         found["options"] = options
         found["max_seq_length"] = getattr(module, "max_seq_length", None)
     if hasattr(getattr(module, "config", None), "to_dict"):
-        # Where the model came from and by which version is no part of what it does.
+        # The model's origin and version do not affect its embeddings.
         told = {"_name_or_path", "transformers_version"}
         found["config"] = {key: value for key, value in module.config.to_dict().items() if key not in told}
     tokenizer: Any = getattr(module, "tokenizer", None)
     tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if hasattr(tokenizer, "to_str"):
         state = json.loads(tokenizer.to_str())
-        # These two say how it was called last; each call of encode sets them anew.
+        # These two are set by each call of `encode`.
         found["tokenizer"] = {key: value for key, value in state.items() if key not in ("truncation", "padding")}
     elif hasattr(tokenizer, "get_vocab"):
         found["tokenizer"] = tokenizer.get_vocab()

@@ -1,4 +1,4 @@
-"""Loading an encoder, and what results say about it."""
+"""Loading encoders, and facts about them for files of results."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any
 
 import torch
 
-from hf_xlsr.utils.devices import known_device
-from hf_xlsr.utils.errors import XlsrError, error_line, nearest
+from hf_xlsr.utils.devices import resolve_device
+from hf_xlsr.utils.errors import XlsrError, error_line, require_choice
 
 DTYPES = ("float32", "bfloat16", "float16", "onnx", "onnx-int8")
 
 
 def load_encoder(model: str, device: str | None = None, dtype: str | None = None) -> Any:
-    """Loads whatever sentence-transformers loads.
+    """Loads a model by sentence-transformers, or its ONNX files.
 
     Args:
-        model: Folder, or id of the Hub.
-        device: Where it runs, for instance `cpu` or `cuda:1`; sentence-transformers chooses when absent.
-        dtype: Precision of the weights, `float32`, `bfloat16` or `float16`; as the files hold them when absent. Where
-            the processor has bfloat16 it encodes about twice as fast; cosines move by some thousandths. `onnx` and
-            `onnx-int8` are the files that `hf-xlsr export --onnx --int8` writes, on the processor.
+        model: Folder or Hub id.
+        device: For instance `cpu` or `cuda:1`; chosen by sentence-transformers if None.
+        dtype: Precision of the weights, `float32`, `bfloat16` or `float16`; as stored if None. bfloat16 is about twice
+            as fast on hardware that supports it; cosines change by some thousandths. `onnx` and `onnx-int8` are the
+            files written by `hf-xlsr export --onnx --int8`, on the CPU.
 
     Raises:
-        XlsrError: the model cannot be loaded, the device is not there, or the dtype is unknown.
+        XlsrError: the model cannot be loaded, the device is unavailable, or the dtype is unknown.
     """
     check_choice(model, device, dtype)
-    _refuse_training_model(Path(model))
+    _check_exported(Path(model))
     from sentence_transformers import SentenceTransformer
 
     if dtype is not None and dtype.startswith("onnx"):
@@ -41,13 +41,13 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
         loaded = SentenceTransformer(model, device=device, trust_remote_code=False, **options)
         # sentence-transformers leaves a Dense inside a Router in float32.
         return loaded.to(getattr(torch, dtype)) if dtype in ("bfloat16", "float16") else loaded
-    except Exception as error:  # a damaged folder fails in as many ways as there are files in it
+    except Exception as error:  # a damaged folder raises errors of many types
         reason = error_line(error, 200) or type(error).__name__
-        raise XlsrError(f"model '{model}' cannot be loaded by sentence-transformers: {reason}") from error
+        raise XlsrError(f"Model '{model}' cannot be loaded by sentence-transformers: {reason}") from error
 
 
-def _refuse_training_model(folder: Path) -> None:
-    """Refuses what training leaves beside the export: a model with heads, which sentence-transformers cannot tell."""
+def _check_exported(folder: Path) -> None:
+    """Checks that a folder is not a model with training heads, which sentence-transformers would load as an encoder."""
     config = folder / "config.json"
     if (folder / "modules.json").is_file() or not config.is_file():
         return
@@ -56,63 +56,58 @@ def _refuse_training_model(folder: Path) -> None:
     try:
         name = (json.loads(config.read_text("utf-8")).get("architectures") or [""])[0]
     except (ValueError, AttributeError):
-        return  # sentence-transformers says what is wrong with it
+        return  # sentence-transformers raises
     if name in hf_xlsr.__all__:
         raise XlsrError(
-            f"model '{folder}' is a {name} as training left it; give the folder 'model' of its run, or what "
-            f"`hf-xlsr export {folder} --output FOLDER` makes of it."
+            f"Model '{folder}' is a {name} of training. Give the folder 'model' of its run, or the result of "
+            f"`hf-xlsr export {folder} --output FOLDER`."
         )
 
 
 def check_dtype(dtype: str | None) -> None:
-    """Refuses a precision of weights that `load_encoder` does not know.
+    """Checks that `load_encoder` supports a dtype.
 
     Raises:
-        XlsrError: as said.
+        XlsrError: it does not.
 
     Example:
-        >>> check_dtype("bf16")
+        >>> check_dtype("bf16")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ...
-        hf_xlsr.utils.errors.XlsrError: dtype is 'bf16'; did you mean 'bfloat16'?
+        hf_xlsr.utils.errors.XlsrError: `dtype` must be one of float32, ... got 'bf16'; did you mean 'bfloat16'?
     """
-    if dtype is not None and dtype not in DTYPES:
-        raise XlsrError(f"dtype is '{dtype}'; {nearest(dtype, DTYPES)}")
+    if dtype is not None:
+        require_choice("dtype", dtype, DTYPES)
 
 
 def check_choice(model: str, device: str | None = None, dtype: str | None = None) -> None:
-    """Tells a mistyped folder, device or dtype before anything is read.
+    """Checks the arguments of `load_encoder` before data are read.
 
     Args:
-        model: See `load_encoder`, as are the others.
-        device: Where it is to run.
+        model: Folder or Hub id.
+        device: Device of the model.
         dtype: Precision of the weights.
 
     Raises:
-        XlsrError: the model is no folder and no id of the Hub, torch cannot use the device, or the dtype is unknown or
-            not for the device.
+        XlsrError: the folder is missing, the device is unavailable, or the dtype is unknown or not for the device.
 
     Example:
         >>> check_choice("intfloat/multilingual-e5-small", "cpu", "bfloat16")
-        >>> check_choice("intfloat/multilingual-e5-small", "cuda", "onnx")
-        Traceback (most recent call last):
-        ...
-        hf_xlsr.utils.errors.XlsrError: device is 'cuda' but onnx runs on the processor; leave the device out.
     """
     check_dtype(dtype)
     if dtype is not None and dtype.startswith("onnx") and device not in (None, "cpu"):
-        raise XlsrError(f"device is '{device}' but {dtype} runs on the processor; leave the device out.")
+        raise XlsrError(f"`device` must be cpu for {dtype}, got '{device}'.")
     if device is not None:
-        known_device(device)
+        resolve_device(device)
     if not Path(model).is_dir() and (model.startswith((".", "/", "~")) or model.count("/") != 1):
-        raise XlsrError(f"model folder '{model}' does not exist; give a folder or an id of the Hub (owner/name).")
+        raise XlsrError(f"Model folder '{model}' is missing. Give a folder or a Hub id (owner/name).")
 
 
 def encoder_facts(encoder: Any, model: str | None = None) -> dict[str, Any]:
-    """What a results file tells of an encoder: device, precision of its weights, length of its inputs, hash.
+    """An encoder's device, precision, maximum length and hash, for files of results.
 
     Args:
-        encoder: As `load_encoder` gave it; facts that it does not tell are left out.
+        encoder: Result of `load_encoder`; facts that it lacks are left out.
         model: Where it was loaded from, for `content_hash`.
     """
     from hf_xlsr.encoders.fingerprint import content_hash
@@ -130,6 +125,6 @@ def encoder_facts(encoder: Any, model: str | None = None) -> dict[str, Any]:
 
 
 def finite_length(encoder: Any) -> int | None:
-    """Where an encoder cuts texts, in pieces; None where it does not say so or, as a static model, does not cut."""
+    """Number of tokens that an encoder truncates texts to; None if unknown or, as for a static model, unlimited."""
     length = getattr(encoder, "max_seq_length", None)
     return int(length) if length and math.isfinite(length) else None

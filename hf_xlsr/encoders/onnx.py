@@ -1,4 +1,4 @@
-"""Encoding with the ONNX files of an export, by onnxruntime on the processor."""
+"""Encoding with the ONNX files of an export, by onnxruntime on the CPU."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import numpy as np
 from hf_xlsr.data.collators.padding import pad_rows
 from hf_xlsr.encoders.encoding import unit_length
 from hf_xlsr.encoders.parts import export_parts
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, require_choice
 
 FLOAT_FILE, INT8_FILE = "model.onnx", "model_int8.onnx"
 INPUTS, OUTPUT = ("input_ids", "attention_mask"), "sentence_embedding"
-LONGEST = 2**20  # pieces; what tokenizers say beyond that is no length
+LONGEST = 2**20  # tokens; a greater `model_max_length` means that the tokenizer has none
 
 
 class OnnxEncoder:
-    """An export's ONNX files as an encoder that evaluation and mining take; see `write_onnx`.
+    """Encoder for evaluation and mining that runs the files of `write_onnx`.
 
     `routes` are the languages of a model with an encoder for each: `encode(sentences, task="zh")`.
 
     Args:
-        export: The folder of the export.
+        export: Folder of the export.
         int8: Use `model_int8.onnx`.
-        threads: That onnxruntime computes with; by default as many as it finds cores.
+        threads: Threads of onnxruntime; the number of cores if None.
 
     Raises:
-        XlsrError: onnxruntime is not installed, or the export has no such file.
+        XlsrError: onnxruntime or the file is missing.
 
     Example:
         >>> encoder = OnnxEncoder("my-encoder", int8=True)  # doctest: +SKIP
@@ -52,21 +52,21 @@ class OnnxEncoder:
             file = route_folder(home, route) / (INT8_FILE if int8 else FLOAT_FILE)
             if not file.is_file():
                 option = "--int8" if int8 else "--onnx"
-                raise XlsrError(f"'{file}' does not exist; write it with `hf-xlsr export ... {option}`.")
+                raise XlsrError(f"'{file}' is missing. Write it with `hf-xlsr export ... {option}`.")
             self._sessions[route] = onnx_session(file, threads)
             tokenizer = self._tokenizers[route] = AutoTokenizer.from_pretrained(str(home / part.folder))
-            limit = int(tokenizer.model_max_length)  # 1e30 where the tokenizer does not say
+            limit = int(tokenizer.model_max_length)  # 1e30 if it has none
             if limit > LONGEST and part.max_length is None:
                 limit = _positions(home / part.folder) or LONGEST
             self._lengths[route] = limit if part.max_length is None else min(limit, part.max_length)
 
     @property
     def max_seq_length(self) -> int:
-        """Longest sentence, in pieces; of several encoders the longest of any."""
+        """Tokens that sentences are truncated to; the most of any encoder."""
         return max(self._lengths.values())
 
     def get_embedding_dimension(self) -> int:
-        """Width of the vectors."""
+        """Width of the embeddings."""
         return int(next(iter(self._sessions.values())).get_outputs()[0].shape[1])
 
     def encode(
@@ -78,21 +78,21 @@ class OnnxEncoder:
         task: str | None = None,
         **_: Any,
     ) -> np.ndarray:
-        """Sentence vectors in the order given.
+        """Sentence embeddings, in the order of the sentences.
 
         Args:
-            sentences: Texts, or one.
-            batch_size: Texts encoded at a time; those of like length go together.
+            sentences: Texts, or a single one.
+            batch_size: Texts of similar length encoded at a time.
             show_progress_bar: Show one.
-            normalize_embeddings: Bring each vector to length 1, where the export does not do so itself.
-            task: A language, for a model with an encoder for each.
-            **_: What sentence-transformers takes beside, without effect.
+            normalize_embeddings: Normalise to length 1, if the export does not.
+            task: Language, for a model with an encoder for each.
+            **_: Other arguments of sentence-transformers, ignored.
 
         Returns:
-            `(sentences, width)`, float32; `(width,)` of a single text.
+            `(sentences, width)`, float32; `(width,)` for a single text.
 
         Raises:
-            XlsrError: the model has an encoder for each language and `task` names none of them.
+            XlsrError: `task` is not one of the model's routes.
         """
         from tqdm import tqdm
 
@@ -100,12 +100,11 @@ class OnnxEncoder:
             single: np.ndarray = self.encode([sentences], normalize_embeddings=normalize_embeddings, task=task)[0]
             return single
         route = (task or "") if self.routes else ""
-        if route not in self._sessions:
-            raise XlsrError(f"task is {task!r}; {nearest(str(task), self.routes)}")
+        require_choice("task", route, self._sessions)
         tokenizer, session = self._tokenizers[route], self._sessions[route]
         vectors = np.empty((len(sentences), self.get_embedding_dimension()), np.float32)
-        cut: dict[str, Any] = {"truncation": True, "max_length": self._lengths[route], "verbose": False}
-        ids = tokenizer(list(sentences), **cut)["input_ids"] if len(sentences) else []
+        options: dict[str, Any] = {"truncation": True, "max_length": self._lengths[route], "verbose": False}
+        ids = tokenizer(list(sentences), **options)["input_ids"] if len(sentences) else []
         order = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
         for start in tqdm(range(0, len(ids), batch_size), desc="encoding", disable=not show_progress_bar):
             rows = order[start : start + batch_size]
@@ -115,7 +114,7 @@ class OnnxEncoder:
 
 
 def _positions(folder: Path) -> int | None:
-    """How many pieces an encoder takes, by a copy of it that has no weights."""
+    """Most tokens that an encoder takes, by a copy without weights."""
     import torch
     from transformers import AutoConfig
 
@@ -126,12 +125,12 @@ def _positions(folder: Path) -> int | None:
 
 
 def route_folder(export: Path, route: str) -> Path:
-    """Where the files of a route lie; those of a model without routes have an empty name."""
+    """Folder of the files of a route, which is empty for a model without routes."""
     return export / "onnx" / route if route else export / "onnx"
 
 
 def onnx_session(file: Path, threads: int | None = None) -> Any:
-    """A file in onnxruntime, on the processor."""
+    """An onnxruntime session on the CPU."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -142,15 +141,13 @@ def onnx_session(file: Path, threads: int | None = None) -> Any:
 
 
 def import_onnx(*packages: str) -> None:
-    """Tells which of the packages is missing.
+    """Imports packages of the extra `onnx`.
 
     Raises:
-        XlsrError: one is.
+        XlsrError: one is missing.
     """
     for package in packages:
         try:
             importlib.import_module(package)
         except ImportError as error:
-            raise XlsrError(
-                f"ONNX files need the package {package}; install it with `pip install 'hf-xlsr[onnx]'`."
-            ) from error
+            raise XlsrError(f"ONNX files need {package}. Run `pip install 'hf-xlsr[onnx]'`.") from error

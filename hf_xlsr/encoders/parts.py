@@ -9,7 +9,7 @@ from typing import Any
 
 from hf_xlsr.utils.errors import XlsrError
 
-# Class name of a module -> what it is here.
+# Class name of a module -> its kind.
 _KINDS = {
     "Router": "router",
     "Transformer": "encoder",
@@ -21,12 +21,12 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class EncoderPart:
-    """One encoder of an export, with the modules behind it.
+    """One encoder of an export, with the modules after it.
 
     Args:
         folder: Folder of the encoder and its tokenizer inside the export; empty for the export itself.
-        layers: Kind (`pooling`, `linear`, `normalize`) and folder of each module behind the encoder, in order.
-        max_length: Tokens that sentence-transformers truncates to; None where only the tokenizer knows.
+        layers: Kind (`pooling`, `linear`, `normalize`) and folder of each module after the encoder, in order.
+        max_length: Tokens that sentence-transformers truncates to; None if only the tokenizer has a limit.
     """
 
     folder: str
@@ -35,13 +35,13 @@ class EncoderPart:
 
 
 def export_parts(export: str | Path) -> dict[str, EncoderPart]:
-    """The encoders of an export by route; under an empty name that of a model without routes.
+    """The encoders of an export by route, which is empty for a model without routes.
 
     Args:
-        export: A folder that sentence-transformers has written.
+        export: A folder written by sentence-transformers.
 
     Raises:
-        XlsrError: there is no such folder, its modules are others than this package writes, or one lies outside of it.
+        XlsrError: it is not such a folder, a module is unsupported, or one is outside of the folder.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -55,12 +55,12 @@ def export_parts(export: str | Path) -> dict[str, EncoderPart]:
     """
     home = Path(export)
     if not (home / "modules.json").is_file():
-        raise XlsrError(f"'{export}' is no sentence-transformers folder; give the folder of an export.")
+        raise XlsrError(f"'{export}' must be a folder of sentence-transformers, but it has no modules.json.")
     settings = _json(home / "config_sentence_transformers.json")
     if settings.get("default_prompt_name"):
         raise XlsrError(
-            f"'{export}' puts the prompt '{settings['default_prompt_name']}' before every text by itself, which ONNX and "
-            "AutoModel would not; remove default_prompt_name from config_sentence_transformers.json."
+            f"'{export}' has the default prompt '{settings['default_prompt_name']}', which ONNX files would ignore. "
+            "Remove default_prompt_name from config_sentence_transformers.json."
         )
     modules = [(_kind(module["type"]), _inside(home, module["path"])) for module in _json(home / "modules.json")]
     (first, folder), rest = modules[0], modules[1:]
@@ -79,23 +79,22 @@ def _part(home: Path, chain: list[tuple[str, str]]) -> EncoderPart:
     kinds = [kind for kind, _ in chain]
     if kinds[:2] != ["encoder", "pooling"] or not set(kinds[2:]) <= {"linear", "normalize"}:
         raise XlsrError(
-            f"'{home}' has the modules {', '.join(kinds)}; ONNX files need a Transformer and a Pooling, then Dense and "
-            "Normalize modules."
+            f"Modules of '{home}' must be a Transformer and a Pooling, then Dense and Normalize, got {', '.join(kinds)}."
         )
     transformer = _json(home / chain[0][1] / "sentence_bert_config.json")
     if transformer.get("do_lower_case"):
         raise XlsrError(
-            f"'{home}' lower-cases texts before its tokenizer (do_lower_case), which ONNX files would not. Give the "
-            "tokenizer a lower-casing normalizer, and remove do_lower_case from sentence_bert_config.json."
+            f"'{home}' has do_lower_case, which ONNX files would ignore. Add a lower-casing normalizer to the tokenizer "
+            "and remove do_lower_case from sentence_bert_config.json."
         )
     return EncoderPart(chain[0][1], tuple(chain[1:]), transformer.get("max_seq_length"))
 
 
 def _inside(home: Path, *names: str) -> str:
-    """A place inside the export: files are going to be written there."""
+    """A path inside the export, where files will be written."""
     place = Path(*names)
     if place.is_absolute() or ".." in place.parts:
-        raise XlsrError(f"'{home}' names a module '{place}', outside of its folder; it is no export to be trusted.")
+        raise XlsrError(f"Modules must be inside of '{home}', got '{place}'.")
     return "" if place == Path() else place.as_posix()
 
 

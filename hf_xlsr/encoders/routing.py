@@ -1,4 +1,4 @@
-"""Which part of an encoder a language takes: models with an encoder for each language route by task."""
+"""Routing by language, for models with an encoder for each language."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import langcodes
 
 from hf_xlsr.data.languages import language_code
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError, require_choice
 
 
 def routes_of(encoder: Any) -> tuple[str, ...]:
@@ -29,19 +29,19 @@ def routes_of(encoder: Any) -> tuple[str, ...]:
 
 
 def route_of(encoder: Any, language: str | None, routes: Mapping[str, str] | None = None) -> str | None:
-    """The `task` that sends a language's sentences through the right part of an encoder.
+    """The `task` of sentence-transformers that encodes a language's sentences by its route.
 
     Args:
         encoder: Anything with an `encode`.
-        language: Any language tag; None when it is not known.
-        routes: Language -> route, for models whose routes do not bear the languages' names.
+        language: Any language tag; None if it is unknown.
+        routes: Language -> route, for models whose routes are not named after languages.
 
     Returns:
-        The route; None for an encoder that has no routes, or none by language (`query` and `document`).
+        The route; None for an encoder without routes, or with other routes (`query` and `document`).
 
     Raises:
-        XlsrError: the encoder routes by language and has no route for this one, or got no language at all; or `routes`
-            lacks the language or names a route that is not there.
+        XlsrError: the encoder routes by language and has no route for this one, or the language is missing; or `routes`
+            lacks the language or names a missing route.
 
     Example:
         >>> class OneForEach:
@@ -54,17 +54,17 @@ def route_of(encoder: Any, language: str | None, routes: Mapping[str, str] | Non
         chosen = {language_code(tag): route for tag, route in routes.items()}
         route = chosen.get(language_code(language)) if language else None
         if route is None:
-            raise XlsrError(f"language {language!r} is not in routes; it has {', '.join(routes)}: add LANGUAGE=ROUTE.")
-        if route not in names:
-            raise XlsrError(f"route '{route}' is not one of the encoder's, {', '.join(names) or 'which has none'}.")
+            raise XlsrError(
+                f"`routes` must include language {language!r}, got {', '.join(routes)}: add LANGUAGE=ROUTE."
+            )
+        require_choice("routes", route, names)
         return route
     by_language = {language_code(name): name for name in names if langcodes.tag_is_valid(name)}
     if language and language_code(language) in by_language:
         return by_language[language_code(language)]
     if len(by_language) < max(len(names), 1):
         return None
-    missing = f"none for '{language}'" if language else "but the sentences' language was not given"
     raise XlsrError(
-        f"the encoder has a route for each of {', '.join(names)}, {missing}; name the languages (--languages), or say "
-        "which route each takes (--routes de=en)."
+        f"The encoder has routes for {', '.join(names)}, got language {language!r}. Give the languages (--languages), or "
+        "their routes (--routes de=en)."
     )

@@ -1,21 +1,20 @@
-"""Stock Hugging Face encoders inside our models."""
+"""Stock Hugging Face encoders: creation, loading, sizes."""
 
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import Any
 
 from torch import nn
 from transformers import MODEL_MAPPING, AutoConfig, AutoModel, PreTrainedConfig
 
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError, error_line
 
 
 def no_pooler(config: PreTrainedConfig) -> dict[str, bool]:
-    """The option that leaves an encoder's pooler out, for architectures that have one.
+    """Option that leaves out an encoder's pooler, for architectures with one.
 
-    Sentences are pooled by our own code; a pooler would carry unused weights, which DDP waits for in vain.
+    We pool by our own code, and DDP would wait for gradients of the unused pooler.
     """
     encoder_class = MODEL_MAPPING.get(type(config), None)
     takes_it = isinstance(encoder_class, type) and "add_pooling_layer" in inspect.signature(encoder_class).parameters
@@ -23,12 +22,12 @@ def no_pooler(config: PreTrainedConfig) -> dict[str, bool]:
 
 
 def encoder_from_config(config: PreTrainedConfig, **options: Any) -> Any:
-    """A new encoder without a pooler, its weights random.
+    """A new encoder with random weights, without a pooler.
 
     Args:
         config: Configuration of a stock encoder.
-        **options: For `AutoModel.from_config`, such as `attn_implementation`; an architecture that has no `sdpa` takes
-            `eager` in its place.
+        **options: For `AutoModel.from_config`, such as `attn_implementation`; `sdpa` becomes `eager` for an architecture
+            without it.
     """
     encoder_class = MODEL_MAPPING.get(type(config), None)
     if options.get("attn_implementation") == "sdpa" and not getattr(encoder_class, "_supports_sdpa", True):
@@ -37,7 +36,7 @@ def encoder_from_config(config: PreTrainedConfig, **options: Any) -> Any:
 
 
 def resized_bias(bias: nn.Parameter, size: int) -> nn.Parameter:
-    """A decoder's bias for another number of pieces; new ones start at 0.
+    """A decoder's bias for another vocabulary size; new entries are 0.
 
     Example:
         >>> import torch
@@ -52,7 +51,7 @@ def resized_bias(bias: nn.Parameter, size: int) -> nn.Parameter:
 
 
 def vocab_size_of(encoder: Any) -> int | None:
-    """How many pieces an encoder has embeddings for; None without a table of them, as where characters are hashed.
+    """Number of an encoder's token embeddings; None without a table of them (CANINE hashes characters).
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -63,64 +62,64 @@ def vocab_size_of(encoder: Any) -> int | None:
         table = encoder.get_input_embeddings()
     except NotImplementedError:
         return None
-    weight = getattr(table, "weight", None)  # adapters on the table stand around it and pass it on
+    weight = getattr(table, "weight", None)  # adapters pass it on
     return None if weight is None else len(weight)
 
 
-def check_pieces(
+def check_token_ids(
     tokenizer: Any,
-    pieces: int | None,
+    vocab_size: int | None,
     *,
     of: str = "",
-    encoder: str = "the encoder",
-    mend: str = "give the encoder's own, or resize its embeddings (resize_token_embeddings)",
+    fix: str = "Use the encoder's own tokenizer, or resize its embeddings (resize_token_embeddings).",
 ) -> None:
-    """Refuses a tokenizer with more pieces than an encoder has embeddings, which would fail in the middle of a step.
+    """Checks that an encoder has an embedding for each token; a GPU would fail in the middle of training.
 
     Args:
-        tokenizer: Any.
-        pieces: See `vocab_size_of`; without a table there is nothing to compare.
-        of: What the sentence calls the tokenizer's owner, such as ` of 'en'`.
-        encoder: What it calls the encoder.
-        mend: What it says to do.
+        tokenizer: The tokenizer.
+        vocab_size: Number of embeddings, see `vocab_size_of`; None if there is no table.
+        of: Owner of the tokenizer in the message, such as ` of 'en'`.
+        fix: Second sentence of the message.
 
     Raises:
-        XlsrError: as said.
+        XlsrError: it has not.
 
     Example:
-        >>> check_pieces(range(10), 9, mend="give its own")
+        >>> check_token_ids(range(10), 9, fix="Use its own.")
         Traceback (most recent call last):
         ...
-        hf_xlsr.utils.errors.XlsrError: the tokenizer has 10 pieces but the encoder 9; give its own.
+        hf_xlsr.utils.errors.XlsrError: the tokenizer has 10 tokens, but the encoder has 9 embeddings. Use its own.
     """
-    if pieces is not None and len(tokenizer) > pieces:
-        raise XlsrError(f"the tokenizer{of} has {len(tokenizer):,} pieces but {encoder} {pieces:,}; {mend}.")
+    if vocab_size is not None and len(tokenizer) > vocab_size:
+        raise XlsrError(
+            f"the tokenizer{of} has {len(tokenizer):,} tokens, but the encoder has {vocab_size:,} embeddings. {fix}"
+        )
 
 
 def max_positions(encoder: Any) -> int | None:
-    """How many pieces an encoder takes; None without a table of positions.
+    """Most tokens that an encoder takes; None without a table of positions.
 
-    RoBERTa and its kin count positions from behind the padding id, and so have fewer than their configuration says.
+    RoBERTa and its relatives number positions from after the padding id, and so take fewer than their configuration says.
     """
     count = getattr(encoder.config, "max_position_embeddings", None)
     return None if count is None else count - first_position(encoder)
 
 
 def first_position(encoder: Any) -> int:
-    """The number of an encoder's first position: behind the padding id in RoBERTa and its kin, else 0."""
+    """Number of an encoder's first position: after the padding id for RoBERTa and its relatives, else 0."""
     table = getattr(getattr(encoder, "embeddings", None), "position_embeddings", None)
     padding = getattr(table, "padding_idx", None)
     return 0 if padding is None else padding + 1
 
 
-# What architectures call the dropout on states and on attention.
+# Names of the dropout on states and on attention in configurations.
 STATE_DROPOUTS = ("hidden_dropout_prob", "dropout", "mlp_dropout", "embedding_dropout")
 ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
 DROPOUTS = STATE_DROPOUTS + ATTENTION_DROPOUTS
 
 
 def own_dropout(config: PreTrainedConfig, names: tuple[str, ...], otherwise: float) -> float:
-    """The first dropout that a configuration has of some names, `otherwise` where it has none.
+    """The first of some dropouts that a configuration has; `otherwise` if none.
 
     Example:
         >>> from transformers import DistilBertConfig
@@ -130,43 +129,25 @@ def own_dropout(config: PreTrainedConfig, names: tuple[str, ...], otherwise: flo
     return next((getattr(config, name) for name in names if hasattr(config, name)), otherwise)
 
 
-def _refuse_whole_model(config: PreTrainedConfig, path: str | Path, place: str) -> None:
-    """Says that a folder holds a model of this package, where an encoder is wanted.
-
-    Args:
-        config: What the folder holds.
-        path: The folder, for the sentence.
-        place: What error sentences call the value.
-
-    Raises:
-        XlsrError: it does.
-    """
-    model_class = MODEL_MAPPING.get(type(config), None)
-    if getattr(model_class, "__module__", "").startswith("hf_xlsr.modeling."):
-        raise XlsrError(
-            f"{place} '{path}' holds a {config.model_type}, which is no plain encoder; give the folder 'model' of its "
-            "run."
-        )
-
-
 def encoder_from_pretrained(path: str, *, place: str = "encoder", dropout: float | None = None, **options: Any) -> Any:
     """A pretrained encoder without its pooler, with float32 weights.
 
     Args:
         path: Folder or Hub id.
-        place: What error sentences call the value.
-        dropout: On states and attention, instead of what the encoder was trained with.
+        place: Name of the value in errors.
+        dropout: On states and attention, instead of the one in its configuration.
         **options: For `AutoModel.from_pretrained`.
 
     Raises:
-        XlsrError: nothing loads from there, it is no plain encoder, weights of the encoder are missing, or `dropout`
-            is no share.
+        XlsrError: it cannot be loaded, is a model of this package instead of an encoder, or lacks weights.
     """
-    if dropout is not None and not 0 <= dropout < 1:
-        raise XlsrError(f"dropout is {dropout}; it is a share, 0 or above and less than 1.")
     try:
         config = AutoConfig.from_pretrained(path)
-        _refuse_whole_model(config, path, place)
+        if getattr(MODEL_MAPPING.get(type(config), None), "__module__", "").startswith("hf_xlsr.modeling."):
+            raise XlsrError(
+                f"{place} must be a plain encoder, but '{path}' is a {config.model_type}. Give the folder 'model' of its "
+                "run."
+            )
         if dropout is not None:
             options |= {name: dropout for name in DROPOUTS if hasattr(config, name)}
         encoder, info = AutoModel.from_pretrained(
@@ -178,8 +159,8 @@ def encoder_from_pretrained(path: str, *, place: str = "encoder", dropout: float
         raise
     except (OSError, ValueError) as error:
         raise XlsrError(
-            f"{place} '{path}' holds no encoder that loads; check it, and that its weights are safetensors."
+            f"{place} '{path}' cannot be loaded: {error_line(error, 200)} Weights must be safetensors."
         ) from error
     if missing := sorted(info["missing_keys"]):
-        raise XlsrError(f"{place} '{path}' lacks weights of the encoder ({missing[0]}, ...); give a whole checkpoint.")
+        raise XlsrError(f"{place} '{path}' lacks weights of the encoder: {missing[0]}, ...")
     return encoder

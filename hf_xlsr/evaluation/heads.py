@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.evaluation.pairs import embed_pairs, pair_features
 from hf_xlsr.evaluation.rows import LabelledTexts
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ def check_head(head: str, epochs: int | None = None, learning_rate: float | None
         XlsrError: one of them is not right.
     """
     if head not in HEADS:
-        raise XlsrError(f"head is '{head}'; {nearest(head, HEADS)}")
+        raise XlsrError(f"head is '{head}'; {did_you_mean(head, HEADS)}")
     for option, value in (("epochs", epochs), ("learning_rate", learning_rate)):
         if value is not None and head == "linear":
             raise XlsrError(f"{option} is {value}, but head 'linear' has none; leave it out or take head 'mlp'.")

@@ -16,7 +16,7 @@ from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.evaluation.languages import metric_languages
 from hf_xlsr.evaluation.rows import by_language, by_pair
 from hf_xlsr.evaluation.table import Row, TableReader, data_name, is_table, parse_where
-from hf_xlsr.utils.errors import XlsrError, nearest, require_positive
+from hf_xlsr.utils.errors import XlsrError, did_you_mean, require_positive
 from hf_xlsr.utils.hashing import data_hash
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def reader_of(protocol: Protocol, data: DataOptions) -> TableReader:
     columns = parse_columns(data.columns)
     for name in columns:
         if name not in protocol.columns:
-            hint = nearest(name, protocol.columns)
+            hint = did_you_mean(name, protocol.columns)
             raise XlsrError(f"--columns has '{name}', which protocol {protocol.name} does not read; {hint}")
     return TableReader(
         protocol=protocol.name,
@@ -231,7 +231,7 @@ def read_tasks(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]
             continue
         kind = task.partition(".")[0]
         if kind not in protocol.tasks:
-            hint = f"{nearest(kind, protocol.tasks)} Name the file after its task, or use TASK=FILE."
+            hint = f"{did_you_mean(kind, protocol.tasks)} Name the file after its task, or use TASK=FILE."
             raise XlsrError(f"protocol {protocol.name} has no task '{task}'; {hint}")
         # Datasets distinguish splits by name; the rows of a file need a column.
         required = tuple(name for name in protocol.tasks[kind] if name != "split" or is_table((file,)))
@@ -324,7 +324,7 @@ def _finish(inputs: Inputs, data: DataOptions, reader: TableReader, check: Any =
 def _hold_out(rows: Rows, column: str) -> tuple[Rows, Rows]:
     """Rows without and with those whose column has a crc32 divisible by ten: equal texts stay together."""
     if column not in rows[0]:
-        raise XlsrError(f"--hold-out must be a column that is read, got '{column}'; {nearest(column, rows[0])}")
+        raise XlsrError(f"--hold-out must be a column that is read, got '{column}'; {did_you_mean(column, rows[0])}")
     held = [zlib.crc32(str(row[column]).encode()) % 10 == 0 for row in rows]
     parts = [[row for row, out in zip(rows, held, strict=True) if out == wanted] for wanted in (False, True)]
     if not all(parts):

@@ -16,7 +16,7 @@ from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.evaluation import protocols as protocol_modules
 from hf_xlsr.evaluation.inputs import DataOptions, Inputs, read_pairs, read_table
 from hf_xlsr.evaluation.rows import both_sides, by_language, by_pair
-from hf_xlsr.utils.errors import XlsrError, nearest, require_choice
+from hf_xlsr.utils.errors import XlsrError, did_you_mean, require_choice
 
 Metrics = dict[str, float]
 FOR_ALL = ("seed", "device")  # options of the command that are valid with every protocol
@@ -185,7 +185,7 @@ def find_protocols(names: str | Sequence[str]) -> list[Protocol]:
     chosen: dict[str, Protocol] = {}
     for name in (name.strip() for name in (names.split(",") if isinstance(names, str) else names)):
         if name not in PROTOCOLS or name in chosen:
-            hint = "it occurs twice." if name in chosen else nearest(name, PROTOCOLS)
+            hint = "it occurs twice." if name in chosen else did_you_mean(name, PROTOCOLS)
             raise XlsrError(f"invalid protocol '{name}'; {hint}")
         chosen[name] = PROTOCOLS[name]
     first, *others = chosen.values()
@@ -209,7 +209,7 @@ def check_options(given: Collection[str], protocols: Sequence[Protocol]) -> None
             continue
         specs = option_specs()
         if name not in specs:
-            raise XlsrError(f"unknown option '{name}' of protocols; {nearest(name, specs)}")
+            raise XlsrError(f"unknown option '{name}' of protocols; {did_you_mean(name, specs)}")
         raise XlsrError(
             f"--{name.replace('_', '-')} is only for protocol {' or '.join(specs[name].protocols)}, not for "
             f"{', '.join(protocol.name for protocol in protocols)}."

@@ -1,4 +1,4 @@
-"""Access tokens of the Hub, kept out of files, sentences and cards."""
+"""Access tokens of the Hub, kept out of files, messages and cards."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from huggingface_hub import get_token
 
 from hf_xlsr.utils.errors import XlsrError
 
-# Of users and organisations, and of a login by a browser.
+# Tokens of users and organisations, and of browser logins.
 TOKEN = re.compile(r"(?:hf|api_org)_[A-Za-z0-9]{30,}|hf_(?:oauth|jwt)_[A-Za-z0-9._-]{30,}")
 VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-SHORTEST = 8  # a shorter value is no token, and would be found everywhere
+SHORTEST = 8  # characters; a shorter value is not a token, and would match everywhere
 HIDDEN = "<token>"
 
 
 def known_tokens() -> set[str]:
-    """The tokens that this process could use: of the environment, and of a login on this machine."""
+    """Tokens of the environment and of a login on this machine."""
     found = {os.environ.get(name, "").strip() for name in VARIABLES} | {(get_token() or "").strip()}
     return {token for token in found if len(token) >= SHORTEST}
 
 
 def redact_tokens(text: str) -> str:
-    """The text with `<token>` in place of whatever is, or looks like, an access token.
+    """The text with access tokens, known or by their form, replaced by `<token>`.
 
     Example:
         >>> redact_tokens("refused for hf_" + "a" * 34)
@@ -37,26 +37,26 @@ def redact_tokens(text: str) -> str:
 
 
 def check_no_token(value: Any, place: str) -> None:
-    """Refuses an access token in a recipe, or anywhere in nested values.
+    """Checks that nested values, such as a recipe, hold no access token.
 
     Args:
-        value: Text, number, mapping or list of such.
-        place: What the error sentence calls it.
+        value: Text, number, mapping or list.
+        place: Name of the value in the message.
 
     Raises:
-        XlsrError: as said; the sentence does not repeat the token.
+        XlsrError: one is found; the message does not repeat it.
 
     Example:
         >>> check_no_token({"training": {"hub_token": "hf_" + "a" * 34}}, "recipe a")
         Traceback (most recent call last):
         ...
-        hf_xlsr.utils.errors.XlsrError: recipe a, training.hub_token holds an access token; take it out and set HF_TOKEN.
+        hf_xlsr.utils.errors.XlsrError: recipe a, training.hub_token holds an access token. Remove it and set HF_TOKEN.
     """
     known = known_tokens()
     for key, text in _strings(value):
         if TOKEN.search(text) or any(token in text for token in known):
             where = f"{place}, {redact_tokens(key)}" if key else place
-            raise XlsrError(f"{where} holds an access token; take it out and set HF_TOKEN.")
+            raise XlsrError(f"{where} holds an access token. Remove it and set HF_TOKEN.")
 
 
 def _strings(value: Any, key: str = "") -> Iterable[tuple[str, str]]:

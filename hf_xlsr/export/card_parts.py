@@ -1,4 +1,4 @@
-"""Short cards, of what is pushed without a run's results: adapters, training state, models in training."""
+"""Short model cards, for uploads without the results of a run: adapters, training state, unfinished models."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hf_xlsr.export.card_values import code_block, prose
 def part_card(
     data: ModelCardData, *, title: str, paragraphs: Sequence[str], code: str, language: str = "python"
 ) -> str:
-    """A card of a header, some paragraphs and code.
+    """A card with metadata, a title, paragraphs and an example.
 
     Args:
-        data: The header.
-        title: Text.
+        data: Metadata.
+        title: Plain text.
         paragraphs: Markdown.
-        code: How it is used.
-        language: Of the code.
+        code: Example of use.
+        language: Language of the example.
 
     Example:
         >>> card = part_card(ModelCardData(tags=["lora"]), title="a", paragraphs=["b"], code="c")

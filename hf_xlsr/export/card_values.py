@@ -1,4 +1,4 @@
-"""Values of a recipe as a card may hold them: nothing in them is taken for Markdown, HTML, YAML or a template."""
+"""Values of a recipe in a model card, escaped for Markdown, HTML, YAML and templates."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import yaml
 from hf_xlsr.export.access_tokens import redact_tokens
 from hf_xlsr.utils.markdown_text import escape_markdown
 
-# Paths of one machine: their folders say who owns it and nothing about the data.
+# Local paths: their folders name the owner of the machine, not the data.
 _LOCAL = re.compile(r"(?:~|[A-Za-z]:\\|\\\\|/|\.\.?/).*", re.DOTALL)
 _BLOCK_START = re.compile(r"^(?:([-+=])|(\d+)([.)]))")
-# Not printable, but letters of Persian and Hindi take other forms with them.
+# Not printable, but they change the form of letters in Persian and Hindi.
 _JOINERS = "\u200c\u200d"
 KEPT_FOLDERS = 1
 
@@ -32,7 +32,7 @@ def one_line(value: object) -> str:
 
 
 def prose(value: object) -> str:
-    """Markdown that shows the text as it is.
+    """Markdown that renders as the given text.
 
     Example:
         >>> prose("<b>{{ 7 * 7 }}</b> [x](y)")
@@ -43,11 +43,11 @@ def prose(value: object) -> str:
 
 
 def code(value: object, *, cell: bool = False) -> str:
-    """The text as code in a line.
+    """The text as inline code.
 
     Args:
-        value: Whatever.
-        cell: In a cell of a table, where a bar ends the cell even inside code.
+        value: Any value.
+        cell: Escape bars, which end a cell of a table even inside code.
 
     Example:
         >>> code("a`b|c", cell=True)
@@ -61,7 +61,7 @@ def code(value: object, *, cell: bool = False) -> str:
 
 
 def python_text(text: str) -> str:
-    """A text as Python writes it, in double quotes and on one line.
+    """The text as a Python string literal on one line, in double quotes.
 
     Example:
         >>> print(python_text('a "b"'))
@@ -71,13 +71,13 @@ def python_text(text: str) -> str:
 
 
 def code_block(text: str, language: str) -> str:
-    """A block of code that its own text cannot end."""
+    """A code block with a fence longer than any in the text."""
     fence = "`" * max(3, _longest_run(text) + 1)
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
 def public_path(path: object) -> str:
-    """A path without the folders of the machine it is on; Hub ids, names and paths behind a variable stay whole.
+    """A local path without most of its folders; Hub ids, names and paths that start with a variable stay complete.
 
     Example:
         >>> public_path("~/corpora/europarl.tsv"), public_path("${DATA}/news.tsv"), public_path("wmt/wmt14")
@@ -91,7 +91,7 @@ def public_path(path: object) -> str:
 
 
 def recipe_block(recipe: Mapping[str, Any]) -> str:
-    """A recipe as a block of YAML, without what belongs to one machine or one call."""
+    """A recipe as a YAML block, without keys of one machine or one call."""
     left_out = ("name", "description", "output_dir", "overwrite", "processes", "card")
     shown = {key: _public(value) for key, value in recipe.items() if key not in left_out and value not in (None, {})}
     text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)

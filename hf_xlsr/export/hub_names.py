@@ -1,4 +1,4 @@
-"""Names of repositories on the Hub."""
+"""Names of repositories of the Hub."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from huggingface_hub.utils import validate_repo_id
 from hf_xlsr.export.access_tokens import redact_tokens
 from hf_xlsr.utils.errors import XlsrError
 
-# What the cards of encoders from here are tagged with.
+# Tag in the cards of our encoders.
 TAG = "hf-xlsr"
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
@@ -30,14 +30,14 @@ def is_hub_id(name: str) -> bool:
 
 
 def check_repo(name: str, option: str = "--repo") -> str:
-    """A repository that can be pushed to.
+    """Checks the name of a repository and returns it.
 
     Args:
-        name: As given.
-        option: Who names it, for the error sentence.
+        name: The name.
+        option: Option or key of the name, for errors.
 
     Raises:
-        XlsrError: it is not of the form OWNER/NAME.
+        XlsrError: it does not have the form OWNER/NAME.
 
     Example:
         >>> check_repo("me/encoder")

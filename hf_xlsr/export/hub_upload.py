@@ -1,8 +1,6 @@
-"""Sending files to a repository of the Hub: looked at first, taken up again where an earlier call stopped.
+"""Uploads to repositories of the Hub.
 
-What resumes is huggingface_hub's: a file that the repository has already is left out of the commit, and a file whose
-content the storage has already is not sent again. With the package hf_xet, which it brings along, that holds for parts of
-large files too, and large folders are committed in several parts. Small text files go with the commit itself.
+They resume, as huggingface_hub skips files that the repository or its storage has (with hf_xet, parts of files, too).
 """
 
 from __future__ import annotations
@@ -19,12 +17,12 @@ from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.export.access_tokens import check_no_token, redact_tokens
-from hf_xlsr.export.hub_errors import NO_TOKEN, hub_errors
+from hf_xlsr.export.hub_errors import hub_errors
 from hf_xlsr.export.hub_names import TAG, check_repo
 from hf_xlsr.utils.errors import XlsrError
 
 CARD = "README.md"
-# What the Hub, or its page for a new repository, puts there by itself.
+# Files that the Hub adds to a new repository.
 EMPTY = {".gitattributes", CARD}
 
 
@@ -35,10 +33,10 @@ class RepoUpload:
     Args:
         repo: OWNER/NAME.
         card: Its model card.
-        files: Path in the repository -> file; without the card.
-        private: Whether nobody else may see the repository.
-        tag: What the card of a repository has to be tagged with, for it to be written to again.
-        replaces: Patterns of files of the repository that go when they are not among `files`.
+        files: Path in the repository -> local file; without the card.
+        private: Whether the repository must be private.
+        tag: Tag in the card of an existing repository that may be overwritten.
+        replaces: Patterns of files in the repository that are deleted unless they are in `files`.
     """
 
     repo: str
@@ -51,15 +49,15 @@ class RepoUpload:
 
 @dataclass(frozen=True)
 class UploadResult:
-    """What a repository holds after an upload.
+    """A repository after an upload.
 
     Args:
         repo: OWNER/NAME.
-        url: Of its page.
-        private: Whether it is.
-        commit: Its newest commit.
-        files: How many files, the card included.
-        size: Bytes of them.
+        url: URL of its page.
+        private: Whether it is private.
+        commit: Hash of its newest commit.
+        files: Number of files, with the card.
+        size: Their size in bytes.
     """
 
     repo: str
@@ -71,7 +69,7 @@ class UploadResult:
 
 
 def check_upload(upload: RepoUpload) -> None:
-    """Whatever can be known to be wrong before anything is sent, and without the Hub.
+    """Checks an upload before anything is sent.
 
     Raises:
         XlsrError: the repository's name or a path is invalid, or the card holds an access token.
@@ -81,16 +79,16 @@ def check_upload(upload: RepoUpload) -> None:
     for name in upload.files:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or ".git" in path.parts:
-            raise XlsrError(f"'{name}' cannot be a path in a repository; name it from the top, without '..'.")
+            raise XlsrError(f"Paths in a repository must be relative, without '..' and '.git', got '{name}'.")
 
 
 def folder_files(folder: Path, prefix: str = "", without: Sequence[str] = ()) -> dict[str, Path]:
-    """All files of a folder, by their path in a repository; hidden ones are left out.
+    """All files of a folder by path in a repository, without hidden ones.
 
     Args:
-        folder: Whose files.
-        prefix: Folder of the repository that they go to.
-        without: Names of files that are left out.
+        folder: The folder.
+        prefix: Folder in the repository.
+        without: Names of files to leave out.
 
     Raises:
         XlsrError: a link leads out of the folder.
@@ -108,7 +106,7 @@ def folder_files(folder: Path, prefix: str = "", without: Sequence[str] = ()) ->
         if not path.is_file() or path.name in without or any(part.startswith(".") for part in parts):
             continue
         if not path.resolve().is_relative_to(root):
-            raise XlsrError(f"{path} is a link to a place outside {folder}; replace it by a copy, or remove it.")
+            raise XlsrError(f"{path} is a link out of {folder}. Replace it by a copy, or remove it.")
         found[str(PurePosixPath(prefix, *parts))] = path
     return found
 
@@ -120,50 +118,48 @@ def push_uploads(
     exist_ok: bool = False,
     message: str | None = None,
 ) -> list[UploadResult]:
-    """Sends uploads one after the other; all of them and their repositories are looked at before the first is sent.
+    """Uploads to repositories one after the other; all of them are checked before the first is sent.
 
-    A repository is made where there is none. One that is there is taken when it is empty, or when its card says that it
-    was pushed from here (see `RepoUpload.tag`); one that should be private and is not is refused in any case.
+    A missing repository is created. An existing one must be empty, or its card must have `RepoUpload.tag`.
 
     Args:
-        uploads: What goes where.
-        token: Access token with write access; that of HF_TOKEN or of `hf auth login` when absent.
-        exist_ok: Take repositories whatever they hold.
-        message: Of the commit.
+        uploads: The uploads.
+        token: Access token with write access; from HF_TOKEN or `hf auth login` if None.
+        exist_ok: Upload to any existing repository.
+        message: Commit message.
 
     Returns:
-        What is there now, in the same order.
+        The repositories, in the same order.
 
     Raises:
-        XlsrError: as `check_upload`; there is no token, or it may not write there; the Hub refuses the card, cannot be
-            reached, or breaks off; a repository holds something else.
+        XlsrError: a path or card is invalid, a repository holds other files or is public but must be private, or the
+            Hub or the network fails.
     """
     token = token or get_token()
     if not token:
-        raise XlsrError(NO_TOKEN)
+        raise XlsrError("An access token for the Hub is missing. Run `hf auth login`, or set HF_TOKEN.")
     for upload in uploads:
         check_upload(upload)
     for upload in uploads:
         with hub_errors(f"the card of {upload.repo}"):
             ModelCard(upload.card).validate()
     api = HfApi(token=token)
-    infos = [_taken(upload, api, exist_ok) for upload in uploads]
+    infos = [_repository(upload, api, exist_ok) for upload in uploads]
     return [_push(upload, api, bool(info.private), message) for upload, info in zip(uploads, infos, strict=True)]
 
 
-def _taken(upload: RepoUpload, api: HfApi, exist_ok: bool) -> ModelInfo:
-    """What the Hub says of a repository that may be written to; made where there is none."""
+def _repository(upload: RepoUpload, api: HfApi, exist_ok: bool) -> ModelInfo:
+    """The repository of an upload, created if missing, after a check that it may be overwritten."""
     repo = upload.repo
     with hub_errors(repo):
         api.create_repo(repo, private=upload.private or None, exist_ok=True)
         info = api.model_info(repo)
         there = {file.rfilename for file in info.siblings or ()}
         if upload.private and not info.private:
-            raise XlsrError(f"repository {repo} is public; make it private on its page, or choose another name.")
+            raise XlsrError(f"Repository {repo} is public. Make it private on its page, or choose another name.")
         if not exist_ok and there - EMPTY and upload.tag not in _tags(api, repo):
             raise XlsrError(
-                f"repository {repo} holds files that were not pushed from here; choose another name, or write over it "
-                "with --exist-ok."
+                f"Repository {repo} holds other files. Choose another name, or overwrite it by --exist-ok."
             )
     return info
 
@@ -184,7 +180,7 @@ def _push(upload: RepoUpload, api: HfApi, private: bool, message: str | None) ->
 
 
 def gather(upload: RepoUpload, folder: Path) -> None:
-    """Puts the files of a upload and its card into an empty folder, as links where the system makes them."""
+    """Links (or copies) the files of an upload to an empty folder, and writes its card."""
     for name, path in upload.files.items():
         place = folder / name
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -200,7 +196,7 @@ def _tags(api: HfApi, repo: str) -> list[str]:
         with tempfile.TemporaryDirectory() as folder:
             card = Path(api.hf_hub_download(repo, CARD, local_dir=folder)).read_text("utf-8")
         return list(map(str, as_list(ModelCard(card, ignore_metadata_errors=True).data.get("tags"))))
-    except LocalEntryNotFoundError:  # the network, not the repository
+    except LocalEntryNotFoundError:  # a network error
         raise
     except (EntryNotFoundError, ValueError):
         return []

@@ -1,4 +1,4 @@
-"""ONNX files inside an export: from pieces to sentence vectors in one graph, in float32 and in int8."""
+"""ONNX files in an export: token ids to sentence embeddings in one graph, in float32 and in int8."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _LAYERS: dict[str, Any] = {"linear": Dense, "normalize": Normalize}
 
 
 class SentenceGraph(nn.Module):
-    """One encoder of an export with the modules behind it: token ids to sentence embeddings, in float32.
+    """One encoder of an export with the modules after it, in float32.
 
     Args:
-        export: The folder.
-        part: From `export_parts`.
+        export: Folder of the export.
+        part: Result of `export_parts`.
     """
 
     def __init__(self, export: Path, part: EncoderPart) -> None:
@@ -59,24 +59,23 @@ class SentenceGraph(nn.Module):
 
 
 def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str, float]]:
-    """Writes `onnx/model.onnx` into an export, and `onnx/model_int8.onnx`; with routes a folder in `onnx` for each.
+    """Writes `onnx/model.onnx` and `onnx/model_int8.onnx` to an export, in a folder per route if it has routes.
 
-    A graph takes `input_ids` and `attention_mask`, `(batch, length)` int64 of any size, and gives `sentence_embedding`,
-    `(batch, width)` float32: pooling, linear layers and normalisation are inside. In int8 are the embeddings and, by
-    channel, the weights of linear layers; activations are quantised at run time. Every file is compared with torch
-    before this returns.
+    A graph takes `input_ids` and `attention_mask`, `(batch, length)` int64 of any size, and returns
+    `sentence_embedding`, `(batch, width)` float32; it includes pooling, linear layers and normalisation. In int8 are the
+    token embeddings and, by channel, the weights of linear layers; activations are quantised at run time. Every file is
+    compared with torch.
 
     Args:
-        export: A folder that sentence-transformers has written.
-        int8: Write the small files too.
+        export: A folder written by sentence-transformers.
+        int8: Also write the int8 files.
 
     Returns:
-        By route (an empty name without): `difference`, the largest from torch, and `cosine_int8`, the lowest with it;
-        both on made-up sentences.
+        By route (empty without routes): `difference`, the largest from torch, and `cosine_int8`, the lowest with torch,
+        both on random token ids.
 
     Raises:
-        XlsrError: a package is missing, the modules are others than this package writes, or the graph gives other
-            vectors than torch.
+        XlsrError: a package is missing, a module is unsupported, or the embeddings differ from torch's.
     """
     import_onnx("onnx", "onnxscript", "onnxruntime")
     home, report = Path(export), {}
@@ -93,8 +92,8 @@ def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str,
         difference = max(float(np.abs(one - other).max()) for one, other in zip(expected, found, strict=True))
         if not difference <= TOLERANCE:
             raise XlsrError(
-                f"the graph of '{home}' gives vectors that are {difference:.1e} away from torch's; architecture "
-                f"'{graph.encoder.config.model_type}' does not export to ONNX here."
+                f"Embeddings of the ONNX graph of '{home}' must equal torch's, got a difference of {difference:.1e}: "
+                f"architecture '{graph.encoder.config.model_type}' is unsupported."
             )
         report[route] = {"difference": difference}
         if int8:
@@ -116,8 +115,7 @@ def _write_graph(graph: SentenceGraph, file: Path) -> None:
         dynamo=True,
         verbose=False,
     )
-    if program is None:
-        raise XlsrError("torch gave no ONNX graph; use torch 2.11 or newer.")
+    assert program is not None  # as `dynamo` is set
     program.save(str(file))
 
 
@@ -126,27 +124,27 @@ def _write_int8(source: Path, file: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = onnx.load(source)
-    # onnxruntime turns weights round and would stumble over the shapes that torch has noted of them.
+    # onnxruntime transposes weights, to which the shapes stored by torch no longer apply.
     del model.graph.value_info[:]
-    # Graphs of more than 2 GiB keep their weights beside them.
+    # Graphs of more than 2 GiB store their weights in separate files.
     large = any(source.parent.glob(f"{source.name}*.data"))
     quantize_dynamic(
         model,
         file,
         per_channel=True,
-        # Processors with AVX2 and no VNNI add pairs of unsigned times signed products in 16 bits, which overflow.
+        # With AVX2 but without VNNI, sums of two products of uint8 and int8 overflow their 16 bits.
         weight_type=QuantType.QUInt8,
         use_external_data_format=large,
     )
 
 
 def _batches(encoder: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Made-up sentences of several sizes: a batch, one long sentence, one of a single piece."""
+    """Random sentences: a padded batch, a long one, and two of a single token."""
     generator = torch.Generator().manual_seed(0)
-    positions, pieces = max_positions(encoder) or 64, int(encoder.config.vocab_size)
+    positions, size = max_positions(encoder) or 64, int(encoder.config.vocab_size)
     batches = []
     for rows, length in ((3, min(7, positions)), (1, min(64, positions)), (2, 1)):
-        ids = torch.randint(pieces // 2, pieces, (rows, length), generator=generator)
+        ids = torch.randint(size // 2, size, (rows, length), generator=generator)
         mask = torch.ones_like(ids)
         if rows > 1 and length > 1:
             mask[1, length // 2 :] = 0
@@ -169,7 +167,7 @@ def _lowest_cosine(ones: list[np.ndarray], others: list[np.ndarray]) -> float:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Leaves out what torch and onnxruntime remark about their own insides."""
+    """Hides warnings of torch and onnxruntime about their internals."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

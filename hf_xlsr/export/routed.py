@@ -1,4 +1,4 @@
-"""Export of an encoder for each language as one sentence-transformers model, which routes by `task`."""
+"""Export of one encoder per language as one sentence-transformers model, which routes by `task`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hf_xlsr.export.sentence_transformer import (
     save_export,
     to_sentence_transformer,
 )
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, require_choice
 
 
 def to_routed_sentence_transformer(
@@ -33,31 +33,29 @@ def to_routed_sentence_transformer(
 ) -> SentenceTransformer:
     """Joins encoders as `Router({language: [Transformer, Pooling (, Dense)]}) (+ Normalize)`.
 
-    The language goes into `task`: `model.encode(texts, task="zh")`. What happens where none is named:
+    The language is given as `task`: `model.encode(texts, task="zh")`. Without it:
 
-    - `encode(texts)` raises a `ValueError` that lists the routes: no text goes through the wrong encoder unnoticed.
-    - `encode_query` and `encode_document`, which sentence-transformers itself calls (its model cards and retrieval
-      evaluators do) and which take no language, take the first one of `encoders`, both of them. Retrieval in
-      another language, or across two, calls `encode` with the task of either side.
+    - `encode(texts)` raises a `ValueError` that lists the routes.
+    - `encode_query` and `encode_document`, which the model cards and retrieval evaluators of sentence-transformers call
+      without a language, use the first of `encoders`. For retrieval in another language, or across two, call `encode`
+      with the task of each side.
 
-    One encoder with one tokenizer and one projection (or none) under all languages needs no router: it gives what
-    `to_sentence_transformer` does, which takes texts of any language and pays no heed to `task`. An object under some
-    of the languages is exported once, and their routes share it.
+    If all languages share one encoder, tokenizer and projection, the result is that of `to_sentence_transformer`, which
+    ignores `task`. Objects that some languages share are exported once.
 
     Args:
-        encoders: Language -> a stock Hugging Face encoder; the first language is the default one described above.
+        encoders: Language -> a stock Hugging Face encoder.
         tokenizers: Language -> the encoder's fast tokenizer.
-        projections: Language -> a linear layer that its pooled vectors go through; languages may be absent.
+        projections: Language -> a linear layer applied to the pooled embeddings; languages may be missing.
         pooling: `mean`, `max` or `cls`.
-        normalize: Give unit vectors.
-        max_length: Longest sentence, in pieces.
+        normalize: Normalise embeddings to length 1.
+        max_length: Number of tokens that sentences are truncated to.
 
     Returns:
-        The model, on the processor, in float32; its weights are copies.
+        The model, on the CPU, in float32, with copies of the weights.
 
     Raises:
-        XlsrError: tokenizers or projections do not match the encoders, the languages' embeddings differ in width, or
-            the pooling is unknown.
+        XlsrError: tokenizers or projections do not match the encoders, or the widths of the embeddings differ.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -105,26 +103,21 @@ def export_routed_sentence_transformer(
     Args:
         encoders: See `to_routed_sentence_transformer`.
         tokenizers: Likewise.
-        path: The folder; it is made.
-        **options: As for `to_routed_sentence_transformer`.
+        path: The folder to create.
+        **options: Options of `to_routed_sentence_transformer`.
 
     Returns:
-        The model as the folder gives it.
-
-    Raises:
-        XlsrError: See `to_routed_sentence_transformer`.
+        The model, loaded from the folder.
     """
     return save_export(to_routed_sentence_transformer(encoders, tokenizers, **options), path)
 
 
 def _check_languages(encoders: Collection[str], tokenizers: Collection[str], projections: Collection[str]) -> None:
-    if not encoders:
-        raise XlsrError("encoders is empty; give an encoder for each language, such as {'en': ..., 'zh': ...}.")
     for name, given in (("tokenizers", tokenizers), ("projections", projections)):
-        if unknown := next((language for language in given if language not in encoders), None):
-            raise XlsrError(f"{name} has '{unknown}', which encoders lacks; {nearest(unknown, encoders)}")
-    if missing := next((language for language in encoders if language not in tokenizers), None):
-        raise XlsrError(f"tokenizers has none for '{missing}'; give each language of encoders its own.")
+        for language in given:
+            require_choice(name, language, encoders)
+    for language in encoders:
+        require_choice("encoders", language, tokenizers)
 
 
 def _check_width(encoders: Mapping[str, PreTrainedModel], projections: Mapping[str, nn.Linear]) -> None:
@@ -133,5 +126,5 @@ def _check_width(encoders: Mapping[str, PreTrainedModel], projections: Mapping[s
         for name, encoder in encoders.items()
     }
     if len(set(widths.values())) > 1:
-        shown = ", ".join(f"{width} for '{name}'" for name, width in widths.items())
-        raise XlsrError(f"the encoders give vectors of different width ({shown}); give projections to one width.")
+        shown = ", ".join(f"{name} {width}" for name, width in widths.items())
+        raise XlsrError(f"Embeddings must be equally wide, got {shown}. Give `projections` to one width.")

@@ -1,4 +1,4 @@
-"""Export to sentence-transformers: stock modules around a stock architecture, so that it loads without this package."""
+"""Export to sentence-transformers: stock modules and a stock architecture, which load without this package."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from hf_xlsr.encoders.stock import max_positions, no_pooler
-from hf_xlsr.utils.errors import XlsrError, nearest
-from hf_xlsr.utils.pooling import POOLING_MODES
 
 MAX_LENGTH = 200
 
@@ -28,18 +26,13 @@ def encoder_modules(encoder: PreTrainedModel, tokenizer: Any, *, pooling: str, m
         encoder: A stock Hugging Face encoder.
         tokenizer: Its fast tokenizer.
         pooling: `mean`, `max` or `cls`.
-        max_length: Longest sentence, in pieces; an encoder of fewer positions cuts there.
+        max_length: Number of tokens that sentences are truncated to; at most the encoder's positions.
 
     Returns:
-        The two modules, on the processor.
-
-    Raises:
-        XlsrError: the pooling is unknown.
+        The two modules, on the CPU.
     """
-    if pooling not in POOLING_MODES:
-        raise XlsrError(f"pooling mode is '{pooling}'; {nearest(pooling, POOLING_MODES)}")
     max_length = min(max_length, max_positions(encoder) or max_length)
-    # No vector comes from a pooler. Without the option its weights would be made up at random on loading.
+    # Embeddings do not depend on the pooler. Without the option its weights would be random after loading.
     options = no_pooler(encoder.config)
     weights = encoder.state_dict()
     if options:
@@ -88,14 +81,11 @@ def to_sentence_transformer(
         tokenizer: Its fast tokenizer.
         projection: A linear layer applied to the pooled embeddings.
         pooling: `mean`, `max` or `cls`.
-        normalize: Give unit vectors.
-        max_length: Longest sentence, in pieces.
+        normalize: Normalise embeddings to length 1.
+        max_length: Number of tokens that sentences are truncated to.
 
     Returns:
-        The model, on the processor, in float32; its weights are copies.
-
-    Raises:
-        XlsrError: the pooling is unknown.
+        The model, on the CPU, in float32, with copies of the weights.
     """
     modules = encoder_modules(encoder, tokenizer, pooling=pooling, max_length=max_length)
     if projection is not None:
@@ -111,17 +101,17 @@ def export_sentence_transformer(
     Args:
         encoder: See `to_sentence_transformer`.
         tokenizer: Likewise.
-        path: The folder; it is made.
-        **options: As for `to_sentence_transformer`.
+        path: The folder to create.
+        **options: Options of `to_sentence_transformer`.
 
     Returns:
-        The model as the folder gives it.
+        The model, loaded from the folder.
     """
     return save_export(to_sentence_transformer(encoder, tokenizer, **options), path)
 
 
 def save_export(model: SentenceTransformer, path: str | Path) -> SentenceTransformer:
-    """Writes a model of stock modules, and returns it as the folder loads it.
+    """Writes a model of stock modules, and loads it.
 
     Args:
         model: From `to_sentence_transformer` of one of this package's models.

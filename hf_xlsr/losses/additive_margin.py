@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from hf_xlsr.losses.sentence_contrast import unit_rows
+from hf_xlsr.losses.sentence_contrast import check_shapes, unit_rows
 from hf_xlsr.losses.sparse_targets import accumulation_dtype
-from hf_xlsr.utils.errors import XlsrError
 
 
 def additive_margin_loss(
@@ -44,12 +43,7 @@ def additive_margin_loss(
         >>> additive_margin_loss(eye, eye)  # 2 * log(1 + exp(0 - 0.7))
         tensor(0.8064)
     """
-    if source.shape != target.shape:
-        raise XlsrError(
-            f"`source` and `target` must have one shape, got {tuple(source.shape)} and {tuple(target.shape)}."
-        )
-    if len(source) < 2:
-        raise XlsrError("Bitext retrieval needs at least two pairs in a batch.")
+    check_shapes(source=source, target=target, rows=2)
     if normalize:
         source, target = unit_rows(source), unit_rows(target)
     dtype = accumulation_dtype(source)

@@ -11,11 +11,12 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from hf_xlsr.losses.row_storage import QuantizedRows
+from hf_xlsr.losses.sentence_contrast import check_shapes, check_temperature
 from hf_xlsr.losses.sparse_targets import accumulation_dtype
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 
 LOSS_PRECISIONS = ("auto", "float32", "bfloat16")
-# Rows of a chunk and bytes of its logits, at most. Measured on a processor at batches of 256 and 1,024: 1,024 to 4,096
+# Rows of a chunk and bytes of its logits, at most. Measured on a CPU at batches of 256 and 1,024: 1,024 to 4,096
 # rows are about as fast, fewer and more are slower. An accelerator would wait for the launches of small chunks.
 _CPU_CHUNK = 4096, 16 << 20
 _OTHER_CHUNK = 32768, 128 << 20
@@ -26,7 +27,7 @@ Pairs = tuple[torch.Tensor, torch.Tensor]
 
 @contextmanager
 def _bfloat16_products() -> Iterator[None]:
-    """Lets the processor multiply float32 matrices in bfloat16, with sums and results in float32."""
+    """Lets the CPU multiply float32 matrices in bfloat16, with sums and results in float32."""
     mkldnn: Any = torch.backends.mkldnn  # its settings are hidden from type checkers
     matmul = mkldnn.matmul
     before = matmul.fp32_precision
@@ -150,11 +151,7 @@ class _QueueInfoNCE(torch.autograd.Function):
 
 
 def _check_rows(queries: torch.Tensor, positive_keys: torch.Tensor, banks: Sequence[Rows]) -> None:
-    if queries.shape != positive_keys.shape:
-        raise XlsrError(
-            f"`queries` and `positive_keys` must have one shape, got {tuple(queries.shape)} and "
-            f"{tuple(positive_keys.shape)}."
-        )
+    check_shapes(queries=queries, positive_keys=positive_keys)
     for name, bank in zip(("queue", "other_keys"), banks, strict=False):
         if isinstance(bank, torch.Tensor) and not bank.is_floating_point():
             raise XlsrError(f"`{name}` must be floating-point rows or QuantizedRows, got {bank.dtype}.")
@@ -162,8 +159,6 @@ def _check_rows(queries: torch.Tensor, positive_keys: torch.Tensor, banks: Seque
 
 def _check_masked(masked: Pairs, batch_size: int, column_count: int) -> None:
     rows, columns = masked
-    if rows.shape != columns.shape:
-        raise XlsrError(f"`masked` must have a column for each row, got {len(rows)} and {len(columns)}.")
     if not len(rows):
         return
     limits = torch.stack([*rows.aminmax(), *columns.aminmax()]).tolist()
@@ -176,8 +171,7 @@ def _check_masked(masked: Pairs, batch_size: int, column_count: int) -> None:
 
 def _in_bfloat16(precision: str, queries: torch.Tensor) -> bool:
     """Whether products run in bfloat16; `auto` follows autocast if the device has bfloat16."""
-    if precision not in LOSS_PRECISIONS:
-        raise XlsrError(f"Invalid precision '{precision}'; {nearest(precision, LOSS_PRECISIONS)}")
+    require_choice("precision", precision, LOSS_PRECISIONS)
     device = queries.device.type
     if queries.dtype == torch.float64 or precision == "float32":
         return False
@@ -239,16 +233,14 @@ def queue_info_nce(
     """
     banks = [queue] if other_keys is None else [queue, other_keys]
     _check_rows(queries, positive_keys, banks)
-    if not 0 < temperature < math.inf:
-        raise XlsrError(f"`temperature` must be above 0 and finite, got {temperature}.")
+    check_temperature(temperature)
     if masked is not None:
         _check_masked(masked, len(queries), sum(len(bank) for bank in banks))
     on_cpu = queries.device.type == "cpu"
     if chunk_size is None:
         most_rows, most_bytes = _CPU_CHUNK if on_cpu else _OTHER_CHUNK
         chunk_size = max(256, min(most_rows, most_bytes // (4 * max(1, len(queries)))))
-    elif chunk_size < 1:
-        raise XlsrError(f"`chunk_size` must be at least 1, got {chunk_size}.")
+    require_positive("chunk_size", chunk_size)
     bfloat16 = _in_bfloat16(precision, queries)
     products: AbstractContextManager[None] = _bfloat16_products() if bfloat16 and on_cpu else nullcontext()
     graded = torch.is_grad_enabled()

@@ -39,6 +39,21 @@ def row_lengths(vectors: torch.Tensor) -> torch.Tensor:
     return lengths.masked_fill(lengths == 0, 1.0)
 
 
+def check_shapes(rows: int = 0, **tensors: torch.Tensor) -> None:
+    """Checks that tensors have one shape, which broadcasting would hide, and enough rows.
+
+    Raises:
+        XlsrError: they have not.
+
+    Example:
+        >>> check_shapes(source=torch.ones(3, 2), target=torch.ones(3, 2), rows=2)
+    """
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if len(set(shapes.values())) > 1 or any(shape[0] < rows for shape in shapes.values()):
+        given = ", ".join(f"`{name}` {shape}" for name, shape in shapes.items())
+        raise XlsrError(f"Shapes must be equal, with at least {rows} rows, got {given}.")
+
+
 def check_temperature(temperature: float) -> None:
     """Checks a temperature.
 
@@ -87,12 +102,7 @@ def sentence_contrast_loss(source: torch.Tensor, target: torch.Tensor, *, temper
         >>> sentence_contrast_loss(eye, eye)  # 2 * -log(e / (e + 2))
         tensor(1.1029)
     """
-    if source.shape != target.shape:
-        raise XlsrError(
-            f"`source` and `target` must have one shape, got {tuple(source.shape)} and {tuple(target.shape)}."
-        )
-    if len(source) < 2:
-        raise XlsrError("The sentence-level contrast needs at least two pairs in a batch.")
+    check_shapes(source=source, target=target, rows=2)
     check_temperature(temperature)
     both = unit_rows(torch.cat([source, target]))
     with torch.autocast(both.device.type, enabled=False):

@@ -7,7 +7,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import require_choice
 
 SIMILARITY_REDUCTIONS = ("batchmean", "sum")
 
@@ -51,8 +51,7 @@ def similarity_loss(
         >>> similarity_loss(vectors, vectors)
         tensor(0.)
     """
-    if reduction not in SIMILARITY_REDUCTIONS:
-        raise XlsrError(f"`reduction` must be one of {', '.join(SIMILARITY_REDUCTIONS)}, got '{reduction}'.")
+    require_choice("reduction", reduction, SIMILARITY_REDUCTIONS)
     if source.dtype != torch.float64:
         source, target = source.float(), target.float()
     if normalize:

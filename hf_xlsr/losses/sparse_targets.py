@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import require_positive
 
 # Maximum number of logits in memory at a time: 32 MiB in float32.
 LOGITS = 1 << 23
@@ -169,8 +169,7 @@ def sparse_target_cross_entropy(
         >>> sparse_target_cross_entropy(hidden, weight, bias, ids, mass, torch.full((2,), 0.5))  # log 10
         tensor(2.3026)
     """
-    if chunk_size < 1:
-        raise XlsrError(f"`chunk_size` must be at least 1, got {chunk_size}.")
+    require_positive("chunk_size", chunk_size)
     return _SparseTargetCrossEntropy.apply(
         hidden, weight, bias, sentences, target_ids, target_probs, row_weights, even_mass, chunk_size
     )

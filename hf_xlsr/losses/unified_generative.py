@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from hf_xlsr.losses.sparse_targets import LOGITS, accumulation_dtype, sparse_target_cross_entropy
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError, require_choice
 
 GENERATIVE_TASKS = ("smlm", "xtr", "ugt", "mlm", "mlm+xtr")
 LABEL_MODES = ("accumulate", "set")
@@ -98,10 +98,8 @@ def generative_labels(
         >>> mass.sum(1)
         tensor([1., 1.])
     """
-    if task not in ("ugt", "xtr", "smlm"):
-        raise XlsrError(f"`task` must be ugt, xtr or smlm, got '{task}'.")
-    if label_mode not in LABEL_MODES:
-        raise XlsrError(f"`label_mode` must be one of {', '.join(LABEL_MODES)}, got '{label_mode}'.")
+    require_choice("task", task, ("ugt", "xtr", "smlm"))
+    require_choice("label_mode", label_mode, LABEL_MODES)
     dtype = torch.float64 if original_ids.device.type != "mps" else torch.float32
     rows = len(original_ids)
     hidden = torch.full((rows,), IGNORE, device=original_ids.device) if masked_ids is None else masked_ids

@@ -10,7 +10,7 @@ from hf_xlsr.mining.search.both_ways import METHODS
 from hf_xlsr.mining.search.extraction import RETRIEVALS, ExtractionOptions
 from hf_xlsr.mining.search.margin import MARGINS
 from hf_xlsr.mining.texts import DUPLICATES
-from hf_xlsr.utils.devices import known_device
+from hf_xlsr.utils.devices import resolve_device
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 from hf_xlsr.utils.memory import parse_size
 
@@ -75,7 +75,7 @@ class MiningOptions:
         if self.languages is not None and len(self.languages) != 2:
             raise XlsrError(f"`languages` must be source and target, e.g. en,fr, got {','.join(self.languages)}.")
         if self.device is not None:
-            known_device(self.device)
+            resolve_device(self.device)
         parse_size(self.memory)
 
     @property

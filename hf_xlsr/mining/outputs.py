@@ -1,12 +1,11 @@
-"""Pairs to files: TSV, JSON lines, Parquet and TMX, written as they come."""
+"""Output of pairs: TSV, JSON lines, Parquet and TMX, streamed."""
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
-import os
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from itertools import islice
@@ -15,7 +14,7 @@ from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 from hf_xlsr.mining.work_folder import disk_errors
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.files import atomic_write, is_stream
 
 logger = logging.getLogger(__name__)
@@ -26,11 +25,11 @@ TEXT_COLUMNS, LINE_COLUMNS = ("source", "target"), ("source_line", "target_line"
 ROWS_AT_ONCE = 1 << 12
 
 _BREAKS = re.compile("[\t\n\r]+")
-# What XML 1.0 cannot hold, whatever the escape.
+# Not allowed in XML 1.0, even escaped.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 Row = Mapping[str, Any]
-# A writer takes the file, the rows, their columns and the languages, and gives the number of pairs it had to change.
+# A writer takes the file, the rows, their columns and the languages, and returns the number of pairs it had to change.
 Writer = Callable[[Path, Iterable[Row], Sequence[str], Sequence[str] | None], int]
 
 
@@ -42,24 +41,24 @@ def write_pairs(
     format: str | None = None,
     languages: Sequence[str] | None = None,
 ) -> int:
-    """Writes pairs as they come, beside, and moves the file into place when it is whole.
+    """Writes pairs as they come, and moves the file into place when it is complete.
 
     `read_rows` reads each format back. Line numbers count from 1; TSV and TMX leave them out. A tab or line break in a
     text becomes a space in TSV, and a control character that XML cannot hold becomes one in TMX; their number is
     logged. TSV has a header, and scores with six decimals, as TMX has.
 
     Args:
-        path: The file; its folder is made.
-        rows: With the columns as keys.
+        path: The file; its folder is created.
+        rows: Pairs, with the columns as keys.
         columns: `PAIR_COLUMNS` or `SCORE_COLUMNS`.
-        format: `tsv`, `jsonl`, `parquet` or `tmx`; from the suffix when absent.
-        languages: Source and target, which TMX notes.
+        format: `tsv`, `jsonl`, `parquet` or `tmx`; from the suffix if None.
+        languages: Source and target, required by TMX.
 
     Returns:
-        The number of pairs.
+        Number of pairs.
 
     Raises:
-        XlsrError: the format is unknown, TMX got no languages, or the disk is full.
+        XlsrError: the format is unknown, TMX without languages, or the disk is full.
 
     Example:
         >>> import tempfile
@@ -85,7 +84,7 @@ def write_pairs(
             changed = writer(partial, counted(), columns, languages)
     if changed:
         logger.warning(
-            "%s: characters that the format cannot hold became spaces in %s pairs; jsonl and parquet keep them.",
+            "%s: characters that the format does not allow became spaces in %s pairs; jsonl and parquet keep them.",
             file,
             f"{changed:,}",
         )
@@ -93,48 +92,35 @@ def write_pairs(
 
 
 def output_format(path: str | Path, format: str | None = None, languages: Sequence[str] | None = None) -> str:
-    """The format of an output file, checked before there is something to write.
+    """Format of an output file, checked before there is something to write.
 
     Raises:
-        XlsrError: it is unknown, or TMX got no languages.
+        XlsrError: it is unknown, or TMX without languages.
 
     Example:
         >>> output_format("pairs.jsonl")
         'jsonl'
     """
     chosen = format or Path(path).suffix.lower().removeprefix(".")
-    if chosen not in WRITERS and format:
-        raise XlsrError(f"format is '{format}'; {nearest(format, WRITERS)}")
-    if chosen not in WRITERS:
-        suffixes = ", ".join(f".{name}" for name in WRITERS)
-        raise XlsrError(f"output {path} has none of the suffixes {suffixes}; choose one, or give a format.")
-    if chosen == "tmx" and (not languages or len(languages) != 2 or languages[0] == languages[1]):
-        raise XlsrError(f"output {path} is TMX, which notes two languages; give them as --languages en,fr.")
+    require_choice("format" if format else f"suffix of {path}", chosen, WRITERS)
+    if chosen == "tmx" and len(set(languages or ())) != 2:
+        raise XlsrError(f"`languages` of source and target are required by TMX ({path}), e.g. en,fr.")
     return chosen
 
 
 def check_place(path: str | Path) -> None:
-    """Tells an output file that cannot be written, before there is something to write; leaves nothing behind.
+    """Checks that an output file can be written, before there is something to write; leaves nothing behind.
 
     Raises:
-        XlsrError: it is a folder, a pipe or a device, or no file can be written where it is to lie.
+        XlsrError: it is a folder, a pipe or a device, or its folder cannot be written.
     """
     file = Path(path)
-    if is_stream(file):
-        raise XlsrError(
-            f"'{file}' is a pipe or a device, and mining leaves its stages beside its output; give a file."
-        )
     with disk_errors(file):
-        if file.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
+        if is_stream(file) or file.is_dir():
+            raise XlsrError(f"{file} cannot be written: it must be a file, as mining keeps its stages next to it.")
         folder = next(parent for parent in file.absolute().parents if parent.exists())
-        # Permissions do not tell all: a disk may be read-only, or not be one.
-        trial = folder / f".{file.name}.{os.getpid()}"
-        try:
-            trial.touch()
-            trial.unlink()
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(folder)) from error
+        with tempfile.NamedTemporaryFile(prefix=file.name, dir=folder):
+            pass
 
 
 def _replace(pattern: re.Pattern[str], row: Row) -> tuple[str, str, bool]:

@@ -21,7 +21,7 @@ from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.runs.starting import ADAPTERS
 from hf_xlsr.trainers.base import last_whole_checkpoint
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 __all__ = ["PARTS", "UploadResult", "push_model", "push_run", "push_uploads"]
 
@@ -74,7 +74,7 @@ def push_run(
     """
     check_repo(repo)
     if what not in PARTS:
-        raise XlsrError(f"--what is '{one_line(what)}'; {nearest(what, PARTS)}")
+        raise XlsrError(f"--what is '{one_line(what)}'; {did_you_mean(what, PARTS)}")
     if adapters and what == "training":
         raise XlsrError("--adapters takes the encoder's place, and --what training leaves it out; drop one of them.")
     folder = RunFolder(run)

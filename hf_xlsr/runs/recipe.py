@@ -18,7 +18,7 @@ from hf_xlsr.runs.fields import training_section
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods import METHODS, Method, get_method
 from hf_xlsr.runs.sections import dotted_keys
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 # Lists of runs that a recipe may stand for: side by side, or one after the other.
 LISTS = {"runs": "run", "stages": "stage"}
@@ -101,7 +101,7 @@ def read_recipe(name_or_path: str, *, above: Sequence[str] = ()) -> dict[str, An
     elif name_or_path in recipe_names():
         text, name = (resources.files("hf_xlsr.recipes") / f"{name_or_path}.yaml").read_text("utf-8"), name_or_path
     else:
-        raise XlsrError(f"recipe '{name_or_path}' was not found; {nearest(name_or_path, recipe_names())}")
+        raise XlsrError(f"recipe '{name_or_path}' was not found; {did_you_mean(name_or_path, recipe_names())}")
     content = parse_yaml(text, f"recipe '{name}'")
     if not isinstance(content, dict):
         raise XlsrError(f"recipe '{name}' is not a mapping of keys to values; see recipes/quickstart.yaml.")
@@ -229,7 +229,7 @@ def _full_key(key: str, dotted: Sequence[str]) -> str:
         return matches[0]
     if matches:
         raise XlsrError(f"--{key} is ambiguous; write one of {', '.join('--' + name for name in matches)}.")
-    raise XlsrError(f"--{key} is no key of the recipe; {nearest(key, dotted)}")
+    raise XlsrError(f"--{key} is no key of the recipe; {did_you_mean(key, dotted)}")
 
 
 def resolve(recipe: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Method:
@@ -254,7 +254,7 @@ def method_of(recipe: Mapping[str, Any]) -> type[Method]:
         XlsrError: it names none, or an unknown one.
     """
     if not recipe.get("method"):
-        raise XlsrError(f"recipe '{recipe.get('name', 'recipe')}' has no 'method'; {nearest('', METHODS)}")
+        raise XlsrError(f"recipe '{recipe.get('name', 'recipe')}' has no 'method'; {did_you_mean('', METHODS)}")
     return get_method(recipe["method"])
 
 
@@ -311,7 +311,7 @@ def load_runs(name_or_path: str, arguments: Sequence[str] = (), only: Sequence[s
     names = [run["name"] for run in runs]
     for name in only or ():
         if name not in names:
-            raise XlsrError(f"recipe '{recipe['name']}' has no {LISTS[kind]} '{name}'; {nearest(name, names)}")
+            raise XlsrError(f"recipe '{recipe['name']}' has no {LISTS[kind]} '{name}'; {did_you_mean(name, names)}")
     resolved: list[Method] = []
     # A stage needs those before it; other runs that are not wanted are left out of it.
     chosen = [run for run in runs if kind == "stages" or not only or run["name"] in only]

@@ -19,7 +19,7 @@ from hf_xlsr.runs.methods import METHODS, Method
 from hf_xlsr.runs.recipe import method_of, read_recipe, recipe_names
 from hf_xlsr.runs.sections import DataSection, Recipe, Section, Source, holds_sources
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 COMMAND = "python -m hf_xlsr.runs.reference docs/recipes.md"
 INTRODUCTION = f"""# Keys of recipes
@@ -95,7 +95,7 @@ def _method(name: str) -> type[Method]:
         return METHODS[name]
     if Path(name).suffix in (".yaml", ".yml") or name in recipe_names():
         return method_of(read_recipe(name))
-    raise XlsrError(f"'{name}' is neither a method nor a recipe; {nearest(name, [*METHODS, *recipe_names()])}")
+    raise XlsrError(f"'{name}' is neither a method nor a recipe; {did_you_mean(name, [*METHODS, *recipe_names()])}")
 
 
 def _section(recipe: type[BaseModel], key: str) -> type[Section] | None:

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.fields import FieldInfo
 
 from hf_xlsr.data.sources import as_list
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -234,7 +234,7 @@ def explain(error: ValidationError, model: type[BaseModel], place: str = "") -> 
         owner: Any = model
         for part in path[:-1]:
             owner = owner.model_fields[part].annotation if part in getattr(owner, "model_fields", {}) else owner
-        return f"unknown key '{where}'; {nearest(path[-1], owner.model_fields).rstrip('.')}"
+        return f"unknown key '{where}'; {did_you_mean(path[-1], owner.model_fields).rstrip('.')}"
     if first["type"] == "missing":
         return f"{where} is missing"
     message = str(first.get("ctx", {}).get("error") or first["msg"])

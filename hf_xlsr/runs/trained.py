@@ -16,7 +16,7 @@ from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.sentence_encoder import SentenceEncoderMethod
 from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.runs.starting import ADAPTERS
-from hf_xlsr.utils.errors import XlsrError, error_line, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
 
 
 def trained_sentence_transformer(
@@ -106,7 +106,7 @@ def _load(folder: Path) -> Any:
     if model_class is None:
         known = [other for other in hf_xlsr.__all__ if hasattr(getattr(hf_xlsr, other), "to_sentence_transformer")]
         raise XlsrError(
-            f"'{folder}' holds a model of class '{name}', which is not exported here; {nearest(name, known)}"
+            f"'{folder}' holds a model of class '{name}', which is not exported here; {did_you_mean(name, known)}"
         )
     if not hasattr(model_class, "to_sentence_transformer"):
         raise XlsrError(_no_encoder(folder, f"a {name}"))

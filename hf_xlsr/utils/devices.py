@@ -1,4 +1,4 @@
-"""Devices that users name."""
+"""Devices by name."""
 
 from __future__ import annotations
 
@@ -7,24 +7,19 @@ import torch
 from hf_xlsr.utils.errors import XlsrError, error_line
 
 
-def known_device(device: str) -> torch.device:
-    """The device of a name.
-
-    Args:
-        device: For instance `cpu` or `cuda:1`.
+def resolve_device(device: str) -> torch.device:
+    """The device of a name such as `cpu` or `cuda:1`, if torch can allocate on it.
 
     Raises:
-        XlsrError: torch cannot use it here.
+        XlsrError: it cannot.
 
     Example:
-        >>> known_device("cpu")
+        >>> resolve_device("cpu")
         device(type='cpu')
     """
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         reason = error_line(str(error).partition("\n")[0], 100).rstrip(".")
-        raise XlsrError(
-            f"device is '{device}', which torch cannot use here ({reason}); give cpu, or leave it out."
-        ) from error
+        raise XlsrError(f"`device` must be available, got '{device}' ({reason}). Use cpu or the default.") from error
     return torch.device(device)

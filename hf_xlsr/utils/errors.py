@@ -1,4 +1,4 @@
-"""The one exception that users meet: a sentence saying what was wrong, where, and the mend."""
+"""The exception for invalid input, and what its messages share."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from collections.abc import Iterable
 
 
 class XlsrError(ValueError):
-    """A mistake in what the user gave: a file, an argument, a recipe.
-
-    The command line prints its message alone, without a stack trace. It is a `ValueError`, so that library users can
-    catch it as such.
+    """Invalid input: a file, an argument or a recipe. A `ValueError`; the command line prints its message alone.
 
     Example:
         >>> raise XlsrError("recipe 'quikstart' was not found; did you mean 'quickstart'?")
@@ -20,17 +17,17 @@ class XlsrError(ValueError):
     """
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of an error sentence: the known name nearest to `name`, or the list of known names.
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """End of an error message: the known name closest to `name`, or the list of known names.
 
     Example:
-        >>> nearest("temprature", ["temperature", "width"])
+        >>> did_you_mean("temprature", ["temperature", "width"])
         "did you mean 'temperature'?"
-        >>> nearest("zzz", ["b", "a"])
+        >>> did_you_mean("zzz", ["b", "a"])
         'known are a, b.'
     """
     names = sorted(set(known))
-    # Dotted names are compared by their last part too: people mistype the leaf, not the path.
+    # Dotted names are also compared by their last part.
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if not close:
         leaves = {known_name.rsplit(".", 1)[-1]: known_name for known_name in names}
@@ -40,11 +37,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def error_line(error: object, longest: int | None = None) -> str:
-    """A library's error as a part of a sentence: without line breaks, cut where it goes on for pages.
-
-    Args:
-        error: Of the library.
-        longest: In characters; None leaves it whole.
+    """A library's error as part of a message: on one line, truncated to `longest` characters.
 
     Example:
         >>> error_line(OSError("no such\\n  file"), 7)
@@ -63,7 +56,9 @@ def require_choice(name: str, value: object, known: Iterable[str]) -> None:
         >>> require_choice("margin", "ratio", ["ratio", "distance"])
     """
     if value not in (names := tuple(known)):
-        raise XlsrError(f"`{name}` must be one of {', '.join(names)}, got '{value}'; {nearest(str(value), names)}")
+        raise XlsrError(
+            f"`{name}` must be one of {', '.join(names)}, got '{value}'; {did_you_mean(str(value), names)}"
+        )
 
 
 def require_positive(name: str, value: float | None) -> None:

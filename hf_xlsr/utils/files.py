@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Atomic writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:
-    """Whether something is there that bytes go through, such as a pipe or a terminal: no file, and no folder.
+    """Whether a path is a pipe or a device, such as a terminal.
 
     Example:
         >>> is_stream(os.devnull), is_stream("no such file")
@@ -27,16 +27,16 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A place beside a file to write to, which is moved onto the file at the end.
+    """A temporary path to write to, which is moved to `path` at the end.
 
-    Whoever reads meanwhile, or after a stop, finds the old content or the new. A symbolic link stays: what it points to
-    is replaced. A pipe or a device, such as `/dev/stdout`, stays too, and gets the bytes at the end.
+    A reader finds the old content or the new, even after a stop. Of a symbolic link, the target is replaced. A pipe or a
+    device, such as `/dev/stdout`, receives the bytes at the end.
 
     Args:
-        path: Of the file; its folder has to be there.
+        path: The file; its folder must exist.
 
     Raises:
-        OSError: it cannot be written. Then, and where the block fails, what was written so far is removed.
+        OSError: it cannot be written. The temporary file is removed, as it is after an error in the block.
 
     Example:
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -50,7 +50,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     if is_stream(path):
         with tempfile.TemporaryDirectory() as folder:
-            # Some writers go back in what they write, or know the format by the name.
+            # Some writers seek, or take the format from the name.
             yield (partial := Path(folder) / Path(path).name)
             with partial.open("rb") as source, open(path, "wb") as stream:
                 shutil.copyfileobj(source, stream)

@@ -1,4 +1,4 @@
-"""Text and tables that GitHub's Markdown shows as they were meant."""
+"""Text and tables in GitHub's Markdown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&])")
 
 
 def escape_markdown(text: str) -> str:
-    """The text on one line, with whatever Markdown would take for markup escaped; safe in a cell of a table.
+    """The text on one line with Markdown escaped, also for cells of tables.
 
     Example:
         >>> escape_markdown("a|b <i> 2*3*4")
@@ -19,12 +19,12 @@ def escape_markdown(text: str) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int = 1) -> list[str]:
-    """Lines of a table whose cells are Markdown already.
+    """Lines of a table.
 
     Args:
-        header: A cell for each column.
-        rows: Rows of as many cells.
-        numbers_from: From this column on, cells are set to the right.
+        header: Names of the columns, in Markdown.
+        rows: Cells of each row, in Markdown.
+        numbers_from: First column that is aligned to the right.
 
     Example:
         >>> print("\\n".join(markdown_table(["model", "accuracy"], [["ours", "**98.0**"]])))

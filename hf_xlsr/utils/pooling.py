@@ -1,4 +1,4 @@
-"""From token states to one vector a sentence: the only copy in the package."""
+"""Pooling of token states to sentence embeddings."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ POOLING_MODES = ("mean", "max", "cls")
 
 
 def pool(hidden: torch.Tensor, attention_mask: torch.Tensor, mode: str = "mean") -> torch.Tensor:
-    """Pools the token states of each sentence, in float32 whatever the precision of the states.
+    """Pools the token states of each sentence, in float32 (float64 for float64 states).
 
     Args:
         hidden: Token states, `(batch, length, width)`.
         attention_mask: 1 for real tokens, 0 for padding, `(batch, length)`.
-        mode: `mean` over the real tokens, `max` over them, or `cls`, the state of the first token.
+        mode: `mean` or `max` over the real tokens, or `cls`, the state of the first token.
 
     Returns:
-        Sentence vectors, `(batch, width)`, float32 (float64 when the states are). `mean` and `max` give 0 for a
-        sentence without tokens.
+        Sentence embeddings, `(batch, width)`; zeros for a sentence without tokens if `mean` or `max`.
 
     Raises:
-        XlsrError: `mode` is not one of the three.
+        XlsrError: the mode is unknown.
 
     Example:
         >>> states = torch.tensor([[[1.0, 5.0], [3.0, 1.0], [9.0, 9.0]]])
@@ -36,12 +35,12 @@ def pool(hidden: torch.Tensor, attention_mask: torch.Tensor, mode: str = "mean")
     if mode == "cls":
         return hidden[:, 0]
     mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
-    # Filled, not multiplied: attention over an empty sentence may leave states that are not numbers.
+    # Filled, not multiplied: attention over an empty sentence may give NaN.
     if mode == "mean":
         return hidden.masked_fill(mask == 0, 0.0).sum(1) / mask.sum(1).clamp(min=1.0)
     if mode == "max":
         return hidden.masked_fill(mask == 0, float("-inf")).amax(1).masked_fill(mask.sum(1) == 0, 0.0)
-    raise XlsrError(f"pooling mode is '{mode}'; use one of {', '.join(POOLING_MODES)}.")
+    raise XlsrError(f"`pooling` must be one of {', '.join(POOLING_MODES)}, got '{mode}'.")
 
 
 def normalize(vectors: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError, require_choice
 
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 # These variables may restrict oneDNN to older instruction sets, without which bfloat16 is emulated and slow.
@@ -39,8 +39,7 @@ def choose_precision(precision: str = "auto", *, cpu: bool | None = None) -> str
         >>> choose_precision("float32")
         'float32'
     """
-    if precision not in PRECISIONS:
-        raise XlsrError(f"`precision` must be one of {', '.join(PRECISIONS)}, got '{precision}'.")
+    require_choice("precision", precision, PRECISIONS)
     cpu = not torch.accelerator.is_available() if cpu is None else cpu
     if precision == "float16" and cpu:
         raise XlsrError("precision 'float16' needs a GPU. Use auto, bfloat16 or float32.")

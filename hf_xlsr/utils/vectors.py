@@ -8,17 +8,17 @@ from hf_xlsr.utils.errors import XlsrError
 
 
 def as_vectors(vectors: np.ndarray, name: str) -> np.ndarray:
-    """The vectors as a C-contiguous float32 matrix; the input is never written to.
+    """Vectors as a C-contiguous float32 matrix.
 
     Args:
-        vectors: `(n, width)`, any real type.
-        name: What the caller's argument is called, for the error sentence.
+        vectors: `(n, width)`, any real type; unchanged.
+        name: Name of the argument, for errors.
 
     Returns:
-        `(n, width)`, float32; the input itself where it already is one.
+        `(n, width)`, float32; the input itself if it already is such a matrix.
 
     Raises:
-        XlsrError: it is no matrix, or holds NaN or infinity.
+        XlsrError: it is not a matrix, or holds NaN or infinity.
 
     Example:
         >>> as_vectors([[1, 2]], "queries")
@@ -26,11 +26,11 @@ def as_vectors(vectors: np.ndarray, name: str) -> np.ndarray:
     """
     matrix = np.ascontiguousarray(vectors, dtype=np.float32)
     if matrix.ndim != 2:
-        raise XlsrError(f"{name} has shape {np.shape(vectors)}; give a matrix with one row a sentence.")
+        raise XlsrError(f"`{name}` must be a matrix with one row per sentence, got shape {np.shape(vectors)}.")
     bad = np.flatnonzero(~np.isfinite(matrix).all(axis=1))
     if bad.size:
         raise XlsrError(
-            f"row {bad[0]} of {name} holds NaN or infinity ({bad.size} such rows); "
-            "check the encoder, or encode in float32."
+            f"row {bad[0]} of {name} holds NaN or infinity ({bad.size} such rows). "
+            "Check the encoder, or encode in float32."
         )
     return matrix

@@ -6,7 +6,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils.type_validators import interval
 
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 SHARED = "shared"
 
@@ -107,7 +107,7 @@ class DualMomentumConfig(PreTrainedConfig):
             XlsrError: the language is not one of `languages`.
         """
         if language not in (self.languages or ()):
-            raise XlsrError(f"Unknown language '{language}'; {nearest(language, self.languages or ())}")
+            raise XlsrError(f"Unknown language '{language}'; {did_you_mean(language, self.languages or ())}")
         return SHARED if SHARED in (self.encoder_configs or {}) else language
 
     def to_dict(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import can_return_tuple
 
-from hf_xlsr.encoders.stock import check_pieces, encoder_from_config, max_positions, resized_bias
+from hf_xlsr.encoders.stock import check_token_ids, encoder_from_config, max_positions, resized_bias
 from hf_xlsr.losses.biased_cross_entropy import biased_cross_entropy
 from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
@@ -357,4 +357,4 @@ def check_vocabulary(tokenizer: Any, vocab_size: int) -> None:
     Raises:
         XlsrError: it has more.
     """
-    check_pieces(tokenizer, vocab_size, mend="use the encoder's own tokenizer for sources and targets")
+    check_token_ids(tokenizer, vocab_size, fix="Use the encoder's own tokenizer for both sides.")

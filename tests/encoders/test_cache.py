@@ -1,4 +1,4 @@
-"""The remembering encoder: what reaches the encoder, and that nothing changes in what comes back."""
+"""The cache of embeddings: calls of the encoder, and equal embeddings."""
 
 from __future__ import annotations
 
@@ -33,18 +33,17 @@ def test_each_text_is_encoded_once_for_each_route():
     assert inner.calls[1][1]["batch_size"] == 3
 
 
-def test_vectors_of_length_one_come_from_those_that_are_kept():
+def test_normalised_embeddings_share_the_cache():
     inner = Recorder()
     encoder = CachedEncoder(inner)
     kept = embed(encoder, ["bb", "cccc"], language="fr", normalize=False)
     unit = encoder.encode(["bb", "cccc"], task="fr", normalize_embeddings=True)
     np.testing.assert_allclose(unit, [[2**-0.5, 2**-0.5], [4 / 20**0.5, 2 / 20**0.5]], rtol=1e-6)
-    # Bringing some to length 1 leaves those that are kept as they were.
     np.testing.assert_array_equal(embed(encoder, ["bb", "cccc"], language="fr", normalize=False), kept)
     assert len(inner.calls) == 1 and inner.calls[0][1]["normalize_embeddings"] is False
 
 
-def test_vectors_are_the_encoders_own(tiny_export: str):
+def test_embeddings_are_those_of_the_encoder(tiny_export: str):
     stock = SentenceTransformer(tiny_export, device="cpu")
     texts = ["one two three", "red house", "one two three"]
     np.testing.assert_allclose(embed(CachedEncoder(stock), texts), embed(stock, texts), atol=1e-6)

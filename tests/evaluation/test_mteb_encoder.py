@@ -112,10 +112,10 @@ def test_what_decides_the_vectors_changes_the_hash_of_a_loaded_model(change: Any
 
 
 def test_a_hash_needs_a_model(tmp_path: Path):
-    with pytest.raises(XlsrError, match="has no file of a model; give the folder"):
+    with pytest.raises(XlsrError, match="no model files"):
         content_hash(tmp_path)
     for name in ("nobody/has-this", "no such folder"):
-        with pytest.raises(XlsrError, match=f"model '{name}' is neither a folder nor in the Hub's cache"):
+        with pytest.raises(XlsrError, match=name):
             content_hash(name)
 
 
@@ -193,7 +193,7 @@ def test_routes_that_bear_other_names(tiny_export: str):
     np.testing.assert_allclose(found, model.encode(FRENCH, task="target"), atol=1e-6)
     with pytest.raises(XlsrError, match="routes source, target, and Tatoeba does not say which to take"):
         encoded(model, FRENCH, "fra-eng")
-    with pytest.raises(XlsrError, match="route 'middle' is not one of the encoder's, source, target"):
+    with pytest.raises(XlsrError, match="middle"):
         as_mteb_encoder(model, routes={"en": "middle"})
 
 
@@ -207,7 +207,7 @@ def test_languages_of_one_route_need_no_telling_apart(tiny_export: str):
 @pytest.mark.parametrize(
     ("texts", "subset", "task", "options", "says"),
     [
-        (FRENCH, "deu-eng", "Tatoeba", {}, "a route for each of en, fr, none for 'de'"),
+        (FRENCH, "deu-eng", "Tatoeba", {}, "'de'"),
         (FRENCH, "no-such-subset", "Tatoeba", {}, "subset 'no-such-subset', is in a language that neither"),
         (FRENCH, "fra-eng", "Tatoeba", {"identify": False}, "mteb does not say which; allow identify"),
         (FRENCH[:3] + ENGLISH[:3], "fra-eng", "Tatoeba", {}, "cannot be told to be in fr or en: 50% of its 6 texts"),
@@ -282,7 +282,7 @@ def test_options_that_would_be_lost_are_refused(tiny_export: str):
 
 
 def test_a_model_that_is_not_there(tmp_path: Path):
-    with pytest.raises(XlsrError, match="model folder '.*missing' does not exist"):
+    with pytest.raises(XlsrError, match="'.*missing'"):
         as_mteb_encoder(tmp_path / "missing")
 
 

@@ -226,4 +226,4 @@ def test_tokenizers_by_name_and_a_training_that_goes_on(tokenizer: Any, tmp_path
 def test_onnx_without_its_packages(tiny_export: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     said = says(tiny_export, "--output", tmp_path / "out", "--onnx")
-    assert said == "ONNX files need the package onnxscript; install it with `pip install 'hf-xlsr[onnx]'`."
+    assert "onnxscript" in said and "hf-xlsr[onnx]" in said

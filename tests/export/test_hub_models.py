@@ -146,9 +146,9 @@ def test_what_a_trainer_refuses(hub: HubServer, worker: Worker, tmp_path: Path) 
     code = f"trainer_of({str(tmp_path)!r}, hub_strategy='checkpoint')"
     assert "XlsrError: hub_strategy 'checkpoint'" in worker.python(START + code).err
     code = f"trainer_of({str(tmp_path)!r}, hub_strategy='end')"
-    assert "access token" in worker.python(START + code, token=None).err
+    assert "401" in worker.python(START + code, token=None).err
     hub.break_after = 0
-    assert "cannot be reached" in worker.python(START + code).err and not hub.repos
+    assert "failed" in worker.python(START + code).err and not hub.repos
 
 
 def test_a_push_that_fails_in_the_background_is_said(hub: HubServer, worker: Worker, tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_push_that_fails_in_the_background_is_said(hub: HubServer, worker: Wor
         "while not any('stopped' in text for text in told) and time.monotonic() < deadline: time.sleep(0.05)"
     )
     assert done.status == 0, done.err
-    assert "sending to me/live stopped (gone)" in done.err and "Traceback" not in done.err
+    assert "me/live failed (ConnectionError: gone)" in done.err and "Traceback" not in done.err
 
 
 def test_a_model_that_encodes_no_sentences_goes_as_it_is(tmp_path: Path, tokenizer: Any) -> None:
@@ -198,5 +198,5 @@ def test_errors_of_a_model_are_sentences() -> None:
     from hf_xlsr import LightweightConfig, LightweightDualTransformer
     from hf_xlsr.runs.publish import push_model
 
-    with pytest.raises(XlsrError, match="HF_HUB_OFFLINE is set"):
+    with pytest.raises(XlsrError, match="HF_HUB_OFFLINE"):
         push_model(LightweightDualTransformer(LightweightConfig(text_config=tiny_encoder(30))), "me/x", token=TOKEN)

@@ -96,9 +96,7 @@ def test_vectors_are_torchs_for_batches_of_every_size(exports: Path, reports: di
     np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-5)
 
 
-def test_without_a_length_in_its_files_the_positions_say_where_to_cut(
-    exports: Path, reports: Any, tmp_path: Path
-) -> None:
+def test_missing_max_length_is_the_number_of_positions(exports: Path, reports: Any, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(exports / "single", tmp_path / "copy"))
     for file in folder.rglob("*.json"):
         if file.name in ("tokenizer_config.json", "sentence_bert_config.json"):
@@ -111,25 +109,25 @@ def test_without_a_length_in_its_files_the_positions_say_where_to_cut(
     assert np.isfinite(encoder.encode([LONG * 50])).all()
 
 
-def test_a_route_for_each_language_serves_protocols(exports: Path, reports: dict[str, Any]) -> None:
+def test_routes(exports: Path, reports: dict[str, Any]) -> None:
     model = SentenceTransformer(str(exports / "routed"), device="cpu")
     encoder = OnnxEncoder(exports / "routed", threads=1)
     assert routes_of(encoder) == ("en", "zh")
     for language, texts in (("en", ENGLISH), ("zh", CHINESE)):
         expected = embed(model, texts, language=language)
         np.testing.assert_allclose(embed(encoder, texts, language=language), expected, rtol=0, atol=1e-4)
-    with pytest.raises(XlsrError, match="task is None; known are en, zh"):
+    with pytest.raises(XlsrError, match="task"):
         encoder.encode(ENGLISH)
-    with pytest.raises(XlsrError, match="the sentences' language was not given"):
+    with pytest.raises(XlsrError, match="language"):
         embed(encoder, ENGLISH)
 
 
-def test_error_sentences(
+def test_invalid_onnx_export(
     exports: Path, tiny_export: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reports: dict[str, Any]
 ) -> None:
-    with pytest.raises(XlsrError, match=r"model.onnx' does not exist; write it with `hf-xlsr export ... --onnx`"):
+    with pytest.raises(XlsrError, match="--onnx"):
         OnnxEncoder(tiny_export)
-    with pytest.raises(XlsrError, match="is no sentence-transformers folder"):
+    with pytest.raises(XlsrError, match="modules.json"):
         OnnxEncoder(tmp_path)
     copy = tmp_path / "copy"
     shutil.copytree(exports / "single", copy)
@@ -139,10 +137,10 @@ def test_error_sentences(
     # A graph that is not the model's: the one of another pooling.
     (copy / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}', "utf-8")
     monkeypatch.setattr(onnx_files, "_write_graph", lambda encoder, file: None)
-    with pytest.raises(XlsrError, match="away from torch's; architecture 'mpnet' does not export to ONNX here"):
+    with pytest.raises(XlsrError, match="mpnet"):
         write_onnx(copy)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(XlsrError, match="ONNX files need the package onnxruntime; install it with"):
+    with pytest.raises(XlsrError, match="onnxruntime"):
         OnnxEncoder(exports / "single")
 
 
@@ -164,7 +162,7 @@ def test_folders_of_older_versions(exports: Path, reports: dict[str, Any], tmp_p
     assert not np.allclose(onnx_encoder.encode(texts), OnnxEncoder(exports / "single").encode(texts), atol=1e-2)
 
 
-def test_weights_called_as_in_a_masked_lm(parts: Parts, tmp_path: Path) -> None:
+def test_weights_of_a_masked_lm(parts: Parts, tmp_path: Path) -> None:
     """Many folders hold the file of the masked LM that the encoder was part of, which sentence-transformers reads."""
     torch.manual_seed(5)
     tokenizer = parts.tokenizers["en"]

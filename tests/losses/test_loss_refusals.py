@@ -68,10 +68,10 @@ def labels(**options: Any) -> Any:
     [
         (lambda: weighted_sum({}, {"a": 1.0}), "weight"),
         (lambda: additive_margin_loss(EYE, EYE[:1]), "target"),
-        (lambda: additive_margin_loss(EYE[:1], EYE[:1]), "two pairs"),
+        (lambda: additive_margin_loss(EYE[:1], EYE[:1]), "2 rows"),
         (lambda: sentence_contrast_loss(EYE, EYE[:2]), "target"),
         (lambda: sentence_contrast_loss(EYE, EYE[:, :3]), "target"),
-        (lambda: sentence_contrast_loss(EYE[:1], EYE[:1]), "two pairs"),
+        (lambda: sentence_contrast_loss(EYE[:1], EYE[:1]), "2 rows"),
         *(
             (lambda value=value: sentence_contrast_loss(EYE, EYE, temperature=value), "temperature")
             for value in (0, -1)
@@ -92,7 +92,6 @@ def labels(**options: Any) -> Any:
         (lambda: queue(precision="bfloat"), "bfloat16"),
         (lambda: queue(positive_keys=EYE[:1]), "positive_keys"),
         (lambda: queue(queue=torch.ones(5, 4, dtype=torch.int8)), "queue"),
-        (lambda: masked([0, 1], [0]), "masked"),
         (lambda: masked([3], [0]), "query"),
         (lambda: masked([0], [5]), "column"),
         (lambda: masked([0], [-1]), "column"),

@@ -52,25 +52,19 @@ def test_read_back(format: str, tmp_path: Path):
 
 
 @settings(max_examples=60, deadline=None)
-@given(texts=st.lists(st.tuples(TEXT, TEXT), max_size=5), format=st.sampled_from(["jsonl", "parquet"]))
-def test_any_text_survives_json_and_parquet(texts: list[tuple[str, str]], format: str):
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / f"pairs.{format}"
-        write_pairs(file, [row(1.25, *pair) for pair in texts])
-        assert [(pair["source"], pair["target"]) for pair in (read(file) if texts else [])] == texts
-
-
-@settings(max_examples=60, deadline=None)
 @given(pair=st.tuples(TEXT, TEXT))
-def test_any_text_is_valid_tmx_and_one_line_of_tsv(pair: tuple[str, str]):
+def test_any_text(pair: tuple[str, str]):
+    rows = [row(1.0, *pair), row(0.5, "after", "après")]
     with tempfile.TemporaryDirectory() as folder:
-        for format in ("tmx", "tsv"):
+        for format in WRITERS:
             file = Path(folder) / f"pairs.{format}"
-            write_pairs(file, [row(1.0, *pair), row(0.5, "after", "après")], languages=("en", "fr"))
-            read_back = read(file)
-            assert read_back[-1]["source"] == "after"
-            if len(read_back) == 2:  # a text of control characters alone is blank once they are spaces
-                assert len(read_back[0]["source"]) <= len(pair[0])
+            write_pairs(file, rows, languages=("en", "fr"))
+            read_back = [(pair["source"], pair["target"]) for pair in read(file)]
+            assert read_back[-1] == ("after", "après")
+            if format in ("jsonl", "parquet"):
+                assert read_back[:-1] == [pair]
+            elif len(read_back) == 2:  # a text of only control characters is blank after they are replaced
+                assert len(read_back[0][0]) <= len(pair[0])
 
 
 def test_columns(tmp_path: Path):
@@ -153,7 +147,7 @@ def test_rows_are_streamed(format: str, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("path", "options", "key"),
     [
-        ("pairs.txt", {}, ".tsv, .jsonl, .parquet, .tmx"),
+        ("pairs.txt", {}, "tsv, jsonl, parquet, tmx"),
         ("pairs", {}, "pairs"),
         ("pairs.tsv", {"format": "tsvv"}, "format"),
         ("pairs.tmx", {}, "languages"),
@@ -178,8 +172,7 @@ def test_check_of_a_place_changes_nothing(tmp_path: Path):
     (tmp_path / "p.tsv").write_text("old")
     check_place(tmp_path / "p.tsv")
     check_place(tmp_path / "new" / "sub" / "p.tsv")
-    assert [path.name for path in tmp_path.iterdir()] == ["p.tsv"]
-    assert (tmp_path / "p.tsv").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["p.tsv"] and (tmp_path / "p.tsv").read_text() == "old"
 
 
 def test_format_overrides_the_suffix(tmp_path: Path):

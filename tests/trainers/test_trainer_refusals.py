@@ -22,7 +22,7 @@ from translation_helpers import small_model, translation_tokenizer, words_model
 
 from hf_xlsr import HictlConfig, HictlForSequenceClassification, trainers
 from hf_xlsr.data.prepared import PreparedPairs
-from hf_xlsr.encoders.stock import check_pieces, encoder_from_config, vocab_size_of
+from hf_xlsr.encoders.stock import check_token_ids, encoder_from_config, vocab_size_of
 from hf_xlsr.trainers import add_adapters
 from hf_xlsr.trainers.base import usable_length
 from hf_xlsr.utils.errors import XlsrError
@@ -141,8 +141,8 @@ def test_vocabulary_of_adapters_and_of_encoders_without_a_table() -> None:
     encoder = AutoModel.from_config(AutoConfig.for_model("bert", vocab_size=30, **config))
     adapted = peft.get_peft_model(encoder, peft.LoraConfig(target_modules=["word_embeddings"], r=2))
     with pytest.raises(XlsrError, match="tokenizer"):
-        check_pieces(range(31), vocab_size_of(adapted))
-    check_pieces(range(31), vocab_size_of(AutoModel.from_config(AutoConfig.for_model("canine", **config))))
+        check_token_ids(range(31), vocab_size_of(adapted))
+    check_token_ids(range(31), vocab_size_of(AutoModel.from_config(AutoConfig.for_model("canine", **config))))
 
 
 def test_calls_of_a_trainer(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import yaml
 
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ def _codes(language: str) -> list[str]:
 
 def _check(what: str, name: str, known: Collection[str]) -> None:
     if name not in known:
-        raise XlsrError(f"the corpus 'bible' has no {what} '{name}'; {nearest(name, known)}")
+        raise XlsrError(f"the corpus 'bible' has no {what} '{name}'; {did_you_mean(name, known)}")
 
 
 def _versions(language: str, wanted: str | Sequence[str] | None) -> list[str]:

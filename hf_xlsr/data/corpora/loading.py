@@ -10,7 +10,7 @@ from typing import Any
 
 from hf_xlsr.data.corpora.bible import bible_pairs, bible_text
 from hf_xlsr.data.corpora.catalog import CORPORA, GLUE_TASKS, Corpus
-from hf_xlsr.utils.errors import XlsrError, error_line, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def load_corpus(
         hf_xlsr.utils.errors.XlsrError: the corpus 'opus100' is unknown; did you mean 'opus-100'?
     """
     if name not in CORPORA:
-        raise XlsrError(f"the corpus '{name}' is unknown; {nearest(name, CORPORA)}")
+        raise XlsrError(f"the corpus '{name}' is unknown; {did_you_mean(name, CORPORA)}")
     corpus, wanted = CORPORA[name], list(languages)
     fault = None if corpus.hub_id or name == "bible" else f"cannot be read by its name; {corpus.note}"
     if unknown := [language for language in wanted if corpus.languages and language not in corpus.languages]:

@@ -18,7 +18,7 @@ from hf_xlsr.data.formats.source import BrokenFile, Reader, Source
 from hf_xlsr.data.formats.tables import read_datasets, read_parquet
 from hf_xlsr.data.formats.text import read_csv, read_jsonl, read_moses, read_tsv
 from hf_xlsr.data.formats.tmx import read_tmx
-from hf_xlsr.utils.errors import XlsrError, nearest, require_choice
+from hf_xlsr.utils.errors import XlsrError, did_you_mean, require_choice
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ def detect_format(paths: Sequence[Path]) -> str:
         return "datasets"
     if suffix in SUFFIXES:
         return SUFFIXES[suffix]
-    hint = nearest(suffix, SUFFIXES)
+    hint = did_you_mean(suffix, SUFFIXES)
     if not path.exists() and _HUB_ID.fullmatch(path.as_posix()) and not hint.startswith("did you mean"):
         return "datasets"
     missing = "" if path.exists() else " (and the file does not exist)"

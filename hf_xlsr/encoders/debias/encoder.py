@@ -1,4 +1,4 @@
-"""An encoder whose vectors lack what tells their language, for everything that takes an encoder."""
+"""An encoder that removes the language bias of its embeddings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hf_xlsr.utils.errors import XlsrError
 
 
 class DebiasedEncoder:
-    """Wraps an encoder; texts are given with their language as `task`, as to one with an encoder for each language.
+    """Wraps an encoder; the language of the texts is given as `task`.
 
-    Its `routes` are the fitted languages, so that protocols and mining tell it the language by themselves.
+    Its `routes` are the fitted languages, so protocols and mining pass the language.
 
     Args:
         encoder: Anything with a sentence-transformers style `encode`.
-        debias: What is removed, fitted on this encoder's vectors.
-        routes: Language -> route of an encoder whose routes do not bear the languages' names.
+        debias: Fitted on this encoder's embeddings.
+        routes: Language -> route, for an encoder whose routes are not named after languages.
 
     Example:
         >>> class Lengths:
@@ -41,28 +41,26 @@ class DebiasedEncoder:
     def encode(
         self, texts: Sequence[str], *, task: str | None = None, normalize_embeddings: bool = False, **options: Any
     ) -> np.ndarray:
-        """The vectors of texts of one language.
+        """Embeddings of texts of one language.
 
         Args:
             texts: The sentences.
             task: Their language.
-            normalize_embeddings: Bring each to length 1, after the removal.
-            **options: Go to the encoder as they are.
+            normalize_embeddings: Normalise to length 1, after the removal.
+            **options: Passed to the encoder.
 
         Returns:
             `(texts, width)`, float32.
 
         Raises:
-            XlsrError: no language is given, or one that was not fitted.
+            XlsrError: the language is missing or was not fitted.
         """
         if task is None:
-            raise XlsrError(
-                f"the language of the texts is not given; say task=, one of {', '.join(self.debias.languages)}."
-            )
+            raise XlsrError(f"`task` must be the language of the texts: one of {', '.join(self.debias.languages)}.")
         route = route_of(self.encoder, task, self._routes)
         if route is not None:
             options["task"] = route
-        # Removed from the vectors as they were when it was fitted: before they are brought to length 1.
+        # Fitted on embeddings that were not normalised, so it is removed from such.
         options["convert_to_numpy"] = True
         vectors = np.asarray(self.encoder.encode(list(texts), normalize_embeddings=False, **options), np.float32)
         return self.debias.apply(vectors, task, normalize=normalize_embeddings)

@@ -1,4 +1,4 @@
-"""Principal components and means of each language's vectors, from texts in a stream."""
+"""Principal components and means of each language's embeddings, from a stream of texts."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tqdm.auto import tqdm
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.encoders.debias.removal import Debias, check_finite
 from hf_xlsr.encoders.encoding import Encoder, check_batch_size, embed
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 
 METHODS = ("components", "mean")
-BATCHES_AT_ONCE = 16  # the encoder sorts the texts it gets by length: more than a batch, so that little is padded
+BATCHES_AT_ONCE = 16  # encoders sort texts by length: more than one batch at a time saves padding
 
 
 class DebiasFitter:
-    """Collects what is needed of each language, batch by batch.
+    """Collects moments of each language's embeddings, batch by batch.
 
-    For the vectors `M` of a language (`n x width`) only `M^T M`, their sum and their number are kept, in float64. The
+    Of the embeddings `M` of a language, `(n, width)`, only `M^T M`, their sum and their number are kept, in float64. The
     eigenvectors of `M^T M` are the right singular vectors of `M`, so memory does not grow with `n`. `M` is **not**
-    centred: the first component then holds most of the mean, which is what all sentences of a language share.
+    centred: the first component then holds most of the mean, which all sentences of a language share.
 
     Example:
         >>> fitter = DebiasFitter()
@@ -42,40 +42,34 @@ class DebiasFitter:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The languages that there are vectors of."""
+        """Languages that have embeddings."""
         return tuple(self._counts)
 
     def partial_fit(self, language: str, vectors: np.ndarray) -> DebiasFitter:
-        """Adds vectors of one language.
+        """Adds embeddings of one language.
 
         Args:
-            language: Their language; any tag, the same one each time.
-            vectors: `(n, width)`, as the encoder gives them; they are not changed.
+            language: Language tag, the same one in each call.
+            vectors: `(n, width)`, as the encoder returns them; unchanged.
 
         Returns:
             Itself.
 
         Raises:
-            XlsrError: the language is no tag or was called otherwise before, the vectors are no matrix, of another
-                width than those before, or hold NaN or infinity.
+            XlsrError: the tag is invalid or another one of a known language, the width differs from that of the
+                embeddings before, or a row holds NaN or infinity.
         """
         if language not in self._counts:
             check_language(language, self.languages)
         matrix = np.asarray(vectors, np.float64)
-        if matrix.ndim != 2:
-            raise XlsrError(
-                f"the vectors of '{language}' have shape {matrix.shape}; give a matrix with one row a sentence."
-            )
-        width = len(next(iter(self._sums.values()))) if self._sums else matrix.shape[1]
-        if matrix.shape[1] != width:
-            raise XlsrError(
-                f"the vectors of '{language}' are {matrix.shape[1]} wide and those before {width}; fit vectors of one "
-                "encoder."
-            )
+        expected = (len(matrix), len(next(iter(self._sums.values())))) if self._sums else np.shape(matrix)
+        if matrix.ndim != 2 or matrix.shape != expected:
+            raise XlsrError(f"`vectors` of '{language}' must be equally wide rows of a matrix, got {matrix.shape}.")
         if not len(matrix):
             return self
         check_finite(matrix, self._counts.get(language, 0))
         if language not in self._counts:
+            width = matrix.shape[1]
             self._moments[language], self._sums[language] = np.zeros((width, width)), np.zeros(width)
             self._counts[language] = 0
         self._moments[language] += matrix.T @ matrix
@@ -86,88 +80,83 @@ class DebiasFitter:
     def finish(
         self, components: int = 1, method: str = "components", *, encoder: str = "", prompt: str = ""
     ) -> Debias:
-        """What is to be removed, by the vectors so far; more may follow.
+        """Computes what to remove, from the embeddings so far; more may follow.
 
         Args:
-            components: How many principal components, r. The paper removes 1; its authors' notebook 1 or 2.
-            method: `components`, or `mean`, the control: the mean of a language's vectors is subtracted, and
-                `components` is without effect.
-            encoder: What the encoder is called, for the file.
-            prompt: What stood before every text, for the file.
+            components: Number r of principal components. The paper removes 1, its authors' notebook 1 or 2.
+            method: `components`; or `mean`, the control, which subtracts the mean of a language's embeddings and
+                ignores `components`.
+            encoder: Name of the encoder, for the file.
+            prompt: Prompt before every text, for the file.
 
         Returns:
-            The directions. Each is given the sign by which its largest entry, by amount, is positive.
+            The directions, each with the sign that makes its entry of largest magnitude positive.
 
         Raises:
-            XlsrError: there is no vector, the method is unknown, or a language has too few texts, or texts too much
-                alike, for so many components.
+            XlsrError: there are no embeddings, the method is unknown, or a language's embeddings span too few
+                directions.
         """
         check_method(components, method)
-        if not self._counts:
-            raise XlsrError("no vectors are there to fit on; give texts of at least one language.")
+        require_positive("number of embeddings", sum(self._counts.values()))
         fitted: dict[str, np.ndarray] = {}
         shares: dict[str, float] = {}
         for language, count in self._counts.items():
             moment, mean = self._moments[language], self._sums[language] / count
-            whole = float(np.trace(moment))
-            if not whole > 0:
-                raise XlsrError(f"all vectors of '{language}' are zero; check the encoder.")
+            total = float(np.trace(moment))
+            if not total > 0:
+                raise XlsrError(f"All embeddings of '{language}' are zero. Check the encoder.")
             if method == "mean":
-                fitted[language], shares[language] = mean, float(count * (mean @ mean) / whole)
+                fitted[language], shares[language] = mean, float(count * (mean @ mean) / total)
             else:
-                self._check_enough(language, components)
+                if components >= min(count, len(mean)):
+                    raise XlsrError(_too_many(language, components, min(count, len(mean)) - 1))
                 fitted[language], squares = _leading(moment, components, language)
-                shares[language] = squares / whole
+                shares[language] = squares / total
         removed = {"means" if method == "mean" else "components": fitted}
         return Debias(**removed, counts=dict(self._counts), shares=shares, encoder=encoder, prompt=prompt)
 
-    def _check_enough(self, language: str, components: int) -> None:
-        count, width = self._counts[language], len(self._sums[language])
-        if components >= min(count, width):
-            raise XlsrError(
-                f"components is {components}, and '{language}' has {count} texts with vectors of width {width}; remove "
-                "fewer than both, or give more texts."
-            )
+
+def _too_many(language: str, components: int, most: int) -> str:
+    return (
+        f"`components` must be at most {most} for the texts of '{language}', got {components}. Give more texts that "
+        "differ, or remove fewer components."
+    )
 
 
 def _leading(moment: np.ndarray, components: int, language: str) -> tuple[np.ndarray, float]:
     """The first eigenvectors, `(width, components)`, and the sum of their eigenvalues."""
     values, vectors = np.linalg.eigh(moment)
     values, vectors = values[::-1], vectors[:, ::-1]
-    if values[components - 1] <= len(values) * np.finfo(np.float64).eps * values[0]:
-        raise XlsrError(
-            f"the vectors of '{language}' span fewer than {components} directions; give texts that differ, or remove "
-            "fewer components."
-        )
+    rank = int((values > len(values) * np.finfo(np.float64).eps * values[0]).sum())
+    if components > rank:
+        raise XlsrError(_too_many(language, components, rank))
     chosen = vectors[:, :components]
-    # An eigenvector's sign is the library's whim.
+    # The sign of an eigenvector depends on the library.
     signs = np.sign(chosen[np.abs(chosen).argmax(axis=0), np.arange(components)])
     return np.ascontiguousarray(chosen * signs), float(values[:components].sum())
 
 
-def check_method(components: Any, method: str) -> None:
-    """Refuses an unknown method and a number of components below 1.
+def check_method(components: int, method: str) -> None:
+    """Checks options of `fit_debias` before texts are encoded.
 
     Raises:
-        XlsrError: it is one.
+        XlsrError: the method is unknown, or `components` is below 1.
     """
-    if method not in METHODS:
-        raise XlsrError(f"method is '{method}'; {nearest(method, METHODS)}")
-    if isinstance(components, bool) or not isinstance(components, int) or components < 1:
-        raise XlsrError(f"components is {components!r}; it takes a whole number above 0.")
+    require_choice("method", method, METHODS)
+    require_positive("components", components)
 
 
 def check_language(language: str, known: Iterable[str]) -> None:
-    """Refuses what is no language tag, and a second tag of one language.
+    """Checks a language tag, and that no other tag of the same language is known.
 
     Raises:
-        XlsrError: it is one.
+        XlsrError: it is invalid, or another one is.
     """
     if not langcodes.tag_is_valid(language):
-        raise XlsrError(f"'{language}' is no language tag; name each language by one, such as en or zh.")
+        raise XlsrError(f"`language` must be a language tag such as en or zh, got '{language}'.")
     same = next((other for other in known if language_code(other) == language_code(language)), None)
     if same is not None:
-        raise XlsrError(f"'{same}' and '{language}' are the same language; call it by one of them.")
+        raise XlsrError(f"'{same}' and '{language}' are the same language. Use one of the tags.")
 
 
 def fit_debias(
@@ -182,25 +171,25 @@ def fit_debias(
     show_progress_bar: bool = False,
     name: str = "",
 ) -> Debias:
-    """Fits on the vectors that an encoder gives to texts, in a stream.
+    """Encodes texts as a stream, and fits on the embeddings.
 
-    Texts are encoded as they come, some batches at a time, and not kept. Vectors are taken as the encoder gives them:
-    where they are not of length 1, long ones count more. A text that occurs twice counts twice.
+    Texts are encoded some batches at a time, and not kept. Embeddings are used as the encoder returns them: if they do
+    not have length 1, long ones count more. A text that occurs twice counts twice.
 
     Args:
-        encoder: Anything with a sentence-transformers style `encode`; one with an encoder for each language is given
-            the language as `task`.
+        encoder: Anything with a sentence-transformers style `encode`; receives the language as `task` if it routes by
+            language.
         texts: Language -> its texts, any iterable. They need not be translations of each other.
-        components: How many principal components are removed of each language.
+        components: Number of principal components to remove of each language.
         method: `components` or `mean`, see `DebiasFitter.finish`.
         prompt: Put before every text, for instance `"query: "`.
         batch_size: Texts encoded at a time.
-        routes: Language -> route of an encoder whose routes do not bear the languages' names.
-        show_progress_bar: Show how many texts are done.
-        name: What the encoder is called, for the file.
+        routes: Language -> route, for an encoder whose routes are not named after languages.
+        show_progress_bar: Show the number of encoded texts.
+        name: Name of the encoder, for the file.
 
     Raises:
-        XlsrError: a language has no text, or what `embed` and `DebiasFitter` raise.
+        XlsrError: a language has no texts, or see `embed` and `DebiasFitter`.
 
     Example:
         >>> class Lengths:
@@ -214,25 +203,15 @@ def fit_debias(
     check_batch_size(batch_size)
     for number, language in enumerate(texts):
         check_language(language, list(texts)[:number])
-        if isinstance(texts[language], str):
-            raise XlsrError(f"the texts of '{language}' are a single string; give a list of sentences.")
+    options: dict[str, Any] = {"prompt": prompt, "batch_size": batch_size, "routes": routes, "normalize": False}
     fitter = DebiasFitter()
     with tqdm(desc="fitting", unit=" texts", disable=not show_progress_bar) as bar:
         for language, stream in texts.items():
             bar.set_description(f"fitting {language}")
-            rows = iter(stream)
+            rows = iter(() if isinstance(stream, str) else stream)
             while chunk := list(islice(rows, batch_size * BATCHES_AT_ONCE)):
-                vectors = embed(
-                    encoder,
-                    chunk,
-                    language=language,
-                    prompt=prompt,
-                    batch_size=batch_size,
-                    routes=routes,
-                    normalize=False,
-                )
-                fitter.partial_fit(language, vectors)
+                fitter.partial_fit(language, embed(encoder, chunk, language=language, **options))
                 bar.update(len(chunk))
             if language not in fitter.languages:
-                raise XlsrError(f"'{language}' has no text to fit on; give some, or leave the language out.")
+                raise XlsrError(f"`texts` of '{language}' must be a list of sentences that is not empty.")
     return fitter.finish(components, method, encoder=name, prompt=prompt)

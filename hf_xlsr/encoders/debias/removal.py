@@ -1,4 +1,4 @@
-"""What was fitted of each language, and its removal from vectors."""
+"""What was fitted of each language, and its removal from embeddings."""
 
 from __future__ import annotations
 
@@ -29,16 +29,15 @@ Vectors = TypeVar("Vectors", np.ndarray, torch.Tensor)
 def remove_components(vectors: Vectors, components: Vectors) -> Vectors:
     """Orthogonal projection onto the complement of some directions: `e - (e C) C^T`.
 
-    The paper prints the projection of one component without the vector that it belongs to,
-    `v - (v^T c) / ||v||`, which has no meaning for a vector and a number. The notebook of the method's authors (LIR)
-    projects as here, and so does this. Nothing is brought to length 1 afterwards.
+    The paper prints `v - (v^T c) / ||v||`, which subtracts a number from a vector. The notebook of the method's authors
+    (LIR) projects as here. The result is not normalised.
 
     Args:
         vectors: `(..., width)`.
         components: `C`, `(width, r)`, orthonormal columns.
 
     Returns:
-        New vectors, `(..., width)`; the input is not written to.
+        New vectors, `(..., width)`.
 
     Example:
         >>> remove_components(np.array([[3.0, 4.0]]), np.array([[1.0], [0.0]]))
@@ -53,37 +52,37 @@ def remove_components(vectors: Vectors, components: Vectors) -> Vectors:
 
 
 def check_finite(vectors: np.ndarray, first_row: int = 0) -> None:
-    """Refuses NaN and infinity.
+    """Checks that vectors are finite.
 
     Args:
         vectors: `(..., width)`.
-        first_row: What the first row is called in the error sentence.
+        first_row: Number of the first row in the message.
 
     Raises:
-        XlsrError: there is one.
+        XlsrError: a row holds NaN or infinity.
     """
     bad = np.flatnonzero(~np.isfinite(vectors.reshape(-1, vectors.shape[-1])).all(axis=1))
     if bad.size:
         raise XlsrError(
-            f"row {first_row + bad[0]} of the vectors holds NaN or infinity ({bad.size} such rows); check the encoder, "
-            "or encode in float32."
+            f"Row {first_row + bad[0]} of the embeddings holds NaN or infinity ({bad.size} such rows). Check the "
+            "encoder, or encode in float32."
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Debias:
-    """What is to be removed from the vectors of each language: its first principal components, or its mean.
+    """What is removed from the embeddings of each language: its first principal components, or its mean.
 
-    `DebiasFitter` and `fit_debias` make one, `load` reads one. Exactly one of `components` and `means` is filled.
+    Result of `DebiasFitter`, `fit_debias` and `load`. Exactly one of `components` and `means` is filled.
 
     Attributes:
         components: Language -> its first r principal components, `(width, r)`, float64, orthonormal columns: right
-            singular vectors of the uncentred matrix of its vectors.
-        means: Language -> the mean of its vectors, `(width,)`, float64.
-        counts: Language -> how many texts it was fitted on.
-        shares: Language -> part of the mean squared length of its vectors that lies in what is removed.
-        encoder: What the encoder is called.
-        prompt: What stood before every text.
+            singular vectors of the uncentred matrix of its embeddings.
+        means: Language -> mean of its embeddings, `(width,)`, float64.
+        counts: Language -> number of texts it was fitted on.
+        shares: Language -> share of the mean squared length of its embeddings that is removed.
+        encoder: Name of the encoder.
+        prompt: Prompt before every text.
 
     Example:
         >>> debias = Debias(components={"fr": np.array([[1.0], [0.0]])}, counts={"fr": 10}, shares={"fr": 0.5})
@@ -107,7 +106,7 @@ class Debias:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The languages that were fitted, under the names they were fitted under."""
+        """The fitted languages, by the tags they were fitted under."""
         return tuple(self.components or self.means)
 
     def content_digest(self) -> str:
@@ -120,21 +119,21 @@ class Debias:
 
     @property
     def dimension(self) -> int:
-        """Width of the vectors."""
+        """Width of the embeddings."""
         return len(next(iter((self.components or self.means).values())))
 
     @property
     def removed(self) -> int:
-        """How many components are removed of each language; 0 where the mean is."""
+        """Number of components removed of each language; 0 if the mean is."""
         return next(iter(self.components.values())).shape[1] if self.components else 0
 
     @property
     def variant(self) -> str:
-        """What metric keys call it: `pcr1` (principal component removal), `pcr2`, ..., or `mean`."""
+        """Its name in metric keys: `pcr1` (principal component removal), `pcr2`, ..., or `mean`."""
         return f"pcr{self.removed}" if self.components else "mean"
 
     def language_of(self, language: str) -> str:
-        """The name under which a language was fitted: the very same, or else another tag of the same language.
+        """The tag under which a language was fitted: this one, or another of the same language.
 
         Raises:
             XlsrError: it was not fitted.
@@ -144,26 +143,23 @@ class Debias:
         code = language_code(language)
         found = next((name for name in self.languages if language_code(name) == code), None)
         if found is None:
-            raise XlsrError(
-                f"language '{language}' was not fitted, only {', '.join(self.languages)}; fit it, too, or name one of "
-                "these."
-            )
+            raise XlsrError(f"`language` must be one of the fitted {', '.join(self.languages)}, got '{language}'.")
         return found
 
     def apply(self, vectors: Vectors, language: str, *, normalize: bool = False) -> Vectors:
-        """The vectors without what was fitted of their language.
+        """Removes what was fitted of a language from its embeddings.
 
         Args:
             vectors: `(..., width)`, a NumPy array or a tensor on any device; gradients flow through.
             language: Their language.
-            normalize: Bring each to length 1 afterwards (a vector of zeros stays one). The notebook of the authors
-                does not, and cosines need none.
+            normalize: Normalise to length 1 afterwards (a zero vector stays zero). The notebook of the authors does
+                not; cosines do not depend on it.
 
         Returns:
-            New vectors of the same kind, type and device. The arithmetic is in float32, or float64 for float64.
+            New embeddings of the same kind, type and device. The arithmetic is in float32, or float64 for float64.
 
         Raises:
-            XlsrError: the language was not fitted, the vectors are of another width, or hold NaN or infinity.
+            XlsrError: the language was not fitted, the width differs, or an embedding holds NaN or infinity.
         """
         name = self.language_of(language)
         if isinstance(vectors, torch.Tensor):
@@ -194,14 +190,11 @@ class Debias:
 
     def _check_width(self, shape: tuple[int, ...]) -> None:
         if not shape or shape[-1] != self.dimension:
-            of = f" for '{self.encoder}'" if self.encoder else ""
-            raise XlsrError(
-                f"the vectors have shape {shape} and the debias was fitted{of} on vectors of width {self.dimension}; "
-                "give vectors of the encoder that it was fitted on."
-            )
+            of = f" of '{self.encoder}'" if self.encoder else ""
+            raise XlsrError(f"Embeddings{of} must be {self.dimension} wide, as those fitted on, got shape {shape}.")
 
     def facts(self) -> dict[str, Any]:
-        """What `debias.json` says: method, components, dimension, encoder, prompt, and texts and share by language."""
+        """Content of `debias.json`: method, components, dimension, encoder, prompt, and texts and share by language."""
         return {
             "method": self.method,
             "components": self.removed,
@@ -214,32 +207,29 @@ class Debias:
         }
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Writes `debias.safetensors` and `debias.json` into a folder, which is made.
+        """Writes `debias.safetensors` and `debias.json` to a folder, which is created.
 
         Raises:
-            XlsrError: the folder cannot be written to.
+            XlsrError: the folder cannot be written.
         """
         home = Path(folder)
         parts = (("components", self.components), ("means", self.means))
         tensors = {f"{part}/{name}": np.ascontiguousarray(array) for part, of in parts for name, array in of.items()}
-        text = json.dumps(
-            {"format": FORMAT, "hf_xlsr": version("hf-xlsr"), **self.facts()}, indent=2, ensure_ascii=False
-        )
+        facts = {"format": FORMAT, "hf_xlsr": version("hf-xlsr"), **self.facts()}
         try:
             home.mkdir(parents=True, exist_ok=True)
             save_file(tensors, home / TENSORS)
-            (home / FACTS).write_text(text + "\n", "utf-8")
+            (home / FACTS).write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", "utf-8")
         except (OSError, SafetensorError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise XlsrError(f"the debias cannot be written to {folder} ({reason}); give another place.") from error
+            raise XlsrError(f"Folder {folder} cannot be written: {error}.") from error
         return home
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Debias:
-        """Reads what `save` wrote.
+        """Reads the result of `save`.
 
         Raises:
-            XlsrError: a file is missing or damaged, or the two do not belong together.
+            XlsrError: a file is missing, damaged or of another version, or the two files do not match.
 
         Example:
             >>> debias = Debias(means={"fr": np.ones(2)}, counts={"fr": 10}, shares={"fr": 0.5})
@@ -247,33 +237,24 @@ class Debias:
             array([[2., 3.]])
         """
         home = Path(folder)
-        for name in (FACTS, TENSORS):
-            if not (home / name).is_file():
-                raise XlsrError(f"'{folder}' holds no {name}; give a folder that hf-xlsr debias fit wrote.")
         try:
             facts = json.loads((home / FACTS).read_text("utf-8"))
+            tensors = load_file(home / TENSORS)
             languages, width, count = facts["languages"], facts["dimension"], facts["components"]
             counts = {name: int(entry["texts"]) for name, entry in languages.items()}
             shares = {name: float(entry["share"]) for name, entry in languages.items()}
+            part, shape = ("components", (width, count)) if count else ("means", (width,))
+            fitted = {name: tensors[f"{part}/{name}"].astype(np.float64) for name in languages}
             encoder, prompt, form = str(facts["encoder"]), str(facts["prompt"]), facts["format"]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise XlsrError(f"{home / FACTS} is not what hf-xlsr debias fit writes; fit again.") from error
-        if form != FORMAT:
-            raise XlsrError(f"{home / FACTS} has format {form} and this version reads {FORMAT}; update hf-xlsr.")
-        try:
-            tensors = load_file(home / TENSORS)
-        except (OSError, SafetensorError) as error:
-            raise XlsrError(f"{home / TENSORS} cannot be read ({error}); fit again.") from error
-        part, shape = ("components", (width, count)) if count else ("means", (width,))
-        expected = {f"{part}/{name}": shape for name in languages}
-        found = {name: tensor.shape for name, tensor in tensors.items()}
-        if not expected or found != expected:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
             raise XlsrError(
-                f"{home / TENSORS} does not hold what {FACTS} beside it says, {len(expected)} languages of width "
-                f"{width}; the two are of different fits: fit again."
+                f"Folder {home} must hold {FACTS} and {TENSORS} of one `hf-xlsr debias fit`: {error!r}."
+            ) from error
+        finite = all(array.shape == shape and np.isfinite(array).all() for array in fitted.values())
+        if form != FORMAT or not fitted or len(fitted) != len(tensors) or not finite:
+            raise XlsrError(
+                f"{home / TENSORS} and {FACTS} do not match, hold NaN, or are of format {form} instead of {FORMAT}. Fit "
+                "again."
             )
-        if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
-            raise XlsrError(f"{home / TENSORS} holds NaN or infinity; fit again.")
-        fitted = {name: tensors[f"{part}/{name}"].astype(np.float64) for name in languages}
         components, means = (fitted, {}) if count else ({}, fitted)
         return cls(components, means, counts, shares, encoder, prompt)

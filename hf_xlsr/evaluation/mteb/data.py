@@ -8,7 +8,7 @@ from typing import Any
 
 from hf_xlsr.data.columns import split_name
 from hf_xlsr.evaluation.languages import metric_languages
-from hf_xlsr.utils.errors import XlsrError, error_line, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
 
 Row = dict[str, Any]
 
@@ -190,4 +190,4 @@ def _language(task: Any, subset: str, names: dict[str, str]) -> str:
 def _nearest_few(name: str, known: Iterable[str]) -> str:
     """`nearest` without listing the hundreds of names that mteb knows."""
     names = list(known)
-    return nearest(name, difflib.get_close_matches(name, names, n=5, cutoff=0.3) or names[:5])
+    return did_you_mean(name, difflib.get_close_matches(name, names, n=5, cutoff=0.3) or names[:5])

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from hf_xlsr.evaluation.plots.common import COLOURS, colours_of, save_figure, shorten
 from hf_xlsr.evaluation.report import lower_is_better, metric_unit
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 # One number for each protocol; the others follow it or are counts.
 HEADLINES = ("accuracy", "precision@1", "f1", "spearman", "error")
@@ -109,7 +109,7 @@ def plot_curves(
     measured = {_metric(key) for key in keys if key.startswith("eval_") and key.count("/") >= 3}
     for name in metrics or ():
         if name not in measured:
-            known = nearest(name, measured) if measured else "nothing was measured in them."
+            known = did_you_mean(name, measured) if measured else "nothing was measured in them."
             raise XlsrError(f"no run logged a metric '{name}'; {known}")
     # The total comes first, the parts follow in the order of the log, then the metrics.
     losses = sorted((key for key in keys if _is_loss(key) and key != "eval_loss"), key=lambda key: key != "loss")

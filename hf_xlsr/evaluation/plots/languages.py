@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from hf_xlsr.evaluation.plots.common import COLOURS, fonts, save_figure, shorten
 from hf_xlsr.evaluation.protocols.language_bias import SHARE
 from hf_xlsr.evaluation.report import metrics_of, split_key
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 OTHER, OWN = COLOURS[0], COLOURS[1]
 MOST_COLUMNS = 8
@@ -111,7 +111,7 @@ def _columns(metrics: Mapping[str, Mapping[str, float]], protocols: Sequence[str
     known = {split_key(key)[0] for values in metrics.values() for key in values} - {""}
     for protocol in protocols or ():
         if protocol not in {name for _, name, _ in found}:
-            raise XlsrError(f"protocol '{protocol}' has no histogram of languages; {nearest(protocol, known)}")
+            raise XlsrError(f"protocol '{protocol}' has no histogram of languages; {did_you_mean(protocol, known)}")
     if not found:
         raise XlsrError("the results hold no protocol language-bias; evaluate with --protocol language-bias first.")
     for (label, protocol, _), column in found.items():

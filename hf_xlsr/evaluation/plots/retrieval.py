@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 
 from hf_xlsr.evaluation.plots.common import colours_of, fonts, save_figure, shorten
 from hf_xlsr.evaluation.report import lower_is_better, metric_unit, metric_value, metrics_of, split_key, split_protocol
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 # What stands for a protocol in a picture, the first that it has.
 HEADLINES = ("error", "precision@1", "f1", "accuracy")
@@ -117,14 +117,14 @@ def _blocks(
     known = {split_key(key)[0] for values in metrics.values() for key in values} - {""}
     for protocol in protocols or ():
         if protocol not in {name for name, _ in found}:
-            raise XlsrError(f"protocol '{protocol}' has no results; {nearest(protocol, known)}")
+            raise XlsrError(f"protocol '{protocol}' has no results; {did_you_mean(protocol, known)}")
     if not found:
         raise XlsrError(
             "the results hold no retrieval protocol (tatoeba, xsim, xsr, bucc); name others by `protocols`."
         )
     if metric is not None and not any(metric in kinds for kinds in found.values()):
         known = {name for kinds in found.values() for name in kinds}
-        raise XlsrError(f"metric '{metric}' is not in the results; {nearest(metric, known)}")
+        raise XlsrError(f"metric '{metric}' is not in the results; {did_you_mean(metric, known)}")
     blocks = []
     for (protocol, split), kinds in found.items():
         chosen = next((name for name in ([metric] if metric else HEADLINES) if name in kinds), None)

@@ -18,8 +18,8 @@ from hf_xlsr.evaluation.senteval.classifier import Schedule
 from hf_xlsr.evaluation.senteval.folds import Classification, Outcome
 from hf_xlsr.evaluation.senteval.relatedness import relatedness
 from hf_xlsr.evaluation.senteval.tasks import Task, read_task
-from hf_xlsr.utils.devices import known_device
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.devices import resolve_device
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ def senteval(
     if not isinstance(tasks, Mapping) or not tasks:
         raise XlsrError(f"tasks is {tasks!r:.40}; give a mapping from task to rows, with at least one entry.")
     if setting not in SETTINGS:
-        raise XlsrError(f"setting is '{setting}'; {nearest(setting, SETTINGS)}")
+        raise XlsrError(f"setting is '{setting}'; {did_you_mean(setting, SETTINGS)}")
     protocol, folds, schedule = SETTINGS[setting]
     place = _device(device)
     # All rows are read before anything is encoded: a wrong label in the last task should not cost the wait.
@@ -155,7 +155,7 @@ def _device(device: str | None) -> torch.device:
     if device is None:
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         return accelerator or torch.device("cpu")
-    return known_device(device)
+    return resolve_device(device)
 
 
 def _features(encoder: Encoder, task: Task, language: str, encoding: EncodingOptions) -> np.ndarray:

@@ -9,7 +9,7 @@ import torch
 
 from hf_xlsr.mining.search.neighbours import ROUNDING, pair_products
 from hf_xlsr.mining.search.vectors import Vectors, VectorStats
-from hf_xlsr.utils.devices import known_device
+from hf_xlsr.utils.devices import resolve_device
 from hf_xlsr.utils.precision import cpu_has_fast_bfloat16
 
 GROUP = 32  # similarities that are represented by their maximum
@@ -31,7 +31,7 @@ class Filter:
     """
 
     def __init__(self, device: str = "cpu") -> None:
-        coarse = known_device(device).type == "cpu" and cpu_has_fast_bfloat16()
+        coarse = resolve_device(device).type == "cpu" and cpu_has_fast_bfloat16()
         self.device = device
         self.precision = "bf16" if coarse else "ieee"
         self.spare = 12 if coarse else 4

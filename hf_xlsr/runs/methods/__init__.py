@@ -7,7 +7,7 @@ from importlib import import_module
 from inspect import isabstract
 
 from hf_xlsr.runs.methods.base import Method
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 
 def find_methods() -> dict[str, type[Method]]:
@@ -36,7 +36,7 @@ def get_method(name: object) -> type[Method]:
         'LightweightConfig'
     """
     if name not in METHODS:
-        raise XlsrError(f"method is '{name}'; {nearest(str(name), METHODS)}")
+        raise XlsrError(f"method is '{name}'; {did_you_mean(str(name), METHODS)}")
     return METHODS[str(name)]
 
 

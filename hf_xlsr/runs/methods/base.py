@@ -23,7 +23,7 @@ from hf_xlsr.runs.starting import start_from
 from hf_xlsr.trainers.adapters import add_adapters
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.sharding import check_sharding
-from hf_xlsr.utils.errors import XlsrError, error_line, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
 
 Evaluations = Sequence[Callable[..., Any]]
 MethodT = TypeVar("MethodT", bound="Method")
@@ -181,7 +181,7 @@ class Method(ABC):
             key = "metric_for_best_model" if given else "load_best_model_at_end"
             raise XlsrError(
                 f"recipe '{self.recipe.name}': training.{key} needs a metric of the dev set, got '{best}'; "
-                f"{nearest(best, known)}"
+                f"{did_you_mean(best, known)}"
             )
 
     @abstractmethod

@@ -11,11 +11,11 @@ from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
 from hf_xlsr.data.pairs import load_tokenizer
 from hf_xlsr.data.sources import expand
-from hf_xlsr.encoders.stock import DROPOUTS, check_pieces, max_positions
+from hf_xlsr.encoders.stock import DROPOUTS, check_token_ids, max_positions
 from hf_xlsr.runs.methods.sentence_encoder import SentenceEncoderMethod, SentenceEncoderRecipe
 from hf_xlsr.runs.sections import Recipe, Section
 from hf_xlsr.runs.starting import weights_folder
-from hf_xlsr.utils.errors import XlsrError, error_line, nearest
+from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
 
 OneEncoderT = TypeVar("OneEncoderT", bound="OneEncoderMethod")
 ENCODER = (
@@ -70,7 +70,7 @@ class OneEncoderMethod(SentenceEncoderMethod):
         for key in method.encoder_section:
             if key not in known:
                 raise XlsrError(
-                    f"recipe '{method.recipe.name}': unknown key 'model.encoder.{key}'; {nearest(key, known)}"
+                    f"recipe '{method.recipe.name}': unknown key 'model.encoder.{key}'; {did_you_mean(key, known)}"
                 )
         # A pretrained encoder needs its own tokenizer: its embeddings mean nothing under another vocabulary.
         tokenizer = method.recipe.tokenizer
@@ -83,7 +83,7 @@ class OneEncoderMethod(SentenceEncoderMethod):
         encoder = model.get("encoder") if isinstance(model, Mapping) else None
         kind = (encoder.get("model_type") if isinstance(encoder, Mapping) else None) or cls.default_type
         if kind not in CONFIG_MAPPING:
-            raise XlsrError(f"model.encoder.model_type is '{kind}'; {nearest(str(kind), CONFIG_MAPPING)}")
+            raise XlsrError(f"model.encoder.model_type is '{kind}'; {did_you_mean(str(kind), CONFIG_MAPPING)}")
         return [f"model.encoder.{key}" for key in ("path", *AutoConfig.for_model(kind).to_dict())]
 
     @property
@@ -173,8 +173,8 @@ class OneEncoderMethod(SentenceEncoderMethod):
             XlsrError: nothing can be loaded from the path, a value is invalid, or there are too few embeddings.
         """
         config = self.pretrained_config() or self._new_config(tokenizer, make or {})
-        check_pieces(
-            tokenizer, config.vocab_size, mend="give tokenizer.path and model.encoder.path that belong together"
+        check_token_ids(
+            tokenizer, config.vocab_size, fix="Give tokenizer.path and model.encoder.path that belong together."
         )
         return config
 
