@@ -1,18 +1,12 @@
 from __future__ import annotations
 
 import math
-import os
-import runpy
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 
 from hf_xlsr.losses import alignment_loss, sentence_contrast_loss
 from hf_xlsr.losses.sentence_contrast import unit_rows
@@ -167,79 +161,3 @@ def test_inputs_are_not_changed() -> None:
     before = [tensor.clone() for tensor in inputs]
     value_and_gradients(sentence_contrast_loss, inputs)
     assert all(torch.equal(one, other) for one, other in zip(inputs, before, strict=True))
-
-
-# Run by both processes; the test takes model and batch from it for the one-process twin.
-WORKER = """
-from __future__ import annotations
-
-import os
-import sys
-from pathlib import Path
-
-import torch
-import torch.distributed as dist
-from safetensors.torch import save_file
-from torch.nn.parallel import DistributedDataParallel
-
-from hf_xlsr.utils.distributed import gather_with_gradient
-from hf_xlsr.losses import sentence_contrast_loss
-
-
-class Projected(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.projection = torch.nn.Linear(5, 4).double()
-
-    def forward(self, source, target):
-        rows = [gather_with_gradient(self.projection(side)) for side in (source, target)]
-        return sentence_contrast_loss(*rows, temperature=0.2)
-
-
-def batch():
-    generator = torch.Generator().manual_seed(1)
-    return [torch.randn(6, 5, generator=generator, dtype=torch.float64) for _ in range(2)]
-
-
-def main(folder):
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
-    model = DistributedDataParallel(Projected())
-    local = [side.chunk(2)[rank].clone().requires_grad_() for side in batch()]
-    loss = model(*local)
-    loss.backward()
-    results = {"loss": loss.detach(), "source": local[0].grad, "target": local[1].grad}
-    results.update({name: parameter.grad for name, parameter in model.module.named_parameters()})
-    save_file(results, folder / f"{rank}.safetensors")
-    os._exit(0)  # torch may deadlock over the GIL when a DDP model is freed after its gloo group
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
-"""
-
-
-def test_gathered_rows_of_two_processes_give_the_gradient_of_one(tmp_path: Path) -> None:
-    script = tmp_path / "worker.py"
-    script.write_text(WORKER)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([*torchrun, str(script), str(tmp_path)], env=environment, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 0, done.stderr[-4000:]
-    code = runpy.run_path(str(script), run_name="worker")
-    model, inputs = code["Projected"](), [side.requires_grad_() for side in code["batch"]()]
-    loss = model(*inputs)
-    loss.backward()
-    for rank in range(2):
-        found = load_file(tmp_path / f"{rank}.safetensors")
-        torch.testing.assert_close(found["loss"], loss.detach(), rtol=1e-12, atol=0)
-        for name, parameter in model.named_parameters():
-            assert parameter.grad is not None and parameter.grad.norm() > 1e-3
-            torch.testing.assert_close(found[name], parameter.grad, rtol=1e-10, atol=1e-12)
-        # A row's gradient is summed over both ranks, which DDP's average then halves.
-        for name, side in zip(("source", "target"), inputs, strict=True):
-            torch.testing.assert_close(found[name], 2 * side.grad.chunk(2)[rank], rtol=1e-10, atol=1e-12)
-    with torch.no_grad():
-        halves = [model(*[side.chunk(2)[rank] for side in inputs]) for rank in range(2)]
-        assert (sum(halves) / 2 - loss).abs() > 0.1  # the other rank's rows are negatives
