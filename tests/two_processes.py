@@ -9,13 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from forked_command import SERVER
+from forked_command import SERVER, start_workers_by_fork
 
 
 def _process(function: Callable[..., None], arguments: tuple[Any, ...], rank: int, port: int, log: Path) -> None:
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in ranks.items()}, MASTER_ADDR="127.0.0.1")
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    start_workers_by_fork()
     status = 1
     try:
         function(*arguments)

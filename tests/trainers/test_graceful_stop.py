@@ -6,14 +6,13 @@ import itertools
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import signalled_training
+from forked_command import SERVER
 from lightweight_trainers import trainer_of
 from transformers import TrainerCallback
 
@@ -116,28 +115,24 @@ def test_an_evaluation_at_a_stop_at_the_end_of_an_epoch_is_kept(
 
 
 @pytest.mark.parametrize(
-    ("number", "step", "more"),
-    [(signal.SIGINT, 2, []), (signal.SIGTERM, 2, ["each"]), (signal.SIGINT, 8, [])],
-    ids=["SIGINT to the group", "SIGTERM to each", "SIGINT in the second epoch"],
+    ("number", "step", "each"),
+    [
+        (signal.SIGTERM, 2, True),
+        pytest.param(signal.SIGINT, 2, False, marks=pytest.mark.slow),
+        (signal.SIGINT, 8, False),
+    ],
+    ids=["SIGTERM to each", "SIGINT to the group", "SIGINT in the second epoch"],
 )
-def test_a_signal_to_all_processes_leaves_workers_to_finish_the_step(
-    number: int, step: int, more: list[str], tmp_path: Path
-) -> None:
-    script = Path(signalled_training.__file__)
-    command = [sys.executable, str(script), str(tmp_path), str(int(number)), str(step), *more]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(script.parents[1])},
-        start_new_session=True,  # a group of its own: the signal is not for those who test
-    )
+def test_workers_finish_the_step_after_a_signal(number: int, step: int, each: bool, tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    process = SERVER.Process(target=signalled_training.main, args=(tmp_path, int(number), step, each, log))
+    process.start()
     try:
-        text = process.communicate(timeout=200)[0]
+        process.join(200)
     finally:
         process.kill()
-    assert process.returncode == 0, text
+    text = log.read_text("utf-8")
+    assert process.exitcode == 0, text
     assert text.count("Finishing the step") == 1
     last = last_whole_checkpoint(tmp_path)
     assert last is not None and last.name == f"checkpoint-{step + 1}"
