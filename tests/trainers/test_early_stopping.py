@@ -69,7 +69,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
     return script
 
 
-def test_it_stops_and_ends_with_the_best(recipe: Path, scripted: Any, tmp_path: Path) -> None:
+def test_best_weights_are_kept(recipe: Path, scripted: Any, tmp_path: Path) -> None:
     scripted(SCORES)
     final = run(recipe, tmp_path / "run")
     assert steps(tmp_path / "run") == 10
@@ -78,7 +78,7 @@ def test_it_stops_and_ends_with_the_best(recipe: Path, scripted: Any, tmp_path: 
 
 
 @pytest.mark.parametrize(("killed_after", "left"), [(6, [0.9, 0.7, 1.0]), (8, [0.7, 1.0]), (10, [])])
-def test_the_count_goes_on_after_a_stop(
+def test_patience_goes_on_after_a_resume(
     killed_after: int, left: list[float], recipe: Path, scripted: Any, tmp_path: Path
 ) -> None:
     scripted(SCORES)
@@ -96,30 +96,25 @@ def test_the_count_goes_on_after_a_stop(
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("more", "key"),
     [
-        (
-            ["--metric_for_best_model", "dev-tatoeba/en-fr/dev/acuracy"],
-            "recipe 'toy': training.metric_for_best_model is '.*acuracy'; did you mean 'dev-tatoeba/en-fr/dev/accuracy'",
-        ),
-        (["--metric_for_best_model", "null"], "early_stopping_patience needs metric_for_best_model"),
-        (["--data.dev", "null"], "training.early_stopping_patience needs something to measure on; give data.dev"),
-        (["--save_steps", "3"], "saving steps to be a round multiple of the evaluation"),
+        (["--metric_for_best_model", "dev-tatoeba/en-fr/dev/acuracy"], "metric_for_best_model"),
+        (["--metric_for_best_model", "null"], "metric_for_best_model"),
+        (["--data.dev", "null"], "data.dev"),
+        (["--save_steps", "3"], "saving steps"),
         (
             ["--metric_for_best_model", "null", "--early_stopping_patience", "0", "--load_best_model_at_end", "true"],
-            "training.load_best_model_at_end is true without metric_for_best_model; known are",
+            "load_best_model_at_end",
         ),
     ],
 )
-def test_mistakes_are_told_before_data_are_prepared(
-    more: list[str], message: str, recipe: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(XlsrError, match=message):
+def test_invalid_early_stopping(more: list[str], key: str, recipe: Path, tmp_path: Path) -> None:
+    with pytest.raises(XlsrError, match=key):
         run(recipe, tmp_path / "run", *more)
     assert not (tmp_path / "run").exists()
 
 
-def test_names_of_metrics_without_a_model(recipe: Path) -> None:
+def test_metric_names_without_a_model(recipe: Path) -> None:
     for protocol in ("tatoeba", "xsr"):
         (resolved,) = load_runs(str(recipe), ["--evaluation.protocol", protocol])
         method = get_method("lightweight")

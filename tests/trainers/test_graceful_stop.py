@@ -58,7 +58,7 @@ def falling() -> Any:
     ],
     ids=["the best alone is kept", "no new best at the stop", "no evaluation at the stop"],
 )
-def test_the_checkpoint_of_a_stop_stays(
+def test_checkpoint_of_a_stop_stays(
     options: dict[str, Any], tokenizer: Any, prepared: PreparedPairs, tmp_path: Path
 ) -> None:
     options = {"eval_strategy": "steps", "metric_for_best_model": "toy/accuracy", "greater_is_better": True, **options}
@@ -77,7 +77,7 @@ def test_the_checkpoint_of_a_stop_stays(
 
 
 @pytest.mark.parametrize("step", [3, 4, 6])
-def test_a_stop_within_an_epoch_adds_no_evaluation(
+def test_stop_within_an_epoch_adds_no_evaluation(
     step: int, tokenizer: Any, prepared: PreparedPairs, tmp_path: Path
 ) -> None:
     """Epochs of four steps, evaluated at their ends: a stop in the middle of one must not count for early stopping."""
@@ -99,9 +99,7 @@ def test_a_stop_within_an_epoch_adds_no_evaluation(
     assert evaluated("stopped", None) == whole
 
 
-def test_an_evaluation_at_a_stop_at_the_end_of_an_epoch_is_kept(
-    tokenizer: Any, prepared: PreparedPairs, tmp_path: Path
-) -> None:
+def test_evaluation_at_the_end_of_an_epoch_is_kept(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
     """Checkpoints come by steps here, and evaluations after the one that the signal makes."""
     options = {"num_train_epochs": 2, "max_steps": -1, "eval_strategy": "epoch", "save_strategy": "steps"}
     made = {"evaluations": [falling()], "per_device_train_batch_size": -(-len(prepared) // 4), "save_steps": 100}
@@ -138,7 +136,7 @@ def test_workers_finish_the_step_after_a_signal(number: int, step: int, each: bo
     assert last is not None and last.name == f"checkpoint-{step + 1}"
 
 
-def test_a_terminal_that_is_gone_does_not_hinder_the_stop(
+def test_closed_terminal(
     tokenizer: Any, prepared: PreparedPairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(file: int, text: bytes) -> int:
@@ -152,7 +150,7 @@ def test_a_terminal_that_is_gone_does_not_hinder_the_stop(
     assert trainer.stopped_early and last_whole_checkpoint(tmp_path) is not None
 
 
-def test_handlers_come_back_after_an_error(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+def test_handlers_after_an_error(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     trainer = trainer_of(tokenizer, prepared, tmp_path)
     trainer.add_callback(FailsAt(2))
@@ -161,7 +159,7 @@ def test_handlers_come_back_after_an_error(tokenizer: Any, prepared: PreparedPai
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_handlers_come_back_after_a_second_signal(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+def test_handlers_after_a_second_signal(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGINT)
     trainer = trainer_of(tokenizer, prepared, tmp_path)
     trainer.add_callback(SignalAt(2))
@@ -171,7 +169,7 @@ def test_handlers_come_back_after_a_second_signal(tokenizer: Any, prepared: Prep
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_signal_before_the_first_step_stops_at_once(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+def test_signal_before_the_first_step(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
     class SignalAtTheBeginning(TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -183,14 +181,3 @@ def test_a_signal_before_the_first_step_stops_at_once(tokenizer: Any, prepared: 
         trainer.train()
     assert trainer.state.global_step == 0 and not trainer.stopped_early
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_a_beginning_without_an_end_keeps_the_handlers_of_before(
-    tokenizer: Any, prepared: PreparedPairs, tmp_path: Path
-) -> None:
-    before = signal.getsignal(signal.SIGINT)
-    trainer = trainer_of(tokenizer, prepared, tmp_path)
-    stop = trainer._graceful_stop
-    stop.on_train_begin(trainer.args, trainer.state, trainer.control)
-    trainer.train()  # as after a smaller batch size was found
-    assert signal.getsignal(signal.SIGINT) is before

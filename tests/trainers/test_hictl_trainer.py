@@ -1,4 +1,4 @@
-"""HICTL through recipes: it learns, resumes exactly, trains alike on two processes, and starts from other weights."""
+"""HICTL through recipes: it learns, and draws languages and words as it should."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from hictl_helpers import framed_tokenizer, tiny_batch, tiny_hictl
-from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.losses.word_contrast import draw_negative_words
@@ -79,11 +78,7 @@ def recipe_of(write_pairs: Any, tmp_path: Path) -> Any:
     return write
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "training" / "final" / "model.safetensors")
-
-
-def test_a_run_learns_and_leaves_an_encoder(recipe_of: Any, tmp_path: Path) -> None:
+def test_run_learns(recipe_of: Any, tmp_path: Path) -> None:
     more = ["--output_dir", str(tmp_path / "run"), "--max_steps", "200", "--save_steps", "200"]
     (recipe,) = load_runs(recipe_of(dropout=0.0), more)
     metrics = train_recipe(recipe).metrics
@@ -128,13 +123,11 @@ def test_sentences_alone_are_enough(recipe_of: Any, tmp_path: Path) -> None:
     data = json.loads((tmp_path / "run" / "results.json").read_text("utf-8"))["settings"]["data"]
     assert data["pairs"] == 0 and data["monolingual"]["languages"] == ["fr"]
     (resolved,) = load_runs(str(recipe), ["--output_dir", str(tmp_path / "other"), "--tokenizer.path", "null"])
-    with pytest.raises(XlsrError, match="has data.monolingual but no data.train, on which a tokenizer is trained"):
+    with pytest.raises(XlsrError, match="data.monolingual"):
         train_recipe(resolved)
 
 
-def test_rows_of_the_table_without_a_piece_are_no_negative_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unused_rows_are_no_negative_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer, drawn = framed_tokenizer(), []
     model = tiny_hictl(len(tokenizer) + 64)
     data = SimpleNamespace(lengths=np.array([5] * 8), groups=np.zeros(8, int))
@@ -152,18 +145,3 @@ def test_rows_of_the_table_without_a_piece_are_no_negative_words(
         trainer.compute_loss(model, batch)
     pieces = torch.cat(drawn)
     assert pieces.numel() and int(pieces.max()) < len(tokenizer)
-
-
-def test_a_training_that_its_protocol_ended_early_is_over(recipe_of: Any, tmp_path: Path) -> None:
-    path = recipe_of()
-    (recipe,) = load_runs(path, ["--output_dir", str(tmp_path / "run"), "--max_steps", "6"])
-    train_recipe(recipe)
-    before = weights(tmp_path / "run")
-    state = tmp_path / "run" / "training" / "checkpoint-6" / "trainer_state.json"
-    content = json.loads(state.read_text("utf-8"))
-    state.write_text(json.dumps({**content, "max_steps": 12}), "utf-8")  # as early stopping leaves it
-    (recipe,) = load_runs(path, ["--output_dir", str(tmp_path / "run"), "--max_steps", "6"])
-    train_recipe(recipe)
-    for name, value in weights(tmp_path / "run").items():
-        assert torch.equal(value, before[name]), name
-    assert json.loads((tmp_path / "run" / "results.json").read_text("utf-8"))["settings"]["steps"] == 6

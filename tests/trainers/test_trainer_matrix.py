@@ -106,7 +106,7 @@ def test_resume_is_bit_equal(name: str, folder: Path, finished: Any) -> None:
     assert (stopped / "model").is_dir()
 
 
-@pytest.mark.parametrize("name", PRETRAINED)
+@pytest.mark.parametrize("name", NAMES)
 def test_resume_with_adapters_is_bit_equal(name: str, folder: Path) -> None:
     adapters = ("--adapters.rank", "2")
     whole, stopped = run(folder, name, "adapters", *adapters), folder / "stopped adapters" / name
