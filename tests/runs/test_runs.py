@@ -45,23 +45,21 @@ def prepared(recipe: dict[str, Any], folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("recipe", ["lightweight", "hictl", "cmlm"], indirect=True)
-def test_data_cleaned_of_one_test_set_are_not_taken_with_another(recipe: dict[str, Any], tmp_path: Path) -> None:
+def test_changed_test_set(recipe: dict[str, Any], tmp_path: Path) -> None:
     folder = tmp_path / "data"
     first = prepared(recipe, folder)
     assert prepared(recipe, folder).report == first.report
     write(tmp_path / "test.tsv", make_pairs(60)[2::-1])  # the same sentences
     assert prepared(recipe, folder).report == first.report
     write(tmp_path / "test.tsv", make_pairs(60)[:4])
-    with pytest.raises(XlsrError, match="dev or test data has changed since .* --overwrite true"):
+    with pytest.raises(XlsrError, match="--overwrite"):
         prepared(recipe, folder)
     (folder / "evaluated.txt").unlink()  # as older versions left it
     assert prepared(recipe, folder).report == first.report
 
 
 @pytest.mark.parametrize("recipe", ["lightweight"], indirect=True)
-def test_a_preparation_that_was_killed_begins_anew_with_the_test_set_that_is_there(
-    recipe: dict[str, Any], tmp_path: Path
-) -> None:
+def test_killed_preparation(recipe: dict[str, Any], tmp_path: Path) -> None:
     folder = tmp_path / "data"
     first = prepared(recipe, folder)
     (folder / "prepared.json").unlink()
@@ -71,21 +69,19 @@ def test_a_preparation_that_was_killed_begins_anew_with_the_test_set_that_is_the
 
 
 @pytest.mark.parametrize("recipe", ["lightweight", "hictl"], indirect=True)
-def test_a_tokenizer_without_mask_is_told_before_data_are_prepared(
-    recipe: dict[str, Any], tokenizer: Any, tmp_path: Path
-) -> None:
+def test_tokenizer_without_mask(recipe: dict[str, Any], tokenizer: Any, tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path / "own")
     maskless = type(tokenizer).from_pretrained(tmp_path / "own")
     maskless.mask_token = None
     maskless.save_pretrained(tmp_path / "own")
     recipe["tokenizer"]["path"] = str(tmp_path / "own")
-    with pytest.raises(XlsrError, match=r"tokenizer.path '.*own': .* needs a tokenizer"):
+    with pytest.raises(XlsrError, match="tokenizer.path"):
         train_recipe(recipe)
     assert not (tmp_path / "run" / "training").exists()
 
 
 @pytest.mark.parametrize("recipe", ["lightweight"], indirect=True)
-def test_a_run_called_again_with_another_export_is_that_run(recipe: dict[str, Any], tmp_path: Path) -> None:
+def test_run_with_another_export(recipe: dict[str, Any], tmp_path: Path) -> None:
     recipe["training"] |= {"max_steps": 2, "per_device_train_batch_size": 8, "precision": "float32"}
     other = {**recipe, "export": {**recipe["export"], "normalize": False}}
     folder = RunFolder(tmp_path / "run")
@@ -101,7 +97,7 @@ def test_a_run_called_again_with_another_export_is_that_run(recipe: dict[str, An
 
 @pytest.mark.parametrize("recipe", ["lightweight"], indirect=True)
 @pytest.mark.parametrize("normalize", [False, True])
-def test_what_training_pushes_follows_the_recipe(recipe: dict[str, Any], normalize: bool, tmp_path: Path) -> None:
+def test_push_follows_the_recipe(recipe: dict[str, Any], normalize: bool, tmp_path: Path) -> None:
     recipe["export"] = {**recipe["export"], "normalize": normalize}
     folder = RunFolder(tmp_path / "run")
     data = prepared(recipe, folder.training)
@@ -119,7 +115,7 @@ def test_what_training_pushes_follows_the_recipe(recipe: dict[str, Any], normali
     ],
     ids=["no checkpoint", "an older checkpoint"],
 )
-def test_a_run_that_has_ended_stays_what_it_is(
+def test_finished_run_is_not_trained_again(
     saving: dict[str, Any], recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe["training"] |= {"max_steps": 3, "per_device_train_batch_size": 8, "precision": "float32", **saving}
