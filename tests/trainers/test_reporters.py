@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import tiny_encoder
+import two_process_recipes
 from rich.console import Console
 
 from hf_xlsr.runs.recipe import load_runs
@@ -31,26 +31,17 @@ TOKEN = "hf_thisisverysecret"
 
 
 @pytest.fixture
-def recipe(write_pairs: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    tokenizer.save_pretrained(tmp_path / "tokenizer")
-    path = tmp_path / "toy.yaml"
-    path.write_text(
-        "method: lightweight\nlanguages: [en, fr]\n"
-        f"data: {{train: {{path: {write_pairs(count=48)}}}, dev: {{path: {write_pairs('dev.tsv', 8, seed=2)}}},\n"
-        "  max_length: 32, cleaning: [normalize]}\n"
-        f"tokenizer: {{path: {tmp_path / 'tokenizer'}}}\n"
-        f"model: {{encoder: {tiny_encoder(len(tokenizer))}}}\n"
-        "training: {max_steps: 4, per_device_train_batch_size: 16, logging_steps: 2, eval_steps: 2,\n"
-        "  eval_strategy: steps, save_strategy: 'no', precision: float32, disable_tqdm: true}\n",
-        "utf-8",
-    )
-    return path
+    two_process_recipes.write_recipes(tmp_path)
+    return tmp_path / "LightweightTrainer.yaml"
 
 
 def train(recipe: Path, reporter: str, *more: str) -> Path:
     output = recipe.parent / reporter
-    (resolved,) = load_runs(str(recipe), ["--output_dir", str(output), "--report_to", reporter, *more])
+    (resolved,) = load_runs(
+        str(recipe), ["--output_dir", str(output), "--report_to", reporter, "--logging_steps", "2", *more]
+    )
     train_recipe(resolved, Console(quiet=True))
     return output
 
@@ -125,7 +116,7 @@ def test_reporters_get_every_value(reporter: str, recipe: Path, monkeypatch: pyt
     monkeypatch.setattr(f"transformers.integrations.integration_utils.is_{reporter}_available", lambda: True)
     train(recipe, reporter)
     seen = {key for values in recorder.logged for key in values}
-    assert seen >= KEYS and recorder.started["name"] == "toy" and recorder.finished
+    assert seen >= KEYS and recorder.started["name"] == "LightweightTrainer" and recorder.finished
     assert all(isinstance(value, (int, float)) for values in recorder.logged for value in values.values())
     assert recorder.config["alignment_weight"] == 2.0 and recorder.config["max_steps"] == 4
     assert TOKEN not in repr(recorder.config)
