@@ -14,9 +14,15 @@ SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["torch", "transformers", "datasets", "hf_xlsr.cli", "hf_xlsr.runs.train"])
 
 
+def start_workers_by_fork() -> None:
+    """Undoes that a process of a fork server makes fork servers of its own, whose workers import torch again."""
+    multiprocessing.set_start_method("fork", force=True)
+
+
 def _command(words: list[str], log: Path) -> None:
     from hf_xlsr.cli import main
 
+    start_workers_by_fork()
     with log.open("wb") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

@@ -26,14 +26,10 @@ real = sys.stdout
 sys.stdout = sys.stderr
 import huggingface_hub.utils._http as http
 http.time = type("time", (), {**vars(time), "sleep": staticmethod(lambda seconds: None)})
-from hf_xlsr.cli import app as cli
-from hf_xlsr.cli import publish as cli_hub
+from hf_xlsr.cli import main
 import hf_xlsr.runs.publish
-cli.VERBS |= {
-    "push": ("", cli_hub.configure_push, cli_hub.push), "card": ("", cli_hub.configure_card, cli_hub.card)
-}
 def hf_xlsr_command(*words):
-    return cli.main(list(words))
+    return main(list(words))
 for line in sys.stdin:
     job = json.loads(line)
     os.environ.pop("HF_TOKEN", None)

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import torch
 from torch import nn
@@ -81,15 +75,3 @@ class Parts:
                 vectors.append((vector / vector.square().sum().sqrt() if normalized else vector).numpy())
         encoder.float().train()
         return np.stack(vectors)
-
-
-def run_elsewhere(code: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
-    """Runs Python code in a process of its own, in which nothing of this one is imported."""
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )

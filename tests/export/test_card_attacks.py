@@ -67,7 +67,7 @@ def outside_code(text: str) -> str:
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-def test_a_recipe_cannot_escape_from_its_text(attack: str) -> None:
+def test_recipe_stays_text(attack: str) -> None:
     recipe = run_with(attack, "name", "description", "path", "deep")
     metrics = {f"{attack}-tatoeba/en-fr/test/accuracy": 0.5, "plain-tatoeba/en-fr/test/accuracy": 0.25}
     text = render_card(recipe, metrics, SETTINGS)
@@ -93,14 +93,14 @@ def test_a_recipe_cannot_escape_from_its_text(attack: str) -> None:
     assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [len(re.findall(r"(?<!\\)\|", row)) for row in tame]
 
 
-def test_the_recipe_block_cannot_be_ended_from_inside() -> None:
+def test_recipe_block_cannot_be_ended() -> None:
     text = render_card(run_with(ATTACKS["fence"], "deep"), {}, SETTINGS)
     (fence, block), *_ = re.findall(r"^(`{3,})yaml\n(.*?)^\1$", text, re.DOTALL | re.MULTILINE)
     assert len(fence) == 4 and yaml.safe_load(block)["data"]["cleaning"]
     assert code_block("````\na", "").startswith("`````\n")
 
 
-def test_languages_are_text_in_code_and_prose() -> None:
+def test_languages_stay_text() -> None:
     evil = 'fr"); import os; os.system("id"); ("'
     recipe = run_with(evil, "languages")
     text = render_card(recipe, {}, SETTINGS)
@@ -115,7 +115,7 @@ def test_languages_are_text_in_code_and_prose() -> None:
     assert python_text(evil) in blocks[0]  # as a string, whole
 
 
-def test_paths_of_this_machine_stay_here() -> None:
+def test_paths_of_this_machine_are_shortened() -> None:
     recipe = run_with("/people/ann/secret-project/pairs.tsv", "path")
     recipe.recipe.start_from = "/people/ann/runs/first"
     text = render_card(recipe, {}, SETTINGS)
@@ -138,7 +138,7 @@ def test_tokens_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "short")
     assert redact_tokens("a short text") == "a short text"
     for value in ({"a": {"b": [1, TOKEN]}}, {TOKEN: 1}, TOKEN):
-        with pytest.raises(XlsrError, match="access token") as told:
+        with pytest.raises(XlsrError, match="holds an access token; take it out and set HF_TOKEN") as told:
             check_no_token(value, "recipe 'x'")
         assert TOKEN not in str(told.value)
     check_no_token({"a": "hf_short", "b": None, "c": 1.5}, "recipe 'x'")

@@ -19,7 +19,7 @@ def recipe_of(name: str = "quickstart", **more: Any) -> Recipe:
     return run_of(name, **more).recipe
 
 
-def test_header_of_a_recipe_on_the_hub() -> None:
+def test_base_models_and_datasets() -> None:
     data = card_metadata(run_of("moco_bert_en_zh"), {})
     assert data.base_model == ["google-bert/bert-base-uncased", "hfl/chinese-roberta-wwm-ext"]
     assert data.tags[-2:] == ["hf-xlsr", "dual_momentum"]
@@ -32,7 +32,7 @@ def test_header_of_a_recipe_on_the_hub() -> None:
     assert datasets_of(corpora) == ["Helsinki-NLP/europarl"]
 
 
-def test_licence_is_chosen_or_follows_or_is_unknown(tmp_path: Path) -> None:
+def test_licence(tmp_path: Path) -> None:
     assert licence_of(recipe_of()) == "unknown"
     assert licence_of(recipe_of(card={"license": "Apache-2.0"})) == "apache-2.0"
     for name, licence in (("a", "mit"), ("b", "mit"), ("c", "cc-by-4.0"), ("d", "")):
@@ -41,9 +41,8 @@ def test_licence_is_chosen_or_follows_or_is_unknown(tmp_path: Path) -> None:
         (tmp_path / name / "README.md").write_text(f"---\n{header}\n---\n# Base", "utf-8")
 
     def started(*names: str) -> Recipe:
-        encoders = {str(number): str(tmp_path / name) for number, name in enumerate(names)}
         recipe = recipe_of("moco_en_fr_open")
-        recipe.model["encoders"] = encoders
+        recipe.model["encoders"] = {str(number): str(tmp_path / name) for number, name in enumerate(names)}
         return recipe
 
     assert licence_of(started("a", "b")) == "mit" and base_models(started("a", "b")) == ["some/a", "some/b"]
@@ -53,7 +52,7 @@ def test_licence_is_chosen_or_follows_or_is_unknown(tmp_path: Path) -> None:
     assert base_models(recipe_of(start_from="outputs/none")) == []  # a folder, whatever it looks like
 
 
-def test_what_the_recipe_says_of_its_card_wins() -> None:
+def test_recipe_overrides_metadata() -> None:
     card = {"license": "other", "license_name": "mine", "license_link": "https://x.org", "datasets": "a/b"}
     data = card_metadata(run_of(card=card), {})
     assert (data.license, data.license_name, data.license_link) == ("other", "mine", "https://x.org")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hf_xlsr.cli.export import configure_export, export
+from hf_xlsr.cli import main
 
 for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package)
@@ -32,9 +31,7 @@ def test_the_page(
     commands = re.findall(r"^hf-xlsr export (.*)$", text, re.MULTILINE)
     assert len(commands) == 1
     for command in commands:
-        parser = argparse.ArgumentParser()
-        configure_export(parser)
-        assert export(parser.parse_args(shlex.split(command)), []) == 0
+        assert main(["export", *shlex.split(command)]) == 0
     names = [path.relative_to("my-encoder").as_posix() for path in Path("my-encoder").rglob("*")]
     for name in ("onnx/model.onnx", "onnx/model_int8.onnx", "modules.json"):
         assert name in names

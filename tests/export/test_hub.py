@@ -16,11 +16,7 @@ from hub_server import READER, TOKEN, HubServer, Repo
 from safetensors.torch import load, load_file, save_file
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr.runs import publish as hub_module
 from hf_xlsr.runs.adapter_folder import write_encoder_adapters
-from hf_xlsr.runs.folder import RunFolder
-from hf_xlsr.runs.publish import push_run
-from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.utils.errors import XlsrError
 
 DUAL = """
@@ -78,7 +74,7 @@ def pushed(done: Done) -> Done:
     return done
 
 
-def test_encoder_arrives_whole_and_loads(hub: HubServer, worker: Worker, run: Path) -> None:
+def test_pushed_encoder_loads(hub: HubServer, worker: Worker, run: Path) -> None:
     assert "/me/toy (public): " in pushed(worker.command("push", str(run), "--repo", "me/toy")).out
     here = {path.relative_to(run / "model").as_posix(): path for path in (run / "model").rglob("*") if path.is_file()}
     here |= {name: run / name for name in ("loss.png", "tsne.png")}
@@ -97,7 +93,7 @@ def test_encoder_arrives_whole_and_loads(hub: HubServer, worker: Worker, run: Pa
     pushed(worker.python(f"{code}np.testing.assert_allclose(st[0, :4], {expected}, atol=1e-5)"))
 
 
-def test_training_state_goes_apart_and_private(hub: HubServer, worker: Worker, run: Path, tmp_path: Path) -> None:
+def test_training_state_is_private(hub: HubServer, worker: Worker, run: Path, tmp_path: Path) -> None:
     for name in ("checkpoint-6", "final"):  # as a run that was stopped: what is downloaded has to go on
         shutil.move(run / "training" / name, tmp_path / name)
     pushed(worker.command("push", str(run), "--repo", "me/toy", "--what", "all"))
@@ -127,12 +123,12 @@ def test_training_state_mirrors_the_folder(hub: HubServer, worker: Worker, run: 
     assert "training/checkpoint-6/optimizer.pt" in files and not any("checkpoint-4" in path for path in files)
 
 
-@pytest.mark.parametrize("arrived", [1, 4])
-def test_an_interrupted_push_goes_on(hub: HubServer, worker: Worker, run: Path, arrived: int) -> None:
+@pytest.mark.parametrize("arrived", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_interrupted_push_goes_on(hub: HubServer, worker: Worker, run: Path, arrived: int) -> None:
     words = ("push", str(run), "--repo", "me/toy", "--what", "training")
     hub.break_after = arrived
     sentence = told(worker.command(*words))
-    assert "failed" in sentence and "resume" in sentence
+    assert "cannot be reached" in sentence and "goes on where it stopped" in sentence
     assert not hub.repos["me/toy-training"].commits
     hub.break_after, before = None, list(hub.uploads)
     stored = set(before)
@@ -147,7 +143,7 @@ def test_an_interrupted_push_goes_on(hub: HubServer, worker: Worker, run: Path, 
     assert (len(hub.uploads), len(hub.commits)) == (count, commits)  # a third call has nothing to send
 
 
-def test_a_changed_run_sends_what_changed(hub: HubServer, worker: Worker, run: Path) -> None:
+def test_changed_run_sends_what_changed(hub: HubServer, worker: Worker, run: Path) -> None:
     pushed(worker.command("push", str(run), "--repo", "me/toy"))
     hub.repos["me/toy"].files["notes.md"] = (b"mine", False)
     hub.repos["me/toy"].files["model-00001-of-00002.safetensors"] = hub.repos["me/toy"].files["model.safetensors"]
@@ -216,20 +212,6 @@ def test_adapters_of_a_single_encoder(tmp_path: Path) -> None:
         write_encoder_adapters(tmp_path, tmp_path / "none")
 
 
-def test_adapters_of_a_later_stage_name_no_base(dual: Path, tmp_path: Path) -> None:
-    folder = RunFolder(dual)
-    method = read_run(folder)
-    method.recipe.model["encoders"] = {"en": "owner/base", "fr": "owner/base"}
-    for earlier in (None, "outputs/first"):
-        method.recipe.start_from = earlier
-        upload = hub_module._adapters(folder, method, "me/x", False, tmp_path / str(earlier))
-        (config, *_) = (path for name, path in upload.files.items() if name == "en/adapter_config.json")
-        base = json.loads(Path(config).read_text("utf-8"))["base_model_name_or_path"]
-        assert base == (None if earlier else "owner/base")
-        assert ("owner/base" in upload.card) == (not earlier)
-        assert ("which is that of an earlier stage" in upload.card) == bool(earlier)
-
-
 def test_existing_repositories(hub: HubServer, worker: Worker, run: Path) -> None:
     words = ("push", str(run), "--repo", "me/toy")
     hub.repos["me/toy"] = Repo(files={".gitattributes": (b"", False), "README.md": (b"# mine", False)})
@@ -237,7 +219,7 @@ def test_existing_repositories(hub: HubServer, worker: Worker, run: Path) -> Non
     hub.repos["me/toy"] = Repo(
         files={"config.json": (b"{}", False), "README.md": (b"---\ntags: [bert]\n---\n", False)}
     )
-    assert "--exist-ok" in told(worker.command(*words))
+    assert "holds files that were not pushed from here" in told(worker.command(*words))
     assert set(hub.repos["me/toy"].files) == {"config.json", "README.md"}
     pushed(worker.command(*words, "--exist-ok"))
     assert "is public" in told(worker.command(*words, "--private"))
@@ -251,14 +233,14 @@ def test_existing_repositories(hub: HubServer, worker: Worker, run: Path) -> Non
     assert hub.repos["me/toy"].files == before
 
 
-def test_invalid_uploads(hub: HubServer, worker: Worker, run: Path, tmp_path: Path) -> None:
+def test_refusals(hub: HubServer, worker: Worker, run: Path, tmp_path: Path) -> None:
     words = ("push", str(run), "--repo", "me/toy")
-    assert "hf auth login" in told(worker.command(*words, token=None))
-    assert "401" in told(worker.command(*words, token="hf_" + "Wrong" * 7))
-    assert "403" in told(worker.command(*words, token=READER))
-    assert "you/toy" in told(worker.command("push", str(run), "--repo", "you/toy"))
+    assert "run `hf auth login`" in told(worker.command(*words, token=None))
+    assert "does not take the access token" in told(worker.command(*words, token="hf_" + "Wrong" * 7))
+    assert "may not write to me/toy" in told(worker.command(*words, token=READER))
+    assert "may not write to you/toy" in told(worker.command("push", str(run), "--repo", "you/toy"))
     hub.repos["you/toy"] = Repo()
-    assert "you/toy" in told(worker.command("push", str(run), "--repo", "you/toy"))
+    assert "may not write to you/toy" in told(worker.command("push", str(run), "--repo", "you/toy"))
     assert not hub.repos["you/toy"].files and "me/toy" not in hub.repos
     for name in ("toy", "../toy", "me/toy/more", "me/--toy"):
         assert "OWNER/NAME" in told(worker.command("push", str(run), f"--repo={name}"))
@@ -268,19 +250,19 @@ def test_invalid_uploads(hub: HubServer, worker: Worker, run: Path, tmp_path: Pa
     assert '"language" must be an ISO code' in told(worker.command(*words))
     assert not hub.repos.get("me/toy") and not hub.uploads
     hub.break_after = 0
-    assert "me/toy" in told(worker.command(*words))
+    assert "cannot be reached" in told(worker.command(*words))
     away = "import huggingface_hub.constants as c; c.ENDPOINT = 'http://127.0.0.1:9'\n"
     pushed(worker.python(away))
-    assert "ConnectError" in told(worker.command(*words))
+    assert "the Hub at http://127.0.0.1:9 cannot be reached" in told(worker.command(*words))
     pushed(worker.python(f"import huggingface_hub.constants as c; c.ENDPOINT = {hub.url!r}"))
 
 
-def test_uploads_are_checked_before_any_request(hub: HubServer, worker: Worker, run: Path) -> None:
+def test_invalid_run_is_not_sent(hub: HubServer, worker: Worker, run: Path) -> None:
     words = ("push", str(run), "--repo", "me/toy")
     (run / "secret").mkdir()
     (run / "secret" / "key").write_text("private", "utf-8")
     os.symlink(run / "secret" / "key", run / "model" / "key")
-    assert "link" in told(worker.command(*words))
+    assert "is a link to a place outside" in told(worker.command(*words))
     (run / "model" / "key").unlink()
     shutil.rmtree(run / "model")
     assert "has not finished" in told(worker.command(*words))
@@ -290,12 +272,7 @@ def test_uploads_are_checked_before_any_request(hub: HubServer, worker: Worker, 
     assert not hub.requests
 
 
-def test_offline(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(XlsrError, match="HF_HUB_OFFLINE"):
-        push_run(run, "me/toy", token=TOKEN)
-
-
-def test_tokens_stay_out_of_everything(hub: HubServer, worker: Worker, run: Path, tmp_path: Path) -> None:
+def test_tokens_are_never_sent(hub: HubServer, worker: Worker, run: Path, tmp_path: Path) -> None:
     """A token in the environment, in a recipe and in arguments: no file, no answer, no request body has it."""
     other = "hf_" + "OneInTheRecipe" * 3
     recipe = tmp_path / "leaky.yaml"

@@ -12,9 +12,7 @@ from hub_helpers import Worker, shared_hub
 from hub_server import TOKEN, HubServer
 from safetensors.torch import load
 
-from hf_xlsr.modeling.hub import INFERENCE, without_training_state
 from hf_xlsr.trainers.hub import export_trainer
-from hf_xlsr.utils.errors import XlsrError
 
 TESTS = Path(__file__).resolve().parents[1]
 # What follows stands in front of each script.
@@ -53,7 +51,7 @@ def run(worker: Worker, code: str) -> str:
     return done.out
 
 
-def test_a_model_goes_without_momentum_and_queues(hub: HubServer, worker: Worker) -> None:
+def test_model_is_pushed_without_training_state(hub: HubServer, worker: Worker) -> None:
     out = run(
         worker,
         "model = tiny_dual(projection_dim=8)\n"
@@ -71,39 +69,8 @@ def test_a_model_goes_without_momentum_and_queues(hub: HubServer, worker: Worker
     assert b"hf-xlsr" in hub.content("me/dual", "README.md")
 
 
-def test_slim_puts_everything_back(tmp_path: Path) -> None:
-    class Model:
-        config = type("Config", (), {name: 1 for name in INFERENCE})()
-
-        def inference_state_dict(self) -> dict[str, torch.Tensor]:
-            return {"kept": torch.ones(1)}
-
-        def save_pretrained(self, folder: Path, **options: object) -> tuple[object, ...]:
-            return folder, options["state_dict"], self.config.queue_size
-
-    model = Model()
-    before = model.config
-    with pytest.raises(KeyError), without_training_state(model):
-        _, weights, size = model.save_pretrained(tmp_path)
-        assert list(weights) == ["kept"] and size == 0
-        raise KeyError
-    assert model.config is before and model.config.queue_size == 1
-    with pytest.raises(KeyError):
-        model.save_pretrained(tmp_path)
-
-
-def test_an_export_is_pushed_by_sentence_transformers(hub: HubServer, worker: Worker, tiny_export: str) -> None:
-    run(
-        worker,
-        "from sentence_transformers import SentenceTransformer\nimport numpy as np\n"
-        f"model = SentenceTransformer({tiny_export!r})\nmodel.push_to_hub('me/export')\n"
-        "np.testing.assert_array_equal(SentenceTransformer('me/export').encode(['red']), model.encode(['red']))",
-    )
-    assert "1_Pooling/config.json" in hub.repos["me/export"].files
-
-
-@pytest.mark.parametrize("strategy", ["end", "every_save"])
-def test_a_trainer_pushes_the_export_alone(hub: HubServer, worker: Worker, tmp_path: Path, strategy: str) -> None:
+@pytest.mark.parametrize("strategy", [pytest.param("end", marks=pytest.mark.slow), "every_save"])
+def test_trainer_pushes_the_export(hub: HubServer, worker: Worker, tmp_path: Path, strategy: str) -> None:
     run(
         worker,
         f"trainer = trainer_of({str(tmp_path)!r}, hub_strategy={strategy!r}, hub_token={TOKEN!r})\n"
@@ -128,7 +95,7 @@ def test_a_trainer_pushes_the_export_alone(hub: HubServer, worker: Worker, tmp_p
     assert "after 4 of 4 steps" in card and "language:\n- en\n- fr" in card
 
 
-def test_a_trainer_with_adapters_pushes_them_merged(hub: HubServer, worker: Worker, tmp_path: Path) -> None:
+def test_trainer_pushes_merged_adapters(hub: HubServer, worker: Worker, tmp_path: Path) -> None:
     run(
         worker,
         "from hf_xlsr.trainers.adapters import add_adapters\n"
@@ -142,16 +109,17 @@ def test_a_trainer_with_adapters_pushes_them_merged(hub: HubServer, worker: Work
     assert names and not [name for name in names if "lora" in name or "base_layer" in name]
 
 
-def test_what_a_trainer_refuses(hub: HubServer, worker: Worker, tmp_path: Path) -> None:
+def test_invalid_pushes_of_a_trainer(hub: HubServer, worker: Worker, tmp_path: Path) -> None:
     code = f"trainer_of({str(tmp_path)!r}, hub_strategy='checkpoint')"
     assert "XlsrError: hub_strategy 'checkpoint'" in worker.python(START + code).err
     code = f"trainer_of({str(tmp_path)!r}, hub_strategy='end')"
-    assert "401" in worker.python(START + code, token=None).err
+    assert "access token" in worker.python(START + code, token=None).err
     hub.break_after = 0
-    assert "failed" in worker.python(START + code).err and not hub.repos
+    assert "cannot be reached" in worker.python(START + code).err and not hub.repos
 
 
-def test_a_push_that_fails_in_the_background_is_said(hub: HubServer, worker: Worker, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_failed_background_push_is_logged(hub: HubServer, worker: Worker, tmp_path: Path) -> None:
     done = worker.python(
         START + "import logging\n"
         "logging.basicConfig(stream=sys.stderr, force=True)\n"
@@ -171,10 +139,10 @@ def test_a_push_that_fails_in_the_background_is_said(hub: HubServer, worker: Wor
         "while not any('stopped' in text for text in told) and time.monotonic() < deadline: time.sleep(0.05)"
     )
     assert done.status == 0, done.err
-    assert "me/live failed (ConnectionError: gone)" in done.err and "Traceback" not in done.err
+    assert "sending to me/live stopped (gone)" in done.err and "Traceback" not in done.err
 
 
-def test_a_model_that_encodes_no_sentences_goes_as_it_is(tmp_path: Path, tokenizer: Any) -> None:
+def test_model_that_encodes_no_sentences(tmp_path: Path, tokenizer: Any) -> None:
     from conftest import tiny_encoder
 
     from hf_xlsr import HictlConfig, HictlForSequenceClassification
@@ -190,13 +158,3 @@ def test_a_model_that_encodes_no_sentences_goes_as_it_is(tmp_path: Path, tokeniz
     for name, value in model.state_dict().items():
         assert torch.equal(value, back.state_dict()[name]), name
     assert (tmp_path / "tokenizer.json").is_file()
-
-
-def test_errors_of_a_model_are_sentences() -> None:
-    from conftest import tiny_encoder
-
-    from hf_xlsr import LightweightConfig, LightweightDualTransformer
-    from hf_xlsr.runs.publish import push_model
-
-    with pytest.raises(XlsrError, match="HF_HUB_OFFLINE"):
-        push_model(LightweightDualTransformer(LightweightConfig(text_config=tiny_encoder(30))), "me/x", token=TOKEN)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,7 @@ def reports(exports: Path) -> dict[str, Any]:
     return {name: write_onnx(exports / name, int8=True) for name in ("single", "routed")}
 
 
-def test_what_is_written_and_told(exports: Path, reports: dict[str, Any]) -> None:
+def test_written_files(exports: Path, reports: dict[str, Any]) -> None:
     assert list(reports["single"]) == [""] and list(reports["routed"]) == ["en", "zh"]
     for report in reports.values():
         for numbers in report.values():
@@ -76,7 +75,7 @@ def test_what_is_written_and_told(exports: Path, reports: dict[str, Any]) -> Non
     assert [value.name for value in graph.output] == ["sentence_embedding"]
 
 
-def test_vectors_are_torchs_for_batches_of_every_size(exports: Path, reports: dict[str, Any]) -> None:
+def test_vectors_equal_torch(exports: Path, reports: dict[str, Any]) -> None:
     folder = exports / "single"
     model = SentenceTransformer(str(folder), device="cpu")
     encoder, small = OnnxEncoder(folder, threads=1), OnnxEncoder(folder, int8=True, threads=1)
@@ -96,7 +95,7 @@ def test_vectors_are_torchs_for_batches_of_every_size(exports: Path, reports: di
     np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-5)
 
 
-def test_missing_max_length_is_the_number_of_positions(exports: Path, reports: Any, tmp_path: Path) -> None:
+def test_length_follows_the_positions(exports: Path, reports: Any, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(exports / "single", tmp_path / "copy"))
     for file in folder.rglob("*.json"):
         if file.name in ("tokenizer_config.json", "sentence_bert_config.json"):
@@ -116,52 +115,13 @@ def test_routes(exports: Path, reports: dict[str, Any]) -> None:
     for language, texts in (("en", ENGLISH), ("zh", CHINESE)):
         expected = embed(model, texts, language=language)
         np.testing.assert_allclose(embed(encoder, texts, language=language), expected, rtol=0, atol=1e-4)
-    with pytest.raises(XlsrError, match="task"):
+    with pytest.raises(XlsrError, match="en, zh"):
         encoder.encode(ENGLISH)
     with pytest.raises(XlsrError, match="language"):
         embed(encoder, ENGLISH)
 
 
-def test_invalid_onnx_export(
-    exports: Path, tiny_export: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reports: dict[str, Any]
-) -> None:
-    with pytest.raises(XlsrError, match="--onnx"):
-        OnnxEncoder(tiny_export)
-    with pytest.raises(XlsrError, match="modules.json"):
-        OnnxEncoder(tmp_path)
-    copy = tmp_path / "copy"
-    shutil.copytree(exports / "single", copy)
-    (copy / "onnx" / "model_int8.onnx").unlink()
-    with pytest.raises(XlsrError, match="--int8"):
-        OnnxEncoder(copy, int8=True)
-    # A graph that is not the model's: the one of another pooling.
-    (copy / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}', "utf-8")
-    monkeypatch.setattr(onnx_files, "_write_graph", lambda encoder, file: None)
-    with pytest.raises(XlsrError, match="mpnet"):
-        write_onnx(copy)
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(XlsrError, match="onnxruntime"):
-        OnnxEncoder(exports / "single")
-
-
-def test_folders_of_older_versions(exports: Path, reports: dict[str, Any], tmp_path: Path) -> None:
-    """Truth values for the modes of pooling, and a length that the tokenizer does not know."""
-    old = tmp_path / "old"
-    shutil.copytree(exports / "single", old)
-    pooling = next(file for file in old.rglob("config.json") if "pooling_mode" in file.read_text("utf-8"))
-    values = json.loads(pooling.read_text("utf-8"))
-    modes = {f"pooling_mode_{name}_tokens": values["pooling_mode"] == name for name in ("mean", "max")}
-    del values["pooling_mode"]
-    pooling.write_text(json.dumps({**values, **modes, "pooling_mode_cls_token": False}), "utf-8")
-    transformer = next(old.rglob("sentence_bert_config.json"))
-    transformer.write_text(json.dumps({**json.loads(transformer.read_text("utf-8")), "max_seq_length": 5}), "utf-8")
-    torch_encoder, onnx_encoder = SentenceTransformer(str(old), device="cpu"), OnnxEncoder(old)
-    assert torch_encoder.max_seq_length == onnx_encoder.max_seq_length == 5
-    texts = [LONG, ENGLISH[0]]
-    assert np.allclose(torch_encoder.encode(texts), onnx_encoder.encode(texts), atol=1e-4)
-    assert not np.allclose(onnx_encoder.encode(texts), OnnxEncoder(exports / "single").encode(texts), atol=1e-2)
-
-
+@pytest.mark.slow
 def test_weights_of_a_masked_lm(parts: Parts, tmp_path: Path) -> None:
     """Many folders hold the file of the masked LM that the encoder was part of, which sentence-transformers reads."""
     torch.manual_seed(5)
@@ -180,10 +140,32 @@ def test_weights_of_a_masked_lm(parts: Parts, tmp_path: Path) -> None:
     np.testing.assert_allclose(OnnxEncoder(tmp_path / "export").encode(ENGLISH), expected, rtol=0, atol=1e-4)
 
 
-def test_an_encoder_without_all_of_its_weights_is_refused(parts: Parts, tmp_path: Path) -> None:
+def test_missing_weights_are_refused(parts: Parts, tmp_path: Path) -> None:
     encoder = AutoModel.from_config(AutoConfig.for_model(**tiny_encoder(len(parts.tokenizers["en"]))))
     export_sentence_transformer(encoder, parts.tokenizers["en"], tmp_path / "export", max_length=MAX_LENGTH)
     weights = load_file(tmp_path / "export" / "model.safetensors")
     save_file({f"other.{name}": value for name, value in weights.items()}, tmp_path / "export" / "model.safetensors")
-    with pytest.raises(XlsrError, match="lacks weights of the encoder"):
+    with pytest.raises(XlsrError, match="weights"):
         write_onnx(tmp_path / "export")
+
+
+def test_missing_files_are_refused(exports: Path, reports: Any, tiny_export: str, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(exports / "single", tmp_path / "copy"))
+    (copy / "onnx" / "model_int8.onnx").unlink()
+    for folder, int8, key in (
+        (tiny_export, False, "--onnx"),
+        (copy, True, "--int8"),
+        (tmp_path, False, str(tmp_path)),
+    ):
+        with pytest.raises(XlsrError, match=key):
+            OnnxEncoder(folder, int8=int8)
+
+
+def test_graph_of_another_model_is_refused(
+    exports: Path, reports: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(shutil.copytree(exports / "single", tmp_path / "copy"))
+    (copy / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}', "utf-8")
+    monkeypatch.setattr(onnx_files, "_write_graph", lambda encoder, file: None)
+    with pytest.raises(XlsrError, match="mpnet"):
+        write_onnx(copy)

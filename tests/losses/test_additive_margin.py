@@ -30,7 +30,7 @@ def naive(source: torch.Tensor, target: torch.Tensor, margin: float, scale: floa
 
 @pytest.mark.parametrize("margin", [0.0, 0.3, 2.0])
 @pytest.mark.parametrize(("scale", "normalize"), [(1.0, False), (0.5, False), (20.0, True)])
-def test_equals_the_formula_in_value_and_gradient(margin: float, scale: float, normalize: bool) -> None:
+def test_equals_the_formula(margin: float, scale: float, normalize: bool) -> None:
     results = []
     for loss in (
         lambda s, t: additive_margin_loss(s, t, margin=margin, scale=scale, normalize=normalize),
@@ -45,7 +45,7 @@ def test_equals_the_formula_in_value_and_gradient(margin: float, scale: float, n
     assert results[0][1].abs().max() > 0
 
 
-def test_by_hand() -> None:
+def test_hand_worked() -> None:
     # Inner products 1 on the diagonal and 0 beside it; the margin leaves 0.7 for the true pair.
     eye = torch.eye(3, dtype=torch.float64)
     expected = 2 * math.log(1 + 2 * math.exp(-0.7))
@@ -58,17 +58,3 @@ def test_without_margin_it_is_alignment() -> None:
         additive_margin_loss(source, target, margin=0.0, scale=20.0, normalize=True),
         alignment_loss(source, target, temperature=0.05, normalize=True),
     )
-
-
-def test_a_larger_margin_asks_for_more() -> None:
-    source, target = sides()
-    values = [additive_margin_loss(source, target, margin=margin).item() for margin in (0.0, 0.3, 1.0)]
-    assert values == sorted(values) and values[0] < values[2]
-
-
-def test_half_precision_is_computed_in_float32() -> None:
-    source, target = sides(dtype=torch.bfloat16)
-    with torch.autocast("cpu", torch.bfloat16):
-        value = additive_margin_loss(source, target)
-    assert value.dtype == torch.float32
-    torch.testing.assert_close(value, additive_margin_loss(source.float(), target.float()))

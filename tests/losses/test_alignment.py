@@ -33,18 +33,12 @@ def looped(u: torch.Tensor, v: torch.Tensor, temperature: float = 1.0, normalize
 
 @pytest.mark.parametrize("temperature", [1.0, 0.3])
 @pytest.mark.parametrize("normalize", [False, True])
-def test_value_and_gradient_equal_the_loop(temperature: float, normalize: bool) -> None:
+def test_equals_the_loop(temperature: float, normalize: bool) -> None:
     u, v = (x.requires_grad_() for x in vectors())
     loss = alignment_loss(u, v, temperature=temperature, normalize=normalize)
     twin = looped(u, v, temperature, normalize)
     torch.testing.assert_close(loss, twin, rtol=1e-12, atol=0)
     torch.testing.assert_close(torch.autograd.grad(loss, (u, v)), torch.autograd.grad(twin, (u, v)))
-
-
-def test_default_is_the_inner_product_without_temperature() -> None:
-    u, v = vectors()
-    assert alignment_loss(u, v).item() == pytest.approx(looped(u, v).item(), rel=1e-12)
-    assert alignment_loss(3 * u, v).item() != pytest.approx(alignment_loss(u, v).item(), rel=1e-3)
 
 
 def test_hand_worked() -> None:
@@ -55,30 +49,20 @@ def test_hand_worked() -> None:
     assert alignment_loss(u, v).item() == pytest.approx(expected, rel=1e-12)
 
 
-def test_one_pair_has_nothing_to_tell_apart() -> None:
+def test_one_pair_is_zero() -> None:
     u, v = vectors(batch=1)
     assert alignment_loss(u, v).item() == 0
 
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10_000), batch=st.integers(1, 8))
-def test_sides_may_be_exchanged_and_pairs_reordered(seed: int, batch: int) -> None:
+def test_order_does_not_matter(seed: int, batch: int) -> None:
     u, v = vectors(batch, seed=seed)
     order = torch.randperm(batch, generator=torch.Generator().manual_seed(seed))
     loss = alignment_loss(u, v).item()
     assert loss >= 0
     assert alignment_loss(v, u).item() == pytest.approx(loss, rel=1e-9, abs=1e-12)
     assert alignment_loss(u[order], v[order]).item() == pytest.approx(loss, rel=1e-9, abs=1e-12)
-
-
-def test_autocast_does_not_lower_the_precision() -> None:
-    u, v = (x.float() for x in vectors())
-    expected = alignment_loss(u, v)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert alignment_loss(u, v).item() == expected.item()
-    lowered = alignment_loss(u.bfloat16(), v.bfloat16())
-    assert lowered.dtype == torch.float32
-    assert lowered.item() == alignment_loss(u.bfloat16().float(), v.bfloat16().float()).item()
 
 
 def test_large_inner_products_stay_finite() -> None:
@@ -88,15 +72,8 @@ def test_large_inner_products_stay_finite() -> None:
     assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, (u, v)))
 
 
-def test_zero_vectors_with_cosine_are_finite() -> None:
+def test_zero_vectors_are_finite() -> None:
     u = torch.zeros(3, 4, requires_grad=True)
     loss = alignment_loss(u, torch.zeros(3, 4), temperature=0.05, normalize=True)
     assert loss.item() == pytest.approx(2 * math.log(3), rel=1e-6)
     assert torch.autograd.grad(loss, u)[0].isfinite().all()
-
-
-def test_inputs_are_not_mutated() -> None:
-    u, v = vectors()
-    before = u.clone(), v.clone()
-    alignment_loss(u.requires_grad_(), v.requires_grad_(), normalize=True).backward()
-    assert torch.equal(u, before[0]) and torch.equal(v, before[1])

@@ -9,14 +9,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loss_helpers import Largest
 from word_contrast_helpers import (
     COUNT,
     HELD,
     SPECIAL,
-    VOCABULARY,
     WIDE,
     WIDTH,
-    Largest,
     draw,
     large_problem,
     own_words,
@@ -35,7 +34,7 @@ def naive_bags(ids: torch.Tensor, mask: torch.Tensor, special: list[int]) -> lis
 # Bags of words
 
 
-def test_bags_hold_each_word_once_without_special_tokens_and_padding() -> None:
+def test_bags_hand_worked() -> None:
     ids = torch.tensor([[0, 7, 9, 7, 2, 5, 2, 1], [0, 2, 2, 1, 1, 1, 1, 1], [0, 4, 2, 4, 2, 1, 1, 1]])
     rows, pieces = bags_of_words(ids, (ids != 1).long(), [0, 1, 2])
     assert rows.tolist() == [0, 0, 0, 2] and pieces.tolist() == [5, 7, 9, 4]
@@ -44,7 +43,7 @@ def test_bags_hold_each_word_once_without_special_tokens_and_padding() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_bags_equal_sets_of_python(data: st.DataObject) -> None:
+def test_bags_equal_python_sets(data: st.DataObject) -> None:
     rows, length = data.draw(st.integers(0, 4)), data.draw(st.integers(1, 7))
     numbers = st.lists(
         st.lists(st.integers(0, 9), min_size=length, max_size=length), min_size=rows, max_size=rows
@@ -57,11 +56,6 @@ def test_bags_equal_sets_of_python(data: st.DataObject) -> None:
     assert torch.equal(ids, before)
     same = bags_of_words(ids.int(), mask.bool(), torch.tensor(special, dtype=torch.long))
     assert all(torch.equal(one, other) for one, other in zip(found, same, strict=True))
-
-
-def test_a_piece_under_the_mask_is_no_word_even_if_it_is_no_padding_piece() -> None:
-    ids = torch.tensor([[5, 6, 6, 7]])
-    assert bags_of_words(ids, torch.tensor([[1, 1, 0, 0]]), [])[1].tolist() == [5, 6]
 
 
 # Drawing
@@ -160,7 +154,7 @@ def test_low_temperatures_draw_the_nearest_words() -> None:
     assert torch.equal(draw(queries, embeddings, temperature=1e-6).sort().values, nearest)
 
 
-def test_the_generator_s_state_decides_and_torch_s_own_is_the_default() -> None:
+def test_generator_decides_the_draw() -> None:
     queries, embeddings = vectors(torch.float32)
     assert torch.equal(draw(queries, embeddings, seed=3), draw(queries, embeddings, seed=3))
     assert not torch.equal(draw(queries, embeddings, seed=3), draw(queries, embeddings, seed=4))
@@ -186,7 +180,7 @@ def test_draws_change_nothing_and_carry_no_graph() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_draws_are_computed_in_float32_also_under_autocast(dtype: torch.dtype) -> None:
+def test_draws_are_computed_in_float32(dtype: torch.dtype) -> None:
     queries = vectors(dtype)[0]
     embeddings = torch.randn(2000, WIDTH, generator=torch.Generator().manual_seed(5)).to(dtype)
     options = {"count": 300, "temperature": 0.01, "chunk_size": 600}
@@ -195,7 +189,7 @@ def test_draws_are_computed_in_float32_also_under_autocast(dtype: torch.dtype) -
         assert torch.equal(draw(queries, embeddings, **options), expected)
 
 
-def test_queries_and_embeddings_of_zeros_are_orthogonal_to_all() -> None:
+def test_zero_vectors_are_orthogonal_to_all() -> None:
     queries, embeddings = vectors(torch.float32)
     queries[1] = 0
     one, other = (draw(queries, embeddings, seed=seed, temperature=1e-6) for seed in range(2))
@@ -206,7 +200,7 @@ def test_queries_and_embeddings_of_zeros_are_orthogonal_to_all() -> None:
     assert first not in draw(queries, embeddings, temperature=1e-6)[0]
 
 
-def test_queries_that_are_no_numbers_still_draw_allowed_pieces() -> None:
+def test_nan_queries_draw_allowed_tokens() -> None:
     queries, embeddings = vectors(torch.float32)
     queries[0] = math.nan
     rows, pieces = own_words()
@@ -214,20 +208,7 @@ def test_queries_that_are_no_numbers_still_draw_allowed_pieces() -> None:
     assert not forbidden & set(draw(queries, embeddings)[0].tolist())
 
 
-def test_no_rows_draw_nothing() -> None:
-    queries, embeddings = vectors()
-    empty = torch.zeros(0, dtype=torch.long)
-    assert draw(queries[:0], embeddings, bags=(empty, empty)).shape == (0, COUNT)
-
-
-def test_all_that_is_allowed_can_be_drawn() -> None:
-    queries, embeddings = vectors()
-    bags = torch.tensor([0, 0, 1]), torch.tensor([5, 6, 5])
-    drawn = draw(queries[:2], embeddings, bags=bags, count=VOCABULARY - len(SPECIAL) - 2)
-    assert drawn[0].sort().values.tolist() == [piece for piece in range(VOCABULARY) if piece not in {*SPECIAL, 5, 6}]
-
-
-def test_drawing_holds_nothing_larger_than_queries_times_chunk() -> None:
+def test_drawing_memory() -> None:
     inputs, bags = large_problem()
     with Largest() as largest:
         draw_negative_words(*inputs, bags, special_ids=[0, 1, 2], count=20, chunk_size=100)

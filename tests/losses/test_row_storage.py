@@ -7,14 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.losses import STORAGES, QuantizedRows, quantize_rows
+from hf_xlsr.losses import QuantizedRows, quantize_rows
 
 
-def test_the_storages_are_types_of_torch_by_name() -> None:
-    assert [getattr(torch, storage) for storage in STORAGES] == [torch.float32, torch.bfloat16, torch.int8]
-
-
-def test_worked_by_hand() -> None:
+def test_hand_worked() -> None:
     quantized = quantize_rows(torch.tensor([[2.54, -1.27, 0.011, 0.0], [-0.127, 0.0494, 0.0496, 0.127]]))
     assert quantized.values.dtype == torch.int8 and quantized.scales.dtype == torch.float32
     torch.testing.assert_close(quantized.scales, torch.tensor([0.02, 0.001]))
@@ -36,7 +32,7 @@ def test_no_entry_moves_by_more_than_half_a_step(seed: int, rows: int, width: in
     assert torch.equal(quantize_rows(quantized.dequantize()).values, quantized.values)
 
 
-def test_rows_of_zeros_stay_zero_and_tiny_rows_do_not_wrap() -> None:
+def test_zero_and_tiny_rows() -> None:
     rows = torch.tensor([[0.0, 0.0], [1e-40, -1e-40], [1e-45, 0.0]])
     values = quantize_rows(rows).dequantize()
     assert values[0].tolist() == [0, 0]
@@ -45,22 +41,13 @@ def test_rows_of_zeros_stay_zero_and_tiny_rows_do_not_wrap() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_what_is_not_a_number_stays_so_in_its_own_row(bad: float) -> None:
+def test_nan_stays_in_its_row(bad: float) -> None:
     values = quantize_rows(torch.tensor([[1.0, bad], [1.0, 1.0]])).dequantize()
     assert values[0].isnan().all()
     assert values[1].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_other_types_are_taken_and_not_changed(dtype: torch.dtype) -> None:
-    rows = torch.tensor([[0.5, -0.25]], dtype=dtype, requires_grad=True)
-    quantized = quantize_rows(rows)
-    assert quantized.values.tolist() == [[127, -64]]
-    assert not quantized.scales.requires_grad
-    assert rows.tolist() == [[0.5, -0.25]]
-
-
-def test_slices_share_memory_and_know_their_length() -> None:
+def test_slices_share_memory() -> None:
     quantized = quantize_rows(torch.randn(5, 3))
     part = quantized[1:4]
     assert isinstance(part, QuantizedRows)

@@ -42,18 +42,12 @@ def difference_of_one() -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
 @pytest.mark.parametrize("normalize", [False, True])
-def test_value_and_gradient_equal_the_formula_away_from_the_clamp(temperature: float, normalize: bool) -> None:
+def test_equals_the_formula(temperature: float, normalize: bool) -> None:
     u, v = (x.requires_grad_() for x in vectors(scale=0.5))
     loss = similarity_loss(u, v, temperature=temperature, normalize=normalize, reduction="sum")
     twin = looped(u, v, temperature, normalize)
     torch.testing.assert_close(loss, twin, rtol=1e-12, atol=0)
     torch.testing.assert_close(torch.autograd.grad(loss, (u, v)), torch.autograd.grad(twin, (u, v)))
-
-
-def test_float32_equals_the_float64_formula_away_from_the_clamp() -> None:
-    u, v = vectors(scale=0.5)
-    expected = looped(u, v).item()
-    assert similarity_loss(u.float(), v.float(), reduction="sum").item() == pytest.approx(expected, rel=1e-4)
 
 
 def test_hand_worked() -> None:
@@ -65,7 +59,7 @@ def test_hand_worked() -> None:
     assert similarity_loss(source, target).item() == pytest.approx(expected / 2, rel=1e-12)
 
 
-def test_default_reduction_divides_the_sum_by_the_batch() -> None:
+def test_default_reduction() -> None:
     u, v = vectors(batch=7)
     total = similarity_loss(u, v, reduction="sum").item()
     assert similarity_loss(u, v).item() == similarity_loss(u, v, reduction="batchmean").item()
@@ -86,12 +80,6 @@ def test_a_difference_of_exactly_one_is_finite(dtype: torch.dtype, autocast: boo
         assert gradient.isfinite().all()
 
 
-def test_the_released_formula_is_not_finite_there() -> None:
-    u, v = difference_of_one()
-    difference = (u @ u.T).softmax(1) - (v @ v.T).softmax(1)
-    assert not (math.pi / 2 * difference).cos().log().isfinite().all()
-
-
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 10_000), scale=st.floats(0.01, 300), batch=st.integers(1, 6))
 def test_always_finite_and_not_negative(seed: int, scale: float, batch: int) -> None:
@@ -109,7 +97,7 @@ def test_the_clamp_passes_no_gradient() -> None:
     assert all((gradient == 0).all() for gradient in gradients)
 
 
-def test_equal_structure_is_zero_whatever_the_rotation() -> None:
+def test_rotation_does_not_matter() -> None:
     u, _ = vectors(width=3)
     rotation, _ = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2)))
     assert similarity_loss(u, u).item() == 0
@@ -117,26 +105,9 @@ def test_equal_structure_is_zero_whatever_the_rotation() -> None:
     assert similarity_loss(u, u @ rotation).item() == pytest.approx(0, abs=1e-12)
 
 
-def test_sides_may_be_exchanged_and_pairs_reordered() -> None:
+def test_order_does_not_matter() -> None:
     u, v = vectors()
     order = torch.tensor([4, 2, 0, 1, 3])
     loss = similarity_loss(u, v).item()
     assert similarity_loss(v, u).item() == pytest.approx(loss, rel=1e-12)
     assert similarity_loss(u[order], v[order]).item() == pytest.approx(loss, rel=1e-12)
-
-
-def test_autocast_does_not_lower_the_precision() -> None:
-    u, v = (x.float() for x in vectors())
-    expected = similarity_loss(u, v).item()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert similarity_loss(u, v).item() == expected
-    lowered = similarity_loss(u.bfloat16(), v.bfloat16())
-    assert lowered.dtype == torch.float32
-    assert lowered.item() == similarity_loss(u.bfloat16().float(), v.bfloat16().float()).item()
-
-
-def test_inputs_are_not_mutated() -> None:
-    u, v = vectors()
-    before = u.clone(), v.clone()
-    similarity_loss(u.requires_grad_(), v.requires_grad_(), normalize=True).backward()
-    assert torch.equal(u, before[0]) and torch.equal(v, before[1])

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from loss_helpers import Largest, value_and_gradients
 
 from hf_xlsr.losses import generative_loss, masked_lm_loss, sparse_target_cross_entropy
 
@@ -48,20 +46,11 @@ def problem(seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[list[tor
     return parameters, [ids, probs, row_weights]
 
 
-def value_and_gradients(
-    loss: Callable[..., torch.Tensor], parameters: list[torch.Tensor], *args: Any, **kwargs: Any
-) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
-    leaves = [parameter.clone().requires_grad_() for parameter in parameters]
-    value = loss(*leaves, *args, **kwargs)
-    value.backward()
-    return value.detach(), [leaf.grad for leaf in leaves]
-
-
 @pytest.mark.parametrize("chunk_size", [1, 2, 3, 7, ROWS - 1, ROWS, ROWS + 1, 1000])
-def test_value_and_gradient_equal_the_dense_twin(chunk_size: int) -> None:
+def test_equals_the_dense_twin(chunk_size: int) -> None:
     parameters, labels = problem()
-    value, gradients = value_and_gradients(sparse_target_cross_entropy, parameters, *labels, chunk_size=chunk_size)
-    expected, expected_gradients = value_and_gradients(naive, parameters, *labels)
+    value, *gradients = value_and_gradients(sparse_target_cross_entropy, parameters, *labels, chunk_size=chunk_size)
+    expected, *expected_gradients = value_and_gradients(naive, parameters, *labels)
     torch.testing.assert_close(value, expected, rtol=1e-13, atol=1e-13)
     for gradient, twin in zip(gradients, expected_gradients, strict=True):
         torch.testing.assert_close(gradient, twin, rtol=1e-11, atol=1e-13)
@@ -83,93 +72,15 @@ def test_one_hot_labels_are_cross_entropy() -> None:
     def twin(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.cross_entropy(torch.nn.functional.linear(hidden, weight, bias), pieces)
 
-    value, gradients = value_and_gradients(sparse_target_cross_entropy, parameters, *labels, chunk_size=5)
-    expected, expected_gradients = value_and_gradients(twin, parameters)
+    value, *gradients = value_and_gradients(sparse_target_cross_entropy, parameters, *labels, chunk_size=5)
+    expected, *expected_gradients = value_and_gradients(twin, parameters)
     torch.testing.assert_close(value, expected, rtol=1e-13, atol=0)
     torch.testing.assert_close(gradients, expected_gradients, rtol=1e-11, atol=1e-14)
 
 
-@pytest.mark.parametrize("wanted", [(True, False, False), (False, True, False), (False, False, True)])
-def test_only_what_asks_for_a_gradient_gets_one(wanted: tuple[bool, ...]) -> None:
-    parameters, labels = problem()
-    leaves = [p.clone().requires_grad_(want) for p, want in zip(parameters, wanted, strict=True)]
-    sparse_target_cross_entropy(*leaves, *labels, chunk_size=4).backward()
-    _, expected = value_and_gradients(naive, parameters, *labels)
-    for leaf, want, twin in zip(leaves, wanted, expected, strict=True):
-        if want:
-            torch.testing.assert_close(leaf.grad, twin, rtol=1e-11, atol=1e-13)
-        else:
-            assert leaf.grad is None
-
-
-def test_without_gradient_the_value_is_the_same_and_carries_no_graph() -> None:
-    parameters, labels = problem()
-    with_graph = sparse_target_cross_entropy(*[p.clone().requires_grad_() for p in parameters], *labels)
-    with torch.no_grad():
-        without = sparse_target_cross_entropy(*[p.clone().requires_grad_() for p in parameters], *labels)
-    assert with_graph.requires_grad and not without.requires_grad
-    assert with_graph.item() == without.item()
-    assert not sparse_target_cross_entropy(*parameters, *labels).requires_grad
-
-
-def test_two_forwards_before_one_backward_add_up() -> None:
-    parameters, labels = problem()
-    other_hidden = torch.randn(ROWS, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
-    hidden, weight, bias = [p.clone().requires_grad_() for p in parameters]
-    other = other_hidden.clone().requires_grad_()
-    first = sparse_target_cross_entropy(hidden, weight, bias, *labels, chunk_size=4)
-    second = sparse_target_cross_entropy(other, weight, bias, *labels, chunk_size=5)
-    (first + 3 * second).backward()
-
-    _, once = value_and_gradients(naive, parameters, *labels)
-    _, again = value_and_gradients(naive, [other_hidden, *parameters[1:]], *labels)
-    torch.testing.assert_close(hidden.grad, once[0])
-    torch.testing.assert_close(other.grad, 3 * again[0])
-    torch.testing.assert_close(weight.grad, once[1] + 3 * again[1])
-    torch.testing.assert_close(bias.grad, once[2] + 3 * again[2])
-
-
-def test_backward_twice_through_a_retained_graph() -> None:
-    parameters, labels = problem()
-    leaves = [p.clone().requires_grad_() for p in parameters]
-    loss = sparse_target_cross_entropy(*leaves, *labels, chunk_size=4)
-    loss.backward(retain_graph=True)
-    once = [leaf.grad.clone() for leaf in leaves]
-    loss.backward()
-    torch.testing.assert_close([leaf.grad for leaf in leaves], [2 * gradient for gradient in once])
-
-
-def test_a_second_derivative_is_refused_instead_of_being_wrong() -> None:
-    parameters, labels = problem()
-    leaves = [p.clone().requires_grad_() for p in parameters]
-    loss = sparse_target_cross_entropy(*leaves, *labels) ** 2
-    (gradient,) = torch.autograd.grad(loss, leaves[0], create_graph=True)
-    with pytest.raises(RuntimeError):
-        gradient.sum().backward()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_inputs_are_not_mutated(dtype: torch.dtype) -> None:
-    parameters, labels = problem(dtype=dtype)
-    before = [tensor.clone() for tensor in (*parameters, *labels)]
-    leaves = [parameter.requires_grad_() for parameter in parameters]
-    sparse_target_cross_entropy(*leaves, *labels, chunk_size=4).backward()
-    assert all(torch.equal(a, b) for a, b in zip(before, (*parameters, *labels), strict=True))
-
-
-def test_non_contiguous_inputs() -> None:
-    parameters, labels = problem()
-    turned = [p.T.contiguous().T if p.ndim == 2 else p for p in parameters]
-    assert not turned[0].is_contiguous()
-    value, gradients = value_and_gradients(sparse_target_cross_entropy, turned, *labels, chunk_size=4)
-    expected, expected_gradients = value_and_gradients(naive, parameters, *labels)
-    torch.testing.assert_close(value, expected)
-    torch.testing.assert_close(gradients, expected_gradients)
-
-
 def test_no_rows_give_zero_with_a_graph() -> None:
     parameters, labels = problem()
-    value, gradients = value_and_gradients(
+    value, *gradients = value_and_gradients(
         sparse_target_cross_entropy, [parameters[0][:0], *parameters[1:]], *[label[:0] for label in labels]
     )
     assert value == 0
@@ -179,7 +90,7 @@ def test_no_rows_give_zero_with_a_graph() -> None:
 
 def test_large_logits_do_not_overflow() -> None:
     parameters, labels = problem(dtype=torch.float32)
-    value, gradients = value_and_gradients(
+    value, *gradients = value_and_gradients(
         sparse_target_cross_entropy, [1e4 * parameters[0], *parameters[1:]], *labels, chunk_size=4
     )
     assert value.isfinite() and all(gradient.isfinite().all() for gradient in gradients)
@@ -190,9 +101,9 @@ def relative_error(approximation: torch.Tensor, truth: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 2e-3)])
-def test_under_autocast_the_gradient_stays_close_to_float32(dtype: torch.dtype, tolerance: float) -> None:
+def test_autocast_stays_close(dtype: torch.dtype, tolerance: float) -> None:
     parameters, labels = problem(dtype=torch.float32)
-    expected, expected_gradients = value_and_gradients(naive, parameters, *labels)
+    expected, *expected_gradients = value_and_gradients(naive, parameters, *labels)
     leaves = [parameter.clone().requires_grad_() for parameter in parameters]
     with torch.autocast("cpu", dtype=dtype):
         value = sparse_target_cross_entropy(*leaves, *labels, chunk_size=4)
@@ -205,16 +116,7 @@ def test_under_autocast_the_gradient_stays_close_to_float32(dtype: torch.dtype, 
         assert relative_error(leaf.grad, twin) < tolerance
 
 
-def test_float64_is_not_lowered_by_autocast() -> None:
-    parameters, labels = problem()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        value, gradients = value_and_gradients(sparse_target_cross_entropy, parameters, *labels)
-    expected, expected_gradients = value_and_gradients(naive, parameters, *labels)
-    torch.testing.assert_close(value, expected, rtol=1e-13, atol=0)
-    torch.testing.assert_close(gradients, expected_gradients, rtol=1e-11, atol=1e-13)
-
-
-def test_float16_gradient_does_not_underflow_over_a_large_vocabulary() -> None:
+def test_float16_gradient_does_not_underflow() -> None:
     # At the start of training p is near 1 / vocabulary; over the pairs that is below float16's smallest number.
     rows, pairs, vocabulary = 4, 1000, 50_000
     assert torch.tensor(1 / pairs / vocabulary, dtype=torch.float16) == 0
@@ -230,28 +132,13 @@ def test_float16_gradient_does_not_underflow_over_a_large_vocabulary() -> None:
 def test_bfloat16_parameters_without_autocast() -> None:
     parameters, labels = problem(dtype=torch.float32)
     lowered = [parameter.bfloat16() for parameter in parameters]
-    value, gradients = value_and_gradients(sparse_target_cross_entropy, lowered, *labels, chunk_size=4)
-    expected, expected_gradients = value_and_gradients(naive, [p.float() for p in lowered], *labels)
+    value, *gradients = value_and_gradients(sparse_target_cross_entropy, lowered, *labels, chunk_size=4)
+    expected, *expected_gradients = value_and_gradients(naive, [p.float() for p in lowered], *labels)
     assert value.dtype == torch.float32
     assert value.item() == pytest.approx(expected.item(), rel=2e-2)
     for gradient, twin in zip(gradients, expected_gradients, strict=True):
         assert gradient.dtype == torch.bfloat16
         assert relative_error(gradient, twin) < 2e-2
-
-
-class LargestTensor(TorchDispatchMode):
-    """Records the most elements that any tensor made by an operation has storage for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numel = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self.numel = max(self.numel, leaf.numel())
-        return result
 
 
 MANY_ROWS, LARGE_VOCABULARY, SLIM, CHUNK = 120, 500, 4, 120 * 8
@@ -274,16 +161,9 @@ def generative_case(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tens
 
 @pytest.mark.parametrize("case", [masked_lm_case, generative_case])
 @pytest.mark.parametrize("autocast", [False, True])
-def test_rows_times_vocabulary_is_never_allocated(case: Callable[..., torch.Tensor], autocast: bool) -> None:
+def test_whole_logits_are_never_held(case: Callable[..., torch.Tensor], autocast: bool) -> None:
     parameters = memory_problem()
-    with LargestTensor() as largest, torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+    with Largest() as largest, torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         case(*parameters).backward()
     assert parameters[1].grad is not None
     assert largest.numel == LARGE_VOCABULARY * SLIM  # the gradient of the table
-
-
-def test_the_memory_meter_sees_a_naive_loss() -> None:
-    hidden, weight, bias = memory_problem()
-    with LargestTensor() as largest:
-        (hidden @ weight.T + bias).log_softmax(-1).sum().backward()
-    assert largest.numel == MANY_ROWS * LARGE_VOCABULARY

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
+from loss_helpers import Largest, value_and_gradients
 from word_contrast_helpers import (
     COUNT,
     HELD,
@@ -14,7 +13,6 @@ from word_contrast_helpers import (
     VOCABULARY,
     WIDE,
     WIDTH,
-    Largest,
     draw,
     large_problem,
     own_words,
@@ -51,21 +49,12 @@ def naive(
     return total / len(queries)
 
 
-def value_and_gradients(
-    loss: Callable[..., torch.Tensor], inputs: list[torch.Tensor], *args: Any, **options: Any
-) -> list[torch.Tensor]:
-    leaves = [tensor.clone().requires_grad_() for tensor in inputs]
-    value = loss(*leaves, *args, **options)
-    value.backward()
-    return [value.detach(), *(leaf.grad for leaf in leaves)]
-
-
 # The loss
 
 
 @pytest.mark.parametrize("chunk_size", [1, 2, 3, 17, 64, 10_000])
 @pytest.mark.parametrize("temperature", [1.0, 0.1])
-def test_value_and_gradients_equal_the_naive_twin(temperature: float, chunk_size: int) -> None:
+def test_equals_the_naive_twin(temperature: float, chunk_size: int) -> None:
     inputs, bags = vectors(), own_words()
     assert 3 not in bags[0] and len(bags[0]) > 15
     negatives = draw(*inputs)
@@ -87,7 +76,7 @@ def test_gradient_by_finite_differences() -> None:
     assert torch.autograd.gradcheck(loss, inputs, fast_mode=True)
 
 
-def test_a_hand_worked_example() -> None:
+def test_hand_worked() -> None:
     queries = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
     embeddings = torch.tensor([[0.0, 3.0], [1.0, 0.0], [0.0, 1.0], [-4.0, 0.0], [3.0, 4.0]])
     bags, negatives = (torch.tensor([0, 0, 1]), torch.tensor([1, 4, 2])), torch.tensor([[0, 3], [1, 3]])
@@ -126,7 +115,7 @@ def test_a_row_without_words_counts_as_zero() -> None:
     torch.testing.assert_close(with_it, without * 4 / 5)
 
 
-def test_neither_the_order_of_words_nor_lengths_of_vectors_matter() -> None:
+def test_order_and_length_do_not_matter() -> None:
     (queries, embeddings), (rows, pieces) = vectors(), own_words()
     negatives = draw(queries, embeddings)
     expected = word_contrast_loss(queries, embeddings, (rows, pieces), negatives)
@@ -137,7 +126,7 @@ def test_neither_the_order_of_words_nor_lengths_of_vectors_matter() -> None:
 
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e-4, 1e30])
-def test_extreme_temperatures_and_vectors_of_zeros_stay_finite(temperature: float) -> None:
+def test_extreme_temperatures_stay_finite(temperature: float) -> None:
     inputs, bags = vectors(torch.float32), own_words()
     negatives = draw(*inputs)
     inputs[0][0], inputs[1][bags[1][3]], inputs[1][negatives[1, 0]] = 0, 0, 0
@@ -147,7 +136,7 @@ def test_extreme_temperatures_and_vectors_of_zeros_stay_finite(temperature: floa
         assert float(found[0]) == pytest.approx(math.log(1 + COUNT) * 4 / 5)
 
 
-def test_vectors_of_zeros_have_the_gradient_of_an_inner_product() -> None:
+def test_zero_vectors_have_the_gradient_of_an_inner_product() -> None:
     inputs, bags = vectors(), own_words()
     negatives = draw(*inputs)
     zero = int(bags[1][1])
@@ -171,69 +160,13 @@ def test_vectors_of_zeros_have_the_gradient_of_an_inner_product() -> None:
         torch.testing.assert_close(one, other)
 
 
-def test_far_from_the_negatives_the_loss_keeps_its_digits() -> None:
+def test_sure_positive_keeps_its_digits() -> None:
     queries, embeddings = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     bags = torch.tensor([0]), torch.tensor([0])
     loss = word_contrast_loss(queries, embeddings, bags, torch.tensor([[1]]), temperature=0.05)
     assert float(loss) == pytest.approx(math.log1p(math.exp(-20)), rel=1e-4)
     loss = word_contrast_loss(-queries.double(), embeddings.double(), bags, torch.tensor([[1]]), temperature=0.048)
     assert float(loss) == pytest.approx(1 / 0.048 + math.log1p(math.exp(-1 / 0.048)), rel=1e-14)
-
-
-def test_two_forwards_before_one_backward() -> None:
-    inputs, bags = [tensor.requires_grad_() for tensor in vectors()], own_words()
-    one, other = draw(*inputs, seed=0), draw(*inputs, seed=1)
-    both = word_contrast_loss(*inputs, bags, one, chunk_size=5) + 2 * word_contrast_loss(*inputs, bags, other)
-    found = torch.autograd.grad(both, inputs)
-    expected = torch.autograd.grad(naive(*inputs, bags, one) + 2 * naive(*inputs, bags, other), inputs)
-    for slope, twin in zip(found, expected, strict=True):
-        torch.testing.assert_close(slope, twin, rtol=1e-10, atol=1e-12)
-
-
-def test_a_second_derivative_is_refused_instead_of_being_wrong() -> None:
-    inputs, bags = [tensor.requires_grad_() for tensor in vectors()], own_words()
-    loss = word_contrast_loss(*inputs, bags, draw(*inputs))
-    (slope,) = torch.autograd.grad(loss, inputs[0], create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        slope.sum().backward()
-
-
-def test_only_what_is_trained_gets_a_gradient_and_nothing_is_changed() -> None:
-    inputs, bags = vectors(), own_words()
-    negatives = draw(*inputs)
-    before = [tensor.clone() for tensor in (*inputs, *bags, negatives)]
-    expected = value_and_gradients(naive, inputs, bags, negatives)
-    for trained in range(2):
-        leaves = [tensor.clone().requires_grad_(index == trained) for index, tensor in enumerate(inputs)]
-        word_contrast_loss(*leaves, bags, negatives, chunk_size=4).backward()
-        torch.testing.assert_close(leaves[trained].grad, expected[1 + trained])
-        assert leaves[1 - trained].grad is None
-    assert not word_contrast_loss(*inputs, bags, negatives).requires_grad
-    assert all(torch.equal(one, other) for one, other in zip((*inputs, *bags, negatives), before, strict=True))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_autocast_changes_nothing(dtype: torch.dtype) -> None:
-    inputs, bags = vectors(dtype), own_words()
-    negatives = draw(*inputs)
-    expected = value_and_gradients(word_contrast_loss, inputs, bags, negatives)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = value_and_gradients(word_contrast_loss, inputs, bags, negatives)
-    for one, twin in zip(found, expected, strict=True):
-        assert one.dtype == dtype
-        assert torch.equal(one, twin)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
-    inputs, bags = vectors(dtype), own_words()
-    negatives = draw(*inputs)
-    found = value_and_gradients(word_contrast_loss, inputs, bags, negatives)
-    expected = value_and_gradients(word_contrast_loss, [tensor.float() for tensor in inputs], bags, negatives)
-    assert found[0].dtype == torch.float32 and torch.equal(found[0], expected[0])
-    for one, twin in zip(found[1:], expected[1:], strict=True):
-        assert one.dtype == dtype
-        torch.testing.assert_close(one, twin.to(dtype))
 
 
 def test_a_table_in_lower_precision_than_the_queries() -> None:
@@ -246,7 +179,7 @@ def test_a_table_in_lower_precision_than_the_queries() -> None:
     assert found[2].dtype == torch.bfloat16 and torch.equal(found[2], expected[2].bfloat16())
 
 
-def test_compiled_they_give_the_same() -> None:
+def test_compiled_loss_is_the_same() -> None:
     inputs, ids = vectors(), sentences()
 
     def together(queries: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
@@ -263,7 +196,7 @@ def test_compiled_they_give_the_same() -> None:
         torch.testing.assert_close(one, other)
 
 
-def test_the_loss_never_holds_the_embeddings_of_all_negatives() -> None:
+def test_embeddings_of_all_negatives_are_never_held() -> None:
     inputs, bags = large_problem()
     count, chunk_size = 1000, 50
     negatives = draw_negative_words(*inputs, bags, special_ids=[0, 1, 2], count=count)

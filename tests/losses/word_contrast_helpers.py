@@ -1,32 +1,14 @@
-"""Vectors, sentences and bags of words of a tiny vocabulary, and a watch over what is held, shared by tests."""
+"""Vectors, sentences and bags of words of a tiny vocabulary, shared by tests."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from hf_xlsr.losses import bags_of_words, draw_negative_words
 
 VOCABULARY, WIDTH, BATCH, COUNT, SPECIAL = 40, 6, 5, 7, [0, 1, 2, 39]
-
-
-class Largest(TorchDispatchMode):
-    """Records the most elements of any tensor that an operation makes; views of inputs make none."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numel = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        known = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)}
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor) and leaf.untyped_storage().data_ptr() not in known:
-                self.numel = max(self.numel, leaf.numel())
-        return result
 
 
 def vectors(dtype: torch.dtype = torch.float64, seed: int = 0) -> list[torch.Tensor]:

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from lightweight_models import BERT, ENCODERS
-from sentence_transformers import SentenceTransformer
+from lightweight_models import BERT
 from transformers import AutoConfig, BertConfig, BertForMaskedLM
 
 from hf_xlsr import HictlConfig, HictlForPreTraining, LightweightConfig, LightweightDualTransformer, XlsrError
@@ -47,7 +45,7 @@ def plain(tmp_path: Path) -> tuple[Path, Any]:
     return tmp_path / "plain", encoder
 
 
-def test_logits_are_a_linear_layer_on_the_first_state() -> None:
+def test_logits() -> None:
     model = build(num_labels=3).double().eval()
     labels = torch.tensor([2, 0, 1])
     output = model(IDS, MASK, labels=labels)
@@ -60,7 +58,7 @@ def test_logits_are_a_linear_layer_on_the_first_state() -> None:
     assert model(IDS, MASK).loss is None and model(IDS, MASK).losses is None
 
 
-def test_a_single_output_is_a_regression() -> None:
+def test_regression() -> None:
     model = build(num_labels=1).double().eval()
     gold = torch.tensor([5.0, 0.0, 2.5], dtype=torch.float32)
     output = model(IDS, MASK, labels=gold)
@@ -72,7 +70,7 @@ def test_a_single_output_is_a_regression() -> None:
     assert torch.equal(model(IDS, MASK, labels=gold.unsqueeze(1)).loss, output.loss)
 
 
-def test_padding_and_ignored_rows_count_for_nothing() -> None:
+def test_padding_and_ignored_rows() -> None:
     model = build(num_labels=3).eval()
     alone = model(IDS[1:2, :4], MASK[1:2, :4], labels=torch.tensor([1]))
     together = model(IDS, MASK, labels=torch.tensor([-100, 1, -100]))
@@ -81,29 +79,14 @@ def test_padding_and_ignored_rows_count_for_nothing() -> None:
     assert torch.equal(model(IDS[:1]).logits, model(IDS[:1], MASK[:1]).logits)
 
 
-def test_rows_without_a_label_alone_have_a_loss_of_zero() -> None:
-    model = build(num_labels=3)
-    loss = model(IDS, MASK, labels=torch.full((3,), -100)).loss
-    loss.backward()
-    assert loss.item() == 0 and not any(value.grad.any() for value in model.parameters())
-
-
-@pytest.mark.parametrize("name", ENCODERS)
-def test_every_kind_of_encoder_gets_gradients_everywhere(name: str) -> None:
-    model = build(ENCODERS[name], num_labels=2)
-    types = torch.zeros_like(IDS)
-    model(IDS, MASK, token_type_ids=types, labels=torch.tensor([0, 1, 1])).loss.backward()
-    assert [name for name, value in model.named_parameters() if value.grad is None] == []
-
-
-def test_token_types_reach_encoders_that_have_them() -> None:
+def test_token_types() -> None:
     types = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 1, 1], [0, 0, 0, 1, 1]])
     typed, untyped = build({**BERT, "type_vocab_size": 2}).eval(), build().eval()
     assert not torch.allclose(typed(IDS, MASK, types).logits, typed(IDS, MASK).logits)
     assert torch.equal(untyped(IDS, MASK, types).logits, untyped(IDS, MASK).logits)
 
 
-def test_dropout_before_the_output_layer() -> None:
+def test_dropout() -> None:
     assert classifier_dropout(HictlConfig(text_config={**BERT, "hidden_dropout_prob": 0.3})) == 0.3
     assert classifier_dropout(HictlConfig(text_config=dict(BERT), classifier_dropout=0.0)) == 0.0
     model = build(classifier_dropout=0.5).train()
@@ -115,7 +98,7 @@ def test_dropout_before_the_output_layer() -> None:
 # Where the encoder comes from.
 
 
-def test_from_a_plain_encoder_and_from_a_masked_language_model(plain: tuple[Path, Any], tmp_path: Path) -> None:
+def test_from_plain_encoders(plain: tuple[Path, Any], tmp_path: Path) -> None:
     folder, encoder = plain
     torch.manual_seed(1)
     model = HictlForSequenceClassification.from_encoder(folder, num_labels=3)
@@ -130,7 +113,7 @@ def test_from_a_plain_encoder_and_from_a_masked_language_model(plain: tuple[Path
     assert equal(weights(loaded.encoder), weights(lm.bert)) and loaded.config.problem_type == "regression"
 
 
-def test_from_hictl_folders_the_encoder_alone_is_taken(tmp_path: Path) -> None:
+def test_from_hictl_models(tmp_path: Path) -> None:
     torch.manual_seed(0)
     pretrained = HictlForPreTraining(HictlConfig(text_config=dict(BERT)))
     pretrained.save_pretrained(tmp_path / "pretrained")
@@ -147,14 +130,7 @@ def test_from_hictl_folders_the_encoder_alone_is_taken(tmp_path: Path) -> None:
     assert not torch.equal(started.classifier.weight, classifier.classifier.weight)
 
 
-def test_from_an_export_of_this_package(tiny_export: str) -> None:
-    stock = SentenceTransformer(tiny_export)[0].auto_model.state_dict()
-    encoder = start_encoder(tiny_export).state_dict()
-    assert encoder.keys() <= stock.keys()  # a stock module may make a pooler of its own
-    assert all(torch.equal(value, stock[name]) for name, value in encoder.items())
-
-
-def test_from_folders_of_sentence_transformers_and_of_runs(plain: tuple[Path, Any], tmp_path: Path) -> None:
+def test_from_exports_and_runs(plain: tuple[Path, Any], tmp_path: Path) -> None:
     folder, encoder = plain
     exported = tmp_path / "run" / "model"
     encoder.save_pretrained(exported / "0_Transformer")
@@ -169,37 +145,14 @@ def test_from_folders_of_sentence_transformers_and_of_runs(plain: tuple[Path, An
         start_encoder(tmp_path / "run")
 
 
-def test_folders_without_an_encoder_are_refused(tmp_path: Path) -> None:
+def test_folders_without_an_encoder(tmp_path: Path) -> None:
     with pytest.raises(XlsrError, match="model.start 'nowhere'"):
         start_encoder("nowhere", place="model.start")
     LightweightDualTransformer(LightweightConfig(text_config=dict(BERT))).save_pretrained(tmp_path / "lightweight")
-    with pytest.raises(
-        XlsrError, match="holds a lightweight_dual_transformer, .*; give the folder 'model' of its run"
-    ):
+    with pytest.raises(XlsrError, match="lightweight_dual_transformer"):
         start_encoder(tmp_path / "lightweight")
     torn = build()
     state = {name: value for name, value in torn.state_dict().items() if "layer.1" not in name}
     torn.save_pretrained(tmp_path / "torn", state_dict=state)
     with pytest.raises(XlsrError, match=r"encoder.encoder.layer.1"):
         start_encoder(tmp_path / "torn")
-
-
-# Mistakes.
-
-
-# What the ecosystem does with it.
-
-
-def test_it_learns_which_sentences_begin_with_a_word() -> None:
-    model = build(num_labels=2)
-    generator = torch.Generator().manual_seed(1)
-    ids = torch.randint(5, 40, (64, 6), generator=generator)
-    labels = (ids[:, 1] < 20).long()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    for _ in range(60):
-        loss = model(ids, labels=labels).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    assert (model.eval()(ids).logits.argmax(1) == labels).float().mean() > 0.95
-    assert F.cross_entropy(torch.zeros(64, 2), labels) > 5 * loss

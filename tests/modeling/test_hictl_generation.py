@@ -27,7 +27,7 @@ def test_similarities_are_cosines() -> None:
     torch.testing.assert_close(word_similarities(queries, table), torch.tensor([[0.6, 0.8, 0.0], [0.0, -1.0, 0.0]]))
 
 
-def test_gradients_of_similarities_equal_those_of_normalised_products() -> None:
+def test_gradients_of_similarities() -> None:
     generator = torch.Generator().manual_seed(0)
     parts = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((3, 5), (7, 5))]
     weights = torch.randn(3, 7, generator=generator, dtype=torch.float64)
@@ -42,7 +42,7 @@ def test_gradients_of_similarities_equal_those_of_normalised_products() -> None:
     torch.testing.assert_close(*results, rtol=1e-12, atol=1e-14)
 
 
-def test_a_row_of_zeros_gets_the_unit_query_as_its_gradient() -> None:
+def test_gradient_of_a_zero_row() -> None:
     # Not one of 1e12, which clipping would follow and no other weight survive.
     queries, table = torch.tensor([[3.0, 4.0]], requires_grad=True), torch.zeros(3, 2, requires_grad=True)
     word_similarities(queries, table).sum().backward()
@@ -51,7 +51,7 @@ def test_a_row_of_zeros_gets_the_unit_query_as_its_gradient() -> None:
 
 
 @pytest.mark.parametrize("model_type", ENCODERS)
-def test_logits_are_states_times_table_plus_bias_and_cosines(model_type: str) -> None:
+def test_logits(model_type: str) -> None:
     model, batch = small_model(model_type), small_batch()
     targets = torch.tensor([[START, 5, 6], [START, 7, 8], [START, 9, 9]])
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
@@ -68,21 +68,9 @@ def test_logits_are_states_times_table_plus_bias_and_cosines(model_type: str) ->
     assert output.logits.shape == (3, 3, 30)
 
 
-def test_without_word_similarity_the_cosines_are_missing() -> None:
-    model, batch = small_model(), small_batch()
-    del batch["labels"]
-    with_them = model(**batch, decoder_input_ids=torch.full((3, 1), START)).logits[:, 0]
-    model.config.word_similarity = False
-    without = model(**batch, decoder_input_ids=torch.full((3, 1), START)).logits[:, 0]
-    states = model.encode(batch["input_ids"], batch["attention_mask"]).last_hidden_state
-    cosines = word_similarities(states[:, 0], model.get_input_embeddings().weight)
-    torch.testing.assert_close(with_them - without, cosines, rtol=1e-4, atol=1e-5)
-    assert model.encode(batch["input_ids"], batch["attention_mask"]).word_similarities is None
-
-
 @pytest.mark.parametrize("word_similarity", [True, False])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_loss_and_gradient_equal_cross_entropy_on_whole_logits(word_similarity: bool, smoothing: float) -> None:
+def test_loss_equals_cross_entropy(word_similarity: bool, smoothing: float) -> None:
     model, batch = small_model(word_similarity=word_similarity, logits_chunk_size=3).double(), small_batch()
     ours = gradients(model, batch, label_smoothing=smoothing)
     loss = model(**batch, label_smoothing=smoothing).loss
@@ -97,13 +85,7 @@ def test_loss_and_gradient_equal_cross_entropy_on_whole_logits(word_similarity: 
         torch.testing.assert_close(ours[name], parameter.grad, rtol=1e-8, atol=1e-12, msg=name)
 
 
-def test_with_labels_no_logits_are_returned_and_the_part_is_named() -> None:
-    output = small_model()(**small_batch())
-    assert output.logits is None and list(output.losses) == ["translation"]
-    assert output.losses["translation"].item() == output.loss.item()
-
-
-def test_the_loss_is_divided_by_all_pieces_of_a_step() -> None:
+def test_loss_is_divided_by_all_tokens_of_a_step() -> None:
     model, batch = small_model(), small_batch()
     whole = model(**batch).loss
     count = int((batch["labels"] != -100).sum())
@@ -115,11 +97,6 @@ def test_the_loss_is_divided_by_all_pieces_of_a_step() -> None:
     torch.testing.assert_close(sum(parts), whole)
 
 
-def test_targets_are_shifted_behind_the_start() -> None:
-    labels = torch.tensor([[5, 6, END], [7, END, -100]])
-    assert small_model().shift_right(labels).tolist() == [[START, 5, 6], [START, 7, END]]
-
-
 def test_padding_changes_nothing() -> None:
     model, batch = small_model(), small_batch()
     whole = gradients(model, batch)
@@ -127,7 +104,7 @@ def test_padding_changes_nothing() -> None:
     torch.testing.assert_close(gradients(model, padded), whole, rtol=1e-4, atol=1e-6)
 
 
-def test_a_step_sees_no_later_piece() -> None:
+def test_later_tokens_are_hidden() -> None:
     model, batch = small_model(), small_batch()
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
     first, second = torch.tensor([[START, 5, 6, 7]] * 3), torch.tensor([[START, 5, 9, 11]] * 3)
@@ -140,7 +117,7 @@ def test_a_step_sees_no_later_piece() -> None:
 
 
 @pytest.mark.parametrize("model_type", ENCODERS)
-def test_steps_with_a_cache_give_the_logits_of_one_pass(model_type: str) -> None:
+def test_cache_gives_the_same_logits(model_type: str) -> None:
     model, batch = small_model(model_type), small_batch()
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
     targets = torch.tensor([[START, 5, 6, 7], [START, 8, 9, 3], [START, 4, 4, 10]])
@@ -160,7 +137,7 @@ def test_steps_with_a_cache_give_the_logits_of_one_pass(model_type: str) -> None
 
 
 @pytest.mark.parametrize("options", [{"decoder_layers": 3}, {"decoder_layers": 1, "decoder_attention_heads": 4}])
-def test_a_decoder_unlike_the_encoder(options: dict[str, int]) -> None:
+def test_decoder_of_other_sizes(options: dict[str, int]) -> None:
     model, batch = taught_model(steps=40, **options), small_batch()
     del batch["labels"]
     assert model.config.get_text_config().num_hidden_layers == 2
@@ -173,18 +150,6 @@ def test_a_decoder_unlike_the_encoder(options: dict[str, int]) -> None:
         for kind in ("dynamic", "static"):
             found = model.generate(**batch, num_beams=beams, max_new_tokens=5, cache_implementation=kind)
             assert torch.equal(found, plain), (beams, kind)
-
-
-def test_states_and_attentions_of_both_sides_on_request() -> None:
-    model = small_model(decoder_layers=1)
-    model.set_attn_implementation("eager")
-    output = model(**small_batch(), output_hidden_states=True, output_attentions=True)
-    assert (len(output.encoder_hidden_states), len(output.encoder_attentions)) == (3, 2)
-    assert (len(output.decoder_hidden_states), len(output.decoder_attentions), len(output.cross_attentions)) == (
-        2,
-        1,
-        1,
-    )
 
 
 def best_by_exhaustion(model: Any, batch: dict[str, torch.Tensor], length: int, penalty: float) -> list[list[int]]:
@@ -208,7 +173,7 @@ def best_by_exhaustion(model: Any, batch: dict[str, torch.Tensor], length: int, 
 
 
 @pytest.mark.parametrize("penalty", [0.6, 1.0])
-def test_wide_beams_find_what_an_exhaustive_search_finds(penalty: float) -> None:
+def test_wide_beams_equal_exhaustive_search(penalty: float) -> None:
     model, batch = taught_model(vocab_size=5, steps=20), small_batch(vocab_size=5)
     del batch["labels"]
     options = {"length_penalty": penalty, "max_new_tokens": 3, "early_stopping": "never"}
@@ -219,7 +184,7 @@ def test_wide_beams_find_what_an_exhaustive_search_finds(penalty: float) -> None
     assert len({len(target) for target in expected}) == (2 if penalty < 1 else 1)  # a smaller one lets short ones win
 
 
-def test_similarities_are_computed_once_for_each_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_similarities_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = small_model(seed=3), small_batch()
     del batch["labels"]
     rows: list[int] = []
@@ -235,33 +200,10 @@ def test_similarities_are_computed_once_for_each_sentence(monkeypatch: pytest.Mo
     assert rows == [3, 3]
 
 
-def test_stock_options_of_generate() -> None:
-    model, batch = small_model(seed=3), small_batch()
-    model.set_attn_implementation("eager")
-    assert model.decoder.config._attn_implementation == model.encoder.config._attn_implementation == "eager"
-    del batch["labels"]
-    output = model.generate(
-        **batch,
-        max_new_tokens=4,
-        num_beams=3,
-        num_return_sequences=2,
-        return_dict_in_generate=True,
-        output_scores=True,
-        output_attentions=True,
-        output_hidden_states=True,
-    )
-    assert output.sequences.shape[0] == 6 and output.sequences_scores.shape == (6,)
-    assert len(output.cross_attentions[0]) == len(output.encoder_attentions) == 2  # layers
-    assert output.cross_attentions[0][0].shape == (9, 2, 1, 7)  # beams, heads, target, source
-    torch.manual_seed(0)
-    sampled = model.generate(**batch, do_sample=True, top_k=5, max_new_tokens=4, bad_words_ids=[[7]])
-    assert not (sampled == 7).any()
-
-
 # Training
 
 
-def test_a_frozen_encoder_gets_no_gradient_and_no_dropout() -> None:
+def test_frozen_encoder() -> None:
     model = small_model(dropout=0.5).train()
     assert model.encoder.training
     model.freeze_encoder()
@@ -272,13 +214,7 @@ def test_a_frozen_encoder_gets_no_gradient_and_no_dropout() -> None:
     assert "output_bias.bias" in trained
 
 
-def test_every_parameter_gets_a_gradient() -> None:
-    for word_similarity in (True, False):
-        model = small_model("xlm-roberta", word_similarity=word_similarity).train()
-        assert set(gradients(model, small_batch())) == {name for name, _ in model.named_parameters()}  # or DDP waits
-
-
-def test_it_learns_to_copy() -> None:
+def test_model_learns_to_copy() -> None:
     model, batch = small_model(seed=1).train(), small_batch()
     batch["labels"] = torch.cat([batch["input_ids"][:, 1:], torch.zeros(3, 1, dtype=torch.long)], 1)
     batch["labels"][batch["labels"] == 0] = -100

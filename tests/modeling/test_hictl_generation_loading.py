@@ -1,19 +1,14 @@
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from translation_helpers import (
     encoder_folder,
-    small_batch,
-    small_encoder,
-    small_model,
     translation_tokenizer,
 )
 
-from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration
 
@@ -25,7 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return encoder_folder(tmp_path_factory.mktemp("encoder"))
 
 
-def test_from_encoder_keeps_the_weights_and_finds_the_ends_of_a_sentence(folder: str) -> None:
+def test_from_encoder(folder: str) -> None:
     model = HictlForConditionalGeneration.from_encoder(folder, decoder_layers=1, dropout=0.2)
     stored = HictlForSequenceClassification.from_encoder(folder).encoder.state_dict()
     for name, value in model.encoder.state_dict().items():
@@ -42,7 +37,7 @@ def test_from_encoder_keeps_the_weights_and_finds_the_ends_of_a_sentence(folder:
 
 
 @pytest.mark.parametrize("model_type", ["bert", "distilbert", "modernbert"])
-def test_dropout_is_that_of_every_layer_on_both_sides(model_type: str, tmp_path: Path) -> None:
+def test_dropout_of_both_sides(model_type: str, tmp_path: Path) -> None:
     folder = encoder_folder(tmp_path, model_type=model_type, dropout=0.1)
     model = HictlForConditionalGeneration.from_encoder(folder, decoder_layers=1, dropout=0.3)
     layers = {name: module.p for name, module in model.named_modules() if isinstance(module, torch.nn.Dropout)}
@@ -51,15 +46,7 @@ def test_dropout_is_that_of_every_layer_on_both_sides(model_type: str, tmp_path:
     assert {module.p for module in own.modules() if isinstance(module, torch.nn.Dropout)} == {0.1}
 
 
-def test_from_encoder_takes_the_folder_of_a_run(folder: str, tmp_path: Path) -> None:
-    shutil.copytree(folder, tmp_path / "model")
-    (tmp_path / "training").mkdir()
-    (tmp_path / "training" / "recipe.json").write_text("{}", "utf-8")
-    model = HictlForConditionalGeneration.from_encoder(tmp_path, decoder_layers=1)
-    assert model.config.get_text_config().eos_token_id == translation_tokenizer().eos_token_id
-
-
-def test_from_encoder_takes_the_encoder_of_another_hictl_model(folder: str, tmp_path: Path) -> None:
+def test_from_another_hictl_model(folder: str, tmp_path: Path) -> None:
     other = HictlForSequenceClassification.from_encoder(folder, num_labels=5)
     with torch.no_grad():
         other.encoder.get_input_embeddings().weight.add_(1)
@@ -69,7 +56,7 @@ def test_from_encoder_takes_the_encoder_of_another_hictl_model(folder: str, tmp_
     assert torch.equal(model.get_input_embeddings().weight, other.get_input_embeddings().weight)
 
 
-def test_pieces_cut_the_vocabulary(folder: str) -> None:
+def test_smaller_vocabulary(folder: str) -> None:
     small = translation_tokenizer(60)
     pieces = [0, 5, 7, *range(9, 9 + len(small) - 3)]
     whole = HictlForConditionalGeneration.from_encoder(folder)
@@ -84,26 +71,3 @@ def test_pieces_cut_the_vocabulary(folder: str) -> None:
     torch.testing.assert_close(
         model.eval().encode(ids).last_hidden_state, whole.eval().encode(original).last_hidden_state
     )
-
-
-def test_defaults_are_the_papers() -> None:
-    config = HictlConfig()
-    decoder = config.decoder_config(512)
-    assert (decoder.num_hidden_layers, decoder.hidden_size, decoder.num_attention_heads) == (4, 768, 12)
-    assert decoder.intermediate_size == 3072 and decoder.hidden_act == "gelu" and config.word_similarity
-
-
-def test_a_decoder_of_other_sizes() -> None:
-    model = small_model(decoder_layers=1, decoder_attention_heads=4, decoder_ffn_dim=24)
-    assert model.decoder.encoder.layer[0].intermediate.dense.out_features == 24
-    assert model.decoder.config.num_attention_heads == 4
-    assert torch.isfinite(model(**small_batch()).loss)
-
-
-def test_the_callers_configuration_stays_as_it_is() -> None:
-    config = HictlConfig(text_config=small_encoder(), decoder_layers=1)
-    model = HictlForConditionalGeneration(config)
-    assert model.config.is_encoder_decoder and not config.is_encoder_decoder
-
-
-# Mistakes

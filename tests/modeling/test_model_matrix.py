@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from model_cases import CASES, VALUES, VOCABULARY, Case, build, run
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig
 
 from hf_xlsr import CmlmModel, DualMomentumModel, HictlForPreTraining, XlsrError
 from hf_xlsr.encoders.stock import encoder_from_pretrained
@@ -65,7 +63,7 @@ def gradients(model: Any, case: Case) -> tuple[torch.Tensor, dict[str, torch.Ten
 
 
 @pytest.mark.parametrize("config_class", VALUES, ids=lambda config_class: config_class.model_type)
-def test_every_field_of_a_configuration_is_kept(config_class: Any, tmp_path: Path) -> None:
+def test_config_keeps_every_field(config_class: Any, tmp_path: Path) -> None:
     values = VALUES[config_class]
     own = vars(config_class)["__annotations__"].keys()
     assert values.keys() == own - {"keys_to_ignore_at_inference"}
@@ -81,7 +79,7 @@ def test_every_field_of_a_configuration_is_kept(config_class: Any, tmp_path: Pat
 # Saving and loading.
 
 
-def test_auto_classes_give_ours_bit_for_bit_from_shards(case: Case, model: Any, loss: Any, folder: Path) -> None:
+def test_auto_classes_load_shards(case: Case, model: Any, loss: Any, folder: Path) -> None:
     shards = sorted(path.name for path in folder.glob("*.safetensors"))
     assert len(shards) > 1
     written = {path.suffix for path in folder.iterdir()}
@@ -94,32 +92,7 @@ def test_auto_classes_give_ours_bit_for_bit_from_shards(case: Case, model: Any, 
     assert torch.equal(run(loaded, case).loss, loss)
 
 
-def test_auto_tokenizer_reads_what_lies_beside_a_model(folder: Path, tokenizer: Any) -> None:
-    text = "red house tree"
-    assert AutoTokenizer.from_pretrained(folder)(text)["input_ids"] == tokenizer(text)["input_ids"]
-
-
-def test_one_file_loads_as_well(case: Case, model: Any, tmp_path: Path) -> None:
-    model.save_pretrained(tmp_path)
-    assert [path.name for path in tmp_path.glob("*.safetensors")] == ["model.safetensors"]
-    loaded = case.model_class.from_pretrained(tmp_path)
-    loaded.save_pretrained(tmp_path / "again")
-    assert_same(case.model_class.from_pretrained(tmp_path / "again"), model)
-
-
-def test_importing_the_package_is_enough(tmp_path: Path) -> None:
-    for name, case in CASES.items():
-        build(case).save_pretrained(tmp_path / name)
-    lines = [
-        f"print(type(transformers.{case.auto.__name__}.from_pretrained({str(tmp_path / name)!r})).__name__)"
-        for name, case in CASES.items()
-    ]
-    script = "\n".join(["import transformers, hf_xlsr", *lines])
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert found.split() == [case.model_class.__name__ for case in CASES.values()]
-
-
-def test_pickled_weights_are_left_alone(case: Case, model: Any, tmp_path: Path) -> None:
+def test_pickled_weights_are_refused(case: Case, model: Any, tmp_path: Path) -> None:
     model.config.save_pretrained(tmp_path)
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     with pytest.raises(OSError, match="no file named model.safetensors"):
@@ -131,7 +104,7 @@ def test_pickled_weights_are_left_alone(case: Case, model: Any, tmp_path: Path) 
         encoder_from_pretrained(str(tmp_path / "encoder"))
 
 
-def test_bfloat16_leaves_float32_what_needs_it(case: Case, loss: Any, folder: Path) -> None:
+def test_bfloat16(case: Case, loss: Any, folder: Path) -> None:
     loaded = case.auto.from_pretrained(folder, dtype=torch.bfloat16)
     for name, parameter in loaded.named_parameters():
         exact = name.startswith(case.float32) if case.float32 else False
@@ -142,7 +115,7 @@ def test_bfloat16_leaves_float32_what_needs_it(case: Case, loss: Any, folder: Pa
     found.backward()
 
 
-@pytest.mark.parametrize("device_map", ["cpu", "auto", {"": "cpu"}], ids=str)
+@pytest.mark.parametrize("device_map", ["auto", {"": "cpu"}], ids=str)
 def test_device_maps(device_map: Any, case: Case, model: Any, loss: Any, folder: Path) -> None:
     loaded = case.auto.from_pretrained(folder, device_map=device_map)
     assert len({value.device for value in loaded.state_dict().values()}) == 1
@@ -163,7 +136,7 @@ def test_attention_reaches_every_encoder(first: str, second: str, case: Case, lo
         torch.testing.assert_close(run(loaded, case).loss, loss, rtol=1e-5, atol=1e-6)
 
 
-def test_gradient_checkpointing_changes_nothing(case: Case) -> None:
+def test_gradient_checkpointing(case: Case) -> None:
     plain = gradients(build(case).train(), case)
     model = build(case).train()
     model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -173,8 +146,11 @@ def test_gradient_checkpointing_changes_nothing(case: Case) -> None:
     torch.testing.assert_close(again[1], plain[1])
 
 
-@pytest.mark.parametrize("name", ONE_OF_EACH)
-def test_compiled_it_gives_the_same(name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == "lightweight" else pytest.mark.slow) for name in ONE_OF_EACH],
+)
+def test_compiled_model_gives_the_same(name: str) -> None:
     case = CASES[name]
     model, batch = build(case), case.batch(VOCABULARY)
     batch = {name: value for name, value in batch.items() if name not in ("nli", "retrieval")}  # more of the same
@@ -204,7 +180,7 @@ def test_tuples_on_request(case: Case, model: Any) -> None:
 
 
 @pytest.mark.parametrize("size", [VOCABULARY + 14, VOCABULARY - 16])
-def test_resized_embeddings_are_followed_by_all_that_belongs_to_them(size: int, case: Case, tmp_path: Path) -> None:
+def test_resized_embeddings(size: int, case: Case, tmp_path: Path) -> None:
     model = build(case)
     kept = min(size, VOCABULARY)
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -286,10 +262,10 @@ def test_adapters_train_save_load_and_merge(case: Case, folder: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["dual_momentum", "dual_momentum_shared", "hictl", "cmlm", "lightweight"])
-def test_a_whole_model_is_no_encoder(name: str, tmp_path: Path) -> None:
+def test_whole_model_as_encoder_is_refused(name: str, tmp_path: Path) -> None:
     build(CASES[name]).save_pretrained(tmp_path)
     for load in (HictlForPreTraining.from_encoder, CmlmModel.from_encoder):
-        with pytest.raises(XlsrError, match="plain encoder"):
+        with pytest.raises(XlsrError, match="encoder"):
             load(str(tmp_path))
     with pytest.raises(XlsrError, match="encoder en"):
         DualMomentumModel.from_encoders({"en": str(tmp_path), "fr": str(tmp_path)}, queue_size=8)

@@ -1,19 +1,18 @@
 """A training whose processes all get a signal after a step, workers of its loader included.
 
-Run as a script in a session of its own: `signalled_training.py FOLDER SIGNAL STEP`, and `each` behind it where the
-signal goes to one process after the other, and not to their group.
+Runs in a session of its own: the signal is not for the processes that test.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 from conftest import make_pairs
 from datasets import Dataset
+from forked_command import start_workers_by_fork
 from lightweight_trainers import trainer_of
 from transformers import TrainerCallback
 
@@ -40,7 +39,13 @@ class SignalAfter(TrainerCallback):
             os.kill(process, self.number)
 
 
-def main(folder: Path, number: int, step: int, each: bool) -> None:
+def main(folder: Path, number: int, step: int, each: bool, log: Path) -> None:
+    """Trains until the signal; `each` sends it to one process after the other, and not to their group."""
+    os.setsid()
+    start_workers_by_fork()
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
     pairs = make_pairs(200)
     texts = [pair[side] for pair in pairs for side in ("source", "target")]
     tokenizer = train_tokenizer(texts, vocab_size=80, algorithm="bpe", max_length=32)
@@ -51,7 +56,3 @@ def main(folder: Path, number: int, step: int, each: bool) -> None:
     trainer.add_callback(SignalAfter(number, step, each))
     trainer.train()
     assert trainer.stopped_early
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), "each" in sys.argv[4:])

@@ -1,4 +1,4 @@
-"""CMLM through recipes: each task learns, stages follow one another, resuming is exact, two processes train like one."""
+"""CMLM through recipes: tasks, stages, variants and optimisers."""
 
 from __future__ import annotations
 
@@ -13,81 +13,33 @@ from typing import Any
 
 import pytest
 import torch
+import two_process_recipes
 from cmlm_helpers import tiny_cmlm, tiny_text
 from hictl_helpers import framed_tokenizer
 from pytorch_optimizer import Lamb
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
+from transformers import AutoTokenizer
 
 from hf_xlsr.cli import main
 from hf_xlsr.data.running_text import PreparedRunningText, prepare_running_text
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.modeling.cmlm import CmlmModel
 from hf_xlsr.runs.recipe import load_runs
-from hf_xlsr.runs.starting import weights_folder
 from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.trainers import CmlmTrainer, CmlmTrainingArguments
 from hf_xlsr.trainers.cmlm import lamb_options
 from hf_xlsr.utils.errors import XlsrError
 
-RECIPE = """
-method: cmlm
-languages: [en, fr]
-data:
-  text: {{path: {text}, columns: "text=text,document=document,lang=lang"}}
-  train: {{path: {train}}}
-  dev: {{path: {dev}}}
-  test: {{path: {dev}}}
-  max_length: 32
-  cleaning: [normalize]
-nli: {{train: {nli}}}
-tokenizer: {{path: {tokenizer}}}
-model:
-  encoder:
-    model_type: bert
-    hidden_size: 16
-    num_hidden_layers: 2
-    num_attention_heads: 2
-    intermediate_size: 32
-    hidden_dropout_prob: {dropout}
-    attention_probs_dropout_prob: {dropout}
-    max_position_embeddings: 48
-  projections: 3
-  retrieval_normalize: true
-  retrieval_scale: 20.0
-training:
-  max_steps: 12
-  per_device_train_batch_size: 16
-  learning_rate: 3e-3
-  logging_steps: 2
-  save_steps: 4
-  precision: float32
-evaluation: {{mined_pairs: 1}}
-"""
-
 
 @pytest.fixture
-def recipe_of(write_pairs: Any, tmp_path: Path) -> Any:
-    """Writes the recipe and gives its path."""
-    framed_tokenizer().save_pretrained(tmp_path / "tokenizer")
-    pairs = [row.split("\t") for row in write_pairs("text.tsv", 120, seed=7).read_text("utf-8").splitlines()]
-    text, nli = tmp_path / "running.tsv", tmp_path / "nli.tsv"
-    rows = [f"{pairs[i][i // 60]}\td{i // 5}\t{('en', 'fr')[i // 60]}\n" for i in range(120)]
-    text.write_text("text\tdocument\tlang\n" + "".join(rows), "utf-8")
-    labelled = [f"{pair[0]}\t{pair[1]}\t{number % 3}\n" for number, pair in enumerate(pairs[:60])]
-    nli.write_text("premise\thypothesis\tlabel\n" + "".join(labelled), "utf-8")
-    values = {
-        "text": text,
-        "nli": f"{{path: {nli}, languages: [en]}}",
-        "train": write_pairs(),
-        "dev": write_pairs("dev.tsv", 30, seed=2),
-        "tokenizer": tmp_path / "tokenizer",
-        "dropout": 0.1,
-    }
+def recipe_of(tmp_path: Path) -> Any:
+    """Writes the recipe, with more behind it, and gives its path."""
+    two_process_recipes.write_recipes(tmp_path)
 
-    def write(name: str = "toy.yaml", more: str = "", **changes: Any) -> str:
-        path = tmp_path / name
-        path.write_text(RECIPE.format(**{**values, **changes}) + more, "utf-8")
+    def write(more: str = "") -> str:
+        path = tmp_path / "toy.yaml"
+        path.write_text((tmp_path / "CmlmTrainer.yaml").read_text("utf-8") + more, "utf-8")
         return str(path)
 
     return write
@@ -97,41 +49,18 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "training" / "final" / "model.safetensors")
 
 
-def test_all_tasks_learn_and_leave_an_encoder(recipe_of: Any, tmp_path: Path) -> None:
-    more = ["--output_dir", str(tmp_path / "run"), "--max_steps", "150", "--save_steps", "150"]
-    (recipe,) = load_runs(recipe_of(dropout=0.0), more)
-    metrics = train_recipe(recipe).metrics
-    assert metrics["dev-tatoeba/en-fr/test/accuracy"] > 0.2  # 1 in 30 by chance
-    log = json.loads((tmp_path / "run" / "training" / "log.json").read_text("utf-8"))
-    losses = [entry for entry in log if "loss" in entry]
-    for part in ("cmlm", "retrieval", "nli"):
-        assert losses[-1][f"loss/{part}"] < losses[0][f"loss/{part}"], part
-    for entry in losses:
-        assert entry["loss"] == pytest.approx(
-            entry["loss/cmlm"] + 0.2 * entry["loss/retrieval"] + entry["loss/nli"], rel=1e-3
-        )
-        assert 0 <= entry["nli_accuracy"] <= 1
-    results = json.loads((tmp_path / "run" / "results.json").read_text("utf-8"))["settings"]["data"]
-    assert results["text"]["pairs"] == 96 and results["nli"]["pairs"] == 60  # 24 documents of 5 sentences
-    assert SentenceTransformer(str(tmp_path / "run" / "model")).encode(["red house"]).shape == (1, 16)
-    card = (tmp_path / "run" / "README.md").read_text("utf-8")
-    assert "Conditional Masked Language Model" in card and "consecutive sentences | 96 pairs" in card
-
-
 STAGES = """
 stages:
   - {name: cmlm, set: {model: {retrieval_weight: 0.0, nli_weight: 0.0}, training: {max_steps: 6}}}
   - {name: br, set: {model: {cmlm_weight: 0.0, nli_weight: 0.0}, training: {max_steps: 6, learning_rate: 0.0}}}
-  - {name: nli, set: {data: {text: null, train: null}, training: {max_steps: 6, save_steps: 2}}}
+  - {name: nli, set: {data: {text: null, train: null}, training: {max_steps: 6, save_strategy: steps, save_steps: 2}}}
 """
 
 
-def test_stages_take_over_weights_and_vocabulary_and_resume_inside_any(
-    recipe_of: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stages_resume(recipe_of: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The first stage trains a tokenizer on its text, the others go on with it."""
     path = recipe_of(more=STAGES)
-    text = Path(path).read_text("utf-8").replace(f"path: {tmp_path / 'tokenizer'}", "vocab_size: 90, algorithm: bpe")
+    text = Path(path).read_text("utf-8").replace(f"path: {tmp_path / 'tokenizer'}", "vocab_size: 80\n  algorithm: bpe")
     Path(path).write_text(text, "utf-8")
     command = ["train", path, "--output_dir", str(tmp_path / "run")]
     assert main(command) == 0
@@ -164,15 +93,16 @@ def test_variants_run_and_export(variant: str, recipe_of: Any, tmp_path: Path) -
     exported = SentenceTransformer(str(tmp_path / "run" / "model"))
     there = exported.encode(["red house", "tree"], convert_to_tensor=True)
     model = CmlmModel.from_pretrained(tmp_path / "run" / "training" / "final").eval()
-    tokenizer = framed_tokenizer()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "tokenizer")
     for row, sentence in zip(there, ("red house", "tree"), strict=True):
         with torch.no_grad():
             vector = model.encode_sentences(tokenizer(sentence, return_tensors="pt")["input_ids"])[0]
         torch.testing.assert_close(row, vector / vector.norm(), rtol=1e-4, atol=1e-5)
 
 
-def test_projected_vectors_are_evaluated_live_and_not_exported(recipe_of: Any, tmp_path: Path) -> None:
+def test_projected_vectors_are_not_exported(recipe_of: Any, tmp_path: Path) -> None:
     more = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2", "--sentence_vector", "projected"]
+    more += ["--data.test.path", str(tmp_path / "dev.tsv")]
     (recipe,) = load_runs(recipe_of(), more)
     assert train_recipe(recipe).metrics
     assert not (tmp_path / "run" / "model").exists()
@@ -196,7 +126,7 @@ def running_text(tmp_path: Path) -> tuple[Any, PreparedRunningText]:
     return tokenizer, text
 
 
-def test_lamb_keeps_the_groups_of_weight_decay_or_says_that_it_is_missing(
+def test_lamb_keeps_groups_of_weight_decay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tokenizer, text = running_text(tmp_path)
@@ -229,7 +159,7 @@ def test_lamb_keeps_the_groups_of_weight_decay_or_says_that_it_is_missing(
     assert "needs pytorch-optimizer" in caplog.text
 
 
-def test_lamb_steps_are_those_of_its_paper() -> None:
+def test_lamb_equals_algorithm_2() -> None:
     """Algorithm 2 of You et al.: every step is as long as the learning rate times the weights, however long those are."""
     args = CmlmTrainingArguments(output_dir="unused", optimizer="lamb", learning_rate=0.01, adam_epsilon=1e-12)
     options = lamb_options(args)
@@ -250,9 +180,7 @@ def test_lamb_steps_are_those_of_its_paper() -> None:
 
 
 @pytest.mark.parametrize(("weights", "rows"), [((1.0, 0.2, 0.0), 12), ((0.0, 1.0, 0.0), 12), ((0.0, 0.0, 1.0), 6)])
-def test_each_task_has_its_batch_size_also_where_it_leads(
-    weights: tuple[float, ...], rows: int, recipe_of: Any, tmp_path: Path
-) -> None:
+def test_batch_size_of_each_task(weights: tuple[float, ...], rows: int, recipe_of: Any, tmp_path: Path) -> None:
     names = ("cmlm_weight", "retrieval_weight", "nli_weight")
     more = [word for name, value in zip(names, weights, strict=True) for word in (f"--{name}", str(value))]
     more += ["--retrieval_batch_size", "12", "--nli_batch_size", "6", "--output_dir", str(tmp_path / "run")]
@@ -265,7 +193,7 @@ def test_each_task_has_its_batch_size_also_where_it_leads(
     assert tasks == ({"main": 16, "retrieval": 12} if weights[0] else {"main": rows})
 
 
-def test_homogeneous_batches_hold_one_group_of_each_task(tmp_path: Path) -> None:
+def test_homogeneous_batches(tmp_path: Path) -> None:
     tokenizer, data = framed_tokenizer(), SimpleNamespace(lengths=[5] * 24, groups=[0, 1] * 12)
     trainer = CmlmTrainer(
         tiny_cmlm(len(tokenizer), nli_labels=3),
@@ -285,26 +213,11 @@ def test_homogeneous_batches_hold_one_group_of_each_task(tmp_path: Path) -> None
     assert all(sorted(groups) == [0, 0, 0, 1, 1, 1] for groups in seen.values())
 
 
-def test_stages_with_adapters_start_from_merged_weights(recipe_of: Any, tmp_path: Path) -> None:
-    stages = """
-adapters: {rank: 2}
-stages:
-  - {name: one, set: {training: {max_steps: 4}}}
-  - {name: two, set: {training: {max_steps: 4, learning_rate: 0.0}}}
-"""
-    assert main(["train", recipe_of(more=stages), "--output_dir", str(tmp_path / "run")]) == 0
-    folders = [tmp_path / "run" / name / "model" for name in ("one", "two")]
-    vectors = [SentenceTransformer(str(folder)).encode(["red house"], convert_to_tensor=True) for folder in folders]
-    torch.testing.assert_close(*vectors)
-    with pytest.raises(XlsrError, match="holds adapters alone"):
-        weights_folder(tmp_path / "run" / "one" / "training" / "final")
-
-
-def test_data_of_another_vocabulary_is_refused(recipe_of: Any, tmp_path: Path) -> None:
+def test_data_of_another_vocabulary(recipe_of: Any, tmp_path: Path) -> None:
     """As when the stage before is trained anew, with another tokenizer, while this one is half-way."""
     (recipe,) = load_runs(recipe_of(), ["--output_dir", str(tmp_path / "run"), "--max_steps", "1"])
     train_recipe(recipe)
     words = [f"word{number}" for number in range(40)]
     train_tokenizer(words, vocab_size=60, algorithm="bpe", frame=True).save_pretrained(tmp_path / "tokenizer")
-    with pytest.raises(XlsrError, match="was prepared with another vocabulary"):
+    with pytest.raises(XlsrError, match="vocabulary"):
         train_recipe(recipe)

@@ -1,11 +1,8 @@
-"""`FineTuneTrainer`: its metrics, its evaluations on one and two processes, and stopping and going on."""
+"""`FineTuneTrainer`: metrics, and evaluation on one and two processes."""
 
 from __future__ import annotations
 
 import random
-import re
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -16,13 +13,13 @@ import pytest
 import torch
 from conftest import ENGLISH, FRENCH, tiny_encoder
 from datasets import Dataset
+from two_processes import run_on_two_processes
 
 from hf_xlsr import HictlConfig, XlsrError
 from hf_xlsr.data.labelled import LabelledSet, LabelledTask, encode_texts
 from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
-from hf_xlsr.runs.recipe import parse_yaml, resolve
 from hf_xlsr.trainers.fine_tune import (
     METRICS,
     FineTuneTrainer,
@@ -114,14 +111,10 @@ class FakeClassifier:
         return np.array(self.given[data.name], dtype=np.float32)
 
 
-def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in model.state_dict().items()}
-
-
 # Metrics.
 
 
-def test_metrics_by_hand() -> None:
+def test_metrics_hand_worked() -> None:
     logits = np.array([[2, 1], [0, 1], [0, 3], [5, 4], [0, 1]], dtype=np.float32)  # predicts 0 1 1 0 1
     gold = np.array([0, 1, 0, 1, 1])
     assert METRICS["accuracy"](logits, gold) == 0.6
@@ -132,7 +125,7 @@ def test_metrics_by_hand() -> None:
     assert METRICS["spearman"](scores, of) == pytest.approx(0.5)
 
 
-def test_numbers_by_language_with_their_average() -> None:
+def test_metrics_by_language() -> None:
     rows = [
         {"first": "", "second": "", "lang": lang, "label": label}
         for lang, label in (("en", 0), ("de", 1), ("en", 2), ("de", 0), ("de", 2), ("zh", 1))
@@ -158,7 +151,7 @@ def test_numbers_by_language_with_their_average() -> None:
     assert set(metric_keys(sets, protocol="translate-train-all")) == scores
 
 
-def test_outputs_that_are_no_numbers_are_told() -> None:
+def test_nan_logits_are_refused() -> None:
     broken = FakeClassifier({"toy": [[float("nan"), 0]] * 4})
     with pytest.raises(XlsrError, match="toy"):
         evaluate_sets(broken, [toy_set(4)], protocol="x")  # type: ignore[arg-type]
@@ -187,7 +180,7 @@ def trained_on(task: LabelledTask, count: int = 32) -> LabelledSet:
     return LabelledSet("toy", "dev", make_rows(count, seed=5, task=task), task)
 
 
-def test_predictions_of_rows_are_the_models_logits(tmp_path: Path) -> None:
+def test_predictions_are_logits(tmp_path: Path) -> None:
     trainer, data = make_trainer(tmp_path), toy_set(9)
     predicted = trainer.predict(data.features(trainer.processing_class, 32)).predictions
     np.testing.assert_allclose(predicted, trainer.live_classifier().logits(data), rtol=1e-4, atol=1e-5)
@@ -195,7 +188,7 @@ def test_predictions_of_rows_are_the_models_logits(tmp_path: Path) -> None:
         trainer.predict(make_data())
 
 
-def test_it_learns_and_evaluates_in_both_languages(tmp_path: Path) -> None:
+def test_evaluation_in_both_languages(tmp_path: Path) -> None:
     data = trained_on(TASK)
     evaluation = partial(evaluate_sets, sets=[data], protocol="fine-tuning")
     trainer = make_trainer(
@@ -220,76 +213,24 @@ def test_scores_are_learnt(tmp_path: Path) -> None:
     assert trainer.evaluate()["eval_toy-fine-tuning/mean-of-2/dev/pearson"] > 0.7
 
 
-# Stopping and going on.
-
-
 # Two processes.
 
-TWO = """
-import os, sys
-sys.path[:0] = sys.argv[1:3]
-from accelerate import PartialState
-state = PartialState(cpu=True)
-assert state.num_processes == 2
-from pathlib import Path
-import torch
-from functools import partial
-from safetensors.torch import save_file
-from test_fine_tune import *
-sets = [toy_set(31)]
-evaluation = partial(evaluate_sets, sets=sets, protocol="fine-tuning")
-trainer = make_trainer(Path(sys.argv[3]), make_model(dropout=0.0), [evaluation], per_device_train_batch_size=8,
-                       per_device_eval_batch_size=4, eval_strategy="steps", eval_steps=3)
-trainer.train()
-shared, alone = trainer.live_encoder(), trainer.live_classifier()
-assert (shared.processes, alone.processes) == (2, 1)
-passes = []
-trainer.model.register_forward_pre_hook(lambda *_: passes.append(1))
-logits = shared.logits(sets[0])
-assert len(passes) == 4, len(passes)  # of eight batches
-assert (logits == alone.logits(sets[0])).all()
-logged = [entry for entry in trainer.state.log_history if "eval_toy-fine-tuning/en/dev/accuracy" in entry]
-expected = evaluate_sets(alone, sets, protocol="fine-tuning")
-assert all(logged[-1]["eval_" + name] == value for name, value in expected.items())
-gathered = [None, None]
-torch.distributed.all_gather_object(gathered, [sorted(entry.items()) for entry in logged])
-assert gathered[0] == gathered[1] and len(gathered[0]) == 2
-if state.is_main_process:
-    save_file(weights(trainer.model), sys.argv[3] + "/two.safetensors")
-print("agreed on", state.num_processes, flush=True)
-state.wait_for_everyone()
-os._exit(0)
-"""
+
+def evaluate_together(folder: Path) -> None:
+    """Evaluates with the batches shared between both processes, as the trainer does, and on each alone."""
+    from accelerate import PartialState
+
+    assert PartialState(cpu=True).num_processes == 2
+    trainer = make_trainer(folder, per_device_eval_batch_size=4)
+    shared, alone, data = trainer.live_encoder(), trainer.live_classifier(), toy_set(31)
+    assert (shared.processes, alone.processes) == (2, 1)
+    passes: list[int] = []
+    trainer.model.register_forward_pre_hook(lambda *_: passes.append(1))
+    logits = shared.logits(data)
+    assert len(passes) == 4  # of eight batches
+    assert (logits == alone.logits(data)).all()
 
 
 @pytest.mark.slow
-def test_two_processes_share_the_evaluation_and_train_like_one(tmp_path: Path) -> None:
-    from safetensors.torch import load_file
-
-    script = tmp_path / "two.py"
-    script.write_text(TWO, "utf-8")
-    tests = Path(__file__).resolve().parents[1]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
-    done = subprocess.run(
-        [*torchrun, str(tests), str(tests / "trainers"), str(tmp_path / "out")],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.stdout.count("agreed on") == 2, done.stdout + done.stderr
-    one = make_trainer(tmp_path / "one", make_model(dropout=0.0))
-    one.train()
-    two = load_file(tmp_path / "out" / "two.safetensors")
-    for name, value in weights(one.model).items():
-        torch.testing.assert_close(two[name], value, rtol=1e-3, atol=1e-5, msg=name)
-
-
-# The user's guide.
-
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "fine-tune.md"
-
-
-def test_the_recipe_of_the_guide_has_known_keys() -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
-    assert resolve({"name": "guide", **parse_yaml(text, "guide")})["task"]["texts"] == "pair"
+def test_two_processes_share_the_evaluation(tmp_path: Path) -> None:
+    run_on_two_processes(evaluate_together, tmp_path, folder=tmp_path)

@@ -6,14 +6,13 @@ import itertools
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import signalled_training
+from forked_command import SERVER
 from lightweight_trainers import trainer_of
 from transformers import TrainerCallback
 
@@ -59,7 +58,7 @@ def falling() -> Any:
     ],
     ids=["the best alone is kept", "no new best at the stop", "no evaluation at the stop"],
 )
-def test_the_checkpoint_of_a_stop_stays(
+def test_checkpoint_of_a_stop_stays(
     options: dict[str, Any], tokenizer: Any, prepared: PreparedPairs, tmp_path: Path
 ) -> None:
     options = {"eval_strategy": "steps", "metric_for_best_model": "toy/accuracy", "greater_is_better": True, **options}
@@ -78,7 +77,7 @@ def test_the_checkpoint_of_a_stop_stays(
 
 
 @pytest.mark.parametrize("step", [3, 4, 6])
-def test_a_stop_within_an_epoch_adds_no_evaluation(
+def test_stop_within_an_epoch_adds_no_evaluation(
     step: int, tokenizer: Any, prepared: PreparedPairs, tmp_path: Path
 ) -> None:
     """Epochs of four steps, evaluated at their ends: a stop in the middle of one must not count for early stopping."""
@@ -100,9 +99,7 @@ def test_a_stop_within_an_epoch_adds_no_evaluation(
     assert evaluated("stopped", None) == whole
 
 
-def test_an_evaluation_at_a_stop_at_the_end_of_an_epoch_is_kept(
-    tokenizer: Any, prepared: PreparedPairs, tmp_path: Path
-) -> None:
+def test_evaluation_at_the_end_of_an_epoch_is_kept(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
     """Checkpoints come by steps here, and evaluations after the one that the signal makes."""
     options = {"num_train_epochs": 2, "max_steps": -1, "eval_strategy": "epoch", "save_strategy": "steps"}
     made = {"evaluations": [falling()], "per_device_train_batch_size": -(-len(prepared) // 4), "save_steps": 100}
@@ -116,34 +113,30 @@ def test_an_evaluation_at_a_stop_at_the_end_of_an_epoch_is_kept(
 
 
 @pytest.mark.parametrize(
-    ("number", "step", "more"),
-    [(signal.SIGINT, 2, []), (signal.SIGTERM, 2, ["each"]), (signal.SIGINT, 8, [])],
-    ids=["SIGINT to the group", "SIGTERM to each", "SIGINT in the second epoch"],
+    ("number", "step", "each"),
+    [
+        (signal.SIGTERM, 2, True),
+        pytest.param(signal.SIGINT, 2, False, marks=pytest.mark.slow),
+        (signal.SIGINT, 8, False),
+    ],
+    ids=["SIGTERM to each", "SIGINT to the group", "SIGINT in the second epoch"],
 )
-def test_a_signal_to_all_processes_leaves_workers_to_finish_the_step(
-    number: int, step: int, more: list[str], tmp_path: Path
-) -> None:
-    script = Path(signalled_training.__file__)
-    command = [sys.executable, str(script), str(tmp_path), str(int(number)), str(step), *more]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(script.parents[1])},
-        start_new_session=True,  # a group of its own: the signal is not for those who test
-    )
+def test_workers_finish_the_step_after_a_signal(number: int, step: int, each: bool, tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    process = SERVER.Process(target=signalled_training.main, args=(tmp_path, int(number), step, each, log))
+    process.start()
     try:
-        text = process.communicate(timeout=200)[0]
+        process.join(200)
     finally:
         process.kill()
-    assert process.returncode == 0, text
+    text = log.read_text("utf-8")
+    assert process.exitcode == 0, text
     assert text.count("Finishing the step") == 1
     last = last_whole_checkpoint(tmp_path)
     assert last is not None and last.name == f"checkpoint-{step + 1}"
 
 
-def test_a_terminal_that_is_gone_does_not_hinder_the_stop(
+def test_closed_terminal(
     tokenizer: Any, prepared: PreparedPairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(file: int, text: bytes) -> int:
@@ -157,7 +150,7 @@ def test_a_terminal_that_is_gone_does_not_hinder_the_stop(
     assert trainer.stopped_early and last_whole_checkpoint(tmp_path) is not None
 
 
-def test_handlers_come_back_after_an_error(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+def test_handlers_after_an_error(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     trainer = trainer_of(tokenizer, prepared, tmp_path)
     trainer.add_callback(FailsAt(2))
@@ -166,7 +159,7 @@ def test_handlers_come_back_after_an_error(tokenizer: Any, prepared: PreparedPai
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_handlers_come_back_after_a_second_signal(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+def test_handlers_after_a_second_signal(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGINT)
     trainer = trainer_of(tokenizer, prepared, tmp_path)
     trainer.add_callback(SignalAt(2))
@@ -176,7 +169,7 @@ def test_handlers_come_back_after_a_second_signal(tokenizer: Any, prepared: Prep
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_signal_before_the_first_step_stops_at_once(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+def test_signal_before_the_first_step(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
     class SignalAtTheBeginning(TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -188,14 +181,3 @@ def test_a_signal_before_the_first_step_stops_at_once(tokenizer: Any, prepared: 
         trainer.train()
     assert trainer.state.global_step == 0 and not trainer.stopped_early
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_a_beginning_without_an_end_keeps_the_handlers_of_before(
-    tokenizer: Any, prepared: PreparedPairs, tmp_path: Path
-) -> None:
-    before = signal.getsignal(signal.SIGINT)
-    trainer = trainer_of(tokenizer, prepared, tmp_path)
-    stop = trainer._graceful_stop
-    stop.on_train_begin(trainer.args, trainer.state, trainer.control)
-    trainer.train()  # as after a smaller batch size was found
-    assert signal.getsignal(signal.SIGINT) is before

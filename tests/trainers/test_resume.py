@@ -22,7 +22,7 @@ from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.trainers.base import last_whole_checkpoint
 from hf_xlsr.utils.errors import XlsrError
 
-STEPS = 120
+STEPS = 40
 
 RECIPE = """
 method: lightweight
@@ -48,8 +48,8 @@ training:
   gradient_accumulation_steps: 2
   learning_rate: 1e-2
   logging_steps: 7
-  save_steps: 10
-  dataloader_num_workers: 2
+  save_steps: 5
+  dataloader_num_workers: 1
   precision: {precision}
 """
 
@@ -62,17 +62,16 @@ def train(recipe: Path, output: Path, log: str) -> Command:
     return Command("train", recipe, "--output_dir", output, log=output.parent / log)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_killed_and_resumed_run_is_bit_equal(precision: str, write_pairs: Any, tmp_path: Path) -> None:
     recipe = tmp_path / "toy.yaml"
     recipe.write_text(RECIPE.format(train=write_pairs(), steps=STEPS, precision=precision), "utf-8")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    uninterrupted, victim = train(recipe, whole, "whole.txt"), train(recipe, killed, "killed.txt")
+    victim = train(recipe, killed, "killed.txt")
     checkpoints = killed / "training"
     try:
         victim.wait_for(lambda: last_whole_checkpoint(checkpoints))
-        time.sleep(random.uniform(0, 0.3))
-        victim.send(signal.SIGKILL)
+        time.sleep(random.uniform(0, 0.2))
     finally:
         victim.kill()
     assert not (checkpoints / "final").exists(), "the run was over before it was killed"
@@ -83,7 +82,7 @@ def test_killed_and_resumed_run_is_bit_equal(precision: str, write_pairs: Any, t
     torn.mkdir()
     (torn / "model.safetensors").write_bytes(b"")
     assert resumed_from.name in train(recipe, killed, "resumed.txt").finish()
-    uninterrupted.finish()
+    train_recipe(load_runs(str(recipe), ["--output_dir", str(whole)])[0])
     one, other = weights(whole), weights(killed)
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -94,7 +93,7 @@ def test_killed_and_resumed_run_is_bit_equal(precision: str, write_pairs: Any, t
 def test_resume_on_two_processes_is_bit_equal(step: int, write_pairs: Any, tmp_path: Path) -> None:
     recipe = tmp_path / "toy.yaml"
     text = RECIPE.format(train=write_pairs(count=192), steps=24, precision="float32")
-    text = text.replace("save_steps: 10", "save_steps: 6").replace("accumulation_steps: 2", "accumulation_steps: 1")
+    text = text.replace("save_steps: 5", "save_steps: 6").replace("accumulation_steps: 2", "accumulation_steps: 1")
     recipe.write_text(text.replace("batch_size: 16", "batch_size: 8"), "utf-8")
     output = tmp_path / "run"
     script = str(Path(__file__).resolve().parents[2] / "train.py")
@@ -126,7 +125,7 @@ def test_interrupt_saves_a_checkpoint(write_pairs: Any, tmp_path: Path) -> None:
     assert {"optimizer.pt", "scheduler.pt", "rng_state.pth"} <= set(os.listdir(saved))
 
 
-def test_checkpoints_that_no_run_goes_on_from_are_refused(write_pairs: Any, tmp_path: Path) -> None:
+def test_save_only_model_is_refused(write_pairs: Any, tmp_path: Path) -> None:
     recipe, output = tmp_path / "toy.yaml", tmp_path / "run"
     text = RECIPE.format(train=write_pairs(), steps=2, precision="float32")
     recipe.write_text(text + "  save_only_model: true\n", "utf-8")
@@ -135,7 +134,7 @@ def test_checkpoints_that_no_run_goes_on_from_are_refused(write_pairs: Any, tmp_
     assert not output.exists()  # before data are prepared
 
 
-def test_last_whole_checkpoint_passes_over_torn_ones(tmp_path: Path) -> None:
+def test_last_whole_checkpoint_ignores_torn_ones(tmp_path: Path) -> None:
     assert last_whole_checkpoint(tmp_path) is None
     for step, state in ((5, "{}"), (10, "{}"), (20, '{"global_st')):
         (tmp_path / f"checkpoint-{step}").mkdir()

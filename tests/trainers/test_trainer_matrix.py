@@ -96,6 +96,18 @@ def test_run_logs_its_parts_and_leaves_results_and_card(name: str, finished: Any
     assert list((finished(name) / "model").rglob("*.safetensors"))
 
 
+@pytest.mark.parametrize("name", PRETRAINED)
+def test_run_learns(name: str, folder: Path) -> None:
+    more = ["--max_steps", "150", "--save_steps", "150", "--eval_strategy", "no", "--logging_steps", "10"]
+    words = ("--word_weight", "1.0", "--negative_words", "16") if name == "HictlTrainer" else ()
+    target = run(folder, name, "learnt", *more, "--data.test.path", str(folder / "dev.tsv"), *words)
+    metrics = json.loads((target / "results.json").read_text("utf-8"))["metrics"]
+    assert metrics["dev-tatoeba/en-fr/test/accuracy"] > 0.3  # 1 in 12 by chance
+    losses = [entry for entry in json.loads((target / "training" / "log.json").read_text("utf-8")) if "loss" in entry]
+    parts = [key for key in losses[0] if key.startswith("loss/") and key != "loss/similarity"]  # that is 0 at first
+    assert len(parts) > 1 and all(losses[-1][part] < losses[0][part] for part in parts)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_resume_is_bit_equal(name: str, folder: Path, finished: Any) -> None:
     stopped = folder / "stopped" / name
@@ -106,7 +118,7 @@ def test_resume_is_bit_equal(name: str, folder: Path, finished: Any) -> None:
     assert (stopped / "model").is_dir()
 
 
-@pytest.mark.parametrize("name", PRETRAINED)
+@pytest.mark.parametrize("name", NAMES)
 def test_resume_with_adapters_is_bit_equal(name: str, folder: Path) -> None:
     adapters = ("--adapters.rank", "2")
     whole, stopped = run(folder, name, "adapters", *adapters), folder / "stopped adapters" / name

@@ -13,7 +13,7 @@ from transformers import EarlyStoppingCallback
 from hf_xlsr.data.prepared import PreparedPairs
 
 
-def test_a_second_training_logs_its_own_losses(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+def test_second_training_logs_its_own_losses(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
     """The first ends between two logs; nothing is learnt, so that the same batches have the same losses."""
     trainer = trainer_of(tokenizer, prepared, tmp_path, max_steps=3, logging_steps=2, learning_rate=0.0, dropout=0.0)
     logged = []
@@ -23,7 +23,7 @@ def test_a_second_training_logs_its_own_losses(tokenizer: Any, prepared: Prepare
     assert logged[0] == pytest.approx(logged[1], rel=1e-6)
 
 
-def test_a_torn_checkpoint_is_not_resumed_from(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+def test_torn_checkpoint_is_ignored(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
     options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
     trainer_of(tokenizer, prepared, tmp_path, **options).train()
     (tmp_path / "checkpoint-4" / "trainer_state.json").unlink()
@@ -43,9 +43,7 @@ AT_EVERY_STEP: dict[str, Any] = {
 }
 
 
-def test_patience_is_what_the_arguments_say_after_a_resume(
-    tokenizer: Any, prepared: PreparedPairs, tmp_path: Path
-) -> None:
+def test_patience_after_a_resume(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
     """The checkpoint has counted two evaluations without a gain; what was asked for then does not hold any more."""
 
     def trained(patience: int, resumed: str | None = None) -> int:
@@ -60,7 +58,7 @@ def test_patience_is_what_the_arguments_say_after_a_resume(
     assert trained(1, "checkpoint-2") == 3
 
 
-def test_so_is_the_threshold(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+def test_threshold_after_a_resume(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
     def trained(threshold: float, resumed: str | None = None) -> int:
         scores = iter([0.50, 0.51, 0.52, 0.53, 0.54, 0.55, 0.56, 0.57])
         options = {
@@ -80,7 +78,7 @@ def test_so_is_the_threshold(tokenizer: Any, prepared: PreparedPairs, tmp_path: 
     assert trained(0.1, "checkpoint-3") == 5
 
 
-def test_a_callback_of_ones_own_keeps_its_patience(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+def test_own_callback_keeps_its_patience(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
     def trainer() -> Any:
         made = trainer_of(tokenizer, prepared, tmp_path, metric_for_best_model="toy/accuracy", **AT_EVERY_STEP)
         made.add_callback(EarlyStoppingCallback(3))

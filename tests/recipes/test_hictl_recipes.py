@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from conftest import loaded
 from hictl_helpers import framed_tokenizer
+from recipe_helpers import mostly_slow, runs_of, value_of
 
 from hf_xlsr.data.sources import as_list
-from hf_xlsr.runs.recipe import recipe_names, resolve
+from hf_xlsr.runs.recipe import resolve
 from hf_xlsr.runs.train import train_recipe
 
 # Section 4.1 of the paper.
@@ -29,18 +30,8 @@ PAPER = {
 LANGUAGES = set("ar bg de el en es fr hi ru sw th tr ur vi zh".split())
 
 
-def pre_training_runs() -> list[dict[str, Any]]:
-    return [run for name in recipe_names() for run in loaded(name) if run["method"] == "hictl"]
-
-
-def value_of(recipe: dict[str, Any], key: str) -> Any:
-    for part in key.split("."):
-        recipe = recipe[part]
-    return recipe
-
-
 @pytest.mark.parametrize("name", ["hictl_xlmr_15", "hictl_xlmr_15_task"])
-def test_the_papers_values(name: str) -> None:
+def test_paper_values(name: str) -> None:
     (run,) = loaded(name)
     for key, value in PAPER.items():
         assert value_of(run, key) == value, key
@@ -55,14 +46,14 @@ def test_fifteen_languages_with_pairs_and_sentences() -> None:
     assert second["start_from"] == "outputs/hictl_xlmr_15" and not as_list(second["data"]["monolingual"])
 
 
-def test_controls_differ_in_the_parts_of_the_loss_alone() -> None:
+def test_controls_differ_in_loss_parts() -> None:
     runs = loaded("hictl_open_ablation")
     weights = [(run["model"].get("sentence_weight", 1.0), run["model"].get("word_weight", 1.0)) for run in runs]
     assert weights == [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (1.0, 1.0)]
     assert len({str(run["training"]) for run in runs}) == 1
 
 
-@pytest.mark.parametrize("run", pre_training_runs(), ids=lambda run: run["name"])
+@pytest.mark.parametrize("run", mostly_slow(runs_of("hictl"), "hictl_open", "hictl_open_ablation/lm"))
 def test_each_recipe_runs(run: dict[str, Any], write_pairs: Any, tmp_path: Path) -> None:
     framed_tokenizer().save_pretrained(tmp_path / "tokenizer")
     tiny = {"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}

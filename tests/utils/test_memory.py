@@ -24,7 +24,7 @@ def test_sizes(text: str | int | None, size: int | None):
 
 
 @pytest.mark.parametrize("text", ["", "MB", "4 apples", "-1GB", "0", 0, "1e9", "4 G"])
-def test_no_sizes(text: str | int):
+def test_invalid_size(text: str | int):
     with pytest.raises(XlsrError, match="--memory"):
         parse_size(text, "--memory")
 
@@ -32,5 +32,5 @@ def test_no_sizes(text: str | int):
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 KB"), (512e6, "512.0 MB"), (3e15, "3000.0 TB")]
 )
-def test_readable(count: float, text: str):
+def test_readable_size(count: float, text: str):
     assert readable_size(count) == text

@@ -65,7 +65,7 @@ def gap(model: DualMomentumModel) -> float:
 
 
 @pytest.mark.parametrize("storage", ["float32", "bfloat16", "int8"])
-def test_the_same_model_takes_everything(storage: str, tmp_path: Path) -> None:
+def test_same_model(storage: str, tmp_path: Path) -> None:
     first, second = filled(1, queue_storage=storage), dual(2, queue_storage=storage)
     first.save_pretrained(tmp_path)
     counts = start_from(second, tmp_path)
@@ -83,7 +83,7 @@ def test_the_same_model_takes_everything(storage: str, tmp_path: Path) -> None:
         ({}, {"queue_size": 16}),
     ],
 )
-def test_queues_of_another_kind_begin_empty(before: dict[str, Any], now: dict[str, Any], tmp_path: Path) -> None:
+def test_other_queues_begin_empty(before: dict[str, Any], now: dict[str, Any], tmp_path: Path) -> None:
     first, second = filled(1, **before), dual(2, **now)
     first.save_pretrained(tmp_path)
     counts = start_from(second, tmp_path)
@@ -93,7 +93,7 @@ def test_queues_of_another_kind_begin_empty(before: dict[str, Any], now: dict[st
     assert gap(second) == pytest.approx(gap(first)) and gap(first) > 0
 
 
-def test_momentum_encoders_begin_as_copies_where_there_are_none(tmp_path: Path) -> None:
+def test_missing_momentum_encoders_are_copies(tmp_path: Path) -> None:
     first = dual(1, queue_size=0, in_batch_negatives=True, use_momentum=False)
     first.save_pretrained(tmp_path / "without")
     with without_training_state(pushed := filled(1)):
@@ -107,16 +107,16 @@ def test_momentum_encoders_begin_as_copies_where_there_are_none(tmp_path: Path) 
         assert not any(parameter.requires_grad for parameter in second.momentum_encoders.parameters())
 
 
-def test_a_model_without_momentum_takes_the_encoders_alone(tmp_path: Path) -> None:
+def test_model_without_momentum(tmp_path: Path) -> None:
     first, second = filled(1), dual(2, queue_size=0, in_batch_negatives=True, use_momentum=False)
     first.save_pretrained(tmp_path)
     counts = start_from(second, tmp_path)
     assert counts["kept"] == 0 and counts["loaded"] == len(second.state_dict())
 
 
-def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
+def test_other_vocabulary(tmp_path: Path) -> None:
     dual(1, vocab_size=40).save_pretrained(tmp_path)
-    with pytest.raises(XlsrError, match=r"of shape \(40, .*use the same encoder and vocabulary in both"):
+    with pytest.raises(XlsrError, match="vocabulary"):
         start_from(dual(2), tmp_path)
 
 
@@ -137,9 +137,7 @@ def recipe_of(tmp_path: Path) -> Any:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("adapters", ["0", "2"])
-def test_a_run_on_other_data_keeps_the_tokenizer_that_its_embeddings_belong_to(
-    method: str, adapters: str, recipe_of: Any, tmp_path: Path
-) -> None:
+def test_tokenizer_follows_the_embeddings(method: str, adapters: str, recipe_of: Any, tmp_path: Path) -> None:
     train_recipe(recipe_of("one", ENGLISH, method, "--adapters.rank", adapters))
     folder = weights_folder(tmp_path / "one")
     assert folder.name == ("merged" if adapters == "2" else "final")
@@ -152,7 +150,7 @@ def test_a_run_on_other_data_keeps_the_tokenizer_that_its_embeddings_belong_to(
         assert torch.equal(table, content.get_tensor("encoder.embeddings.word_embeddings.weight"))
 
 
-def test_stages_on_other_data_train_with_one_tokenizer(recipe_of: Any, tmp_path: Path) -> None:
+def test_stages_share_the_tokenizer(recipe_of: Any, tmp_path: Path) -> None:
     recipe_of("two", FRENCH, "lightweight")
     recipe_of("one", ENGLISH, "lightweight")
     path = tmp_path / "one.yaml"
@@ -166,7 +164,7 @@ def test_stages_on_other_data_train_with_one_tokenizer(recipe_of: Any, tmp_path:
     assert first == second
 
 
-def test_sentences_alone_take_the_tokenizer_of_the_run_before(recipe_of: Any, tmp_path: Path) -> None:
+def test_monolingual_data_take_the_tokenizer(recipe_of: Any, tmp_path: Path) -> None:
     train_recipe(recipe_of("one", ENGLISH, "hictl"))
     (texts := tmp_path / "texts.txt").write_text("red house\nblue tree\n" * 20, "utf-8")
     more = ["--data.train", "null", "--data.monolingual.path", str(texts)]
@@ -178,7 +176,7 @@ def test_sentences_alone_take_the_tokenizer_of_the_run_before(recipe_of: Any, tm
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_weights_without_their_tokenizer_want_one_named(method: str, recipe_of: Any, tmp_path: Path) -> None:
+def test_weights_without_a_tokenizer(method: str, recipe_of: Any, tmp_path: Path) -> None:
     first = recipe_of("one", ENGLISH, method)
     data = first.prepare(tmp_path / "data", iter(()))
     first.build_model(data).save_pretrained(tmp_path / "weights")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import random
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,17 @@ import pytest
 import torch
 import yaml
 from conftest import ENGLISH, FRENCH, loaded, tiny_encoder
+from recipe_helpers import mostly_slow, runs_of, value_of
 from rich.console import Console
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSequenceClassification, pipeline
 
-from hf_xlsr import XlsrError
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
 from hf_xlsr.runs.methods.classification import language_table
-from hf_xlsr.runs.recipe import merge, recipe_names, resolve
+from hf_xlsr.runs.recipe import merge, resolve
 from hf_xlsr.runs.train import train_recipe
 
 # Section 4.2: "the same optimizer as pre-training and learning rate set as 2.5e-5. We set the batch size to 32". Section
@@ -103,20 +102,11 @@ training: {{max_steps: 6, per_device_train_batch_size: 8, learning_rate: 1e-3, l
 """
 
 
-def every_run() -> list[dict[str, Any]]:
-    names = [name for name in recipe_names() if name.startswith(("hictl_glue", "hictl_xnli"))]
-    return [run for name in names for run in loaded(name)]
-
-
-RUNS = {run["name"]: run for run in every_run()}
+RUNS = {run["name"]: run for run in runs_of("classification") if run["name"].startswith(("hictl_glue", "hictl_xnli"))}
 # The runs of translate-train differ in their language alone.
-RUNNABLE = [name for name in RUNS if not name.startswith("hictl_xnli_translate_train/") or name.endswith("/sw")]
-
-
-def value_of(recipe: dict[str, Any], key: str) -> Any:
-    for part in key.split("."):
-        recipe = recipe[part]
-    return recipe
+RUNNABLE = [
+    run for name, run in RUNS.items() if not name.startswith("hictl_xnli_translate_train/") or name.endswith("/sw")
+]
 
 
 @pytest.fixture(scope="module")
@@ -165,19 +155,19 @@ def shrunk(run: dict[str, Any], start: Path, toy: Path, output: Path) -> dict[st
     return recipe
 
 
-def test_every_recipe_has_its_row_and_every_row_its_recipe() -> None:
+def test_table_has_every_recipe() -> None:
     assert RUNS.keys() == TABLE.keys()
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_recipe_has_the_papers_values(name: str) -> None:
+def test_paper_values(name: str) -> None:
     for key, value in {**PAPER, **TABLE[name]}.items():
         found = value_of(RUNS[name], key)
         assert found == (pytest.approx(value) if isinstance(value, float) else value), key
     assert "weight_decay" not in RUNS[name]["training"]  # Adam: none by default
 
 
-def test_sources_of_the_four_settings() -> None:
+def test_sources_of_xnli_settings() -> None:
     data = {
         name: RUNS[f"hictl_xnli_{name}"]["data"] for name in ("cross_lingual", "translate_test", "translate_train_all")
     }
@@ -201,10 +191,9 @@ def test_local_sets_are_apart() -> None:
             assert run["training"]["load_best_model_at_end"] and "/dev/" in run["training"]["metric_for_best_model"]
 
 
-@pytest.mark.parametrize("name", RUNNABLE)
-def test_recipe_runs(name: str, start: Path, toy: Path, tmp_path: Path) -> None:
-    run = RUNS[name]
-    result = train_recipe(resolve(shrunk)(run, start, toy, tmp_path / "run"))
+@pytest.mark.parametrize("run", mostly_slow(RUNNABLE, "hictl_glue_stsb", "hictl_xnli_local_cross_lingual"))
+def test_recipe_runs(run: dict[str, Any], start: Path, toy: Path, tmp_path: Path) -> None:
+    result = train_recipe(resolve(shrunk(run, start, toy, tmp_path / "run")))
     assert not result.stopped
     protocol, metrics = run["evaluation"]["protocol"], run["task"]["metrics"] or ["accuracy"]
     for split in ("dev", "test"):
@@ -248,17 +237,7 @@ def run(recipe: Path, output: Path, *options: str) -> dict[str, torch.Tensor]:
     )
 
 
-def test_a_run_that_was_stopped_goes_on_bit_equal(recipe: Path, tmp_path: Path) -> None:
-    whole = run(recipe, tmp_path / "whole")
-    stopped = tmp_path / "stopped"
-    shutil.copytree(tmp_path / "whole", stopped)
-    for path in ("training/checkpoint-4", "training/checkpoint-6", "training/final", "model"):
-        shutil.rmtree(stopped / path)
-    again = run(recipe, stopped)
-    assert whole.keys() == again.keys() and all(torch.equal(value, again[name]) for name, value in whole.items())
-
-
-def test_a_run_starts_from_another_run_and_its_card_works(recipe: Path, tmp_path: Path) -> None:
+def test_start_from_a_run(recipe: Path, tmp_path: Path) -> None:
     first = run(recipe, tmp_path / "first")
     second = run(recipe, tmp_path / "second", "--model.start", str(tmp_path / "first"), "--learning_rate", "1e-12")
     for name, value in first.items():
@@ -272,65 +251,7 @@ def test_a_run_starts_from_another_run_and_its_card_works(recipe: Path, tmp_path
     assert classify({"text": "one red", "text_pair": "two"})["label"] in ("no", "yes")
 
 
-def test_adapters_are_merged_into_a_plain_model(recipe: Path, tmp_path: Path) -> None:
-    pytest.importorskip("peft")
-    trained = run(recipe, tmp_path / "run", "--adapters.rank", "4", "--modules", "[query, value]")
-    assert any("lora_" in name for name in trained) and any("classifier" in name for name in trained)
-    model = HictlForSequenceClassification.from_pretrained(tmp_path / "run" / "model")
-    assert not any("lora" in name for name in model.state_dict())
-    with pytest.raises(ValueError, match="target_modules"):
-        run(recipe, tmp_path / "other", "--adapters.rank", "4", "--modules", "[querry]")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--model.start", "null"], "model.start"),
-        (["--task.labels", "null"], "task.labels"),
-        (["--task.texts", "pairs"], "task.texts"),
-        (["--protocol", "''"], "evaluation.protocol"),
-        (["--protocol", "zero/shot"], "evaluation.protocol"),
-        (
-            ["--classifier_drop", "0"],
-            "--classifier_drop is no key of the recipe; did you mean 'model.classifier_dropout'",
-        ),
-    ],
-)
-def test_mistakes_are_told_before_anything_is_read(options: list[str], message: str, recipe: Path) -> None:
-    with pytest.raises(XlsrError, match=message):
-        loaded(str(recipe), options)
-
-
-def test_names_of_sets_that_keys_cannot_hold(recipe: Path) -> None:
-    recipe.write_text(recipe.read_text("utf-8").replace("test: {toy:", "test: {toy/two:"), "utf-8")
-    with pytest.raises(XlsrError, match="the dataset name is 'toy/two'; metric keys are split at '/'"):
-        loaded(str(recipe))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--model.start", "nowhere"], "model.start.*nowhere"),
-        (["--max_length", "64"], "max_length.*40"),
-        (["--metric_for_best_model", "toy-fine-tuning/fr/dev/accuracy"], "did you mean 'toy-fine-tuning/en/dev/acc"),
-        (["--classifier_dropout", "2"], "recipe 'toy', model: dropout"),
-        (["--overlap", "sentence"], "data.overlap"),
-    ],
-)
-def test_bad_recipes_are_refused(options: list[str], message: str, recipe: Path, tmp_path: Path) -> None:
-    with pytest.raises(XlsrError, match=message):
-        run(recipe, tmp_path / "out", *options)
-
-
-def test_unknown_keys_of_a_named_set_are_refused(recipe: Path) -> None:
-    recipe.write_text(
-        recipe.read_text("utf-8").replace("test: {toy: {path:", "test: {toy: {colums: x, path:"), "utf-8"
-    )
-    with pytest.raises(XlsrError, match="data.test: toy: unknown key 'colums'; did you mean 'columns'"):
-        loaded(str(recipe))
-
-
-def test_the_table_has_languages_and_their_average() -> None:
+def test_language_table() -> None:
     metrics = {
         "xnli-translate-test/en/test/accuracy": 0.8512,
         "xnli-translate-test/en/test/rows": 5010,

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from conftest import loaded
 from hictl_helpers import framed_tokenizer
+from recipe_helpers import mostly_slow, runs_of, value_of
 
 from hf_xlsr.data.sources import as_list
-from hf_xlsr.runs.recipe import recipe_names, resolve
+from hf_xlsr.runs.recipe import resolve
 from hf_xlsr.runs.train import train_recipe
 
 # Sections 3 and 4.4 of the paper.
@@ -41,18 +42,8 @@ STAGES = {
 }
 
 
-def runs_of_cmlm() -> list[dict[str, Any]]:
-    return [run for name in recipe_names() for run in loaded(name) if run["method"] == "cmlm"]
-
-
-def value_of(recipe: dict[str, Any], key: str) -> Any:
-    for part in key.split("."):
-        recipe = recipe[part]
-    return recipe
-
-
 @pytest.mark.parametrize("name", STEPS)
-def test_the_papers_values(name: str) -> None:
+def test_paper_values(name: str) -> None:
     runs = loaded(name)
     assert [run["training"]["max_steps"] for run in runs] == STEPS[name]
     for run in runs:
@@ -63,7 +54,7 @@ def test_the_papers_values(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_the_papers_strategies_and_inference_behind_each(name: str) -> None:
+def test_paper_stages(name: str) -> None:
     weights = [(run["model"].get("cmlm_weight"), run["model"]["retrieval_weight"]) for run in loaded(name)]
     assert weights == STAGES[name]
     *earlier, last = loaded(f"{name}_nli")
@@ -72,7 +63,7 @@ def test_the_papers_strategies_and_inference_behind_each(name: str) -> None:
     assert as_list(last["nli"]["train"]) and not as_list(last["data"]["text"]) + as_list(last["data"]["train"])
 
 
-def test_controls_differ_in_one_value_alone() -> None:
+def test_controls_differ_in_one_value() -> None:
     runs = loaded("cmlm_en_open_ablation")
     assert len({str(run["training"]) for run in runs}) == 1
     default = next(run for run in runs if run["name"].endswith("/n15"))
@@ -86,7 +77,7 @@ def test_controls_differ_in_one_value_alone() -> None:
     assert {run["training"]["max_steps"] for run in loaded("cmlm_open_ablation")} == {together}
 
 
-@pytest.mark.parametrize("run", runs_of_cmlm(), ids=lambda run: run["name"])
+@pytest.mark.parametrize("run", mostly_slow(runs_of("cmlm"), "cmlm_open", "cmlm_then_cmlm_br_nli/nli", "cmlm_f_mbert"))
 def test_each_recipe_runs(run: dict[str, Any], write_pairs: Any, tmp_path: Path) -> None:
     framed_tokenizer().save_pretrained(tmp_path / "tokenizer")
     tiny = {"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LAYERS = "utils losses data encoders mining evaluation export modeling trainers runs cli".split()
 PLACES = [*(ROOT / "hf_xlsr").iterdir(), ROOT / "modeling", ROOT / "trainers"]
 DATA_ONLY = {"recipes", "__pycache__"}

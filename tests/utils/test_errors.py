@@ -9,7 +9,7 @@ from hf_xlsr.utils.errors import XlsrError, did_you_mean
 names = st.text("abcdefgh_.", min_size=1, max_size=12)
 
 
-def test_users_of_the_library_can_catch_a_value_error() -> None:
+def test_error_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="what, where, mend"):
         raise XlsrError("what, where, mend")
 
@@ -29,13 +29,13 @@ def test_nearest(name: str, known: list[str], expected: str) -> None:
     assert did_you_mean(name, known) == expected
 
 
-def test_the_whole_name_goes_before_its_last_part() -> None:
+def test_whole_name_first() -> None:
     assert did_you_mean("train.seed", ["data.seed", "train.speed"]) == "did you mean 'train.speed'?"
 
 
 @settings(max_examples=50, deadline=None)
 @given(name=names, known=st.lists(names, min_size=1, max_size=6))
-def test_only_known_names_are_offered(name: str, known: list[str]) -> None:
+def test_known_names_are_offered(name: str, known: list[str]) -> None:
     sentence = did_you_mean(name, known)
     assert sentence == did_you_mean(name, reversed(known))
     if sentence.startswith("did you mean"):
@@ -46,5 +46,5 @@ def test_only_known_names_are_offered(name: str, known: list[str]) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(known=st.lists(names, min_size=1, max_size=6))
-def test_a_known_name_is_nearest_to_itself(known: list[str]) -> None:
+def test_known_name_is_nearest_to_itself(known: list[str]) -> None:
     assert did_you_mean(known[0], known) == f"did you mean '{known[0]}'?"

@@ -125,7 +125,7 @@ def test_pickled_vectors_are_not_loaded(tmp_path: Path, trace: Path, capsys: pyt
     assert "en.npy" in capsys.readouterr().err
 
 
-def test_a_folder_s_own_module_does_not_run(tiny_export: str, tmp_path: Path, trace: Path) -> None:
+def test_modules_of_a_folder_do_not_run(tiny_export: str, tmp_path: Path, trace: Path) -> None:
     folder = tmp_path / "export"
     folder.mkdir()
     for file in Path(tiny_export).rglob("*"):
@@ -141,7 +141,7 @@ def test_a_folder_s_own_module_does_not_run(tiny_export: str, tmp_path: Path, tr
         load_encoder(str(folder))
 
 
-def test_code_beside_an_encoder_does_not_run(tiny_encoder_folder: str, tmp_path: Path, trace: Path) -> None:
+def test_code_of_an_encoder_does_not_run(tiny_encoder_folder: str, tmp_path: Path, trace: Path) -> None:
     folder = tmp_path / "encoder"
     folder.mkdir()
     for file in Path(tiny_encoder_folder).iterdir():
@@ -181,7 +181,7 @@ def test_recipe_names_read_no_other_files(name: str) -> None:
         read_recipe(name)
 
 
-def test_a_compressed_bomb_stays_small(tmp_path: Path) -> None:
+def test_compressed_bomb(tmp_path: Path) -> None:
     """Two gigabytes of one line, and of empty lines, in a few megabytes; read in a process that may have one more."""
     bomb = tmp_path / "bomb.tsv.gz"
     with gzip.open(bomb, "wb", compresslevel=9) as stream:
@@ -201,7 +201,7 @@ def test_a_compressed_bomb_stays_small(tmp_path: Path) -> None:
     assert grown < 40  # MB; the line alone would be 64
 
 
-def test_links_do_not_lead_out_of_a_run(write_pairs: Any, tmp_path: Path) -> None:
+def test_links_out_of_a_run(write_pairs: Any, tmp_path: Path) -> None:
     """`--overwrite true` clears a run; a link in its place must not clear what it points to."""
     outside = tmp_path / "outside"
     outside.mkdir()

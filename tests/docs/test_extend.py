@@ -25,7 +25,7 @@ from hf_xlsr.runs.methods import METHODS
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.utils.errors import XlsrError
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "extend.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "extend.md"
 FILES = ("model.py", "trainer.py", "method.py", "en_fr.yaml", "test_contrast.py")
 SMALL = (
     "--max_steps 12 --per_device_train_batch_size 16 --precision float32 --vocab_size 80 --algorithm bpe "
@@ -64,12 +64,12 @@ def data_of(folder: Path) -> list[str]:
     return words
 
 
-def test_the_page_has_five_files(page_folder: Path) -> None:
+def test_page_has_five_files(page_folder: Path) -> None:
     assert sorted(path.name for path in (page_folder / "contrast").iterdir()) == sorted(FILES)
     assert len(blocks_of(PAGE)) == len(FILES) + 1, "a block of the page is neither a file nor the commands"
 
 
-def test_the_method_trains_resumes_exports_and_loads(page_folder: Path) -> None:
+def test_method_trains_and_exports(page_folder: Path) -> None:
     module_of("method")
     command = ["train", "contrast/en_fr.yaml", *data_of(page_folder), *SMALL]
     assert main([*command, "--output_dir", "whole"]) == 0
@@ -96,7 +96,7 @@ def test_method_is_found_by_its_file(page_folder: Path, monkeypatch: pytest.Monk
     del sys.modules["hf_xlsr.runs.methods.contrast"]
 
 
-def test_the_recipe_and_the_commands_of_the_page(page_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipe_and_commands(page_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module_of("method")
     commands = [block.text for block in blocks_of(PAGE) if block.tag == "bash"]
     for line in "".join(commands).splitlines():
@@ -109,19 +109,7 @@ def test_the_recipe_and_the_commands_of_the_page(page_folder: Path, monkeypatch:
         load_runs(recipe, ["--temprature", "0.1"])
 
 
-def test_a_pretrained_encoder_starts_it(page_folder: Path, tiny_encoder_folder: str) -> None:
-    module_of("method")
-    recipe = (page_folder / "contrast/en_fr.yaml").read_text("utf-8")
-    recipe = re.sub(r"encoder: \{.*\}", f"encoder: {{path: {tiny_encoder_folder}}}", recipe)
-    (page_folder / "contrast/start.yaml").write_text(recipe, "utf-8")
-    (run,) = load_runs("contrast/start.yaml", data_of(page_folder))
-    run.recipe.data.max_length = 32
-    model = run.build_model(run.prepare(page_folder / "prepared", iter(())))
-    start = load_file(f"{tiny_encoder_folder}/model.safetensors")
-    assert all(torch.equal(value, start[name]) for name, value in model.encoder.state_dict().items() if name in start)
-
-
-def test_the_test_of_the_page_passes(page_folder: Path, tmp_path: Path) -> None:
+def test_tests_of_the_page(page_folder: Path, tmp_path: Path) -> None:
     tests = [value for name, value in vars(module_of("test_contrast")).items() if name.startswith("test_")]
     assert len(tests) == 3
     for number, test in enumerate(tests):

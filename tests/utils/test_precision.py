@@ -26,28 +26,26 @@ def bf16_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         ("ALL", "bfloat16"),
     ],
 )
-def test_onednn_may_be_told_to_forget_bfloat16(
-    limit: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_onednn_limit(limit: str | None, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if limit:
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
     assert choose_precision("auto", cpu=True) == expected
 
 
 @pytest.mark.usefixtures("bf16_cpu")
-def test_old_processor_takes_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     for check in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"):
         monkeypatch.setattr(torch.cpu, check, lambda: False, raising=False)
     assert not cpu_has_fast_bfloat16()
     assert choose_precision("auto", cpu=True) == "float32"
 
 
-def test_given_precision_is_taken() -> None:
+def test_given_precision() -> None:
     assert choose_precision("bfloat16", cpu=True) == "bfloat16"
     assert choose_precision("float16", cpu=False) == "float16"
 
 
-def test_mistakes() -> None:
+def test_invalid_precision() -> None:
     with pytest.raises(XlsrError, match="float16"):
         choose_precision("float16", cpu=True)
     with pytest.raises(XlsrError, match="half"):

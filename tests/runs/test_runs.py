@@ -45,23 +45,21 @@ def prepared(run: Method, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("run", ["lightweight", "hictl", "cmlm"], indirect=True)
-def test_data_cleaned_of_one_test_set_are_not_taken_with_another(run: Method, tmp_path: Path) -> None:
+def test_changed_test_set(run: Method, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     first = prepared(run, folder)
     assert prepared(run, folder).report == first.report
     write(tmp_path / "test.tsv", make_pairs(60)[2::-1])  # the same sentences
     assert prepared(run, folder).report == first.report
     write(tmp_path / "test.tsv", make_pairs(60)[:4])
-    with pytest.raises(XlsrError, match="dev or test data has changed since .* --overwrite true"):
+    with pytest.raises(XlsrError, match="--overwrite"):
         prepared(run, folder)
     (folder / "evaluated.txt").unlink()  # as older versions left it
     assert prepared(run, folder).report == first.report
 
 
 @pytest.mark.parametrize("run", ["lightweight"], indirect=True)
-def test_a_preparation_that_was_killed_begins_anew_with_the_test_set_that_is_there(
-    run: Method, tmp_path: Path
-) -> None:
+def test_killed_preparation(run: Method, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     first = prepared(run, folder)
     (folder / "prepared.json").unlink()
@@ -71,21 +69,19 @@ def test_a_preparation_that_was_killed_begins_anew_with_the_test_set_that_is_the
 
 
 @pytest.mark.parametrize("run", ["lightweight", "hictl"], indirect=True)
-def test_a_tokenizer_without_mask_is_told_before_data_are_prepared(
-    run: Method, tokenizer: Any, tmp_path: Path
-) -> None:
+def test_tokenizer_without_mask(run: Method, tokenizer: Any, tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path / "own")
     maskless = type(tokenizer).from_pretrained(tmp_path / "own")
     maskless.mask_token = None
     maskless.save_pretrained(tmp_path / "own")
     run.recipe.tokenizer.path = str(tmp_path / "own")
-    with pytest.raises(XlsrError, match=r"tokenizer.path '.*own': .* needs a tokenizer"):
+    with pytest.raises(XlsrError, match="tokenizer.path"):
         train_recipe(run)
     assert not (tmp_path / "run" / "training").exists()
 
 
 @pytest.mark.parametrize("run", ["lightweight"], indirect=True)
-def test_a_run_called_again_with_another_export_is_that_run(run: Method, tmp_path: Path) -> None:
+def test_run_with_another_export(run: Method, tmp_path: Path) -> None:
     run.recipe.training |= {"max_steps": 2, "per_device_train_batch_size": 8, "precision": "float32"}
     first = run.recipe.settings()
     other = merge(first, {"export": {"normalize": False}})
@@ -102,7 +98,7 @@ def test_a_run_called_again_with_another_export_is_that_run(run: Method, tmp_pat
 
 @pytest.mark.parametrize("run", ["lightweight"], indirect=True)
 @pytest.mark.parametrize("normalize", [False, True])
-def test_what_training_pushes_follows_the_recipe(run: Method, normalize: bool, tmp_path: Path) -> None:
+def test_push_follows_the_recipe(run: Method, normalize: bool, tmp_path: Path) -> None:
     run.recipe.export.normalize = normalize
     folder = RunFolder(tmp_path / "run")
     data = prepared(run, folder.training)
@@ -121,7 +117,7 @@ def test_what_training_pushes_follows_the_recipe(run: Method, normalize: bool, t
     ],
     ids=["no checkpoint", "an older checkpoint"],
 )
-def test_a_run_that_has_ended_stays_what_it_is(
+def test_finished_run_is_not_trained_again(
     saving: dict[str, Any], run: Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run.recipe.training |= {"max_steps": 3, "per_device_train_batch_size": 8, "precision": "float32", **saving}
@@ -137,6 +133,6 @@ def test_a_run_that_has_ended_stays_what_it_is(
         raise AssertionError("trained again")
 
     monkeypatch.setattr("hf_xlsr.trainers.base.XlsrTrainer.train", train)
-    train_recipe(run)
+    train_recipe(run)  # what it is exported as is another
     assert {path: path.read_bytes() for path in weights} == weights and steps == 3
     assert load_results(folder.results)["settings"]["steps"] == 3

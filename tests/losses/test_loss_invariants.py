@@ -1,0 +1,121 @@
+"""What holds for every loss: a loss joins with a row of `LOSSES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from loss_helpers import value_and_gradients
+
+from hf_xlsr.losses import (
+    additive_margin_loss,
+    alignment_loss,
+    masked_lm_loss,
+    queue_info_nce,
+    sentence_contrast_loss,
+    similarity_loss,
+    sparse_target_cross_entropy,
+    word_contrast_loss,
+)
+from hf_xlsr.losses.biased_cross_entropy import biased_cross_entropy
+
+SIDES = ((5, 4), (5, 4))
+IDS = torch.tensor([[1, 2], [3, 3], [0, 8], [5, 6]])
+MASS = torch.tensor([[0.5, 0.5], [0.2, 0.3], [1.0, 0.0], [0.7, 0.1]])
+ROW_WEIGHTS = torch.tensor([0.1, 0.4, 0.3, 0.2])
+LABELS = torch.tensor([[1, -100, 8], [-100, 0, 3]])
+BAGS = torch.tensor([0, 0, 1, 3, 4]), torch.tensor([5, 6, 7, 5, 9])
+NEGATIVES = torch.tensor([[1, 2, 3], [2, 3, 4], [1, 3, 5], [1, 2, 8], [2, 6, 7]])
+QUEUE = torch.nn.functional.normalize(torch.randn(9, 4, generator=torch.Generator().manual_seed(3)), dim=1)
+# Shapes of what may be trained, and the loss of it.
+LOSSES: dict[str, tuple[tuple[tuple[int, ...], ...], Callable[..., torch.Tensor]]] = {
+    "alignment": (SIDES, alignment_loss),
+    "alignment of directions": (SIDES, lambda *x: alignment_loss(*x, temperature=0.1, normalize=True)),
+    "similarity": (SIDES, similarity_loss),
+    "additive margin": (SIDES, additive_margin_loss),
+    "sentence contrast": (SIDES, sentence_contrast_loss),
+    "word contrast": (((5, 4), (11, 4)), lambda *x: word_contrast_loss(*x, BAGS, NEGATIVES, chunk_size=4)),
+    "queue": (SIDES, lambda *x: queue_info_nce(*x, QUEUE, temperature=0.3, chunk_size=4)),
+    "sparse targets": (
+        ((4, 3), (9, 3), (9,)),
+        lambda *x: sparse_target_cross_entropy(*x, IDS, MASS, ROW_WEIGHTS, chunk_size=3),
+    ),
+    "masked LM": (((2, 3, 4), (9, 4), (9,)), lambda hidden, *x: masked_lm_loss(hidden, LABELS, *x, chunk_size=2)),
+    "biased": (((2, 3, 4), (9, 4), (2, 9)), lambda hidden, *x: biased_cross_entropy(hidden, LABELS, *x, chunk_size=2)),
+}
+# The others multiply in the precision of autocast.
+IN_FLOAT32 = ["alignment", "similarity", "additive margin", "sentence contrast", "word contrast"]
+
+
+def inputs_of(name: str, dtype: torch.dtype = torch.float64, seed: int = 0) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in LOSSES[name][0]]
+
+
+def assert_close(found: list[Any], expected: list[Any]) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_inputs_are_not_changed(name: str) -> None:
+    inputs = inputs_of(name)
+    value, *slopes = value_and_gradients(LOSSES[name][1], inputs)
+    assert_close(inputs, inputs_of(name))
+    assert all(slope.abs().max() > 1e-6 for slope in slopes)
+    with torch.no_grad():
+        silent = LOSSES[name][1](*(tensor.requires_grad_() for tensor in inputs))
+    assert not silent.requires_grad and torch.equal(silent, value)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_only_what_is_trained_gets_a_gradient(name: str) -> None:
+    _, *expected = value_and_gradients(LOSSES[name][1], inputs_of(name))
+    for trained, slope in enumerate(expected):
+        leaves = [tensor.requires_grad_(index == trained) for index, tensor in enumerate(inputs_of(name))]
+        LOSSES[name][1](*leaves).backward()
+        assert [leaf.grad is not None for leaf in leaves] == [leaf.requires_grad for leaf in leaves]
+        assert_close([leaves[trained].grad], [slope])
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_two_forwards_before_one_backward(name: str) -> None:
+    loss = LOSSES[name][1]
+    first, second = ([tensor.requires_grad_() for tensor in inputs_of(name, seed=seed)] for seed in (0, 1))
+    (loss(*first) + 3 * loss(*second)).backward()
+    assert_close([leaf.grad for leaf in first], value_and_gradients(loss, inputs_of(name))[1:])
+    expected = value_and_gradients(loss, inputs_of(name, seed=1))[1:]
+    assert_close([leaf.grad for leaf in second], [3 * slope for slope in expected])
+
+
+@pytest.mark.parametrize("name", ["word contrast", "queue", "sparse targets"])
+def test_second_derivative_is_refused(name: str) -> None:
+    inputs = [tensor.requires_grad_() for tensor in inputs_of(name)]
+    (slope,) = torch.autograd.grad(LOSSES[name][1](*inputs) ** 2, inputs[0], create_graph=True)
+    with pytest.raises(RuntimeError):
+        slope.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*((name, torch.float64) for name in LOSSES), *((name, torch.float32) for name in IN_FLOAT32)]
+)
+def test_autocast_does_not_lower_the_precision(name: str, dtype: torch.dtype) -> None:
+    expected = value_and_gradients(LOSSES[name][1], inputs_of(name, dtype))
+    leaves = [tensor.requires_grad_() for tensor in inputs_of(name, dtype)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = LOSSES[name][1](*leaves)
+    value.backward()
+    assert_close([value.detach(), *(leaf.grad for leaf in leaves)], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", IN_FLOAT32)
+def test_half_precision_is_computed_in_float32(name: str, dtype: torch.dtype) -> None:
+    inputs = inputs_of(name, dtype)
+    value, *slopes = value_and_gradients(LOSSES[name][1], inputs)
+    expected, *twins = value_and_gradients(LOSSES[name][1], [tensor.float() for tensor in inputs])
+    assert value.dtype == torch.float32 and torch.equal(value, expected)
+    for slope, twin in zip(slopes, twins, strict=True):
+        assert slope.dtype == dtype
+        torch.testing.assert_close(slope, twin.to(dtype))

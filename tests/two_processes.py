@@ -1,0 +1,54 @@
+"""Two processes of a launch, which a fork server makes: they do not import torch and transformers again."""
+
+from __future__ import annotations
+
+import os
+import socket
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from forked_command import SERVER, start_workers_by_fork
+
+
+def _process(function: Callable[..., None], arguments: tuple[Any, ...], rank: int, port: int, log: Path) -> None:
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in ranks.items()}, MASTER_ADDR="127.0.0.1")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    start_workers_by_fork()
+    status = 1
+    try:
+        function(*arguments)
+        status = 0
+    except BaseException:
+        log.write_text(traceback.format_exc(), "utf-8")
+    os._exit(status)  # torch may deadlock over the GIL when a DDP model is freed after its gloo group
+
+
+def run_on_two_processes(function: Callable[..., None], *arguments: Any, folder: Path, seconds: float = 200) -> None:
+    """Calls a function of a module in both processes and waits for their end.
+
+    Args:
+        function: Defined at the top of a module.
+        *arguments: Of the function, picklable.
+        folder: Where the traceback of a process that fails is written.
+        seconds: To wait for each process.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    logs = [folder / f"process-{rank}.txt" for rank in range(2)]
+    processes = [
+        SERVER.Process(target=_process, args=(function, arguments, rank, port, log)) for rank, log in enumerate(logs)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        for process in processes:
+            process.join(seconds)
+        statuses = [process.exitcode for process in processes]
+        assert statuses == [0, 0], "\n".join(log.read_text("utf-8") for log in logs if log.is_file()) or statuses
+    finally:
+        for process in processes:
+            process.kill()

@@ -1,0 +1,177 @@
+"""Gathering with gradients: two processes give the losses and gradients of one on the global batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file, save_file
+from torch.nn.parallel import DistributedDataParallel
+from two_processes import run_on_two_processes
+
+from hf_xlsr import LightweightConfig, LightweightDualTransformer
+from hf_xlsr.losses import bags_of_words, draw_negative_words, sentence_contrast_loss
+from hf_xlsr.utils.distributed import gather_with_gradient, world_size
+
+PAIRS, LENGTH, VOCABULARY = 6, 5, 30
+TEXT = {
+    "model_type": "bert",
+    "vocab_size": VOCABULARY,
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": 8,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "sum": {"similarity_reduction": "sum"},
+    "contrast": {"generative_weight": 0.0, "alignment_normalize": True, "alignment_temperature": 0.1},
+    "mlm": {"generative_task": "mlm"},
+    "mlm+xtr": {"generative_task": "mlm+xtr"},
+}
+
+
+class Projected(torch.nn.Module):
+    """HICTL's sentence loss on gathered rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.projection = torch.nn.Linear(5, 4).double()
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        rows = [gather_with_gradient(self.projection(side)) for side in (source, target)]
+        return sentence_contrast_loss(*rows, temperature=0.2)
+
+
+def build(name: str) -> LightweightDualTransformer:
+    torch.manual_seed(0)
+    model = LightweightDualTransformer(LightweightConfig(text_config=dict(TEXT), **CONFIGS[name])).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(5)  # away from the near-uniform start, where most gradients vanish
+    return model
+
+
+def batch(pairs: range) -> dict[str, torch.Tensor]:
+    """Sources over targets of the given pairs; the two halves have unequal shares of the masked tokens."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(1, VOCABULARY, (2 * PAIRS, LENGTH), generator=generator)
+    mask = (torch.arange(LENGTH) < torch.randint(2, LENGTH + 1, (2 * PAIRS, 1), generator=generator)).long()
+    hidden = torch.where(torch.arange(2 * PAIRS) < PAIRS, ids[:, 0], -100)
+    few = torch.arange(2 * PAIRS)[:, None] % PAIRS >= PAIRS // 2
+    labels = torch.where((mask == 1) & ~(few & (torch.arange(LENGTH) > 0)), ids, -100)
+    rows = [*pairs, *(pair + PAIRS for pair in pairs)]
+    names = ("input_ids", "attention_mask", "original_ids", "masked_ids", "mlm_labels")
+    return {name: tensor[rows] for name, tensor in zip(names, (ids, mask, ids, hidden, labels), strict=True)}
+
+
+def random_tensors(rows: int, width: int, seed: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(rows, width, generator=generator, dtype=torch.float64) for _ in range(2)]
+
+
+def compute(folder: Path) -> None:
+    """What each process computes on its half of each batch."""
+    dist.init_process_group("gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    assert size == world_size() == 2
+    results: dict[str, Any] = {}
+    torch.manual_seed(4)
+    bags = bags_of_words(torch.zeros(2, 1).long(), torch.ones(2, 1).long(), torch.tensor([0]))
+    results["words"] = draw_negative_words(
+        torch.ones(2, 8), torch.ones(400, 8), bags, special_ids=torch.tensor([0]), count=40
+    )
+    rows, weights = random_tensors(4, 3, seed=2)
+    local = rows.chunk(size)[rank].clone().requires_grad_()
+    gathered = gather_with_gradient(local)
+    ((gathered * weights).sum() ** 2).backward()
+    results |= {"gathered": gathered.detach(), "gathered_gradient": local.grad}
+    projected = DistributedDataParallel(Projected())
+    sides = [side.chunk(2)[rank].clone().requires_grad_() for side in random_tensors(6, 5, seed=1)]
+    loss = projected(*sides)
+    loss.backward()
+    results |= {"hictl/loss": loss.detach(), "hictl/source": sides[0].grad, "hictl/target": sides[1].grad}
+    results |= {f"hictl/{name}": parameter.grad for name, parameter in projected.module.named_parameters()}
+    share = PAIRS // size
+    for name in CONFIGS:
+        model = DistributedDataParallel(build(name))
+        for _ in range(2):  # the second step fails when a parameter got no gradient in the first
+            model.zero_grad()
+            output = model(**batch(range(rank * share, (rank + 1) * share)))
+            output.loss.backward()
+        results[f"{name}/loss"] = output.loss.detach()
+        results |= {f"{name}/{key}": parameter.grad for key, parameter in model.module.named_parameters()}
+    save_file({key: value.contiguous() for key, value in results.items()}, folder / f"{rank}.safetensors")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, torch.Tensor]]:
+    """The results of both processes."""
+    folder = tmp_path_factory.mktemp("two_processes")
+    run_on_two_processes(compute, folder, folder=folder)
+    return [load_file(folder / f"{rank}.safetensors") for rank in range(2)]
+
+
+def test_rows_come_in_rank_order(found: list[dict[str, torch.Tensor]]) -> None:
+    rows, weights = random_tensors(4, 3, seed=2)
+    rows.requires_grad_()
+    ((rows * weights).sum() ** 2).backward()
+    for rank, results in enumerate(found):
+        torch.testing.assert_close(results["gathered"], rows.detach())
+        # Both ranks compute the same loss; the owner of a row receives the sum over ranks.
+        torch.testing.assert_close(results["gathered_gradient"], 2 * rows.grad.chunk(2)[rank])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_averaged_gradient_is_that_of_one_process(found: list[dict[str, torch.Tensor]], name: str) -> None:
+    model = build(name)
+    loss = model(**batch(range(PAIRS))).loss
+    loss.backward()
+    torch.testing.assert_close(sum(results[f"{name}/loss"] for results in found) / 2, loss.detach())
+    expected = {key: parameter.grad for key, parameter in model.named_parameters()}
+    assert expected["encoder.embeddings.word_embeddings.weight"].norm() > 0.1
+    for results in found:
+        averaged = {key: results[f"{name}/{key}"] for key in expected}
+        torch.testing.assert_close(averaged, expected, rtol=1e-7, atol=1e-9)
+
+
+def test_sentence_contrast_has_the_gradient_of_one_process(found: list[dict[str, torch.Tensor]]) -> None:
+    model, sides = Projected(), [side.requires_grad_() for side in random_tensors(6, 5, seed=1)]
+    loss = model(*sides)
+    loss.backward()
+    for rank, results in enumerate(found):
+        torch.testing.assert_close(results["hictl/loss"], loss.detach(), rtol=1e-12, atol=0)
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(results[f"hictl/{name}"], parameter.grad, rtol=1e-10, atol=1e-12)
+        for name, side in zip(("source", "target"), sides, strict=True):
+            expected = 2 * side.grad.chunk(2)[rank]  # summed over both ranks, which DDP's average then halves
+            torch.testing.assert_close(results[f"hictl/{name}"], expected, rtol=1e-10, atol=1e-12)
+
+
+def test_negatives_of_the_other_process_matter(found: list[dict[str, torch.Tensor]]) -> None:
+    halves = []
+    for pairs in (range(0, 3), range(3, 6)):
+        model = build("contrast")
+        model(**batch(pairs)).loss.backward()
+        halves.append(model.get_input_embeddings().weight.grad)
+    together = found[0]["contrast/encoder.embeddings.word_embeddings.weight"]
+    assert (sum(halves) / 2 - together).norm() > 0.1 * together.norm()
+
+
+def test_negative_words_differ_between_processes(found: list[dict[str, torch.Tensor]]) -> None:
+    first, second = (results["words"] for results in found)
+    for one, other in zip(first.tolist(), second.tolist(), strict=True):
+        assert len({*one} & {*other}) < 20  # by chance 4 of 40
+
+
+def test_one_process_gathers_nothing() -> None:
+    local = torch.ones(2, 3, requires_grad=True)
+    assert world_size() == 1
+    assert gather_with_gradient(local) is local
