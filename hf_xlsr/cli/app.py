@@ -1,162 +1,121 @@
-"""The `hf-xlsr` command: thin, every verb a call into the package."""
+"""The `hf-xlsr` command. Each verb is imported when it is called."""
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+from typing import Annotated, Any
 
-from hf_xlsr.cli.debias import configure_debias, debias
-from hf_xlsr.cli.evaluate import configure_evaluate, configure_plot, evaluate, plot
-from hf_xlsr.cli.export import configure_export, export
-from hf_xlsr.cli.mine import configure_mine, configure_score, mine, score
-from hf_xlsr.cli.publish import card, configure_card, configure_push, push
-from hf_xlsr.cli.recipes import add_keys_help
+import typer
+from typer.core import TyperGroup
+
+from hf_xlsr.cli.verb import HELP, Verb
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
+
+# Verb -> module and name of its function or `Typer`, and a summary.
+VERBS: dict[str, tuple[str, str, str]] = {
+    "train": ("train", "train", "Train by a recipe, evaluate, export, write the card."),
+    "evaluate": ("evaluate", "evaluate", "Evaluate any sentence encoder under a protocol."),
+    "plot": ("plot", "plot", "Plot translation pairs, retrieval results, retrieved languages or training runs."),
+    "mine": ("mine", "mine", "Find translations in two texts."),
+    "score": ("mine", "score", "Score given pairs by margin and cosine."),
+    "export": ("export", "export", "Export a run's encoder: sentence-transformers, AutoModel, ONNX."),
+    "push": ("publish", "push", "Push a run to the Hub."),
+    "card": ("publish", "card", "Write the card of a run again."),
+    "debias": ("debias", "debias", "Remove language bias from sentence embeddings."),
+    "tokenizer": ("train", "tokenizer", "Train the tokenizer of a recipe and save it."),
+    "recipes": ("train", "recipes", "List the recipes."),
+    "corpora": ("train", "corpora", "List the named corpora."),
+}
+# Public in neither typer nor click since typer brings its own click.
+UsageError: Any = typer.BadParameter.__base__
+
+
+class TrainVerb(Verb):
+    """`train`, whose `--help` ends with the keys of recipes: those of the method or recipe in front of it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta["name"] = next((word for word in args if not word.startswith("-")), None)
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super().format_help(ctx, formatter)
+        from hf_xlsr.runs.reference import keys_help
+
+        print(keys_help(ctx.meta.get("name")))
+
+
+class VerbGroup(TyperGroup):
+    """A group of verbs: the same spelling of options in each, modules imported on use."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A stand-in with the summary, which is enough for `--help`."""
+        return Verb(cmd_name, help=VERBS[cmd_name][2]) if cmd_name in VERBS else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in VERBS:
+            raise XlsrError(f"unknown command '{args[0]}'; {did_you_mean(args[0], VERBS)}")
+        return args[0], load_verb(args[0]), args[1:]
+
+
+def load_verb(name: str) -> Any:
+    """The command of a verb, with its module imported."""
+    module, member, _ = VERBS[name]
+    found = getattr(import_module(f"hf_xlsr.cli.{module}"), member)
+    if not isinstance(found, typer.Typer):
+        app, train = typer.Typer(add_completion=False), name == "train"
+        extra = {"allow_extra_args": True, "ignore_unknown_options": True} if train else {}
+        app.command(name, cls=TrainVerb if train else Verb, context_settings={**HELP, **extra})(found)
+        found = app
+    return typer.main.get_command(found)
+
+
+app = typer.Typer(
+    cls=VerbGroup, context_settings=HELP, help="Train, evaluate and use cross-lingual sentence encoders."
+)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        print(f"hf-xlsr {version('hf-xlsr')}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _start(
+    context: typer.Context,
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one verb.
 
     Args:
-        arguments: Words of the command line; `sys.argv` when absent.
+        arguments: Words of the command line; `sys.argv` by default.
 
     Returns:
-        Exit status: 0 done, 1 a mistake in the input (one sentence on standard error), 130 stopped by a signal.
+        Exit status: 0 success, 1 an invalid input (one sentence on standard error), 130 stopped by a signal.
     """
-    parser = argparse.ArgumentParser(
-        prog="hf-xlsr", description="Train, evaluate and use cross-lingual sentence encoders."
-    )
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
-    for name, (summary, configure, _) in VERBS.items():
-        configure(verbs.add_parser(name, help=summary, description=summary))
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words:
-        parser.print_help()
-        return 0
-    if not words[0].startswith("-") and words[0] not in VERBS:
-        print(f"hf-xlsr: unknown command '{words[0]}'; {did_you_mean(words[0], VERBS)}", file=sys.stderr)
-        return 1
-    options, rest = parser.parse_known_args(words)
-    if options.verb is None:
-        print(f"hf-xlsr: '{words[0]}' is no command; {did_you_mean(words[0], VERBS)}", file=sys.stderr)
-        return 1
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    if rest and options.verb != "train":
-        print(
-            f"hf-xlsr {options.verb}: unknown option '{rest[0]}'; see hf-xlsr {options.verb} --help.", file=sys.stderr
-        )
-        return 1
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return VERBS[options.verb][2](options, rest)
+        return typer.main.get_command(app)(words, prog_name="hf-xlsr", standalone_mode=False) or 0
+    except UsageError as error:
+        print(f"hf-xlsr: {error.format_message()}", file=sys.stderr)
+        return 1
     except XlsrError as error:
         from hf_xlsr.export.access_tokens import redact_tokens
 
         print(f"hf-xlsr: {redact_tokens(str(error))}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("hf-xlsr: interrupted.", file=sys.stderr)
-        return 130
-
-
-def _configure_train(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", help="name of a recipe that comes with the package, or path of a YAML file")
-    parser.add_argument("--only", nargs="+", metavar="RUN", help="only these runs of a list of ablations")
-    parser.add_argument("--show", action="store_true", help="print the resolved recipe and stop")
-    parser.epilog = "Any key of the recipe may follow as --key value, e.g. --seed 2 or --training.learning_rate 1e-3."
-    add_keys_help(parser)
-
-
-def _train(options: argparse.Namespace, rest: list[str]) -> int:
-    from hf_xlsr.runs.recipe import load_runs
-
-    runs = load_runs(options.recipe, rest, only=options.only)
-    if options.show:
-        import yaml
-
-        print(yaml.safe_dump_all([run.recipe.settings() for run in runs], sort_keys=False, allow_unicode=True), end="")
-        return 0
-    from hf_xlsr.runs.folder import RunFolder
-    from hf_xlsr.runs.train import train_recipe
-
-    for run in runs:
-        if len(runs) > 1 and RunFolder(run.recipe.output_dir).done(run.recipe.settings()):
-            print(f"{run.recipe.name} is done: {run.recipe.output_dir}")
-        elif train_recipe(run).stopped:
-            return 130
-    return 0
-
-
-def _configure_list(parser: argparse.ArgumentParser) -> None:
-    """A list takes no options."""
-
-
-def _recipes(options: argparse.Namespace, rest: list[str]) -> int:
-    from hf_xlsr.runs.recipe import read_recipe, recipe_names
-
-    recipes = [read_recipe(name) for name in recipe_names()]
-    rows = [
-        {
-            "recipe": recipe["name"],
-            "languages": " ".join(recipe.get("languages") or []),
-            "runs": len(recipe.get("runs") or []) or 1,
-            "description": " ".join(str(recipe.get("description", "")).split()),
-        }
-        for recipe in recipes
-    ]
-    return _print_rows(rows)
-
-
-def _corpora(options: argparse.Namespace, rest: list[str]) -> int:
-    from hf_xlsr.data.corpora.loading import corpora_table
-
-    return _print_rows(corpora_table())
-
-
-def _print_rows(rows: list[dict[str, Any]]) -> int:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(*rows[0], show_lines=False)
-    for row in rows:
-        values = (" ".join(map(str, v)) if isinstance(v, (list, tuple)) else str(v or "") for v in row.values())
-        table.add_row(*map(escape, values))
-    Console().print(table)
-    return 0
-
-
-def _configure_tokenizer(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", help="recipe whose data and tokenizer sections are used")
-    parser.add_argument("--output", required=True, help="folder for the tokenizer")
-
-
-def _tokenizer(options: argparse.Namespace, rest: list[str]) -> int:
-    from hf_xlsr.evaluation.report import check_writable
-    from hf_xlsr.runs.recipe import load_runs
-    from hf_xlsr.runs.train import train_tokenizer_of
-
-    check_writable(options.output, "--output", folder=True)
-    print(train_tokenizer_of(load_runs(options.recipe)[0], options.output))
-    return 0
-
-
-VERBS: dict[
-    str,
-    tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace, list[str]], int]],
-] = {
-    "train": ("Train by a recipe, evaluate, export, write the card.", _configure_train, _train),
-    "evaluate": ("Evaluate any sentence encoder under a named protocol.", configure_evaluate, evaluate),
-    "plot": ("Draw translation pairs, retrieval results, languages retrieved or training runs.", configure_plot, plot),
-    "mine": ("Find translations in two texts.", configure_mine, mine),
-    "score": ("Score given pairs by margin and cosine.", configure_score, score),
-    "export": ("Write a run's encoder for others: sentence-transformers, AutoModel, ONNX.", configure_export, export),
-    "push": ("Push a run to the Hub.", configure_push, push),
-    "card": ("Make the card of a run again.", configure_card, card),
-    "debias": ("Remove what tells the language from sentence vectors.", configure_debias, debias),
-    "tokenizer": ("Train the tokenizer of a recipe and save it.", _configure_tokenizer, _tokenizer),
-    "recipes": ("List the recipes.", _configure_list, _recipes),
-    "corpora": ("List the named corpora.", _configure_list, _corpora),
-}

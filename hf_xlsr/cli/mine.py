@@ -1,152 +1,190 @@
-"""Commands `hf-xlsr mine` and `hf-xlsr score`."""
+"""The verbs `mine` and `score` of the `hf-xlsr` command."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from hf_xlsr.cli.values import parse_languages, parse_routes, read_vectors
+import typer
+
+from hf_xlsr.cli.options import extended, parse_languages, parse_routes, read_vectors, shared
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
     from hf_xlsr.mining.options import MiningOptions
 
-
-def configure_mine(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `hf-xlsr mine`."""
-    parser.add_argument("source", help="file with one sentence per line; .gz, .bz2, .xz and .zst are decompressed")
-    parser.add_argument("target", help="likewise, in the other language")
-    vectors = "its vectors (.npy, one row of real numbers per line) instead of a model"
-    parser.add_argument("--source-vectors", metavar="FILE", help=f"SOURCE: {vectors}")
-    parser.add_argument("--target-vectors", metavar="FILE", help=f"TARGET: {vectors}")
-    parser.add_argument("--retrieval", help="max, intersection, forward or backward (default max)")
-    parser.add_argument("--threshold", type=float, help="lowest score that is kept (default: keep all)")
-    parser.add_argument("--many", dest="one_to_one", action="store_false", help="use a sentence in several pairs")
-    parser.add_argument("--duplicates", help="merge, keep or drop equal lines (default merge)")
-    parser.add_argument("--max-pairs", type=int, metavar="N", help="number of best pairs to keep (default all)")
-    _configure_common(parser)
-
-
-def configure_score(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of `hf-xlsr score`."""
-    parser.add_argument("pairs", nargs="+", help="file of pairs in any supported format, or two Moses files")
-    parser.add_argument("--columns", help="our column = column of the file, e.g. source=en,target=de")
-    parser.add_argument("--source-pool", metavar="FILE", help="sources to compare with (default: those of the pairs)")
-    parser.add_argument("--target-pool", metavar="FILE", help="targets to compare with (default: those of the pairs)")
-    _configure_common(parser)
-
-
-def _configure_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", help="folder or Hub id that sentence-transformers loads")
-    parser.add_argument(
-        "--languages", help="source and target, e.g. en,de; for models that route by language, and TMX"
+PANEL = "Search"
+Model = Annotated[str | None, typer.Option(help="Folder or Hub id that sentence-transformers loads.")]
+Output = Annotated[str, typer.Option(help="File of pairs: .tsv, .jsonl, .parquet or .tmx.")]
+Format = Annotated[str | None, typer.Option(help="Format of the output; by default by its suffix.")]
+Work = Annotated[str | None, typer.Option(metavar="FOLDER", help="Folder to resume from; by default OUTPUT.work.")]
+KeepWork = Annotated[bool, typer.Option("--keep-work", help="Keep the default work folder, too.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
+SEARCH = [
+    Parameter(
+        name,
+        Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind | None, typer.Option(help=text, rich_help_panel=PANEL)],
     )
-    parser.add_argument("--routes", help="route of a language if their names differ, e.g. de=en")
-    parser.add_argument("--prompt", help='put before each sentence, e.g. "query: "')
-    parser.add_argument("--batch-size", type=int, help="sentences encoded at a time (default 64)")
-    parser.add_argument("--k", type=int, help="size of the neighbourhoods (default 4)")
-    parser.add_argument("--margin", help="ratio, distance or absolute (default ratio)")
-    parser.add_argument("--method", help="exact, ivf or auto, which depends on the size (default auto)")
-    parser.add_argument("--memory", metavar="SIZE", help="memory for mining, besides the model, e.g. 4GB")
-    parser.add_argument("--device", help="of model and search, e.g. cpu or cuda (default: a GPU if there is one)")
-    parser.add_argument("--dtype", help="float32, bfloat16, float16 (default: as in the files), onnx or onnx-int8")
-    parser.add_argument("--output", required=True, help="file of pairs, .tsv, .jsonl, .parquet or .tmx")
-    parser.add_argument("--format", help="of the output (default: by its suffix)")
-    parser.add_argument("--work", metavar="FOLDER", help="folder to resume from (default OUTPUT.work)")
-    parser.add_argument("--keep-work", action="store_true", help="keep the default work folder, too")
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    for name, kind, text in (
+        ("k", int, "Size of the neighbourhoods (default 4)."),
+        ("margin", str, "ratio, distance or absolute (default ratio)."),
+        ("method", str, "exact, ivf or auto, which depends on the size (default auto)."),
+        ("memory", str, "Memory for mining, besides the model, e.g. 4GB."),
+    )
+]
+COMMON = [*shared("languages", "prompt", "routes", "batch_size", "device", "dtype", batch_size=64), *SEARCH]
 
 
-def mine(arguments: argparse.Namespace, rest: list[str]) -> int:
-    """Mines two texts and writes the pairs; 0, or 130 when interrupted."""
-    return _run(arguments, _mine)
+@extended(*COMMON)
+def mine(
+    source: Annotated[str, typer.Argument(help="One sentence per line; .gz, .bz2, .xz and .zst are decompressed.")],
+    target: Annotated[str, typer.Argument(help="The same in the other language.")],
+    output: Output,
+    model: Model = None,
+    source_vectors: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Embeddings of SOURCE instead of a model: .npy, a row per line.")
+    ] = None,
+    target_vectors: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Embeddings of TARGET instead of a model: .npy, a row per line.")
+    ] = None,
+    retrieval: Annotated[
+        str | None, typer.Option(help="max, intersection, forward or backward (default max).", rich_help_panel=PANEL)
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Lowest score to keep; by default all.", rich_help_panel=PANEL)
+    ] = None,
+    many: Annotated[
+        bool, typer.Option("--many", help="Use a sentence in several pairs.", rich_help_panel=PANEL)
+    ] = False,
+    duplicates: Annotated[str | None, typer.Option(help="merge, keep or drop equal lines (default merge).")] = None,
+    max_pairs: Annotated[int | None, typer.Option(metavar="N", help="Number of best pairs to keep.")] = None,
+    format: Format = None,
+    work: Work = None,
+    keep_work: KeepWork = False,
+    json: Json = False,
+    **given: Any,
+) -> int:
+    """Find translations in two texts."""
+    from hf_xlsr.mining.outputs import write_pairs
+    from hf_xlsr.mining.pipeline import run_mining
+
+    given |= {"retrieval": retrieval, "threshold": threshold, "duplicates": duplicates, "max_pairs": max_pairs}
+    options = mining_options(given | {"one_to_one": False if many else None}, quiet=json)
+    if (source_vectors is None) != (target_vectors is None):
+        raise XlsrError("Vectors of one side are missing: give both --source-vectors and --target-vectors.")
+
+    def run(folder: Path) -> dict[str, Any] | None:
+        vectors = (
+            (read_vectors(source_vectors), read_vectors(target_vectors)) if source_vectors and target_vectors else None
+        )
+        mined = run_mining(source, target, folder, options, encoder=model, vectors=vectors)
+        if not mined.is_main:
+            return None
+        head = _Head(mined.sentences())
+        write_pairs(output, head, format=format, languages=options.languages)
+        return _finish(output, folder, mined.report, head)
+
+    return _run(run, options, output, format, work, keep_work, json)
 
 
-def score(arguments: argparse.Namespace, rest: list[str]) -> int:
-    """Scores the pairs of a file and writes them; 0, or 130 when interrupted."""
-    return _run(arguments, _score)
+@extended(*COMMON)
+def score(
+    pairs: Annotated[list[str], typer.Argument(help="File of pairs in any supported format, or two Moses files.")],
+    output: Output,
+    model: Model = None,
+    columns: Annotated[str | None, typer.Option(help="Our column = column of the file: source=en,target=de.")] = None,
+    source_pool: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Sources to compare with; by default those of the pairs.")
+    ] = None,
+    target_pool: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Targets to compare with; by default those of the pairs.")
+    ] = None,
+    format: Format = None,
+    work: Work = None,
+    keep_work: KeepWork = False,
+    json: Json = False,
+    **given: Any,
+) -> int:
+    """Score given pairs by margin and cosine."""
+    from hf_xlsr.mining.outputs import SCORE_COLUMNS, write_pairs
+    from hf_xlsr.mining.scoring import run_scoring
+
+    options = mining_options(given, quiet=json)
+    if model is None:
+        raise XlsrError("`--model` is required: it encodes the sentences.")
+    sources, targets = (_Column(pairs, columns, options.languages, side) for side in ("source", "target"))
+
+    def run(folder: Path) -> dict[str, Any] | None:
+        pools = {"source_pool": source_pool, "target_pool": target_pool}
+        scored = run_scoring(sources, targets, pools, folder, options, encoder=model)
+        if not scored.is_main:
+            return None
+        head = _Head(scored.sentences())
+        write_pairs(output, head, columns=SCORE_COLUMNS, format=format, languages=options.languages)
+        return _finish(output, folder, {**scored.report, "bad_lines": sources.bad_lines}, head)
+
+    return _run(run, options, output, format, work, keep_work, json)
 
 
-Verb = Callable[[argparse.Namespace, "MiningOptions", Path], "dict[str, Any] | None"]
-
-
-def _run(arguments: argparse.Namespace, verb: Verb) -> int:
-    from dataclasses import fields
-
+def mining_options(given: Mapping[str, Any], quiet: bool) -> MiningOptions:
+    """The `MiningOptions` of a command line."""
     from hf_xlsr.mining.options import MiningOptions
+
+    values = {**given, "show_progress_bar": not quiet}
+    values |= {"languages": parse_languages(given["languages"]), "routes": parse_routes(given["routes"])}
+    return MiningOptions(**{name: value for name, value in values.items() if value not in (None, [], {})})
+
+
+def _run(
+    run: Callable[[Path], dict[str, Any] | None],
+    options: MiningOptions,
+    output: str,
+    format: str | None,
+    work: str | None,
+    keep_work: bool,
+    as_json: bool,
+) -> int:
+    """Runs a verb in its work folder; 0, or 130 when interrupted."""
+    import json
+
     from hf_xlsr.mining.outputs import check_place, output_format
 
-    given = {**vars(arguments), "show_progress_bar": not arguments.json}
-    given |= {"languages": parse_languages(arguments.languages), "routes": parse_routes(arguments.routes)}
-    names = {field.name for field in fields(MiningOptions) if given.get(field.name) not in (None, [], {})}
-    options = MiningOptions(**{name: given[name] for name in names})
-    output_format(arguments.output, arguments.format, options.languages)
-    check_place(arguments.output)
-    work = Path(arguments.work or f"{arguments.output}.work")
+    output_format(output, format, options.languages)
+    check_place(output)
+    folder = Path(work or f"{output}.work")
     try:
-        report = verb(arguments, options, work)
+        report = run(folder)
     except KeyboardInterrupt:
-        print(f"hf-xlsr: interrupted; the same command resumes from {work}.", file=sys.stderr)
+        print(f"hf-xlsr: interrupted; the same command resumes from {folder}.", file=sys.stderr)
         return 130
     if report is None:  # the main process writes
         return 0
-    if not (arguments.work or arguments.keep_work):
-        shutil.rmtree(work)
-    if arguments.json:
+    if not (work or keep_work):
+        shutil.rmtree(folder)
+    if as_json:
         print(json.dumps(report, indent=2, ensure_ascii=False))
     else:
         _print_summary(report)
     return 0
 
 
-def _mine(arguments: argparse.Namespace, options: MiningOptions, work: Path) -> dict[str, Any] | None:
-    from hf_xlsr.mining.outputs import write_pairs
-    from hf_xlsr.mining.pipeline import run_mining
-
-    files = arguments.source_vectors, arguments.target_vectors
-    if files.count(None) == 1:
-        raise XlsrError("Vectors of one side are missing: give both --source-vectors and --target-vectors.")
-    vectors = None if None in files else (read_vectors(files[0]), read_vectors(files[1]))
-    run = run_mining(arguments.source, arguments.target, work, options, encoder=arguments.model, vectors=vectors)
-    if not run.is_main:
-        return None
-    head = _Head(run.sentences())
-    write_pairs(arguments.output, head, format=arguments.format, languages=options.languages)
-    return _finish(arguments, work, run.report, head)
-
-
-def _score(arguments: argparse.Namespace, options: MiningOptions, work: Path) -> dict[str, Any] | None:
-    from hf_xlsr.mining.outputs import SCORE_COLUMNS, write_pairs
-    from hf_xlsr.mining.scoring import run_scoring
-
-    if arguments.model is None:
-        raise XlsrError("`--model` is required: it encodes the sentences.")
-    sources, targets = _Column(arguments, "source"), _Column(arguments, "target")
-    pools = {name: getattr(arguments, name) for name in ("source_pool", "target_pool")}
-    run = run_scoring(sources, targets, pools, work, options, encoder=arguments.model)
-    if not run.is_main:
-        return None
-    head = _Head(run.sentences())
-    write_pairs(arguments.output, head, columns=SCORE_COLUMNS, format=arguments.format, languages=options.languages)
-    return _finish(arguments, work, {**run.report, "bad_lines": sources.bad_lines}, head)
-
-
-def _finish(arguments: argparse.Namespace, work: Path, report: Mapping[str, Any], head: _Head) -> dict[str, Any]:
+def _finish(output: str, work: Path, report: Mapping[str, Any], head: _Head) -> dict[str, Any]:
     """The report with the output's name and first rows; copies skipped lines out of the work folder."""
     from hf_xlsr.mining.texts import SKIPPED
     from hf_xlsr.mining.work_folder import disk_errors
 
     saved = {}
     for side in [name for name, counts in report.items() if isinstance(counts, dict) and counts.get("skipped")]:
-        saved[side] = f"{arguments.output}.{side}.{SKIPPED}"
-        with disk_errors(arguments.output):
+        saved[side] = f"{output}.{side}.{SKIPPED}"
+        with disk_errors(output):
             shutil.copyfile(work / f"{side}.text" / SKIPPED, saved[side])
-    return {**report, "skipped_lines": saved, "output": str(arguments.output), "first": head.first}
+    return {**report, "skipped_lines": saved, "output": output, "first": head.first}
 
 
 class _Head:
@@ -166,19 +204,19 @@ class _Head:
 class _Column:
     """One column of the file of pairs, read again in each iteration."""
 
-    def __init__(self, arguments: argparse.Namespace, name: str) -> None:
-        self.arguments, self.name = arguments, name
+    def __init__(self, paths: list[str], columns: str | None, languages: Sequence[str] | None, name: str) -> None:
+        self.paths, self.columns, self.languages, self.name = paths, columns, languages, name
         self.bad_lines = ""
 
     def __iter__(self) -> Iterator[str]:
         from hf_xlsr.data.formats.quarantine import Quarantine
         from hf_xlsr.data.formats.reading import read_rows
 
-        paths, quarantine = self.arguments.pairs, Quarantine()
+        paths, quarantine = self.paths, Quarantine()
         rows = read_rows(
             paths[0] if len(paths) == 1 else paths,
-            columns=self.arguments.columns,
-            languages=parse_languages(self.arguments.languages) or None,
+            columns=self.columns,
+            languages=list(self.languages) if self.languages else None,
             quarantine=quarantine,
         )
         empty = True

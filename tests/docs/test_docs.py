@@ -24,7 +24,7 @@ import yaml
 from docs_helpers import Block, blocks_of, commands_of, write_stand_ins
 
 from hf_xlsr.cli import app as cli
-from hf_xlsr.evaluation.registry import protocols_of
+from hf_xlsr.evaluation.registry import find_protocols
 from hf_xlsr.runs.methods import METHODS
 from hf_xlsr.runs.recipe import load_runs, parse_yaml
 from hf_xlsr.runs.sections import Source
@@ -146,7 +146,7 @@ def run_verb(words: list[str]) -> str:
     options = parsed(words)
     if OF_THE_HUB.search(" ".join(words)) or verb in ("push",):
         if verb == "evaluate":
-            protocols_of(options.protocol)
+            find_protocols(options.protocol)
         return "validated"
     if verb == "evaluate" and options.data and options.data[0] == "bible":
         words = [*words, "--limit", "40"]

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from conftest import loaded
 
-from hf_xlsr.runs.recipe import load_runs, recipe_names
+from hf_xlsr.runs.recipe import recipe_names
 
 
 def runs_of(method: str) -> list[dict[str, Any]]:
     """Every run of every recipe of a method."""
-    return [run for name in recipe_names() for run in load_runs(name) if run["method"] == method]
+    return [run for name in recipe_names() for run in loaded(name) if run["method"] == method]
 
 
 def mostly_slow(runs: Iterable[dict[str, Any]], *fast: str) -> list[Any]:

@@ -14,7 +14,7 @@ from translation_helpers import (
     words_model,
 )
 
-from hf_xlsr.evaluation.protocols.bleu import bleu_rows
+from hf_xlsr.evaluation.bleu import bleu_rows
 from hf_xlsr.trainers.translation import LiveTranslator, TranslationTrainer, TranslationTrainingArguments
 
 

@@ -1,0 +1,184 @@
+"""Options that several verbs of the `hf-xlsr` command take."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated, Any
+from zipfile import BadZipFile
+
+import typer
+
+from hf_xlsr.utils.errors import XlsrError
+
+
+def _option(help: str, panel: str | None = None, metavar: str | None = None) -> Any:
+    return typer.Option(help=help, rich_help_panel=panel, metavar=metavar, show_default=False)
+
+
+READING, ENCODING = "Reading data", "Encoding"
+# Option -> its type, help and default.
+SHARED: dict[str, tuple[Any, Any]] = {
+    "data": (
+        Annotated[list[str] | None, _option("Files, a corpus, or the id or folder of a dataset.", READING)],
+        None,
+    ),
+    "columns": (
+        Annotated[
+            str | None,
+            _option("Our column = column of the file; {lang} is each language: source=en,target={lang}.", READING),
+        ],
+        None,
+    ),
+    "languages": (
+        Annotated[str | None, _option("Codes separated by commas, the source first, e.g. en,de,fr.", READING)],
+        None,
+    ),
+    "split": (Annotated[str | None, _option("Split of the data, and of metric keys.", READING)], "test"),
+    "where": (Annotated[list[str] | None, _option("Keep rows with these values.", READING, "COLUMN=VALUE")], None),
+    "config": (Annotated[str | None, _option("Configuration of a dataset; may contain {lang}.", READING)], None),
+    "limit": (Annotated[int | None, _option("Maximum number of rows of each language (pair).", READING)], None),
+    "prompt": (Annotated[str, _option('Prepended to each sentence, e.g. "query: ".', ENCODING)], ""),
+    "routes": (
+        Annotated[
+            str | None,
+            _option("Language=route of a model with several encoders, e.g. en=source,de=target.", ENCODING),
+        ],
+        None,
+    ),
+    "batch_size": (
+        Annotated[int | None, typer.Option(help="Sentences encoded at a time.", rich_help_panel=ENCODING)],
+        128,
+    ),
+    "device": (
+        Annotated[str | None, _option("cpu, cuda, cuda:1, ...; by default the best there is.", ENCODING)],
+        None,
+    ),
+    "dtype": (
+        Annotated[
+            str | None,
+            _option("float32, bfloat16, float16, onnx or onnx-int8; by default as the model's files.", ENCODING),
+        ],
+        None,
+    ),
+    "seed": (Annotated[int | None, typer.Option(min=0, help="Seed of everything random.", show_default=False)], None),
+}
+
+
+def shared(*names: str, **defaults: Any) -> list[inspect.Parameter]:
+    """Shared options as parameters: those named, else all; with other defaults where given."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return [
+        inspect.Parameter(name, kind, annotation=annotation, default=defaults.get(name, default))
+        for name, (annotation, default) in SHARED.items()
+        if name in (names or SHARED)
+    ]
+
+
+def extended(*parameters: inspect.Parameter) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorates a function whose `**given` typer is to see as named parameters."""
+
+    def extend(function: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(function, eval_str=True)
+        own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        function.__signature__ = signature.replace(parameters=[*own, *parameters])  # type: ignore[attr-defined]
+        return function
+
+    return extend
+
+
+def data_options(given: dict[str, Any], name: str | None = None) -> Any:
+    """The `DataOptions` of a command line, taken out of `given`."""
+    from hf_xlsr.evaluation.inputs import DataOptions
+
+    values = {key: given.pop(key) for key in ("columns", "split", "config", "limit")}
+    files, where = (tuple(given.pop(key) or ()) for key in ("data", "where"))
+    return DataOptions(
+        files=files, where=where, languages=tuple(parse_languages(given.pop("languages"))), name=name, **values
+    )
+
+
+def encoder_options(given: dict[str, Any]) -> Any:
+    """The `EncoderOptions` of a command line, taken out of `given`."""
+    from hf_xlsr.evaluation.command import EncoderOptions
+
+    values = {key: given.pop(key) for key in ("prompt", "batch_size", "device", "dtype")}
+    return EncoderOptions(routes=parse_routes(given.pop("routes")), **values)
+
+
+def labelled(sources: Iterable[str]) -> dict[str, str]:
+    """Path by label, of sources written LABEL=PATH; a path alone is labelled by its name.
+
+    Raises:
+        XlsrError: two labels are equal.
+
+    Example:
+        >>> labelled(["ours=runs/a/results.json", "runs/b.json"])
+        {'ours': 'runs/a/results.json', 'b': 'runs/b.json'}
+    """
+    sources = list(sources)
+    found: dict[str, str] = {}
+    for source in sources:
+        label, equals, path = source.partition("=")
+        if not equals or Path(source).exists():
+            path = source
+            stems = [Path(other).stem for other in sources]
+            label = Path(source).stem if stems.count(Path(source).stem) == 1 else source
+        if label in found:
+            raise XlsrError(f"two sources are labelled '{label}'; write LABEL=PATH.")
+        found[label] = path
+    return found
+
+
+def parse_languages(text: str | None) -> list[str]:
+    """The codes of `--languages`; none without it.
+
+    Example:
+        >>> parse_languages("en, de")
+        ['en', 'de']
+    """
+    return [piece.strip() for piece in (text or "").split(",") if piece.strip()]
+
+
+def parse_routes(text: str | None) -> dict[str, str]:
+    """Language -> route of `--routes`; empty without it.
+
+    Raises:
+        XlsrError: a piece is not LANGUAGE=ROUTE.
+
+    Example:
+        >>> parse_routes("en=source, de=target")
+        {'en': 'source', 'de': 'target'}
+    """
+    routes = {}
+    for piece in text.split(",") if text else ():
+        language, equals, route = (part.strip() for part in piece.partition("="))
+        if not (language and equals and route):
+            raise XlsrError(f"--routes has '{piece.strip()}'; write LANGUAGE=ROUTE,..., e.g. en=source,de=target.")
+        routes[language] = route
+    return routes
+
+
+def read_vectors(file: str) -> Any:
+    """The matrix of a `.npy` file, memory-mapped.
+
+    Args:
+        file: The file; no other is opened, as an archive or a pickle may hold anything.
+
+    Raises:
+        XlsrError: the file cannot be read, is an archive, or holds no matrix of real numbers with a row or more.
+    """
+    import numpy as np
+
+    try:
+        vectors = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        reason = getattr(error, "strerror", None) or "it is no .npy file with a matrix of numbers"
+        raise XlsrError(f"vectors {file} cannot be read ({reason}); save them with numpy.save.") from error
+    if not isinstance(vectors, np.ndarray):
+        vectors.close()
+        raise XlsrError(f"vectors {file} are an archive (.npz); save its matrix alone as .npy, with numpy.save.")
+    if vectors.ndim != 2 or vectors.dtype.kind not in "fiub" or not len(vectors):
+        raise XlsrError(f"{file} holds no matrix of real numbers with one row a text; save one with numpy.save.")
+    return vectors
