@@ -18,27 +18,31 @@ if TYPE_CHECKING:
     from hf_xlsr.mining.options import MiningOptions
 
 PANEL = "Search"
+
+
+def _search(help: str) -> Any:
+    return typer.Option(help=help, rich_help_panel=PANEL)
+
+
 Model = Annotated[str | None, typer.Option(help="Folder or Hub id that sentence-transformers loads.")]
 Output = Annotated[str, typer.Option(help="File of pairs: .tsv, .jsonl, .parquet or .tmx.")]
 Format = Annotated[str | None, typer.Option(help="Format of the output; by default by its suffix.")]
 Work = Annotated[str | None, typer.Option(metavar="FOLDER", help="Folder to resume from; by default OUTPUT.work.")]
 KeepWork = Annotated[bool, typer.Option("--keep-work", help="Keep the default work folder, too.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
-SEARCH = [
-    Parameter(
-        name,
-        Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[kind | None, typer.Option(help=text, rich_help_panel=PANEL)],
-    )
-    for name, kind, text in (
-        ("k", int, "Size of the neighbourhoods (default 4)."),
-        ("margin", str, "ratio, distance or absolute (default ratio)."),
-        ("method", str, "exact, ivf or auto, which depends on the size (default auto)."),
-        ("memory", str, "Memory for mining, besides the model, e.g. 4GB."),
-    )
+SEARCH: dict[str, tuple[Any, str]] = {
+    "k": (int, "Size of the neighbourhoods (default 4)."),
+    "margin": (str, "ratio, distance or absolute (default ratio)."),
+    "method": (str, "exact, ivf or auto, which depends on the size (default auto)."),
+    "memory": (str, "Memory for mining, besides the model, e.g. 4GB."),
+}
+COMMON = [
+    *shared("languages", "prompt", "routes", "batch_size", "device", "dtype", batch_size=64),
+    *(
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, _search(text)])
+        for name, (kind, text) in SEARCH.items()
+    ),
 ]
-COMMON = [*shared("languages", "prompt", "routes", "batch_size", "device", "dtype", batch_size=64), *SEARCH]
 
 
 @extended(*COMMON)
@@ -53,12 +57,8 @@ def mine(
     target_vectors: Annotated[
         str | None, typer.Option(metavar="FILE", help="Embeddings of TARGET instead of a model: .npy, a row per line.")
     ] = None,
-    retrieval: Annotated[
-        str | None, typer.Option(help="max, intersection, forward or backward (default max).", rich_help_panel=PANEL)
-    ] = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="Lowest score to keep; by default all.", rich_help_panel=PANEL)
-    ] = None,
+    retrieval: Annotated[str | None, _search("max, intersection, forward or backward (default max).")] = None,
+    threshold: Annotated[float | None, _search("Lowest score to keep; by default all.")] = None,
     many: Annotated[
         bool, typer.Option("--many", help="Use a sentence in several pairs.", rich_help_panel=PANEL)
     ] = False,

@@ -47,10 +47,7 @@ SHARED: dict[str, tuple[Any, Any]] = {
         ],
         None,
     ),
-    "batch_size": (
-        Annotated[int | None, typer.Option(help="Sentences encoded at a time.", rich_help_panel=ENCODING)],
-        128,
-    ),
+    "batch_size": (Annotated[int | None, typer.Option(help="Sentences encoded at a time.")], 128),
     "device": (
         Annotated[str | None, _option("cpu, cuda, cuda:1, ...; by default the best there is.", ENCODING)],
         None,

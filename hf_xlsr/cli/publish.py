@@ -59,16 +59,16 @@ def card(
     from hf_xlsr.runs.folder import RunFolder
 
     folder = RunFolder(run)
-    outputs = [Path(output)] if output else [folder.card, folder.model / "README.md"]
-    for output in outputs:
-        check_writable(output, "--output" if output else "the card")
+    places = [Path(output)] if output else [folder.card, folder.model / "README.md"]
+    for place in places:
+        check_writable(place, "--output" if output else "the card")
     given = {"license": license, "base_model": base_model, "datasets": datasets}
     chosen: dict[str, Any] = {key: value for key, value in given.items() if value}
     text = card_of_run(run, chosen)
-    for output in outputs:
+    for place in places:
         try:
-            output.parent.mkdir(parents=True, exist_ok=True)
-            output.write_text(text, "utf-8")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text, "utf-8")
         except OSError as error:
-            raise XlsrError(f"card {output} cannot be written ({error.strerror}); give another place.") from error
-        print(output)
+            raise XlsrError(f"card {place} cannot be written ({error.strerror}); give another place.") from error
+        print(place)
