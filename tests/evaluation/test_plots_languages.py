@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
 from plot_helpers import assert_a_picture, assert_apart, assert_inside, extents, record_figures
 
 from hf_xlsr.evaluation.plots.languages import plot_languages
-from hf_xlsr.utils.errors import XlsrError
 
 
 @pytest.fixture
@@ -75,35 +73,3 @@ def test_chosen_protocols_and_languages_that_one_lacks(tmp_path: Path, figures: 
         [True, True, True],
         [False, False, True],
     ]
-
-
-@pytest.mark.parametrize(
-    ("results", "options", "message"),
-    [
-        (
-            {"e5": {"x-tatoeba/en-de/test/accuracy": 0.5}},
-            {},
-            "the results hold no protocol language-bias; evaluate with",
-        ),
-        (
-            {"e5": {key: value for key, value in measured(["de", "fr"], 0.5).items() if not key.endswith("/bias")}},
-            {},
-            "results 'e5' have no bias figure or no shares of ntrex-language-bias",
-        ),
-        (
-            {"e5": measured(["de", "fr"], 0.5)},
-            {"protocols": ["ntrex-language-bas"]},
-            "did you mean 'ntrex-language-bias'",
-        ),
-        (
-            {f"e{number}": measured(["de", "fr"], 0.5) for number in range(9)},
-            {},
-            "9 histograms are to stand side by side; a picture shows 1 to 8",
-        ),
-    ],
-)
-def test_mistakes(results: Any, options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(XlsrError, match=message):
-        plot_languages(tmp_path / "x.png", results, **options)
-    with pytest.raises(XlsrError, match="picture .* ends in '.txt'"):
-        plot_languages(tmp_path / "x.txt", {"e5": measured(["de", "fr"], 0.5)})

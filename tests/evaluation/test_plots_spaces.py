@@ -12,8 +12,6 @@ from plot_helpers import assert_a_picture, assert_apart, assert_inside, extents,
 from hf_xlsr.evaluation.plots import plot_spaces, plot_tsne
 from hf_xlsr.evaluation.plots.common import COLOURS
 from hf_xlsr.evaluation.plots.plane import on_plane
-from hf_xlsr.evaluation.plots.spaces import MOST_SENTENCES, _mixed
-from hf_xlsr.utils.errors import XlsrError
 
 PAIRS = (("en", "fr"), ("en", "de"))
 
@@ -68,20 +66,6 @@ def test_the_plane_shows_what_the_space_is(tmp_path: Path, figures: list[Figure]
     assert np.linalg.norm(first.mean(axis=0) - second.mean(axis=0)) > within
 
 
-def test_the_same_vectors_draw_the_same_file(tmp_path: Path) -> None:
-    one, again = (plot_spaces(tmp_path / f"{name}.png", spaces(a=True), seed=2).read_bytes() for name in "ab")
-    assert one == again
-
-
-def test_share_of_neighbours_by_hand() -> None:
-    # On a circle, at 0, 10 and 90 degrees, and at 12 and 95: 0 is nearest to 10, all others to the other language.
-    first, second = (
-        np.array([[np.cos(angle), np.sin(angle)] for angle in np.radians(degrees)])
-        for degrees in ((0, 10, 90), (12, 95))
-    )
-    assert _mixed(first, second) == pytest.approx(4 / 5)
-
-
 @pytest.mark.parametrize("scale", [1.0, 1e-4])
 @pytest.mark.parametrize("rounding", [0.0, 1e-8])
 def test_a_collapsed_encoder_is_one_point(
@@ -93,23 +77,3 @@ def test_a_collapsed_encoder_is_one_point(
     assert_a_picture(plot_spaces(tmp_path / "spaces.png", {"collapsed": dict.fromkeys(PAIRS, (vectors, vectors))}))
     words = [f"word {number}" for number in range(20)]
     assert_a_picture(plot_tsne(tmp_path / "pairs.png", vectors, vectors, words, words, ("en", "fr")))
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({}, "no space to draw"),
-        ({"a": {}}, "no space to draw"),
-        (spaces(a=True) | {"b": {PAIRS[0]: sides(True)}}, "'b' has other pairs of languages than 'a'"),
-        (spaces(**dict.fromkeys("abcdefg", True)), "7 encoders and 2 pairs of languages are to be drawn"),
-        ({"a": {PAIRS[0]: (np.ones((4, 8)), np.ones((9, 8)))}}, "'a' has 4 and 9 sentences of en-fr"),
-        ({"a": {PAIRS[0]: (np.ones((9, 8)), np.ones((MOST_SENTENCES + 1, 8)))}}, "draw 5 to 2,000 of each"),
-        ({"a": {PAIRS[0]: (np.ones((9, 8)), np.ones((9, 7)))}}, "8 and 7 wide in en-fr"),
-        ({"a": {PAIRS[0]: (np.ones((9, 8)), np.full((9, 8), np.nan))}}, "row 0 of a, en-fr holds NaN"),
-    ],
-)
-def test_errors(tmp_path: Path, given: dict[str, Any], said: str) -> None:
-    with pytest.raises(XlsrError, match=said):
-        plot_spaces(tmp_path / "spaces.png", given)
-    with pytest.raises(XlsrError, match=r"use \.png"):
-        plot_spaces(tmp_path / "spaces.xyz", spaces(a=True))
