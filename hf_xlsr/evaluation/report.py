@@ -143,9 +143,7 @@ def metric_prefix(dataset: str, protocol: str, languages: str, split: str) -> st
     """
     for what, value in (("dataset name", dataset), ("languages", languages), ("split", split)):
         if not value or "/" in value:
-            raise XlsrError(
-                f"the {what} must not be empty or contain '/', which separates metric keys, got '{value}'."
-            )
+            raise XlsrError(f"the {what} is '{value}'; metric keys are split at '/', so it must not be empty or contain one.")
     named = protocol == dataset or protocol.startswith(f"{dataset}-")
     return "/".join([protocol if named else f"{dataset}-{protocol}", languages, split])
 

@@ -32,7 +32,7 @@ def titles(figure: Figure) -> list[str]:
     return [axes.get_title() for axes in figure.axes]
 
 
-def test_loss_curves_show_total_parts_and_accuracy(tmp_path: Path, figures: list[Figure]):
+def test_loss_curves(tmp_path: Path, figures: list[Figure]):
     path = plot_loss_curves(tmp_path / "new" / "losses.png", history())
     assert_a_picture(path)
     losses, accuracies = figures[0].axes
@@ -46,21 +46,7 @@ def test_loss_curves_show_total_parts_and_accuracy(tmp_path: Path, figures: list
     assert (losses.get_xlabel(), accuracies.get_xlabel()) == ("", "optimiser step")
 
 
-def test_a_run_that_went_on_has_the_colours_of_one_that_did_not(tmp_path: Path, figures: list[Figure]):
-    measured = {"step": 100, "eval_toy-xsr/en-fr/dev/precision@1": 0.5, "eval_toy-bucc/en-fr/dev/f1": 0.6}
-    entries = [*history(), measured]
-    resumed = [dict(sorted(entry.items())) for entry in entries]  # a saved state has its keys sorted
-    for log in (entries, resumed):
-        plot_loss_curves(tmp_path / "losses.png", log)
-    for panel, lines in enumerate((4, 3)):
-        first, second = (
-            {line.get_label(): line.get_color() for line in figure.axes[panel].lines} for figure in figures
-        )
-        assert first == second
-        assert len(set(first.values())) == lines
-
-
-def test_loss_curves_show_the_main_number_of_each_protocol(tmp_path: Path, figures: list[Figure]):
+def test_loss_curves_of_protocols(tmp_path: Path, figures: list[Figure]):
     metrics = {
         "toy-xsr/en-fr/dev/precision@1": 0.4,
         "toy-xsr/en-fr/dev/precision@5": 0.6,
@@ -77,7 +63,7 @@ def test_loss_curves_show_the_main_number_of_each_protocol(tmp_path: Path, figur
 
 
 @pytest.mark.parametrize(("last", "scale"), [(1.0, "linear"), (0.01, "log"), (0.0, "linear"), (-0.5, "linear")])
-def test_the_axis_is_logarithmic_when_losses_span_much(tmp_path: Path, figures: list[Figure], last: float, scale: str):
+def test_logarithmic_axis(tmp_path: Path, figures: list[Figure], last: float, scale: str):
     entries = [{"loss": 3.0, "step": 1}, {"loss": last, "step": 2}]
     plot_loss_curves(tmp_path / "losses.png", entries)
     plot_curves(tmp_path / "curves.png", {"run": entries})
@@ -86,14 +72,7 @@ def test_the_axis_is_logarithmic_when_losses_span_much(tmp_path: Path, figures: 
         assert losses.get_yscale() == scale
 
 
-def test_points_are_drawn_by_step_and_broken_ones_left_out(tmp_path: Path, figures: list[Figure]):
-    entries = [{"loss": 1.0, "step": 20}, {"loss": 2.0, "step": 10}, {"loss": float("nan"), "step": 30}]
-    plot_loss_curves(tmp_path / "losses.png", [*entries, {"eval_accuracy": 0.5, "step": 10}])
-    np.testing.assert_allclose(figures[0].axes[0].lines[0].get_xydata(), [[10, 2], [20, 1]])
-    assert figures[0].axes[1].lines[0].get_marker() == "o"
-
-
-def test_runs_side_by_side_have_a_panel_for_each_quantity(tmp_path: Path, figures: list[Figure]):
+def test_panels_of_several_runs(tmp_path: Path, figures: list[Figure]):
     runs = {"plain": history(), "twice": history(2.0)}
     assert_a_picture(plot_curves(tmp_path / "curves.png", runs))
     figure = figures[0]
@@ -112,17 +91,7 @@ def test_runs_side_by_side_have_a_panel_for_each_quantity(tmp_path: Path, figure
     assert [handle.get_color() for handle in legend.legend_handles[:2]] == colours
 
 
-def test_runs_that_logged_different_things(tmp_path: Path, figures: list[Figure]):
-    error = {"eval_toy-tatoeba-laser/en-de/dev/error": 0.25, "step": 4}
-    plot_curves(tmp_path / "curves.png", {"a": [{"loss": 1.0, "step": 4}], "b": [error]})
-    loss, measured = figures[0].axes
-    assert (len(loss.lines), len(measured.lines)) == (1, 1)
-    assert measured.get_ylabel() == "per cent (lower is better)"
-    assert loss.lines[0].get_color() != measured.lines[0].get_color()
-    assert loss.lines[0].get_marker() == measured.lines[0].get_marker() == "o"
-
-
-def test_metrics_of_curves_can_be_named(tmp_path: Path, figures: list[Figure]):
+def test_chosen_metrics(tmp_path: Path, figures: list[Figure]):
     metrics = {
         "eval_a-bucc/de-en/dev/f1": 0.5,
         "eval_a-bucc/de-en/dev/recall": 0.4,

@@ -33,7 +33,7 @@ def spaces(**labels: bool) -> dict[str, Any]:
     return {label: {pair: sides(mixed) for pair in PAIRS} for label, mixed in labels.items()}
 
 
-def test_a_panel_for_each_encoder_and_pair(tmp_path: Path, figures: list[Figure]) -> None:
+def test_panels(tmp_path: Path, figures: list[Figure]) -> None:
     path = plot_spaces(tmp_path / "new" / "spaces.png", spaces(aligned=True, apart=False))
     assert_a_picture(path)
     (figure,) = figures
@@ -54,7 +54,7 @@ def test_a_panel_for_each_encoder_and_pair(tmp_path: Path, figures: list[Figure]
     assert_apart(texts)
 
 
-def test_the_plane_shows_what_the_space_is(tmp_path: Path, figures: list[Figure]) -> None:
+def test_separate_and_mixed_languages(tmp_path: Path, figures: list[Figure]) -> None:
     plot_spaces(tmp_path / "spaces.png", spaces(aligned=True, apart=False))
     aligned, apart = (figures[0].axes[place].collections for place in (0, 2))
     first, second = (np.asarray(points.get_offsets()) for points in aligned)
@@ -68,9 +68,7 @@ def test_the_plane_shows_what_the_space_is(tmp_path: Path, figures: list[Figure]
 
 @pytest.mark.parametrize("scale", [1.0, 1e-4])
 @pytest.mark.parametrize("rounding", [0.0, 1e-8])
-def test_a_collapsed_encoder_is_one_point(
-    tmp_path: Path, figures: list[Figure], scale: float, rounding: float
-) -> None:
+def test_collapsed_encoder(tmp_path: Path, figures: list[Figure], scale: float, rounding: float) -> None:
     # scikit-learn divides by the spread of the vectors, and crashes the process where there is none.
     vectors = scale * np.ones((20, 8)) * (1 + rounding * np.random.default_rng(1).normal(size=(20, 8)))
     assert np.ptp(on_plane(vectors, seed=1)) == 0

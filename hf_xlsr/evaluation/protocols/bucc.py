@@ -113,25 +113,10 @@ def bucc_settings(
     search: SearchOptions | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> dict[str, float]:
-    """`bucc` with several settings of neighbourhood and margin; texts are encoded, and neighbours searched, once.
+    """`bucc` with several settings, pairs of `k` and `margin`; texts are encoded, and neighbours searched, once.
 
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`.
-        tune: Data to tune the thresholds on.
-        test: Data to test on.
-        settings: Pairs of `k` and `margin`; by default the dual-momentum paper's and LASER's.
-        languages: Codes of the languages of sources and targets.
-        name: The dataset.
-        split: Name of the split `test`.
-        tune_split: Name of the split `tune`.
-        search: Options of `neighbours_both_ways`; an exact search by default.
-        encoding: See `EncodingOptions`.
-
-    Returns:
-        The metrics of `bucc` for each setting, which is part of the keys: `{name}-bucc-k3-distance/de-en/test/f1`.
-
-    Raises:
-        XlsrError: as `bucc` does.
+    The default settings are those of the dual-momentum paper and of LASER. Other arguments, results and errors are
+    those of `bucc`, with the setting in each key: `{name}-bucc-k3-distance/de-en/test/f1`.
     """
     settings = tuple(settings)
     if tune_split == split or tune == test:

@@ -27,23 +27,11 @@ def tatoeba_mteb(
     """mteb's score of bitext tasks: each target row is a class, each source predicts one, F1 is weighted over classes.
 
     From the first language to the second only, by cosine. A row that several sources choose has a low precision, so F1
-    is below the accuracy wherever sources share a wrong answer.
-
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`.
-        sources: Sentences of the first language.
-        targets: Their translations, in the same order.
-        languages: Codes of the two languages.
-        name: The dataset.
-        split: The split of it.
-        encoding: See `EncodingOptions`.
+    is below the accuracy wherever sources share a wrong answer. Arguments and errors are those of `tatoeba`.
 
     Returns:
         `f1` (mteb's main score), `precision`, `recall`, `accuracy` and `pairs` under
         `{name}-tatoeba-mteb/en-fr/test/`. The recall equals the accuracy, as each class has one row.
-
-    Raises:
-        XlsrError: the sides differ in length, there is no pair, or a vector is zero.
 
     Relations:
         mteb's `AbsTaskBitextMining` on the same sentences. Equal targets are separate candidates in both. A tie goes

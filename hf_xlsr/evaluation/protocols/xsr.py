@@ -92,22 +92,8 @@ def xsr_both_directions(
 ) -> dict[str, float]:
     """`xsr` from sources to targets and from targets to sources, each among the pool of its own target language.
 
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`.
-        sources: Sentences of the first language.
-        targets: Their translations, in the same order.
-        source_pool: Distractors of the first language.
-        target_pool: Distractors of the second language.
-        name: The dataset.
-        languages: Codes of the two languages.
-        split: The split of the dataset.
-        encoding: See `EncodingOptions`.
-
     Returns:
         The metrics of `xsr` under `{name}-xsr/en-fr/test/` and `{name}-xsr/fr-en/test/`.
-
-    Raises:
-        XlsrError: as `xsr` does.
     """
     common: dict[str, Any] = {"name": name, "split": split, **encoding}
     forward = xsr(encoder, sources, targets, target_pool, languages=languages, **common)
