@@ -143,7 +143,7 @@ def metric_prefix(dataset: str, protocol: str, languages: str, split: str) -> st
     """
     for what, value in (("dataset name", dataset), ("languages", languages), ("split", split)):
         if not value or "/" in value:
-            raise XlsrError(f"the {what} is '{value}'; metric keys are split at '/', so it must not be empty or contain one.")
+            raise XlsrError(f"the {what} is '{value}'; metric keys are split at '/', so use a name without it.")
     named = protocol == dataset or protocol.startswith(f"{dataset}-")
     return "/".join([protocol if named else f"{dataset}-{protocol}", languages, split])
 

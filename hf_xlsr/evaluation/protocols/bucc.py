@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from typing_extensions import Unpack
@@ -21,9 +21,10 @@ from hf_xlsr.evaluation.protocols.xsim import margin_setting
 from hf_xlsr.evaluation.registry import Options, Protocol, option
 from hf_xlsr.evaluation.report import metric_prefix
 from hf_xlsr.evaluation.table import data_name
-from hf_xlsr.mining.search.both_ways import BothWays, SearchOptions, neighbours_both_ways
-from hf_xlsr.mining.search.extraction import extract_pairs
 from hf_xlsr.utils.errors import XlsrError
+
+if TYPE_CHECKING:
+    from hf_xlsr.mining.search.both_ways import BothWays, SearchOptions
 
 logger = logging.getLogger(__name__)
 
@@ -205,6 +206,8 @@ def _search(
     search: SearchOptions,
     **encoding: Unpack[EncodingOptions],
 ) -> _Searched:
+    from hf_xlsr.mining.search.both_ways import neighbours_both_ways
+
     (source_texts, source_rows), (target_texts, target_rows) = _distinct(data.sources), _distinct(data.targets)
     source_vectors = embed_for_search(encoder, source_texts, language=languages[0], **encoding)
     target_vectors = embed_for_search(encoder, target_texts, language=languages[1], **encoding)
@@ -225,6 +228,8 @@ def _distinct(sentences: Sequence[str]) -> tuple[list[str], np.ndarray]:
 
 def _candidates(searched: _Searched, k: int, margin: str) -> tuple[np.ndarray, np.ndarray]:
     """Scores of the mined pairs of texts with one id each, and whether each is a gold pair."""
+    from hf_xlsr.mining.search.extraction import extract_pairs
+
     found = searched.neighbours
     # The nearest k are the first of the nearest however many.
     nearest_k = replace(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
@@ -38,6 +37,8 @@ def tatoeba_mteb(
         to the lowest row; mteb leaves it to `torch.topk`, which takes the lowest too from 64 candidates on and any of
         the tied ones below. mteb compares with the model's own similarity where it has one; here it is the cosine.
     """
+    from sklearn.metrics import accuracy_score, precision_recall_fscore_support
+
     prefix = metric_prefix(name, "tatoeba-mteb", "-".join(languages), split)
     predictions = nearest_row(*encode_pairs(encoder, sources, targets, languages, **encoding))
     labels = np.arange(len(predictions))
