@@ -1,24 +1,20 @@
-"""Means over languages, under keys that say how many there are."""
+"""Means over languages, under keys that have their number."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from numbers import Integral
 from statistics import fmean
 
-from hf_xlsr.evaluation.report import split_key
-
-MEAN = re.compile(r"mean-of-\d+")
+from hf_xlsr.evaluation.report import results_of
 
 
 def mean_over_languages(metrics: Mapping[str, float]) -> dict[str, float]:
     """The metrics and, for each that was measured for several language pairs, its unweighted mean.
 
-    Metrics belong together when dataset, protocol, split and name are the same. Counts (whole numbers) and thresholds
-    are not averaged, and neither are keys of another shape. Each direction of a pair counts as one (`en-de`, `de-en`).
-    A head tested in the language that it learnt (`en-en`) is no transfer and is left out, and so are premises and
-    hypotheses in different languages (`en-de_fr`). A mean that is there already is computed again.
+    Counts (integers) and thresholds are not averaged. Each direction of a pair counts as one (`en-de`, `de-en`). A head
+    tested in its training language (`en-en`) is no transfer and is left out, and so are premises and hypotheses in
+    different languages (`en-de_fr`). An existing mean is computed again.
 
     Args:
         metrics: Values by `protocol/languages/split/metric`.
@@ -32,19 +28,17 @@ def mean_over_languages(metrics: Mapping[str, float]) -> dict[str, float]:
         0.75
     """
     groups: dict[tuple[str, str, str], list[float]] = {}
-    for key, value in metrics.items():
-        protocol, languages, split, metric = split_key(key)
-        if not protocol or MEAN.fullmatch(languages) or isinstance(value, Integral):
-            continue
+    for result in results_of(metrics):
+        languages = result.languages
         half = len(languages) // 2
-        if languages[:half] == languages[half + 1 :] or "_" in languages.partition("-")[2]:
-            continue
-        # A threshold is a setting that was found, not a score: its mean says nothing.
-        if not metric.endswith("threshold"):
-            groups.setdefault((protocol, split, metric), []).append(float(value))
+        same = languages[:half] == languages[half + 1 :] or "_" in languages.partition("-")[2]
+        # A threshold is a setting that was found, not a score: its mean has no meaning.
+        if result.name and not (result.is_mean or same or result.metric.endswith("threshold")):
+            if not isinstance(result.value, Integral):
+                groups.setdefault((result.name, result.split, result.metric), []).append(float(result.value))
     means = {
-        f"{protocol}/mean-of-{len(values)}/{split}/{metric}": fmean(values)
-        for (protocol, split, metric), values in groups.items()
+        f"{name}/mean-of-{len(values)}/{split}/{metric}": fmean(values)
+        for (name, split, metric), values in groups.items()
         if len(values) > 1
     }
     return {**metrics, **means}

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from hf_xlsr.data.formats.lines import decode, iter_lines, open_binary
 from hf_xlsr.data.formats.source import BadLine, BrokenFile
@@ -141,6 +139,9 @@ def hide_pairs(rows: Iterable[Mapping[str, Any]], *, share: float, seed: int = 1
 
 def _independent(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """The first pair of each group of pairs that are connected by equal texts of a side."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     numbers: tuple[dict[str, int], dict[str, int]] = ({}, {})
     x, y = (np.array([seen.setdefault(pair[side], len(seen)) for pair in pairs]) for side, seen in enumerate(numbers))
     size = len(numbers[0]) + len(numbers[1])

@@ -1,4 +1,4 @@
-"""The report of one `hf-xlsr evaluate`: its results, and for translation pairs what they look like."""
+"""The report of one `hf-xlsr evaluate`: its results, and plots of translation pairs."""
 
 from __future__ import annotations
 
@@ -25,21 +25,18 @@ QUERIES = 5
 def write_report(
     folder: str, label: str, results: Mapping[str, Any], inputs: Inputs, encoder: Encoder, *, seed: int = 1
 ) -> Path:
-    """Writes `report.md` and its pictures.
+    """Writes `report.md` and its plots.
 
-    Of translation pairs the first four pairs of languages are drawn, 15 random pairs of each, and the nearest neighbours
-    of 5 random sources listed.
+    Translation pairs of the first four language pairs are drawn, 15 random pairs of each, and the nearest neighbours of
+    5 random sources are listed.
 
     Args:
-        folder: Where it goes.
-        label: What the encoder is called.
+        folder: Folder of the report.
+        label: Name of the encoder.
         results: As `load_results` gives them.
-        inputs: What was evaluated on.
-        encoder: What was evaluated.
-        seed: Of the choice of pairs.
-
-    Returns:
-        The report.
+        inputs: The evaluated data.
+        encoder: The evaluated encoder.
+        seed: Chooses the pairs.
     """
     home = Path(folder)
     plots: dict[str, Path] = {}
@@ -74,7 +71,7 @@ def write_report(
 
 
 def random_rows(rows: Sequence[AnyRow], count: int, seed: int) -> list[AnyRow]:
-    """Rows drawn without replacement, in their order; all when there are fewer.
+    """A random subset of rows, in their order; all when there are fewer.
 
     Example:
         >>> [row["id"] for row in random_rows([{"id": 0}, {"id": 1}], 5, seed=1)]

@@ -1,4 +1,4 @@
-"""A report of evaluations as one Markdown file: tables, pictures, nearest neighbours, and what it was measured with."""
+"""A report of evaluations as one Markdown file: tables, plots, nearest neighbours, settings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import html
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,7 +15,6 @@ from hf_xlsr.evaluation.averages import mean_over_languages
 from hf_xlsr.evaluation.markdown_tables import metric_tables
 from hf_xlsr.evaluation.report import metrics_of
 from hf_xlsr.evaluation.retrieval_lists import NeighbourList, neighbours_markdown
-from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
 
 LEGEND = (
@@ -35,24 +34,19 @@ def markdown_report(
 ) -> Path:
     """Writes `report.md`: a table for each protocol and split, encoders side by side, and how it was measured.
 
-    The tables are those of `metric_tables`; means over languages are computed where they are missing
-    (`mean_over_languages`). Data hashes are cut to 16 digits, and a sentence says where they differ.
+    The tables are those of `metric_tables`, with `mean_over_languages`. Data hashes are truncated to 16 digits; a
+    sentence names those that differ between encoders.
 
     Args:
-        folder: Where the file goes; it is made when missing.
+        folder: Folder of the file; it is created.
         results: Results (`load_results`) or bare metrics, by the name of the encoder.
         title: The heading.
-        plots: Pictures that are there already, by caption; they are linked from the report, so keep them beside it.
+        plots: Existing pictures, by caption; the report links to them.
         neighbours: From `nearest_neighbour_lists`, by caption.
 
     Returns:
         The file.
-
-    Raises:
-        XlsrError: there are no results, a picture is missing, or the file cannot be written.
     """
-    if not results:
-        raise XlsrError("there are no results to report; give one mapping of metrics for each encoder.")
     home = Path(folder)
     metrics = {label: mean_over_languages(metrics_of(result)) for label, result in results.items()}
     lines = [f"# {escape_markdown(title)}", "", "## Results", "", LEGEND, ""]
@@ -61,8 +55,6 @@ def markdown_report(
     if plots:
         lines += ["## Plots", ""]
         for caption, plot in plots.items():
-            if not Path(plot).is_file():
-                raise XlsrError(f"picture {plot} is not there; draw it before the report.")
             target = quote(Path(os.path.relpath(plot, home)).as_posix())
             lines += [f"![{escape_markdown(caption)}]({target})", ""]
     if neighbours:
@@ -71,27 +63,23 @@ def markdown_report(
             lines += [f"### {escape_markdown(caption)}", "", neighbours_markdown(lists)]
     lines += _provenance(results)
     file = home / "report.md"
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        file.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
-    except OSError as error:
-        raise XlsrError(f"report {file} cannot be written ({error.strerror}); check the path.") from error
+    home.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     return file
 
 
 def _provenance(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Settings, data hashes and versions, as far as the results say them."""
+    """Settings, data hashes and versions, as far as the results have them."""
     full = {label: result for label, result in results.items() if isinstance(result.get("metrics"), Mapping)}
     if not full:
         return []
-    labels = list(full)
     settings = {
         label: {**({"created": result["created"]} if "created" in result else {}), **result.get("settings", {})}
         for label, result in full.items()
     }
     lines = ["## How it was measured", ""]
     simple = {label: {k: v for k, v in of.items() if _is_simple(v)} for label, of in settings.items()}
-    lines += _side_by_side("setting", simple, labels)
+    lines += _side_by_side("setting", simple)
     for label, of in settings.items():
         for name in (name for name, value in of.items() if not _is_simple(value)):
             content = json.dumps(of[name], indent=2, ensure_ascii=False, default=str)
@@ -102,13 +90,12 @@ def _provenance(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
         label: {name: str(value)[:16] for name, value in result.get("data_sha256", {}).items()}
         for label, result in full.items()
     }
-    lines += _side_by_side("SHA-256 of the data", hashes, labels)
-    differing = [name for name in _names(hashes) if len({of[name] for of in hashes.values() if name in of}) > 1]
-    if differing:
-        names = ", ".join(map(escape_markdown, differing))
-        lines += [f"**The encoders were not measured on the same data:** {names} differs between them.", ""]
-    lines += _side_by_side("version", {label: result.get("versions", {}) for label, result in full.items()}, labels)
-    return lines
+    lines += _side_by_side("SHA-256 of the data", hashes)
+    names = dict.fromkeys(name for of in hashes.values() for name in of)
+    if differing := [name for name in names if len({of[name] for of in hashes.values() if name in of}) > 1]:
+        shown = ", ".join(map(escape_markdown, differing))
+        lines += [f"**The encoders were not measured on the same data:** {shown} differs between them.", ""]
+    return lines + _side_by_side("version", {label: result.get("versions", {}) for label, result in full.items()})
 
 
 def _is_simple(value: Any) -> bool:
@@ -117,15 +104,10 @@ def _is_simple(value: Any) -> bool:
     return not isinstance(value, Mapping)
 
 
-def _names(columns: Mapping[str, Mapping[str, Any]]) -> Iterable[str]:
-    return dict.fromkeys(name for column in columns.values() for name in column)
-
-
-def _side_by_side(head: str, columns: Mapping[str, Mapping[str, Any]], labels: Sequence[str]) -> list[str]:
-    rows = [
-        [escape_markdown(name), *(_plain(columns[label].get(name)) for label in labels)] for name in _names(columns)
-    ]
-    header = [head, *map(escape_markdown, labels)]
+def _side_by_side(head: str, columns: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    names = dict.fromkeys(name for column in columns.values() for name in column)
+    rows = [[escape_markdown(name), *(_plain(column.get(name)) for column in columns.values())] for name in names]
+    header = [head, *map(escape_markdown, columns)]
     return [*markdown_table(header, rows, numbers_from=len(header)), ""] if rows else []
 
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hf_xlsr.evaluation.report import lower_is_better, metric_unit, metric_value, split_key, split_protocol
+from hf_xlsr.evaluation.report import Result, lower_is_better, metric_unit, metric_value, results_of
 from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
 
-WIDEST = 16  # columns; what needs more is set metric below metric
+WIDEST = 16  # columns; wider tables have one metric below the other
 AVERAGE = re.compile(r"(?:(.+)-)?((?:mean|average)-of-\d+)")
 
 
@@ -21,18 +21,13 @@ class _Table:
     metrics: list[str] = field(default_factory=list)
     values: dict[tuple[str, str, str], float] = field(default_factory=dict)  # by row, metric and label
 
-    def add(self, row: str, metric: str, label: str, value: float) -> None:
-        self.rows += [row] if row not in self.rows else []
-        self.metrics += [metric] if metric not in self.metrics else []
-        self.values[row, metric, label] = value
-
 
 def metric_tables(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]:
     """The lines of a table for each protocol and split, encoders side by side.
 
     A table has a row for each language pair, or for each task where each of several was measured in one language
-    (STS); means stand last. The best encoder of a row is bold, by the value as it is shown. A count on which all
-    encoders agree has one column. Where more than 16 columns would be needed, metrics stand below each other.
+    (STS); means are last. The best encoder of a row is bold, by the value as it is shown. A count that is equal for
+    all encoders has one column. Where more than 16 columns would be needed, metrics are below each other.
 
     Args:
         metrics: Values by `protocol/languages/split/metric`, by the name of the encoder.
@@ -47,43 +42,38 @@ def metric_tables(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, list[
         |---|---:|---:|
         | en-fr | 90.0 | **95.0** |
     """
-    return {heading: _lines(table, list(metrics)) for heading, table in _tables(metrics).items()}
-
-
-def _tables(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, _Table]:
-    """Tables by heading, in the order of the keys."""
-    one_row_each = _tasks(metrics)
+    results = {label: results_of(values) for label, values in metrics.items()}
+    tasks = _tasks([result for found in results.values() for result in found])
     tables: dict[str, _Table] = {}
-    for label, values in metrics.items():
-        for key, value in values.items():
-            name, languages, split, metric = split_key(key)
-            average = AVERAGE.fullmatch(name)
-            protocol = (average[1] or "") if average else split_protocol(name)[1]
-            row = languages
-            if (protocol, split) in one_row_each:
-                language = "" if one_row_each[protocol, split] == 1 else languages
-                task = average[2] if average else split_protocol(name)[0] or name
+    for label, found in results.items():
+        for result in found:
+            average = AVERAGE.fullmatch(result.name)
+            protocol = (average[1] or "") if average else result.protocol
+            name, row = result.name, result.languages
+            if (protocol, result.split) in tasks:
+                language = "" if tasks[protocol, result.split] == 1 else result.languages
+                task = average[2] if average else result.dataset or result.name
                 name, row = protocol, f"{task} {language}".rstrip()
-            heading = f"{name}, {split}" if name else "Other metrics"
-            tables.setdefault(heading, _Table()).add(row, metric, label, value)
+            table = tables.setdefault(f"{name}, {result.split}" if name else "Other metrics", _Table())
+            table.rows += [row] if row not in table.rows else []
+            table.metrics += [result.metric] if result.metric not in table.metrics else []
+            table.values[row, result.metric, label] = result.value
     for table in tables.values():
         table.rows.sort(key=lambda row: bool(AVERAGE.match(row)))
-    return tables
+    return {heading: _lines(table, list(metrics)) for heading, table in tables.items()}
 
 
-def _tasks(metrics: Mapping[str, Mapping[str, float]]) -> dict[tuple[str, str], int]:
-    """Protocols and splits whose several datasets have one row each, with the number of languages that occur."""
+def _tasks(results: Sequence[Result]) -> dict[tuple[str, str], int]:
+    """Protocols and splits with several datasets of one language each -> the number of different languages."""
     found: dict[tuple[str, str], dict[str, set[str]]] = {}
-    for values in metrics.values():
-        for key in values:
-            name, languages, split, _ = split_key(key)
-            if name and not AVERAGE.fullmatch(name) and not AVERAGE.fullmatch(languages):
-                dataset, protocol = split_protocol(name)
-                found.setdefault((protocol, split), {}).setdefault(dataset, set()).add(languages)
+    for result in results:
+        if result.protocol and not AVERAGE.fullmatch(result.name) and not AVERAGE.fullmatch(result.languages):
+            group = found.setdefault((result.protocol, result.split), {})
+            group.setdefault(result.dataset, set()).add(result.languages)
     return {
         group: len(set().union(*datasets.values()))
         for group, datasets in found.items()
-        if group[0] and len(datasets) > 1 and all(len(languages) == 1 for languages in datasets.values())
+        if len(datasets) > 1 and all(len(languages) == 1 for languages in datasets.values())
     }
 
 
@@ -118,7 +108,7 @@ def _below_each_other(table: _Table, labels: Sequence[str]) -> list[str]:
 
 
 def _is_shared(table: _Table, metric: str) -> bool:
-    """Whether it is a count on which all encoders agree, so that one column does for them."""
+    """Whether it is a count that is equal for all encoders."""
     by_row: dict[str, set[float]] = {}
     for (row, name, _), value in table.values.items():
         if name == metric:
@@ -132,7 +122,7 @@ def _heading(metric: str, table: _Table) -> str:
 
 
 def _cells(table: _Table, row: str, metric: str, labels: Sequence[str]) -> dict[str, str]:
-    """What stands in a row for each encoder; nothing where it was not measured."""
+    """The cell of each encoder in a row; empty where it was not measured."""
     found = {label: table.values[row, metric, label] for label in labels if (row, metric, label) in table.values}
     shown = {label: metric_value(metric, value) for label, value in found.items()}
     if len(found) > 1 and metric_unit(metric) and not any(isinstance(value, int) for value in found.values()):

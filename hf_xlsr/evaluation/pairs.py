@@ -1,4 +1,4 @@
-"""Pairs of sentences: which language each side is in, their vectors, cosines, and features for a classifier."""
+"""Sentence pairs: languages of the sides, vectors, cosines, and features for a classifier."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
-from hf_xlsr.utils.errors import XlsrError
 
 Languages = str | tuple[str, str]
 
@@ -19,25 +18,21 @@ def sides_of(language: Languages) -> tuple[str, str]:
 
     Args:
         language: One code for both sides; two, or two lower-case codes with a hyphen or a plus between (a plus in rows
-            of mteb tasks). A region or a script that begins with a capital (`pt-BR`, `zh-Hant`) is part of one code.
-
-    Raises:
-        XlsrError: it is something else.
+            of mteb tasks). A region or a script with a capital (`pt-BR`, `zh-Hant`) is part of one code.
 
     Example:
         >>> sides_of("en"), sides_of("en-es"), sides_of("en+es"), sides_of(("pt-BR", "en")), sides_of("pt-BR")
         (('en', 'en'), ('en', 'es'), ('en', 'es'), ('pt-BR', 'en'), ('pt-BR', 'pt-BR'))
     """
-    if isinstance(language, str) and language:
+    if isinstance(language, str):
         codes = re.fullmatch(r"([a-z]{2,3})[-+]([a-z]{2,3})", language)
         return (codes[1], codes[2]) if codes else (language, language)
-    if not isinstance(language, tuple) or len(language) != 2 or not all(isinstance(side, str) for side in language):
-        raise XlsrError(f"language is {language!r}; give a code such as 'en', or two of them such as ('en', 'es').")
-    return language
+    first, second = language
+    return first, second
 
 
 def language_name(language: Languages) -> str:
-    """What metric keys call the languages of a pair.
+    """Name of the languages of a pair in metric keys.
 
     Example:
         >>> language_name("en"), language_name(("en", "es")), language_name("en-es")
@@ -67,21 +62,9 @@ def embed_pairs(
     normalize: bool = True,
     **encoding: Unpack[EncodingOptions],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors of both sides of pairs; a sentence that occurs on both sides of one language is encoded once.
+    """Vectors of both sides of pairs, two matrices `(n, width)`, float32, with the options of `embed`.
 
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`.
-        first: The first sentence of each pair.
-        second: The second one.
-        language: See `sides_of`.
-        normalize: Bring each vector to length 1.
-        encoding: See `EncodingOptions`.
-
-    Returns:
-        Two matrices `(n, width)`, float32.
-
-    Raises:
-        XlsrError: as `embed` does.
+    A sentence that occurs on both sides of one language is encoded once.
     """
     one, other = sides_of(language)
     if one != other:
@@ -92,9 +75,9 @@ def embed_pairs(
 
 
 def pair_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The cosine of each row of `first` with the same row of `second`, `(n,)`, float64; 0 beside a zero vector.
+    """The cosine of each row of `first` with the same row of `second`, `(n,)`, float64; 0 with a zero vector.
 
-    Equal rows give exactly 1, so that pairs of equal sentences are tied, as they should be.
+    Equal rows give exactly 1, so that pairs of equal sentences are tied.
 
     Example:
         >>> pair_cosines(np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[3.0, 4.0], [1.0, 0.0]]))
@@ -106,7 +89,7 @@ def pair_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def pair_features(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """`[u, v, |u - v|, u * v]` of each pair of rows, `(n, 4 * width)`: what classifiers of sentence pairs learn from.
+    """`[u, v, |u - v|, u * v]` of each pair of rows, `(n, 4 * width)`: the input of classifiers of sentence pairs.
 
     Example:
         >>> pair_features(np.array([[1.0, 2.0]]), np.array([[3.0, 1.0]]))

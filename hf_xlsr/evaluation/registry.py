@@ -1,6 +1,7 @@
 """The registry of protocols. Each module of `protocols` declares one protocol of its name, with its options.
 
-A protocol is imported when it is looked up, so that the command's help needs neither mteb nor a model.
+A protocol is imported when it is looked up. Its module imports torch, scikit-learn and the like inside functions, so
+that the command knows all options at once.
 """
 
 from __future__ import annotations

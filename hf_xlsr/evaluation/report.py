@@ -1,4 +1,4 @@
-"""Names, files and tables of results: every number says which dataset, protocol, languages and split it is of."""
+"""Results: records, their keys, JSON files and terminal tables."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.files import atomic_write, is_stream
 
 PACKAGES = (
@@ -32,23 +32,106 @@ PACKAGES = (
     "faiss-cpu",
     "mteb",
 )
-# The dataset is as long as can be, for it may be called like a protocol (`my-nli-tatoeba`): the last name counts.
+# The dataset matches greedily: where it is called like a protocol (`my-nli-tatoeba`), the last name counts.
 PROTOCOL = re.compile(
     r"(?:(.+)-)?(tatoeba(?:-laser|-xtreme|-mteb)?"
     r"|(?:xsim|xsr|bucc|sts|senteval|language-bias|zero-shot|nli|pair-classification|mining|(?<!tatoeba-)mteb|bleu)"
     r"(?:-.+)?|fine-tuning|cross-lingual-test|translate-(?:test|train(?:-all)?))"
 )
-LONGEST_METRIC = 40  # characters that stand on one line of a table for the terminal
-# Words of metrics' names. Correlations and F1 are no shares of anything: they stand times 100, without a sign.
+# A script and a region have capitals, which distinguish them from a second language: `en-zho-Hans`, `pt-BR-en`.
+TAG = r"[a-z]{2,3}(?:-[A-Z][a-z]{3})?(?:-[A-Z]{2})?"
+PAIR = re.compile(f"({TAG})(?:-({TAG}))?")
+MEAN = re.compile(r"mean-of-\d+")
+LONGEST_METRIC = 40  # characters that fit on one line of a table for the terminal
+# Parts of metric names. Correlations and F1 are not shares: they are times 100, without a sign.
 PLAIN_WORDS = {"bias", "threshold", "loss", "mse", "margin", "seconds"}
 SCORE_WORDS = {"spearman", "pearson", "matthews", "bleu", "f1", "ap", "score"}
+COUNTS = ("pairs", "queries", "documents", "sentences")  # metrics that count what the others are measured on
+
+
+class Result(NamedTuple):
+    """One measured value; `results_of` gives the results of metric keys.
+
+    Attributes:
+        name: First part of the key: the protocol, with the dataset as prefix; empty for a key of another shape.
+        dataset: Empty where the protocol is named after it.
+        protocol: Empty where it is unknown.
+        languages: As the key has them.
+        source: First language.
+        target: Second language; that of the source where there is one only, empty for means.
+        split: Split of the dataset.
+        metric: Name of the metric.
+        value: The value; an integer is a count.
+        n: Number of pairs, queries or texts that it is measured on, where the metrics have it.
+    """
+
+    name: str
+    dataset: str
+    protocol: str
+    languages: str
+    source: str
+    target: str
+    split: str
+    metric: str
+    value: float
+    n: int | None
+
+    @property
+    def key(self) -> str:
+        """The key in results files."""
+        return "/".join([self.name, self.languages, self.split, self.metric]) if self.name else self.metric
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether it is a mean over languages."""
+        return MEAN.fullmatch(self.languages) is not None
+
+
+def results_of(metrics: Mapping[str, float]) -> list[Result]:
+    """The records of metrics by key, in their order.
+
+    Example:
+        >>> result, count = results_of({"tico19-xsim/en-fr/test/error": 0.1, "tico19-xsim/en-fr/test/pairs": 30})
+        >>> result.dataset, result.protocol, result.source, result.target, result.n
+        ('tico19', 'xsim', 'en', 'fr', 30)
+    """
+    pairs = {split_key(key)[1] for key in metrics}
+    found = []
+    for key, value in metrics.items():
+        name, languages, split, metric = split_key(key)
+        front = key.removesuffix(metric)
+        counts = [metrics[front + count] for count in COUNTS if front + count in metrics]
+        n = int(counts[0]) if counts and name else None
+        found.append(
+            Result(name, *split_protocol(name), languages, *_sides(languages, pairs), split, metric, value, n)
+        )
+    return found
+
+
+def _sides(languages: str, known: Collection[str]) -> tuple[str, str]:
+    """The two languages of a pair: as the reversed pair, where it is known, divides them, or else by the form of tags.
+
+    Example:
+        >>> _sides("en-zho-Hans", []), _sides("pt-br-en", ["en-pt-br"]), _sides("zho-Hans", [])
+        (('en', 'zho-Hans'), ('pt-br', 'en'), ('zho-Hans', 'zho-Hans'))
+    """
+    if not languages or MEAN.fullmatch(languages):
+        return "", ""
+    pieces = languages.split("-")
+    for place in range(1, len(pieces)):
+        first, second = "-".join(pieces[:place]), "-".join(pieces[place:])
+        if f"{second}-{first}" in known:
+            return first, second
+    if pair := PAIR.fullmatch(languages):
+        return pair[1], pair[2] or pair[1]
+    return pieces[0], "-".join(pieces[1:]) or pieces[0]
 
 
 def metric_prefix(dataset: str, protocol: str, languages: str, split: str) -> str:
-    """The front of a metric's key; a dataset that the protocol, or its family, is named after is not named twice.
+    """The prefix of a metric's key; a dataset that the protocol, or its family, is named after is not repeated.
 
     Raises:
-        XlsrError: a part is empty or holds a slash, so that the key could not be read back.
+        XlsrError: a part is empty or has a slash, so that the key could not be read back.
 
     Example:
         >>> metric_prefix("tico19", "tatoeba", "en-fr", "test")
@@ -60,13 +143,13 @@ def metric_prefix(dataset: str, protocol: str, languages: str, split: str) -> st
     """
     for what, value in (("dataset name", dataset), ("languages", languages), ("split", split)):
         if not value or "/" in value:
-            raise XlsrError(f"the {what} is '{value}'; metric keys are split at '/', so give a name without one.")
+            raise XlsrError(f"the {what} is '{value}'; metric keys are split at '/', so use a name without it.")
     named = protocol == dataset or protocol.startswith(f"{dataset}-")
     return "/".join([protocol if named else f"{dataset}-{protocol}", languages, split])
 
 
 def split_key(key: str) -> tuple[str, str, str, str]:
-    """Protocol (with the dataset), languages, split and metric of a key; a key of another shape is all metric.
+    """Protocol (with the dataset), languages, split and metric of a key; of a key of another shape only the metric.
 
     Example:
         >>> split_key("tico19-tatoeba/en-fr/test/accuracy")
@@ -81,10 +164,9 @@ def split_key(key: str) -> tuple[str, str, str, str]:
 
 
 def split_protocol(name: str) -> tuple[str, str]:
-    """Dataset and protocol of the first part of a key; without a protocol that is known it is all dataset.
+    """Dataset and protocol of the first part of a key; without a known protocol only the dataset.
 
-    A dataset that the protocol is named after, and an average over datasets, come without a dataset. Where a dataset
-    is called like a protocol, the last protocol in the name is the one.
+    The dataset is empty where the protocol is named after it, and for averages over datasets.
 
     Example:
         >>> split_protocol("tico19-tatoeba-laser"), split_protocol("STS12-sts"), split_protocol("tatoeba")
@@ -97,11 +179,10 @@ def split_protocol(name: str) -> tuple[str, str]:
 
 
 def metric_unit(metric: str) -> str:
-    """How `metric_value` writes a metric that is no count: `%`, `×100` or nothing.
+    """Unit in which `metric_value` writes a metric other than a count: `%`, `×100` or none.
 
-    Shares (accuracy, precision, recall, error rates) stand in per cent. Correlations, F1 and average precision (`ap`)
-    stand times 100 and without a sign, as papers print them. Thresholds, losses, margins, biases and seconds stand as
-    they are.
+    Shares (accuracy, precision, recall, error rates) are in per cent. Correlations, F1 and average precision (`ap`)
+    are times 100, as papers print them. Thresholds, losses, margins, biases and seconds are unchanged.
 
     Example:
         >>> [metric_unit(name) for name in ("source_to_target_error", "weighted_f1", "all_spearman", "threshold")]
@@ -114,7 +195,7 @@ def metric_unit(metric: str) -> str:
 
 
 def metric_value(metric: str, value: float) -> str:
-    """A value as tables and plots write it, without its unit: a count whole, a plain number with four decimals.
+    """A value as tables and plots write it, without its unit: a count as an integer, a plain number with four decimals.
 
     Example:
         >>> metric_value("pairs", 1000), metric_value("accuracy", 0.9449), metric_value("threshold", 1.08632)
@@ -136,32 +217,28 @@ def lower_is_better(metric: str) -> bool:
 
 
 def check_writable(path: str | os.PathLike[str], option: str, *, folder: bool = False) -> None:
-    """Refuses a place that results cannot be written to, before the work is done; nothing is made there.
+    """Checks that results can be written to a place, before hours of work; nothing is created.
 
     Args:
         path: The file, or the folder.
-        option: Who names it, for the error sentence.
-        folder: Whether it is a folder that files are to go into.
+        option: Name of the option, for the error.
+        folder: Whether it is a folder for files.
 
     Raises:
-        XlsrError: it is a folder where a file is meant or the other way round, a file stands on the way to it, or it is
-            not writable, or the folder that it would be made in.
+        XlsrError: it is a folder instead of a file or the other way round, or not writable.
     """
     place = Path(path)
-    if not folder and os.path.isdir(place):
-        raise XlsrError(f"{option} is '{path}', which is a folder; give a file.")
-    if not folder and is_stream(place):
-        if not os.access(place, os.W_OK):
-            raise XlsrError(f"{option} is '{path}', which is not writable; give another place.")
-        return
-    # The nearest thing on the way that is there already: the rest is made. (`Path.exists` raises in a locked folder.)
-    home = place if folder else place.parent
-    while not os.path.exists(home) and home != home.parent:
-        home = home.parent
-    if not os.path.isdir(home):
-        raise XlsrError(f"{option} is '{path}', but {home} is a file; give another place.")
-    if not os.access(home, os.W_OK | os.X_OK):
-        raise XlsrError(f"{option} is '{path}', but the folder {home} is not writable; give another place.")
+    if folder or not is_stream(place):
+        if not folder and os.path.isdir(place):
+            raise XlsrError(f"{option} must be a file, got the folder '{path}'.")
+        # The nearest existing parent: the rest is created. (`Path.exists` raises in a locked folder.)
+        place = place if folder else place.parent
+        while not os.path.exists(place) and place != place.parent:
+            place = place.parent
+        if not os.path.isdir(place):
+            raise XlsrError(f"{option} '{path}' cannot be written: {place} is a file.")
+    if not os.access(place, os.W_OK):
+        raise XlsrError(f"{option} '{path}' cannot be written: {place} is not writable.")
 
 
 def save_results(
@@ -171,16 +248,16 @@ def save_results(
     settings: Mapping[str, Any],
     data_hashes: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes metrics as JSON together with what produced them; a file that is there is replaced whole.
+    """Writes metrics as JSON together with what produced them; an existing file is replaced at once.
 
     Args:
-        path: The file; folders on the way are made.
-        metrics: Values by key; whole numbers are counts.
-        settings: Model, protocol arguments, seed: whatever is needed to measure again.
+        path: The file; its folder is created.
+        metrics: Values by key; integers are counts.
+        settings: Model, protocol arguments, seed: everything needed to measure again.
         data_hashes: `data_hash` of the evaluated texts, by a name.
 
     Raises:
-        XlsrError: a metric is not a finite number, or the file cannot be written.
+        XlsrError: a metric is not a finite number.
     """
     plain = {key: _plain_number(key, value) for key, value in metrics.items()}
     content = {
@@ -192,34 +269,28 @@ def save_results(
     }
     file = Path(path)
     text = json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n"
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(file) as partial:
-            partial.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise XlsrError(f"results {file} cannot be written ({error.strerror}); give another place.") from error
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(file) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def load_results(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Reads what `save_results` wrote: `created`, `versions`, `settings`, `data_sha256` and `metrics`.
 
     Raises:
-        XlsrError: the file is missing or is no results file.
+        XlsrError: the file is missing or not a results file.
     """
-    file = Path(path)
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise XlsrError(f"results {file} cannot be read ({error.strerror}); check the path.") from error
-    except ValueError as error:
-        raise XlsrError(f"results {file} is not JSON ({error}); evaluate again to replace it.") from error
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise XlsrError(f"results {path} cannot be read ({error_line(error)}).") from error
     if not isinstance(content, dict) or not isinstance(content.get("metrics"), dict):
-        raise XlsrError(f"results {file} has no 'metrics'; give a file that `save_results` wrote.")
+        raise XlsrError(f"results {path} have no 'metrics'; use a file that `save_results` wrote.")
     return content
 
 
 def metrics_of(results: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of what `load_results` gave; metrics that come bare are taken as they are.
+    """The metrics of what `load_results` gave; bare metrics are taken as they are.
 
     Raises:
         XlsrError: a metric is not a finite number.
@@ -234,24 +305,19 @@ def metrics_of(results: Mapping[str, Any]) -> dict[str, float]:
 
 
 def results_table(metrics: Mapping[str, float], title: str) -> Table:
-    """A table for the terminal, one metric a line, with a rule between protocols.
+    """A table for `rich.console.Console`, one metric per line, with a rule between protocols.
 
-    Counts stand as they are, thresholds and losses have four decimals, shares and error rates stand in per cent with
-    one decimal; correlations and F1 are written times 100, which their names then say (`spearman ×100`).
-
-    At 80 columns, which a log or a pipe has, no name and no number is cut: names go on in the next line.
+    Values and units are those of `metric_value` and `metric_unit`. At 80 columns, which a log or a pipe has, no name
+    and no number is truncated: long names continue in the next line.
 
     Args:
         metrics: Values by `protocol/languages/split/metric`.
-        title: Stands above the table.
-
-    Returns:
-        The table, to be printed by `rich.console.Console`.
+        title: Title of the table.
     """
     table = Table(title=escape(title))
     for column in ("protocol", "languages", "split"):
         table.add_column(column, overflow="fold")
-    # A metric longer than that would leave the others no room, and rich cuts what may not fold.
+    # A longer metric would leave the others no room, and rich truncates what may not fold.
     longest = max((len(split_key(key)[3]) for key in metrics), default=0)
     table.add_column("metric", overflow="fold", no_wrap=longest <= LONGEST_METRIC)
     table.add_column("value", justify="right", no_wrap=True)
@@ -265,7 +331,7 @@ def results_table(metrics: Mapping[str, float], title: str) -> Table:
         if not isinstance(value, int):
             unit = metric_unit(metric)
             name, shown = (name, f"{shown} %") if unit == "%" else (f"{name} {unit}".rstrip(), shown)
-        # Text, for a name may hold square brackets, which rich would take for markup.
+        # Text, because rich would take square brackets in a name for markup.
         table.add_row(*map(Text, [*[""] * depth, *parts[depth:], name, shown]))
         above = tuple(parts)
     return table
@@ -274,14 +340,14 @@ def results_table(metrics: Mapping[str, float], title: str) -> Table:
 def _plain_number(key: str, value: Any) -> int | float:
     number = value.item() if hasattr(value, "item") else value
     if not isinstance(number, (int, float)) or not math.isfinite(number):
-        raise XlsrError(f"metric '{key}' is {value!r}; metrics are finite numbers.")
+        raise XlsrError(f"metric '{key}' must be a finite number, got {value!r}.")
     return number
 
 
 def _versions() -> dict[str, str]:
     versions = {"hf_xlsr": version("hf-xlsr"), "python": platform.python_version()}
     for package in PACKAGES:
-        # mteb counts only where it took part; FAISS may have come without a package of this name.
+        # mteb counts only where it took part; FAISS may be installed under another name.
         if package == "mteb" and package not in sys.modules:
             continue
         try:

@@ -25,25 +25,13 @@ class Fixed:
         return [self.answers[sentence] for sentence in sentences]
 
 
-def test_a_hand_worked_example() -> None:
+def test_hand_example() -> None:
     # "the cat sat on the mat" against "the cat is on the mat": 5 of 6 words, 3 of 5 pairs (the cat, on the, the mat),
     # 1 of 4 triples (on the mat), 0 of 3 quadruples, which smoothing counts as half of a third; no brevity penalty.
     expected = math.exp(sum(map(math.log, (5 / 6, 3 / 5, 1 / 4, 1 / 6))) / 4)
     result = corpus_bleu(["the cat sat on the mat"], ["the cat is on the mat"], tokenize="none")
     assert result.score == pytest.approx(expected, rel=1e-12) == pytest.approx(0.379918, abs=1e-6)
     assert result.brevity_penalty == 1
-
-
-def test_a_short_translation_pays() -> None:
-    # All n-grams of the first 6 words are right; exp(1 - 8 / 6).
-    result = corpus_bleu(["a b c d e f"], ["a b c d e f g h"], tokenize="none")
-    assert result.score == pytest.approx(math.exp(1 - 8 / 6)) == pytest.approx(result.brevity_penalty)
-
-
-def test_counts_are_those_of_the_corpus_not_a_mean_of_sentences() -> None:
-    # One perfect sentence of 4 words and one of 4 words with none right: half of everything.
-    result = corpus_bleu(["a b c d", "x x x x"], ["a b c d", "e f g h"], tokenize="none")
-    assert result.score == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("tokenize", ["13a", "intl", "char", "zh", "none"])
@@ -56,19 +44,14 @@ def test_equals_sacrebleu(tokenize: str) -> None:
     assert "case:mixed" in result.signature and "smooth:exp" in result.signature
 
 
-def test_chinese_is_cut_into_characters() -> None:
+def test_chinese_characters() -> None:
     assert default_tokenizer("zh") == "zh" and default_tokenizer("de") == default_tokenizer("ru") == "13a"
     translations, references = ["我喜欢猫和狗。"], ["我喜欢狗和猫。"]
     assert corpus_bleu(translations, references, tokenize="zh").score > 0.2
     assert corpus_bleu(translations, references, tokenize="13a").score < 0.01  # one long word
 
 
-@pytest.mark.parametrize("tag", ["zh", "zho", "cmn", "zh-Hans", "zh_CN", "zho_Hans"])
-def test_a_tag_is_a_language_however_it_is_written(tag: str) -> None:
-    assert default_tokenizer(tag) == "zh"
-
-
-def test_moses_cuts_both_sides_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moses_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
     languages: list[str] = []
 
     class MosesTokenizer:
@@ -90,17 +73,7 @@ def test_moses_cuts_both_sides_and_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     assert "tok:moses" in result.signature
 
 
-def test_moses_is_the_real_one_where_it_is_installed() -> None:
-    pytest.importorskip("sacremoses")
-    ours = corpus_bleu(TRANSLATIONS, REFERENCES, tokenize="moses")
-    tokenised = [
-        ["The cat sat on the mat .", "A dog barks , loudly !", "He doesn 't know ( yet ) ."],
-        ["The cat is sitting on the mat .", "A dog barks loudly .", "He doesn 't know it yet ."],
-    ]
-    assert ours.score == pytest.approx(corpus_bleu(*tokenised, tokenize="none").score, abs=0.02)
-
-
-def test_keys_name_dataset_tokenizer_languages_and_split() -> None:
+def test_keys() -> None:
     translator = Fixed({"eins": "one two three four", "zwei": "two"})
     signatures: dict[str, str] = {}
     found: list[str] = []
@@ -127,7 +100,7 @@ def test_keys_name_dataset_tokenizer_languages_and_split() -> None:
     assert list(signatures) == ["multi30k-bleu/de-en/test/bleu", "multi30k-bleu-none/de-en/test/bleu"]
 
 
-def test_each_language_pair_is_scored_for_itself() -> None:
+def test_rows_of_several_language_pairs() -> None:
     rows = [
         {"source": "eins", "target": "one two three four", "source_lang": "de", "target_lang": "en"},
         {"source": "eins", "target": "一二三四", "source_lang": "de", "target_lang": "zh"},

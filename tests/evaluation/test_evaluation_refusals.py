@@ -21,7 +21,15 @@ from hf_xlsr.evaluation import (
     bucc,
     hide_pairs,
     language_bias,
+    load_results,
+    plot_curves,
+    plot_languages,
+    plot_loss_curves,
+    plot_retrieval,
+    plot_spaces,
+    plot_tsne,
     read_bucc,
+    save_results,
     tatoeba,
     tatoeba_laser,
     tatoeba_mteb,
@@ -33,6 +41,7 @@ from hf_xlsr.evaluation.bleu import check_tokenizer, corpus_bleu
 from hf_xlsr.evaluation.inputs import Inputs
 from hf_xlsr.evaluation.metrics import load_metric, retrieval_accuracy
 from hf_xlsr.evaluation.registry import PROTOCOLS, check_options, find_protocols
+from hf_xlsr.evaluation.report import check_writable, metric_prefix
 from hf_xlsr.evaluation.retrieval_lists import nearest_neighbour_lists
 from hf_xlsr.evaluation.rows import read_labelled
 from hf_xlsr.utils.errors import XlsrError
@@ -234,6 +243,68 @@ def without(module: str, call: Callable[[], Any]) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, module, None)
         return call()
+
+
+def readable(folder: Path, text: str) -> Any:
+    (folder / "results.json").write_text(text, "utf-8")
+    return load_results(folder / "results.json")
+
+
+def drawn(folder: Path, count: int, **changes: Any) -> Any:
+    given: dict[str, Any] = {
+        "path": folder / "p.png",
+        "source_vectors": np.ones((5, 8)),
+        "target_vectors": np.ones((5, 8)),
+        "sources": list("abcde"),
+        "targets": list("abcde")[:count],
+        "languages": ("en", "fr"),
+    }
+    return plot_tsne(**{**given, **changes})
+
+
+def spaces(folder: Path, size: int) -> Any:
+    """Two encoders with different language pairs."""
+    sides = np.ones((size, 4)), np.ones((9, 4))
+    return plot_spaces(folder / "p.png", {"ours": {("en", "fr"): sides}, "e5": {("en", "de"): sides}})
+
+
+RETRIEVAL: dict[str, Any] = {"e5": {"tatoeba/en-fr/test/accuracy": 0.5}}
+LOGS = [{"step": 1, "loss": 1.0, "eval_x-bucc/en-fr/test/recall": 0.5}]
+PLACES: list[tuple[Callable[[Path], Any], str]] = [
+    (lambda folder: check_writable(folder, "--output"), "--output"),
+    (lambda folder: check_writable(folder / "test.tsv" / "a" / "b.json", "--output"), "--output"),
+    (lambda folder: check_writable(folder / "test.tsv", "--report", folder=True), "--report"),
+    (lambda folder: save_results(folder / "r.json", {"a": float("nan")}, settings={}), "'a'"),
+    (lambda folder: readable(folder, "{"), "results.json"),
+    (lambda folder: readable(folder, "[]"), "metrics"),
+    (lambda folder: load_results(folder / "missing.json"), "missing.json"),
+    (lambda folder: metric_prefix("owner/name", "xsr", "en-fr", "test"), "owner/name"),
+    (lambda folder: metric_prefix("x", "xsr", "en-fr", ""), "split"),
+    (lambda folder: drawn(folder, 4), "targets"),
+    (lambda folder: drawn(folder, 5, pairs=1), "pairs"),
+    (lambda folder: drawn(folder, 5, target_vectors=np.full((5, 8), np.nan)), "target_vectors"),
+    (lambda folder: drawn(folder, 5, target_vectors=np.ones((5, 7))), "(5, 7)"),
+    (lambda folder: drawn(folder, 5, path=folder / "p.xyz"), ".xyz"),
+    (lambda folder: spaces(folder, 3), "3"),
+    (lambda folder: spaces(folder, 9), "pairs"),
+    (lambda folder: plot_retrieval(folder / "p.png", RETRIEVAL, protocols=["tatoba"]), "tatoeba"),
+    (lambda folder: plot_retrieval(folder / "p.png", RETRIEVAL, metric="acuracy"), "accuracy"),
+    (lambda folder: plot_retrieval(folder / "p.png", {"e5": {"x-sts/en/test/spearman": 0.5}}), "retrieval"),
+    (lambda folder: plot_retrieval(folder / "p.png", {}), "1 to 8"),
+    (lambda folder: plot_languages(folder / "p.png", RETRIEVAL), "language-bias"),
+    (lambda folder: plot_languages(folder / "p.png", {"e5": {"x-language-bias/en/test/bias": 1.0}}), "shares"),
+    (lambda folder: plot_languages(folder / "p.png", RETRIEVAL, ["x-language-bias"]), "x-language-bias"),
+    (lambda folder: plot_loss_curves(folder / "p.png", []), "loss"),
+    (lambda folder: plot_curves(folder / "p.png", {"a": [], "b": []}), "a, b"),
+    (lambda folder: plot_curves(folder / "p.png", {"a": LOGS}, metrics=["recal"]), "recall"),
+]
+
+
+@pytest.mark.parametrize(("call", "key"), PLACES)
+def test_places_and_plots(call: Callable[[Path], Any], key: str, folder: Path) -> None:
+    with pytest.raises(XlsrError) as error:
+        call(folder)
+    assert key in str(error.value)
 
 
 CALLS: list[tuple[Callable[[], Any], str]] = [

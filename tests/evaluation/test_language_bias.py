@@ -60,7 +60,7 @@ def by_hand(encoder: TableEncoder, texts: dict[str, list[str]], k: int) -> dict[
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(2, 12), st.integers(2, 4), st.floats(0, 4), st.integers(0, 1000), st.data())
-def test_counted_by_hand(rows: int, count: int, offset: float, seed: int, data: st.DataObject) -> None:
+def test_equals_the_naive_twin(rows: int, count: int, offset: float, seed: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(1, count * (rows - 1)))
     encoder, texts = world(rows, offset, seed=seed, languages=LANGUAGES[:count])
     metrics = language_bias(encoder, texts, name="w", k=k)
@@ -74,7 +74,7 @@ def test_counted_by_hand(rows: int, count: int, offset: float, seed: int, data: 
     assert ours == pytest.approx(by_hand(encoder, texts, k))
 
 
-def test_a_worked_example() -> None:
+def test_hand_example() -> None:
     """Two languages on two axes: queries find their own only; without a language they find both alike."""
     table = {"e0": [9, 1, 0], "e1": [9, 0, 2], "e2": [9, 1, 1], "f0": [1, 9, 0], "f1": [0, 9, 2], "f2": [1, 9, 1]}
     texts = {"en": ["e0", "e1", "e2"], "fr": ["f0", "f1", "f2"]}
@@ -89,7 +89,7 @@ def test_a_worked_example() -> None:
     assert metrics["two-language-bias/mean-of-2/test/share_en"] == 0.5
 
 
-def test_removal_takes_the_bias_away() -> None:
+def test_removal_reduces_bias() -> None:
     encoder, texts = world()
     metrics = language_bias(encoder, texts, name="w", debias="self")
     before, after = (metrics[f"w-language-bias{kind}/mean-of-4/test/bias"] for kind in ("", "-pcr1-self"))
@@ -111,16 +111,7 @@ def embedded(encoder: TableEncoder, texts: list[str]) -> np.ndarray:
     return np.array([encoder.table[text] for text in texts])
 
 
-def test_removal_helps_retrieval_across_languages() -> None:
-    encoder, texts = world(noise=0.9)
-    debias = fit_debias(encoder, texts)
-    sides: Any = texts["en"], texts["fr"]
-    before = tatoeba(encoder, *sides, languages=("en", "fr"))["tatoeba/en-fr/test/accuracy"]
-    after = tatoeba(DebiasedEncoder(encoder, debias), *sides, languages=("en", "fr"))["tatoeba/en-fr/test/accuracy"]
-    assert after > before + 0.1
-
-
-def test_neither_random_nor_perfect_vectors_are_biased() -> None:
+def test_random_and_perfect_vectors_are_unbiased() -> None:
     for offset, noise in ((0.0, 0.0), (0.0, 30.0)):
         encoder, texts = world(200, offset, noise)
         metrics = language_bias(encoder, texts, name="w")
@@ -128,17 +119,6 @@ def test_neither_random_nor_perfect_vectors_are_biased() -> None:
     # Perfect vectors find translations, of which the own language has none: this figure says nothing of that kind.
     encoder, texts = world(200, 0.0, 0.1)
     assert language_bias(encoder, texts, name="w")["w-language-bias/mean-of-4/test/with_translations_bias"] < 0.5
-
-
-def test_sentences_that_occur_twice_count_once_in_a_fit_on_themselves() -> None:
-    encoder, texts = world(20)
-    texts["en"][5] = texts["en"][4]
-    metrics = language_bias(encoder, texts, name="w", debias="self")
-    distinct = {language: list(dict.fromkeys(rows)) for language, rows in texts.items()}
-    expected = language_bias(encoder, texts, name="w", debias=fit_debias(encoder, distinct))
-    for key in ("bias", "share_en"):
-        ours = metrics[f"w-language-bias-pcr1-self/en/test/{key}"]
-        assert ours == expected[f"w-language-bias-pcr1/en/test/{key}"]
 
 
 def wide(folder: Path) -> str:
@@ -149,7 +129,7 @@ def wide(folder: Path) -> str:
     return str(path)
 
 
-def test_the_command_before_and_after(tiny_export: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_before_and_after(tiny_export: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "results.json"
     data = ["--data", wide(tmp_path), "--columns", "text={lang}", "--languages", "en,fr,de"]
     command = ["evaluate", tiny_export, "--protocol", "language-bias", *data, "--output", str(output)]
@@ -170,7 +150,7 @@ def test_the_command_before_and_after(tiny_export: str, tmp_path: Path, capsys: 
     assert main(["plot", "languages", str(output), "--output", str(picture)]) == 0 and picture.is_file()
 
 
-def test_other_protocols_take_the_removal_too(
+def test_debias_of_other_protocols(
     tiny_export: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     from sentence_transformers import SentenceTransformer
@@ -201,16 +181,3 @@ def test_other_protocols_take_the_removal_too(
     again = shutil.copytree(tiny_export, tmp_path / "another")
     assert main([command[0], str(again), *command[2:], "--debias", str(folder)]) == 0
     assert f"the debias was fitted on encoder '{tiny_export}' and is applied to '{again}'" in caplog.text
-
-
-def test_a_folder_with_the_removal_in_it_is_told_the_languages(tiny_export: str, tmp_path: Path) -> None:
-    data, fit, model = wide(tmp_path), str(tmp_path / "fit"), str(tmp_path / "model")
-    texts = ["--texts", data, "--columns", "text={lang}", "--languages", "en,fr"]
-    assert main(["debias", "fit", tiny_export, *texts, "--output", fit]) == 0
-    assert main(["debias", "apply", fit, "--model", tiny_export, "--output", model]) == 0
-    values = []
-    for encoder, options in ((model, []), (tiny_export, ["--debias", fit])):
-        command = ["evaluate", encoder, "--protocol", "tatoeba", "--data", data, "--columns", "source=en,target=fr"]
-        assert main([*command, *options, "--output", str(tmp_path / "results.json")]) == 0
-        values.append(list(json.loads((tmp_path / "results.json").read_text())["metrics"].values()))
-    assert values[0] == values[1]

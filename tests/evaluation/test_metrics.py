@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from bitext_helpers import cosines, noisy
-from scipy.stats import spearmanr
 from sklearn.metrics import precision_recall_fscore_support
 
 from hf_xlsr.evaluation import tatoeba
@@ -22,7 +21,7 @@ def library() -> Any:
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_they_are_metrics_of_the_library(name: str, library: Any):
+def test_classes(name: str, library: Any):
     metric = load_metric(name)
     assert isinstance(metric, library.Metric)
     assert metric.name == name and metric.module_type == "metric"
@@ -33,7 +32,7 @@ def test_they_are_metrics_of_the_library(name: str, library: Any):
 # Retrieval accuracy
 
 
-def test_retrieval_accuracy_equals_the_protocol_and_the_naive_twin():
+def test_retrieval_accuracy_equals_the_protocol():
     encoder, sources, targets = noisy(150, noise=1.2)
     sides = [[encoder.table[text] for text in side] for side in (sources, targets)]
     similarities = cosines(encoder, sources, targets)
@@ -45,18 +44,6 @@ def test_retrieval_accuracy_equals_the_protocol_and_the_naive_twin():
     assert result["target_to_source_accuracy"] == pytest.approx(backward)
     protocol = tatoeba(encoder, sources, targets)
     assert result == {key.rsplit("/", 1)[1]: value for key, value in protocol.items() if "accuracy" in key}
-
-
-def test_retrieval_accuracy_hand_example_and_batches():
-    # Nearest to (2, 0) and to (0.8, 0.6) is (0.96, 0.28); lengths do not matter.
-    metric = load_metric("retrieval_accuracy")
-    metric.add_batch(predictions=[[2.0, 0.0]], references=[[0.96, 0.28]])
-    metric.add(prediction=[0.8, 0.6], reference=[0.0, 7.0])
-    expected = {"source_to_target_accuracy": 0.5, "target_to_source_accuracy": 1.0, "accuracy": 0.75}
-    assert len(metric) == 2
-    assert metric.compute() == expected
-    # Computed, the metric starts anew.
-    assert metric.compute(predictions=np.eye(3), references=np.eye(3))["accuracy"] == 1.0
 
 
 # Mining F1
@@ -86,30 +73,7 @@ def test_mining_f1_hand_example_in_batches():
     assert metric.compute()["f1"] == 1.0
 
 
-def test_mining_f1_takes_ids_of_any_kind():
-    metric = load_metric("mining_f1")
-    result = metric.compute(predictions=np.array([[1, 2], [3, 4]]), references=[(1, 2), ("3", "4"), (5, 6)])
-    assert result == {"precision": 1.0, "recall": 2 / 3, "f1": 0.8}
-    nothing = load_metric("mining_f1").compute(predictions=[], references=[(1, 2)])
-    assert nothing == {"precision": 0.0, "recall": 0.0, "f1": 0.0}
-
-
 # Spearman
-
-
-def test_spearman_equals_scipy_and_ranks_by_hand():
-    rng = np.random.default_rng(1)
-    gold = np.round(rng.uniform(0, 5, 200), 1)  # with ties
-    similarities = gold / 5 + rng.normal(0, 0.4, 200)
-    result = load_metric("sts_spearman").compute(predictions=similarities, references=gold)
-    assert 0.3 < result["spearman"] < 0.9
-    assert result["spearman"] == pytest.approx(spearmanr(similarities, gold).statistic)
-    # Pearson's correlation of average ranks, with nothing but comparisons.
-    ranks = [
-        [np.mean([(other < value) + 0.5 * (other == value) for other in x]) for value in x]
-        for x in (similarities, gold)
-    ]
-    assert result["spearman"] == pytest.approx(np.corrcoef(*ranks)[0, 1])
 
 
 def test_spearman_hand_example_in_batches():
@@ -129,13 +93,6 @@ def test_spearman_of_constants_is_zero():
 # What holds for all
 
 
-def test_options_of_the_library_are_taken(tmp_path: Path):
-    metric = load_metric("sts_spearman", cache_dir=str(tmp_path), experiment_id="mine")
-    metric.add_batch(predictions=[1.0, 2.0], references=[1.0, 2.0])
-    assert [path.name for path in tmp_path.rglob("*.arrow")] == ["mine-1-0.arrow"]
-    assert metric.compute() == {"spearman": pytest.approx(1.0)}
-
-
 SCRIPT = """
 import socket, sys
 
@@ -152,7 +109,7 @@ print(accuracy["accuracy"], round(f1["f1"], 3), round(spearman["spearman"], 3))
 """
 
 
-def test_offline_and_without_a_trace(tmp_path: Path):
+def test_offline(tmp_path: Path):
     home, temporary = tmp_path / "home", tmp_path / "temporary"
     home.mkdir()
     temporary.mkdir()

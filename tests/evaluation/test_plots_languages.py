@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
-from plot_helpers import assert_a_picture, assert_apart, assert_inside, extents, record_figures
+from plot_helpers import assert_a_picture, record_figures
 
 from hf_xlsr.evaluation.plots.languages import plot_languages
-from hf_xlsr.utils.errors import XlsrError
 
 
 @pytest.fixture
@@ -27,7 +25,7 @@ def measured(languages: list[str], own: float, protocol: str = "ntrex-language-b
     return {**metrics, f"{protocol}/mean-of-{len(languages)}/test/share_{languages[0]}": 0.1}
 
 
-def test_a_row_a_language_before_and_after(tmp_path: Path, figures: list[Figure]) -> None:
+def test_rows_and_columns(tmp_path: Path, figures: list[Figure]) -> None:
     languages = ["de", "fr", "zh"]
     metrics = measured(languages, 0.8) | measured(languages, 0.4, "ntrex-language-bias-pcr1-self")
     assert_a_picture(plot_languages(tmp_path / "new" / "languages.png", {"e5": {"metrics": metrics}}))
@@ -46,22 +44,7 @@ def test_a_row_a_language_before_and_after(tmp_path: Path, figures: list[Figure]
     assert [label.get_text() for label in figure.axes[-1].get_xticklabels()] == languages
 
 
-def test_many_languages_and_two_encoders_stay_apart(tmp_path: Path, figures: list[Figure]) -> None:
-    languages = "en de fr es it zh ru ar bg el tr vi th hi sw ur pt ja nl".split()
-    metrics = measured(languages, 0.5) | measured(languages, 0.1, "ntrex-language-bias-mean")
-    name = "an encoder with a name that is rather long for a picture"
-    assert_a_picture(plot_languages(tmp_path / "languages.png", {name: metrics, "e5": metrics}))
-    figure = figures[0]
-    titles = [axes.title for axes in figure.axes[:4]]
-    assert titles[0].get_text().endswith("…\nas encoded\nmean bias 9.50")
-    assert titles[3].get_text() == "e5\nmean subtracted\nmean bias 1.90"
-    for row in (extents(figure, titles), extents(figure, figure.axes[-1].get_xticklabels())):
-        assert_apart(row)
-        assert_inside(figure, row)
-    assert_apart(extents(figure, [axes.yaxis.label for axes in figure.axes[::4]]))
-
-
-def test_chosen_protocols_and_languages_that_one_lacks(tmp_path: Path, figures: list[Figure]) -> None:
+def test_chosen_protocols(tmp_path: Path, figures: list[Figure]) -> None:
     first = measured(["de", "fr"], 0.5, "a-language-bias") | measured(["de", "fr"], 0.5, "a-language-bias-pcr2")
     second = measured(["fr", "zh"], 0.5, "b-language-bias-k7")
     plot_languages(tmp_path / "one.svg", {"e5": first}, ["a-language-bias-pcr2"])
@@ -75,35 +58,3 @@ def test_chosen_protocols_and_languages_that_one_lacks(tmp_path: Path, figures: 
         [True, True, True],
         [False, False, True],
     ]
-
-
-@pytest.mark.parametrize(
-    ("results", "options", "message"),
-    [
-        (
-            {"e5": {"x-tatoeba/en-de/test/accuracy": 0.5}},
-            {},
-            "the results hold no protocol language-bias; evaluate with",
-        ),
-        (
-            {"e5": {key: value for key, value in measured(["de", "fr"], 0.5).items() if not key.endswith("/bias")}},
-            {},
-            "results 'e5' have no bias figure or no shares of ntrex-language-bias",
-        ),
-        (
-            {"e5": measured(["de", "fr"], 0.5)},
-            {"protocols": ["ntrex-language-bas"]},
-            "did you mean 'ntrex-language-bias'",
-        ),
-        (
-            {f"e{number}": measured(["de", "fr"], 0.5) for number in range(9)},
-            {},
-            "9 histograms are to stand side by side; a picture shows 1 to 8",
-        ),
-    ],
-)
-def test_mistakes(results: Any, options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(XlsrError, match=message):
-        plot_languages(tmp_path / "x.png", results, **options)
-    with pytest.raises(XlsrError, match="picture .* ends in '.txt'"):
-        plot_languages(tmp_path / "x.txt", {"e5": measured(["de", "fr"], 0.5)})

@@ -12,8 +12,6 @@ from plot_helpers import assert_a_picture, assert_apart, assert_inside, extents,
 from hf_xlsr.evaluation.plots import plot_spaces, plot_tsne
 from hf_xlsr.evaluation.plots.common import COLOURS
 from hf_xlsr.evaluation.plots.plane import on_plane
-from hf_xlsr.evaluation.plots.spaces import MOST_SENTENCES, _mixed
-from hf_xlsr.utils.errors import XlsrError
 
 PAIRS = (("en", "fr"), ("en", "de"))
 
@@ -35,7 +33,7 @@ def spaces(**labels: bool) -> dict[str, Any]:
     return {label: {pair: sides(mixed) for pair in PAIRS} for label, mixed in labels.items()}
 
 
-def test_a_panel_for_each_encoder_and_pair(tmp_path: Path, figures: list[Figure]) -> None:
+def test_panels(tmp_path: Path, figures: list[Figure]) -> None:
     path = plot_spaces(tmp_path / "new" / "spaces.png", spaces(aligned=True, apart=False))
     assert_a_picture(path)
     (figure,) = figures
@@ -56,7 +54,7 @@ def test_a_panel_for_each_encoder_and_pair(tmp_path: Path, figures: list[Figure]
     assert_apart(texts)
 
 
-def test_the_plane_shows_what_the_space_is(tmp_path: Path, figures: list[Figure]) -> None:
+def test_separate_and_mixed_languages(tmp_path: Path, figures: list[Figure]) -> None:
     plot_spaces(tmp_path / "spaces.png", spaces(aligned=True, apart=False))
     aligned, apart = (figures[0].axes[place].collections for place in (0, 2))
     first, second = (np.asarray(points.get_offsets()) for points in aligned)
@@ -68,48 +66,12 @@ def test_the_plane_shows_what_the_space_is(tmp_path: Path, figures: list[Figure]
     assert np.linalg.norm(first.mean(axis=0) - second.mean(axis=0)) > within
 
 
-def test_the_same_vectors_draw_the_same_file(tmp_path: Path) -> None:
-    one, again = (plot_spaces(tmp_path / f"{name}.png", spaces(a=True), seed=2).read_bytes() for name in "ab")
-    assert one == again
-
-
-def test_share_of_neighbours_by_hand() -> None:
-    # On a circle, at 0, 10 and 90 degrees, and at 12 and 95: 0 is nearest to 10, all others to the other language.
-    first, second = (
-        np.array([[np.cos(angle), np.sin(angle)] for angle in np.radians(degrees)])
-        for degrees in ((0, 10, 90), (12, 95))
-    )
-    assert _mixed(first, second) == pytest.approx(4 / 5)
-
-
 @pytest.mark.parametrize("scale", [1.0, 1e-4])
 @pytest.mark.parametrize("rounding", [0.0, 1e-8])
-def test_a_collapsed_encoder_is_one_point(
-    tmp_path: Path, figures: list[Figure], scale: float, rounding: float
-) -> None:
+def test_collapsed_encoder(tmp_path: Path, figures: list[Figure], scale: float, rounding: float) -> None:
     # scikit-learn divides by the spread of the vectors, and crashes the process where there is none.
     vectors = scale * np.ones((20, 8)) * (1 + rounding * np.random.default_rng(1).normal(size=(20, 8)))
     assert np.ptp(on_plane(vectors, seed=1)) == 0
     assert_a_picture(plot_spaces(tmp_path / "spaces.png", {"collapsed": dict.fromkeys(PAIRS, (vectors, vectors))}))
     words = [f"word {number}" for number in range(20)]
     assert_a_picture(plot_tsne(tmp_path / "pairs.png", vectors, vectors, words, words, ("en", "fr")))
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({}, "no space to draw"),
-        ({"a": {}}, "no space to draw"),
-        (spaces(a=True) | {"b": {PAIRS[0]: sides(True)}}, "'b' has other pairs of languages than 'a'"),
-        (spaces(**dict.fromkeys("abcdefg", True)), "7 encoders and 2 pairs of languages are to be drawn"),
-        ({"a": {PAIRS[0]: (np.ones((4, 8)), np.ones((9, 8)))}}, "'a' has 4 and 9 sentences of en-fr"),
-        ({"a": {PAIRS[0]: (np.ones((9, 8)), np.ones((MOST_SENTENCES + 1, 8)))}}, "draw 5 to 2,000 of each"),
-        ({"a": {PAIRS[0]: (np.ones((9, 8)), np.ones((9, 7)))}}, "8 and 7 wide in en-fr"),
-        ({"a": {PAIRS[0]: (np.ones((9, 8)), np.full((9, 8), np.nan))}}, "row 0 of a, en-fr holds NaN"),
-    ],
-)
-def test_errors(tmp_path: Path, given: dict[str, Any], said: str) -> None:
-    with pytest.raises(XlsrError, match=said):
-        plot_spaces(tmp_path / "spaces.png", given)
-    with pytest.raises(XlsrError, match=r"use \.png"):
-        plot_spaces(tmp_path / "spaces.xyz", spaces(a=True))

@@ -37,7 +37,7 @@ def test_sentences_are_compared_by_number():
     assert metrics["tatoeba/en-fr/test/source_to_target_accuracy"] == pytest.approx(2 / 3)
 
 
-def test_agrees_with_translation_evaluator_when_no_text_repeats():
+def test_equals_translation_evaluator():
     model, (source_texts, target_texts) = word_model(), word_pairs(120)
     theirs = TranslationEvaluator(source_texts, target_texts, write_csv=False)(model)
     ours = tatoeba(model, source_texts, target_texts, languages=("en", "de"), name="toy", split="dev")
@@ -47,7 +47,7 @@ def test_agrees_with_translation_evaluator_when_no_text_repeats():
     assert ours["toy-tatoeba/en-de/dev/accuracy"] == pytest.approx(theirs["mean_accuracy"])
 
 
-def test_prompt_and_routes_reach_the_encoder():
+def test_prompt_and_routes():
     encoder = TableEncoder({"query: a": [1.0, 0.0], "query: A": [1.0, 0.0]})
     encoder.routes = ("source", "target")
     routes = {"en": "source", "fr": "target"}

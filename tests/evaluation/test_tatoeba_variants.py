@@ -5,9 +5,8 @@ from typing import Any
 import faiss
 import numpy as np
 import pytest
-from bitext_helpers import TableEncoder, cosines, noisy, word_model, word_pairs
+from bitext_helpers import TableEncoder, noisy, word_model, word_pairs
 from datasets import Dataset
-from sklearn.metrics import f1_score, precision_score, recall_score
 
 from hf_xlsr.evaluation import tatoeba, tatoeba_laser, tatoeba_mteb, tatoeba_xtreme
 
@@ -45,7 +44,7 @@ def test_hand_example_of_mteb():
 
 
 @pytest.mark.parametrize("noise", [0.3, 1.0, 2.0])
-def test_laser_equals_a_search_by_l2(noise: float):
+def test_laser_equals_faiss(noise: float):
     encoder, sources, targets = noisy(300, noise)
     sides = [np.array([encoder.table[text] for text in side], np.float32) for side in (sources, targets)]
     rates = []
@@ -63,7 +62,7 @@ def test_laser_equals_a_search_by_l2(noise: float):
     assert metrics["toy-tatoeba-laser/en-de/test/error"] == pytest.approx(sum(rates) / 2)
 
 
-def test_variants_count_the_same_neighbours():
+def test_variants_agree():
     encoder, sources, targets = noisy(200, noise=1.2)
     arguments: dict[str, Any] = {"languages": LANGUAGES, "name": "toy"}
     plain = tatoeba(encoder, sources, targets, **arguments)
@@ -79,16 +78,6 @@ def test_variants_count_the_same_neighbours():
     assert mteb["toy-tatoeba-mteb/en-de/test/accuracy"] == forward
     assert mteb["toy-tatoeba-mteb/en-de/test/recall"] == pytest.approx(forward)
     assert mteb["toy-tatoeba-mteb/en-de/test/f1"] < forward
-
-
-def test_mteb_equals_scikit_learn():
-    encoder, sources, targets = noisy(250, noise=1.5)
-    chosen = cosines(encoder, sources, targets).argmax(axis=1)
-    metrics = tatoeba_mteb(encoder, sources, targets, languages=LANGUAGES, name="toy")
-    for name, score in (("f1", f1_score), ("precision", precision_score), ("recall", recall_score)):
-        expected = score(range(250), chosen, average="weighted", zero_division=0)
-        assert 0 < expected < 1
-        assert metrics[f"toy-tatoeba-mteb/en-de/test/{name}"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("repeat", [0, 30], ids=["distinct", "equal targets"])
@@ -112,7 +101,7 @@ def test_mteb_equals_mteb(repeat: int):
 
 
 @pytest.mark.parametrize("protocol", VARIANTS)
-def test_equal_targets_are_separate_candidates(protocol: Any):
+def test_equal_targets(protocol: Any):
     encoder = TableEncoder({"a": [1.0, 0.0], "b": [0.9, 0.1], "c": [0.0, 1.0], "same": [1.0, 0.05], "C": [0.0, 1.0]})
     metrics = protocol(encoder, ["a", "b", "c"], ["same", "same", "C"], languages=LANGUAGES, name="toy")
     prefix = f"toy-{protocol.__name__.replace('_', '-')}/en-de/test"
@@ -123,7 +112,7 @@ def test_equal_targets_are_separate_candidates(protocol: Any):
 
 
 @pytest.mark.parametrize("protocol", VARIANTS)
-def test_prompt_and_routes_reach_the_encoder(protocol: Any):
+def test_prompt_and_routes(protocol: Any):
     encoder = TableEncoder({"query: a": [1.0, 0.0], "query: A": [1.0, 0.0]})
     encoder.routes = ("first", "second")
     routes = {"en": "first", "de": "second"}

@@ -51,7 +51,7 @@ def test_equals_the_naive_twin(k: int, margin: str):
     assert error == pytest.approx(expected)
 
 
-def test_absolute_is_the_plain_nearest_neighbour():
+def test_absolute_margin_equals_tatoeba():
     encoder, sources, targets = noisy(200, noise=1.3)
     metrics = xsim(encoder, sources, targets, languages=LANGUAGES, name="toy", margin="absolute")
     laser = tatoeba_laser(encoder, sources, targets, languages=LANGUAGES, name="toy")
@@ -71,23 +71,13 @@ def test_absolute_is_the_plain_nearest_neighbour():
         ({"k": 9, "margin": "absolute"}, "xsim-absolute"),
     ],
 )
-def test_the_name_tells_the_setting(options: dict, protocol: str):
+def test_setting_in_the_key(options: dict, protocol: str):
     encoder, sources, targets = noisy(5, noise=0.0)
     metrics = xsim(encoder, sources, targets, languages=LANGUAGES, name="toy", split="dev", **options)
     assert list(metrics) == [f"toy-{protocol}/en-de/dev/error", f"toy-{protocol}/en-de/dev/pairs"]
 
 
-def test_perfect_unrelated_and_identical_vectors():
-    encoder, sources, targets = noisy(300, noise=0.0)
-    assert xsim(encoder, sources, targets, languages=LANGUAGES, name="toy")["toy-xsim/en-de/test/error"] == 0.0
-    encoder, sources, targets = noisy(300, noise=1e6)
-    assert xsim(encoder, sources, targets, languages=LANGUAGES, name="toy")["toy-xsim/en-de/test/error"] > 0.97
-    same = TableEncoder(dict.fromkeys(sources + targets, [1.0, 2.0]))
-    metrics = xsim(same, sources, targets, languages=LANGUAGES, name="toy")
-    assert metrics["toy-xsim/en-de/test/error"] == pytest.approx(299 / 300)  # everyone takes the first
-
-
-def test_neighbourhoods_may_be_larger_than_the_data():
+def test_neighbourhoods_larger_than_the_data():
     encoder, sources, targets = noisy(3, noise=0.1)
     metrics = xsim(encoder, sources, targets, languages=LANGUAGES, name="toy", k=50)
     assert metrics["toy-xsim-k50-ratio/en-de/test/error"] == naive(cosines(encoder, sources, targets), 3, "ratio")

@@ -1,4 +1,4 @@
-"""Pictures of encoders and runs: translation pairs, whole spaces, retrieval results, losses over training steps."""
+"""Plots of encoders and runs: translation pairs, spaces, retrieval results, losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all pictures share: colours, fonts, labels that fit, and files that are the same each time."""
+"""Colours, fonts, labels and reproducible files of all pictures."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from hf_xlsr.utils.errors import XlsrError
 logger = logging.getLogger(__name__)
 
 DPI = 150
-# Told apart by colour-blind readers too, the first six at least (Okabe and Ito).
+# The first six are distinct for colour-blind readers too (Okabe and Ito).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#7f7f7f")
-# matplotlib takes a glyph from the first of these that has it.
+# matplotlib takes a glyph from the first font that has it.
 FONTS = (
     "DejaVu Sans",
     "Noto Sans CJK SC",
@@ -31,7 +31,7 @@ FONTS = (
     "Arial Unicode MS",
     "Microsoft YaHei",
 )
-# A file that says when it was written would differ from one run to the next.
+# A date would make each file different.
 UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
@@ -41,7 +41,7 @@ def fonts() -> list[str]:
 
 
 def shorten(text: str, width: int) -> str:
-    """The text on one line, cut with an ellipsis to so many terminal columns (wide characters take two).
+    """The text on one line, truncated with an ellipsis to a width in terminal columns (wide characters take two).
 
     Example:
         >>> shorten("A  sentence that goes on and on and on", 16)
@@ -54,7 +54,7 @@ def shorten(text: str, width: int) -> str:
     for index, character in enumerate(text):
         used += 2 if unicodedata.east_asian_width(character) in "WF" else 1
         if used > width:
-            # Make room for the ellipsis, which takes the place of the last character that fitted.
+            # The ellipsis replaces the last character that fitted.
             return text[: max(index - 1, 0)].rstrip() + "…"
     return text
 
@@ -71,12 +71,12 @@ def colours_of(labels: Iterable[str]) -> dict[str, str]:
     """
     names = list(labels)
     if not 1 <= len(names) <= len(COLOURS):
-        raise XlsrError(f"{len(names)} are to be drawn side by side; a picture shows 1 to {len(COLOURS)}.")
+        raise XlsrError(f"a picture shows 1 to {len(COLOURS)} of them side by side, got {len(names)}.")
     return dict(zip(names, COLOURS, strict=False))
 
 
 def check_picture(path: str | os.PathLike[str]) -> None:
-    """Refuses a picture whose ending names no format.
+    """Checks that the suffix of a picture is a format.
 
     Raises:
         XlsrError: the format is unknown.
@@ -86,40 +86,30 @@ def check_picture(path: str | os.PathLike[str]) -> None:
     """
     file = Path(path)
     if file.suffix.lstrip(".").lower() not in FigureCanvasBase.get_supported_filetypes():
-        raise XlsrError(f"picture {file} ends in '{file.suffix}'; use .png, .pdf or .svg.")
+        raise XlsrError(f"the picture {file} must end in .png, .pdf or .svg.")
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
-    """Writes a figure; what no font can draw is told in one sentence.
+    """Writes a figure; characters that no font has give one warning.
 
     Args:
-        figure: What to write.
-        path: The picture; its ending chooses the format. Folders on the way are made.
+        figure: The figure.
+        path: The picture; its suffix is the format. Its folder is created.
 
     Returns:
         `path`.
-
-    Raises:
-        XlsrError: the format is unknown, or the file cannot be written.
     """
     check_picture(path)
     file = Path(path)
-    ending = file.suffix.lstrip(".").lower()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    suffix = file.suffix.lstrip(".").lower()
     with warnings.catch_warnings(record=True) as caught, rc_context({"svg.hashsalt": "hf-xlsr"}):
         warnings.simplefilter("always")
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(file, dpi=DPI, metadata=UNDATED.get(ending))
-        except OSError as error:
-            raise XlsrError(f"picture {file} cannot be written ({error.strerror}); check the path.") from error
-    # matplotlib warns once for each character: one sentence says it better.
+        figure.savefig(file, dpi=DPI, metadata=UNDATED.get(suffix))
+    # matplotlib warns once for each character.
     glyphs = [warning for warning in caught if str(warning.message).startswith("Glyph")]
     if glyphs:
-        logger.warning(
-            "%d characters in %s are drawn as boxes; install a font that has them, such as Noto Sans.",
-            len(glyphs),
-            file,
-        )
+        logger.warning("%d characters in %s are boxes; install a font such as Noto Sans.", len(glyphs), file)
     for warning in caught:
         if warning not in glyphs:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

@@ -17,7 +17,7 @@ from hf_xlsr.evaluation.plots.common import COLOURS, colours_of, save_figure, sh
 from hf_xlsr.evaluation.report import lower_is_better, metric_unit
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
-# One number for each protocol; the others follow it or are counts.
+# The main metric of each protocol.
 HEADLINES = ("accuracy", "precision@1", "f1", "spearman", "error")
 PANELS_PER_ROW = 3
 
@@ -25,33 +25,33 @@ Series = dict[str, list[tuple[float, float]]]
 
 
 def plot_loss_curves(path: str | os.PathLike[str], log_history: Iterable[Mapping[str, Any]]) -> Path:
-    """Draws the losses that a Trainer logged, and under them what was measured on the way.
+    """Draws the losses that a Trainer logged, and the metrics of evaluations during training.
 
-    The upper panel holds `loss` (thick), each `loss/part` and `eval_loss` (dashed), on a logarithmic axis when they
-    span more than a factor of 20. The lower one, present when there is something to show, holds each metric that is
-    called `accuracy`, `precision@1`, `f1`, `spearman` or `error`, with or without a protocol in front, times 100.
+    The upper panel has `loss` (thick), each `loss/part` and `eval_loss` (dashed), on a logarithmic axis when they span
+    more than a factor of 20. The lower one has each metric called `accuracy`, `precision@1`, `f1`, `spearman` or
+    `error`, with or without a protocol, times 100.
 
     Args:
-        path: The picture; its ending chooses the format (`.png`, `.pdf`, `.svg`).
+        path: The picture; its suffix is the format (`.png`, `.pdf`, `.svg`).
         log_history: `trainer.state.log_history`.
 
     Returns:
         `path`.
 
     Raises:
-        XlsrError: no loss was logged, or the format is unknown.
+        XlsrError: no loss was logged.
     """
     series = _series(log_history)
     losses = {key: points for key, points in series.items() if _is_loss(key)}
     if not losses:
-        raise XlsrError("log_history holds no 'loss'; train with logging_steps at or below the number of steps.")
+        raise XlsrError("`log_history` has no 'loss'; train with `logging_steps` at or below the number of steps.")
     metrics = {key: points for key, points in series.items() if _metric(key) in HEADLINES}
 
     panels = 2 if metrics else 1
     figure = Figure(figsize=(9, 3.8 * panels + 0.6), layout="constrained")
     grid = figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
     colours = iter(COLOURS * math.ceil(len(losses) / len(COLOURS)))
-    # By name: the log of a run that went on from a checkpoint has its keys in another order.
+    # By name: the log of a resumed run has its keys in another order.
     for key in sorted(losses, key=lambda key: (key.startswith("loss/"), key == "eval_loss", key)):
         style = {"loss": ("total", "-", 2.4), "eval_loss": ("total, evaluation", "--", 1.8)}
         label, line, width = style.get(key, (key.removeprefix("loss/"), "-", 1.3))
@@ -86,11 +86,11 @@ def plot_curves(
 ) -> Path:
     """Draws several runs side by side: a panel for each quantity, a colour for each run.
 
-    The panels are the total loss (that of the evaluations dashed), each part of the loss, and each metric that any of
-    the runs measured; shares, correlations and F1 stand times 100.
+    The panels are the total loss (of evaluations dashed), each part of the loss, and each metric that any run measured;
+    shares, correlations and F1 are times 100.
 
     Args:
-        path: The picture; its ending chooses the format (`.png`, `.pdf`, `.svg`).
+        path: The picture; its suffix is the format (`.png`, `.pdf`, `.svg`).
         runs: `trainer.state.log_history` by the name of the run, at most 8.
         metrics: Last parts of the keys to draw, such as `recall`; without it `accuracy`, `precision@1`, `f1`,
             `spearman` and `error`.
@@ -99,23 +99,21 @@ def plot_curves(
         `path`.
 
     Raises:
-        XlsrError: there are no runs or too many, nothing was logged, no run logged a metric of these names, or the
-            format is unknown.
+        XlsrError: there are no runs or too many, or no run logged a loss or a metric of these names.
     """
     colours = colours_of(runs)
     series = {label: _series(history) for label, history in runs.items()}
     keys = list(dict.fromkeys(key for one in series.values() for key in one))
-    # The Trainer's own eval_runtime and the like have no protocol in front.
+    # The Trainer's own eval_runtime and the like have no protocol as prefix.
     measured = {_metric(key) for key in keys if key.startswith("eval_") and key.count("/") >= 3}
     for name in metrics or ():
         if name not in measured:
-            known = did_you_mean(name, measured) if measured else "nothing was measured in them."
-            raise XlsrError(f"no run logged a metric '{name}'; {known}")
+            raise XlsrError(f"no run logged a metric '{name}'; {did_you_mean(name, measured)}")
     # The total comes first, the parts follow in the order of the log, then the metrics.
     losses = sorted((key for key in keys if _is_loss(key) and key != "eval_loss"), key=lambda key: key != "loss")
     quantities = [*losses, *(key for key in keys if key not in losses and _metric(key) in (metrics or HEADLINES))]
     if not quantities:
-        raise XlsrError(f"the logs of {', '.join(runs)} hold neither a loss nor a metric; give log histories.")
+        raise XlsrError(f"the logs of {', '.join(runs)} have neither a loss nor a metric.")
 
     columns = min(len(quantities), PANELS_PER_ROW)
     rows = math.ceil(len(quantities) / columns)

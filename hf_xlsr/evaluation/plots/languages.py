@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 
 from hf_xlsr.evaluation.plots.common import COLOURS, fonts, save_figure, shorten
 from hf_xlsr.evaluation.protocols.language_bias import SHARE
-from hf_xlsr.evaluation.report import metrics_of, split_key
+from hf_xlsr.evaluation.report import metrics_of, results_of
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 OTHER, OWN = COLOURS[0], COLOURS[1]
@@ -51,7 +51,7 @@ def plot_languages(
     dashed line stands where all bars would end if languages played no part.
 
     Args:
-        path: The picture; its ending chooses the format (`.png`, `.pdf`, `.svg`).
+        path: The picture; its suffix is the format (`.png`, `.pdf`, `.svg`).
         results: Results (`load_results`) or bare metrics, by the name of the encoder.
         protocols: First parts of the keys to draw, such as `ntrex-language-bias-pcr1`; all of `language-bias` without.
 
@@ -96,33 +96,28 @@ def plot_languages(
 def _columns(metrics: Mapping[str, Mapping[str, float]], protocols: Sequence[str] | None) -> list[_Column]:
     """One for each encoder, protocol and split, in the order of the keys."""
     found: dict[tuple[str, str, str], _Column] = {}
+    known: set[str] = set()
     for label, values in metrics.items():
-        for key, value in values.items():
-            protocol, language, split, metric = split_key(key)
-            if not PROTOCOL.fullmatch(protocol) or language.startswith("mean-of-"):
+        for result in results_of(values):
+            known |= {result.name} - {""}
+            if not PROTOCOL.fullmatch(result.name) or result.is_mean:
                 continue
-            if protocols is not None and protocol not in protocols:
+            if protocols is not None and result.name not in protocols:
                 continue
-            column = found.setdefault((label, protocol, split), _Column(""))
-            if metric.startswith(SHARE):
-                column.shares.setdefault(language, {})[metric.removeprefix(SHARE)] = value
-            elif metric == "bias":
-                column.bias[language] = value
-    known = {split_key(key)[0] for values in metrics.values() for key in values} - {""}
+            column = found.setdefault((label, result.name, result.split), _Column(""))
+            if result.metric.startswith(SHARE):
+                shares = column.shares.setdefault(result.languages, {})
+                shares[result.metric.removeprefix(SHARE)] = result.value
+            elif result.metric == "bias":
+                column.bias[result.languages] = result.value
     for protocol in protocols or ():
         if protocol not in {name for _, name, _ in found}:
             raise XlsrError(f"protocol '{protocol}' has no histogram of languages; {did_you_mean(protocol, known)}")
-    if not found:
-        raise XlsrError("the results hold no protocol language-bias; evaluate with --protocol language-bias first.")
-    for (label, protocol, _), column in found.items():
-        if not column.bias or not column.shares:
-            raise XlsrError(
-                f"results '{label}' have no bias figure or no shares of {protocol}; "
-                "evaluate with --protocol language-bias again."
-            )
+    if not found or not all(column.bias and column.shares for column in found.values()):
+        raise XlsrError("the results must have `bias` and shares of protocol language-bias; evaluate with it first.")
     if len(found) > MOST_COLUMNS:
-        raise XlsrError(f"{len(found)} histograms are to stand side by side; a picture shows 1 to {MOST_COLUMNS}.")
-    # What all columns have in common needs no saying.
+        raise XlsrError(f"a picture has at most {MOST_COLUMNS} histograms side by side, got {len(found)}.")
+    # What all columns have in common is left out.
     bases = {(_base(protocol), split) for _, protocol, split in found}
     for (label, protocol, split), column in found.items():
         parts = [shorten(label, 30)] if len(metrics) > 1 else []

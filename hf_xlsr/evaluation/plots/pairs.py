@@ -1,4 +1,4 @@
-"""Pictures of translation pairs: on a plane, and their cosine similarities."""
+"""Plots of translation pairs: on a plane, and their cosine similarities."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def plot_tsne(
     pairs: int = 15,
     seed: int = 1,
 ) -> Path:
-    """Draws random translation pairs on a plane (t-SNE by cosine); each pair carries one number, listed beside.
+    """Draws random translation pairs on a plane (t-SNE by cosine), numbered and listed.
 
-    Distances in such a picture are only loosely those between the vectors: it shows whether translations meet, not how
-    well. Points that would cover each other are moved apart.
+    Distances on the plane are only loosely those between the vectors: the picture shows whether translations meet, not
+    how well. Points that would overlap are moved apart.
 
     Args:
-        path: The picture; its ending chooses the format (`.png`, `.pdf`, `.svg`).
+        path: The picture; its suffix is the format (`.png`, `.pdf`, `.svg`).
         source_vectors: `(n, width)`.
         target_vectors: Vectors of the translations, `(n, width)`.
         sources: The `n` sentences.
@@ -57,8 +57,7 @@ def plot_tsne(
         `path`.
 
     Raises:
-        XlsrError: the four inputs differ in length, a vector is not finite, fewer than 2 pairs are left, or the format
-            is unknown.
+        XlsrError: the four inputs differ in length, a vector is not finite, or there are fewer than 2 pairs.
 
     References:
         Figure 3 of *Aligning Cross-lingual Sentence Representations with Dual Momentum Contrast* (Wang et al., 2021).
@@ -99,11 +98,11 @@ def plot_heatmap(
 ) -> Path:
     """Draws the cosines between the sentences of random translation pairs, sources down and targets across.
 
-    The translations lie on the diagonal, whose cells are framed. Colours span the values that occur, whatever they
-    are: compare pictures by the numbers of their colour bars. Up to 20 pairs, each cell holds its cosine.
+    The translations are on the diagonal, whose cells are framed. Colours span the values that occur: compare pictures
+    by the numbers of their colour bars. With up to 20 pairs each cell has its cosine.
 
     Args:
-        path: The picture; its ending chooses the format (`.png`, `.pdf`, `.svg`).
+        path: The picture; its suffix is the format (`.png`, `.pdf`, `.svg`).
         source_vectors: `(n, width)`.
         target_vectors: Vectors of the translations, `(n, width)`.
         sources: The `n` sentences.
@@ -137,7 +136,7 @@ def plot_heatmap(
         for (row, column), cosine in np.ndenumerate(cosines):
             colour = "white" if cosine <= bright else "black"
             axes.text(column, row, f"{cosine:.2f}", color=colour, fontsize=7.5, ha="center", va="center")
-    # Numbers are labels of their own: beside a right-to-left sentence they would change sides.
+    # Numbers are separate labels: next to a right-to-left sentence they would change sides.
     places = range(count)
     small: dict[str, Any] = {"fontsize": 8, "family": fonts(), "parse_math": False}
     slanted: dict[str, Any] = {**small, "rotation": 40, "ha": "right", "rotation_mode": "anchor"}
@@ -170,18 +169,13 @@ def _choose(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Numbers of random pairs, ascending, and the vectors of either side of them."""
     sizes = [len(column) for column in (source_vectors, target_vectors, sources, targets)]
-    if len(set(sizes)) > 1:
-        raise XlsrError(
-            f"vectors and sentences differ in number ({', '.join(map(str, sizes))}); give one of each for every pair."
-        )
     count = min(pairs, sizes[0], MOST_PAIRS)
-    if count < 2:
-        raise XlsrError(f"there is {count} pair to draw; give 2 or more.")
     vectors = as_vectors(source_vectors, "source_vectors"), as_vectors(target_vectors, "target_vectors")
-    if vectors[0].shape[1] != vectors[1].shape[1]:
+    if len(set(sizes)) > 1 or count < 2 or vectors[0].shape != vectors[1].shape:
+        shapes = " and ".join(str(side.shape) for side in vectors)
         raise XlsrError(
-            f"source_vectors are {vectors[0].shape[1]} wide and target_vectors {vectors[1].shape[1]}; "
-            "encode both with one model."
+            f"vectors and sentences must be two or more pairs of one width, got shapes {shapes}, {sizes[2]} `sources`, "
+            f"{sizes[3]} `targets` and `pairs` {pairs}."
         )
     chosen = np.sort(np.random.default_rng(seed).choice(sizes[0], count, replace=False))
     return chosen, vectors[0][chosen], vectors[1][chosen]
@@ -192,7 +186,7 @@ def _spread(points: np.ndarray, gap: float) -> np.ndarray:
     low, high = points.min(axis=0), points.max(axis=0)
     points = (points - low) / np.where(high > low, high - low, 1)
     first, second = np.triu_indices(len(points), 1)
-    # Where points coincide there is no way to push them: each pair of points gets a direction of its own.
+    # Equal points have no direction between them: each pair of points gets its own.
     angles = np.arange(len(first)) * math.pi * (3 - math.sqrt(5))
     ways = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     for _ in range(1000):
@@ -202,7 +196,7 @@ def _spread(points: np.ndarray, gap: float) -> np.ndarray:
         if not close.any():
             break
         directions = np.where(distances[:, None] > 1e-9, between / np.maximum(distances, 1e-9)[:, None], ways)
-        # A hair more than needed, so that rounding does not leave it to the next round.
+        # Slightly more than needed, so that rounding does not cost another round.
         pushes = directions[close] * (0.505 * gap - 0.5 * distances[close] + 1e-9)[:, None]
         np.add.at(points, first[close], -pushes)
         np.add.at(points, second[close], pushes)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from hf_xlsr.evaluation.plots.common import colours_of, fonts, save_figure, shorten
-from hf_xlsr.evaluation.report import lower_is_better, metric_unit, metric_value, metrics_of, split_key, split_protocol
+from hf_xlsr.evaluation.report import lower_is_better, metric_unit, metric_value, metrics_of, results_of
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 # What stands for a protocol in a picture, the first that it has.
@@ -24,11 +23,6 @@ HEADLINES = ("error", "precision@1", "f1", "accuracy")
 RETRIEVAL = {"tatoeba", "xsim", "xsr", "bucc"}
 FORWARD, BACKWARD, ONLY = "forward", "backward", "only"
 DIRECTIONS = {"source_to_target_": FORWARD, "target_to_source_": BACKWARD}
-MEAN = "mean-of-"
-# A script and a region have capitals, which tell them from a second language: `en-zho-Hans`, `pt-BR-en`.
-TAG = r"[a-z]{2,3}(?:-[A-Z][a-z]{3})?(?:-[A-Z]{2})?"
-PAIR = re.compile(f"({TAG})(?:-({TAG}))?")
-
 Bars = dict[tuple[str, str], float]  # by direction and label
 
 
@@ -56,13 +50,12 @@ def plot_retrieval(
 ) -> Path:
     """Draws retrieval results as bars: a row for each language pair, a colour for each encoder.
 
-    Each protocol and split has a block of its own. Where a protocol was measured in both directions they stand beside
-    each other; what it averages over them is left out. The best row is at the top. Errors say in the title that they
-    are errors, and the lowest is at the top. Two rows or more are followed by their unweighted mean, for each encoder
-    that has all of them.
+    Each protocol and split has a block. Both directions of a protocol are side by side, without their average. The best
+    row is at the top; the title says where lower is better. Two or more rows are followed by their unweighted mean, for
+    each encoder that has all of them.
 
     Args:
-        path: The picture; its ending chooses the format (`.png`, `.pdf`, `.svg`).
+        path: The picture; its suffix is the format (`.png`, `.pdf`, `.svg`).
         results: Results (`load_results`) or bare metrics, by the name of the encoder; at most 8.
         metric: Last part of the keys to draw, without a direction in front, such as `precision@5`; without it the
             first that a protocol has of `error`, `precision@1`, `f1`, `accuracy`.
@@ -104,33 +97,32 @@ def _blocks(
 ) -> list[_Block]:
     """The blocks in the order of the keys, their rows best first."""
     found: dict[tuple[str, str], dict[str, dict[str, Bars]]] = {}
+    sides: dict[str, tuple[str, str]] = {}
+    names: set[str] = set()
+    # All encoders at once: a pair in the other direction, which divides tags, may be of another one.
+    pairs = {key: 0.0 for values in metrics.values() for key in values}
+    places = {result.key: (result.source, result.target) for result in results_of(pairs)}
     for label, values in metrics.items():
-        for key, value in values.items():
-            protocol, languages, split, name = split_key(key)
-            kind = split_protocol(protocol)[1].split("-")[0]
-            wanted = kind in RETRIEVAL if protocols is None else protocol in protocols
-            if not wanted or languages.startswith(MEAN) or isinstance(value, int):
+        for result in results_of(values):
+            names |= {result.name} - {""}
+            wanted = result.protocol.split("-")[0] in RETRIEVAL if protocols is None else result.name in protocols
+            if not wanted or result.is_mean or isinstance(result.value, int):
                 continue
-            prefix = next((prefix for prefix in DIRECTIONS if name.startswith(prefix)), "")
-            rows = found.setdefault((protocol, split), {}).setdefault(name.removeprefix(prefix), {})
-            rows.setdefault(languages, {})[DIRECTIONS.get(prefix, ONLY), label] = value
-    known = {split_key(key)[0] for values in metrics.values() for key in values} - {""}
+            prefix = next((prefix for prefix in DIRECTIONS if result.metric.startswith(prefix)), "")
+            rows = found.setdefault((result.name, result.split), {}).setdefault(result.metric.removeprefix(prefix), {})
+            rows.setdefault(result.languages, {})[DIRECTIONS.get(prefix, ONLY), label] = result.value
+            sides[result.languages] = places[result.key]
     for protocol in protocols or ():
         if protocol not in {name for name, _ in found}:
-            raise XlsrError(f"protocol '{protocol}' has no results; {did_you_mean(protocol, known)}")
-    if not found:
-        raise XlsrError(
-            "the results hold no retrieval protocol (tatoeba, xsim, xsr, bucc); name others by `protocols`."
-        )
-    if metric is not None and not any(metric in kinds for kinds in found.values()):
-        known = {name for kinds in found.values() for name in kinds}
-        raise XlsrError(f"metric '{metric}' is not in the results; {did_you_mean(metric, known)}")
+            raise XlsrError(f"protocol '{protocol}' has no results; {did_you_mean(protocol, names)}")
+    kinds_found = {name for kinds in found.values() for name in kinds}
+    if metric is not None and metric not in kinds_found:
+        raise XlsrError(f"metric '{metric}' is not in the results; {did_you_mean(metric, kinds_found)}")
     blocks = []
     for (protocol, split), kinds in found.items():
         chosen = next((name for name in ([metric] if metric else HEADLINES) if name in kinds), None)
         if chosen is None:
             continue
-        sides = {languages: _sides(languages, kinds[chosen]) for languages in kinds[chosen]}
         rows = _by_direction(kinds[chosen], sides)
         falling = not lower_is_better(chosen)
         order = sorted(rows, key=partial(_standing, rows), reverse=falling)
@@ -138,25 +130,10 @@ def _blocks(
         ordered = {row: rows[row] for row in order}
         blocks.append(_Block(f"{protocol}, {split}: {words}", chosen, ordered, {row: sides[row] for row in order}))
     if not blocks:
-        raise XlsrError(f"the results hold none of {', '.join(HEADLINES)}; name a metric.")
+        raise XlsrError(
+            "the results have no retrieval protocol (tatoeba, xsim, xsr, bucc); name others by `protocols`."
+        )
     return blocks
-
-
-def _sides(languages: str, known: Collection[str]) -> tuple[str, str]:
-    """The two languages of a pair: as the reversed pair, where it is known, divides them, or else as tags are written.
-
-    Example:
-        >>> _sides("en-zho-Hans", []), _sides("pt-br-en", ["en-pt-br"]), _sides("zho-Hans", [])
-        (('en', 'zho-Hans'), ('pt-br', 'en'), ('zho-Hans', 'zho-Hans'))
-    """
-    pieces = languages.split("-")
-    for place in range(1, len(pieces)):
-        first, second = "-".join(pieces[:place]), "-".join(pieces[place:])
-        if f"{second}-{first}" in known:
-            return first, second
-    if pair := PAIR.fullmatch(languages):
-        return pair[1], pair[2] or pair[1]
-    return pieces[0], "-".join(pieces[1:]) or pieces[0]
 
 
 def _by_direction(rows: Mapping[str, Bars], sides: Mapping[str, tuple[str, str]]) -> dict[str, Bars]:
@@ -176,7 +153,7 @@ def _by_direction(rows: Mapping[str, Bars], sides: Mapping[str, tuple[str, str]]
 
 
 def _standing(rows: Mapping[str, Bars], row: str) -> float:
-    # A row that a weaker encoder has too is not to sink for it: where some encoders have all rows, those count.
+    # Only encoders that have all rows decide the order, if any: a weak one would lower just the rows that it has.
     whole = [key for key in rows[row] if all(key in other for other in rows.values())]
     return fmean(rows[row][key] for key in whole or rows[row])
 

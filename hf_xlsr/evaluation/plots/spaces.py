@@ -1,4 +1,4 @@
-"""Whole spaces on a plane: the sentences of each pair of languages, as each encoder places them."""
+"""Plots of whole spaces: the sentences of each language pair on a plane, for each encoder."""
 
 from __future__ import annotations
 
@@ -26,15 +26,14 @@ Sides = tuple[np.ndarray, np.ndarray]
 
 
 def plot_spaces(path: str | os.PathLike[str], spaces: Mapping[str, Mapping[Pair, Sides]], seed: int = 1) -> Path:
-    """Draws what encoders make of languages: a row for each encoder, a column for each pair, a point for each sentence.
+    """Draws the sentences of language pairs: a row for each encoder, a column for each pair, a point for each sentence.
 
-    Where the two colours lie apart the encoder keeps the languages apart; where they mix, meaning counts more than the
+    Where the two colours are apart the encoder separates the languages; where they mix, meaning counts more than the
     language. The number below a panel is the share of sentences whose nearest neighbour (by cosine, in the whole space
-    rather than on the plane) is of the other language: near 0 where languages lie apart, and 100 % where the nearest of
-    every sentence is in the other one, such as its translation.
+    rather than on the plane) is in the other language.
 
     Args:
-        path: The picture; its ending chooses the format (`.png`, `.pdf`, `.svg`).
+        path: The picture; its suffix is the format (`.png`, `.pdf`, `.svg`).
         spaces: By the name of the encoder and the pair of languages, vectors of the two sides, `(n, width)` and
             `(m, width)`; `n` and `m` are 5 to 2,000. Sides need not be translations, nor of equal length.
         seed: Of t-SNE.
@@ -43,8 +42,8 @@ def plot_spaces(path: str | os.PathLike[str], spaces: Mapping[str, Mapping[Pair,
         `path`.
 
     Raises:
-        XlsrError: there is nothing to draw or more than 6 x 6 panels, the encoders have other pairs, a side has too few
-            or too many sentences, a vector is not finite, or the format is unknown.
+        XlsrError: there are no or more than 6 x 6 panels, the encoders differ in pairs, a side has too few or too many
+            sentences, or a vector is not finite.
 
     Example:
         >>> import tempfile
@@ -58,7 +57,12 @@ def plot_spaces(path: str | os.PathLike[str], spaces: Mapping[str, Mapping[Pair,
         Figure 3 of *Universal Sentence Representation Learning with Conditional Masked Language Model* (Yang et al.,
         2021).
     """
-    pairs = _check(spaces)
+    check_panels(
+        {label: {pair: [*map(len, sides)] for pair, sides in of_pairs.items()} for label, of_pairs in spaces.items()}
+    )
+    pairs = list(next(iter(spaces.values())))
+    if any(set(of_pairs) != set(pairs) for of_pairs in spaces.values()):
+        raise XlsrError("all encoders must have vectors of the same language pairs.")
     figure = Figure(figsize=(SIDE * len(pairs) + 0.6, (SIDE + 0.25) * len(spaces) + 0.9), layout="constrained")
     grid = figure.subplots(len(spaces), len(pairs), squeeze=False)
     drawn = []
@@ -82,10 +86,10 @@ def plot_spaces(path: str | os.PathLike[str], spaces: Mapping[str, Mapping[Pair,
 
 
 def check_panels(sizes: Mapping[str, Mapping[Pair, Sequence[int]]]) -> None:
-    """Refuses what no picture has room for; it needs no vectors, so that it can be told before any are computed.
+    """Checks that a picture has room, before any vectors are computed.
 
     Args:
-        sizes: By the name of the encoder and the pair of languages, the numbers of sentences of the two sides.
+        sizes: By the name of the encoder and the language pair, the numbers of sentences of the two sides.
 
     Raises:
         XlsrError: there are more than 6 x 6 panels, or a side has too few or too many sentences.
@@ -93,43 +97,14 @@ def check_panels(sizes: Mapping[str, Mapping[Pair, Sequence[int]]]) -> None:
     Example:
         >>> check_panels({"ours": {("en", "fr"): (500, 500)}})
     """
-    pairs = max(map(len, sizes.values()))
-    if len(sizes) > MOST_ROWS or pairs > MOST_COLUMNS:
+    if not 1 <= len(sizes) <= MOST_ROWS or not 1 <= max(map(len, sizes.values())) <= MOST_COLUMNS:
+        raise XlsrError(f"a picture shows 1 to {MOST_ROWS} encoders and 1 to {MOST_COLUMNS} language pairs.")
+    counts = {count for pairs in sizes.values() for sides in pairs.values() for count in sides}
+    if min(counts) < FEWEST_SENTENCES or max(counts) > MOST_SENTENCES:
         raise XlsrError(
-            f"{len(sizes)} encoders and {pairs} pairs of languages are to be drawn; a picture shows "
-            f"{MOST_ROWS} and {MOST_COLUMNS} at most."
+            f"a panel shows {FEWEST_SENTENCES} to {MOST_SENTENCES:,} sentences of each language, got {min(counts)} to "
+            f"{max(counts)}."
         )
-    for label, of_pairs in sizes.items():
-        for pair, sides in of_pairs.items():
-            if min(sides) < FEWEST_SENTENCES or max(sides) > MOST_SENTENCES:
-                raise XlsrError(
-                    f"'{label}' has {' and '.join(map(str, sides))} sentences of {'-'.join(pair)}; draw "
-                    f"{FEWEST_SENTENCES} to {MOST_SENTENCES:,} of each language."
-                )
-
-
-def _check(spaces: Mapping[str, Mapping[Pair, Sides]]) -> list[Pair]:
-    """The pairs, which all encoders have in common."""
-    if not spaces or not all(spaces.values()):
-        raise XlsrError("there is no space to draw; give vectors of one encoder and one pair of languages at least.")
-    (first, pairs), *others = [(label, list(of_pairs)) for label, of_pairs in spaces.items()]
-    for label, found in others:
-        if set(found) != set(pairs):
-            raise XlsrError(
-                f"'{label}' has other pairs of languages than '{first}'; give vectors of the same pairs for each."
-            )
-    check_panels(
-        {label: {pair: [len(side) for side in sides] for pair, sides in of.items()} for label, of in spaces.items()}
-    )
-    for label, of_pairs in spaces.items():
-        for pair, sides in of_pairs.items():
-            widths = [np.shape(side)[-1] for side in sides]
-            if len(set(widths)) > 1:
-                raise XlsrError(
-                    f"vectors of '{label}' are {' and '.join(map(str, widths))} wide in {'-'.join(pair)}; encode both "
-                    "languages with one model."
-                )
-    return pairs
 
 
 def _mixed(first: np.ndarray, second: np.ndarray) -> float:

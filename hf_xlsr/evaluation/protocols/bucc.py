@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from typing_extensions import Unpack
@@ -21,9 +21,10 @@ from hf_xlsr.evaluation.protocols.xsim import margin_setting
 from hf_xlsr.evaluation.registry import Options, Protocol, option
 from hf_xlsr.evaluation.report import metric_prefix
 from hf_xlsr.evaluation.table import data_name
-from hf_xlsr.mining.search.both_ways import BothWays, SearchOptions, neighbours_both_ways
-from hf_xlsr.mining.search.extraction import extract_pairs
 from hf_xlsr.utils.errors import XlsrError
+
+if TYPE_CHECKING:
+    from hf_xlsr.mining.search.both_ways import BothWays, SearchOptions
 
 logger = logging.getLogger(__name__)
 
@@ -113,25 +114,10 @@ def bucc_settings(
     search: SearchOptions | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> dict[str, float]:
-    """`bucc` with several settings of neighbourhood and margin; texts are encoded, and neighbours searched, once.
+    """`bucc` with several settings, pairs of `k` and `margin`; texts are encoded, and neighbours searched, once.
 
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`.
-        tune: Data to tune the thresholds on.
-        test: Data to test on.
-        settings: Pairs of `k` and `margin`; by default the dual-momentum paper's and LASER's.
-        languages: Codes of the languages of sources and targets.
-        name: The dataset.
-        split: Name of the split `test`.
-        tune_split: Name of the split `tune`.
-        search: Options of `neighbours_both_ways`; an exact search by default.
-        encoding: See `EncodingOptions`.
-
-    Returns:
-        The metrics of `bucc` for each setting, which is part of the keys: `{name}-bucc-k3-distance/de-en/test/f1`.
-
-    Raises:
-        XlsrError: as `bucc` does.
+    The default settings are those of the dual-momentum paper and of LASER. Other arguments, results and errors are
+    those of `bucc`, with the setting in each key: `{name}-bucc-k3-distance/de-en/test/f1`.
     """
     settings = tuple(settings)
     if tune_split == split or tune == test:
@@ -220,6 +206,8 @@ def _search(
     search: SearchOptions,
     **encoding: Unpack[EncodingOptions],
 ) -> _Searched:
+    from hf_xlsr.mining.search.both_ways import neighbours_both_ways
+
     (source_texts, source_rows), (target_texts, target_rows) = _distinct(data.sources), _distinct(data.targets)
     source_vectors = embed_for_search(encoder, source_texts, language=languages[0], **encoding)
     target_vectors = embed_for_search(encoder, target_texts, language=languages[1], **encoding)
@@ -240,6 +228,8 @@ def _distinct(sentences: Sequence[str]) -> tuple[list[str], np.ndarray]:
 
 def _candidates(searched: _Searched, k: int, margin: str) -> tuple[np.ndarray, np.ndarray]:
     """Scores of the mined pairs of texts with one id each, and whether each is a gold pair."""
+    from hf_xlsr.mining.search.extraction import extract_pairs
+
     found = searched.neighbours
     # The nearest k are the first of the nearest however many.
     nearest_k = replace(

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from typing_extensions import Unpack
 
-from hf_xlsr.encoders.debias.fitting import DebiasFitter
-from hf_xlsr.encoders.debias.removal import Debias
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.evaluation.averages import mean_over_languages
 from hf_xlsr.evaluation.inputs import Inputs
 from hf_xlsr.evaluation.registry import DebiasOptions, option, row_protocol
 from hf_xlsr.evaluation.report import metric_prefix
 from hf_xlsr.evaluation.rows import by_language
-from hf_xlsr.mining.search.neighbours import nearest_neighbours
 from hf_xlsr.utils.errors import XlsrError
+
+if TYPE_CHECKING:
+    from hf_xlsr.encoders.debias.removal import Debias
 
 SELF: Literal["self"] = "self"
 SHARE = "share_"  # prefix of the metrics that are a histogram
@@ -94,7 +94,7 @@ def language_bias(
     if not 1 <= wanted <= len(languages) * (count - 1):
         most = len(languages) * (count - 1)
         raise XlsrError(f"`k` must be 1 to {most}, the number of candidates, got {wanted}.")
-    if isinstance(debias, Debias):
+    if debias is not None and debias != SELF:
         for language in languages:
             debias.language_of(language)
     vectors = {
@@ -113,6 +113,8 @@ def language_bias(
 
 def _fit_on(vectors: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[str]]) -> Debias:
     """One component of each language; a sentence that occurs twice counts once."""
+    from hf_xlsr.encoders.debias.fitting import DebiasFitter
+
     fitter = DebiasFitter()
     for language, matrix in vectors.items():
         fitter.partial_fit(language, matrix[list({text: row for row, text in enumerate(texts[language])}.values())])
@@ -122,6 +124,8 @@ def _fit_on(vectors: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[str]
 def _measured(
     vectors: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[str]], k: int, prefix: str
 ) -> dict[str, float]:
+    from hf_xlsr.mining.search.neighbours import nearest_neighbours
+
     pool = np.concatenate([_unit(matrix, texts[language], language) for language, matrix in vectors.items()])
     languages, total = list(vectors), len(pool)
     count = total // len(languages)

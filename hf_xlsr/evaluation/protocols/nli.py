@@ -11,9 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from typing_extensions import Unpack
 
-from hf_xlsr.data.nli import LABEL_NAMES, label_number
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
-from hf_xlsr.evaluation.heads import XNLI_MLP, check_head, learn_classifier
 from hf_xlsr.evaluation.inputs import read_trained
 from hf_xlsr.evaluation.pairs import pair_features
 from hf_xlsr.evaluation.registry import TrainedOptions, option, row_protocol, run_trained
@@ -73,6 +71,8 @@ def nli(
         XlsrError: a row lacks a column, a label is none of those or was not seen in training, `train` has one label
             only, `cross` and the tests differ in length or labels, `head` is unknown, or has no such option.
     """
+    from hf_xlsr.evaluation.heads import XNLI_MLP, check_head, learn_classifier
+
     check_head(head, epochs, learning_rate)
     learn, choose, judge = read_labelled(train, dev, tests, texts=["premise", "hypothesis"], clean=_label)
     if cross:
@@ -111,6 +111,8 @@ def nli(
 
 
 def _label(label: Any, row: int, name: str) -> str:
+    from hf_xlsr.data.nli import LABEL_NAMES, label_number
+
     try:
         number = label_number(label)
     except ValueError:

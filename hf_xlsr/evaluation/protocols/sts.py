@@ -10,7 +10,6 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import rankdata
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
@@ -135,6 +134,8 @@ def spearman(x: np.ndarray, y: np.ndarray) -> float:
         >>> spearman(np.array([1.0, 2.0, 3.0]), np.array([1.0, 10.0, 100.0]))
         1.0
     """
+    from scipy.stats import rankdata
+
     return pearson(rankdata(x), rankdata(y))
 
 

@@ -10,7 +10,6 @@ from typing_extensions import Unpack
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.evaluation.registry import pair_protocol
 from hf_xlsr.evaluation.report import metric_prefix
-from hf_xlsr.mining.search.neighbours import nearest_neighbours
 from hf_xlsr.utils.errors import XlsrError
 
 
@@ -129,6 +128,8 @@ def right_both_ways(source_vectors: np.ndarray, target_vectors: np.ndarray) -> t
 
 def nearest_row(queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:
     """The row of each query's nearest candidate, `(n,)`."""
+    from hf_xlsr.mining.search.neighbours import nearest_neighbours
+
     return nearest_neighbours(queries, candidates)[1][:, 0]
 
 

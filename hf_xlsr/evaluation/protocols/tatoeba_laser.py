@@ -26,22 +26,11 @@ def tatoeba_laser(
 
     On unit vectors the order by L2 is the order by cosine, so each rate is one minus the accuracy that `tatoeba`
     gives. As in LASER's script with its default, sentences are compared by number, not by text.
-
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`.
-        sources: Sentences of the first language.
-        targets: Their translations, in the same order.
-        languages: Codes of the two languages.
-        name: The dataset.
-        split: The split of it.
-        encoding: See `EncodingOptions`.
+    Arguments and errors are those of `tatoeba`.
 
     Returns:
         `source_to_target_error`, `target_to_source_error`, `error` (their mean) and `pairs`, under
         `{name}-tatoeba-laser/en-fr/test/`.
-
-    Raises:
-        XlsrError: the sides differ in length, there is no pair, or a vector is zero.
     """
     prefix = metric_prefix(name, "tatoeba-laser", "-".join(languages), split)
     vectors = encode_pairs(encoder, sources, targets, languages, **encoding)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
@@ -27,29 +26,19 @@ def tatoeba_mteb(
     """mteb's score of bitext tasks: each target row is a class, each source predicts one, F1 is weighted over classes.
 
     From the first language to the second only, by cosine. A row that several sources choose has a low precision, so F1
-    is below the accuracy wherever sources share a wrong answer.
-
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`.
-        sources: Sentences of the first language.
-        targets: Their translations, in the same order.
-        languages: Codes of the two languages.
-        name: The dataset.
-        split: The split of it.
-        encoding: See `EncodingOptions`.
+    is below the accuracy wherever sources share a wrong answer. Arguments and errors are those of `tatoeba`.
 
     Returns:
         `f1` (mteb's main score), `precision`, `recall`, `accuracy` and `pairs` under
         `{name}-tatoeba-mteb/en-fr/test/`. The recall equals the accuracy, as each class has one row.
-
-    Raises:
-        XlsrError: the sides differ in length, there is no pair, or a vector is zero.
 
     Relations:
         mteb's `AbsTaskBitextMining` on the same sentences. Equal targets are separate candidates in both. A tie goes
         to the lowest row; mteb leaves it to `torch.topk`, which takes the lowest too from 64 candidates on and any of
         the tied ones below. mteb compares with the model's own similarity where it has one; here it is the cosine.
     """
+    from sklearn.metrics import accuracy_score, precision_recall_fscore_support
+
     prefix = metric_prefix(name, "tatoeba-mteb", "-".join(languages), split)
     predictions = nearest_row(*encode_pairs(encoder, sources, targets, languages, **encoding))
     labels = np.arange(len(predictions))

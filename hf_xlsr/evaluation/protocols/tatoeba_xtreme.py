@@ -30,22 +30,14 @@ def tatoeba_xtreme(
     """XTREME's accuracy: English queries among the foreign sentences, one way only.
 
     It is the `source_to_target_accuracy` that `tatoeba` gives with English as source. XTREME takes its vectors from
-    a middle layer (7 of mBERT, 13 of XLM-R large); here the encoder decides.
-
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`.
-        english: English sentences.
-        foreign: Their translations, in the same order.
-        languages: Codes of the two languages, English first.
-        name: The dataset.
-        split: The split of it.
-        encoding: See `EncodingOptions`.
+    a middle layer (7 of mBERT, 13 of XLM-R large); here the encoder decides. Arguments are those of `tatoeba`, English
+    first.
 
     Returns:
         `accuracy` and `pairs` under `{name}-tatoeba-xtreme/en-fr/test/`.
 
     Raises:
-        XlsrError: the first language is not English, the sides differ in length, there is no pair, or a vector is zero.
+        XlsrError: as `tatoeba` does, or the first language is not English.
     """
     if language_code(languages[0]) != "en":
         raise XlsrError(f"tatoeba-xtreme has English queries; `languages` must start with en, got {languages}.")

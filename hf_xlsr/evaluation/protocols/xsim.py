@@ -12,9 +12,6 @@ from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.protocols.tatoeba import encode_pairs
 from hf_xlsr.evaluation.registry import DebiasOptions, option, pair_protocol
 from hf_xlsr.evaluation.report import metric_prefix
-from hf_xlsr.mining.search.both_ways import neighbours_both_ways
-from hf_xlsr.mining.search.extraction import extract_pairs
-from hf_xlsr.mining.search.margin import MARGINS
 from hf_xlsr.utils.errors import require_choice, require_positive
 
 
@@ -64,6 +61,9 @@ def xsim(
     Relations:
         With margin `absolute`, the `source_to_target_error` of `tatoeba_laser`.
     """
+    from hf_xlsr.mining.search.both_ways import neighbours_both_ways
+    from hf_xlsr.mining.search.extraction import extract_pairs
+
     setting = margin_setting(k, margin)
     protocol = "xsim" if setting == "k4-ratio" else f"xsim-{'absolute' if margin == 'absolute' else setting}"
     prefix = metric_prefix(name, protocol, "-".join(languages), split)
@@ -83,6 +83,8 @@ def margin_setting(k: int, margin: str) -> str:
         >>> margin_setting(3, "distance")
         'k3-distance'
     """
+    from hf_xlsr.mining.search.margin import MARGINS
+
     require_positive("k", k)
     require_choice("margin", margin, MARGINS)
     return f"k{k}-{margin}"

@@ -15,7 +15,6 @@ from hf_xlsr.evaluation.protocols.tatoeba import embed_for_search
 from hf_xlsr.evaluation.registry import DebiasOptions, option, pair_protocol
 from hf_xlsr.evaluation.report import metric_prefix
 from hf_xlsr.evaluation.rows import both_sides, by_pair_either_way, in_order
-from hf_xlsr.mining.search.neighbours import nearest_neighbours
 from hf_xlsr.utils.errors import XlsrError
 
 RANKS = (1, 5, 10)
@@ -62,6 +61,8 @@ def xsr(
     Raises:
         XlsrError: queries and golds differ in number, there are none, or a vector is zero.
     """
+    from hf_xlsr.mining.search.neighbours import nearest_neighbours
+
     if len(queries) != len(golds):
         raise XlsrError(f"there are {len(queries)} queries and {len(golds)} golds; each query needs one.")
     prefix = metric_prefix(name, "xsr", "-".join(languages), split)
@@ -92,22 +93,8 @@ def xsr_both_directions(
 ) -> dict[str, float]:
     """`xsr` from sources to targets and from targets to sources, each among the pool of its own target language.
 
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`.
-        sources: Sentences of the first language.
-        targets: Their translations, in the same order.
-        source_pool: Distractors of the first language.
-        target_pool: Distractors of the second language.
-        name: The dataset.
-        languages: Codes of the two languages.
-        split: The split of the dataset.
-        encoding: See `EncodingOptions`.
-
     Returns:
         The metrics of `xsr` under `{name}-xsr/en-fr/test/` and `{name}-xsr/fr-en/test/`.
-
-    Raises:
-        XlsrError: as `xsr` does.
     """
     common: dict[str, Any] = {"name": name, "split": split, **encoding}
     forward = xsr(encoder, sources, targets, target_pool, languages=languages, **common)

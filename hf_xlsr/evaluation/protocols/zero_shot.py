@@ -9,7 +9,6 @@ from typing import Literal
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
-from hf_xlsr.evaluation.heads import MLDOC_MLP, check_head, features_of, learn_classifier
 from hf_xlsr.evaluation.inputs import read_trained
 from hf_xlsr.evaluation.registry import TrainedOptions, option, row_protocol, run_trained
 from hf_xlsr.evaluation.report import metric_prefix
@@ -60,6 +59,8 @@ def zero_shot(
         XlsrError: a row lacks a column, a label was not seen in training, `train` has one label only, `head` is
             unknown, or has no such option.
     """
+    from hf_xlsr.evaluation.heads import MLDOC_MLP, check_head, features_of, learn_classifier
+
     check_head(head, epochs, learning_rate)
     learn, choose, judge = read_labelled(train, dev, tests, texts=["text"])
     protocol = f"zero-shot-{head}"

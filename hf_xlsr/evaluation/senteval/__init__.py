@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from hf_xlsr.evaluation.senteval.evaluate import senteval
+from hf_xlsr.utils.lazy import lazy_names
 
-__all__ = ["senteval"]
+__getattr__, __dir__, __all__ = lazy_names(__name__, {"evaluate": ["senteval"]})

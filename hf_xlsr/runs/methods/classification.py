@@ -18,8 +18,7 @@ from hf_xlsr.data.labelled import OVERLAPS, TEXTS, LabelledSet, LabelledTask, pr
 from hf_xlsr.data.pairs import load_tokenizer
 from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.data.sources import as_list, expand
-from hf_xlsr.evaluation.averages import MEAN
-from hf_xlsr.evaluation.report import metric_prefix, metric_unit, metric_value, split_key
+from hf_xlsr.evaluation.report import MEAN, metric_prefix, metric_unit, metric_value, split_key
 from hf_xlsr.export.card_values import public_path
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification, encoder_folder
