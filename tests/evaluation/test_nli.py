@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from sentence_transformers import SentenceTransformer
 from sklearn.linear_model import LogisticRegression
 
 from hf_xlsr.evaluation.protocols.nli import nli
-from hf_xlsr.utils.errors import XlsrError
 
 LABELS = ("entailment", "neutral", "contradiction")
 
@@ -188,39 +186,3 @@ def test_a_trained_encoder(tiny_export: str, pairs: list[dict[str, str]]):
         "toy-nli-trained/en-en/test/pairs",
     }
     assert metrics["toy-nli-trained/en-en/test/accuracy"] > 0.7
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"head": "svm"}, "head is 'svm'; known are linear, mlp, trained."),
-        ({"epochs": 5}, "epochs is 5, but head 'linear' has none"),
-        (
-            {"train": [{"premise": "a", "label": 1}]},
-            "row 0 of train has no column 'hypothesis'; each row needs premise",
-        ),
-        (
-            {"dev": [*rows("en", 0, 3), {**rows("en", 0, 1)[0], "label": -1}]},
-            "row 3 of dev has label -1; give entailment, neutral, contradiction or 0, 1, 2, and leave rows without",
-        ),
-        ({"dev": [{**rows("en", 0, 1)[0], "label": None}]}, "row 0 of dev has label None"),
-        (
-            {"train": [row for row in rows("en", 0, 9) if row["label"] != "neutral"]},
-            "row 0 of dev has label 'neutral', which train does not have",
-        ),
-        (
-            {"cross": True, "tests": {"en": rows("en", 0, 9), "de": rows("de", 0, 8)}},
-            "tests['en'] has 9 rows and tests['de'] 8; cross needs the same pairs in every language.",
-        ),
-        (
-            {"cross": True, "tests": {"en": rows("en", 0, 9), "de": [*rows("de", 0, 7), *rows("de", 8, 2)]}},
-            "row 7 has one label in tests['en'] and another in tests['de']; cross needs the same pairs",
-        ),
-        ({"name": ""}, "the dataset name is ''"),
-    ],
-)
-def test_mistakes_are_named_before_anything_is_encoded(changes: dict[str, Any], says: str):
-    encoder = RelationEncoder()
-    with pytest.raises(XlsrError, match=re.escape(says)):
-        run(encoder, **changes)
-    assert not encoder.seen

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr.evaluation.heads import MLDOC_MLP, fit_linear, fit_mlp
+from hf_xlsr.evaluation.classifiers import MLDOC_MLP, fit_linear, fit_mlp
 from hf_xlsr.evaluation.protocols.zero_shot import zero_shot
-from hf_xlsr.utils.errors import XlsrError
 
 TOPICS = ("sport", "money", "weather")
 FROZEN = ("linear", "mlp")
@@ -139,27 +138,3 @@ def test_a_trained_encoder_learns_what_a_frozen_one_does_not_tell(tiny_export: s
     assert trained["first-zero-shot-trained/en-en/dev/accuracy"] > 0.1 + max(
         frozen["first-zero-shot-linear/en-en/dev/accuracy"], 0.5
     )
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"head": "liner"}, "head is 'liner'; did you mean 'linear'"),
-        ({"head": "mlp", "epochs": 0}, "epochs is 0"),
-        ({"head": "linear", "epochs": 3}, "epochs is 3, but head 'linear' has none"),
-        ({"head": "trained"}, "a TopicEncoder cannot be trained; give a sentence-transformers model"),
-        ({"train": [{"text": "en:sport:1"}]}, "row 0 of train has no column 'label'"),
-        ({"train": rows("en", 0, 1)}, "train has one label only, 'sport'"),
-        ({"dev": []}, "dev has no rows"),
-        ({"name": "a/b"}, "the dataset name is 'a/b'"),
-        (
-            {"tests": {"fr": [*rows("fr", 0, 2), {"text": "fr:sport:5", "label": "Sport"}]}},
-            r"row 2 of tests\['fr'\] has label 'Sport', which train does not have",
-        ),
-    ],
-)
-def test_mistakes_are_named_before_anything_is_encoded(changes: dict[str, Any], message: str):
-    encoder = TopicEncoder()
-    with pytest.raises(XlsrError, match=message):
-        run(encoder, **changes)
-    assert encoder.seen == 0

@@ -1,0 +1,58 @@
+"""Refusals of protocols that train or compare: the error names the offending key, before anything is encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hf_xlsr.evaluation.protocols.nli import nli
+from hf_xlsr.evaluation.protocols.zero_shot import zero_shot
+from hf_xlsr.utils.errors import XlsrError
+
+
+class NeverEncodes:
+    def encode(self, texts: list[str], **kwargs: Any) -> Any:
+        raise AssertionError(f"encodes {texts}")
+
+
+ENCODER = NeverEncodes()
+DOCUMENTS = [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}]
+INFERENCE = [{"premise": "a", "hypothesis": "b", "label": label} for label in (0, 1, 2)]
+
+
+def documents(**changes: Any) -> Callable[[], Any]:
+    given = {"train": DOCUMENTS, "dev": DOCUMENTS, "tests": {"fr": DOCUMENTS}, "train_language": "en", "name": "d"}
+    return lambda: zero_shot(ENCODER, **{**given, **changes})
+
+
+def inference(**changes: Any) -> Callable[[], Any]:
+    given = {"train": INFERENCE, "dev": INFERENCE, "tests": {"fr": INFERENCE}, "train_language": "en", "name": "d"}
+    return lambda: nli(ENCODER, **{**given, **changes})
+
+
+REFUSALS: list[tuple[Callable[[], Any], str]] = [
+    (documents(head="liner"), "linear"),
+    (documents(head="mlp", epochs=0), "epochs"),
+    (documents(head="mlp", learning_rate=float("nan")), "learning_rate"),
+    (documents(head="linear", epochs=3), "epochs"),
+    (documents(head="linear", learning_rate=0.1), "learning_rate"),
+    (documents(head="trained"), "NeverEncodes"),
+    (documents(train=DOCUMENTS[:1]), "train"),
+    (documents(tests={"fr": [{"text": "c", "label": "X"}]}), "'X'"),
+    (inference(head="svm"), "svm"),
+    (inference(train=[{"premise": "a", "label": 1}]), "hypothesis"),
+    (inference(dev=[{**INFERENCE[0], "label": -1}]), "dev"),
+    (inference(dev=[{**INFERENCE[0], "label": None}]), "None"),
+    (inference(train=INFERENCE[:2]), "contradiction"),
+    (inference(cross=True, tests={"en": INFERENCE, "de": INFERENCE[:2]}), "cross"),
+    (inference(cross=True, tests={"en": INFERENCE, "de": INFERENCE[::-1]}), "de"),
+]
+
+
+@pytest.mark.parametrize(("call", "key"), REFUSALS)
+def test_refusal(call: Callable[[], Any], key: str):
+    with pytest.raises(XlsrError) as error:
+        call()
+    assert key in str(error.value)
