@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hf_xlsr.evaluation import protocol_runs as runs
+from hf_xlsr.evaluation.senteval.tasks import TASKS
 from hf_xlsr.utils.errors import XlsrError, nearest
 
 # Options of the command that only some protocols take, as attributes of `Request`.
@@ -125,13 +126,6 @@ def _of_rows(
     return Protocol(name, summary, layout, required, optional, options, place, run or runs.trained(*place), nullable)
 
 
-_SENTEVAL: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("MR", "CR", "SUBJ", "MPQA"), ("text", "label")),
-    **dict.fromkeys(("SST2", "SST5", "TREC"), ("text", "label", "split")),
-    **dict.fromkeys(("MRPC", "SICK-E"), (*_TEXTS, "label", "split")),
-    **dict.fromkeys(("SICK-R", "STS-B"), (*_TEXTS, "score", "split")),
-}
-
 _ALL = (
     _of_pairs("tatoeba", "accuracy of the nearest sentence by cosine, both ways", "tatoeba"),
     _of_pairs("tatoeba-laser", "LASER's error rate of the same, both ways", "tatoeba_variants"),
@@ -203,7 +197,7 @@ _ALL = (
         ("setting", "seed", "device"),
         ("senteval.evaluate", "senteval"),
         runs.senteval,
-        tasks=_SENTEVAL,
+        tasks={name: spec.columns for name, spec in TASKS.items()},
     ),
     Protocol(
         "mteb", "mteb's own evaluation of its tasks", "mteb", (), (), (), ("mteb.evaluate", "evaluate_mteb"), runs.mteb

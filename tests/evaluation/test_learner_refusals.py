@@ -9,6 +9,7 @@ import pytest
 
 from hf_xlsr.evaluation.protocols.nli import nli
 from hf_xlsr.evaluation.protocols.zero_shot import zero_shot
+from hf_xlsr.evaluation.senteval.evaluate import senteval
 from hf_xlsr.utils.errors import XlsrError
 
 
@@ -32,6 +33,17 @@ def inference(**changes: Any) -> Callable[[], Any]:
     return lambda: nli(ENCODER, **{**given, **changes})
 
 
+def words(count: int = 12, *splits: str) -> list[dict[str, Any]]:
+    """Rows for any of SentEval's tasks."""
+    row = {"text": "a b", "sentence1": "a", "sentence2": "b"}
+    named = splits or ("train", "dev", "test")
+    return [{**row, "label": n % 2, "score": 1 + n % 3, "split": named[n % len(named)]} for n in range(count)]
+
+
+def transfer(task: str = "MR", rows: Any = None, **changes: Any) -> Callable[[], Any]:
+    return lambda: senteval(ENCODER, {task: words() if rows is None else rows}, **changes)
+
+
 REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (documents(head="liner"), "linear"),
     (documents(head="mlp", epochs=0), "epochs"),
@@ -48,6 +60,22 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (inference(train=INFERENCE[:2]), "contradiction"),
     (inference(cross=True, tests={"en": INFERENCE, "de": INFERENCE[:2]}), "cross"),
     (inference(cross=True, tests={"en": INFERENCE, "de": INFERENCE[::-1]}), "de"),
+    (transfer("MRR"), "MRR"),
+    (transfer("MR.a/b"), "MR.a/b"),
+    (transfer(setting="fats"), "fast"),
+    (transfer(device="gpu"), "device"),
+    (transfer(rows=[]), "MR"),
+    (transfer(rows=[{"text": "a"}]), "label"),
+    (transfer("SST2", [{"text": "a", "label": 1}]), "split"),
+    (transfer("SST2", words(12, "train", "test")), "dev"),
+    (transfer("TREC", words(12, "train", "dev")), "test"),
+    (transfer("SST2", words(12, "train", "dev", "tset", "test")), "tset"),
+    (transfer(rows=[{"text": "a", "label": 1}] * 9), "MR"),
+    (transfer(rows=[*words(), {"text": "a", "label": None}]), "label"),
+    (transfer("SST2", [*words(), {**words(3)[2], "label": 7}]), "label 7"),
+    (transfer("MRPC", [{**row, "label": n // 3 % 3} for n, row in enumerate(words())]), "F1"),
+    (transfer("STS-B", [*words(), {**words()[0], "score": None}]), "score"),
+    (transfer("STS-B", [*words(), {**words()[0], "score": "5.1"}]), "5.1"),
 ]
 
 

@@ -13,7 +13,7 @@ from hf_xlsr.evaluation.senteval import classifier as senteval_classifier
 from hf_xlsr.evaluation.senteval.classifier import (
     Group,
     Schedule,
-    Trained,
+    TrainedGroup,
     accuracy_score,
     cross_entropy_slope,
     logits_of,
@@ -38,7 +38,7 @@ def some_groups(rows: int = 100, random: np.random.RandomState | None = None) ->
 
 def train(
     vectors: np.ndarray, labels: np.ndarray, groups: Sequence[Group], schedule: Schedule, seed: int = 1111
-) -> list[Trained]:
+) -> list[TrainedGroup]:
     numbers = torch.from_numpy(labels)
     features = with_constant(vectors, CPU)
     targets = F.one_hot(numbers).to(features.dtype)
@@ -123,7 +123,7 @@ def test_the_seed_decides_weights_and_orders():
     assert not torch.allclose(first, shifted)
 
 
-def scripted(scores: Sequence[float], schedule: Schedule) -> tuple[Trained, list[torch.Tensor]]:
+def scripted(scores: Sequence[float], schedule: Schedule) -> tuple[TrainedGroup, list[torch.Tensor]]:
     """One classifier whose dev scores are given; also its logits on dev at each check."""
     vectors, labels = noisy_classes(40, 5, 2, noise=0.4)
     seen: list[torch.Tensor] = []

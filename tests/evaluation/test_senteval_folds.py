@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_score
 
 from hf_xlsr.evaluation.senteval import folds as senteval_folds
-from hf_xlsr.evaluation.senteval.classifier import Group, Schedule, Trained
+from hf_xlsr.evaluation.senteval.classifier import Group, Schedule, TrainedGroup
 from hf_xlsr.evaluation.senteval.folds import WEIGHT_DECAYS, Classification
 
 SHORT = Schedule(batch_size=16, passes_per_check=2, tenacity=2, max_passes=30)
@@ -67,11 +67,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[Group]]:
     """The groups of each call of `train_classifiers`; every classifier comes back untrained, the third decay best."""
     calls: list[list[Group]] = []
 
-    def pretend(features: Any, width: Any, targets: Any, groups: Sequence[Group], *_: Any, **__: Any) -> list[Trained]:
+    def pretend(
+        features: Any, width: Any, targets: Any, groups: Sequence[Group], *_: Any, **__: Any
+    ) -> list[TrainedGroup]:
         calls.append(list(groups))
         scores = np.array([0.5, 0.6, 0.7, 0.7])
         return [
-            Trained(
+            TrainedGroup(
                 scores[: len(group.weight_decays)],
                 torch.zeros(len(group.weight_decays), 2, features.shape[1], dtype=features.dtype),
                 np.zeros(len(group.weight_decays)),

@@ -63,8 +63,8 @@ class Group(NamedTuple):
     random: np.random.RandomState | None = None
 
 
-class Trained(NamedTuple):
-    """What became of a group.
+class TrainedGroup(NamedTuple):
+    """The trained classifiers of a group.
 
     Attributes:
         scores: The best dev score of each classifier, `(classifiers,)`.
@@ -148,7 +148,7 @@ def train_classifiers(
     schedule: Schedule,
     seed: int,
     slope: Slope = cross_entropy_slope,
-) -> list[Trained]:
+) -> list[TrainedGroup]:
     """Trains every classifier of every group; each comes out as if it had been trained alone.
 
     SentEval seeds its generators anew for each classifier, and so does this: all start from the weights that
@@ -166,17 +166,16 @@ def train_classifiers(
         slope: Gradient of a row's loss, which is averaged over the batch.
 
     Returns:
-        One `Trained` for each group, in their order.
+        One `TrainedGroup` for each group, in their order.
     """
     start = torch.zeros(targets.shape[1], features.shape[1], dtype=features.dtype)
     start[:, : width + 1] = _fresh_layer(width, targets.shape[1], seed)
     start = start.to(features.device)
     stacks = list(_stacks(groups, features.device, schedule.batch_size))
 
-    def train(stack: list[int]) -> list[Trained]:
-        with torch.inference_mode():
-            members = [groups[number] for number in stack]
-            return _Stack(features, targets, start, members, schedule, seed).train(slope, score)
+    def train(stack: list[int]) -> list[TrainedGroup]:
+        members = [groups[number] for number in stack]
+        return _Stack(features, targets, start, members, schedule, seed).train(slope, score)
 
     threads = torch.get_num_threads()
     workers = min(threads, len(stacks)) if features.device.type == "cpu" else 1
@@ -230,11 +229,15 @@ class _Stack:
         self.weights = start.repeat(len(groups), self.classifiers, 1)  # (groups, classifiers * outputs, padded width)
         decays = torch.tensor([list(group.weight_decays) for group in groups]).to(start)
         self.decays = decays.repeat_interleave(self.outputs, dim=1)[:, :, None]
-        self.optimizer = (_Adam if schedule.optimizer == "adam" else _RMSprop)(self.weights)
-        self.gradient = torch.empty_like(self.weights)
+        self.weights.grad = torch.empty_like(self.weights)
+        self.optimizer = (
+            torch.optim.Adam([self.weights], lr=1e-3, fused=True)
+            if schedule.optimizer == "adam"
+            else torch.optim.RMSprop([self.weights], lr=1e-2, foreach=False)
+        )
         self.batch = features.new_empty(len(groups) * schedule.batch_size, features.shape[1])
 
-    def train(self, slope: Slope, score: Score) -> list[Trained]:
+    def train(self, slope: Slope, score: Score) -> list[TrainedGroup]:
         """Passes and checks until the patience of every classifier has ended."""
         shape = len(self.groups), self.classifiers
         best, misses, passes = np.full(shape, -1.0), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
@@ -260,7 +263,7 @@ class _Stack:
             if not going.all():
                 self._keep(np.flatnonzero(going))
                 present = present[going]
-        return [Trained(*parts) for parts in zip(best, kept, passes, strict=True)]
+        return [TrainedGroup(*parts) for parts in zip(best, kept, passes, strict=True)]
 
     def _pass(self, slope: Slope) -> None:
         """One pass over the training rows of every group."""
@@ -288,50 +291,19 @@ class _Stack:
         batch = taken.view(groups, -1, taken.shape[1])
         logits = torch.bmm(self.weights, batch.transpose(1, 2))
         slopes = slope(logits.view(groups, self.classifiers, self.outputs, -1), targets).mul_(shares)
-        torch.mul(self.weights, self.decays, out=self.gradient)
-        self.gradient.baddbmm_(slopes.view_as(logits), batch)
-        self.optimizer.step(self.weights, self.gradient)
+        torch.mul(self.weights, self.decays, out=self.weights.grad)
+        self.weights.grad.baddbmm_(slopes.view_as(logits), batch)
+        self.optimizer.step()
 
     def _keep(self, places: np.ndarray) -> None:
         """Drops all other groups."""
         self.groups = [self.groups[place] for place in places]
         self.random = [self.random[place] for place in places]
         index = torch.from_numpy(places).to(self.weights.device)
-        self.weights, self.decays, self.gradient = self.weights[index], self.decays[index], self.gradient[index]
-        self.optimizer.keep(index)
-
-
-class _Adam:
-    """`torch.optim.Adam` with its default options; weight decay is in the gradient already."""
-
-    def __init__(self, weights: Tensor) -> None:
-        self.mean, self.square, self.steps = torch.zeros_like(weights), torch.zeros_like(weights), 0
-
-    def step(self, weights: Tensor, gradient: Tensor) -> None:
-        """Changes the weights in place; the gradient is used up."""
-        self.steps += 1
-        self.mean.lerp_(gradient, 1 - 0.9)
-        self.square.mul_(0.999).addcmul_(gradient, gradient, value=1 - 0.999)
-        correction = (1 - 0.999**self.steps) ** 0.5  # of the root; taken out of the fraction it costs nothing
-        torch.sqrt(self.square, out=gradient)
-        weights.addcdiv_(self.mean, gradient.add_(1e-8 * correction), value=-1e-3 * correction / (1 - 0.9**self.steps))
-
-    def keep(self, index: Tensor) -> None:
-        """Drops the moments of all other groups."""
-        self.mean, self.square = self.mean[index], self.square[index]
-
-
-class _RMSprop:
-    """`torch.optim.RMSprop` with its default options; weight decay is in the gradient already."""
-
-    def __init__(self, weights: Tensor) -> None:
-        self.square = torch.zeros_like(weights)
-
-    def step(self, weights: Tensor, gradient: Tensor) -> None:
-        """Changes the weights in place."""
-        self.square.mul_(0.99).addcmul_(gradient, gradient, value=1 - 0.99)
-        weights.addcdiv_(gradient, self.square.sqrt().add_(1e-8), value=-1e-2)
-
-    def keep(self, index: Tensor) -> None:
-        """Drops the moments of all other groups."""
-        self.square = self.square[index]
+        state = self.optimizer.state.pop(self.weights)
+        self.weights, self.decays = self.weights[index], self.decays[index]
+        self.weights.grad = torch.empty_like(self.weights)
+        self.optimizer.param_groups[0]["params"] = [self.weights]
+        self.optimizer.state[self.weights] = {
+            name: value[index] if value.ndim else value for name, value in state.items()
+        }

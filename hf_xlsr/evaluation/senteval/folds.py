@@ -14,7 +14,7 @@ from torch import Tensor
 from hf_xlsr.evaluation.senteval.classifier import (
     Group,
     Schedule,
-    Trained,
+    TrainedGroup,
     accuracy_score,
     logits_of,
     train_classifiers,
@@ -130,7 +130,7 @@ class Classification:
         held_out = max(1, int(HELD_OUT * len(train)))  # SentEval fails on fewer than 20 rows
         return Group(train[order[held_out:]], train[order[:held_out]], (decay,), random)
 
-    def _train(self, groups: Sequence[Group]) -> list[Trained]:
+    def _train(self, groups: Sequence[Group]) -> list[TrainedGroup]:
         score = accuracy_score(self.label_numbers)
         return train_classifiers(
             self.features, self.width, self.targets, groups, score, schedule=self.schedule, seed=self.seed
