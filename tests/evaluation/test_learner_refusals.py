@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
+from hf_xlsr.encoders.debias import Debias
+from hf_xlsr.evaluation.protocols.language_bias import language_bias
 from hf_xlsr.evaluation.protocols.nli import nli
+from hf_xlsr.evaluation.protocols.pair_classification import pair_classification
+from hf_xlsr.evaluation.protocols.sts import sts
 from hf_xlsr.evaluation.protocols.zero_shot import zero_shot
 from hf_xlsr.evaluation.senteval.evaluate import senteval
 from hf_xlsr.utils.errors import XlsrError
@@ -16,6 +21,11 @@ from hf_xlsr.utils.errors import XlsrError
 class NeverEncodes:
     def encode(self, texts: list[str], **kwargs: Any) -> Any:
         raise AssertionError(f"encodes {texts}")
+
+
+class Zeros:
+    def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
+        return np.zeros((len(texts), 2))
 
 
 ENCODER = NeverEncodes()
@@ -42,6 +52,21 @@ def words(count: int = 12, *splits: str) -> list[dict[str, Any]]:
 
 def transfer(task: str = "MR", rows: Any = None, **changes: Any) -> Callable[[], Any]:
     return lambda: senteval(ENCODER, {task: words() if rows is None else rows}, **changes)
+
+
+def similarity(*scores: Any) -> Callable[[], Any]:
+    rows = [{"sentence1": "a", "sentence2": "b", "score": score} for score in scores]
+    return lambda: sts(ENCODER, {"X": rows})
+
+
+def pairs(*labels: Any, tune: Any = None) -> Callable[[], Any]:
+    rows = [{"sentence1": "a", "sentence2": "b", "label": label} for label in labels]
+    return lambda: pair_classification(ENCODER, rows, tune=tune and rows[:1], name="d")
+
+
+def bias(*counts: int, **options: Any) -> Callable[[], Any]:
+    texts = {language: ["a", "b", "c"][:count] for language, count in zip(("en", "fr"), counts, strict=False)}
+    return lambda: language_bias(ENCODER, texts, name="d", **options)
 
 
 REFUSALS: list[tuple[Callable[[], Any], str]] = [
@@ -76,6 +101,23 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (transfer("MRPC", [{**row, "label": n // 3 % 3} for n, row in enumerate(words())]), "F1"),
     (transfer("STS-B", [*words(), {**words()[0], "score": None}]), "score"),
     (transfer("STS-B", [*words(), {**words()[0], "score": "5.1"}]), "5.1"),
+    (similarity(), "X"),
+    (similarity(1, "high"), "high"),
+    (similarity("", None), "score"),
+    (lambda: sts(ENCODER, {"X": [{"sentence1": "a", "score": 1}]}), "sentence2"),
+    (pairs(), "rows"),
+    (pairs(1, 2), "2"),
+    (pairs("yes", 1), "yes"),
+    (pairs(1, 1), "label 0"),
+    (pairs(1, 0, tune=True), "tune"),
+    (bias(), "texts"),
+    (bias(2), "en"),
+    (bias(2, 1), "fr"),
+    (bias(1, 1), "k"),
+    (bias(2, 2, k=3), "k"),
+    (bias(2, 2, k=0), "k"),
+    (bias(3, 3, debias=Debias({"de": np.zeros((1, 2))})), "en"),
+    (lambda: language_bias(Zeros(), {"en": ["a", "b"], "fr": ["c", "d"]}, name="d"), "zero"),
 ]
 
 
