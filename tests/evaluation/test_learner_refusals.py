@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -69,6 +72,20 @@ def bias(*counts: int, **options: Any) -> Callable[[], Any]:
     return lambda: language_bias(ENCODER, texts, name="d", **options)
 
 
+def of_mteb(name: str, *arguments: Any, **options: Any) -> Callable[[], Any]:
+    """A call of a function of the optional mteb package."""
+
+    def call() -> Any:
+        pytest.importorskip("mteb")
+        module, function = name.split(".")
+        return getattr(importlib.import_module(f"hf_xlsr.evaluation.mteb.{module}"), function)(*arguments, **options)
+
+    return call
+
+
+LOCAL = [{"sentence1": "a", "sentence2": "b", "score": 1, "lang": "en"}]
+TEXTS = [{"text": "a", "label": 1, "lang": "de", "split": "test"}]
+
 REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (documents(head="liner"), "linear"),
     (documents(head="mlp", epochs=0), "epochs"),
@@ -117,6 +134,14 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (bias(2, 2, k=3), "k"),
     (bias(2, 2, k=0), "k"),
     (bias(3, 3, debias=Debias({"de": np.zeros((1, 2))})), "en"),
+    (of_mteb("data.mteb_task", "Tatoba"), "'Tatoeba'"),
+    (of_mteb("data.mteb_rows", "SciFact"), "Retrieval"),
+    (of_mteb("data.mteb_rows", "Tatoeba", subsets=["ger-eng"]), "ger-eng"),
+    (of_mteb("data.mteb_rows", "Tatoeba", subsets=["deu-eng"]), "Tatoeba"),  # tests are offline
+    (of_mteb("tasks.local_task", "STS12", []), "test"),
+    (of_mteb("tasks.local_task", "MassiveIntentClassification", TEXTS), "train"),
+    (of_mteb("tasks.local_task", "STS12", [{**LOCAL[0], "lang": "klingonese"}]), "klingonese"),
+    (of_mteb("tasks.xsr_task", "t", [], [], [], ("en", "xx")), "xx"),
     (lambda: language_bias(Zeros(), {"en": ["a", "b"], "fr": ["c", "d"]}, name="d"), "zero"),
 ]
 
@@ -126,3 +151,35 @@ def test_refusal(call: Callable[[], Any], key: str):
     with pytest.raises(XlsrError) as error:
         call()
     assert key in str(error.value)
+
+
+def test_refused_mteb_runs(tiny_export: str):
+    pytest.importorskip("mteb")
+    from hf_xlsr.evaluation.mteb.encoder import as_mteb_encoder, register_model
+    from hf_xlsr.evaluation.mteb.evaluate import evaluate_mteb
+
+    calls: list[tuple[Callable[[], Any], str]] = [
+        (lambda: evaluate_mteb(as_mteb_encoder(tiny_export), "STS12", prompt="query: "), "prompt"),
+        (lambda: evaluate_mteb(tiny_export, ["STS12", "STS12"]), "STS12"),
+        (lambda: as_mteb_encoder(tiny_export, routes={"en": "middle"}), "middle"),
+        (lambda: register_model(tiny_export, name="intfloat/multilingual-e5-small"), "multilingual-e5-small"),
+    ]
+    for call, key in calls:
+        with pytest.raises(XlsrError, match=key):
+            call()
+
+
+def test_missing_mteb_names_the_extra():
+    program = (
+        "import sys\n"
+        "sys.modules['mteb'] = None\n"
+        "import hf_xlsr.evaluation.registry\n"
+        "from hf_xlsr.utils.errors import XlsrError\n"
+        "try:\n"
+        "    import hf_xlsr.evaluation.mteb.evaluate\n"
+        "except XlsrError as error:\n"
+        "    assert 'hf-xlsr[mteb]' in str(error)\n"
+        "else:\n"
+        "    raise AssertionError\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

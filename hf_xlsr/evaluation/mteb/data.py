@@ -1,54 +1,37 @@
-"""Data of mteb's tasks as rows with our columns; mteb is an optional extra and is imported when it is needed."""
+"""Data of mteb's tasks as rows with our columns."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import mteb
+from mteb.abstasks import AbsTask
 
 from hf_xlsr.data.splits import split_name
 from hf_xlsr.evaluation.input_languages import key_languages
-from hf_xlsr.utils.errors import XlsrError, error_line, nearest
+from hf_xlsr.utils.errors import XlsrError, error_line
 
 Row = dict[str, Any]
-
-
-def require_mteb() -> Any:
-    """The package mteb.
-
-    Raises:
-        XlsrError: it is not installed.
-    """
-    try:
-        import mteb
-    except ModuleNotFoundError as error:
-        if error.name != "mteb":
-            raise
-        raise XlsrError("mteb is not installed; install it with `pip install 'hf-xlsr[mteb]'`.") from error
-    return mteb
 
 
 def mteb_task(name: str) -> Any:
     """One of mteb's tasks, without its data.
 
     Raises:
-        XlsrError: mteb is not installed or has no such task.
+        XlsrError: mteb has no such task.
     """
-    mteb = require_mteb()
     try:
         return mteb.get_task(name)
     except KeyError as error:
-        from mteb.get_tasks import TASK_LIST
-
-        names = [task.metadata.name for task in TASK_LIST]
-        raise XlsrError(f"mteb has no task '{name}'; {_nearest_few(name, names)}") from error
+        raise XlsrError(f"mteb task {error.args[0].removeprefix('KeyError: ')}") from error
 
 
-def load_task(task: Any) -> None:
+def load_task(task: AbsTask) -> None:
     """Loads the data of one of mteb's tasks, from the Hub or its cache on this machine.
 
     Raises:
-        XlsrError: they are not to be had.
+        XlsrError: they cannot be loaded.
     """
     if task.data_loaded:
         return
@@ -56,10 +39,7 @@ def load_task(task: Any) -> None:
         task.load_data()
     except (OSError, ValueError, RuntimeError) as error:
         reason = error_line(error, 200)
-        raise XlsrError(
-            f"the data of mteb's task {task.metadata.name} are not on this machine and could not be loaded from "
-            f"'{task.metadata.dataset['path']}' on the Hub ({reason}); go online once to fetch them, or give local files."
-        ) from error
+        raise XlsrError(f"Could not load the data of mteb's task {task.metadata.name}: {reason}") from error
 
 
 def mteb_rows(task_name: str, *, subsets: Sequence[str] | None = None, split: str | None = None) -> Iterator[Row]:
@@ -80,19 +60,15 @@ def mteb_rows(task_name: str, *, subsets: Sequence[str] | None = None, split: st
         The `lang` of a pair in two languages is both, `en+de`.
 
     Raises:
-        XlsrError: mteb is not installed; it has no such task, or one of another type; the task has no such subset or
-            split; or its data are not to be had.
+        XlsrError: mteb has no such task, or one of another type; the task has no such subset or split; or its data
+            cannot be loaded.
     """
     task = mteb_task(task_name)
     reader = _READERS.get(task.metadata.type)
-    if reader is None:
-        raise XlsrError(
-            f"mteb's task {task_name} is of type {task.metadata.type}; rows are given of {', '.join(_READERS)}."
-        )
-    known = task.metadata.hf_subsets
-    for subset in subsets or ():
-        if subset not in known:
-            raise XlsrError(f"mteb's task {task_name} has no subset '{subset}'; {_nearest_few(subset, known)}")
+    unknown = set(subsets or ()) - set(task.hf_subsets)
+    if reader is None or unknown:
+        what = f"type {task.metadata.type} is unsupported" if reader is None else f"no subset {', '.join(unknown)}"
+        raise XlsrError(f"Cannot read rows of mteb's task {task_name}: {what}.")
     # Only these are downloaded, where the Hub keeps them apart.
     task.hf_subsets = list(subsets or task.hf_subsets)
     load_task(task)
@@ -113,8 +89,8 @@ def _parts(task: Any, split: str | None) -> Iterator[tuple[str, str, Any]]:
             wanted = [split] if split in tables else [name for name in tables if split_name(name) == split_name(split)]
         if not wanted:
             raise XlsrError(
-                f"subset '{subset}' of mteb's task {task.metadata.name} has no split "
-                f"'{split or _usual_splits(task)[0]}'; its splits are {', '.join(tables) or 'none'}."
+                f"Subset '{subset}' of mteb's task {task.metadata.name} has no split "
+                f"'{split or _usual_splits(task)[0]}', only {', '.join(tables) or 'none'}."
             )
         for name in wanted:
             yield subset, name, tables[name]
@@ -131,7 +107,7 @@ def _bitext(task: Any, subset: str, _: str, data: Any, names: dict[str, str]) ->
     columns = subset.split("-") if task.parallel_subsets else ("sentence1", "sentence2")
     sources, targets = (data[column] for column in columns)
     if isinstance(data, dict) and "gold" in data:
-        # The first BUCC keeps all targets beside the sources that have a translation.
+        # The first BUCC also has targets without a source.
         targets = [targets[target] for _, target in data["gold"]]
     tags = task.metadata.hf_subsets_to_langscripts[subset]
     languages = names[tags[0]], names[tags[1 if len(tags) > 1 else 0]]
@@ -171,11 +147,4 @@ _READERS: dict[str, Callable[[Any, str, str, Any, dict[str, str]], Iterator[Row]
 
 def _language(task: Any, subset: str, names: dict[str, str]) -> str:
     tags = task.metadata.hf_subsets_to_langscripts[subset]
-    # No language tag has a plus sign: two languages are never taken for one.
-    return "+".join(dict.fromkeys(names[tag] for tag in tags))
-
-
-def _nearest_few(name: str, known: Iterable[str]) -> str:
-    """`nearest` without listing the hundreds of names that mteb knows."""
-    names = list(known)
-    return nearest(name, difflib.get_close_matches(name, names, n=5, cutoff=0.3) or names[:5])
+    return "+".join(dict.fromkeys(names[tag] for tag in tags))  # no language tag has a plus sign
