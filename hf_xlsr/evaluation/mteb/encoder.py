@@ -37,6 +37,9 @@ class MtebEncoder(AbsEncoder):
         mteb_model_meta: mteb's `ModelMeta` of it.
     """
 
+    mteb_model_meta: ModelMeta
+    model_prompts: dict[str, str]
+
     def __init__(
         self, model: Any, mteb_model_meta: ModelMeta, *, prompt: str = "", routes: Mapping[str, str] | None = None
     ) -> None:
@@ -200,10 +203,11 @@ def register_model(model: str | os.PathLike[str], **options: Any) -> ModelMeta:
         return encoder
 
     meta = as_mteb_encoder(model, **options).mteb_model_meta.model_copy(update={"loader": load})
-    there = MODEL_REGISTRY.get(meta.name)
+    name = str(meta.name)
+    there = MODEL_REGISTRY.get(name)
     if there is not None and getattr(there.loader, "__qualname__", "") != load.__qualname__:
-        raise XlsrError(f"mteb already has a model called '{meta.name}'. Choose another name.")
-    MODEL_REGISTRY[meta.name] = meta
+        raise XlsrError(f"mteb already has a model called '{name}'. Choose another name.")
+    MODEL_REGISTRY[name] = meta
     return meta
 
 

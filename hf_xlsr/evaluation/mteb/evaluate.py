@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import mteb
@@ -64,27 +65,34 @@ def evaluate_mteb(
         raise XlsrError(f"`tasks` must have different names, got {', '.join(names)}.")
     metrics: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        results = mteb.ResultCache(cache or folder)
+        results = mteb.ResultCache(Path(cache or folder))
         encode_kwargs = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
         for task in chosen:
             metrics.update(_task_metrics(task, _run(encoder, task, results, encode_kwargs)))
     if output:
         meta = encoder.mteb_model_meta
-        settings = {"model": meta.name, "revision": meta.revision, "protocol": "mteb", "tasks": names}
-        settings.update(encoder_facts(encoder.model))
-        settings.update(prompt=encoder.prompt, routes=encoder.routes, batch_size=batch_size)
-        settings["data_revisions"] = {task.metadata.name: task.metadata.revision for task in chosen}
+        settings = {
+            "model": meta.name,
+            "revision": meta.revision,
+            "protocol": "mteb",
+            "tasks": names,
+            **encoder_facts(encoder.model),
+            "prompt": encoder.prompt,
+            "routes": encoder.routes,
+            "batch_size": batch_size,
+            "data_revisions": {task.metadata.name: task.metadata.revision for task in chosen},
+        }
         save_results(output, metrics, settings=settings)
     return metrics
 
 
-def _run(encoder: MtebEncoder, task: AbsTask, results: mteb.ResultCache, encode_kwargs: dict[str, Any]) -> TaskResult:
+def _run(encoder: Any, task: AbsTask, results: mteb.ResultCache, encode_kwargs: Any) -> TaskResult:
     """mteb's result of one task, from the cache if it has one of these data."""
     found = results.load_task_result(task.metadata.name, encoder.mteb_model_meta)
     # mteb takes a complete result from its cache whatever data it is of.
-    valid = found is not None and found.is_mergeable(task)
+    valid = found if found is not None and found.is_mergeable(task) else None
     was_loaded = task.data_loaded
-    if not task.is_aggregate and not (valid and not found.get_missing_evaluations(task)):
+    if not task.is_aggregate and (valid is None or valid.get_missing_evaluations(task)):
         load_task(task)
     result = mteb.evaluate(
         encoder,

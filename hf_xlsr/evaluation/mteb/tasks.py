@@ -67,7 +67,7 @@ class ProtocolTask(AbsTask):
         self.data_loaded = True
 
     def _evaluate_subset(
-        self, model: Any, data_split: Any, *, hf_split: str, encode_kwargs: dict[str, Any], **_: Any
+        self, model: Any, data_split: Any, *, hf_split: str, encode_kwargs: Any, **_: Any
     ) -> dict[str, float]:
         encoder = _EncoderOfMteb(model, self.metadata, hf_split, encode_kwargs, self.languages_of_sides)
         metrics = self.measure(encoder, self.metadata.name, hf_split)

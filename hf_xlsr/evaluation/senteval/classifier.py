@@ -229,7 +229,7 @@ class _Stack:
         self.weights = start.repeat(len(groups), self.classifiers, 1)  # (groups, classifiers * outputs, padded width)
         decays = torch.tensor([list(group.weight_decays) for group in groups]).to(start)
         self.decays = decays.repeat_interleave(self.outputs, dim=1)[:, :, None]
-        self.weights.grad = torch.empty_like(self.weights)
+        self.weights.grad = self.gradient = torch.empty_like(self.weights)
         self.optimizer = (
             torch.optim.Adam([self.weights], lr=1e-3, fused=True)
             if schedule.optimizer == "adam"
@@ -291,8 +291,8 @@ class _Stack:
         batch = taken.view(groups, -1, taken.shape[1])
         logits = torch.bmm(self.weights, batch.transpose(1, 2))
         slopes = slope(logits.view(groups, self.classifiers, self.outputs, -1), targets).mul_(shares)
-        torch.mul(self.weights, self.decays, out=self.weights.grad)
-        self.weights.grad.baddbmm_(slopes.view_as(logits), batch)
+        torch.mul(self.weights, self.decays, out=self.gradient)
+        self.gradient.baddbmm_(slopes.view_as(logits), batch)
         self.optimizer.step()
 
     def _keep(self, places: np.ndarray) -> None:
@@ -302,7 +302,7 @@ class _Stack:
         index = torch.from_numpy(places).to(self.weights.device)
         state = self.optimizer.state.pop(self.weights)
         self.weights, self.decays = self.weights[index], self.decays[index]
-        self.weights.grad = torch.empty_like(self.weights)
+        self.weights.grad = self.gradient = torch.empty_like(self.weights)
         self.optimizer.param_groups[0]["params"] = [self.weights]
         self.optimizer.state[self.weights] = {
             name: value[index] if value.ndim else value for name, value in state.items()
