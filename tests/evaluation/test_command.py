@@ -191,7 +191,10 @@ def test_zero_is_an_option_like_any_other(
     settings = json.loads(output.read_text())["settings"]
     assert settings["seed"] == 0 and settings["options"]["zero-shot"]["seed"] == 0
     capsys.readouterr()
-    for option, says in (("--epochs", "`epochs` must be above 0"), ("--learning-rate", "learning_rate is 0.0")):
+    for option, says in (
+        ("--epochs", "`epochs` must be above 0"),
+        ("--learning-rate", "`learning_rate` must be above 0"),
+    ):
         assert main([*command, option, "0"]) == 1
         assert says in " ".join(capsys.readouterr().err.split())
     xsim_command = ["evaluate", tiny_export, "--protocol", "xsim", *pairs_of(tmp_path)]
