@@ -29,7 +29,7 @@ class Setting(NamedTuple):
 
     Attributes:
         protocol: Its name in metric keys.
-        folds: Of cross-validation.
+        folds: Number of folds of cross-validation.
         schedule: Optimiser, batch size and patience.
     """
 
@@ -78,8 +78,8 @@ def senteval(
         tasks: Rows by the task's name, such as `MR`. A suffix after a dot may be chosen freely (`MR.de`, the same task
             in another language).
         language: Of all texts.
-        setting: `literature`: 10 folds, Adam, batches of 64; what papers report. `fast`: 5 folds, RMSprop, batches of
-            128, less patience; SentEval's own for prototyping, under keys of its own, `senteval-fast`.
+        setting: `literature`: 10 folds, Adam, batches of 64, as papers report. `fast`: 5 folds, RMSprop, batches of
+            128, less patience; SentEval's setting for prototypes, with the protocol name `senteval-fast`.
         device: Where classifiers are trained, for instance `cuda`; by default an accelerator if there is one.
         seed: Of the classifiers' weights and batches.
         encoding: See `EncodingOptions`.
@@ -104,11 +104,10 @@ def senteval(
         (1.0, 40)
 
     Relations:
-        - SentEval with PyTorch, `nhid` 0 and these settings gives the same numbers, up to float32's rounding and to
-          rounding in print: its orders, folds, weights and batches come from the same generators with the same seeds
-          (on a GPU too, where it draws on the CPU as well). Two things differ. Labels are numbered in sorted order,
-          which for SICK-E is another than SentEval's. And the mean over outer folds is taken of accuracies that are
-          not rounded first.
+        - SentEval with PyTorch, `nhid` 0 and these settings gives the same numbers up to rounding: its orders, folds,
+          weights and batches come from the same generators with the same seeds, on a GPU too. Two things differ.
+          Labels are numbered in sorted order, which differs from SentEval's for SICK-E. And the mean over outer folds
+          is taken of accuracies that are not rounded first.
         - SentEval without PyTorch uses scikit-learn's logistic regression, which is another protocol.
 
     References:
