@@ -99,7 +99,7 @@ def test_equals_scipy(coefficient: str, scipys: Any):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), min_size=3, max_size=30))
-def test_coefficients_with_ties_equal_scipys(pairs: list[tuple[int, int]]):
+def test_ties_equal_scipy(pairs: list[tuple[int, int]]):
     x, y = np.array(pairs, np.float64).T
     defined = np.ptp(x) > 0 and np.ptp(y) > 0
     assert pearson(x, y) == pytest.approx(pearsonr(x, y).statistic if defined else 0)

@@ -52,25 +52,19 @@ def run(encoder: Any, **changes: Any) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("head", FROZEN)
-def test_a_cross_lingual_encoder_transfers(head: str):
-    assert run(TopicEncoder(noise=0.1), head=head) == {
+@pytest.mark.parametrize("cross_lingual", [True, False])
+def test_transfer_needs_a_cross_lingual_encoder(head: str, cross_lingual: bool):
+    assert run(TopicEncoder(noise=0.1, cross_lingual=cross_lingual), head=head) == {
         f"topics-zero-shot-{head}/en-en/test/accuracy": 1.0,
         f"topics-zero-shot-{head}/en-en/test/documents": 60,
-        f"topics-zero-shot-{head}/en-fr/test/accuracy": 1.0,
+        f"topics-zero-shot-{head}/en-fr/test/accuracy": float(cross_lingual),
         f"topics-zero-shot-{head}/en-fr/test/documents": 61,
         f"topics-zero-shot-{head}/en-en/dev/accuracy": 1.0,
     }
 
 
 @pytest.mark.parametrize("head", FROZEN)
-def test_an_encoder_that_shifts_the_other_language_does_not(head: str):
-    metrics = run(TopicEncoder(noise=0.1, cross_lingual=False), head=head)
-    assert metrics[f"topics-zero-shot-{head}/en-en/test/accuracy"] == 1.0
-    assert metrics[f"topics-zero-shot-{head}/en-fr/test/accuracy"] == 0.0
-
-
-@pytest.mark.parametrize("head", FROZEN)
-def test_labels_without_meaning_give_chance(head: str):
+def test_random_labels_give_chance(head: str):
     rng = np.random.default_rng(0)
     shuffled = {
         name: [{**row, "label": str(rng.integers(2))} for row in rows("en", start, 300)]
@@ -83,7 +77,7 @@ def test_labels_without_meaning_give_chance(head: str):
 
 
 @pytest.mark.parametrize("head", FROZEN)
-def test_equals_the_head_on_vectors(head: str):
+def test_equals_the_head_on_embeddings(head: str):
     encoder = TopicEncoder(noise=0.9)
     metrics = run(encoder, head=head, **({"epochs": 3, "learning_rate": None, "seed": 4} if head == "mlp" else {}))
 
@@ -103,20 +97,7 @@ def test_equals_the_head_on_vectors(head: str):
     assert metrics[f"topics-zero-shot-{head}/en-fr/test/accuracy"] == accuracy < 1
 
 
-def test_labels_may_be_numbers_in_any_order():
-    def numbered(language: str, start: int, count: int) -> list[dict[str, Any]]:
-        return [{**row, "label": 7 - 3 * TOPICS.index(row["label"])} for row in rows(language, start, count)]
-
-    metrics = run(
-        TopicEncoder(noise=0.1),
-        train=numbered("en", 0, 90),
-        dev=numbered("en", 1000, 30),
-        tests={"fr": numbered("fr", 1, 9)},
-    )
-    assert metrics["topics-zero-shot-linear/en-fr/test/accuracy"] == 1.0
-
-
-def test_a_trained_encoder_learns_what_a_frozen_one_does_not_tell(tiny_export: str, pairs: list[dict[str, str]]):
+def test_trained_encoder_beats_a_frozen_one(tiny_export: str, pairs: list[dict[str, str]]):
     # Whether the first word's number is even: an untrained encoder's vectors hardly say so.
     model = SentenceTransformer(tiny_export, device="cpu")
     words = sorted({word for pair in pairs for word in pair["source"].split()})

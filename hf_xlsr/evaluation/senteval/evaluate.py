@@ -91,7 +91,8 @@ def senteval(
         - Of two accuracies or more, the mean, under a name with their number: `senteval-average-of-5/en/test/`.
 
     Raises:
-        XlsrError: a task or the setting is unknown, a row lacks a column, a split is missing or unknown, a label is not
+        KeyError: a task is unknown.
+        XlsrError: the setting is unknown, a row lacks a column, a split is missing or unknown, a label is not
             in train, or a score is out of range.
 
     Example:

@@ -10,7 +10,7 @@ import numpy as np
 
 from hf_xlsr.data.splits import split_name
 from hf_xlsr.evaluation.rows import Row, number_labels, read_columns
-from hf_xlsr.utils.errors import XlsrError, nearest
+from hf_xlsr.utils.errors import XlsrError
 
 MAX_SCORE = 5
 
@@ -75,31 +75,16 @@ class Task(NamedTuple):
     splits: dict[str, np.ndarray]
 
 
-def task_spec(name: str) -> TaskSpec:
-    """How a task is tested; only the part of its name before a dot counts.
-
-    Raises:
-        XlsrError: the name is unknown.
-
-    Example:
-        >>> task_spec("MR.de").test, task_spec("STS-B").test
-        ('nested', 'relatedness')
-    """
-    front = name.partition(".")[0]
-    if front not in TASKS:
-        raise XlsrError(f"SentEval has no task '{name}'; {nearest(front, TASKS)} A suffix may follow, as in MR.de.")
-    return TASKS[front]
-
-
 def read_task(rows: Iterable[Row], name: str) -> Task:
     """Reads and checks the rows of a task.
 
     Args:
         rows: With the columns of the task (see `senteval`).
-        name: The task's name.
+        name: The task's name, which may have a suffix after a dot: `MR.de`.
 
     Raises:
-        XlsrError: the task is unknown, or a row or split is invalid or missing.
+        KeyError: the task is unknown.
+        XlsrError: a row or split is invalid or missing.
 
     Example:
         >>> rows = [{"text": "good film", "label": 1}, {"text": "bad", "label": 0}] * 4
@@ -107,7 +92,7 @@ def read_task(rows: Iterable[Row], name: str) -> Task:
         >>> task.splits["test"].tolist(), task.gold.tolist()
         ([1, 3, 5, 7, 0, 2, 4, 6], [1, 0, 1, 0, 1, 0, 1, 0])
     """
-    spec, place = task_spec(name), f"tasks['{name}']"
+    spec, place = TASKS[name.partition(".")[0]], f"tasks['{name}']"
     values = spec.columns[len(spec.texts) :]
     columns = read_columns(rows, texts=spec.texts, values=values, name=place)
     sides = [[" ".join(text.split()) for text in side] for side in columns[: len(spec.texts)]]
