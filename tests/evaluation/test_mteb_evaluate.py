@@ -72,17 +72,6 @@ def test_both_columns_take_their_routes(reverse: bool, tiny_export: str):
     assert found != pytest.approx(wrong[f"t-tatoeba-mteb/{'-'.join(languages[::-1])}/test/f1"])
 
 
-def test_columns_named_after_their_languages(tiny_export: str):
-    model = routed_model(tiny_export, ("en", "zh"))
-    columns = {"eng_Latn": FRENCH, "zho_Hans": ENGLISH, "zho_Hant": ENGLISH}  # no identifier would say so
-    subsets = ["eng_Latn-zho_Hans", "eng_Latn-zho_Hant"]
-    task = with_data(mteb.get_task("FloresBitextMining", hf_subsets=subsets), {"devtest": table(**columns)})
-    metrics = evaluate_mteb(model, task)
-    f1 = tatoeba_mteb(model, FRENCH, ENGLISH, languages=("en", "zh"), name="t")["t-tatoeba-mteb/en-zh/test/f1"]
-    prefixes = [f"FloresBitextMining-mteb/en-{script}/devtest" for script in ("zho-Hans", "zho-Hant")]
-    assert metrics == pytest.approx({f"{prefix}/{name}": f1 for prefix in prefixes for name in ("main_score", "f1")})
-
-
 def test_cached_scores(
     tiny_export: str,
     pairs: list[dict[str, str]],

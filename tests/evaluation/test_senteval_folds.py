@@ -7,49 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from senteval_helpers import choose, folds_alone, nested_alone, noisy_classes, train_alone
+from senteval_helpers import noisy_classes
 
 from hf_xlsr.evaluation.senteval import folds as senteval_folds
 from hf_xlsr.evaluation.senteval.classifier import Group, Schedule, TrainedGroup
-from hf_xlsr.evaluation.senteval.folds import WEIGHT_DECAYS, Classification
+from hf_xlsr.evaluation.senteval.folds import Classification
 
 SHORT = Schedule(batch_size=16, passes_per_check=2, tenacity=2, max_passes=30)
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
-def test_nested_equals_the_toolkit(optimizer: str):
-    vectors, labels = noisy_classes(90, 12, 2, noise=0.3)
-    schedule = Schedule(optimizer, batch_size=16, passes_per_check=2, tenacity=2, max_passes=30)
-    outcome = Classification(vectors, labels, schedule=schedule, folds=3, seed=5).nested(np.arange(90))
-    assert (outcome.dev, outcome.test) == pytest.approx(nested_alone(vectors, labels, 3, schedule=schedule, seed=5))
-    assert 0.5 < outcome.test < 1
-
-
-def test_folds_equal_the_toolkit():
-    vectors, labels = noisy_classes(150, 12, 3, noise=0.3)
-    order = np.random.default_rng(0).permutation(150)
-    train, test = order[:100], order[100:]
-    outcome = Classification(vectors, labels, schedule=SHORT, folds=4, seed=8).train_folds(train, test)
-    decay, dev = folds_alone(vectors[train], labels[train], 4, 8, schedule=SHORT, seed=8)
-    final = train_alone(vectors[train], labels[train], None, decay=decay, schedule=SHORT, seed=8)
-    assert outcome.dev == pytest.approx(dev)
-    np.testing.assert_array_equal(outcome.predicted, final.predict(vectors[test]))
-    assert outcome.test == (outcome.predicted == labels[test]).mean()
-
-
-def test_fixed_dev_equals_the_toolkit_on_vectors():
-    vectors, labels = noisy_classes(150, 12, 3, noise=0.3)
-    order = np.random.default_rng(0).permutation(150)
-    train, dev, test = order[:80], order[80:110], order[110:]
-    outcome = Classification(vectors, labels, schedule=SHORT, seed=8).fixed_dev(train, dev, test)
-    options: dict[str, Any] = {"schedule": SHORT, "seed": 8}
-    given = vectors[dev], labels[dev]
-    alone = [train_alone(vectors[train], labels[train], given, decay=one, **options) for one in WEIGHT_DECAYS]
-    decay, accuracy = choose([one.score for one in alone])
-    assert outcome.dev == accuracy
-    final = alone[WEIGHT_DECAYS.index(decay)]
-    np.testing.assert_array_equal(outcome.predicted, final.predict(vectors[test]))
-    assert outcome.test == (outcome.predicted == labels[test]).mean()
 
 
 def test_order_of_rows():
