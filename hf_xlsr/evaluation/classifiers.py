@@ -107,11 +107,17 @@ def learn_classifier(
         A classifier of the features that `features_of` gives.
 
     Raises:
-        XlsrError: see `check_head` and `fine_tune`.
+        XlsrError: `head` is unknown, has no such option, or the option is not above 0; or see `fine_tune`.
     """
-    check_head(head, epochs, learning_rate)
-    chosen = {"epochs": epochs, "learning_rate": learning_rate}
-    changes: dict[str, Any] = {option: value for option, value in chosen.items() if value is not None}
+    if head not in HEADS:
+        raise XlsrError(f"head is '{head}'; {nearest(head, HEADS)}")
+    given = {"epochs": epochs, "learning_rate": learning_rate}
+    changes: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
+    for option, value in changes.items():
+        if head == "linear":
+            raise XlsrError(f"`{option}` has no effect on head 'linear'. Leave it out or choose head 'mlp'.")
+        if not value > 0:
+            raise XlsrError(f"`{option}` must be above 0, got {value}.")
     classes = int(train.labels.max()) + 1
     if head == "trained":
         return fine_tune(encoder, train, dev, language=language, classes=classes, seed=seed, **changes, **encoding)
@@ -126,21 +132,6 @@ def learn_classifier(
     return Classifier(
         encoder, *fit_mlp(learn, choose, classes=classes, settings=settings, seed=seed, show_progress_bar=progress)
     )
-
-
-def check_head(head: str, epochs: int | None = None, learning_rate: float | None = None) -> None:
-    """Checks a head's name and options before anything is read or encoded.
-
-    Raises:
-        XlsrError: `head` is unknown, has no such option, or the option is not above 0.
-    """
-    if head not in HEADS:
-        raise XlsrError(f"head is '{head}'; {nearest(head, HEADS)}")
-    for option, value in (("epochs", epochs), ("learning_rate", learning_rate)):
-        if value is not None and head == "linear":
-            raise XlsrError(f"`{option}` has no effect on head 'linear'. Leave it out or choose head 'mlp'.")
-        if value is not None and not value > 0:
-            raise XlsrError(f"`{option}` must be above 0, got {value}.")
 
 
 def features_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import mteb
@@ -13,6 +13,26 @@ from hf_xlsr.evaluation.input_languages import key_languages
 from hf_xlsr.utils.errors import XlsrError, error_line
 
 Row = dict[str, Any]
+
+# Type of task -> our columns, and the columns that name the languages.
+COLUMNS = {
+    "BitextMining": (("source", "target"), ("source_lang", "target_lang")),
+    "STS": (("sentence1", "sentence2", "score"), ("lang",)),
+    "PairClassification": (("sentence1", "sentence2", "label"), ("lang",)),
+    "Classification": (("text", "label", "split"), ("lang",)),
+}
+
+
+def their_columns(task: Any) -> dict[str, str]:
+    """Our columns -> their names in the data of a task."""
+    names = {"source": "sentence1", "target": "sentence2", "score": "score"}
+    if task.metadata.type == "STS":
+        names.update(zip(("sentence1", "sentence2"), task.column_names, strict=True))
+    elif task.metadata.type == "PairClassification":
+        names["sentence1"], names["sentence2"] = task.input1_column_name, task.input2_column_name
+    elif task.metadata.type == "Classification":
+        names["text"] = task.input_column_name
+    return names | {"label": getattr(task, "label_column_name", "label")}
 
 
 def mteb_task(name: str) -> Any:
@@ -64,18 +84,17 @@ def mteb_rows(task_name: str, *, subsets: Sequence[str] | None = None, split: st
             cannot be loaded.
     """
     task = mteb_task(task_name)
-    reader = _READERS.get(task.metadata.type)
-    unknown = set(subsets or ()) - set(task.hf_subsets)
-    if reader is None or unknown:
-        what = f"type {task.metadata.type} is unsupported" if reader is None else f"no subset {', '.join(unknown)}"
+    kind, unknown = task.metadata.type, set(subsets or ()) - set(task.hf_subsets)
+    if kind not in COLUMNS or unknown:
+        what = f"no subset {', '.join(unknown)}" if kind in COLUMNS else f"type {kind} is unsupported"
         raise XlsrError(f"Cannot read rows of mteb's task {task_name}: {what}.")
     # Only these are downloaded, where the Hub keeps them apart.
     task.hf_subsets = list(subsets or task.hf_subsets)
     load_task(task)
     tags = [tag for langs in task.metadata.hf_subsets_to_langscripts.values() for tag in langs]
-    names = key_languages(dict.fromkeys(tags))
+    languages = key_languages(dict.fromkeys(tags))
     parts = list(_parts(task, split))
-    return (row for subset, part, data in parts for row in reader(task, subset, part, data, names))
+    return (row for part in parts for row in _read(task, *part, languages))
 
 
 def _parts(task: Any, split: str | None) -> Iterator[tuple[str, str, Any]]:
@@ -103,48 +122,22 @@ def _usual_splits(task: Any) -> list[str]:
     return ["test"] if "test" in tested else tested[:1]
 
 
-def _bitext(task: Any, subset: str, _: str, data: Any, names: dict[str, str]) -> Iterator[Row]:
-    columns = subset.split("-") if task.parallel_subsets else ("sentence1", "sentence2")
-    sources, targets = (data[column] for column in columns)
+def _read(task: Any, subset: str, split: str, data: Any, languages: dict[str, str]) -> Iterator[Row]:
+    columns, sides = COLUMNS[task.metadata.type]
+    ours = [column for column in columns if column != "split"]
+    names = [their_columns(task)[column] for column in ours]
+    own = [languages[tag] for tag in task.metadata.hf_subsets_to_langscripts[subset]]
+    if len(sides) == 2:
+        names = subset.split("-") if task.parallel_subsets else names
+        constant = {"source_lang": own[0], "target_lang": own[:2][-1]}
+    else:
+        constant = {"lang": "+".join(dict.fromkeys(own))}  # no language tag has a plus sign
+    if "split" in columns:
+        constant["split"] = split
+    if not isinstance(data, dict) and len(data) == 1 and isinstance(data[0][names[0]], list):
+        data = data[0]  # older tasks keep each column as one list
+    values = [data[name] for name in names]
     if isinstance(data, dict) and "gold" in data:
         # The first BUCC also has targets without a source.
-        targets = [targets[target] for _, target in data["gold"]]
-    tags = task.metadata.hf_subsets_to_langscripts[subset]
-    languages = names[tags[0]], names[tags[1 if len(tags) > 1 else 0]]
-    for source, target in zip(sources, targets, strict=True):
-        yield {"source": source, "target": target, "source_lang": languages[0], "target_lang": languages[1]}
-
-
-def _sts(task: Any, subset: str, _: str, data: Any, names: dict[str, str]) -> Iterator[Row]:
-    language = _language(task, subset, names)
-    columns = (data[column] for column in (*task.column_names, "score"))
-    for first, second, score in zip(*columns, strict=True):
-        yield {"sentence1": first, "sentence2": second, "score": float(score), "lang": language}
-
-
-def _pairs(task: Any, subset: str, _: str, data: Any, names: dict[str, str]) -> Iterator[Row]:
-    language = _language(task, subset, names)
-    if len(data) == 1 and isinstance(data[0][task.label_column_name], list):
-        data = data[0]  # older tasks keep each column as one list
-    columns = (data[name] for name in (task.input1_column_name, task.input2_column_name, task.label_column_name))
-    for first, second, label in zip(*columns, strict=True):
-        yield {"sentence1": first, "sentence2": second, "label": label, "lang": language}
-
-
-def _texts(task: Any, subset: str, split: str, data: Any, names: dict[str, str]) -> Iterator[Row]:
-    language = _language(task, subset, names)
-    for text, label in zip(data[task.input_column_name], data[task.label_column_name], strict=True):
-        yield {"text": text, "label": label, "lang": language, "split": split}
-
-
-_READERS: dict[str, Callable[[Any, str, str, Any, dict[str, str]], Iterator[Row]]] = {
-    "BitextMining": _bitext,
-    "STS": _sts,
-    "PairClassification": _pairs,
-    "Classification": _texts,
-}
-
-
-def _language(task: Any, subset: str, names: dict[str, str]) -> str:
-    tags = task.metadata.hf_subsets_to_langscripts[subset]
-    return "+".join(dict.fromkeys(names[tag] for tag in tags))  # no language tag has a plus sign
+        values[1] = [values[1][target] for _, target in data["gold"]]
+    return ({**dict(zip(ours, row, strict=True)), **constant} for row in zip(*values, strict=True))

@@ -12,7 +12,7 @@ from mteb.abstasks.task_metadata import TaskMetadata
 from torch.utils.data import DataLoader
 
 from hf_xlsr.encoders.encoding import Encoder
-from hf_xlsr.evaluation.mteb.data import mteb_task
+from hf_xlsr.evaluation.mteb.data import COLUMNS, mteb_task, their_columns
 from hf_xlsr.evaluation.mteb.languages import langscript
 from hf_xlsr.evaluation.protocols.bucc import bucc
 from hf_xlsr.evaluation.protocols.bucc_data import BuccData
@@ -211,8 +211,8 @@ def local_task(task_name: str, rows: Iterable[Row], *, split: str = "test") -> A
     """
     task = mteb_task(task_name)
     kind = task.metadata.type
-    columns, sides = _COLUMNS[kind]
-    theirs = {"source": "sentence1", "target": "sentence2"} | _names_of(task)
+    columns, sides = COLUMNS[kind]
+    theirs = their_columns(task)
     tables: dict[tuple[str, ...], dict[str, dict[str, list[Any]]]] = {}
     texts = []
     for row in rows:
@@ -221,7 +221,7 @@ def local_task(task_name: str, rows: Iterable[Row], *, split: str = "test") -> A
         for column in columns:
             texts.append(str(row[column]))
             if column != "split":
-                table.setdefault(theirs.get(column, column), []).append(row[column])
+                table.setdefault(theirs[column], []).append(row[column])
         texts += [str(row[side]) for side in sides]
     needed = {split, task.train_split} if kind == "Classification" else {split}
     for languages, parts in tables.items() or [((), {})]:
@@ -248,27 +248,6 @@ def local_task(task_name: str, rows: Iterable[Row], *, split: str = "test") -> A
     }
     task.data_loaded = True
     return task
-
-
-# Type of task -> our columns, and the columns that name the languages.
-_COLUMNS = {
-    "BitextMining": (("source", "target"), ("source_lang", "target_lang")),
-    "STS": (("sentence1", "sentence2", "score"), ("lang",)),
-    "PairClassification": (("sentence1", "sentence2", "label"), ("lang",)),
-    "Classification": (("text", "label", "split"), ("lang",)),
-}
-
-
-def _names_of(task: Any) -> dict[str, str]:
-    """Our column -> what the task calls it."""
-    if task.metadata.type == "STS":
-        return dict(zip(("sentence1", "sentence2"), task.column_names, strict=True))
-    if task.metadata.type == "PairClassification":
-        names = (task.input1_column_name, task.input2_column_name, task.label_column_name)
-        return dict(zip(("sentence1", "sentence2", "label"), names, strict=True))
-    if task.metadata.type == "Classification":
-        return {"text": task.input_column_name, "label": task.label_column_name}
-    return {}
 
 
 def _eval_langs(pairs: Iterable[tuple[str, ...]]) -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 
 from hf_xlsr.data.nli import LABEL_NAMES, label_number
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
-from hf_xlsr.evaluation.classifiers import XNLI_MLP, check_head, learn_classifier
+from hf_xlsr.evaluation.classifiers import XNLI_MLP, learn_classifier
 from hf_xlsr.evaluation.pairs import pair_features
 from hf_xlsr.evaluation.report import metric_prefix
 from hf_xlsr.evaluation.rows import LabelledTexts, Row, read_labelled
@@ -67,9 +67,8 @@ def nli(
 
     Raises:
         XlsrError: a row lacks a column, a label is invalid or missing in `train`, `train` has one label only, the
-            tests of `cross` differ in their labels, or see `check_head`.
+            tests of `cross` differ in their labels, or see `learn_classifier`.
     """
-    check_head(head, epochs, learning_rate)
     learn, choose, judge = read_labelled(train, dev, tests, texts=["premise", "hypothesis"], clean=_label)
     if cross:
         _check_aligned(judge)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
-from hf_xlsr.evaluation.classifiers import MLDOC_MLP, check_head, features_of, learn_classifier
+from hf_xlsr.evaluation.classifiers import MLDOC_MLP, features_of, learn_classifier
 from hf_xlsr.evaluation.report import metric_prefix
 from hf_xlsr.evaluation.rows import Row, read_labelled
 
@@ -54,9 +54,8 @@ def zero_shot(
 
     Raises:
         XlsrError: a row lacks a column, a label is missing in `train`, `train` has one label only, or see
-            `check_head`.
+            `learn_classifier`.
     """
-    check_head(head, epochs, learning_rate)
     learn, choose, judge = read_labelled(train, dev, tests, texts=["text"])
     protocol = f"zero-shot-{head}"
     prefixes = {language: metric_prefix(name, protocol, f"{train_language}-{language}", split) for language in judge}
