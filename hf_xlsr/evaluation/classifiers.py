@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from sentence_transformers.util import batch_to_device
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 from tqdm.auto import tqdm
@@ -376,6 +375,8 @@ class _Student(nn.Module):
         return F.cross_entropy(self.layer(features * self.scale), labels)
 
     def _vectors(self, texts: Sequence[str]) -> Tensor:
+        from sentence_transformers.util import batch_to_device  # slow to load; here the model has loaded it
+
         prompt = self.encoding.get("prompt", "")
         if not prompt and (name := default_prompt(self.network)):
             prompt = self.network.prompts[name]  # as `encode` does

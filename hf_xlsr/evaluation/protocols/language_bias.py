@@ -1,4 +1,4 @@
-"""Protocol `language-bias`: shares of the languages among the nearest neighbours of a sentence."""
+"""Protocol `language-bias`: languages of the sentences that an encoder finds nearest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hf_xlsr.mining.search.neighbours import nearest_neighbours
 from hf_xlsr.utils.errors import XlsrError
 
 SELF: Literal["self"] = "self"
-SHARE = "share_"  # front of the metrics that are a histogram
+SHARE = "share_"  # prefix of the metrics that are a histogram
 
 
 def language_bias(
@@ -75,14 +75,14 @@ def language_bias(
         >>> round(metrics["numbers-language-bias/en/test/bias"], 2)
         0.67
     """
-    languages = list(texts)
-    counts = {language: len(rows) for language, rows in texts.items()}
+    languages, counts = list(texts), {language: len(rows) for language, rows in texts.items()}
     if len(counts) < 2 or len(set(counts.values())) > 1:
-        raise XlsrError(f"`texts` must have equally many sentences in two or more languages, got {counts}.")
+        raise XlsrError(f"`texts` must have the same number of sentences in two or more languages, got {counts}.")
+    count = counts[languages[0]]
     wanted = len(languages) if k is None else k
-    candidates = len(languages) * (counts[languages[0]] - 1)
-    if not 1 <= wanted <= candidates:
-        raise XlsrError(f"`k` must be from 1 to the number of candidates, {candidates}, got {wanted}.")
+    if not 1 <= wanted <= len(languages) * (count - 1):
+        most = len(languages) * (count - 1)
+        raise XlsrError(f"`k` must be 1 to {most}, the number of candidates, got {wanted}.")
     if isinstance(debias, Debias):
         for language in languages:
             debias.language_of(language)
@@ -139,7 +139,7 @@ def _first(found: np.ndarray, kept: np.ndarray, k: int) -> np.ndarray:
 
 def _unit(vectors: np.ndarray, texts: Sequence[str], language: str) -> np.ndarray:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    zero = np.flatnonzero(lengths[:, 0] == 0)
-    if zero.size:
-        raise XlsrError(f"The embedding of {texts[zero[0]][:60]!r} in {language} is zero, which has no cosine.")
+    if not lengths.all():
+        text = texts[int(lengths.argmin())][:60]
+        raise XlsrError(f"the vector of {text!r} in {language} is zero and has no direction; remove it.")
     return vectors / lengths
