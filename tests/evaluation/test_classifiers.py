@@ -268,33 +268,28 @@ def test_fine_tuning_equals_a_loop_written_out(
         body = torch.optim.AdamW(twin.parameters(), lr=1e-2)
         head = torch.optim.AdamW(layer.parameters(), lr=1e-3)
         best, total, step = (-1.0, {}), epochs * 4, 0
+
+        def logits(sides: list[torch.Tensor]) -> torch.Tensor:
+            # Lengths of 4 = sqrt(16): each number of a vector is then about 1 in size, and so are products.
+            u, *v = (4 * side for side in sides)
+            return layer(torch.cat([u, v[0], abs(u - v[0]), u * v[0]], 1) if v else u)
+
         for _ in range(epochs):
             twin.train()
             for rows in torch.randperm(count).split(batch):
                 share = step / 1 if step < 1 else (total - step) / (total - 1)  # warm-up: a tenth of 12 steps, so one
                 body.param_groups[0]["lr"], head.param_groups[0]["lr"] = share * 1e-2, share * 1e-3
-                # Lengths of 4 = sqrt(16): each number of a vector is then about 1 in size, and so are products.
-                u, *v = (
-                    4
-                    * nn.functional.normalize(
-                        twin(twin.preprocess([f"one {side[row]}" for row in rows]))["sentence_embedding"]
-                    )
-                    for side in texts
-                )
-                features = torch.cat([u, v[0], abs(u - v[0]), u * v[0]], 1) if v else u
-                loss = nn.functional.cross_entropy(layer(features), torch.from_numpy(labels)[rows])
-                loss.backward()
+                batches = [twin.preprocess([f"one {side[row]}" for row in rows]) for side in texts]
+                vectors = [nn.functional.normalize(twin(inputs)["sentence_embedding"]) for inputs in batches]
+                nn.functional.cross_entropy(logits(vectors), torch.from_numpy(labels)[rows]).backward()
                 nn.utils.clip_grad_norm_([*twin.parameters(), *layer.parameters()], 1.0)
                 for optimizer in (body, head):
                     optimizer.step()
                     optimizer.zero_grad()
                 step += 1
-            u, *v = (
-                4 * torch.from_numpy(twin.encode([f"one {text}" for text in side], normalize_embeddings=True))
-                for side in texts
-            )
-            features = torch.cat([u, v[0], abs(u - v[0]), u * v[0]], 1) if v else u
-            right = float((layer(features).argmax(1).numpy() == labels).mean())
+            prompted = [[f"one {text}" for text in side] for side in texts]
+            encoded = [torch.from_numpy(twin.encode(side, normalize_embeddings=True)) for side in prompted]
+            right = float((logits(encoded).argmax(1).numpy() == labels).mean())
             if right >= best[0]:
                 best = right, states(twin)
     assert step == total and best[0] > 0.3
