@@ -18,12 +18,15 @@ def modules() -> list[str]:
     found = set(PACKAGES)
     for package in PACKAGES:
         path = importlib.import_module(package).__path__
-        found.update(module.name for module in pkgutil.walk_packages(path, f"{package}."))
+        walk = pkgutil.walk_packages(path, f"{package}.", onerror=lambda _: None)
+        found.update(module.name for module in walk)
     return sorted(found)
 
 
 @pytest.mark.parametrize("name", modules())
 def test_examples(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name.startswith("hf_xlsr.evaluation.mteb"):
+        pytest.importorskip("mteb")
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:

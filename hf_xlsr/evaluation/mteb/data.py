@@ -1,54 +1,57 @@
-"""Data of mteb's tasks as rows with our columns; mteb is an optional extra and is imported when it is needed."""
+"""Data of mteb's tasks as rows with our columns."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hf_xlsr.data.columns import split_name
+import mteb
+from mteb.abstasks import AbsTask
+
+from hf_xlsr.data.splits import split_name
 from hf_xlsr.evaluation.languages import metric_languages
-from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
+from hf_xlsr.utils.errors import XlsrError, error_line
 
 Row = dict[str, Any]
 
+# Type of task -> our columns, and the columns that name the languages.
+COLUMNS = {
+    "BitextMining": (("source", "target"), ("source_lang", "target_lang")),
+    "STS": (("sentence1", "sentence2", "score"), ("lang",)),
+    "PairClassification": (("sentence1", "sentence2", "label"), ("lang",)),
+    "Classification": (("text", "label", "split"), ("lang",)),
+}
 
-def require_mteb() -> Any:
-    """The package mteb.
 
-    Raises:
-        XlsrError: it is not installed.
-    """
-    try:
-        import mteb
-    except ModuleNotFoundError as error:
-        if error.name != "mteb":
-            raise
-        raise XlsrError("mteb is not installed; install it with `pip install 'hf-xlsr[mteb]'`.") from error
-    return mteb
+def their_columns(task: Any) -> dict[str, str]:
+    """Our columns -> their names in the data of a task."""
+    names = {"source": "sentence1", "target": "sentence2", "score": "score"}
+    if task.metadata.type == "STS":
+        names.update(zip(("sentence1", "sentence2"), task.column_names, strict=True))
+    elif task.metadata.type == "PairClassification":
+        names["sentence1"], names["sentence2"] = task.input1_column_name, task.input2_column_name
+    elif task.metadata.type == "Classification":
+        names["text"] = task.input_column_name
+    return names | {"label": getattr(task, "label_column_name", "label")}
 
 
 def mteb_task(name: str) -> Any:
     """One of mteb's tasks, without its data.
 
     Raises:
-        XlsrError: mteb is not installed or has no such task.
+        XlsrError: mteb has no such task.
     """
-    mteb = require_mteb()
     try:
         return mteb.get_task(name)
     except KeyError as error:
-        from mteb.get_tasks import TASK_LIST
-
-        names = [task.metadata.name for task in TASK_LIST]
-        raise XlsrError(f"mteb has no task '{name}'; {_nearest_few(name, names)}") from error
+        raise XlsrError(f"mteb task {error.args[0].removeprefix('KeyError: ')}") from error
 
 
-def load_task(task: Any) -> None:
+def load_task(task: AbsTask) -> None:
     """Loads the data of one of mteb's tasks, from the Hub or its cache on this machine.
 
     Raises:
-        XlsrError: they are not to be had.
+        XlsrError: they cannot be loaded.
     """
     if task.data_loaded:
         return
@@ -56,10 +59,7 @@ def load_task(task: Any) -> None:
         task.load_data()
     except (OSError, ValueError, RuntimeError) as error:
         reason = error_line(error, 200)
-        raise XlsrError(
-            f"the data of mteb's task {task.metadata.name} are not on this machine and could not be loaded from "
-            f"'{task.metadata.dataset['path']}' on the Hub ({reason}); go online once to fetch them, or give local files."
-        ) from error
+        raise XlsrError(f"Could not load the data of mteb's task {task.metadata.name}: {reason}") from error
 
 
 def mteb_rows(task_name: str, *, subsets: Sequence[str] | None = None, split: str | None = None) -> Iterator[Row]:
@@ -80,26 +80,21 @@ def mteb_rows(task_name: str, *, subsets: Sequence[str] | None = None, split: st
         The `lang` of a pair in two languages is both, `en+de`.
 
     Raises:
-        XlsrError: mteb is not installed; it has no such task, or one of another type; the task has no such subset or
-            split; or its data are not to be had.
+        XlsrError: mteb has no such task, or one of another type; the task has no such subset or split; or its data
+            cannot be loaded.
     """
     task = mteb_task(task_name)
-    reader = _READERS.get(task.metadata.type)
-    if reader is None:
-        raise XlsrError(
-            f"mteb's task {task_name} is of type {task.metadata.type}; rows are given of {', '.join(_READERS)}."
-        )
-    known = task.metadata.hf_subsets
-    for subset in subsets or ():
-        if subset not in known:
-            raise XlsrError(f"mteb's task {task_name} has no subset '{subset}'; {_nearest_few(subset, known)}")
+    kind, unknown = task.metadata.type, set(subsets or ()) - set(task.hf_subsets)
+    if kind not in COLUMNS or unknown:
+        what = f"no subset {', '.join(unknown)}" if kind in COLUMNS else f"type {kind} is unsupported"
+        raise XlsrError(f"Cannot read rows of mteb's task {task_name}: {what}.")
     # Only these are downloaded, where the Hub keeps them apart.
     task.hf_subsets = list(subsets or task.hf_subsets)
     load_task(task)
     tags = [tag for langs in task.metadata.hf_subsets_to_langscripts.values() for tag in langs]
-    names = metric_languages(dict.fromkeys(tags))
+    languages = metric_languages(dict.fromkeys(tags))
     parts = list(_parts(task, split))
-    return (row for subset, part, data in parts for row in reader(task, subset, part, data, names))
+    return (row for part in parts for row in _read(task, *part, languages))
 
 
 def _parts(task: Any, split: str | None) -> Iterator[tuple[str, str, Any]]:
@@ -112,8 +107,8 @@ def _parts(task: Any, split: str | None) -> Iterator[tuple[str, str, Any]]:
             wanted = [split] if split in tables else [name for name in tables if split_name(name) == split_name(split)]
         if not wanted:
             raise XlsrError(
-                f"subset '{subset}' of mteb's task {task.metadata.name} has no split "
-                f"'{split or _usual_splits(task)[0]}'; its splits are {', '.join(tables) or 'none'}."
+                f"Subset '{subset}' of mteb's task {task.metadata.name} has no split "
+                f"'{split or _usual_splits(task)[0]}', only {', '.join(tables) or 'none'}."
             )
         for name in wanted:
             yield subset, name, tables[name]
@@ -139,55 +134,22 @@ def _usual_splits(task: Any) -> list[str]:
     return ["test"] if "test" in tested else tested[:1]
 
 
-def _bitext(task: Any, subset: str, _: str, data: Any, names: dict[str, str]) -> Iterator[Row]:
-    columns = subset.split("-") if task.parallel_subsets else ("sentence1", "sentence2")
-    sources, targets = (data[column] for column in columns)
-    if isinstance(data, dict) and "gold" in data:
-        # The first BUCC keeps all targets beside the sources that have a translation.
-        targets = [targets[target] for _, target in data["gold"]]
-    tags = task.metadata.hf_subsets_to_langscripts[subset]
-    languages = names[tags[0]], names[tags[1 if len(tags) > 1 else 0]]
-    for source, target in zip(sources, targets, strict=True):
-        yield {"source": source, "target": target, "source_lang": languages[0], "target_lang": languages[1]}
-
-
-def _sts(task: Any, subset: str, _: str, data: Any, names: dict[str, str]) -> Iterator[Row]:
-    language = _language(task, subset, names)
-    columns = (data[column] for column in (*task.column_names, "score"))
-    for first, second, score in zip(*columns, strict=True):
-        yield {"sentence1": first, "sentence2": second, "score": float(score), "lang": language}
-
-
-def _pairs(task: Any, subset: str, _: str, data: Any, names: dict[str, str]) -> Iterator[Row]:
-    language = _language(task, subset, names)
-    if len(data) == 1 and isinstance(data[0][task.label_column_name], list):
+def _read(task: Any, subset: str, split: str, data: Any, languages: dict[str, str]) -> Iterator[Row]:
+    columns, sides = COLUMNS[task.metadata.type]
+    ours = [column for column in columns if column != "split"]
+    names = [their_columns(task)[column] for column in ours]
+    own = [languages[tag] for tag in task.metadata.hf_subsets_to_langscripts[subset]]
+    if len(sides) == 2:
+        names = subset.split("-") if task.parallel_subsets else names
+        constant = {"source_lang": own[0], "target_lang": own[:2][-1]}
+    else:
+        constant = {"lang": "+".join(dict.fromkeys(own))}  # no language tag has a plus sign
+    if "split" in columns:
+        constant["split"] = split
+    if not isinstance(data, dict) and len(data) == 1 and isinstance(data[0][names[0]], list):
         data = data[0]  # older tasks keep each column as one list
-    columns = (data[name] for name in (task.input1_column_name, task.input2_column_name, task.label_column_name))
-    for first, second, label in zip(*columns, strict=True):
-        yield {"sentence1": first, "sentence2": second, "label": label, "lang": language}
-
-
-def _texts(task: Any, subset: str, split: str, data: Any, names: dict[str, str]) -> Iterator[Row]:
-    language = _language(task, subset, names)
-    for text, label in zip(data[task.input_column_name], data[task.label_column_name], strict=True):
-        yield {"text": text, "label": label, "lang": language, "split": split}
-
-
-_READERS: dict[str, Callable[[Any, str, str, Any, dict[str, str]], Iterator[Row]]] = {
-    "BitextMining": _bitext,
-    "STS": _sts,
-    "PairClassification": _pairs,
-    "Classification": _texts,
-}
-
-
-def _language(task: Any, subset: str, names: dict[str, str]) -> str:
-    tags = task.metadata.hf_subsets_to_langscripts[subset]
-    # No language tag has a plus sign: two languages are never taken for one.
-    return "+".join(dict.fromkeys(names[tag] for tag in tags))
-
-
-def _nearest_few(name: str, known: Iterable[str]) -> str:
-    """`nearest` without listing the hundreds of names that mteb knows."""
-    names = list(known)
-    return did_you_mean(name, difflib.get_close_matches(name, names, n=5, cutoff=0.3) or names[:5])
+    values = [data[name] for name in names]
+    if isinstance(data, dict) and "gold" in data:
+        # The first BUCC also has targets without a source.
+        values[1] = [values[1][target] for _, target in data["gold"]]
+    return ({**dict(zip(ours, row, strict=True)), **constant} for row in zip(*values, strict=True))

@@ -1,11 +1,12 @@
-"""Which language a text column is in that mteb hands to a model: by the subset's name, or by how it reads."""
+"""The language of a text column of mteb: by the name of its subset, or identified from its texts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import langcodes
+from mteb.abstasks.task_metadata import TaskMetadata
+from mteb.languages import check_language_code
 
 from hf_xlsr.data.languages import language_code, language_shares
 from hf_xlsr.utils.errors import XlsrError
@@ -16,8 +17,6 @@ CLEAR = 2 / 3  # share of the votes that settles a column's language
 
 def langscript(language: str) -> str | None:
     """A language as mteb writes it, `deu-Latn`: ISO 639-3 and ISO 15924; None if mteb does not know it."""
-    from mteb.languages import check_language_code
-
     if not langcodes.tag_is_valid(language):
         return None
     full = langcodes.Language.get(language).maximize()
@@ -29,13 +28,13 @@ def langscript(language: str) -> str | None:
     return tag
 
 
-def subset_languages(metadata: Any, subset: str) -> tuple[str, ...]:
-    """The codes of a subset's languages, in the order that mteb lists them; none when nothing says them.
+def subset_languages(metadata: TaskMetadata, subset: str) -> tuple[str, ...]:
+    """The codes of a subset's languages, in mteb's order; none when they are unknown.
 
     Args:
-        metadata: `TaskMetadata` of a task.
-        subset: One of its subsets; or a language, which is how mteb calls each column of tasks that keep all their
-            languages in one table.
+        metadata: Of a task.
+        subset: One of its subsets; or a language, as mteb calls each column of tasks that keep all their languages in
+            one table.
     """
     tags = metadata.hf_subsets_to_langscripts.get(subset)
     if tags is None:
@@ -44,16 +43,15 @@ def subset_languages(metadata: Any, subset: str) -> tuple[str, ...]:
 
 
 def column_language(texts: Sequence[str], candidates: tuple[str, str], *, place: str) -> str:
-    """Which of two languages a whole column is in.
+    """Identifies which of two languages a whole column is in.
 
-    Each text votes, up to 2,000 of them at even distances. Where the two languages share no script the letters decide;
-    else py3langid does, among the two. Of a language that py3langid does not know, texts count that it does not take
-    for the other one.
+    Each of up to 2,000 evenly spaced texts votes. Where the two languages share no script the letters decide, else
+    py3langid among the two. A text votes for a language unknown to py3langid unless it is identified as the other one.
 
     Args:
         texts: The column.
         candidates: Codes of the two languages.
-        place: What error sentences call the column.
+        place: The name of the column in errors.
 
     Returns:
         One of the candidates.
@@ -67,8 +65,8 @@ def column_language(texts: Sequence[str], candidates: tuple[str, str], *, place:
         'ru'
     """
     first, second = candidates
-    mend = "evaluate this subset with a protocol of hf-xlsr, which takes the languages of both sides"
-    shares = language_shares(candidates, place=place, advice=mend)
+    advice = "evaluate this subset with a protocol of hf-xlsr, which takes the languages of both sides"
+    shares = language_shares(candidates, place=place, advice=advice)
     votes = [found[0] for text in texts[:: max(1, len(texts) // SAMPLE)] if (found := shares(text)) is not None]
     won = sum(0.5 if vote == 0.5 else vote > 0.5 for vote in votes) / max(len(votes), 1)
     if votes and won >= CLEAR:
@@ -76,6 +74,6 @@ def column_language(texts: Sequence[str], candidates: tuple[str, str], *, place:
     if votes and won <= 1 - CLEAR:
         return second
     raise XlsrError(
-        f"{place} cannot be told to be in {first} or {second}: {won:.0%} of its {len(votes)} texts with letters look "
-        f"like {first}; {mend}."
+        f"{place} may be in {first} or {second}: {won:.0%} of its {len(votes)} texts with letters look like {first}; "
+        f"{advice}."
     )

@@ -43,39 +43,39 @@ def language_bias(
 ) -> dict[str, float]:
     """Shares of each language among the `k` sentences nearest to each query, by cosine (section 5.2, figure 2).
 
-    Every sentence of every language asks, among all sentences of all languages but those of its own row: neither the
-    query itself nor its translations are candidates. Each language then has equally many, so that a language's share
-    is `1 / L` of `L` languages if languages play no part, and
+    Every sentence of every language is a query. Its candidates are all sentences of all languages except those of its
+    own row: neither the query itself nor its translations. Each of `L` languages then has equally many candidates, a
+    neutral encoder gives each the share `1 / L`, and
 
         `bias = L * (share of the query's own language)`
 
-    is 1 for an encoder that is neutral, be it random or perfect, `L` for one that stays in the query's language, and
-    below 1 for one that avoids it. (With translations among the candidates an encoder that finds them first would have
-    a share of 0 of its own language, in which the query has none. `with_translations_bias` is that figure: the share
-    over the own language's part of the pool, the query itself left out, `(n - 1) / (L n - 1)` for `n` rows.)
+    is 1 for a neutral encoder, be it random or perfect, `L` for one that stays in the query's language, and below 1 for
+    one that avoids it. `with_translations_bias` has the translations among the candidates, of which the own language
+    has none, so that an encoder that finds them first is below 1: the share over that of the pool without the query,
+    `(n - 1) / (L n - 1)` for `n` rows.
 
-    The paper says neither how many sentences it retrieves nor from what. Here `k` is the number of languages unless
-    given: a neutral encoder finds the nearest other row in all its languages.
+    The paper gives neither `k` nor the pool. Here `k` is by default the number of languages: a neutral encoder finds
+    the nearest other row in all its languages.
 
     Args:
         encoder: Anything with a sentence-transformers style `encode`.
         texts: Language -> its sentences; row `i` of all languages says the same thing.
         name: The dataset.
-        split: The part of it.
+        split: Its split.
         k: Sentences retrieved for each query.
-        debias: Measure also after the removal of each language's bias: as it was fitted, or, with `self`, of one
-            component fitted on these very sentences, as the paper does.
+        debias: Also measure after removing each language's bias: a fitted one, or, with `self`, one component fitted
+            on the same sentences, as the paper does.
         encoding: See `EncodingOptions`.
 
     Returns:
         For each language of queries, under `{name}-language-bias/fr/test/`: `bias`, `with_translations_bias`,
         `share_en`, `share_fr`, ... (the histogram) and `queries`; then the means over languages under `mean-of-5`.
-        Another `k` stands in the protocol's name (`language-bias-k10`), and so does what was removed:
-        `language-bias-pcr1`, with `-self` behind where it was fitted on the sentences themselves.
+        Another `k` is part of the protocol's name (`language-bias-k10`), and so is what was removed
+        (`language-bias-pcr1`, or `language-bias-pcr1-self` where it was fitted on the same sentences).
 
     Raises:
-        XlsrError: there are fewer than two languages or rows, the languages differ in their number, `k` is below 1 or
-            leaves too few candidates, a language was not fitted, or a vector is zero.
+        XlsrError: there are fewer than two languages, they differ in their numbers of sentences, `k` is below 1 or above
+            the number of candidates, a language was not fitted, or an embedding is zero.
 
     Example:
         >>> class Lengths:

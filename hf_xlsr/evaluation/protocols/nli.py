@@ -1,4 +1,4 @@
-"""Protocol `nli`: a classifier of premise and hypothesis learnt in one language, tested on others."""
+"""Protocol `nli`: a classifier of premise and hypothesis, trained in one language and tested in others."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def nli(
 ) -> dict[str, float]:
     """Accuracy of natural language inference in each test language, with a head trained in one language.
 
-    The head reads `[u, v, |u - v|, u * v]`, u and v being the vectors of premise and hypothesis. Strength or epoch are
-    chosen on `dev`, which is in the training language.
+    The head reads `[u, v, |u - v|, u * v]` with the unit embeddings u of the premise and v of the hypothesis. Its
+    regularisation or epoch is chosen on `dev`, which is in the training language.
 
     Args:
         encoder: Anything with a sentence-transformers style `encode`; for head `trained` a sentence-transformers
@@ -50,17 +50,16 @@ def nli(
         tests: Rows to test on, by language.
         train_language: The language of `train` and `dev`.
         name: The dataset.
-        head: `mlp`, LASER's network for XNLI on the vectors (hidden widths 512 and 384, dropout 0.3, batches of 128;
-            see `fit_mlp`); `linear`, logistic regression on them; `trained`, a linear layer learnt together with the
-            encoder (see `fine_tune`).
-        split: The part of the dataset that `tests` are.
-        cross: Also test premises of each language with hypotheses of each other one; `tests` have to hold the same
-            pairs in the same order.
-        epochs: Passes over `train`: 200 of the `mlp` head (LASER's; about 1 second each for 15,000 pairs of width
-            384), 3 of `trained`, unless given.
-        learning_rate: 1e-3 of the `mlp` head, 2e-5 of `trained`, unless given.
+        head: `mlp`, LASER's network for XNLI (hidden widths 512 and 384, dropout 0.3, batches of 128; see `fit_mlp`);
+            `linear`, logistic regression; `trained`, a linear layer trained together with the encoder (see
+            `fine_tune`).
+        split: The split of the dataset that `tests` are.
+        cross: Also test premises of each language with hypotheses of each other one; `tests` must hold the same pairs
+            in the same order.
+        epochs: Passes over `train`; by default 200 for `mlp` (as LASER) and 3 for `trained`.
+        learning_rate: By default 1e-3 for `mlp` and 2e-5 for `trained`.
         seed: Of weights, dropout and order of pairs, by default the number in LASER's script; `linear` is not random.
-        encoding: See `EncodingOptions`; the progress bar is also of the learning.
+        encoding: See `EncodingOptions`; the progress bar also covers training.
 
     Returns:
         For head `mlp` trained on `en`: `accuracy` and `pairs` under `{name}-nli-mlp/en-de/{split}/` for each test
@@ -68,12 +67,11 @@ def nli(
         `accuracy` on `dev` under `{name}-nli-mlp/en-en/dev/`.
 
     Raises:
-        XlsrError: a row lacks a column, a label is none of those or was not seen in training, `train` has one label
-            only, `cross` and the tests differ in length or labels, `head` is unknown, or has no such option.
+        XlsrError: a row lacks a column, a label is invalid or missing in `train`, `train` has one label only, the
+            tests of `cross` differ in their labels, or see `learn_classifier`.
     """
-    from hf_xlsr.evaluation.heads import XNLI_MLP, check_head, learn_classifier
+    from hf_xlsr.evaluation.classifiers import XNLI_MLP, learn_classifier
 
-    check_head(head, epochs, learning_rate)
     learn, choose, judge = read_labelled(train, dev, tests, texts=["premise", "hypothesis"], clean=_label)
     if cross:
         _check_aligned(judge)
@@ -119,8 +117,8 @@ def _label(label: Any, row: int, name: str) -> str:
         number = None
     if number is None:
         raise XlsrError(
-            f"row {row} of {name} has label {label!r:.40}; give entailment, neutral, contradiction or 0, 1, 2, and "
-            "leave rows without a label out."
+            f"Row {row} of {name} has an invalid label {label!r:.40}. Expected entailment, neutral, contradiction or 0, "
+            "1, 2; leave out rows without a label."
         )
     return LABEL_NAMES[number]
 
@@ -128,16 +126,10 @@ def _label(label: Any, row: int, name: str) -> str:
 def _check_aligned(tests: Mapping[str, LabelledTexts]) -> None:
     (first, base), *others = tests.items()
     for language, rows in others:
-        if len(rows.labels) != len(base.labels):
+        if not np.array_equal(rows.labels, base.labels):
             raise XlsrError(
-                f"tests['{first}'] has {len(base.labels)} rows and tests['{language}'] {len(rows.labels)}; cross needs "
-                "the same pairs in every language."
-            )
-        different = np.flatnonzero(rows.labels != base.labels)
-        if different.size:
-            raise XlsrError(
-                f"row {different[0]} has one label in tests['{first}'] and another in tests['{language}']; cross needs "
-                "the same pairs in every language, in the same order."
+                f"`cross` needs the same pairs in the same order in every language; the labels of tests['{first}'] and "
+                f"tests['{language}'] differ."
             )
 
 

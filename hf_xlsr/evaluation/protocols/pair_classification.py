@@ -1,4 +1,4 @@
-"""Protocol `pair-classification`: do similarities tell paraphrases, or entailed sentences, from other pairs?"""
+"""Protocol `pair-classification`: similarity thresholds that separate paraphrases or entailed pairs from others."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def pair_classification(
     Args:
         encoder: Anything with a sentence-transformers style `encode`.
         rows: `{"sentence1": ..., "sentence2": ..., "label": ...}`; label 1 (or `"1"`) is a paraphrase (PAWS-X) or an
-            entailed sentence (XNLI, RTE), 0 (or `"0"`) is none. For XNLI mteb leaves the neutral pairs out.
-        tune: Rows of another split, on which the threshold is chosen that `rows` are then judged by.
+            entailed sentence (XNLI, RTE), 0 (or `"0"`) any other pair. For XNLI mteb leaves out the neutral pairs.
+        tune: Rows of another split, on which the threshold is chosen.
         name: The dataset.
         language: Of the sentences; `"en-de"` or `("en", "de")` for pairs across languages.
-        tune_language: Of those of `tune`, by which an encoder with routes takes them; `language` unless given.
-        split: The part of the dataset that `rows` are.
+        tune_language: Of the sentences of `tune`; by default `language`.
+        split: The split of the dataset that `rows` are.
         encoding: See `EncodingOptions`.
 
     Returns:
         Under `{name}-pair-classification/{language}/{split}/`:
-        - `cosine_ap`, `dot_ap`, `euclidean_ap`, `manhattan_ap`: average precision, by the vectors as the encoder gives
-          them, and `max_ap`, the best of the four (mteb's main score).
+        - `cosine_ap`, `dot_ap`, `euclidean_ap`, `manhattan_ap`: average precision, without normalising the embeddings,
+          and `max_ap`, the best of the four (mteb's main score).
         - `cosine_best_threshold_accuracy`, `cosine_best_threshold_f1`, and so on for the others and `max`: at the
-          threshold that is best on these very rows, hence too good for a result; mteb calls them `cosine_accuracy`.
+          threshold that is best on the same rows, so too optimistic for a result; mteb calls them `cosine_accuracy`.
         - With `tune`: `cosine_accuracy` and `cosine_f1` at the thresholds `cosine_accuracy_threshold` and
           `cosine_f1_threshold` that were best on `tune`; a cosine at or above the threshold means label 1.
         - `pairs`, and `positives` among them.
@@ -91,7 +91,7 @@ class _Pairs(NamedTuple):
 
 
 class _Ranking(NamedTuple):
-    """Pairs in order of falling similarity, cut after each group of equal ones: where a threshold can stand.
+    """Pairs by falling similarity, with a cut after each group of equal ones, where a threshold can be.
 
     Attributes:
         scores: Similarities, best first, `(n,)`.
@@ -172,16 +172,14 @@ def _read(rows: Iterable[Row], name: str) -> _Pairs:
     first, second, labels = read_columns(rows, texts=["sentence1", "sentence2"], values=["label"], name=name)
     numbers = np.array([_label(label, row, name) for row, label in enumerate(labels)])
     if len(set(numbers.tolist())) < 2:
-        raise XlsrError(f"all rows of {name} have label {numbers[0]}; give pairs with label 1 and pairs with label 0.")
+        raise XlsrError(f"{name} must have pairs with label 1 and pairs with label 0, got only {numbers[0]}.")
     return _Pairs(first, second, numbers)
 
 
 def _label(label: Any, row: int, name: str) -> int:
     key = str(int(label) if isinstance(label, (bool, np.bool_)) else label).strip().removesuffix(".0")
     if key not in LABELS:
-        raise XlsrError(
-            f"row {row} of {name} has label {label!r:.40}; give 1 for a paraphrase or an entailed sentence, else 0."
-        )
+        raise XlsrError(f"Row {row} of {name} must have label 0 or 1, got {label!r:.40}.")
     return LABELS[key]
 
 

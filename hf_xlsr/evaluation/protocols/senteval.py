@@ -1,4 +1,4 @@
-"""Protocol `senteval` of the command; the function is `hf_xlsr.evaluation.senteval.senteval`."""
+"""Protocol `senteval` of the command; the function is `hf_xlsr.evaluation.senteval.evaluate.senteval`."""
 
 from __future__ import annotations
 
@@ -39,12 +39,5 @@ PROTOCOL = Protocol(
     SentevalOptions,
     required=("text", "label"),
     optional=("lang", "split"),
-    tasks={
-        name: (
-            *(("sentence1", "sentence2") if task.pairs else ("text",)),
-            "score" if task.test == "relatedness" else "label",
-            *(["split"] if task.test != "nested" else []),
-        )
-        for name, task in TASKS.items()
-    },
+    tasks={name: spec.columns for name, spec in TASKS.items()},
 )

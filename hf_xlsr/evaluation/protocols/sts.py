@@ -1,4 +1,4 @@
-"""Protocol `sts`: do cosines rank pairs of sentences as people do?"""
+"""Protocol `sts`: correlation of cosine similarities with human scores of sentence pairs."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def sts(
     """Correlation of cosines with gold scores, for each task and over the tasks.
 
     A task may consist of subsets (STS12 has five). Its correlation is then one of three:
-    - `all`: the pairs of all subsets in one list. This is what SimCSE and most papers since report.
+    - `all`: of the pairs of all subsets together. This is what SimCSE and most papers since report.
     - `mean`: the mean of the subsets' correlations.
-    - `wmean`: likewise, each subset weighing as many as it has pairs (SentEval's main number before SimCSE).
+    - `wmean`: the mean weighted by the subsets' numbers of pairs (SentEval's main number before SimCSE).
 
-    Rows without a gold score are dropped and counted. Sentences are split at white space and joined again by single
-    spaces; case is kept. A correlation that is not defined (one pair, or all scores equal) counts as 0, with a warning.
+    Rows without a gold score are dropped and counted. White space in sentences is reduced to single spaces; case is
+    kept. An undefined correlation (one pair, or all scores equal) counts as 0, with a warning.
 
     Args:
         encoder: Anything with a sentence-transformers style `encode`.
@@ -59,7 +59,7 @@ def sts(
             may be on any scale, and a number or its text. Without a column `subset` the task is one subset.
         language: Of the sentences; `"en-es"` or `("en", "es")` for pairs across languages, where each side takes its
             own route.
-        split: The part of the tasks that the rows are.
+        split: The split of the tasks that the rows are.
         subsets: Also give the Spearman correlation of each subset of the tasks that have several.
         encoding: See `EncodingOptions`.
 
@@ -67,12 +67,12 @@ def sts(
         - For each task `spearman_all`, `spearman_mean`, `spearman_wmean` and the same of `pearson`; `pairs`, those
           with a score, and `dropped`: under `STS12-sts/en/test/`.
         - With `subsets`: `spearman` and `pairs` under `STS12.MSRpar-sts/en/test/`.
-        - Of two tasks or more, the unweighted means of the six correlations, under a name that says of how many:
+        - Of two tasks or more, the unweighted means of the six correlations, under a name with their number:
           `sts-average-of-7/en/test/spearman_all`. `spearman_all_rounded` there is SimCSE's average: the correlation
           of each task, in per cent, is first rounded to two decimals, as papers print it.
 
     Raises:
-        XlsrError: a row lacks a column, a score is no number, a task has no row with a score, or `tasks` is empty.
+        XlsrError: a row lacks a column, a score is not a number, or a task has no row with a score.
 
     Example:
         >>> class Letters:
@@ -88,8 +88,6 @@ def sts(
         sentence-transformers' `EmbeddingSimilarityEvaluator` gives `all` of one task, from cosines in float32, where
         pairs of equal sentences may not be tied.
     """
-    if not isinstance(tasks, Mapping) or not tasks:
-        raise XlsrError(f"tasks is {tasks!r:.40}; give a mapping from a task's name to its rows, with one or more.")
     languages = language_name(language)
     prefixes = {name: metric_prefix(name, "sts", languages, split) for name in tasks}
     read = {name: _read(rows, name) for name, rows in tasks.items()}
@@ -165,7 +163,7 @@ def _read(rows: Iterable[Row], name: str) -> _Task:
     scores = np.array([_score(score, number, place) for number, score in enumerate(gold)])
     kept = np.flatnonzero(~np.isnan(scores))
     if not len(kept):
-        raise XlsrError(f"{place} has no row with a score; the test sets of a running competition have none.")
+        raise XlsrError(f"{place} has no row with a score.")
     groups = np.array([str(subset) for subset in subsets[0]] if subsets else [""] * len(gold))
     one, other = ([" ".join(side[row].split()) for row in kept] for side in (first, second))
     return _Task(one, other, scores[kept], groups[kept], dropped=len(gold) - len(kept))
@@ -176,12 +174,11 @@ def _score(score: Any, row: int, place: str) -> float:
     if score is None or (isinstance(score, str) and not score.strip()):
         return math.nan
     try:
-        value = float(score)
-    except (TypeError, ValueError):
-        value = math.inf
-    if math.isinf(value):
-        raise XlsrError(f"row {row} of {place} has {score!r:.40} as its score; give a number, or leave it empty.")
-    return value
+        return float(score)
+    except (TypeError, ValueError) as error:
+        raise XlsrError(
+            f"Row {row} of {place} must have a number or nothing as its score, got {score!r:.40}."
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Protocol `zero-shot`: a classifier of documents learnt in one language, tested on others."""
+"""Protocol `zero-shot`: a classifier of documents, trained in one language and tested in others."""
 
 from __future__ import annotations
 
@@ -32,36 +32,35 @@ def zero_shot(
 ) -> dict[str, float]:
     """Accuracy in each test language of a head trained in one language.
 
-    Whatever is chosen (strength of the `linear` head, epoch of the others) is chosen on `dev`, which is in the
-    training language: no labelled text of another language is seen before the test.
+    The regularisation of the `linear` head and the epoch of the others are chosen on `dev`, which is in the training
+    language: no labelled text of another language is seen before the test.
 
     Args:
         encoder: Anything with a sentence-transformers style `encode`; a document is encoded as one text. Head
             `trained` needs a sentence-transformers model, of which it trains a copy.
-        train: Rows `{"text": ..., "label": ...}` to learn from.
+        train: Training rows `{"text": ..., "label": ...}`.
         dev: Rows in the training language to choose on.
         tests: Rows to test on, by language.
         train_language: The language of `train` and `dev`.
         name: The dataset.
-        head: `linear`, logistic regression on the encoder's vectors; `mlp`, LASER's network for MLDoc on them (see
-            `fit_mlp`); `trained`, a linear layer learnt together with the encoder (see `fine_tune`).
-        split: The part of the dataset that `tests` are.
-        epochs: Passes over `train`: 500 of the `mlp` head, 3 of `trained`, unless given.
-        learning_rate: 1e-3 of the `mlp` head, 2e-5 of `trained`, unless given.
+        head: `linear`, logistic regression; `mlp`, LASER's network for MLDoc (see `fit_mlp`); `trained`, a linear layer
+            trained together with the encoder (see `fine_tune`).
+        split: The split of the dataset that `tests` are.
+        epochs: Passes over `train`; by default 500 for `mlp` and 3 for `trained`.
+        learning_rate: By default 1e-3 for `mlp` and 2e-5 for `trained`.
         seed: Of weights, dropout and order of documents; `linear` is not random.
-        encoding: See `EncodingOptions`; the progress bar is also of the learning.
+        encoding: See `EncodingOptions`; the progress bar also covers training.
 
     Returns:
         For head `linear` trained on `en`: `accuracy` and `documents` under `{name}-zero-shot-linear/en-fr/{split}/`
         for each test language `fr`, and `accuracy` on `dev` under `{name}-zero-shot-linear/en-en/dev/`.
 
     Raises:
-        XlsrError: a row lacks a column, a label was not seen in training, `train` has one label only, `head` is
-            unknown, or has no such option.
+        XlsrError: a row lacks a column, a label is missing in `train`, `train` has one label only, or see
+            `learn_classifier`.
     """
-    from hf_xlsr.evaluation.heads import MLDOC_MLP, check_head, features_of, learn_classifier
+    from hf_xlsr.evaluation.classifiers import MLDOC_MLP, features_of, learn_classifier
 
-    check_head(head, epochs, learning_rate)
     learn, choose, judge = read_labelled(train, dev, tests, texts=["text"])
     protocol = f"zero-shot-{head}"
     prefixes = {language: metric_prefix(name, protocol, f"{train_language}-{language}", split) for language in judge}

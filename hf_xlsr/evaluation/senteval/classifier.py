@@ -1,13 +1,8 @@
-"""SentEval's classifiers, many at once: linear layers trained side by side as one stack of matrices.
+"""SentEval's classifiers: many linear layers trained together as one stack of matrices.
 
-A nested cross-validation trains 410 classifiers. One after another that is nearly all overhead: a layer with two
-outputs keeps no processor busy. Here the classifiers that learn from the same rows (those of one fold, which differ in
-weight decay) read each batch once for all, and several folds share each operation.
-
-Each classifier still takes its own batches. One order of all rows for all folds, every fold with weight 0 on the rows
-it must not see, would need no more than one batch for all. Measured at 10,000 rows of width 768 it saves a third of
-the time, for Adam's work stays; but its batches hold 57 or 58 rows of 64 for a fold of ten, in another order than
-SentEval's, and its numbers would not be SentEval's.
+A nested cross-validation trains 410 classifiers; one after another, that is nearly all overhead. Here the classifiers
+of one fold, which differ in weight decay only, share their batches, and several folds share each operation. Each fold
+keeps its own batches, in SentEval's order, so that the results are SentEval's.
 """
 
 from __future__ import annotations
@@ -21,23 +16,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-# On a processor the batches, weights and moments of a stack should stay in the cache of one core: 300 KiB for a group
-# of four classifiers with two outputs and width 768. An accelerator is faster the more it gets at once.
+# On a CPU the batches, weights and moments of a stack should fit in the cache of one core: 300 KiB for a group of four
+# classifiers with two outputs and width 768. An accelerator is faster with larger stacks.
 GROUPS_ON_CPU = 5
 GROUPS_ON_ACCELERATOR = 128
-ALIGNMENT = 16  # rows of features begin at multiples of it: others are slower to read
+ALIGNMENT = 16  # rows of features start at multiples of it, which are faster to read
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a classifier is trained; the defaults are SentEval's for results that papers report.
+    """How a classifier is trained; the defaults are SentEval's for published results.
 
     Attributes:
-        optimizer: `adam` (learning rate 1e-3) or `rmsprop` (1e-2), in all else as `torch.optim` has them.
-        batch_size: Rows a step.
-        passes_per_check: Passes over the training rows between two looks at the dev rows (SentEval's `epoch_size`).
-        tenacity: Checks without improvement that are forgiven in the whole training; one more ends it.
-        max_passes: After more passes than these the training ends in any case (SentEval's `max_epoch`).
+        optimizer: `adam` (learning rate 1e-3) or `rmsprop` (1e-2), with the other defaults of `torch.optim`.
+        batch_size: Rows per step.
+        passes_per_check: Passes over the training rows between two dev scores (SentEval's `epoch_size`).
+        tenacity: Number of checks without improvement in the whole training that are allowed; one more ends it.
+        max_passes: The first check after more passes than these ends the training (SentEval's `max_epoch`).
     """
 
     optimizer: Literal["adam", "rmsprop"] = "adam"
@@ -48,13 +43,13 @@ class Schedule:
 
 
 class Group(NamedTuple):
-    """Classifiers that learn from the same rows in the same order and differ in weight decay only.
+    """Classifiers with the same rows in the same order, which differ in weight decay only.
 
     Attributes:
-        train: Rows to learn from, `(n,)`.
-        dev: Rows that say which check was the best, `(m,)`.
-        weight_decays: One classifier for each.
-        random: Gives the order of each pass; a new one with the seed of the training when absent.
+        train: Training rows, `(n,)`.
+        dev: Rows that choose the best check, `(m,)`.
+        weight_decays: One per classifier.
+        random: Generator of the order of each pass; by default a new one with the seed of the training.
     """
 
     train: np.ndarray
@@ -63,8 +58,8 @@ class Group(NamedTuple):
     random: np.random.RandomState | None = None
 
 
-class Trained(NamedTuple):
-    """What became of a group.
+class TrainedGroup(NamedTuple):
+    """The trained classifiers of a group.
 
     Attributes:
         scores: The best dev score of each classifier, `(classifiers,)`.
@@ -78,14 +73,14 @@ class Trained(NamedTuple):
 
 
 # From logits (groups, classifiers, outputs, batch) and targets (groups, 1, outputs, batch) to the gradient of each
-# row's loss by its logits. It may write over the logits.
+# row's loss with respect to its logits. It may overwrite the logits.
 Slope = Callable[[Tensor, Tensor], Tensor]
-# From logits (rows, classifiers, outputs) and the numbers of the rows to one score for each classifier; more is better.
+# From logits (rows, classifiers, outputs) and the indices of the rows to one score for each classifier; more is better.
 Score = Callable[[Tensor, Tensor], np.ndarray]
 
 
 def cross_entropy_slope(logits: Tensor, targets: Tensor) -> Tensor:
-    """Gradient of each row's cross-entropy by its logits.
+    """Gradient of each row's cross-entropy with respect to its logits.
 
     Args:
         logits: `(groups, classifiers, outputs, batch)`.
@@ -95,7 +90,7 @@ def cross_entropy_slope(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def accuracy_score(labels: Tensor) -> Score:
-    """A score for `train_classifiers`: the share of rows whose largest logit is that of their label.
+    """A score for `train_classifiers`: the accuracy of the largest logit.
 
     Args:
         labels: Label number of every row, `(rows,)`.
@@ -112,13 +107,13 @@ def with_constant(vectors: np.ndarray, device: torch.device) -> Tensor:
 
     Args:
         vectors: `(rows, width)`, float32 or float64.
-        device: Where the classifiers are to be trained.
+        device: Device of the training.
 
     Returns:
         `(rows, padded width)`.
     """
     rows, width = vectors.shape
-    # Made by NumPy, which asks the system for large pages: rows in any order are then found faster.
+    # NumPy asks the system for large pages, which makes random access faster.
     features = np.zeros((rows, -(-(width + 1) // ALIGNMENT) * ALIGNMENT), vectors.dtype)
     features[:, :width] = vectors
     features[:, width] = 1
@@ -148,39 +143,38 @@ def train_classifiers(
     schedule: Schedule,
     seed: int,
     slope: Slope = cross_entropy_slope,
-) -> list[Trained]:
-    """Trains every classifier of every group; each comes out as if it had been trained alone.
+) -> list[TrainedGroup]:
+    """Trains every classifier of every group; each result equals that of training it alone.
 
-    SentEval seeds its generators anew for each classifier, and so does this: all start from the weights that
-    `torch.nn.Linear` gets behind `torch.manual_seed(seed)`, and the order of each pass is the next permutation of
-    NumPy's `RandomState(seed)`.
+    SentEval resets its generators for each classifier, and so does this: all start from the weights of
+    `torch.nn.Linear` after `torch.manual_seed(seed)`, and the order of each pass is the next permutation of NumPy's
+    `RandomState(seed)`.
 
     Args:
         features: From `with_constant`, `(rows, padded width)`.
         width: Width of the vectors without constant and padding.
-        targets: What the outputs should be, `(rows, outputs)`.
-        groups: Which rows to learn from and which to choose on.
-        score: How good classifiers are on dev rows; the first of the best checks is kept.
+        targets: Target of the outputs, `(rows, outputs)`.
+        groups: Training and dev rows, and weight decays.
+        score: Of classifiers on dev rows; the first of the best checks is kept.
         schedule: Optimiser, batch size and patience.
         seed: Of weights and orders.
         slope: Gradient of a row's loss, which is averaged over the batch.
 
     Returns:
-        One `Trained` for each group, in their order.
+        One `TrainedGroup` per group, in their order.
     """
     start = torch.zeros(targets.shape[1], features.shape[1], dtype=features.dtype)
     start[:, : width + 1] = _fresh_layer(width, targets.shape[1], seed)
     start = start.to(features.device)
     stacks = list(_stacks(groups, features.device, schedule.batch_size))
 
-    def train(stack: list[int]) -> list[Trained]:
-        with torch.inference_mode():
-            members = [groups[number] for number in stack]
-            return _Stack(features, targets, start, members, schedule, seed).train(slope, score)
+    def train(stack: list[int]) -> list[TrainedGroup]:
+        members = [groups[number] for number in stack]
+        return _Stack(features, targets, start, members, schedule, seed).train(slope, score)
 
     threads = torch.get_num_threads()
     workers = min(threads, len(stacks)) if features.device.type == "cpu" else 1
-    # One core for each stack: operations as small as these lose time when cores share one.
+    # One core per stack: sharing operations as small as these between cores loses time.
     with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         try:
             results = list(pool.map(train, stacks))
@@ -201,7 +195,7 @@ def _fresh_layer(width: int, outputs: int, seed: int) -> Tensor:
 
 
 def _stacks(groups: Sequence[Group], device: torch.device, batch_size: int) -> Iterator[list[int]]:
-    """Numbers of the groups that are trained in step: those with as many batches a pass and as many classifiers."""
+    """Indices of groups that are trained in step: with as many batches per pass and as many classifiers."""
     at_once = GROUPS_ON_CPU if device.type == "cpu" else GROUPS_ON_ACCELERATOR
     alike: dict[tuple[int, int], list[int]] = {}
     for number, group in enumerate(groups):
@@ -212,7 +206,7 @@ def _stacks(groups: Sequence[Group], device: torch.device, batch_size: int) -> I
 
 
 class _Stack:
-    """Groups with as many batches a pass and as many classifiers, trained in step."""
+    """Groups with as many batches per pass and as many classifiers, trained in step."""
 
     def __init__(
         self,
@@ -230,12 +224,16 @@ class _Stack:
         self.weights = start.repeat(len(groups), self.classifiers, 1)  # (groups, classifiers * outputs, padded width)
         decays = torch.tensor([list(group.weight_decays) for group in groups]).to(start)
         self.decays = decays.repeat_interleave(self.outputs, dim=1)[:, :, None]
-        self.optimizer = (_Adam if schedule.optimizer == "adam" else _RMSprop)(self.weights)
-        self.gradient = torch.empty_like(self.weights)
+        self.weights.grad = self.gradient = torch.empty_like(self.weights)
+        self.optimizer = (
+            torch.optim.Adam([self.weights], lr=1e-3, fused=True)
+            if schedule.optimizer == "adam"
+            else torch.optim.RMSprop([self.weights], lr=1e-2, foreach=False)
+        )
         self.batch = features.new_empty(len(groups) * schedule.batch_size, features.shape[1])
 
-    def train(self, slope: Slope, score: Score) -> list[Trained]:
-        """Passes and checks until the patience of every classifier has ended."""
+    def train(self, slope: Slope, score: Score) -> list[TrainedGroup]:
+        """Trains until the patience of every classifier has ended."""
         shape = len(self.groups), self.classifiers
         best, misses, passes = np.full(shape, -1.0), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         kept = self.weights.unflatten(1, (self.classifiers, self.outputs)).clone()
@@ -260,7 +258,7 @@ class _Stack:
             if not going.all():
                 self._keep(np.flatnonzero(going))
                 present = present[going]
-        return [Trained(*parts) for parts in zip(best, kept, passes, strict=True)]
+        return [TrainedGroup(*parts) for parts in zip(best, kept, passes, strict=True)]
 
     def _pass(self, slope: Slope) -> None:
         """One pass over the training rows of every group."""
@@ -275,13 +273,13 @@ class _Stack:
         rows = rows.flatten(1)
         for step in range(steps - 1):
             self._step(rows[step], targets[step], 1 / size, slope)
-        # In the last batch groups may have different numbers of rows: what is missing is filled up with weight 0.
+        # In the last batch groups may have different numbers of rows: it is padded with rows of weight 0.
         left = lengths - (steps - 1) * size
         shares = torch.from_numpy((np.arange(size) < left[:, None]) / left[:, None]).to(self.weights)
         self._step(rows[-1], targets[-1], shares[:, None, None], slope)
 
     def _step(self, rows: Tensor, targets: Tensor, shares: float | Tensor, slope: Slope) -> None:
-        """One batch of every group: `rows` is `(groups * batch,)`; `shares` says what a row weighs in the mean."""
+        """One batch of every group: `rows` is `(groups * batch,)`; `shares` are the weights of rows in the mean."""
         groups = len(self.weights)
         taken = self.batch[: len(rows)]
         torch.index_select(self.features, 0, rows, out=taken)
@@ -290,48 +288,17 @@ class _Stack:
         slopes = slope(logits.view(groups, self.classifiers, self.outputs, -1), targets).mul_(shares)
         torch.mul(self.weights, self.decays, out=self.gradient)
         self.gradient.baddbmm_(slopes.view_as(logits), batch)
-        self.optimizer.step(self.weights, self.gradient)
+        self.optimizer.step()
 
     def _keep(self, places: np.ndarray) -> None:
         """Drops all other groups."""
         self.groups = [self.groups[place] for place in places]
         self.random = [self.random[place] for place in places]
         index = torch.from_numpy(places).to(self.weights.device)
-        self.weights, self.decays, self.gradient = self.weights[index], self.decays[index], self.gradient[index]
-        self.optimizer.keep(index)
-
-
-class _Adam:
-    """`torch.optim.Adam` with its default options; weight decay is in the gradient already."""
-
-    def __init__(self, weights: Tensor) -> None:
-        self.mean, self.square, self.steps = torch.zeros_like(weights), torch.zeros_like(weights), 0
-
-    def step(self, weights: Tensor, gradient: Tensor) -> None:
-        """Changes the weights in place; the gradient is used up."""
-        self.steps += 1
-        self.mean.lerp_(gradient, 1 - 0.9)
-        self.square.mul_(0.999).addcmul_(gradient, gradient, value=1 - 0.999)
-        correction = (1 - 0.999**self.steps) ** 0.5  # of the root; taken out of the fraction it costs nothing
-        torch.sqrt(self.square, out=gradient)
-        weights.addcdiv_(self.mean, gradient.add_(1e-8 * correction), value=-1e-3 * correction / (1 - 0.9**self.steps))
-
-    def keep(self, index: Tensor) -> None:
-        """Drops the moments of all other groups."""
-        self.mean, self.square = self.mean[index], self.square[index]
-
-
-class _RMSprop:
-    """`torch.optim.RMSprop` with its default options; weight decay is in the gradient already."""
-
-    def __init__(self, weights: Tensor) -> None:
-        self.square = torch.zeros_like(weights)
-
-    def step(self, weights: Tensor, gradient: Tensor) -> None:
-        """Changes the weights in place."""
-        self.square.mul_(0.99).addcmul_(gradient, gradient, value=1 - 0.99)
-        weights.addcdiv_(gradient, self.square.sqrt().add_(1e-8), value=-1e-2)
-
-    def keep(self, index: Tensor) -> None:
-        """Drops the moments of all other groups."""
-        self.square = self.square[index]
+        state = self.optimizer.state.pop(self.weights)
+        self.weights, self.decays = self.weights[index], self.decays[index]
+        self.weights.grad = self.gradient = torch.empty_like(self.weights)
+        self.optimizer.param_groups[0]["params"] = [self.weights]
+        self.optimizer.state[self.weights] = {
+            name: value[index] if value.ndim else value for name, value in state.items()
+        }

@@ -1,4 +1,4 @@
-"""Protocol `senteval`: what can a linear classifier read off frozen sentence vectors?"""
+"""Protocol `senteval`: SentEval's transfer tasks, linear classifiers on frozen sentence embeddings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Setting(NamedTuple):
 
     Attributes:
         protocol: Its name in metric keys.
-        folds: Of cross-validation.
+        folds: Number of folds of cross-validation.
         schedule: Optimiser, batch size and patience.
     """
 
@@ -54,7 +54,7 @@ def senteval(
     seed: int = 1111,
     **encoding: Unpack[EncodingOptions],
 ) -> dict[str, float]:
-    """SentEval's transfer tasks: a classifier on frozen vectors, trained and tested as the toolkit does.
+    """SentEval's transfer tasks: a classifier on frozen embeddings, trained and tested as the toolkit does.
 
     | tasks | columns | weight decay chosen on | tested on |
     |---|---|---|---|
@@ -67,20 +67,20 @@ def senteval(
 
     The classifier is one linear layer with softmax cross-entropy, its weight decay one of 1e-5, 1e-4, 1e-3, 1e-2. It
     trains until its dev accuracy has failed to rise six times in all (four in setting `fast`), and the best check is
-    kept. A pair is `[|u - v|, u * v]`. Vectors stay as the encoder gives them: they are not brought to length 1.
+    kept. The features of a pair are `[|u - v|, u * v]`. Embeddings are not normalised.
 
-    Texts are split at white space and joined again by single spaces, and rows are sorted by their numbers of words and
-    their label, as in SentEval: folds and batches depend on the order. Splits may be called `train`, `dev` (`val`,
-    `validation`, `trial`) and `test`.
+    White space in texts is reduced to single spaces, and rows are sorted by their numbers of words and their label, as
+    in SentEval: folds and batches depend on the order. Splits are called `train`, `dev` (or `val`, `validation`,
+    `trial`) and `test`.
 
     Args:
         encoder: Anything with a sentence-transformers style `encode`.
-        tasks: Rows by the task's name, such as `MR`. Whatever follows a dot is yours to choose (`MR.de`, the same task
-            in another language): the part in front says which task it is.
+        tasks: Rows by the task's name, such as `MR`. A suffix after a dot may be chosen freely (`MR.de`, the same task
+            in another language).
         language: Of all texts.
-        setting: `literature`: 10 folds, Adam, batches of 64; what papers report. `fast`: 5 folds, RMSprop, batches of
-            128, less patience; SentEval's own for prototyping, under keys of its own, `senteval-fast`.
-        device: Where classifiers are trained, for instance `cuda`; an accelerator if there is one, unless given.
+        setting: `literature`: 10 folds, Adam, batches of 64, as papers report. `fast`: 5 folds, RMSprop, batches of
+            128, less patience; SentEval's setting for prototypes, with the protocol name `senteval-fast`.
+        device: Where classifiers are trained, for instance `cuda`; by default an accelerator if there is one.
         seed: Of the classifiers' weights and batches.
         encoding: See `EncodingOptions`.
 
@@ -88,11 +88,12 @@ def senteval(
         - `accuracy` under `MR-senteval/en/test/`, for MRPC `f1` too, and the number of tested `sentences` or `pairs`;
           `accuracy` of the chosen weight decay, on what it was chosen on, under `MR-senteval/en/dev/`.
         - SICK-R and STS-B: `pearson`, `spearman` and `mse` (of the score) in place of the accuracy; `pearson` on dev.
-        - Of two accuracies or more, the mean, under a name that says of how many: `senteval-average-of-5/en/test/`.
+        - Of two accuracies or more, the mean, under a name with their number: `senteval-average-of-5/en/test/`.
 
     Raises:
-        XlsrError: a task or the setting is unknown, a row lacks a column or has an empty text, a split is missing, a
-            label has too few rows for the folds or is not in train, or a score is out of range.
+        KeyError: a task is unknown.
+        XlsrError: the setting is unknown, a row lacks a column, a split is missing or unknown, a label is not
+            in train, or a score is out of range.
 
     Example:
         >>> class Letters:
@@ -104,31 +105,28 @@ def senteval(
         (1.0, 40)
 
     Relations:
-        - SentEval with PyTorch, `nhid` 0 and these settings gives the same numbers, up to float32's rounding and to
-          rounding in print: its orders, folds, weights and batches come from the same generators with the same seeds
-          (on a GPU too, where it draws on the CPU as well). Two things differ. Labels are numbered in sorted order,
-          which for SICK-E is another than SentEval's. And the mean over outer folds is taken of accuracies that are
-          not rounded first.
+        - SentEval with PyTorch, `nhid` 0 and these settings gives the same numbers up to rounding: its orders, folds,
+          weights and batches come from the same generators with the same seeds, on a GPU too. Two things differ.
+          Labels are numbered in sorted order, which differs from SentEval's for SICK-E. And the mean over outer folds
+          is taken of accuracies that are not rounded first.
         - SentEval without PyTorch uses scikit-learn's logistic regression, which is another protocol.
 
     References:
         Conneau and Kiela (2018), SentEval: An Evaluation Toolkit for Universal Sentence Representations.
     """
-    if not isinstance(tasks, Mapping) or not tasks:
-        raise XlsrError(f"tasks is {tasks!r:.40}; give a mapping from task to rows, with at least one entry.")
     if setting not in SETTINGS:
         raise XlsrError(f"setting is '{setting}'; {did_you_mean(setting, SETTINGS)}")
     protocol, folds, schedule = SETTINGS[setting]
     place = _device(device)
     # All rows are read before anything is encoded: a wrong label in the last task should not cost the wait.
-    read = {name: read_task(rows, name, folds) for name, rows in tasks.items()}
+    read = {name: read_task(rows, name) for name, rows in tasks.items()}
     prefixes = {name: [metric_prefix(name, protocol, language, split) for split in ("test", "dev")] for name in read}
     metrics: dict[str, float] = {}
     accuracies = []
     for name, task in read.items():
         features = _features(encoder, task, language, encoding)
-        if task.kind.test == "relatedness":
-            rows = (task.splits[split] for split in task.kind.splits)
+        if task.spec.test == "relatedness":
+            rows = (task.splits[split] for split in task.spec.splits)
             dev_pearson, tested = relatedness(features, task.gold, *rows, seed=seed, device=place)
             dev = {"pearson": dev_pearson}
         else:
@@ -137,13 +135,13 @@ def senteval(
             )
             outcome = _classify(classification, task)
             dev, tested = {"accuracy": outcome.dev}, {"accuracy": outcome.test}
-            if task.kind.f1:
+            if task.spec.f1:
                 tested["f1"] = _f1(outcome.predicted, task.gold[task.splits["test"]])
             accuracies.append(outcome.test)
         logger.info("%s: %s", name, tested)
         on_test, on_dev = prefixes[name]
         metrics |= {f"{on_test}/{metric}": value for metric, value in tested.items()}
-        metrics[f"{on_test}/{'pairs' if task.kind.pairs else 'sentences'}"] = len(task.splits["test"])
+        metrics[f"{on_test}/{'pairs' if task.spec.pairs else 'sentences'}"] = len(task.splits["test"])
         metrics |= {f"{on_dev}/{metric}": value for metric, value in dev.items()}
     if len(accuracies) > 1:
         prefix = metric_prefix(protocol, f"average-of-{len(accuracies)}", language, "test")
@@ -159,7 +157,7 @@ def _device(device: str | None) -> torch.device:
 
 
 def _features(encoder: Encoder, task: Task, language: str, encoding: EncodingOptions) -> np.ndarray:
-    if not task.kind.pairs:
+    if not task.spec.pairs:
         return embed(encoder, task.sides[0], language=language, normalize=False, **encoding)
     first, second = task.sides
     u, v = embed_pairs(encoder, first, second, (language, language), normalize=False, **encoding)
@@ -167,10 +165,10 @@ def _features(encoder: Encoder, task: Task, language: str, encoding: EncodingOpt
 
 
 def _classify(classification: Classification, task: Task) -> Outcome:
-    rows = [task.splits[split] for split in task.kind.splits]
-    if task.kind.test == "nested":
+    rows = [task.splits[split] for split in task.spec.splits]
+    if task.spec.test == "nested":
         return classification.nested(*rows)
-    return classification.train_folds(*rows) if task.kind.test == "folds" else classification.fixed_dev(*rows)
+    return classification.train_folds(*rows) if task.spec.test == "folds" else classification.fixed_dev(*rows)
 
 
 def _f1(predicted: np.ndarray, truth: np.ndarray) -> float:

@@ -14,7 +14,7 @@ from torch import Tensor
 from hf_xlsr.evaluation.senteval.classifier import (
     Group,
     Schedule,
-    Trained,
+    TrainedGroup,
     accuracy_score,
     logits_of,
     train_classifiers,
@@ -22,12 +22,12 @@ from hf_xlsr.evaluation.senteval.classifier import (
 )
 
 WEIGHT_DECAYS = (1e-5, 1e-4, 1e-3, 1e-2)
-NESTED_SEED = 1111  # of the folds of nested cross-validation, whatever the seed of the classifiers
-HELD_OUT = 0.05  # of the training rows, to choose the check on when the weight decay has been chosen
+NESTED_SEED = 1111  # of the folds of nested cross-validation; the seed of the classifiers does not change them
+HELD_OUT = 0.05  # of the training rows, to choose the check on after the weight decay
 
 
 class Outcome(NamedTuple):
-    """How well a task was learnt.
+    """Accuracies of a task.
 
     Attributes:
         dev: Accuracy of the chosen weight decay on the rows that it was chosen on.
@@ -41,18 +41,18 @@ class Outcome(NamedTuple):
 
 
 class Classification:
-    """Labelled vectors and the way classifiers on them are trained.
+    """Labelled vectors and SentEval's ways to train and test classifiers on them.
 
-    Rows should stand in SentEval's order (`senteval` sorts them) for its numbers to come out. The weight decay is
-    chosen by the mean dev accuracy in per cent, rounded to two decimals, and of equal ones the smallest is taken.
+    For SentEval's results the rows must be in its order (`senteval` sorts them). The weight decay with the highest mean
+    dev accuracy is chosen, in per cent and rounded to two decimals; of equal ones the smallest.
 
     Args:
         vectors: `(rows, width)`, float32 or float64.
         labels: Label numbers from 0, `(rows,)`.
-        schedule: How a classifier is trained.
-        folds: Of cross-validation.
-        seed: Of the classifiers, and of `train_folds`' folds.
-        device: Where the classifiers are trained.
+        schedule: Optimiser, batch size and patience.
+        folds: Number of folds of cross-validation.
+        seed: Of the classifiers, and of the folds of `train_folds`.
+        device: Device of the training.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class Classification:
         self.targets = F.one_hot(self.label_numbers).to(self.features.dtype)
 
     def nested(self, rows: np.ndarray) -> Outcome:
-        """Every row is tested once, by a classifier whose weight decay was chosen in folds of the other rows.
+        """Tests every row once, by a classifier whose weight decay was chosen in folds of the other rows.
 
         Args:
-            rows: To learn from and to test on, `(n,)`.
+            rows: To train and to test on, `(n,)`.
 
         Returns:
             `dev` and `test` are means over the outer folds.
@@ -94,11 +94,11 @@ class Classification:
         return Outcome(float(np.mean([dev for _, dev in chosen])), float(np.mean(tests)), predicted[rows])
 
     def train_folds(self, train: np.ndarray, test: np.ndarray) -> Outcome:
-        """The weight decay is chosen in folds of the training rows.
+        """Chooses the weight decay in folds of the training rows.
 
         Args:
-            train: Rows to learn from, `(n,)`.
-            test: Rows to test on, `(m,)`.
+            train: Training rows, `(n,)`.
+            test: Test rows, `(m,)`.
         """
         trained = self._train([Group(*fold, WEIGHT_DECAYS) for fold in self._split(train, self.seed)])
         decay, dev = _best(np.array([one.scores for one in trained]))
@@ -106,16 +106,16 @@ class Classification:
         return self._outcome(dev, final.weights[0], test)
 
     def fixed_dev(self, train: np.ndarray, dev: np.ndarray, test: np.ndarray) -> Outcome:
-        """The weight decay is chosen on dev rows, as is the check.
+        """Chooses the weight decay and the check on dev rows.
 
         Args:
-            train: Rows to learn from, `(n,)`.
-            dev: Rows to choose on.
-            test: Rows to test on.
+            train: Training rows, `(n,)`.
+            dev: Dev rows.
+            test: Test rows.
         """
         (trained,) = self._train([Group(train, dev, WEIGHT_DECAYS)])
         decay, accuracy = _best(trained.scores[None])
-        # SentEval trains the chosen one again, from the same seed, and gets the same.
+        # SentEval trains the chosen classifier again, from the same seed and with the same result.
         return self._outcome(accuracy, trained.weights[WEIGHT_DECAYS.index(decay)], test)
 
     def _split(self, rows: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -124,13 +124,13 @@ class Classification:
         return [(rows[train], rows[rest]) for train, rest in folds.split(rows, self.labels[rows])]
 
     def _all_of(self, train: np.ndarray, decay: float) -> Group:
-        """A classifier on all training rows but a few, drawn first, to choose the check on."""
+        """A classifier on the training rows without a few, drawn first, that choose the check."""
         random = np.random.RandomState(self.seed)
         order = random.permutation(len(train))
         held_out = max(1, int(HELD_OUT * len(train)))  # SentEval fails on fewer than 20 rows
         return Group(train[order[held_out:]], train[order[:held_out]], (decay,), random)
 
-    def _train(self, groups: Sequence[Group]) -> list[Trained]:
+    def _train(self, groups: Sequence[Group]) -> list[TrainedGroup]:
         score = accuracy_score(self.label_numbers)
         return train_classifiers(
             self.features, self.width, self.targets, groups, score, schedule=self.schedule, seed=self.seed

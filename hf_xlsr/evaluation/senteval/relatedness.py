@@ -1,4 +1,4 @@
-"""SentEval's supervised relatedness: a linear layer says how likely each of five scores is."""
+"""SentEval's supervised relatedness: a linear layer predicts the probabilities of five scores."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SCHEDULE = Schedule(passes_per_check=50, tenacity=3, max_passes=1000)
 
 
 def score_bins(scores: np.ndarray) -> np.ndarray:
-    """Scores as shares of the two whole scores beside them.
+    """Scores as shares of the two nearest whole scores.
 
-    SentEval has bins for 1 to 5 only. A score below 1, which STS-B has, is left with a share of its size in bin 1 and
-    nothing elsewhere.
+    SentEval has bins for 1 to 5 only. A score below 1, as in STS-B, has a share of its own size in bin 1 and nothing
+    elsewhere.
 
     Args:
         scores: From 0 to 5, `(n,)`.
@@ -35,7 +35,7 @@ def score_bins(scores: np.ndarray) -> np.ndarray:
 
 
 def squared_error_slope(logits: Tensor, targets: Tensor) -> Tensor:
-    """Gradient by the logits of the mean squared error of their softmax.
+    """Gradient of the mean squared error of the softmax with respect to the logits.
 
     Args:
         logits: `(groups, classifiers, outputs, batch)`.
@@ -56,19 +56,19 @@ def relatedness(
     seed: int = 1111,
     device: torch.device | str = "cpu",
 ) -> tuple[float, dict[str, float]]:
-    """Learns scores of pairs; the prediction is the mean of the scores 1 to 5 under the learnt shares.
+    """Trains a predictor of pair scores: the mean of the scores 1 to 5 under the predicted shares.
 
-    Adam, batches of 64, no weight decay; looks at dev rows every 50 passes, keeps the best by Pearson's correlation,
-    and ends with the fourth look that is none better, or after 1050 passes.
+    Adam, batches of 64, no weight decay. A check every 50 passes keeps the best weights by Pearson's correlation on dev;
+    the fourth check without improvement, or 1,050 passes, ends the training.
 
     Args:
         features: Of the pairs, `(rows, width)`, float32 or float64.
         scores: From 0 to 5, `(rows,)`.
-        train: Rows to learn from.
-        dev: Rows to choose on.
-        test: Rows to test on.
+        train: Training rows.
+        dev: Dev rows.
+        test: Test rows.
         seed: Of weights and the order of rows.
-        device: Where to train.
+        device: Device of the training.
 
     Returns:
         Pearson's correlation on `dev`; `pearson`, `spearman` and `mse` (mean squared error of the score) on `test`.

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from hf_xlsr.evaluation.senteval import classifier as senteval_classifier
 from hf_xlsr.evaluation.senteval.classifier import (
     Group,
     Schedule,
-    Trained,
+    TrainedGroup,
     accuracy_score,
     cross_entropy_slope,
     logits_of,
@@ -38,7 +38,7 @@ def some_groups(rows: int = 100, random: np.random.RandomState | None = None) ->
 
 def train(
     vectors: np.ndarray, labels: np.ndarray, groups: Sequence[Group], schedule: Schedule, seed: int = 1111
-) -> list[Trained]:
+) -> list[TrainedGroup]:
     numbers = torch.from_numpy(labels)
     features = with_constant(vectors, CPU)
     targets = F.one_hot(numbers).to(features.dtype)
@@ -48,7 +48,7 @@ def train(
 
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
 @pytest.mark.parametrize("classes", [2, 3])
-def test_each_classifier_is_what_it_would_be_alone(optimizer: str, classes: int):
+def test_equals_one_at_a_time(optimizer: str, classes: int):
     vectors, labels = noisy_classes(100, 21, classes, noise=0.4)
     schedule = Schedule(optimizer, batch_size=8, passes_per_check=2, tenacity=5, max_passes=60)
     groups = some_groups()
@@ -71,15 +71,7 @@ def test_each_classifier_is_what_it_would_be_alone(optimizer: str, classes: int)
             assert not weights[:, 22:].any()  # what pads the features has no weight
 
 
-def test_weight_decay_matters():
-    vectors, labels = noisy_classes(100, 21, 2, noise=0.4)
-    (one,) = train(vectors, labels, some_groups()[:1], Schedule(max_passes=200, tenacity=99))
-    final = one.weights.flatten(1).norm(dim=1)
-    assert (one.passes == 204).all()
-    assert final[0] > final[1] > final[2] > final[3]
-
-
-def test_stacks_and_threads_change_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_stacks_and_threads(monkeypatch: pytest.MonkeyPatch):
     vectors, labels = noisy_classes(100, 21, 2, noise=0.4)
     schedule = Schedule(batch_size=8, tenacity=1)
     expected = train(vectors, labels, some_groups(), schedule)
@@ -97,7 +89,7 @@ def test_stacks_and_threads_change_nothing(monkeypatch: pytest.MonkeyPatch):
         torch.testing.assert_close(one.weights, other.weights, rtol=0, atol=1e-12)
 
 
-def test_random_states_and_inputs_stay_as_they_were():
+def test_random_states_and_inputs_stay_unchanged():
     vectors, labels = noisy_classes(100, 21, 2, noise=0.4)
     before = vectors.copy()
     torch.manual_seed(5)
@@ -110,7 +102,7 @@ def test_random_states_and_inputs_stay_as_they_were():
     np.testing.assert_array_equal(vectors, before)
 
 
-def test_the_seed_decides_weights_and_orders():
+def test_seed():
     vectors, labels = noisy_classes(100, 21, 2, noise=0.4)
     schedule = Schedule(max_passes=3)
     first, again, other = (train(vectors, labels, some_groups(), schedule, seed)[0].weights for seed in (1, 1, 2))
@@ -123,7 +115,7 @@ def test_the_seed_decides_weights_and_orders():
     assert not torch.allclose(first, shifted)
 
 
-def scripted(scores: Sequence[float], schedule: Schedule) -> tuple[Trained, list[torch.Tensor]]:
+def scripted(scores: Sequence[float], schedule: Schedule) -> tuple[TrainedGroup, list[torch.Tensor]]:
     """One classifier whose dev scores are given; also its logits on dev at each check."""
     vectors, labels = noisy_classes(40, 5, 2, noise=0.4)
     seen: list[torch.Tensor] = []
@@ -141,21 +133,21 @@ def scripted(scores: Sequence[float], schedule: Schedule) -> tuple[Trained, list
     return trained, seen
 
 
-def test_patience_is_never_reset():
-    trained, seen = scripted([0.5, 0.4, 0.6, 0.6, 0.7, 0.1, 0.9], Schedule(tenacity=2))
-    # Not better: the second (lower), the fourth (equal) and the sixth check. The third miss ends it.
-    assert (trained.scores[0], trained.passes[0], len(seen)) == (0.7, 24, 6)
-
-
-def test_the_first_of_equal_checks_is_kept():
-    trained, _ = scripted([0.5, 0.8, 0.8, 0.8], Schedule(tenacity=1, passes_per_check=1))
-    assert (trained.scores[0], trained.passes[0]) == (0.8, 4)
-
-
-@pytest.mark.parametrize(("most", "passes"), [(7, 8), (8, 12), (11, 12)])
-def test_training_ends_after_the_check_that_passes_the_limit(most: int, passes: int):
-    trained, _ = scripted([0.1, 0.2, 0.3, 0.4, 0.5], Schedule(max_passes=most))
-    assert trained.passes[0] == passes
+@pytest.mark.parametrize(
+    ("scores", "changes", "best", "passes"),
+    [
+        # Not better: the second (lower), the fourth (equal) and the sixth check. The third miss ends it.
+        ([0.5, 0.4, 0.6, 0.6, 0.7, 0.1, 0.9], {"tenacity": 2}, 0.7, 24),
+        ([0.5, 0.8, 0.8, 0.8], {"tenacity": 1, "passes_per_check": 1}, 0.8, 4),
+        # The check that exceeds the limit is the last.
+        ([0.1, 0.2, 0.3, 0.4, 0.5], {"max_passes": 7}, 0.2, 8),
+        ([0.1, 0.2, 0.3, 0.4, 0.5], {"max_passes": 8}, 0.3, 12),
+    ],
+)
+def test_patience(scores: list[float], changes: dict[str, Any], best: float, passes: int):
+    trained, seen = scripted(scores, schedule := Schedule(**changes))
+    assert (trained.scores[0], trained.passes[0]) == (best, passes)
+    assert len(seen) == passes // schedule.passes_per_check
 
 
 def test_cross_entropy_slope_is_its_gradient():
@@ -173,17 +165,9 @@ def test_constant_and_padding():
     assert features.tolist() == [[3.0, 4.0, 1.0] + [0.0] * 13, [5.0, 6.0, 1.0] + [0.0] * 13]
 
 
-def test_a_single_batch_with_fewer_rows_than_its_size():
-    vectors, labels = noisy_classes(30, 4, 2, noise=0.1)
-    schedule = replace(Schedule(), max_passes=40)
-    (one,) = train(vectors, labels, [Group(np.arange(20), np.arange(20, 30), (1e-3,))], schedule)
-    alone = train_alone(vectors[:20], labels[:20], (vectors[20:], labels[20:]), decay=1e-3, schedule=schedule)
-    np.testing.assert_allclose(one.weights[0, :, :4].numpy(), alone.model.weight.numpy(), rtol=0, atol=1e-8)
-
-
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_an_accelerator_gives_the_same():
+def test_accelerator():
     vectors, labels = noisy_classes(100, 21, 2, noise=0.4)
     expected = train(vectors, labels, some_groups(), Schedule(max_passes=40))
     numbers = torch.from_numpy(labels).cuda()

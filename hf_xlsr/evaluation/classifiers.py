@@ -1,0 +1,407 @@
+"""Classifiers on sentence embeddings: logistic regression, LASER's small networks, or one trained with the encoder."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+from transformers import get_linear_schedule_with_warmup
+from typing_extensions import Unpack
+
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, default_prompt, embed
+from hf_xlsr.encoders.routing import route_of, routes_of
+from hf_xlsr.evaluation.pairs import embed_pairs, pair_features
+from hf_xlsr.evaluation.rows import LabelledTexts
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.precision import choose_precision
+
+logger = logging.getLogger(__name__)
+
+HEADS = ("linear", "mlp", "trained")
+INVERSE_REGULARIZATION = (0.1, 1.0, 10.0, 100.0)
+GRADIENT_NORM = 1.0
+MASK_NUMBERS = 2**22  # of one layer's dropout masks, drawn for many batches together: 16 MiB
+
+Predictor = Callable[[np.ndarray], np.ndarray]
+Labelled = tuple[np.ndarray, np.ndarray]  # features (n, width) and label numbers (n,)
+
+
+@dataclass(frozen=True)
+class MlpSettings:
+    """A small tanh network and its training. Dropout precedes every linear layer.
+
+    Attributes:
+        hidden: Widths of the hidden layers.
+        dropout: Probability.
+        batch_size: Rows per step.
+        epochs: Passes over the rows.
+        learning_rate: Of Adam, without weight decay.
+    """
+
+    hidden: tuple[int, ...]
+    dropout: float
+    batch_size: int
+    epochs: int
+    learning_rate: float = 1e-3
+
+
+# LASER's settings for the two datasets (tasks/mldoc/mldoc.sh, tasks/xnli/xnli.sh).
+MLDOC_MLP = MlpSettings(hidden=(10, 8), dropout=0.2, batch_size=12, epochs=500)
+XNLI_MLP = MlpSettings(hidden=(512, 384), dropout=0.3, batch_size=128, epochs=200)
+
+
+class Classifier(NamedTuple):
+    """A trained classifier.
+
+    Attributes:
+        encoder: Gives the embeddings that the head reads; for head `trained` a fine-tuned copy of the user's encoder.
+        predict: From features `(n, width)` to label numbers `(n,)`.
+        dev_accuracy: On the rows that it was chosen on.
+    """
+
+    encoder: Encoder
+    predict: Predictor
+    dev_accuracy: float
+
+
+def learn_classifier(
+    encoder: Encoder,
+    train: LabelledTexts,
+    dev: LabelledTexts,
+    *,
+    language: str,
+    head: str,
+    mlp: MlpSettings,
+    epochs: int | None = None,
+    learning_rate: float | None = None,
+    seed: int = 1,
+    **encoding: Unpack[EncodingOptions],
+) -> Classifier:
+    """Trains a head on an encoder's embeddings, or together with a copy of the encoder.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`; for head `trained` a sentence-transformers model.
+        train: Training rows.
+        dev: Rows that choose the regularisation of `linear` and the epoch of the others.
+        language: Of `train` and `dev`.
+        head: `linear` (see `fit_linear`), `mlp` (`fit_mlp`) or `trained` (`fine_tune`).
+        mlp: Shape of head `mlp`.
+        epochs: Replaces the head's default; `linear` has none.
+        learning_rate: Likewise.
+        seed: Of weights, dropout and the order of rows.
+        encoding: See `EncodingOptions`; the progress bar also covers training.
+
+    Returns:
+        A classifier of the features that `features_of` gives.
+
+    Raises:
+        XlsrError: `head` is unknown, has no such option, or the option is not above 0; or see `fine_tune`.
+    """
+    if head not in HEADS:
+        raise XlsrError(f"head is '{head}'; {did_you_mean(head, HEADS)}")
+    given = {"epochs": epochs, "learning_rate": learning_rate}
+    changes: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
+    for option, value in changes.items():
+        if head == "linear":
+            raise XlsrError(f"`{option}` has no effect on head 'linear'. Leave it out or choose head 'mlp'.")
+        if not value > 0:
+            raise XlsrError(f"`{option}` must be above 0, got {value}.")
+    classes = int(train.labels.max()) + 1
+    if head == "trained":
+        return fine_tune(encoder, train, dev, language=language, classes=classes, seed=seed, **changes, **encoding)
+    learn, choose = (
+        (features_of(encoder, rows.sides, (language,) * len(rows.sides), **encoding), rows.labels)
+        for rows in (train, dev)
+    )
+    if head == "linear":
+        return Classifier(encoder, *fit_linear(learn, choose))
+    progress = encoding.get("show_progress_bar", False)
+    settings = replace(mlp, **changes)
+    return Classifier(
+        encoder, *fit_mlp(learn, choose, classes=classes, settings=settings, seed=seed, show_progress_bar=progress)
+    )
+
+
+def features_of(
+    encoder: Encoder, sides: Sequence[Sequence[str]], languages: Sequence[str], **encoding: Unpack[EncodingOptions]
+) -> np.ndarray:
+    """The input of a head: unit embeddings of texts, or `pair_features` of two unit embeddings.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`.
+        sides: One list of texts, or two of equal length.
+        languages: One for each list.
+        encoding: See `EncodingOptions`.
+
+    Returns:
+        `(n, width)` or `(n, 4 * width)`, float32.
+    """
+    if len(sides) == 1:
+        return embed(encoder, sides[0], language=languages[0], **encoding)
+    return pair_features(*embed_pairs(encoder, sides[0], sides[1], (languages[0], languages[1]), **encoding))
+
+
+def fit_linear(train: Labelled, dev: Labelled) -> tuple[Predictor, float]:
+    """Logistic regression with the inverse regularisation (0.1, 1, 10 or 100) that is best on `dev`.
+
+    Args:
+        train: Features `(n, width)` and label numbers `(n,)` to learn from.
+        dev: Likewise, to choose on; a tie goes to the stronger regularisation.
+
+    Returns:
+        A function from features to label numbers, and the accuracy on `dev`.
+    """
+    models = [LogisticRegression(C=strength, max_iter=1000).fit(*train) for strength in INVERSE_REGULARIZATION]
+    accuracies = [float(model.score(*dev)) for model in models]
+    best = int(np.argmax(accuracies))
+    logger.info("linear head: C=%s, dev accuracy %.4f", INVERSE_REGULARIZATION[best], accuracies[best])
+    return models[best].predict, accuracies[best]
+
+
+def fit_mlp(
+    train: Labelled,
+    dev: Labelled,
+    *,
+    classes: int,
+    settings: MlpSettings = MLDOC_MLP,
+    seed: int = 1,
+    show_progress_bar: bool = False,
+) -> tuple[Predictor, float]:
+    """A small tanh network, by default LASER's for MLDoc; keeps the weights of the epoch that is best on `dev`.
+
+    Trains on the CPU in the precision of the features, with Adam on the cross-entropy. All random numbers come from
+    one NumPy generator, so that results do not depend on PyTorch's.
+
+    Args:
+        train: Features `(n, width)` and label numbers `(n,)` to learn from.
+        dev: Likewise, to choose the epoch on; a tie goes to the later epoch.
+        classes: Number of labels.
+        settings: Shape, dropout, batches, epochs, learning rate.
+        seed: Of weights, dropout and the order of the rows.
+        show_progress_bar: Show one over the epochs.
+
+    Returns:
+        A function from features to label numbers, and the accuracy on `dev`.
+
+    Example:
+        >>> rows = np.repeat(np.eye(2, dtype=np.float32), 30, axis=0), np.repeat([0, 1], 30)
+        >>> fit_mlp(rows, rows, classes=2, settings=MlpSettings((4,), 0.0, batch_size=10, epochs=99))[1]
+        1.0
+    """
+    features, labels = torch.from_numpy(train[0]), torch.from_numpy(train[1])
+    random = np.random.default_rng(seed)
+    widths = (features.shape[1], *settings.hidden, classes)
+    network = _TanhNetwork(widths, random, features.dtype)
+    optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate, fused=True)
+    keep, scale = 1 - settings.dropout, train[0].dtype.type(1 / (1 - settings.dropout))
+    block = max(1, MASK_NUMBERS // (max(widths) * settings.batch_size)) * settings.batch_size
+    best_accuracy, best = -1.0, network.state_dict()
+    for _ in tqdm(range(settings.epochs), desc="mlp head", disable=not show_progress_bar):
+        for rows in torch.from_numpy(random.permutation(len(features))).split(block):
+            masks = [
+                torch.from_numpy((random.random((len(rows), width), dtype=scale.dtype) < keep) * scale)
+                for width in widths[:-1]
+            ]
+            parts = (tensor.split(settings.batch_size) for tensor in (features[rows], labels[rows], *masks))
+            for inputs, targets, *dropout in zip(*parts, strict=True):
+                optimizer.zero_grad()
+                F.cross_entropy(network(inputs, dropout), targets).backward()
+                optimizer.step()
+        accuracy = float((network.predict(dev[0]) == dev[1]).mean())
+        if accuracy >= best_accuracy:
+            best_accuracy, best = accuracy, copy.deepcopy(network.state_dict())
+    network.load_state_dict(best)
+    return network.predict, best_accuracy
+
+
+class _TanhNetwork(nn.Module):
+    """Linear layers with tanh between them, initialised like `nn.Linear` but from a NumPy generator."""
+
+    def __init__(self, widths: Sequence[int], random: np.random.Generator, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList()
+        for width, outputs in pairwise(widths):
+            layer = nn.utils.skip_init(nn.Linear, width, outputs, dtype=dtype)
+            bound = width**-0.5
+            with torch.no_grad():
+                layer.weight.copy_(torch.from_numpy(random.uniform(-bound, bound, (width, outputs))).T)
+                layer.bias.copy_(torch.from_numpy(random.uniform(-bound, bound, outputs)))
+            self.layers.append(layer)
+
+    def forward(self, hidden: Tensor, masks: Sequence[Tensor] = ()) -> Tensor:
+        """Logits `(n, classes)`; `masks` are what the input of each layer is multiplied with."""
+        for number, layer in enumerate(self.layers):
+            hidden = layer(hidden * masks[number] if masks else hidden)
+            if number < len(self.layers) - 1:
+                hidden = hidden.tanh()
+        return hidden
+
+    @torch.no_grad()
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        """Label numbers `(n,)` of features `(n, width)`, without dropout."""
+        return self(torch.from_numpy(features)).argmax(1).numpy()
+
+
+def fine_tune(
+    model: Any,
+    train: LabelledTexts,
+    dev: LabelledTexts,
+    *,
+    language: str,
+    classes: int,
+    epochs: int = 3,
+    learning_rate: float = 2e-5,
+    head_learning_rate: float = 1e-3,
+    train_batch_size: int = 32,
+    warmup_ratio: float = 0.1,
+    seed: int = 1,
+    **encoding: Unpack[EncodingOptions],
+) -> Classifier:
+    """Trains a copy of an encoder together with a softmax layer on its embeddings; the model itself stays unchanged.
+
+    The layer reads the unit embedding of a text, or `pair_features` of two, scaled to a size of about 1. AdamW; the
+    learning rates rise over the first tenth of the steps and fall linearly to 0; gradients are clipped at norm 1;
+    autocast in bfloat16 where the machine computes it fast. The weights of the epoch that is best on `dev` are kept,
+    of equals the later. The global random state is left as it was.
+
+    Args:
+        model: A sentence-transformers model on any device, also one with a route for each language.
+        train: Training rows.
+        dev: Rows to choose the epoch on.
+        language: Of `train` and `dev`.
+        classes: Number of labels.
+        epochs: Passes over `train`.
+        learning_rate: Of the encoder.
+        head_learning_rate: Of the layer, which starts from zero: at the encoder's rate it would hardly leave it.
+        train_batch_size: Rows per step.
+        warmup_ratio: Share of the steps in which the learning rates rise.
+        seed: Of dropout and the order of rows.
+        encoding: See `EncodingOptions`; `batch_size` is for encoding `dev`, the progress bar also covers the steps.
+
+    Returns:
+        The copy as an encoder, the layer as a function of `features_of` that encoder, and the accuracy on `dev`.
+
+    Raises:
+        XlsrError: `model` is not a sentence-transformers model.
+    """
+    if not isinstance(model, nn.Module) or not hasattr(model, "preprocess"):
+        raise XlsrError(
+            f"Head 'trained' needs a sentence-transformers model, got {type(model).__name__}. Choose head 'linear' or "
+            "'mlp'."
+        )
+    network: Any = copy.deepcopy(model).float()  # half-precision weights would not take small steps
+    weights = [weight for weight in network.parameters() if weight.requires_grad]
+    with _own_random_state(network.device, seed):
+        student = _Student(network, language, classes, len(train.sides), encoding)
+        layer = list(student.layer.parameters())
+        groups: list[dict[str, Any]] = [{"params": weights}, {"params": layer, "lr": head_learning_rate}]
+        optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
+        steps = epochs * -(-len(train.labels) // train_batch_size)
+        schedule = get_linear_schedule_with_warmup(optimizer, int(warmup_ratio * steps), steps)
+        best_accuracy, best = -1.0, student.state_dict()
+        with tqdm(total=steps, desc="fine-tuning", disable=not encoding.get("show_progress_bar", False)) as bar:
+            for _ in range(epochs):
+                student.train()
+                for rows in torch.randperm(len(train.labels)).split(train_batch_size):
+                    student.loss(train, rows.tolist()).backward()
+                    nn.utils.clip_grad_norm_([*weights, *layer], GRADIENT_NORM)
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    schedule.step()
+                    bar.update()
+                accuracy = student.accuracy(dev)
+                if accuracy >= best_accuracy:
+                    best_accuracy, best = accuracy, copy.deepcopy(student.state_dict())
+    student.load_state_dict(best)
+    return Classifier(student.encoder, student.predict, best_accuracy)
+
+
+class _Encoder:
+    """A model's `encode` in the precision that it is trained in."""
+
+    def __init__(self, network: Any) -> None:
+        self.network, self.routes = network, routes_of(network)
+        self.default_prompt_name = default_prompt(network)
+        self.dtype = getattr(torch, choose_precision(cpu=network.device.type == "cpu"))
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.network.device.type, self.dtype, enabled=self.dtype != torch.float32)
+
+    def encode(self, *args: Any, **kwargs: Any) -> Any:
+        with self.autocast():
+            return self.network.encode(*args, **kwargs)
+
+
+class _Student(nn.Module):
+    """The copy of the encoder with the layer that is trained on its embeddings."""
+
+    scale: Tensor
+
+    def __init__(self, network: Any, language: str, classes: int, sides: int, encoding: EncodingOptions) -> None:
+        super().__init__()
+        self.network, self.encoder = network, _Encoder(network)
+        self.language, self.encoding = language, encoding
+        task = route_of(network, language, encoding.get("routes"))
+        self.route = {} if task is None else {"task": task}
+        width = embed(self.encoder, ["x"], language=language, **encoding).shape[1]
+        # A unit vector's numbers are about 1 / sqrt(width) in size, those of a product of two the square of that.
+        scale = torch.full((width,), width**0.5)
+        self.register_buffer("scale", scale if sides == 1 else torch.cat([scale, scale, scale, scale**2]))
+        self.layer = nn.Linear(len(self.scale), classes)
+        nn.init.zeros_(self.layer.weight)
+        nn.init.zeros_(self.layer.bias)
+        self.to(network.device)
+
+    def loss(self, data: LabelledTexts, rows: Sequence[int]) -> Tensor:
+        """Mean cross-entropy of rows."""
+        vectors = [self._vectors([side[row] for row in rows]) for side in data.sides]
+        if len(vectors) == 1:
+            features = vectors[0]
+        else:
+            u, v = vectors
+            features = torch.cat([u, v, (u - v).abs(), u * v], dim=1)
+        labels = torch.from_numpy(data.labels[rows]).to(features.device)
+        return F.cross_entropy(self.layer(features * self.scale), labels)
+
+    def _vectors(self, texts: Sequence[str]) -> Tensor:
+        from sentence_transformers.util import batch_to_device  # slow to load; here the model has loaded it
+
+        prompt = self.encoding.get("prompt", "")
+        if not prompt and (name := default_prompt(self.network)):
+            prompt = self.network.prompts[name]  # as `encode` does
+        batch = self.network.preprocess([prompt + text for text in texts], **self.route)
+        with self.encoder.autocast():
+            vectors = self.network(batch_to_device(batch, self.network.device), **self.route)["sentence_embedding"]
+        return F.normalize(vectors[:, : self.network.truncate_dim].float(), dim=1)
+
+    @torch.no_grad()
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        """Label numbers `(n,)` of the features that `features_of` gives."""
+        return self.layer(torch.from_numpy(features).to(self.scale) * self.scale).argmax(1).cpu().numpy()
+
+    def accuracy(self, data: LabelledTexts) -> float:
+        features = features_of(self.encoder, data.sides, (self.language,) * len(data.sides), **self.encoding)
+        return float((self.predict(features) == data.labels).mean())
+
+
+@contextmanager
+def _own_random_state(device: torch.device, seed: int) -> Iterator[None]:
+    """Seeds the CPU and, if it is used, the CUDA device; afterwards both are as they were."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed other accelerators
+        if devices:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield

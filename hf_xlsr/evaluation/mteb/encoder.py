@@ -1,0 +1,233 @@
+"""Encoders as mteb takes them: each column routed by its language, scores filed under a hash of the model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import numpy as np
+from huggingface_hub import ModelCard
+from mteb.abstasks.task_metadata import TaskMetadata
+from mteb.models import ModelMeta
+from mteb.models.abs_encoder import AbsEncoder
+from mteb.models.model_implementations import MODEL_REGISTRY
+from mteb.models.model_meta import ScoringFunction
+from mteb.types import Licenses, PromptType
+from transformers import PreTrainedModel
+
+from hf_xlsr.encoders.encoding import default_prompt, embed
+from hf_xlsr.encoders.fingerprint import content_hash
+from hf_xlsr.encoders.loading import finite_length, load_encoder
+from hf_xlsr.encoders.routing import route_of, routes_of
+from hf_xlsr.evaluation.mteb.languages import column_language, langscript, subset_languages
+from hf_xlsr.utils.errors import XlsrError
+
+
+class MtebEncoder(AbsEncoder):
+    """A `SentenceTransformer` as an encoder of mteb, made by `as_mteb_encoder`.
+
+    Attributes:
+        model: The model.
+        mteb_model_meta: mteb's `ModelMeta` of it.
+    """
+
+    mteb_model_meta: ModelMeta
+    model_prompts: dict[str, str]
+
+    def __init__(
+        self, model: Any, mteb_model_meta: ModelMeta, *, prompt: str = "", routes: Mapping[str, str] | None = None
+    ) -> None:
+        self.model, self.mteb_model_meta = model, mteb_model_meta
+        self.prompt, self.routes = prompt, routes
+        self.model_prompts = {name: text for name, text in model.prompts.items() if text is not None}
+        for language in routes or ():
+            route_of(model, language, routes)
+
+    def encode(
+        self,
+        inputs: Iterable[Mapping[str, Any]],
+        *,
+        task_metadata: TaskMetadata,
+        hf_split: str,
+        hf_subset: str,
+        prompt_type: PromptType | None = None,
+        **encode_kwargs: Any,
+    ) -> np.ndarray:
+        """Embeds one column of texts, without normalising.
+
+        Args:
+            inputs: Batches with a list `text`.
+            task_metadata: Of the task, which knows the languages of its subsets.
+            hf_split: The split, which has no effect.
+            hf_subset: The subset, or the language of the column.
+            prompt_type: `query` or `document` in retrieval. Without a prompt of `as_mteb_encoder`, it selects the
+                model's own prompt as mteb does.
+            **encode_kwargs: `batch_size` and `show_progress_bar`.
+
+        Returns:
+            `(number of texts, width)`, float32.
+
+        Raises:
+            XlsrError: the model routes by language and the column's language is not clear or has no route; or the model
+                has routes of another kind and the task does not say which to take.
+        """
+        texts = [text for batch in inputs for text in batch["text"]]
+        encoder, language, names = self.model, None, routes_of(self.model)
+        if self._routes_by_language():
+            language = self._language(texts, task_metadata, hf_subset)
+        elif names and prompt_type is None:
+            raise XlsrError(
+                f"The model has the routes {', '.join(names)}, and mteb's task {task_metadata.name} does not choose one. "
+                "Give `routes`, such as de=source."
+            )
+        elif names:
+            encoder = SimpleNamespace(
+                encode=partial(self.model.encode, task=PromptType(prompt_type).value),
+                default_prompt_name=default_prompt(self.model),
+            )
+        own = self.model_prompts.get(self.get_prompt_name(task_metadata, prompt_type) or "")
+        return embed(
+            encoder,
+            texts,
+            language=language,
+            prompt=self.prompt or own or "",
+            routes=self.routes,
+            normalize=False,
+            **encode_kwargs,
+        )
+
+    def _routes_by_language(self) -> bool:
+        try:
+            route_of(self.model, None, self.routes)
+        except XlsrError:
+            return True
+        return False
+
+    def _language(self, texts: Sequence[str], metadata: TaskMetadata, subset: str) -> str:
+        candidates = subset_languages(metadata, subset)
+        if len({route_of(self.model, language, self.routes) for language in candidates}) == 1:
+            return candidates[0]
+        place = f"A column of mteb's task {metadata.name}, subset '{subset}',"
+        if len(candidates) != 2:
+            raise XlsrError(
+                f"{place} may be in {', '.join(candidates) or 'any language'}. Choose subsets of one or two languages."
+            )
+        return column_language(texts, (candidates[0], candidates[1]), place=place)
+
+
+def as_mteb_encoder(
+    model: str | os.PathLike[str] | Any,
+    *,
+    name: str | None = None,
+    prompt: str = "",
+    routes: Mapping[str, str] | None = None,
+    languages: Sequence[str] | None = None,
+    training_datasets: Iterable[str] | None = None,
+) -> MtebEncoder:
+    """A model that `mteb.evaluate` takes; its scores are filed under `content_hash` as revision.
+
+    mteb says `deu-eng` when it hands over either column of a bitext task. For a model with an encoder for each language,
+    the language of a column is that of the subset where it has one, and else found by `column_language` among the
+    subset's two.
+
+    Prompt and routes change the embeddings too: mteb files the scores of each combination apart, as an experiment.
+
+    Args:
+        model: Folder or Hub id of an export, or a loaded `SentenceTransformer`.
+        name: How mteb files it, `owner/name`; by default the id on the Hub, or `local/` and the folder's name.
+        prompt: Put before every text, for instance `"query: "`.
+        routes: Language -> route of a model whose routes do not have the languages' names.
+        languages: What the model is for, in its metadata; by default what its card or its routes say.
+        training_datasets: Tasks of mteb that the model was trained on; None: unknown.
+
+    Raises:
+        XlsrError: the model cannot be loaded, or lacks a route that `routes` names.
+    """
+    loaded = load_encoder(os.fspath(model)) if isinstance(model, (str, os.PathLike)) else model
+    card = _card(model)
+    found = languages or card.get("language") or routes_of(loaded)
+    tags = [tag for language in ([found] if isinstance(found, str) else found) if (tag := langscript(language))]
+    encoders: list[Any] = [module for module in loaded.modules() if isinstance(module, PreTrainedModel)]
+    tables = {id(table): table.numel() for table in (encoder.get_input_embeddings().weight for encoder in encoders)}
+    parameters = list(loaded.parameters())
+    meta = ModelMeta.create_empty(
+        overwrites={
+            "name": _name(model, name),
+            "revision": content_hash(model),
+            "languages": tags or None,
+            "n_parameters": sum(parameter.numel() for parameter in parameters),
+            "n_embedding_parameters": sum(tables.values()) if tables else None,
+            "memory_usage_mb": sum(parameter.numel() * parameter.element_size() for parameter in parameters) / 2**20,
+            "max_tokens": finite_length(loaded),
+            "embed_dim": loaded.get_embedding_dimension(),
+            "license": card.get("license") if card.get("license") in get_args(Licenses) else None,
+            "open_weights": True,
+            "framework": ["Sentence Transformers", "PyTorch"],
+            "similarity_fn_name": ScoringFunction(loaded.similarity_fn_name or "cosine"),
+            "use_instructions": bool(prompt),
+            "training_datasets": None if training_datasets is None else set(training_datasets),
+            "experiment_kwargs": _experiment(prompt, routes),
+        }
+    )
+    return MtebEncoder(loaded, meta, prompt=prompt, routes=routes)
+
+
+def register_model(model: str | os.PathLike[str], **options: Any) -> ModelMeta:
+    """Makes an export known to mteb in this process: `mteb.get_model(name)` loads it as `as_mteb_encoder` does.
+
+    mteb does not search other packages for models, so each process registers its own.
+
+    Args:
+        model: Folder or Hub id of an export.
+        **options: See `as_mteb_encoder`; `name` is how mteb calls it.
+
+    Returns:
+        mteb's `ModelMeta` of the model, with its loader.
+
+    Raises:
+        XlsrError: mteb has another model of this name, or see `as_mteb_encoder`.
+    """
+
+    def load(name: str, revision: str | None = None, device: str | None = None, **_: Any) -> MtebEncoder:
+        if revision != content_hash(model):
+            raise XlsrError(f"'{model}' has changed since it was registered as '{name}'. Register it again.")
+        encoder = as_mteb_encoder(model, **options)
+        if device:
+            encoder.model.to(device)
+        return encoder
+
+    meta = as_mteb_encoder(model, **options).mteb_model_meta.model_copy(update={"loader": load})
+    name = str(meta.name)
+    there = MODEL_REGISTRY.get(name)
+    if there is not None and getattr(there.loader, "__qualname__", "") != load.__qualname__:
+        raise XlsrError(f"mteb already has a model called '{name}'. Choose another name.")
+    MODEL_REGISTRY[name] = meta
+    return meta
+
+
+def _experiment(prompt: str, routes: Mapping[str, str] | None) -> dict[str, Any] | None:
+    """Prompt and routes, which affect embeddings; mteb caches results per combination."""
+    options: dict[str, Any] = {"prompt": prompt} if prompt else {}
+    options.update({"routes": dict(routes)} if routes else {})
+    # mteb replaces many signs in the names of its folders by underscores, so that two prompts may look the same.
+    digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:12]
+    return {**options, "digest": digest} if options else None
+
+
+def _name(model: Any, name: str | None) -> str:
+    if name is None and isinstance(model, (str, os.PathLike)):
+        name = Path(model).resolve().name if Path(model).is_dir() else str(model)
+    name = name or "sentence-transformer"
+    return name if "/" in name else f"local/{name}"
+
+
+def _card(model: Any) -> dict[str, Any]:
+    """The metadata in a folder's card."""
+    file = Path(model) / "README.md" if isinstance(model, (str, os.PathLike)) else None
+    return ModelCard.load(file, ignore_metadata_errors=True).data.to_dict() if file and file.is_file() else {}

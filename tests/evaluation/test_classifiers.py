@@ -1,0 +1,349 @@
+"""Heads on fixed embeddings and fine-tuned encoders: against loops written out, choices on dev, seeds."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Router
+from sklearn.linear_model import LogisticRegression
+from torch import nn
+
+from hf_xlsr.evaluation import classifiers
+from hf_xlsr.evaluation.classifiers import (
+    MLDOC_MLP,
+    XNLI_MLP,
+    Classifier,
+    Labelled,
+    MlpSettings,
+    features_of,
+    fine_tune,
+    fit_linear,
+    fit_mlp,
+    learn_classifier,
+)
+from hf_xlsr.evaluation.rows import LabelledTexts
+
+Pairs = list[dict[str, str]]
+
+
+def clusters(count: int, width: int, classes: int, seed: int, dtype: Any = np.float64) -> Labelled:
+    """Clusters that overlap."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, classes, count)
+    centres = np.random.default_rng(99).normal(size=(classes, width))
+    return (centres[labels] + rng.normal(size=(count, width))).astype(dtype), labels
+
+
+def settings(**changes: Any) -> MlpSettings:
+    return MlpSettings(
+        **{"hidden": (10, 8), "dropout": 0.2, "batch_size": 12, "epochs": 10, "learning_rate": 0.01, **changes}
+    )
+
+
+def random_states() -> Any:
+    return torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]
+
+
+def mlp_written_out(train: Labelled, dev: Labelled, classes: int, chosen: MlpSettings, seed: int) -> tuple[Any, float]:
+    """`fit_mlp` with hand-written gradients and Adam in NumPy."""
+    rng, keep = np.random.default_rng(seed), 1 - chosen.dropout
+    widths = (train[0].shape[1], *chosen.hidden, classes)
+    weights = []
+    for width, outputs in zip(widths[:-1], widths[1:], strict=True):
+        bound = width**-0.5
+        weights += [rng.uniform(-bound, bound, (width, outputs)), rng.uniform(-bound, bound, outputs)]
+    mean, square = ([np.zeros_like(weight) for weight in weights] for _ in range(2))
+    step = 0
+
+    def activations(hidden: np.ndarray, masks: Any = None) -> list[np.ndarray]:
+        received = []
+        for layer in range(len(widths) - 1):
+            received.append(hidden * masks[layer] if masks else hidden)
+            hidden = received[-1] @ weights[2 * layer] + weights[2 * layer + 1]
+            hidden = np.tanh(hidden) if layer < len(widths) - 2 else hidden
+        return [*received, hidden]
+
+    best = -1.0, [np.empty(0)]
+    for _ in range(chosen.epochs):
+        order = rng.permutation(len(train[0]))
+        masks = [(rng.random((len(order), width)) < keep) / keep for width in widths[:-1]]
+        for start in range(0, len(order), chosen.batch_size):
+            rows = order[start : start + chosen.batch_size]
+            inner = [mask[start : start + chosen.batch_size] for mask in masks]
+            *received, logits = activations(train[0][rows], inner)
+            change = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+            change = (change - np.eye(classes)[train[1][rows]]) / len(rows)
+            gradients: list[np.ndarray] = []
+            for layer in range(len(widths) - 2, -1, -1):
+                gradients = [received[layer].T @ change, change.sum(0), *gradients]
+                if layer:
+                    plain = np.where(inner[layer] > 0, received[layer] * keep, 0)
+                    change = change @ weights[2 * layer].T * inner[layer] * (1 - plain**2)
+            step += 1
+            for number, gradient in enumerate(gradients):
+                mean[number] = 0.9 * mean[number] + 0.1 * gradient
+                square[number] = 0.999 * square[number] + 0.001 * gradient**2
+                size = np.sqrt(square[number] / (1 - 0.999**step)) + 1e-8
+                weights[number] = weights[number] - chosen.learning_rate * mean[number] / (1 - 0.9**step) / size
+        right = float((activations(dev[0])[-1].argmax(1) == dev[1]).mean())
+        if right >= best[0]:
+            best = right, weights.copy()
+    weights[:] = best[1]
+    return lambda features: activations(features)[-1].argmax(1), best[0]
+
+
+@pytest.mark.parametrize("hidden", [(), (6,), (10, 8)])
+@pytest.mark.parametrize(("epochs", "dropout", "count"), [(6, 0.3, 50), (3, 0.0, 24)])
+def test_mlp_equals_numpy(hidden: tuple[int, ...], epochs: int, dropout: float, count: int):
+    train, dev, probe = clusters(count, 7, 3, seed=1), clusters(40, 7, 3, seed=2), clusters(2000, 7, 3, seed=3)[0]
+    chosen = settings(hidden=hidden, dropout=dropout, epochs=epochs)
+    predict, accuracy = fit_mlp(train, dev, classes=3, settings=chosen, seed=5)
+    expected, best = mlp_written_out(train, dev, 3, chosen, 5)
+    assert accuracy == best
+    np.testing.assert_array_equal(predict(probe), expected(probe))
+
+
+def test_mlp_masks_are_drawn_in_blocks(monkeypatch: pytest.MonkeyPatch):
+    train, dev, probe = clusters(50, 7, 3, seed=1), clusters(40, 7, 3, seed=2), clusters(500, 7, 3, seed=3)[0]
+    runs = []
+    for at_once in (2**22, 250, 1):
+        monkeypatch.setattr(classifiers, "MASK_NUMBERS", at_once)
+        predict, _ = fit_mlp(train, dev, classes=3, settings=settings(dropout=0.0, epochs=1))
+        runs.append(predict(probe).tolist())
+    assert runs[0] == runs[1] == runs[2]
+
+
+def test_mlp_learns_in_float32_and_repeats_with_its_seed():
+    train, dev = clusters(300, 20, 4, seed=1, dtype=np.float32), clusters(100, 20, 4, seed=2, dtype=np.float32)
+    probe = np.random.default_rng(0).normal(size=(200, 20)).astype(np.float32)
+    before = random_states()
+    runs = [fit_mlp(train, dev, classes=4, settings=settings(epochs=30), seed=seed) for seed in (1, 1, 2)]
+    assert random_states() == before
+    assert all(accuracy == (predict(dev[0]) == dev[1]).mean() > 0.9 for predict, accuracy in runs)
+    one, again, other = (predict(probe).tolist() for predict, _ in runs)
+    assert one == again != other
+
+
+def test_mlp_keeps_the_best_epoch():
+    # Dev holds the opposite of what is learnt: the first epochs are best, later ones only get worse.
+    vectors = np.random.default_rng(1).normal(size=(120, 4)).astype(np.float32)
+    labels = (vectors[:, 0] > 0).astype(np.int64)
+
+    def fit(dev: np.ndarray, epochs: int) -> tuple[Any, float]:
+        return fit_mlp((vectors, labels), (vectors, dev), classes=2, settings=settings(epochs=epochs))
+
+    accuracies = [fit(1 - labels, epochs)[1] for epochs in (1, 5, 60)]
+    assert accuracies == sorted(accuracies)
+    predict, kept = fit(1 - labels, 60)
+    assert float((predict(vectors) == 1 - labels).mean()) == kept
+    learnt, _ = fit(labels, 60)
+    assert float((learnt(vectors) == labels).mean()) > 0.95
+    # All epochs tie on a dev row that is always wrong: the last one is kept.
+    last, accuracy = fit_mlp((vectors, labels), (vectors[:1], np.array([5])), classes=2, settings=settings(epochs=80))
+    assert accuracy == 0.0 and float((last(vectors) == labels).mean()) > 0.9
+
+
+def test_settings_of_laser():
+    assert MLDOC_MLP == MlpSettings((10, 8), dropout=0.2, batch_size=12, epochs=500, learning_rate=1e-3)
+    assert XNLI_MLP == MlpSettings((512, 384), dropout=0.3, batch_size=128, epochs=200, learning_rate=1e-3)
+
+
+def test_linear_strength_is_chosen_on_dev():
+    rng = np.random.default_rng(4)
+    vectors = (0.05 * rng.normal(size=(200, 3))).astype(np.float32)
+    labels = (vectors[:, 0] > 0.03).astype(np.int64)  # rare positives: strong regularisation never predicts them
+    predict, accuracy = fit_linear((vectors, labels), (vectors, labels))
+    assert accuracy == float((predict(vectors) == labels).mean()) > 0.95
+    predict, on_majority = fit_linear((vectors, labels), (vectors, np.zeros_like(labels)))
+    assert on_majority == 1.0
+    np.testing.assert_array_equal(predict(vectors), LogisticRegression(C=0.1).fit(vectors, labels).predict(vectors))
+
+
+class WordEncoder:
+    """Length and first letter."""
+
+    def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
+        return np.array([[len(text), ord(text[0]) - 100.5, 1] for text in texts], np.float32)
+
+
+def test_features_of_texts_and_pairs():
+    texts = features_of(WordEncoder(), (["abc", "z"],), ("en",))
+    np.testing.assert_allclose(np.linalg.norm(texts, axis=1), 1, rtol=1e-6)
+    u, v = texts
+    pairs = features_of(WordEncoder(), (["abc"], ["z"]), ("en", "en"))
+    np.testing.assert_allclose(pairs, [np.concatenate([u, v, abs(u - v), u * v])], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("head", "options"), [("linear", {}), ("mlp", {"epochs": 30, "learning_rate": 0.02})])
+def test_learn_classifier(head: str, options: dict[str, Any]):
+    texts = [letter * length for letter in "aaaazzzz" for length in range(1, 6)]
+    rows = LabelledTexts((texts,), np.array([int(text[0] == "z") for text in texts]))
+    encoder = WordEncoder()
+    classifier = learn_classifier(encoder, rows, rows, language="en", head=head, mlp=settings(epochs=1), **options)
+    assert classifier.encoder is encoder
+    assert classifier.dev_accuracy == 1.0
+    assert classifier.predict(features_of(encoder, (["zz", "a"],), ("en",))).tolist() == [1, 0]
+
+
+@pytest.fixture
+def model(tiny_export: str) -> SentenceTransformer:
+    return SentenceTransformer(tiny_export, device="cpu")
+
+
+def begins_with(pairs: Pairs, start: int, count: int, side: str = "source") -> LabelledTexts:
+    """Sentences, half of which got `red red` in front, and whether they did."""
+    texts = [pairs[number][side] for number in range(start, start + count)]
+    front = "red red " if side == "source" else "rouge rouge "
+    return LabelledTexts(
+        ([front + text if number % 2 else text for number, text in enumerate(texts)],), np.arange(count) % 2
+    )
+
+
+def run(model: Any, pairs: Pairs, **changes: Any) -> Classifier:
+    arguments: dict[str, Any] = {
+        "train": begins_with(pairs, 0, 80),
+        "dev": begins_with(pairs, 80, 40),
+        "language": "en",
+        "classes": 2,
+        "epochs": 4,
+        "learning_rate": 1e-2,
+        **changes,
+    }
+    return fine_tune(model, arguments.pop("train"), arguments.pop("dev"), **arguments)
+
+
+def states(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def weights_of(classifier: Classifier) -> dict[str, torch.Tensor]:
+    return states(classifier.encoder.network)  # type: ignore[attr-defined]
+
+
+def changed(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> set[str]:
+    assert one.keys() == other.keys()
+    return {name for name in one if not torch.equal(one[name], other[name])}
+
+
+def test_fine_tuning_trains_a_copy(model: SentenceTransformer, pairs: Pairs):
+    before = states(model.train())
+    classifier = run(model, pairs)
+    assert classifier.dev_accuracy > 0.9
+    assert not changed(states(model), before) and model.training
+    assert all(weight.grad is None for weight in model.parameters())
+    names = changed(before, weights_of(classifier))
+    assert {name for name, _ in model.named_parameters()} >= names
+    assert any("embeddings" in name for name in names) and any("encoder" in name for name in names)
+    test = begins_with(pairs, 120, 40)
+    predicted = classifier.predict(features_of(classifier.encoder, test.sides, ("en",)))
+    assert (predicted == test.labels).mean() > 0.9
+
+
+@pytest.mark.parametrize("sides", [1, 2])
+def test_fine_tuning_equals_a_loop_written_out(
+    model: SentenceTransformer, pairs: Pairs, monkeypatch: pytest.MonkeyPatch, sides: int
+):
+    monkeypatch.setattr(classifiers, "choose_precision", lambda **_: "float32")
+    count, epochs, batch = 50, 3, 16
+    texts = [[pairs[number]["source"] for number in range(start, start + count)] for start in (0, 60)][:sides]
+    labels = np.arange(count) % 3
+    train = LabelledTexts(tuple(texts), labels)
+    ours = run(
+        model, pairs, train=train, dev=train, classes=3, epochs=epochs, train_batch_size=batch, prompt="one ", seed=3
+    )
+
+    assert any(isinstance(part, nn.Dropout) and part.p > 0 for part in model.modules())
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        twin = copy.deepcopy(model)
+        layer = nn.Linear(16 * (1 if sides == 1 else 4), 3)
+        for weight in layer.parameters():
+            nn.init.zeros_(weight)
+        body = torch.optim.AdamW(twin.parameters(), lr=1e-2)
+        head = torch.optim.AdamW(layer.parameters(), lr=1e-3)
+        best, total, step = (-1.0, {}), epochs * 4, 0
+
+        def logits(sides: list[torch.Tensor]) -> torch.Tensor:
+            # Lengths of 4 = sqrt(16): each number of a vector is then about 1 in size, and so are products.
+            u, *v = (4 * side for side in sides)
+            return layer(torch.cat([u, v[0], abs(u - v[0]), u * v[0]], 1) if v else u)
+
+        for _ in range(epochs):
+            twin.train()
+            for rows in torch.randperm(count).split(batch):
+                share = step / 1 if step < 1 else (total - step) / (total - 1)  # warm-up: a tenth of 12 steps, so one
+                body.param_groups[0]["lr"], head.param_groups[0]["lr"] = share * 1e-2, share * 1e-3
+                batches = [twin.preprocess([f"one {side[row]}" for row in rows]) for side in texts]
+                vectors = [nn.functional.normalize(twin(inputs)["sentence_embedding"]) for inputs in batches]
+                nn.functional.cross_entropy(logits(vectors), torch.from_numpy(labels)[rows]).backward()
+                nn.utils.clip_grad_norm_([*twin.parameters(), *layer.parameters()], 1.0)
+                for optimizer in (body, head):
+                    optimizer.step()
+                    optimizer.zero_grad()
+                step += 1
+            prompted = [[f"one {text}" for text in side] for side in texts]
+            encoded = [torch.from_numpy(twin.encode(side, normalize_embeddings=True)) for side in prompted]
+            right = float((logits(encoded).argmax(1).numpy() == labels).mean())
+            if right >= best[0]:
+                best = right, states(twin)
+    assert step == total and best[0] > 0.3
+    assert ours.dev_accuracy == pytest.approx(best[0])
+    for name, value in weights_of(ours).items():
+        torch.testing.assert_close(value, best[1][name], rtol=1e-3, atol=1e-5)
+
+
+def test_fine_tuning_repeats_with_its_seed(model: SentenceTransformer, pairs: Pairs):
+    before = random_states()
+    one, again, other = (weights_of(run(model, pairs, epochs=1, seed=seed)) for seed in (1, 1, 2))
+    assert random_states() == before
+    assert not changed(one, again) and changed(one, other)
+
+
+def test_dev_accuracy_is_that_of_the_returned_classifier(model: SentenceTransformer, pairs: Pairs):
+    dev = begins_with(pairs, 80, 40)
+    noisy = dev._replace(labels=np.random.default_rng(0).permutation(dev.labels))
+    for rows in (dev, noisy):
+        classifier = run(model, pairs, dev=rows, prompt="two ")
+        predicted = classifier.predict(features_of(classifier.encoder, rows.sides, ("en",), prompt="two "))
+        assert classifier.dev_accuracy == (predicted == rows.labels).mean()
+
+
+def test_only_the_route_of_the_language_is_trained(tiny_export: str, model: SentenceTransformer, pairs: Pairs):
+    other = SentenceTransformer(tiny_export, device="cpu")
+    routed = SentenceTransformer(modules=[Router({"en": list(model), "fr": list(other)}, default_route="fr")])
+    before = states(routed)
+    classifier = run(routed.to("cpu"), pairs)
+    names = changed(weights_of(classifier), before)
+    assert names and all(".en." in name for name in names)
+    by_name = run(routed, pairs, language="de", routes={"de": "en"})
+    assert not changed(weights_of(by_name), weights_of(classifier))
+    french = begins_with(pairs, 80, 4, side="target")
+    expected = other.encode(french.sides[0], normalize_embeddings=True)
+    np.testing.assert_allclose(features_of(classifier.encoder, french.sides, ("fr",)), expected, atol=0.02)
+
+
+def test_half_precision_and_frozen_weights(model: SentenceTransformer, pairs: Pairs):
+    classifier = run(copy.deepcopy(model).half(), pairs, epochs=1)
+    assert {value.dtype for value in weights_of(classifier).values() if value.is_floating_point()} == {torch.float32}
+    for name, weight in model.named_parameters():
+        weight.requires_grad = "layer.1." in name
+    names = changed(states(model), weights_of(run(model, pairs, epochs=1)))
+    assert names and all("layer.1." in name for name in names)
+    assert not changed(states(model), weights_of(run(model.requires_grad_(False), pairs, epochs=1)))
+
+
+def test_fine_tuning_in_bfloat16(model: SentenceTransformer, pairs: Pairs, monkeypatch: pytest.MonkeyPatch):
+    weights = []
+    for precision in ("bfloat16", "float32"):
+        monkeypatch.setattr(classifiers, "choose_precision", lambda precision=precision, **_: precision)
+        classifier = run(model, pairs)
+        assert classifier.dev_accuracy > 0.9
+        weights.append(weights_of(classifier))
+        assert {value.dtype for value in weights[-1].values() if value.is_floating_point()} == {torch.float32}
+    assert changed(*weights)
