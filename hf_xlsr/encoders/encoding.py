@@ -106,9 +106,8 @@ def embed(
         >>> embed(Lengths(), ["a", "bcde", "a"]).shape
         (3, 2)
     """
-    if isinstance(texts, str):
-        raise XlsrError(f"`texts` must be a list of sentences, got the string {texts[:40]!r}.")
-    require_positive("number of texts", len(texts))
+    if isinstance(texts, str) or not len(texts):
+        raise XlsrError(f"`texts` must be a list of at least one sentence, got {texts[:40]!r}.")
     check_batch_size(batch_size)
     positions: dict[str, int] = {}
     spread = np.array([positions.setdefault(text, len(positions)) for text in texts])

@@ -182,7 +182,7 @@ def test_only_the_route_of_the_language_is_trained(tiny_export: str, model: Sent
     french = begins_with(pairs, 80, 4, side="target")
     expected = other.encode(french.sides[0], normalize_embeddings=True)
     np.testing.assert_allclose(features_of(classifier.encoder, french.sides, ("fr",)), expected, atol=0.02)
-    with pytest.raises(XlsrError, match="route for each of en, fr, none for 'de'"):
+    with pytest.raises(XlsrError, match="'de'"):
         run(routed, pairs, language="de")
 
 

@@ -69,15 +69,6 @@ def test_order_and_blocks_change_nothing(size: int, monkeypatch: pytest.MonkeyPa
     np.testing.assert_array_equal(shuffled_similarities, similarities)
 
 
-def test_similarity_of_a_pair_is_the_same_from_both_sides():
-    x, y = unit(6, 40, 31), unit(7, 30, 31)
-    dense, transposed = np.empty((40, 30), np.float32), np.empty((30, 40), np.float32)
-    for matrix, sides in ((dense, (x, y)), (transposed, (y, x))):
-        similarities, indices = nearest_neighbours(*sides, k=40)
-        np.put_along_axis(matrix, indices, similarities, axis=1)
-    np.testing.assert_array_equal(dense, transposed.T)
-
-
 def test_equal_candidates_are_scored_for_a_few_queries_at_a_time(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(neighbours, "FOUND_AT_ONCE", 200)
     together: list[int] = []
