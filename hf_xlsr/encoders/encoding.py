@@ -36,15 +36,6 @@ class EncodingOptions(TypedDict, total=False):
     show_progress_bar: bool
 
 
-def check_batch_size(batch_size: int) -> None:
-    """Checks that a batch has a sentence.
-
-    Raises:
-        XlsrError: `batch_size` is below 1.
-    """
-    require_positive("batch_size", batch_size)
-
-
 def unit_length(vectors: np.ndarray) -> np.ndarray:
     """Vectors divided by their lengths; a zero vector stays zero.
 
@@ -108,7 +99,7 @@ def embed(
     """
     if isinstance(texts, str) or not len(texts):
         raise XlsrError(f"`texts` must be a list of at least one sentence, got {texts[:40]!r}.")
-    check_batch_size(batch_size)
+    require_positive("batch_size", batch_size)
     positions: dict[str, int] = {}
     spread = np.array([positions.setdefault(text, len(positions)) for text in texts])
     task = route_of(encoder, language, routes)

@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.encoders.debias.removal import Debias, check_finite
-from hf_xlsr.encoders.encoding import Encoder, check_batch_size, embed
+from hf_xlsr.encoders.encoding import Encoder, embed
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 
 METHODS = ("components", "mean")
@@ -192,7 +192,7 @@ def fit_debias(
         (('en', 'fr'), (3, 1))
     """
     check_method(components, method)
-    check_batch_size(batch_size)
+    require_positive("batch_size", batch_size)
     for number, language in enumerate(texts):
         check_language(language, list(texts)[:number])
     options: dict[str, Any] = {"prompt": prompt, "batch_size": batch_size, "routes": routes, "normalize": False}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import TypedDict, Unpack
 
-from hf_xlsr.encoders.encoding import check_batch_size, default_prompt, embed
+from hf_xlsr.encoders.encoding import default_prompt, embed
 from hf_xlsr.encoders.fingerprint import content_hash
 from hf_xlsr.encoders.loading import encoder_facts, load_encoder
 from hf_xlsr.encoders.routing import route_of, routes_of
@@ -21,7 +21,7 @@ from hf_xlsr.evaluation.mteb.data import load_task, mteb_task, require_mteb
 from hf_xlsr.evaluation.mteb.languages import column_language, subset_languages
 from hf_xlsr.evaluation.mteb.meta import model_meta
 from hf_xlsr.evaluation.report import metric_prefix, save_results
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError, require_positive
 
 __all__ = ["MtebEncoder", "MtebEncoderOptions", "as_mteb_encoder", "content_hash", "evaluate_mteb"]
 
@@ -238,7 +238,7 @@ def evaluate_mteb(
         XlsrError: as `as_mteb_encoder` and its encoder do; `batch_size` is below 1; a task is unknown or given twice,
             or its data are not to be had.
     """
-    check_batch_size(batch_size)  # mteb makes batches of its own before a sentence reaches `embed`
+    require_positive("batch_size", batch_size)  # mteb makes batches of its own before a sentence reaches `embed`
     mteb = require_mteb()
     if isinstance(model, MtebEncoder):
         if options:
