@@ -4,23 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from both_ways_helpers import naive, unit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_xlsr.mining import MARGINS, margin_scores, nearest_neighbours
 from hf_xlsr.mining.search import neighbours
-
-
-def unit(seed: int, count: int, width: int) -> np.ndarray:
-    vectors = np.random.default_rng(seed).normal(size=(count, width))
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-
-
-def naive(queries: np.ndarray, candidates: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """All inner products in float64, rounded to float32; ties by index."""
-    products = (queries.astype(np.float64) @ candidates.astype(np.float64).T).astype(np.float32)
-    order = np.argsort(-products, axis=1, kind="stable")[:, :k]
-    return np.take_along_axis(products, order, axis=1), order
 
 
 @pytest.mark.parametrize("k", [1, 3, 10])
