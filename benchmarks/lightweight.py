@@ -1,7 +1,8 @@
 """Training of the lightweight method against sentence-transformers, and against its number of layers.
 
-lightweight: `hf-xlsr train`; sentence-transformers: `MultipleNegativesRankingLoss`. Both train on the same made pairs
-with the same encoder, batch, length and precision. Each side of each round is a process; the sides take turns.
+lightweight: `hf-xlsr train`; sentence-transformers: `MultipleNegativesRankingLoss`. Both train on the same
+synthetic pairs with the same encoder, batch, length and precision.
+Each side of each round is a process; the sides take turns.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def fill_queues(model: Any) -> None:
 
 
 def made_pairs(count: int, words: int, vocabulary: int = 20_000) -> Iterator[tuple[str, str]]:
-    """Sentences of random invented words, 0.5 to 1.5 times `words` long; the target maps each word to another.
+    """Sentences of invented words, half to one and a half times `words` long; the target maps each word to another.
 
     Example:
         >>> [(len(source.split()), len(target.split())) for source, target in made_pairs(2, 4)]

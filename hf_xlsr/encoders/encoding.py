@@ -36,15 +36,6 @@ class EncodingOptions(TypedDict, total=False):
     show_progress_bar: bool
 
 
-def check_batch_size(batch_size: int) -> None:
-    """Checks that a batch has a sentence.
-
-    Raises:
-        XlsrError: `batch_size` is below 1.
-    """
-    require_positive("batch_size", batch_size)
-
-
 def unit_length(vectors: np.ndarray) -> np.ndarray:
     """Vectors divided by their lengths; a zero vector stays zero.
 
@@ -106,10 +97,9 @@ def embed(
         >>> embed(Lengths(), ["a", "bcde", "a"]).shape
         (3, 2)
     """
-    if isinstance(texts, str):
-        raise XlsrError(f"`texts` must be a list of sentences, got the string {texts[:40]!r}.")
-    require_positive("number of texts", len(texts))
-    check_batch_size(batch_size)
+    if isinstance(texts, str) or not len(texts):
+        raise XlsrError(f"`texts` must be a list of at least one sentence, got {texts[:40]!r}.")
+    require_positive("batch_size", batch_size)
     positions: dict[str, int] = {}
     spread = np.array([positions.setdefault(text, len(positions)) for text in texts])
     task = route_of(encoder, language, routes)

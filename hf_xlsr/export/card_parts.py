@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import resources
 
 from huggingface_hub import ModelCardData
-from jinja2 import Environment, StrictUndefined
 
 from hf_xlsr.export.card_values import code_block, prose
 
@@ -40,9 +38,5 @@ def part_card(
         ```
         <BLANKLINE>
     """
-    template = (resources.files("hf_xlsr.model_cards") / "card_part.md.jinja").read_text("utf-8")
-    return (
-        Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
-        .from_string(template)
-        .render(card_data=data.to_yaml(), title=prose(title), paragraphs=paragraphs, code=code_block(code, language))
-    )
+    parts = [f"---\n{data.to_yaml()}\n---", f"# {prose(title)}", *paragraphs, code_block(code, language)]
+    return "\n\n".join(parts) + "\n"

@@ -129,7 +129,7 @@ class WorkFolder:
             yield
 
     def _check_job(self, kind: str, inputs: Mapping[str, Mapping[str, Any]], plan: Mapping[str, Any]) -> None:
-        """Refuses to remove finished stages of another job; a changed file of the same name is the same job."""
+        """Checks that no finished stages of another job would be removed; a changed file is the same job."""
         old = _read_json(self.path / JOB)
         finished = {name for name in self._names() if self.stage(name).result is not None}
         if not finished or (old.get("kind") == kind and all(self._is_of(name, plan.get(name)) for name in finished)):

@@ -201,7 +201,7 @@ def test_loop_trains_each_run_once_and_keeps_its_figures(
     assert run_loop(tmp_path, book, monkeypatch, again) == 0 and not again.commands
 
 
-def test_failed_row_is_told_and_others_continue(book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_rows_continue_after_a_failure(book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_loop(tmp_path, book, monkeypatch, Shell(fails="short/seed-2")) == 1
     kept = Figures(tmp_path / "docs" / "figures.json")
     table = book.tables[0]

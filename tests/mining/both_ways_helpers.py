@@ -1,4 +1,4 @@
-"""Vectors to search, and two plain searches to compare with, shared by tests."""
+"""Vectors to search, and plain searches to compare with, shared by tests."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ ARRAYS = ("forward_similarities", "forward_indices", "backward_similarities", "b
 def unit(seed: int, count: int, width: int, offset: float = 0.0) -> np.ndarray:
     vectors = np.random.default_rng(seed).normal(size=(count, width)) + offset
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def naive(queries: np.ndarray, candidates: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """All inner products in float64, rounded to float32; ties by index."""
+    products = (queries.astype(np.float64) @ candidates.astype(np.float64).T).astype(np.float32)
+    order = np.argsort(-products, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(products, order, axis=1), order
 
 
 def arrays_of(found: BothWays) -> list[np.ndarray]:

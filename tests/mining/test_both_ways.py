@@ -6,20 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from both_ways_helpers import arrays_of, assert_same, clustered, mapped, two_searches, unit, use_small_blocks
+from both_ways_helpers import arrays_of, assert_same, clustered, mapped, naive, two_searches, unit, use_small_blocks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_xlsr.mining import neighbours_both_ways
 from hf_xlsr.mining.search import both_ways, tiles
 from hf_xlsr.mining.search.vectors import middle, scan
-
-
-def naive(queries: np.ndarray, candidates: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """All inner products in float64, rounded to float32; ties by index."""
-    products = (queries.astype(np.float64) @ candidates.astype(np.float64).T).astype(np.float32)
-    order = np.argsort(-products, axis=1, kind="stable")[:, :k]
-    return np.take_along_axis(products, order, axis=1), order
 
 
 @pytest.fixture(params=["float32", "bfloat16"])

@@ -19,13 +19,6 @@ from hf_xlsr.mining.work_folder import Stage
 from hf_xlsr.utils.errors import XlsrError
 
 
-def test_progress_is_shown(capsys: pytest.CaptureFixture[str]):
-    neighbours_both_ways(unit(33, 60, 8), unit(34, 50, 8), show_progress_bar=True)
-    assert re.search(r"neighbours: 100%.*60\.0/60\.0.* rows/s", capsys.readouterr().err)
-    neighbours_both_ways(unit(33, 60, 8), unit(34, 50, 8))
-    assert not capsys.readouterr().err
-
-
 def test_folder_keeps_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     source, target = unit(35, 200, 8), unit(36, 150, 8)
     found = neighbours_both_ways(source, target, 3, folder=tmp_path)

@@ -183,10 +183,3 @@ def test_loaded_models_are_identified_by_more_than_a_probe_shows(tiny_export: st
     (shorter := loaded()).max_seq_length = 7
     (prompted := loaded()).prompts["query"] = "query: "
     assert len({first, *(LazyEncoder(model).identity() for model in (rows, shorter, prompted))}) == 4
-
-
-def test_model_that_cannot_be_loaded_has_no_identity(tmp_path: Path):
-    with pytest.raises(XlsrError, match="none"):
-        LazyEncoder("./none").identity()
-    with pytest.raises(XlsrError, match="onnx"):
-        LazyEncoder(str(tmp_path), "cuda", "onnx").identity()

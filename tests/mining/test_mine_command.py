@@ -182,15 +182,6 @@ def test_score_of_a_file_in_any_format(fake: str, tmp_path: Path, capsys: Captur
     assert "3 pairs in" in written and "1 bad line was skipped" in written
 
 
-def test_score_by_an_approximate_search(fake: str, tmp_path: Path, capsys: Capture):
-    table = write_lines(tmp_path / "p.tsv", [f"en {number}\tfr {number}" for number in range(40)])
-    words = ["score", str(table), "--model", fake, "--output", str(tmp_path / "s.tsv"), "--method", "ivf"]
-    report = run([*words, "--keep-work"], capsys)
-    assert report["method"] == "ivf" and 0 < report["recall"] <= 1
-    assert cli.main(words) == 0
-    assert f"ivf, k 4, recall {report['recall']:.4f}" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("words", "key"),
     [

@@ -4,23 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from both_ways_helpers import naive, unit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_xlsr.mining import MARGINS, margin_scores, nearest_neighbours
 from hf_xlsr.mining.search import neighbours
-
-
-def unit(seed: int, count: int, width: int) -> np.ndarray:
-    vectors = np.random.default_rng(seed).normal(size=(count, width))
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-
-
-def naive(queries: np.ndarray, candidates: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """All inner products in float64, rounded to float32; ties by index."""
-    products = (queries.astype(np.float64) @ candidates.astype(np.float64).T).astype(np.float32)
-    order = np.argsort(-products, axis=1, kind="stable")[:, :k]
-    return np.take_along_axis(products, order, axis=1), order
 
 
 @pytest.mark.parametrize("k", [1, 3, 10])
@@ -67,15 +56,6 @@ def test_order_and_blocks_change_nothing(size: int, monkeypatch: pytest.MonkeyPa
     shuffled_similarities, shuffled = nearest_neighbours(queries, candidates[order], k=5)
     np.testing.assert_array_equal(order[shuffled], indices)
     np.testing.assert_array_equal(shuffled_similarities, similarities)
-
-
-def test_similarity_of_a_pair_is_the_same_from_both_sides():
-    x, y = unit(6, 40, 31), unit(7, 30, 31)
-    dense, transposed = np.empty((40, 30), np.float32), np.empty((30, 40), np.float32)
-    for matrix, sides in ((dense, (x, y)), (transposed, (y, x))):
-        similarities, indices = nearest_neighbours(*sides, k=40)
-        np.put_along_axis(matrix, indices, similarities, axis=1)
-    np.testing.assert_array_equal(dense, transposed.T)
 
 
 def test_equal_candidates_are_scored_for_a_few_queries_at_a_time(monkeypatch: pytest.MonkeyPatch):

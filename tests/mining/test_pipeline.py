@@ -119,16 +119,6 @@ def test_changed_route_encodes_its_side_again(files: tuple[Path, Path], tmp_path
     assert_same_pairs(mined, mine_bitext(*files, encoder=Routed(0.6), languages=("en", "fr")))
 
 
-def test_right_file_after_an_empty_one(files: tuple[Path, Path], tmp_path: Path):
-    empty = write_lines(tmp_path / "empty.txt", [])
-    expected = mine_bitext(*files, encoder=NumberEncoder())
-    for number, wrong in enumerate([(files[0], empty), (empty, files[1])]):
-        folder = tmp_path / f"work {number}"
-        with pytest.raises(XlsrError, match="it is empty"):
-            mine_bitext(*wrong, encoder=NumberEncoder(), folder=folder)
-        assert_same_pairs(mine_bitext(*files, encoder=NumberEncoder(), folder=folder), expected)
-
-
 ENCODED = {"source.text", "target.text", "source.vectors", "target.vectors"}
 
 

@@ -10,7 +10,6 @@ import numpy as np
 from hf_xlsr.encoders.debias.removal import Debias
 from hf_xlsr.encoders.encoding import default_prompt
 from hf_xlsr.encoders.routing import route_of
-from hf_xlsr.utils.errors import XlsrError
 
 
 class DebiasedEncoder:
@@ -55,12 +54,11 @@ class DebiasedEncoder:
         Raises:
             XlsrError: the language is missing or was not fitted.
         """
-        if task is None:
-            raise XlsrError(f"`task` must be the language of the texts: one of {', '.join(self.debias.languages)}.")
+        language = self.debias.language_of(task)
         route = route_of(self.encoder, task, self._routes)
         if route is not None:
             options["task"] = route
         # Fitted on embeddings that were not normalised, so it is removed from such.
         options["convert_to_numpy"] = True
         vectors = np.asarray(self.encoder.encode(list(texts), normalize_embeddings=False, **options), np.float32)
-        return self.debias.apply(vectors, task, normalize=normalize_embeddings)
+        return self.debias.apply(vectors, language, normalize=normalize_embeddings)

@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.encoders.debias.removal import Debias, check_finite
-from hf_xlsr.encoders.encoding import Encoder, check_batch_size, embed
+from hf_xlsr.encoders.encoding import Encoder, embed
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 
 METHODS = ("components", "mean")
@@ -102,34 +102,26 @@ class DebiasFitter:
         shares: dict[str, float] = {}
         for language, count in self._counts.items():
             moment, mean = self._moments[language], self._sums[language] / count
-            total = float(np.trace(moment))
-            if not total > 0:
-                raise XlsrError(f"All embeddings of '{language}' are zero. Check the encoder.")
             if method == "mean":
-                fitted[language], shares[language] = mean, float(count * (mean @ mean) / total)
+                fitted[language], squares = mean, float(count * (mean @ mean))
             else:
-                if components >= min(count, len(mean)):
-                    raise XlsrError(_too_many(language, components, min(count, len(mean)) - 1))
-                fitted[language], squares = _leading(moment, components, language)
-                shares[language] = squares / total
+                fitted[language], squares = _leading(moment, count, components, language)
+            total = float(np.trace(moment))
+            shares[language] = squares / total if total else 0.0
         removed = {"means" if method == "mean" else "components": fitted}
         return Debias(**removed, counts=dict(self._counts), shares=shares, encoder=encoder, prompt=prompt)
 
 
-def _too_many(language: str, components: int, most: int) -> str:
-    return (
-        f"`components` must be at most {most} for the texts of '{language}', got {components}. Give more texts that "
-        "differ, or remove fewer components."
-    )
-
-
-def _leading(moment: np.ndarray, components: int, language: str) -> tuple[np.ndarray, float]:
+def _leading(moment: np.ndarray, count: int, components: int, language: str) -> tuple[np.ndarray, float]:
     """The first eigenvectors, `(width, components)`, and the sum of their eigenvalues."""
     values, vectors = np.linalg.eigh(moment)
     values, vectors = values[::-1], vectors[:, ::-1]
     rank = int((values > len(values) * np.finfo(np.float64).eps * values[0]).sum())
-    if components > rank:
-        raise XlsrError(_too_many(language, components, rank))
+    if components > (most := min(rank, count - 1, len(moment) - 1)):
+        raise XlsrError(
+            f"`components` must be at most {most} for the texts of '{language}', got {components}. Give more texts that "
+            "differ, or remove fewer components."
+        )
     chosen = vectors[:, :components]
     # The sign of an eigenvector depends on the library.
     signs = np.sign(chosen[np.abs(chosen).argmax(axis=0), np.arange(components)])
@@ -200,7 +192,7 @@ def fit_debias(
         (('en', 'fr'), (3, 1))
     """
     check_method(components, method)
-    check_batch_size(batch_size)
+    require_positive("batch_size", batch_size)
     for number, language in enumerate(texts):
         check_language(language, list(texts)[:number])
     options: dict[str, Any] = {"prompt": prompt, "batch_size": batch_size, "routes": routes, "normalize": False}

@@ -132,15 +132,15 @@ class Debias:
         """Its name in metric keys: `pcr1` (principal component removal), `pcr2`, ..., or `mean`."""
         return f"pcr{self.removed}" if self.components else "mean"
 
-    def language_of(self, language: str) -> str:
+    def language_of(self, language: str | None) -> str:
         """The tag under which a language was fitted: this one, or another of the same language.
 
         Raises:
-            XlsrError: it was not fitted.
+            XlsrError: it is None or was not fitted.
         """
-        if language in self.languages:
-            return language
-        code = language_code(language)
+        if language in self.components or language in self.means:
+            return str(language)
+        code = language_code(language) if language else None
         found = next((name for name in self.languages if language_code(name) == code), None)
         if found is None:
             raise XlsrError(f"`language` must be one of the fitted {', '.join(self.languages)}, got '{language}'.")
@@ -210,18 +210,15 @@ class Debias:
         """Writes `debias.safetensors` and `debias.json` to a folder, which is created.
 
         Raises:
-            XlsrError: the folder cannot be written.
+            OSError: the folder cannot be written.
         """
         home = Path(folder)
         parts = (("components", self.components), ("means", self.means))
         tensors = {f"{part}/{name}": np.ascontiguousarray(array) for part, of in parts for name, array in of.items()}
         facts = {"format": FORMAT, "hf_xlsr": version("hf-xlsr"), **self.facts()}
-        try:
-            home.mkdir(parents=True, exist_ok=True)
-            save_file(tensors, home / TENSORS)
-            (home / FACTS).write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", "utf-8")
-        except (OSError, SafetensorError) as error:
-            raise XlsrError(f"Folder {folder} cannot be written: {error}.") from error
+        home.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, home / TENSORS)
+        (home / FACTS).write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", "utf-8")
         return home
 
     @classmethod

@@ -76,7 +76,7 @@ def neighbours_both_ways(
     """The `k` nearest rows on the other side for every row, by inner product (cosine, for vectors of length 1).
 
     `exact` computes every block of similarities once, for both directions; its result equals two calls of
-    `nearest_neighbours`, bit for bit. If the processor multiplies bfloat16 in hardware, blocks are computed in bfloat16,
+    `nearest_neighbours`, bit for bit. If the CPU multiplies bfloat16 in hardware, blocks are computed in bfloat16,
     which only picks the candidates: its error is bounded, all candidates within the error are scored in float64, and a
     row with more of them than a list holds is searched again.
 

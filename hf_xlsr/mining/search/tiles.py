@@ -20,7 +20,7 @@ GROUPS_AT_ONCE = 2**12  # a MiB of similarities
 class Filter:
     """Precision of the first pass, and its error.
 
-    If the processor multiplies bfloat16 in hardware, the first pass does: it only has to find the few candidates that
+    If the CPU multiplies bfloat16 in hardware, the first pass uses it: it only has to find the few candidates that
     can be among the nearest, and its error is bounded.
 
     Args:
