@@ -70,7 +70,7 @@ def language_bias(
     Returns:
         For each language of queries, under `{name}-language-bias/fr/test/`: `bias`, `with_translations_bias`,
         `share_en`, `share_fr`, ... (the histogram) and `queries`; then the means over languages under `mean-of-5`.
-        Another `k` stands in the protocol's name (`language-bias-k10`), and so does what was removed:
+        Another `k` is part of the protocol's name (`language-bias-k10`), and so is what was removed:
         `language-bias-pcr1`, with `-self` behind where it was fitted on the sentences themselves.
 
     Raises:
