@@ -220,10 +220,10 @@ def read_tasks(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]
     """Rows of each task: one file each, which its name or `NAME=FILE` assigns."""
     reader, inputs = reader_of(protocol, data), _inputs(data)
     data.refuse(protocol.name, "name", *(["split"] if protocol.tasks else []))
-    for piece in data.files:
-        task, equals, file = piece.partition("=")
-        if not equals or Path(piece).exists():
-            task, file = data_name([piece]), piece
+    for entry in data.files:
+        task, equals, file = entry.partition("=")
+        if not equals or Path(entry).exists():
+            task, file = data_name([entry]), entry
         if task in inputs.rows:
             raise XlsrError(f"--data has two files of task '{task}'; distinguish them by NAME=FILE.")
         if not protocol.tasks:

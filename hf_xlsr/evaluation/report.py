@@ -117,14 +117,14 @@ def _sides(languages: str, known: Collection[str]) -> tuple[str, str]:
     """
     if not languages or MEAN.fullmatch(languages):
         return "", ""
-    pieces = languages.split("-")
-    for place in range(1, len(pieces)):
-        first, second = "-".join(pieces[:place]), "-".join(pieces[place:])
+    parts = languages.split("-")
+    for place in range(1, len(parts)):
+        first, second = "-".join(parts[:place]), "-".join(parts[place:])
         if f"{second}-{first}" in known:
             return first, second
     if pair := PAIR.fullmatch(languages):
         return pair[1], pair[2] or pair[1]
-    return pieces[0], "-".join(pieces[1:]) or pieces[0]
+    return parts[0], "-".join(parts[1:]) or parts[0]
 
 
 def metric_prefix(dataset: str, protocol: str, languages: str, split: str) -> str:

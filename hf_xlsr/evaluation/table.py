@@ -317,7 +317,7 @@ def parse_label(label: Any) -> Any:
     return label
 
 
-def parse_where(pieces: Sequence[str] | None) -> dict[str, list[str]]:
+def parse_where(conditions: Sequence[str] | None) -> dict[str, list[str]]:
     """Parses `column=value` conditions; a column given twice accepts either value.
 
     Raises:
@@ -327,13 +327,13 @@ def parse_where(pieces: Sequence[str] | None) -> dict[str, list[str]]:
         >>> parse_where(["set=newstest2018", "lang=de", "lang=fr"])
         {'set': ['newstest2018'], 'lang': ['de', 'fr']}
     """
-    conditions: dict[str, list[str]] = {}
-    for piece in pieces or ():
-        column, equals, value = piece.partition("=")
+    values: dict[str, list[str]] = {}
+    for condition in conditions or ():
+        column, equals, value = condition.partition("=")
         if not equals or not column.strip():
-            raise XlsrError(f"--where must be COLUMN=VALUE, e.g. set=newstest2018, got '{piece}'.")
-        conditions.setdefault(column.strip(), []).append(value.strip())
-    return conditions
+            raise XlsrError(f"--where must be COLUMN=VALUE, e.g. set=newstest2018, got '{condition}'.")
+        values.setdefault(column.strip(), []).append(value.strip())
+    return values
 
 
 def data_name(files: Sequence[str]) -> str:

@@ -13,13 +13,13 @@ import mteb
 from mteb.abstasks import AbsTask
 from mteb.results import TaskResult
 
-from hf_xlsr.encoders.encoding import check_batch_size
+
 from hf_xlsr.encoders.loading import encoder_facts
 from hf_xlsr.evaluation.languages import metric_languages
 from hf_xlsr.evaluation.mteb.data import load_task, mteb_task
 from hf_xlsr.evaluation.mteb.encoder import MtebEncoder, as_mteb_encoder
 from hf_xlsr.evaluation.report import metric_prefix, save_results
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError, require_positive
 
 
 def evaluate_mteb(
@@ -54,7 +54,7 @@ def evaluate_mteb(
     Raises:
         XlsrError: a task is unknown or given twice, its data cannot be loaded, or see `MtebEncoder.encode`.
     """
-    check_batch_size(batch_size)  # mteb makes batches of its own before a sentence reaches `embed`
+    require_positive("batch_size", batch_size)  # mteb makes batches of its own before a sentence reaches `embed`
     if isinstance(model, MtebEncoder) and options:
         raise XlsrError(f"`{next(iter(options))}` has no effect on a made encoder. Give it to `as_mteb_encoder`.")
     encoder = model if isinstance(model, MtebEncoder) else as_mteb_encoder(model, **options)
