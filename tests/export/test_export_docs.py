@@ -17,7 +17,7 @@ for package in ("onnx", "onnxscript", "onnxruntime"):
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "export.md"
 
 
-def test_the_page(
+def test_page(
     tiny_model: Any,
     tokenizer: Any,
     tmp_path: Path,

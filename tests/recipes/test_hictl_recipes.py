@@ -31,7 +31,7 @@ def test_paper_values(name: str) -> None:
         assert value_of(run, key) == value, key
 
 
-def test_fifteen_languages_with_pairs_and_sentences() -> None:
+def test_fifteen_languages() -> None:
     (run,) = load_runs("hictl_xlmr_15")
     assert set(run["languages"]) == LANGUAGES
     assert {source["languages"][1] for source in run["data"]["train"]} == LANGUAGES - {"en"}
