@@ -71,7 +71,7 @@ def test_half_precision_is_pooled_in_float32(mode: str, dtype: torch.dtype) -> N
 
 
 def test_unknown_mode() -> None:
-    with pytest.raises(XlsrError, match="'average'.*mean, max, cls"):
+    with pytest.raises(XlsrError, match="average"):
         pool(states(), mask(), "average")
 
 
