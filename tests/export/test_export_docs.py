@@ -17,6 +17,7 @@ for package in ("onnx", "onnxscript", "onnxruntime"):
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "export.md"
 
 
+@pytest.mark.slow
 def test_page(
     tiny_model: Any,
     tokenizer: Any,
