@@ -17,7 +17,8 @@ for package in ("onnx", "onnxscript", "onnxruntime"):
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "export.md"
 
 
-def test_the_page(
+@pytest.mark.slow
+def test_page(
     tiny_model: Any,
     tokenizer: Any,
     tmp_path: Path,

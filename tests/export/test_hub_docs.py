@@ -12,7 +12,8 @@ from hub_helpers import shared_hub, train, write_recipe
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "publish.md").read_text("utf-8")
 
 
-def test_the_page_from_top_to_bottom(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.slow
+def test_page(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     hub, worker = shared_hub(tmp_path_factory.getbasetemp() / "hub_home")
     hub.forget()
     train(write_recipe(tmp_path), tmp_path / "outputs" / "quickstart")

@@ -17,6 +17,6 @@ def test_equation_seven() -> None:
     assert [gradient.item() for gradient in gradients] == [1.0, 2.0, 2.0]
 
 
-def test_a_weight_without_its_part_is_ignored_whatever_the_order() -> None:
+def test_weight_without_a_part_is_ignored() -> None:
     parts = {"similarity": torch.tensor(10.0), "generative": torch.tensor(1.0)}
     assert weighted_sum(parts, WEIGHTS).item() == 21.0

@@ -69,7 +69,7 @@ def test_default_reduction() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("epsilon", [1e-4, 1e-6])
-def test_a_difference_of_exactly_one_is_finite(dtype: torch.dtype, autocast: bool, epsilon: float) -> None:
+def test_difference_of_one_is_finite(dtype: torch.dtype, autocast: bool, epsilon: float) -> None:
     u, v = (x.to(dtype).requires_grad_() for x in difference_of_one())
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         loss = similarity_loss(u, v, reduction="sum", epsilon=epsilon)
@@ -91,7 +91,7 @@ def test_always_finite_and_not_negative(seed: int, scale: float, batch: int) -> 
         assert gradient.isfinite().all()
 
 
-def test_the_clamp_passes_no_gradient() -> None:
+def test_clamp_passes_no_gradient() -> None:
     u, v = (x.requires_grad_() for x in difference_of_one())
     gradients = torch.autograd.grad(similarity_loss(u, v), (u, v))
     assert all((gradient == 0).all() for gradient in gradients)

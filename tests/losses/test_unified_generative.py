@@ -261,7 +261,7 @@ def test_smlm_loss_is_equation_one() -> None:
     torch.testing.assert_close(generative_loss(hidden, weight, bias, *labels), expected, rtol=1e-12, atol=0)
 
 
-def test_a_perfect_prediction_has_zero_divergence() -> None:
+def test_perfect_prediction_is_zero() -> None:
     batch = Batch([([T, A], [B, C, C])], [(0, 0)])
     ids, probs = generative_labels(batch.original, batch.attention, batch.hidden)
     # One width a row and logits log q: the softmax is q itself.

@@ -105,7 +105,7 @@ def test_no_words_give_zero_with_a_graph() -> None:
     assert found[0] == 0 and found[1].shape == (0, WIDTH) and found[2].eq(0).all()
 
 
-def test_a_row_without_words_counts_as_zero() -> None:
+def test_row_without_words_counts_as_zero() -> None:
     inputs, (rows, pieces) = vectors(), own_words()
     negatives = draw(*inputs)
     with_it = word_contrast_loss(*inputs, (rows, pieces), negatives)
@@ -136,7 +136,7 @@ def test_extreme_temperatures_stay_finite(temperature: float) -> None:
         assert float(found[0]) == pytest.approx(math.log(1 + COUNT) * 4 / 5)
 
 
-def test_zero_vectors_have_the_gradient_of_an_inner_product() -> None:
+def test_gradient_of_zero_vectors() -> None:
     inputs, bags = vectors(), own_words()
     negatives = draw(*inputs)
     zero = int(bags[1][1])
@@ -169,7 +169,7 @@ def test_sure_positive_keeps_its_digits() -> None:
     assert float(loss) == pytest.approx(1 / 0.048 + math.log1p(math.exp(-1 / 0.048)), rel=1e-14)
 
 
-def test_a_table_in_lower_precision_than_the_queries() -> None:
+def test_table_of_lower_precision() -> None:
     (queries, embeddings), bags = vectors(torch.float32), own_words()
     inputs = [queries, embeddings.bfloat16()]
     negatives = draw(*inputs)

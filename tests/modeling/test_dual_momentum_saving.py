@@ -23,7 +23,7 @@ def test_int8_scales_stay_float32(tmp_path: Path) -> None:
         assert torch.equal(loaded.queues[language].scales, queue.scales)
 
 
-def test_inference_checkpoint_starts_training_state_anew(tmp_path: Path) -> None:
+def test_checkpoint_without_training_state(tmp_path: Path) -> None:
     model = small_model()
     enqueue_keys(model, small_batch(6, 1))
     slim = model.inference_state_dict()

@@ -71,7 +71,7 @@ def test_weight_of_zero_skips_the_part(part: str) -> None:
     assert without_gradient(model, batch) == []
 
 
-def test_the_chunk_size_changes_nothing() -> None:
+def test_chunk_size_changes_nothing() -> None:
     batch = make_batch()
     whole, chunked = build(logits_chunk_size=128), build(logits_chunk_size=3)
     torch.testing.assert_close(gradients(chunked, batch), gradients(whole, batch))

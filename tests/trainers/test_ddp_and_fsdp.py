@@ -74,13 +74,13 @@ def test_same_weights_as_one_process(kind: str, name: str, folder: Path) -> None
 
 
 @pytest.mark.parametrize("name", two_process_recipes.WHOLE)
-def test_sharded_models_are_measured_and_exported_whole(name: str, folder: Path) -> None:
+def test_sharded_models_are_exported_whole(name: str, folder: Path) -> None:
     one, two = (json.loads((folder / kind / name / "results.json").read_text("utf-8")) for kind in ("one", "fsdp"))
     assert one["metrics"] and two["metrics"] == pytest.approx(one["metrics"], abs=1e-4)
     assert (folder / "fsdp" / name / "model" / "model.safetensors").is_file()
 
 
-def test_a_sharded_run_goes_on_from_its_checkpoint(folder: Path) -> None:
+def test_sharded_run_resumes(folder: Path) -> None:
     assert (
         folder / "adam/LightweightTrainer/training/checkpoint-4/pytorch_model_fsdp.bin"
     ).is_file()  # it was sharded
@@ -89,7 +89,7 @@ def test_a_sharded_run_goes_on_from_its_checkpoint(folder: Path) -> None:
         assert torch.equal(value, whole[key]), key
 
 
-def test_what_cannot_be_sharded_is_refused(folder: Path) -> None:
+def test_unsupported_sharding(folder: Path) -> None:
     refused = json.loads((folder / "refused.json").read_text("utf-8"))
     assert set(refused) == {"processors", "DualMomentumTrainer"}
     assert all("without FSDP" in error for error in refused.values())

@@ -85,7 +85,7 @@ def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_run_logs_its_parts_and_leaves_results_and_card(name: str, finished: Any) -> None:
+def test_log_results_and_card(name: str, finished: Any) -> None:
     log = json.loads((finished(name) / "training" / "log.json").read_text("utf-8"))
     losses = [entry for entry in log if "loss" in entry]
     assert len(losses) == 4 and all(any(key.startswith("loss/") for key in entry) for entry in losses)
@@ -131,7 +131,7 @@ def test_resume_with_adapters_is_bit_equal(name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PRETRAINED)
-def test_stage_starts_from_the_weights_of_the_previous_one(name: str, folder: Path) -> None:
+def test_stage_starts_from_the_previous_one(name: str, folder: Path) -> None:
     still = {"training": {"learning_rate": 0.0, "max_steps": 2}}
     target = run(folder, name, "stages", stages=[{"name": "one"}, {"name": "two", "set": still}])
     assert_equal(weights(target / "one"), weights(target / "two"))

@@ -135,7 +135,7 @@ def test_usable_length_of_two_sentences() -> None:
         usable_length([encoder], 200, data, together=2)
 
 
-def test_vocabulary_of_adapters_and_of_encoders_without_a_table() -> None:
+def test_vocabulary_of_adapters() -> None:
     peft = pytest.importorskip("peft")
     config = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     encoder = AutoModel.from_config(AutoConfig.for_model("bert", vocab_size=30, **config))

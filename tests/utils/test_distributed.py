@@ -142,7 +142,7 @@ def test_averaged_gradient_is_that_of_one_process(found: list[dict[str, torch.Te
         torch.testing.assert_close(averaged, expected, rtol=1e-7, atol=1e-9)
 
 
-def test_sentence_contrast_has_the_gradient_of_one_process(found: list[dict[str, torch.Tensor]]) -> None:
+def test_gradient_of_sentence_contrast(found: list[dict[str, torch.Tensor]]) -> None:
     model, sides = Projected(), [side.requires_grad_() for side in random_tensors(6, 5, seed=1)]
     loss = model(*sides)
     loss.backward()

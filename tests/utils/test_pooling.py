@@ -27,7 +27,7 @@ def looped(hidden: torch.Tensor, mode: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("mode", POOLING_MODES)
-def test_value_and_gradient_equal_the_loop(mode: str) -> None:
+def test_equals_the_loop(mode: str) -> None:
     hidden = states().requires_grad_()
     pooled, twin = pool(hidden, mask(), mode), looped(hidden, mode)
     torch.testing.assert_close(pooled, twin)
@@ -37,13 +37,9 @@ def test_value_and_gradient_equal_the_loop(mode: str) -> None:
     )
 
 
-def test_mean_is_the_default() -> None:
-    assert torch.equal(pool(states(), mask()), pool(states(), mask(), "mean"))
-
-
 @pytest.mark.parametrize("mode", POOLING_MODES)
 @pytest.mark.parametrize("filler", [1e6, -1e6, float("inf"), float("nan")])
-def test_padding_never_leaks_into_value_or_gradient(mode: str, filler: float) -> None:
+def test_padding_does_not_leak(mode: str, filler: float) -> None:
     hidden = states()
     dirty = torch.where(mask().bool().unsqueeze(-1), hidden, filler).requires_grad_()
     pooled = pool(dirty, mask(), mode)
@@ -54,7 +50,7 @@ def test_padding_never_leaks_into_value_or_gradient(mode: str, filler: float) ->
 
 
 @pytest.mark.parametrize("mode", ["mean", "max"])
-def test_a_sentence_without_tokens_is_zero(mode: str) -> None:
+def test_sentence_without_tokens_is_zero(mode: str) -> None:
     nothing = mask()
     nothing[1] = 0
     hidden = states().requires_grad_()
@@ -67,34 +63,15 @@ def test_a_sentence_without_tokens_is_zero(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", POOLING_MODES)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_low_precision_states_are_pooled_in_float32(mode: str, dtype: torch.dtype) -> None:
+def test_half_precision_is_pooled_in_float32(mode: str, dtype: torch.dtype) -> None:
     hidden = states(dtype=dtype)
     pooled = pool(hidden, mask(), mode)
     assert pooled.dtype == torch.float32
     assert torch.equal(pooled, pool(hidden.float(), mask(), mode))
 
 
-def test_a_long_sum_does_not_overflow_half_precision() -> None:
-    hidden = torch.full((1, 4, 1), 6e4, dtype=torch.float16)
-    assert pool(hidden, torch.ones(1, 4)).item() == pytest.approx(6e4, rel=1e-3)
-
-
-@pytest.mark.parametrize("kind", [torch.bool, torch.int32, torch.float32])
-def test_any_kind_of_mask(kind: torch.dtype) -> None:
-    for mode in POOLING_MODES:
-        assert torch.equal(pool(states(), mask().to(kind), mode), pool(states(), mask(), mode))
-
-
-def test_inputs_are_not_mutated() -> None:
-    hidden, ones = states(), mask()
-    before = hidden.clone(), ones.clone()
-    for mode in POOLING_MODES:
-        pool(hidden, ones, mode)
-    assert torch.equal(hidden, before[0]) and torch.equal(ones, before[1])
-
-
-def test_unknown_mode_is_rejected() -> None:
-    with pytest.raises(XlsrError, match="'average'"):
+def test_unknown_mode() -> None:
+    with pytest.raises(XlsrError, match="average"):
         pool(states(), mask(), "average")
 
 

@@ -13,7 +13,6 @@ import mteb
 from mteb.abstasks import AbsTask
 from mteb.results import TaskResult
 
-
 from hf_xlsr.encoders.loading import encoder_facts
 from hf_xlsr.evaluation.languages import metric_languages
 from hf_xlsr.evaluation.mteb.data import load_task, mteb_task
