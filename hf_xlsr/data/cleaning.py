@@ -22,7 +22,7 @@ Row = dict[str, Any]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 TEXT_COLUMNS = ("source", "target", "text", "first", "second", "premise", "hypothesis")
-_BATCH_ROWS = 1024
+BATCH_ROWS = 1024
 _OPTIONS = ConfigDict(extra="forbid")
 
 
@@ -310,7 +310,7 @@ class Cleaner:
     def __call__(self, rows: Iterable[Row]) -> Iterator[Row]:
         """Yields the rows that are kept, in order."""
         stream = iter(rows)
-        while batch := list(islice(stream, _BATCH_ROWS)):
+        while batch := list(islice(stream, BATCH_ROWS)):
             yield from self._clean(batch)
 
     def _clean(self, batch: list[Row]) -> Iterator[Row]:

@@ -37,7 +37,7 @@ SENTENCES = RowKind(
 )
 # In some languages sentencex takes quadratic time in the length of a paragraph (Chinese: 30 s for 350,000 characters),
 # and it never splits between two quotation marks. Long text is therefore split in blocks of this many characters.
-_BLOCK = 10_000
+BLOCK = 10_000
 # A sentence, its language, and whether it follows the one before.
 _Sentence = tuple[str, str, bool]
 
@@ -426,7 +426,7 @@ def split_sentences(text: str, language: str) -> list[str]:
 def _segments(text: str, code: str) -> Iterator[str]:
     """Sentences of a text; the last, possibly incomplete sentence of a block begins the next one."""
     rest = ""
-    for start in range(0, len(text), _BLOCK):
-        *whole, rest = sentencex.segment(code, rest + text[start : start + _BLOCK])
+    for start in range(0, len(text), BLOCK):
+        *whole, rest = sentencex.segment(code, rest + text[start : start + BLOCK])
         yield from whole
     yield rest

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-_BUFFER_LIMIT = 1 << 16  # hashes kept in a Python set (about 6 MB when full) before they become a sorted array
+BUFFER_LIMIT = 1 << 16  # hashes kept in a Python set (about 6 MB when full) before they become a sorted array
 
 
 def hash64(key: str | bytes) -> int:
@@ -119,7 +119,7 @@ class SeenHashes:
         return found
 
     def _flush_when_full(self) -> None:
-        if len(self._buffer) < _BUFFER_LIMIT:
+        if len(self._buffer) < BUFFER_LIMIT:
             return
         parts = [np.fromiter(self._buffer, dtype=np.uint64, count=len(self._buffer))]
         self._buffer = set()

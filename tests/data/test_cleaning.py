@@ -70,7 +70,7 @@ def test_deduplicate_equals_a_set(rows: list[dict[str, Any]], on: str, batch: in
             seen.add(key)
             expected.append(row)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cleaning, "_BATCH_ROWS", batch)
+        patch.setattr(cleaning, "BATCH_ROWS", batch)
         assert kept(Deduplicate(on=on), rows) == expected
 
 
@@ -232,7 +232,7 @@ def _steps() -> list[Step]:
 def test_cleaner_equals_row_by_row(rows: list[dict[str, Any]], wanted: int, batch: int) -> None:
     cleaner, twin = Cleaner(_steps()), _Lazy(_steps())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cleaning, "_BATCH_ROWS", batch)
+        patch.setattr(cleaning, "BATCH_ROWS", batch)
         assert list(islice(cleaner(rows), wanted)) == list(islice(twin(rows), wanted))
     assert [list(counted.values()) for counted in cleaner.counts.values()] == twin.counts
     counts = list(cleaner.counts.values())

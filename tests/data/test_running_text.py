@@ -248,7 +248,7 @@ def test_splitting_only_removes_white_space(text: str) -> None:
 @pytest.mark.parametrize("block", [17, 64, 1000])
 def test_splitting_does_not_depend_on_blocks(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     sentences = [f"The {number} cats of Mr. Lee sat there." for number in range(60)] + ["no end"]
-    monkeypatch.setattr(running_text, "_BLOCK", block)
+    monkeypatch.setattr(running_text, "BLOCK", block)
     assert split_sentences(" ".join(sentences), "en") == sentences
 
 
