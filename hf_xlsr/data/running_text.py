@@ -349,7 +349,7 @@ def _check_keys(options: Mapping[str, Any], *unsupported: str) -> None:
 
 
 def _with_losses(rows: Iterator[dict[str, Any]], quarantine: Quarantine) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Rows, each with whether there is no bad line between it and the row before."""
+    """Rows, each with whether it directly follows the row before, without a bad line between."""
     bad = quarantine.total
     for row in rows:
         yield row, quarantine.total == bad

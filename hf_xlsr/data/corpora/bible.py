@@ -246,7 +246,7 @@ _NOTE = re.compile(
     r"|[(（\[][^()（）\[\]]*\d:\d[^()（）\[\]]*[)）\]]"  # references: (Heb. 1:10), [Genesis 2:24]
     r"|（[^（）]*(?:原文|或译|抄本|译本|古卷)[^（）]*）"  # translators' notes in the Chinese text
 )
-# Words that translators supplied stand in square brackets: the brackets go, the words stay. Asterisks call footnotes.
+# Square brackets around words that translators supplied, and asterisks of footnotes.
 _MARK = re.compile(r"\*[a-z]+\*|(?<!\*)\*(?!\*)|[\[\]#<>]")
 _GAP = re.compile(r"\*{2,}")
 _SPACE_BEFORE_STOP = re.compile(r"\s+(?=[,.](?![.,])|[，。；：、])")
