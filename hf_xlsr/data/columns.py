@@ -132,7 +132,8 @@ def selecting_columns(
         {'_id': 'id'}
     """
     for name in selecting:
-        _require({*names, *mapping}, name, name, file)
+        if name not in mapping:
+            _require(names, name, name, file)
     return {f"_{name}": name for name in selecting if name in names}
 
 
