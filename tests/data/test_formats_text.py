@@ -26,15 +26,15 @@ def test_header_or_not(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
 def test_header_of_languages(tmp_path, name):
-    cut = "," if name.endswith("csv") else "\t"
+    comma = "," if name.endswith("csv") else "\t"
     for first, second in (("en", "fr"), ("eng", "deu_Latn"), ("pt-BR", "es")):
-        path = write(tmp_path, name, f"{first}{cut}{second}\none{cut}un\n")
+        path = write(tmp_path, name, f"{first}{comma}{second}\none{comma}un\n")
         fails(path, f"source={first},target={second}")
         assert list(read_rows(path, columns=f"source={first},target={second}")) == [{"source": "one", "target": "un"}]
         assert len(list(read_rows(path, columns="source=0,target=1"))) == 2
     # Words that are codes of small languages, the same word twice, and texts of one column are what they are.
     for first, second in (("the", "der"), ("no", "no"), ("in", "hall")):
-        path = write(tmp_path, name, f"{first}{cut}{second}\none{cut}un\n")
+        path = write(tmp_path, name, f"{first}{comma}{second}\none{comma}un\n")
         assert next(read_rows(path)) == {"source": first, "target": second}
     assert next(read_rows(write(tmp_path, "mono.tsv", "en\n"), required=("text",))) == {"text": "en"}
 
