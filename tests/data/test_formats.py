@@ -143,6 +143,7 @@ def test_format_and_empty_file(tmp_path: Path) -> None:
     assert list(read_rows(write(tmp_path, "odd.tvs", "a\tb\n"), format="tsv")) == [{"source": "a", "target": "b"}]
     assert list(read_rows(write(tmp_path, "empty.csv", ""))) == []
     fails(write(tmp_path, "a.parquet.gz", ""), "a.parquet.gz")
+    fails(write(tmp_path, "a.tsv", "a\tb\n".encode("utf-16")), "UTF-16")
 
 
 def peak_of(path: Path, **options: Any) -> int:
