@@ -22,7 +22,7 @@ Row = dict[str, Any]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 TEXT_COLUMNS = ("source", "target", "text", "first", "second", "premise", "hypothesis")
-_BATCH_ROWS = 1024
+BATCH_ROWS = 1024
 _OPTIONS = ConfigDict(extra="forbid")
 
 
@@ -310,7 +310,7 @@ class Cleaner:
     def __call__(self, rows: Iterable[Row]) -> Iterator[Row]:
         """Yields the rows that are kept, in order."""
         stream = iter(rows)
-        while batch := list(islice(stream, _BATCH_ROWS)):
+        while batch := list(islice(stream, BATCH_ROWS)):
             yield from self._clean(batch)
 
     def _clean(self, batch: list[Row]) -> Iterator[Row]:
@@ -403,9 +403,9 @@ def _build_step(name: Any, options: Any, languages: Sequence[str] | None) -> Ste
     options = {"languages": languages} | (options or {}) if name == LanguageFilter.name else options or {}
     try:
         return cast(Step, STEPS[name](**options))
-    except ValidationError as error:
-        found = error.errors()[0]
-        option = ".".join(map(str, found["loc"]))
-        raise XlsrError(f"cleaning step '{name}', option '{option}': {found['msg']}.") from error
-    except TypeError as error:
-        raise XlsrError(f"cleaning step '{name}' needs a mapping of options, got {options!r}.") from error
+    except (TypeError, ValidationError) as error:
+        fault = str(error)
+        if isinstance(error, ValidationError):
+            found = error.errors()[0]
+            fault = f"option '{'.'.join(map(str, found['loc']))}': {found['msg']}"
+        raise XlsrError(f"cleaning step '{name}': {fault}.") from error

@@ -122,11 +122,7 @@ def selecting_columns(
 ) -> dict[str, str]:
     """The columns of a file that select rows, under their names after an underscore.
 
-    Args:
-        selecting: Their names.
-        mapping: Our names that are read anyway; used where the file has no column of the name.
-        names: The columns of the file.
-        file: Name of the file, for errors.
+    A name that the file lacks must be one of ours in `mapping`, which is read anyway.
 
     Raises:
         MissingColumn: the file lacks a column.
@@ -136,7 +132,8 @@ def selecting_columns(
         {'_id': 'id'}
     """
     for name in selecting:
-        _require({*names, *mapping}, name, name, file)
+        if name not in mapping:
+            _require(names, name, name, file)
     return {f"_{name}": name for name in selecting if name in names}
 
 

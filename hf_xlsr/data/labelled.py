@@ -180,12 +180,13 @@ def with_labels(rows: Iterable[Row], task: LabelledTask, place: str, unlabelled:
         XlsrError: there is no column `label`, or a label is invalid.
     """
     for number, row in enumerate(rows):
-        if "label" not in row:
-            raise XlsrError(f"'{place}' has no column 'label'; map a column to it in `columns`.")
         try:
             label = task.value(row["label"])
-        except ValueError:
-            raise XlsrError(f"row {number} of '{place}' has label {row['label']!r:.40}; {task.allowed}.") from None
+        except (KeyError, ValueError):
+            raise XlsrError(
+                f"row {number} of '{place}' has label {row.get('label')!r:.40}; map the column of the labels to 'label' "
+                f"in `columns`; {task.allowed}."
+            ) from None
         if label is None:
             unlabelled[place] += 1
         else:

@@ -16,7 +16,7 @@ TASK = "task"
 
 
 class TaskKey(NamedTuple):
-    """Names an example of one of several data sets.
+    """Names an example of one of several datasets.
 
     Attributes:
         task: Name of the task; `MAIN` for the main one.

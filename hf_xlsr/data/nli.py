@@ -122,8 +122,8 @@ def _crossed_rows(source: Any, *, languages: Sequence[str], seed: int, quarantin
     wanted = [str(language) for language in as_list(as_source(source).get("languages")) or languages]
     if len(set(wanted)) < 2 or not all("{lang}" in columns.get(side, "") for side in SIDES) or "label" not in columns:
         raise XlsrError(
-            f"NLI data '{source_name(source)}' needs two languages or more in 'languages', and 'columns' with "
-            "{lang} in premise and hypothesis, and a label."
+            f"NLI data '{source_name(source)}' needs two or more `languages`, and `columns` with {{lang}} in premise and "
+            "hypothesis, and with label."
         )
     wide = {f"{side} {code}": columns[side].replace("{lang}", code) for side in SIDES for code in wanted}
     wide["label"] = columns["label"]

@@ -1,4 +1,4 @@
-"""Texts in one form: normalised for training, reduced to a key for comparison, measured."""
+"""Normalisation of text, keys to compare texts, and their width."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _VIRAMA = 9  # canonical combining class
 
 
 def normalize_text(text: str, form: Literal["NFKC", "NFC"] = "NFKC", lowercase: bool = False) -> str:
-    r"""Normalises Unicode, removes invisible characters and collapses white space; twice changes no more than once.
+    r"""Normalises Unicode, removes invisible characters and collapses white space; idempotent.
 
-    Removed are control and zero-width characters, but for joiners between letters, which Persian, Hindi and other
-    languages spell with. All white space, no-break spaces included, becomes single spaces, none at the ends.
+    Control and zero-width characters are removed, except joiners between letters, which are part of the spelling in
+    Persian, Hindi and other languages. All white space, including no-break spaces, becomes single spaces.
 
     Args:
         text: Any text.
         form: `NFKC` also replaces ligatures, full-width letters and other variants; `NFC` does not.
-        lowercase: Lower the case.
+        lowercase: Lower-case the text.
 
     Example:
         >>> normalize_text("  ﬁne\u200b\u00a0 day ")
         'fine day'
     """
     text, before = _compose(text, form), ""
-    # What stood apart can compose or change places then, and so take away what a joiner stands between.
+    # Characters that become adjacent can compose or change places, so that a joiner loses its neighbours.
     while text != before and _INVISIBLE.search(text):
         text, before = _compose(_INVISIBLE.sub(_keep_joiner, text), form), text
     if lowercase:
@@ -48,7 +48,7 @@ def _keep_joiner(match: re.Match[str]) -> str:
     joiner = next((character for character in match.group() if character in "\u200c\u200d"), "")
     before = match.string[max(match.start() - 1, 0) : match.start()]
     after = match.string[match.end() : match.end() + 1]
-    # Behind a virama a joiner asks for the half form of the consonant, also at the end of a word.
+    # After a virama a joiner selects the half form of the consonant, also at the end of a word.
     joins = _is_letter_or_mark(after) or (before != "" and unicodedata.combining(before) == _VIRAMA)
     return joiner if joiner and joins and _is_letter_or_mark(before) else ""
 
@@ -58,7 +58,7 @@ def _is_letter_or_mark(character: str) -> bool:
 
 
 class _KeyCharacters(dict[int, int | str | None]):
-    """A table for `str.translate`: letters, marks and digits stay, format characters go, others become a space."""
+    """Table for `str.translate`: keeps letters, marks and digits, drops format characters, replaces others by a space."""
 
     def __missing__(self, code: int) -> int | str | None:
         character = chr(code)
@@ -73,17 +73,17 @@ class _KeyCharacters(dict[int, int | str | None]):
 _KEY_CHARACTERS = _KeyCharacters()
 
 
-# Several steps in a row ask for the keys of the same batch.
+# Consecutive steps need the keys of the same batch.
 @lru_cache(maxsize=8192)
 def match_key(text: str) -> str:
-    """What is the same in texts that differ only in case, punctuation, spacing or Unicode form.
+    """A key that is equal for texts that differ only in case, punctuation, spacing or Unicode form.
 
     Args:
         text: Any text.
 
     Returns:
         Its letters, marks and digits in NFKC, case-folded, with single spaces between; for a text without letters and
-        digits the folded text itself; empty only for a text that shows nothing.
+        digits the folded text itself; empty only for a text without visible characters.
 
     Example:
         >>> match_key(" Don't  PANIC！")

@@ -124,16 +124,10 @@ def prepare_rows(
 
 
 def store_rows(rows: Iterable[Row], features: Features, cache_dir: str | Path, *, empty: str) -> Dataset:
-    """Writes rows to an Arrow file as they come and memory-maps it; its hash becomes the fingerprint.
-
-    Args:
-        rows: Their columns outside `features` are dropped.
-        features: Columns and types.
-        cache_dir: Folder of the Arrow file.
-        empty: Error message when there is no row.
+    """Writes the columns in `features` of rows to a memory-mapped Arrow file, whose hash becomes the fingerprint.
 
     Raises:
-        XlsrError: there is no row, or `rows` raises it.
+        XlsrError: there is no row (with the message `empty`), or `rows` raises it.
     """
     stream = ({name: row[name] for name in features} for row in rows)
     first = next(stream, None)
@@ -144,7 +138,7 @@ def store_rows(rows: Iterable[Row], features: Features, cache_dir: str | Path, *
             lambda: chain([first], stream), features=features, cache_dir=str(cache_dir), fingerprint="rows"
         )
     except DatasetGenerationError as error:
-        if isinstance(error.__cause__, XlsrError):  # an error further down the file
+        if isinstance(error.__cause__, XlsrError):  # from a row further down
             raise error.__cause__ from None
         raise
     dataset._fingerprint = file_sha256(Path(dataset.cache_files[0]["filename"]))[:16]
@@ -154,7 +148,7 @@ def store_rows(rows: Iterable[Row], features: Features, cache_dir: str | Path, *
 def tokenize_rows(
     kind: RowKind, rows: Dataset, tokenizers: Any, *, max_length: int = 200
 ) -> tuple[Dataset, dict[str, Any]]:
-    """Tokenises the texts of rows, each with the tokenizer of its language.
+    """Tokenises the texts of stored rows, each with the tokenizer of its language.
 
     Args:
         kind: Columns of the rows.
@@ -189,13 +183,9 @@ def tokenize_rows(
 
 
 def map_rows(rows: Dataset, encode: Any, features: Features, settings: Sequence[Any]) -> Dataset:
-    """Replaces the columns of stored rows by those that `encode` makes of batches of them, on disk.
+    """Maps stored rows to new columns on disk, batch by batch.
 
-    Args:
-        rows: Stored rows.
-        encode: From a batch of columns to new columns.
-        features: Types of the new columns.
-        settings: What else the result depends on; with the fingerprint of `rows` it makes the new one.
+    The new fingerprint is a hash of the old one and of `settings`: what else the result depends on.
     """
     address = json.dumps([FORMAT, rows._fingerprint, *settings, str(features)])
     return rows.map(
@@ -301,14 +291,11 @@ class TokenCounts:
 
 
 def num_longer(tokenizer: Any, sides: Sequence[Sequence[str]], ids: Sequence[Sequence[int]], max_length: int) -> int:
-    """How many truncated rows are longer than `max_length`, which tokenizers do not report.
+    """How many rows were longer than `max_length` before truncation, which tokenizers do not report.
 
-    Args:
-        tokenizer: The tokenizer of the rows.
-        sides: The texts, or the first and the second texts.
-        ids: Their truncated rows. Only those that fill the limit can be longer.
-        max_length: In tokens, special tokens included.
+    `sides` are the texts, or the first and the second texts, of the truncated rows `ids`.
     """
+    # Only rows that fill the limit can be longer.
     full = [place for place, row in enumerate(ids) if len(row) == max_length]
     if not full:
         return 0

@@ -37,7 +37,7 @@ SENTENCES = RowKind(
 )
 # In some languages sentencex takes quadratic time in the length of a paragraph (Chinese: 30 s for 350,000 characters),
 # and it never splits between two quotation marks. Long text is therefore split in blocks of this many characters.
-_BLOCK = 10_000
+BLOCK = 10_000
 # A sentence, its language, and whether it follows the one before.
 _Sentence = tuple[str, str, bool]
 
@@ -120,8 +120,6 @@ def prepare_running_text(
 
     Example:
         >>> import tempfile
-        >>> from datasets.utils.logging import disable_progress_bar
-        >>> disable_progress_bar()
         >>> with tempfile.TemporaryDirectory() as scratch:
         ...     file = Path(scratch) / "stories.txt"
         ...     _ = file.write_text("the cat sat\\nit slept\\nit woke\\n\\na dog came\\nit ran\\n")
@@ -132,11 +130,8 @@ def prepare_running_text(
         ...         folder=Path(scratch) / "text",
         ...         evaluation_texts=["It woke!"],
         ...     )
-        ...     [
-        ...         [text.tokenizer.decode(text[0, index][side]) for side in ("first_ids", "second_ids")]
-        ...         for index in range(len(text))
-        ...     ]
-        [['the cat sat', 'it slept'], ['a dog came', 'it ran']]
+        ...     [text.tokenizer.decode(text[0, index]["second_ids"]) for index in range(len(text))]
+        ['it slept', 'it ran']
     """
     folder, sources = Path(folder), as_list(sources)
     options: Mapping[str, Any] | None = None
@@ -188,14 +183,11 @@ def prepare_running_text(
 
 
 def mark_neighbours(rows: Iterable[Mapping[str, Any]], counts: dict[str, int]) -> Iterator[dict[str, Any]]:
-    """Drops sentences without a neighbour and marks for the others whether the next row follows.
+    """Drops sentences without a neighbour; for the others, `continues` is whether the next row follows.
 
     Args:
         rows: Rows of `read_running_text`, cleaned.
         counts: `documents` and `single` are incremented.
-
-    Yields:
-        Rows of `text`, `lang` and `continues`: whether the next row is the next sentence of the document.
 
     Example:
         >>> places = {"One.": 1, "Two.": 2, "Alone.": 4, "Three.": 6, "Four.": 7}
@@ -357,7 +349,7 @@ def _check_keys(options: Mapping[str, Any], *unsupported: str) -> None:
 
 
 def _with_losses(rows: Iterator[dict[str, Any]], quarantine: Quarantine) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Rows, each with whether there is no bad line between it and the row before."""
+    """Rows, each with whether it directly follows the row before, without a bad line between."""
     bad = quarantine.total
     for row in rows:
         yield row, quarantine.total == bad
@@ -426,7 +418,7 @@ def split_sentences(text: str, language: str) -> list[str]:
 def _segments(text: str, code: str) -> Iterator[str]:
     """Sentences of a text; the last, possibly incomplete sentence of a block begins the next one."""
     rest = ""
-    for start in range(0, len(text), _BLOCK):
-        *whole, rest = sentencex.segment(code, rest + text[start : start + _BLOCK])
+    for start in range(0, len(text), BLOCK):
+        *whole, rest = sentencex.segment(code, rest + text[start : start + BLOCK])
         yield from whole
     yield rest

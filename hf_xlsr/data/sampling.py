@@ -1,4 +1,4 @@
-"""Mixing of languages and batching by length: a function of seed and epoch, the same on every process."""
+"""Mixing of languages and batching by length, as a function of seed and epoch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def group_counts(sizes: Sequence[int], mixing: str = "proportional", exponent: f
     shares = smoothed_shares({str(index): size for index, size in enumerate(sizes)}, power)
     exact = [shares[str(index)] * total for index in range(len(sizes))]
     counts = [int(value) for value in exact]
-    # The largest remainders get the examples that rounding down left over.
+    # The largest remainders get the examples lost by rounding down.
     for index in sorted(range(len(sizes)), key=lambda i: exact[i] - counts[i], reverse=True)[: total - sum(counts)]:
         counts[index] += 1
     return counts
@@ -45,9 +45,9 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
     """Batches of examples of similar length, in random order, split over processes.
 
     An epoch is a pure function of `(seed, epoch)`: examples are drawn (each group without repetition until it is used
-    up), shuffled, cut into buckets of 50 batches, sorted by length inside a bucket, cut into global batches, and the
-    global batches are shuffled. Each process takes its slice of every global batch, so two processes of 64 see the
-    batches of one process of 128. There is no other state: skipping the first `n` batches resumes exactly.
+    up), shuffled, split into buckets of 50 batches, sorted by length inside a bucket, split into global batches, which
+    are shuffled. Each process takes its slice of every global batch, so two processes of 64 see the batches of one
+    process of 128. There is no other state: skipping the first `n` batches resumes exactly.
 
     It yields `(epoch, index)` pairs, so that all random draws of an example (its mask) depend on the example and the
     epoch, not on the worker that loads it.
@@ -64,7 +64,7 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
         num_processes: Processes that train together.
         process_index: This one's rank.
         batch_option: Name of `batch_size` in errors.
-        contrast: Whether the examples of a batch are compared with each other, which needs two.
+        contrast: Whether a loss compares the examples of a batch, which needs two.
 
     Raises:
         XlsrError: there are fewer examples than in one global batch, or a batch of one.
@@ -132,9 +132,9 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
             for group, (members, count) in enumerate(zip(self.members, self.counts, strict=True))
         ]
         if self.homogeneous:
-            batches = [batch for examples in drawn if len(examples) for batch in self._cut(examples, rng)]
+            batches = [batch for examples in drawn if len(examples) for batch in self._split(examples, rng)]
         else:
-            batches = self._cut(np.concatenate(drawn), rng)
+            batches = self._split(np.concatenate(drawn), rng)
         for position in rng.permutation(len(batches)):
             mine = batches[position][self.process_index * self.batch_size : (self.process_index + 1) * self.batch_size]
             yield [(epoch, int(index)) for index in mine]
@@ -153,12 +153,12 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
         )
         return members[order[start % size : start % size + count]]
 
-    def _cut(self, examples: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    def _split(self, examples: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
         examples = rng.permutation(examples)
         if self.bucket:
             width = self.global_batch * BATCHES_PER_BUCKET
-            pieces = [examples[start : start + width] for start in range(0, len(examples), width)]
-            examples = np.concatenate([piece[np.argsort(self.lengths[piece], kind="stable")] for piece in pieces])
+            buckets = [examples[start : start + width] for start in range(0, len(examples), width)]
+            examples = np.concatenate([bucket[np.argsort(self.lengths[bucket], kind="stable")] for bucket in buckets])
         whole = len(examples) // self.global_batch
         # Drop from random places, not always the longest examples of the last bucket.
         keep = np.sort(rng.permutation(len(examples))[: whole * self.global_batch])

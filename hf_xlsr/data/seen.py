@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-_BUFFER_LIMIT = 1 << 16  # hashes kept in a Python set (about 6 MB when full) before they become a sorted array
+BUFFER_LIMIT = 1 << 16  # hashes kept in a Python set (about 6 MB when full) before they become a sorted array
 
 
 def hash64(key: str | bytes) -> int:
@@ -21,7 +21,7 @@ def hash64(key: str | bytes) -> int:
 
 
 def _digest(key: str | bytes) -> bytes:
-    # Lone surrogates occur in badly decoded files; they must not stop a long job.
+    # Lone surrogates of badly decoded files must not stop a long job.
     data = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else key
     return hashlib.blake2b(data, digest_size=8).digest()
 
@@ -29,13 +29,12 @@ def _digest(key: str | bytes) -> bytes:
 class SeenHashes:
     """A set that remembers 64-bit hashes of its keys: 8 bytes for each distinct key.
 
-    The hashes live in a few sorted arrays, each more than twice as long as the next, and a small buffer; a full buffer
-    is merged with the arrays that are not larger than it (a log-structured merge). A lookup is one binary search an
-    array. For the moment of a merge the memory can double.
+    The hashes are in a few sorted arrays, each more than twice as long as the next, and a small buffer; a full buffer is
+    merged with the arrays that are not larger (a log-structured merge). A lookup is one binary search per array. During
+    a merge the memory can double.
 
-    Two keys with equal hashes are taken for one. A new key meets one of `n` stored hashes with probability
-    `n / 2**64`, so among `n` distinct keys about `n**2 / 2**65` are wrongly called seen: 0.002 keys out of 300 million,
-    0.03 out of a billion. A key that was added is never called new.
+    Keys with equal hashes count as equal. A new key has the hash of one of `n` stored keys with probability `n / 2**64`,
+    so about `n**2 / 2**65` of `n` distinct keys are wrongly called seen: 0.002 of 300 million, 0.03 of a billion.
 
     Args:
         keys: The first keys.
@@ -63,14 +62,7 @@ class SeenHashes:
         return self._holds(hash64(key))
 
     def add(self, key: str | bytes) -> bool:
-        """Adds one key.
-
-        Args:
-            key: Text, or its UTF-8 bytes: both are the same key.
-
-        Returns:
-            Whether the key is new.
-        """
+        """Adds a key, as text or as its UTF-8 bytes; returns whether it is new."""
         value = hash64(key)
         if self._holds(value):
             return False
@@ -114,12 +106,12 @@ class SeenHashes:
         found = np.fromiter((value in self._buffer for value in hashes.tolist()), dtype=bool, count=len(hashes))
         for array in self._arrays:
             positions = array.searchsorted(hashes)
-            positions[positions == len(array)] = 0  # any place will do: a hash beyond the last equals none
+            positions[positions == len(array)] = 0  # any place: such a hash equals none
             found |= array[positions] == hashes
         return found
 
     def _flush_when_full(self) -> None:
-        if len(self._buffer) < _BUFFER_LIMIT:
+        if len(self._buffer) < BUFFER_LIMIT:
             return
         parts = [np.fromiter(self._buffer, dtype=np.uint64, count=len(self._buffer))]
         self._buffer = set()

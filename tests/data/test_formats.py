@@ -1,3 +1,5 @@
+"""Every format: what was written comes back, in bounded memory, and damage is reported."""
+
 from __future__ import annotations
 
 import gzip
@@ -7,6 +9,7 @@ import random
 import tempfile
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,144 +23,130 @@ from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.utils.errors import XlsrError
 
 # Characters that break lines elsewhere (\x0b, \x85, U+2028) must not break ours.
-words = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0\t\n\r"), min_size=1).filter(
-    lambda text: text.strip() and not text.startswith("\ufeff")
+WORDS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0\t\n\r"), min_size=1).filter(
+    lambda text: bool(text.strip()) and not text.startswith("\ufeff")
 )
-printable = st.text(st.characters(blacklist_categories=["Cs", "Cc", "Cn"]), min_size=1).filter(str.strip)
-free_text = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), min_size=1).filter(
-    str.strip
-)
+PRINTABLE = st.text(st.characters(blacklist_categories=["Cs", "Cc", "Cn"]), min_size=1).filter(str.strip)
+ANY = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), min_size=1).filter(str.strip)
+EN_FR: dict[str, Any] = {"languages": ("en", "fr")}
 
 
-def pairs_of(texts):
-    return st.lists(st.fixed_dictionaries({"source": texts, "target": texts}), min_size=1, max_size=6)
+def as_parquet(rows: Any) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), file, row_group_size=2)
+    return file.getvalue()
 
 
-def roundtrip(content: str | bytes, name: str, rows, **options):
+FORMS: dict[str, tuple[Any, str, Any, dict[str, Any]]] = {
+    "tsv": (WORDS, "a.tsv", as_tsv, {}),
+    "tsv of Windows": (WORDS, "a.tab", lambda rows: as_tsv(rows).replace("\n", "\r\n"), {}),
+    "tsv without header": (
+        WORDS,
+        "a.tsv",
+        lambda rows: as_tsv(rows).partition("\n")[2].removesuffix("\n"),
+        {"columns": {"source": 0, "target": 1}},
+    ),
+    "csv": (ANY, "a.csv", as_csv, {}),
+    "jsonl": (ANY, "a.jsonl", as_jsonl, {}),
+    "parquet": (ANY, "a.parquet", as_parquet, {}),
+    "tmx": (PRINTABLE, "a.tmx", as_tmx, EN_FR),
+    "tmx in UTF-16": (
+        PRINTABLE,
+        "a.tmx",
+        lambda rows: as_tmx(rows).replace("UTF-8", "UTF-16").encode("utf-16"),
+        EN_FR,
+    ),
+    "po": (PRINTABLE, "a.po", as_po, {}),
+    "mo": (PRINTABLE, "a.mo", as_mo, {}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_rows_come_back(form: str, data: st.DataObject) -> None:
+    texts, name, convert, options = FORMS[form]
+    rows = data.draw(
+        st.lists(
+            st.fixed_dictionaries({"source": texts, "target": texts}),
+            min_size=1,
+            max_size=6,
+            unique_by=(lambda row: row["source"]) if form == "mo" else None,
+        )
+    )
+    if form == "mo":
+        rows.sort(key=lambda row: row["source"].encode())
     with tempfile.TemporaryDirectory() as folder:
-        path = write(Path(folder), name, content)
         quarantine = Quarantine()
+        path = write(Path(folder), name, convert(rows))
         assert list(read_rows(path, quarantine=quarantine, **options)) == rows
         assert quarantine.total == 0
 
 
-@settings(max_examples=40, deadline=None)
-@given(pairs_of(words))
-def test_tsv_roundtrip(rows):
-    roundtrip(as_tsv(rows), "a.tsv", rows)
-    roundtrip(as_tsv(rows).replace("\n", "\r\n"), "a.tab", rows)
-    headless = as_tsv(rows).partition("\n")[2]
-    roundtrip(headless.removesuffix("\n"), "a.tsv", rows, columns={"source": 0, "target": 1})
-
-
-@settings(max_examples=40, deadline=None)
-@given(pairs_of(free_text))
-def test_csv_roundtrip(rows):
-    roundtrip(as_csv(rows), "a.csv", rows)
-
-
-@settings(max_examples=40, deadline=None)
-@given(pairs_of(free_text))
-def test_jsonl_roundtrip(rows):
-    roundtrip(as_jsonl(rows), "a.jsonl", rows)
-
-
-@settings(max_examples=40, deadline=None)
-@given(pairs_of(words))
-def test_moses_roundtrip(rows):
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=6))
+def test_line_aligned_files_come_back(pairs: list[tuple[str, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        for name, lang in (("source", "en"), ("target", "fr")):
-            write(Path(folder), f"c.{lang}", "".join(row[name] + "\n" for row in rows))
-        assert list(read_rows(f"{folder}/c.{{en,fr}}")) == rows
-
-
-@settings(max_examples=40, deadline=None)
-@given(pairs_of(free_text))
-def test_parquet_roundtrip(rows):
-    file = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows), file, row_group_size=2)
-    roundtrip(file.getvalue(), "a.parquet", rows)
-
-
-@settings(max_examples=40, deadline=None)
-@given(pairs_of(printable))
-def test_tmx_roundtrip(rows):
-    roundtrip(as_tmx(rows), "a.tmx", rows, languages=("en", "fr"))
-    roundtrip(as_tmx(rows).replace("UTF-8", "UTF-16").encode("utf-16"), "a.tmx", rows, languages=("en", "fr"))
-
-
-@settings(max_examples=40, deadline=None)
-@given(pairs_of(printable))
-def test_po_roundtrip(rows):
-    roundtrip(as_po(rows), "a.po", rows)
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.dictionaries(printable, printable, min_size=1, max_size=6))
-def test_mo_roundtrip(texts):
-    rows = [{"source": source, "target": texts[source]} for source in sorted(texts, key=str.encode)]
-    roundtrip(as_mo(rows), "a.mo", rows)
+        for place, lang in enumerate(("en", "fr")):
+            write(Path(folder), f"c.{lang}", "".join(pair[place] + "\n" for pair in pairs))
+        rows = list(read_rows(f"{folder}/c.{{en,fr}}"))
+    assert [(row["source"], row["target"]) for row in rows] == pairs
 
 
 @settings(max_examples=50, deadline=None)
 @given(
     st.binary(max_size=80) | st.text('a",\n\r', max_size=40).map(str.encode), st.sampled_from(["tsv", "csv", "jsonl"])
 )
-def test_bad_bytes_never_stop_a_reader(content, kind):
+def test_bad_bytes_never_stop_a_reader(content: bytes, kind: str) -> None:
     head = {"tsv": b"source\ttarget\n", "csv": b"source,target\n", "jsonl": b'{"source":"a","target":"b"}\n'}[kind]
     with tempfile.TemporaryDirectory() as folder:
         path = write(Path(folder), f"a.{kind}", head + content + b"\n" + (b"x\ty\n" if kind == "tsv" else b""))
         rows = list(read_rows(path, quarantine=Quarantine()))
     assert all(row["source"].strip() and row["target"].strip() for row in rows)
-    if kind == "tsv":
-        assert rows[-1] == {"source": "x", "target": "y"}
+    assert kind != "tsv" or rows[-1] == {"source": "x", "target": "y"}
 
 
 @pytest.mark.parametrize("packing", PACK)
 @pytest.mark.parametrize("kind", WRITERS)
-def test_compressed(tmp_path, kind, packing):
+def test_compressed(tmp_path: Path, kind: str, packing: str) -> None:
     content = WRITERS[kind](ROWS)
     data = content if isinstance(content, bytes) else content.encode()
     path = write(tmp_path, f"corpus.v1.{kind}{packing}", PACK[packing](data))
-    assert list(read_rows(path, languages=("en", "fr"))) == ROWS
-
-
-@pytest.mark.parametrize("packing", PACK)
-def test_concatenated_archives(tmp_path, packing):
-    path = write(tmp_path, "a.tsv" + packing, PACK[packing](b"a\tb\n") + PACK[packing](b"c\td\n"))
-    assert [row["source"] for row in read_rows(path)] == ["a", "c"]
+    assert list(read_rows(path, **EN_FR)) == ROWS
+    if kind == "tsv":
+        path = write(tmp_path, "two.tsv" + packing, PACK[packing](b"a\tb\n") + PACK[packing](b"c\td\n"))
+        assert [row["source"] for row in read_rows(path)] == ["a", "c"]
+        fails(write(tmp_path, "bad.tsv" + packing, b"a\tb\nnot compressed at all"), "first 0 rows")
 
 
 @pytest.mark.parametrize("packing", PACK)
 @pytest.mark.parametrize("kind", ["tsv", "jsonl", "tmx"])
-def test_truncated_archive_names_file_and_rows(tmp_path, kind, packing):
+def test_truncated_archive_names_file_and_rows(tmp_path: Path, kind: str, packing: str) -> None:
     noise = random.Random(0)
     rows = [{"source": f"{i} {noise.random()}", "target": f"{noise.random()}"} for i in range(8_000)]
     data = PACK[packing](WRITERS[kind](rows).encode())
     path = write(tmp_path, f"a.{kind}{packing}", data[: len(data) // 2])
-    got, failure = [], ""
-    try:
-        for row in read_rows(path, languages=("en", "fr")):
-            got.append(row)
-    except XlsrError as error:
-        failure = str(error)
-    assert str(path) in failure and f"first {len(got):,} rows" in failure
+    got: list[dict[str, Any]] = []
+    with pytest.raises(XlsrError) as error:
+        got.extend(iter(read_rows(path, **EN_FR)))
+    assert str(path) in str(error.value) and f"first {len(got):,} rows" in str(error.value)
     assert got == rows[: len(got)]
-    if packing != ".bz2":  # its blocks of 900 kB may leave none whole
-        assert got
-
-
-@pytest.mark.parametrize(("name", "content"), [(f"a.tsv{packing}", b"a\tb\nnot packed at all") for packing in PACK])
-def test_invalid_archive(tmp_path, name, content):
-    fails(write(tmp_path, name, content), name, "first 0 rows")
+    assert got or packing == ".bz2"  # whose blocks of 900 kB may leave none whole
 
 
 @pytest.mark.parametrize("kind", ["parquet", "mo", "po", "tmx"])
-def test_damaged_file(tmp_path, kind):
-    fails(write(tmp_path, f"a.{kind}", b"PAR1 nothing of the kind"), f"a.{kind}", languages=("en", "fr"))
+def test_damaged_file(tmp_path: Path, kind: str) -> None:
+    fails(write(tmp_path, f"a.{kind}", b"PAR1 nothing of the kind"), f"a.{kind}", **EN_FR)
 
 
-def peak_of(path, **options) -> int:
+def test_format_and_empty_file(tmp_path: Path) -> None:
+    assert list(read_rows(write(tmp_path, "odd.tvs", "a\tb\n"), format="tsv")) == [{"source": "a", "target": "b"}]
+    assert list(read_rows(write(tmp_path, "empty.csv", ""))) == []
+    fails(write(tmp_path, "a.parquet.gz", ""), "a.parquet.gz")
+    fails(write(tmp_path, "a.tsv", "a\tb\n".encode("utf-16")), "UTF-16")
+
+
+def peak_of(path: Path, **options: Any) -> int:
     tracemalloc.start()
     try:
         assert sum(1 for _ in read_rows(path, quarantine=Quarantine(), **options)) > 0
@@ -167,7 +156,7 @@ def peak_of(path, **options) -> int:
 
 
 @pytest.mark.parametrize("kind", ["tsv", "csv", "csv with an open quote", "jsonl", "tmx"])
-def test_memory_does_not_grow_with_the_file(tmp_path, kind):
+def test_memory_does_not_grow_with_the_file(tmp_path: Path, kind: str) -> None:
     row = {"source": "s" * 900, "target": 'he said "t",' * 75}
     if kind == "tsv":
         content = as_tsv([row] * 11_000) + "x" * 8_000_000 + "\n"  # one endless line
@@ -179,39 +168,35 @@ def test_memory_does_not_grow_with_the_file(tmp_path, kind):
         content = WRITERS[kind]([row] * 11_000)
     assert len(content) > 20_000_000
     path = write(tmp_path, f"a.{kind.split()[0]}.gz", gzip.compress(content.encode(), 1))
-    del content  # what the reader holds is measured, not the test
-    assert peak_of(path, languages=("en", "fr")) < 5_000_000
+    del content  # the reader's memory is measured, not the test's
+    assert peak_of(path, **EN_FR) < 5_000_000
 
 
-def test_parquet_memory_is_bounded_within_a_row_group(tmp_path):
+def test_parquet_memory_is_bounded_within_a_row_group(tmp_path: Path) -> None:
     noise = random.Random(0)
     texts = [noise.randbytes(500).hex() for _ in range(20_000)]
     table = pa.table({"source": texts, "target": texts, "unused": texts})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=20_000, use_dictionary=False, compression="none")
     del table, texts
-    before = pa.total_allocated_bytes()
-    highest = 0
+    before, highest = pa.total_allocated_bytes(), 0
     for _ in read_rows(tmp_path / "a.parquet"):
         highest = max(highest, pa.total_allocated_bytes() - before)
-    assert 0 < highest < 20_000_000  # the two columns hold 40 MB
+    assert 0 < highest < 20_000_000  # the two columns are 40 MB
 
 
 @pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "parquet"])
-def test_optional_columns(kind, tmp_path):
-    table = pa.table({"en": ["one", "two"], "split": ["test", None], "lang": ["x", "y"]})
+def test_optional_columns(kind: str, tmp_path: Path) -> None:
+    rows = [{"en": "one", "split": "test", "lang": "x"}, {"en": "two", "split": None, "lang": "y"}]
     path = tmp_path / f"rows.{kind}"
     if kind == "parquet":
-        pq.write_table(table, path)
+        pq.write_table(pa.Table.from_pylist(rows), path)
     elif kind == "jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
-        lines = [["en", "split", "lang"], ["one", "test", "x"], ["two", "", "y"]]
+        lines = [list(rows[0]), *([value or "" for value in row.values()] for row in rows)]
         path.write_text("".join({"tsv": "\t", "csv": ","}[kind].join(line) + "\n" for line in lines))
-    empty = None if kind in ("jsonl", "parquet") else ""
-    options = {"columns": "text=en", "required": ("text",)}
-    assert list(read_rows(path, optional=("split", "subset"), **options)) == [
-        {"text": "one", "split": "test"},
-        {"text": "two", "split": empty},
-    ]
-    assert [*read_rows(path, **options)][0] == {"text": "one"}
-    assert [*read_rows(path, optional=(), required=("lang",))][0] == {"lang": "x"}
+    options: dict[str, Any] = {"columns": "text=en", "required": ("text",)}
+    first, second = read_rows(path, optional=("split", "subset"), **options)
+    assert first == {"text": "one", "split": "test"} and second["text"] == "two" and not second["split"]
+    assert next(read_rows(path, **options)) == {"text": "one"}
+    assert next(read_rows(path, optional=(), required=("lang",))) == {"lang": "x"}

@@ -133,15 +133,6 @@ def stack(features: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     return {name: torch.tensor([feature[name] for feature in features]) for name in ("epoch", "index")}
 
 
-def test_features_are_in_the_order_of_the_keys() -> None:
-    data = MultiTaskDataset({"pairs": Numbers("pairs", 7), "nli": Numbers("nli", 5)})
-    assert len(data) == 7
-    assert data[TaskKey("nli", (0, 4))] == {"task": "nli", "from": "nli", "epoch": 0, "index": 4}
-    keys = [TaskKey(MAIN, (1, 2)), TaskKey("nli", (3, 0)), TaskKey(MAIN, (1, 5))]
-    found = [(feature["task"], feature["from"], feature["index"]) for feature in data.__getitems__(keys)]
-    assert found == [("main", "pairs", 2), ("nli", "nli", 0), ("main", "pairs", 5)]
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_data_loader(workers: int) -> None:
     sampler = make(12, 9)
@@ -158,11 +149,3 @@ def test_data_loader(workers: int) -> None:
             assert set(batch) == {f"{task}{name}" for task in ("", "nli_", "single_") for name in ("epoch", "index")}
             for task, prefix in ((MAIN, ""), ("nli", "nli_"), ("single", "single_")):
                 assert list(zip(batch[f"{prefix}epoch"], batch[f"{prefix}index"], strict=True)) == keys_of(keys, task)
-
-
-def test_sizes_are_those_of_the_main_task() -> None:
-    sampler = make(11, 30, size=4)
-    assert (len(sampler), sampler.batch_size, sampler.drop_last) == (2, 4, True)
-    collate = MultiTaskCollator({"pairs": type("Collator", (), {"max_length": 17})(), "nli": stack})
-    assert collate.max_length == 17
-    assert getattr(MultiTaskCollator({"pairs": stack}), "max_length", 200) == 200

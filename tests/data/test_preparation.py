@@ -19,10 +19,10 @@ from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.labelled import LabelledTask, prepare_labelled
 from hf_xlsr.data.nli import prepare_nli
 from hf_xlsr.data.pairs import PreparedData, prepare, prepare_texts, tokenize_pairs
-from hf_xlsr.data.preparation import text_identities
+from hf_xlsr.data.preparation import TokenCounts, text_identities
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedPairs, PreparedRows
 from hf_xlsr.data.running_text import prepare_running_text
-from hf_xlsr.data.seen import hash64
+from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.utils.errors import XlsrError
 
 ENGLISH, GERMAN, FRENCH = (
@@ -177,6 +177,65 @@ def test_copied_file_is_accepted_and_same_size_change_is_not(file: str, tokenize
         texts_of(str(copy), tmp_path / "out", tokenizer)
 
 
+# Token counts.
+
+
+LATIN = ["the cat sat", "the dog ran"] * 20
+
+
+@pytest.fixture(params=[False, True])
+def latin(request: pytest.FixtureRequest) -> Any:
+    return train_tokenizer(LATIN, vocab_size=22, algorithm="bpe", frame=request.param)
+
+
+@pytest.mark.parametrize("max_length", range(2, 7))
+def test_truncated_text_keeps_its_special_tokens(max_length: int) -> None:
+    texts = [" ".join(ENGLISH[:count]) for count in range(5)]
+    counts = TokenCounts({"en": word_tokenizer(ENGLISH)}, max_length)
+    ids = counts.tokenize(texts, ["en"] * 5)
+    assert [len(row) for row in ids] == [min(count + 2, max_length) for count in range(5)]
+    assert {row[-1] for row in ids} == {3}
+    assert counts.report()["num_truncated"] == sum(count + 2 > max_length for count in range(5))
+
+
+def test_counts_add_up_over_batches(latin: Any) -> None:
+    counts, texts = TokenCounts(latin, max_length=6), ["the cat", "the cat sat the dog ran"]
+    ids = [counts.tokenize(texts, ["en", "fr"]) for _ in range(2)]
+    whole = [latin(text)["input_ids"] for text in texts]
+    assert ids[0] == ids[1] and [len(row) for row in ids[0]] == [min(len(row), 6) for row in whole]
+    truncated, tokens = 2 * sum(len(row) > 6 for row in whole), 2 * sum(map(len, ids[0]))
+    assert counts.report() == {"num_truncated": truncated, "tokens": tokens, "unknown_tokens": 0}
+
+
+def test_unknown_script_is_an_error_and_few_unknown_tokens_a_warning(
+    latin: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    counts = TokenCounts(latin, max_length=90)
+    counts.tokenize(["the cat sat the dog ran ж ж ж", "да"], ["en", "ru"])  # a few rows are no evidence
+    assert counts.report()["unknown_tokens"] > 3 and "'en'" in caplog.text
+    with pytest.raises(XlsrError, match="'ru'"):
+        for _ in range(400):
+            counts.tokenize(["да", "the cat"], ["ru", "en"])
+
+
+def test_unknown_tokens_of_bytes_and_frames_are_not_counted() -> None:
+    class Bytes:
+        unk_token_id = None
+
+        def __call__(self, texts: list[str], **_: Any) -> dict[str, Any]:
+            return {"input_ids": [list(text.encode()) for text in texts]}
+
+    counts = TokenCounts({"en": Bytes(), "ru": Bytes()}, max_length=50)
+    counts.tokenize(["да"], ["ru"])
+    assert counts.report() == {"num_truncated": 0, "tokens": 4, "unknown_tokens": 0}
+    framed = word_tokenizer(["one", "two"])
+    framed.unk_token = framed.sep_token
+    counts = TokenCounts(framed, max_length=4)
+    for _ in range(300):
+        counts.tokenize(["one two", "two two one"], ["en", "en"])
+    assert counts.report()["unknown_tokens"] == 0
+
+
 # Tokenised pairs.
 
 
@@ -246,13 +305,6 @@ def test_pairs_and_texts_count_for_one_language(tokenizers: dict[str, Any]) -> N
     assert fetched[0]["text_ids"] == [2, 3] and fetched[1]["target_lang"] == "de"
 
 
-def test_text_identities_are_signed_hashes() -> None:
-    texts = [f"text {number}" for number in range(50)]
-    found = text_identities(texts)
-    assert str(found.dtype) == "int64" and found.min() < 0 < found.max()
-    assert [int(value) % 2**64 for value in found] == [hash64(text) for text in texts]
-
-
 # `prepare`.
 
 
@@ -316,17 +368,6 @@ def test_limit_fraction_and_sample(wide: Path, paths: dict[str, str], tmp_path: 
     source = {"path": str(wide), "parallel": {language: language for language in LANGUAGES}, "sample": 4}
     one, same, *others = (chosen(f"{i}", seed=seed, train=source) for i, seed in enumerate((1, 1, 2, 3, 4)))
     assert len(one) == 4 and one == same and any(one != other for other in others)
-
-
-def test_files_of_one_name_in_two_folders_are_both_watched(wide: Path, paths: dict[str, str], tmp_path: Path) -> None:
-    other = tmp_path / "other" / wide.name
-    other.parent.mkdir()
-    shutil.copy(wide, other)
-    both = {"train": [{"path": str(path), "parallel": {"en": "en", "de": "de"}} for path in (wide, other)]}
-    prepared(wide, tmp_path / "run", tokenizers=paths, data=both)
-    pq.write_table(pa.Table.from_pylist([{"en": "one", "de": "eins"}]), wide)
-    with pytest.raises(XlsrError, match=r"wide\.parquet"):
-        prepared(wide, tmp_path / "run", tokenizers=paths, data=both)
 
 
 def test_texts_are_grouped_by_language(tmp_path: Path, tokenizer: Any) -> None:

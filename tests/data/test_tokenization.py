@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import make_pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from hf_xlsr.data.tokenization import punctuation_ids, smoothed_shares, smoothed_text, train_tokenizer
+from hf_xlsr.data.tokenization import punctuation_ids, smoothed_shares, smoothed_text, train_tokenizer, trim_vocabulary
 
 TEXTS = ["The cat sat, quietly.", "Le chat s'assit, sans bruit.", "Ein Hund bellt laut!"] * 60
 
@@ -27,29 +29,17 @@ def test_round_trip_through_auto_tokenizer(trained: Any, tmp_path: Path) -> None
     assert loaded(text)["input_ids"] == trained(text)["input_ids"]
     assert (loaded.pad_token_id, loaded.unk_token_id, loaded.mask_token_id) == (0, 1, 2)
     assert set(loaded(text)) == {"input_ids", "attention_mask"}
-
-
-def test_no_boundary_tokens_and_lower_case(trained: Any) -> None:
     assert trained("THE CAT")["input_ids"] == trained("the cat")["input_ids"]
-    assert not set(trained("the cat")["input_ids"]) & {0, 1, 2}
-
-
-def test_decoding_gives_the_text_back(trained: Any) -> None:
     assert trained.decode(trained("the cat sat quietly")["input_ids"]) == "the cat sat quietly"
 
 
-def test_punctuation_stands_alone(trained: Any) -> None:
-    pieces = trained.convert_ids_to_tokens(trained("the cat, sat.")["input_ids"])
-    assert "," in pieces and "." in pieces
-    assert "▁" not in pieces[1:]  # the mark of a space is a symbol to Unicode, and must stay with its word
+def test_punctuation_is_a_token_of_its_own(trained: Any) -> None:
+    tokens = trained.convert_ids_to_tokens(trained("the cat, sat.")["input_ids"])
+    assert "," in tokens and "." in tokens
+    assert "▁" not in tokens[1:]  # the mark of a space is a symbol in Unicode, and stays with its word
     avoided = punctuation_ids(trained)
     assert avoided[trained.convert_tokens_to_ids(",")] and avoided[trained.mask_token_id]
     assert not avoided[trained("cat")["input_ids"][-1]]
-
-
-def test_case_is_kept_on_request() -> None:
-    cased = train_tokenizer(TEXTS, vocab_size=45, algorithm="bpe", lowercase=False)
-    assert cased("The")["input_ids"] != cased("the")["input_ids"]
 
 
 @settings(max_examples=30, deadline=None)
@@ -61,14 +51,6 @@ def test_smoothing_keeps_order_and_sums_to_one(sizes: dict[str, int], exponent: 
     assert all(shares[a] <= shares[b] + 1e-12 for a, b in zip(order, order[1:], strict=False))
 
 
-def test_small_languages_are_repeated_and_large_ones_thinned() -> None:
-    sizes = {"en": 10_000, "sw": 100}
-    texts = [(name, name) for name, size in sizes.items() for _ in range(size)]
-    drawn = list(smoothed_text(texts, sizes, exponent=0.3, seed=1))
-    assert abs(drawn.count("sw") / len(drawn) - smoothed_shares(sizes)["sw"]) < 0.02
-    assert abs(len(drawn) - 10_100) < 200
-
-
 @settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.sampled_from("abcd"), min_size=1, max_size=200),
@@ -76,7 +58,7 @@ def test_small_languages_are_repeated_and_large_ones_thinned() -> None:
     st.integers(1, 300),
     st.integers(0, 9),
 )
-def test_one_pass_draws_what_a_pass_for_each_language_draws(
+def test_smoothed_text_equals_one_pass_per_language(
     languages: list[str], exponent: float, limit: int, seed: int
 ) -> None:
     rows = [(language, f"{language} {place}") for place, language in enumerate(languages)]
@@ -92,11 +74,79 @@ def test_one_pass_draws_what_a_pass_for_each_language_draws(
 
 
 @pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
-def test_the_same_text_gives_the_same_tokenizer(algorithm: str) -> None:
-    # Words that are as frequent as others, and letters that occur once: what the trainer's hash tables leave open.
+def test_same_text_gives_same_tokenizer(algorithm: str) -> None:
+    # Words of equal frequency and letters that occur once, whose order the trainer leaves to hash tables.
     words = ["".join(letters) for letters in itertools.product("bdgkl", "aeiou", "mnrst", "aeiou")]
     texts = [" ".join(words[start : start + 5]) for start in range(0, len(words), 5)] + ["q w x z ü ô â ß ñ ç"]
     vocabularies = {
         train_tokenizer(texts, vocab_size=120, algorithm=algorithm).backend_tokenizer.to_str() for _ in range(8)
     }
     assert len(vocabularies) == 1
+
+
+# Trimmed vocabularies.
+
+PAIRS = [pair[side] for pair in make_pairs(200) for side in ("source", "target")]
+KEPT = ["one red bird", "house of stone"]
+
+
+def unigram() -> Any:
+    return train_tokenizer(PAIRS, vocab_size=120, algorithm="unigram", frame=True)
+
+
+def wordpiece() -> Any:
+    """As in BERT: padding first, the other special tokens further down, `##` inside words."""
+    letters = sorted(set("".join(PAIRS)) - {" "})
+    words = ["one", "red", "bird", "house", "of", "st", "##one", "##use", "ho", "fish", "##ing"]
+    names = ["[PAD]", "[unused]", *words, "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{x}" for x in letters)]
+    vocabulary = {name: number for number, name in enumerate(names)}
+    inner = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    inner.post_processor = processors.BertProcessing(("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"]))
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    return PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=32, **special)
+
+
+WHOLE = {"unigram": unigram(), "wordpiece": wordpiece()}
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_trimmed_tokenizer_splits_its_texts_as_before(kind: str) -> None:
+    whole = WHOLE[kind]
+    small, kept = trim_vocabulary(whole, KEPT)
+    assert len(small) == len(kept) < len(whole)
+    for text in KEPT:
+        before, after = whole(text)["input_ids"], small(text)["input_ids"]
+        assert [kept[token] for token in after] == before
+        assert small.decode(after, skip_special_tokens=True) == whole.decode(before, skip_special_tokens=True)
+    assert whole.convert_ids_to_tokens(kept) == small.convert_ids_to_tokens(range(len(small)))
+    assert "##ing" not in small.get_vocab() and "fish" not in small.get_vocab()
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+@settings(max_examples=40, deadline=None)
+@given(words=st.lists(st.sampled_from(sorted({word for text in PAIRS for word in text.split()})), min_size=1))
+def test_any_text_is_split_as_before(kind: str, words: list[str]) -> None:
+    whole, text = WHOLE[kind], " ".join(words)
+    small, kept = trim_vocabulary(whole, [text])
+    assert [kept[token] for token in small(text)["input_ids"]] == whole(text)["input_ids"]
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_other_words_of_the_same_letters_are_spelt(kind: str) -> None:
+    small, _ = trim_vocabulary(WHOLE[kind], KEPT)
+    ids = small("bride under rust")["input_ids"]  # letters of the kept tokens, none of their words
+    assert small.unk_token_id not in ids and len(ids) > 5
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_special_tokens_are_kept(kind: str, tmp_path: Any) -> None:
+    whole = WHOLE[kind]
+    small, kept = trim_vocabulary(whole, KEPT)
+    assert small.special_tokens_map == whole.special_tokens_map
+    assert small.pad_token_id == whole.pad_token_id
+    assert small.model_max_length == whole.model_max_length
+    for old, new in zip(whole.all_special_ids, small.all_special_ids, strict=True):
+        assert kept[new] == old
+    small.save_pretrained(tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path)(KEPT)["input_ids"] == small(KEPT)["input_ids"]

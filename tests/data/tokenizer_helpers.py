@@ -15,7 +15,7 @@ def word_tokenizer(words: Sequence[str], *, special_first: bool = True, sentence
     """A tokenizer that knows these words; its special tokens are numbered before or behind them."""
     special = [PAD, UNK, CLS, SEP]
     order = [*special, *words] if special_first else [*words, *special]
-    vocabulary = {piece: number for number, piece in enumerate(order)}
+    vocabulary = {token: number for number, token in enumerate(order)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNK))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     if sentence_marks:

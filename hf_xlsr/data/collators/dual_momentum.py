@@ -14,13 +14,7 @@ Feature = dict[str, Any]
 
 
 class _SideCollator:
-    """Pads the sides of pairs, each with the padding of its language.
-
-    Args:
-        pad_ids: Language -> id of its padding token; or one id for all.
-        max_length: Sentences are truncated to this many tokens; the last token, usually a special one, is kept.
-        pad_to_multiple_of: Rounds lengths up; 8 suits tensor cores.
-    """
+    """Pads the sides of pairs, each with the padding of its language."""
 
     def __init__(
         self, pad_ids: Mapping[str, int] | int, *, max_length: int = 200, pad_to_multiple_of: int = 1

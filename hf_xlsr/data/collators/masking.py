@@ -31,7 +31,7 @@ def counter_uniform(
     Args:
         seed: Seed of the run.
         epochs: Epoch of each example.
-        examples: Index of each example in the data set.
+        examples: Index of each example in the dataset.
         draw: Which of an example's numbers; arrays broadcast, e.g. one number per token position.
 
     Example:

@@ -41,7 +41,7 @@ class Translation:
         title: Title in the package.
         year: Year in the package, or None.
         status: Copyright as generally known, not legal advice.
-        default: Read when the language is asked for and no version is named.
+        default: Read for the language when no version is named.
     """
 
     code: str
@@ -224,7 +224,7 @@ def _full(path: Path, codes: Sequence[str], split: str) -> Iterator[tuple[str, l
         logger.info("bible %s, versions %s: %d verses skipped, a side is empty.", split, "-".join(codes), skipped)
 
 
-# Controls and marks of direction. The joiners U+200C and U+200D stay: Persian, Hindi and Bengali spell with them.
+# Controls and marks of direction, without the joiners U+200C and U+200D, which Persian, Hindi and Bengali spell with.
 _INVISIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u200b\u200e\u200f\u202a-\u202e\u2060\ufeff]")
 _PLACEHOLDERS = frozenset(
     {
@@ -246,7 +246,7 @@ _NOTE = re.compile(
     r"|[(（\[][^()（）\[\]]*\d:\d[^()（）\[\]]*[)）\]]"  # references: (Heb. 1:10), [Genesis 2:24]
     r"|（[^（）]*(?:原文|或译|抄本|译本|古卷)[^（）]*）"  # translators' notes in the Chinese text
 )
-# Words that translators supplied stand in square brackets: the brackets go, the words stay. Asterisks call footnotes.
+# Square brackets around words that translators supplied, and asterisks of footnotes.
 _MARK = re.compile(r"\*[a-z]+\*|(?<!\*)\*(?!\*)|[\[\]#<>]")
 _GAP = re.compile(r"\*{2,}")
 _SPACE_BEFORE_STOP = re.compile(r"\s+(?=[,.](?![.,])|[，。；：、])")

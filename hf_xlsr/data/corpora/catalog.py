@@ -30,7 +30,7 @@ class Corpus:
         columns: Our column -> column of the dataset, dotted where nested, a template like `config`.
         splits: Our split -> split of the dataset.
         codes: ISO 639-1 -> the dataset's code, where it differs.
-        note: What to know, or where to get the files when there is no id.
+        note: Remarks, or where to get the files of a corpus without id.
     """
 
     name: str

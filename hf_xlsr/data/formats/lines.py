@@ -63,7 +63,7 @@ def iter_lines(file: BinaryIO) -> Iterator[bytes]:
     An over-long line is truncated to `MAX_LINE + 1` bytes, which `decode` rejects.
 
     Raises:
-        BrokenFile: the file cannot be read to its end.
+        BrokenFile: the file cannot be read to its end, or is UTF-16.
 
     Example:
         >>> list(iter_lines(io.BytesIO(b"one\ntwo")))
@@ -73,6 +73,8 @@ def iter_lines(file: BinaryIO) -> Iterator[bytes]:
     with read_errors():
         while line := file.readline(MAX_LINE + 1):
             if first:
+                if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                    raise BrokenFile("it is UTF-16, not UTF-8")
                 if line.startswith(codecs.BOM_UTF8):
                     line = line[3:] + (b"" if line.endswith(b"\n") else file.readline(3))
                 first = False

@@ -122,7 +122,7 @@ def read_rows(
 
 
 def _invalid(format: str, paths: Sequence[Path], **options: str | None) -> str | None:
-    """What is wrong with a call of `read_rows`, if anything."""
+    """The fault of a call of `read_rows`, if any."""
     if format != "moses" and len(paths) > 1:
         return f"format '{format}' reads one file, got {len(paths)} files."
     if format == "datasets":
@@ -204,7 +204,7 @@ def _rows(source: Source, reader: Reader, *, log: bool) -> Iterator[dict[str, An
 
 
 def _clean(row: dict[str, Any], required: Sequence[str]) -> str | None:
-    """Converts the values to text, in place; returns what is wrong with the row, if anything."""
+    """Converts the values to text, in place; returns the fault of the row, if any."""
     for name, value in row.items():
         if value != value:  # NaN, the empty cell of a column of numbers
             row[name] = value = None

@@ -110,7 +110,7 @@ def dataset_splits(path: str, config: str | None = None) -> list[str]:
 def _choose_split(data: Any, source: Source) -> Any:
     if not isinstance(data, dict):
         data = {source.default_split if source.split is None else "": data}  # a named split is not found
-    # `dev` finds `validation`, whichever of the two names is asked for.
+    # `dev` finds `validation`, and the other way round.
     known = {split_name(name): name for name in data} | {name: name for name in data}
     wanted = source.split or source.default_split
     found = known.get(wanted) or known.get(split_name(wanted))
