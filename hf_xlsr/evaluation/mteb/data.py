@@ -8,7 +8,7 @@ from typing import Any
 import mteb
 from mteb.abstasks import AbsTask
 
-from hf_xlsr.data.splits import split_name
+from hf_xlsr.data.columns import split_name
 from hf_xlsr.evaluation.languages import metric_languages
 from hf_xlsr.utils.errors import XlsrError, error_line
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hf_xlsr.cli.values import parse_languages, parse_routes
+from hf_xlsr.cli.options import parse_languages, parse_routes
 from hf_xlsr.utils.errors import XlsrError
 
 
