@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,12 +25,16 @@ Metric = Annotated[str | None, typer.Option(help="Last part of the metric keys t
 Protocols = Annotated[str | None, typer.Option(help="First parts of the metric keys to plot, separated by commas.")]
 
 
-def _checked(output: str) -> str:
+def _checked(output: str, models: Iterable[str] = (), options: Any = None) -> str:
+    """The output, after a check of it and of what would be loaded."""
+    from hf_xlsr.encoders.loading import check_choice
     from hf_xlsr.evaluation.plots.common import check_picture
     from hf_xlsr.evaluation.report import check_writable
 
     check_picture(output)
     check_writable(output, "--output")
+    for model in models:
+        check_choice(model, options.device, options.dtype)
     return output
 
 
@@ -59,10 +64,10 @@ def spaces(models: Models, output: Picture, pairs: Pairs = 500, **given: Any) ->
         raise XlsrError(f"spaces plots at most {MOST_ROWS} models, got {len(named)}.")
     if not FEWEST_SENTENCES <= pairs <= MOST_SENTENCES:
         raise XlsrError(f"--pairs must be {FEWEST_SENTENCES} to {MOST_SENTENCES:,}, got {pairs}.")
-    _checked(output)
+    options = encoder_options(given)
+    _checked(output, named.values(), options)
     chosen = _chosen_pairs(given, pairs, seed)
     check_panels(dict.fromkeys(named, {pair: (len(rows), len(rows)) for pair, rows in chosen.items()}))
-    options = encoder_options(given)
     print(plot_spaces(output, {label: _encoded(path, chosen, options) for label, path in named.items()}, seed=seed))
 
 
@@ -103,13 +108,13 @@ def _plot_pairs(draw: str, model: str, output: str, pairs: int, given: dict[str,
     from hf_xlsr.evaluation import plots
     from hf_xlsr.evaluation.rows import both_sides
 
-    _checked(output)
-    seed = given["seed"] or 1
+    options, seed = encoder_options(given), given["seed"] or 1
+    _checked(output, [model], options)
     chosen = _chosen_pairs(given, pairs, seed)
     if len(chosen) > 1:
         named = ", ".join("-".join(pair) for pair in chosen)
         raise XlsrError(f"the data contain the language pairs {named}; choose one with --languages.")
-    ((pair, vectors),) = _encoded(model, chosen, encoder_options(given)).items()
+    ((pair, vectors),) = _encoded(model, chosen, options).items()
     print(getattr(plots, draw)(output, *vectors, *both_sides(chosen[pair]), pair, pairs=pairs, seed=seed))
 
 
@@ -128,11 +133,10 @@ def _chosen_pairs(given: dict[str, Any], pairs: int, seed: int) -> dict[tuple[st
 
 def _encoded(model: str, chosen: dict[tuple[str, str], list[Any]], options: Any) -> dict[tuple[str, str], Any]:
     """Embeddings of both sides of each language pair."""
-    from hf_xlsr.encoders.loading import check_choice, load_encoder
+    from hf_xlsr.encoders.loading import load_encoder
     from hf_xlsr.evaluation.protocols.tatoeba import encode_pairs
     from hf_xlsr.evaluation.rows import both_sides
 
-    check_choice(model, options.device, options.dtype)
     encoder = load_encoder(model, options.device, options.dtype)
     return {pair: encode_pairs(encoder, *both_sides(rows), pair, **options.encoding) for pair, rows in chosen.items()}
 

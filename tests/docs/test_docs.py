@@ -6,7 +6,6 @@ commands find the files that those before them wrote.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import re
@@ -17,6 +16,7 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -168,11 +168,10 @@ def call(words: list[str]) -> str:
 
 def parsed(words: list[str]) -> Any:
     """The options of a command, none of which may be unknown."""
-    parser = argparse.ArgumentParser(prog=words[0], exit_on_error=False)
-    cli.VERBS[words[0]][1](parser)
-    options, unknown = parser.parse_known_args(words[1:])
-    assert not unknown, f"hf-xlsr {words[0]} has no option {unknown[0]}"
-    return options
+    command, rest = cli.load_verb(words[0]), words[1:]
+    while subcommands := getattr(command, "commands", None):
+        command, rest = subcommands[rest[0]], rest[1:]
+    return SimpleNamespace(**command.make_context(words[0], rest).params)
 
 
 def run_training(words: list[str]) -> str:

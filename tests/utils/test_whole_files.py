@@ -64,7 +64,7 @@ def test_device_stays(tmp_path: Path) -> None:
 
 
 def test_mining_needs_a_file() -> None:
-    with pytest.raises(XlsrError, match="pipe"):
+    with pytest.raises(XlsrError, match="null"):
         check_place(os.devnull)
 
 
