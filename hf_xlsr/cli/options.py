@@ -38,7 +38,12 @@ SHARED: dict[str, tuple[Any, Any]] = {
     "split": (Annotated[str | None, _option("Split of the data, and of metric keys.", READING)], "test"),
     "where": (Annotated[list[str] | None, _option("Keep rows with these values.", READING, "COLUMN=VALUE")], None),
     "config": (Annotated[str | None, _option("Configuration of a dataset; may contain {lang}.", READING)], None),
-    "limit": (Annotated[int | None, _option("Maximum number of rows of each language (pair).", READING)], None),
+    "limit": (
+        Annotated[
+            int | None, typer.Option(min=1, help="Maximum number of rows of each language (pair).", show_default=False)
+        ],
+        None,
+    ),
     "prompt": (Annotated[str, _option('Prepended to each sentence, e.g. "query: ".', ENCODING)], ""),
     "routes": (
         Annotated[

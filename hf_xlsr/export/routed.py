@@ -19,7 +19,7 @@ from hf_xlsr.export.sentence_transformer import (
     save_export,
     to_sentence_transformer,
 )
-from hf_xlsr.utils.errors import XlsrError, require_choice
+from hf_xlsr.utils.errors import XlsrError
 
 
 def to_routed_sentence_transformer(
@@ -113,11 +113,12 @@ def export_routed_sentence_transformer(
 
 
 def _check_languages(encoders: Collection[str], tokenizers: Collection[str], projections: Collection[str]) -> None:
-    for name, given in (("tokenizers", tokenizers), ("projections", projections)):
-        for language in given:
-            require_choice(name, language, encoders)
-    for language in encoders:
-        require_choice("encoders", language, tokenizers)
+    if not encoders or set(tokenizers) != set(encoders):
+        raise XlsrError(
+            f"`encoders` and `tokenizers` must have the same languages, got {sorted(encoders)} and {sorted(tokenizers)}."
+        )
+    if unknown := sorted(set(projections) - set(encoders)):
+        raise XlsrError(f"`projections` has languages without an encoder: {', '.join(unknown)}.")
 
 
 def _check_width(encoders: Mapping[str, PreTrainedModel], projections: Mapping[str, nn.Linear]) -> None:

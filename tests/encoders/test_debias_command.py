@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -70,11 +69,10 @@ def test_tables_and_several_files(
         [f"en={files['wide.tsv']}", f"fr={files['wide.tsv']}", "--columns", "text={lang}"],
     ]
     for way in ways:
-        words = ["debias", "fit", tiny_export, "--texts", *way, "--method", "mean", "--limit", "15", "--json"]
-        capsys.readouterr()
+        words = ["debias", "fit", tiny_export, "--texts", *way, "--method", "mean", "--limit", "15"]
         assert main([*words, "--output", str(tmp_path / "fit")]) == 0
-        assert json.loads(capsys.readouterr().out)["languages"]["fr"]["texts"] == 15
         again = Debias.load(tmp_path / "fit")
+        assert again.counts == {"en": 15, "fr": 15}
         for language in ("en", "fr"):
             np.testing.assert_allclose(again.means[language], whole.means[language], atol=1e-6)
     # Several files of one language are read one after the other; bad lines are counted.
@@ -101,8 +99,7 @@ def test_apply_to_vectors_block_by_block(
     assert "20 vectors in fr" in capsys.readouterr().out
     written = np.load(output)
     assert (written == debias.apply(vectors, "fr")).all() and written.dtype == debias.apply(vectors, "fr").dtype
-    assert main([*words, "--output", str(output), "--normalize", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"output": str(output), "vectors": 20, "language": "fr"}
+    assert main([*words, "--output", str(output), "--normalize"]) == 0
     assert np.allclose(np.linalg.norm(np.load(output).astype(float), axis=1), 1, atol=1e-3)
     assert [path.name for path in output.parent.iterdir()] == ["out.npy"]
 

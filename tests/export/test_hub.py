@@ -128,7 +128,7 @@ def test_interrupted_push_goes_on(hub: HubServer, worker: Worker, run: Path, arr
     words = ("push", str(run), "--repo", "me/toy", "--what", "training")
     hub.break_after = arrived
     sentence = told(worker.command(*words))
-    assert "cannot be reached" in sentence and "goes on where it stopped" in sentence
+    assert "me/toy-training" in sentence and "resume" in sentence
     assert not hub.repos["me/toy-training"].commits
     hub.break_after, before = None, list(hub.uploads)
     stored = set(before)
@@ -236,7 +236,7 @@ def test_existing_repositories(hub: HubServer, worker: Worker, run: Path) -> Non
 def test_refusals(hub: HubServer, worker: Worker, run: Path, tmp_path: Path) -> None:
     words = ("push", str(run), "--repo", "me/toy")
     assert "hf auth login" in told(worker.command(*words, token=None))
-    assert "access token" in told(worker.command(*words, token="hf_" + "Wrong" * 7))
+    assert "401" in told(worker.command(*words, token="hf_" + "Wrong" * 7))
     assert "me/toy" in told(worker.command(*words, token=READER))
     assert "you/toy" in told(worker.command("push", str(run), "--repo", "you/toy"))
     hub.repos["you/toy"] = Repo()
@@ -250,10 +250,10 @@ def test_refusals(hub: HubServer, worker: Worker, run: Path, tmp_path: Path) -> 
     assert '"language" must be an ISO code' in told(worker.command(*words))
     assert not hub.repos.get("me/toy") and not hub.uploads
     hub.break_after = 0
-    assert "cannot be reached" in told(worker.command(*words))
+    assert "me/toy" in told(worker.command(*words))
     away = "import huggingface_hub.constants as c; c.ENDPOINT = 'http://127.0.0.1:9'\n"
     pushed(worker.python(away))
-    assert "http://127.0.0.1:9" in told(worker.command(*words))
+    assert "Connection refused" in told(worker.command(*words))
     pushed(worker.python(f"import huggingface_hub.constants as c; c.ENDPOINT = {hub.url!r}"))
 
 

@@ -113,9 +113,9 @@ def test_invalid_pushes_of_a_trainer(hub: HubServer, worker: Worker, tmp_path: P
     code = f"trainer_of({str(tmp_path)!r}, hub_strategy='checkpoint')"
     assert "XlsrError: hub_strategy 'checkpoint'" in worker.python(START + code).err
     code = f"trainer_of({str(tmp_path)!r}, hub_strategy='end')"
-    assert "access token" in worker.python(START + code, token=None).err
+    assert "401" in worker.python(START + code, token=None).err
     hub.break_after = 0
-    assert "cannot be reached" in worker.python(START + code).err and not hub.repos
+    assert "Server disconnected" in worker.python(START + code).err and not hub.repos
 
 
 @pytest.mark.slow

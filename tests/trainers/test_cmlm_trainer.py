@@ -25,7 +25,6 @@ from hf_xlsr.cli import main
 from hf_xlsr.data.running_text import PreparedRunningText, prepare_running_text
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.modeling.cmlm import CmlmModel
-from hf_xlsr.runs.methods import get_method
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.trainers import CmlmTrainer, CmlmTrainingArguments
@@ -186,9 +185,9 @@ def test_batch_size_of_each_task(weights: tuple[float, ...], rows: int, recipe_o
     more = [word for name, value in zip(names, weights, strict=True) for word in (f"--{name}", str(value))]
     more += ["--retrieval_batch_size", "12", "--nli_batch_size", "6", "--output_dir", str(tmp_path / "run")]
     (recipe,) = load_runs(recipe_of(), more)
-    method = get_method("cmlm")
-    data = method.prepare(recipe, tmp_path / "data", iter(()))
-    trainer = method.build_trainer(recipe, tmp_path / "out", data, [])
+    data = recipe.prepare(tmp_path / "data", iter(()))
+    sets: dict[str, Any] = {"dev": [], "test": []}
+    trainer = recipe.build_trainer(recipe.arguments(tmp_path / "out", sets), data, sets)
     _, sampler = trainer.train_batches()
     tasks = Counter(key.task for key in next(iter(sampler)))
     assert tasks == ({"main": 16, "retrieval": 12} if weights[0] else {"main": rows})
