@@ -12,7 +12,7 @@ from hf_xlsr.data import languages
 from hf_xlsr.data.languages import foreign_letters, language_shares, scripts_of
 from hf_xlsr.utils.errors import XlsrError
 
-needs_langid = pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra langid")
+needs_langid = pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra text")
 
 
 @pytest.mark.parametrize(

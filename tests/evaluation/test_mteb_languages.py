@@ -15,7 +15,7 @@ mteb = pytest.importorskip("mteb")
 from hf_xlsr.evaluation.mteb.languages import column_language, langscript, subset_languages  # noqa: E402
 from hf_xlsr.utils.errors import XlsrError  # noqa: E402
 
-needs_langid = pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra langid")
+needs_langid = pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra text")
 
 
 def language(texts: list[str], first: str, second: str) -> str:
