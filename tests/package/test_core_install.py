@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from wheel_helpers import ROOT, build_wheel, pip
 
 pytestmark = pytest.mark.slow
-# Prints each module that cannot be imported and why, then what each extra is missed by.
+# Prints the modules that need an extra, then the extras that the calls need.
 MISSED = """
 import importlib, pkgutil
 from importlib.util import find_spec
@@ -31,7 +31,6 @@ for module in pkgutil.walk_packages(hf_xlsr.__path__, "hf_xlsr.", onerror=lambda
     if extra := missed(lambda: importlib.import_module(module.name)):
         print(module.name, extra)
 
-from hf_xlsr import LightweightConfig
 from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.data.languages import language_identifier
 from hf_xlsr.data.running_text import split_sentences
