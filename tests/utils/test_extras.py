@@ -7,7 +7,6 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
-import tomllib
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -15,6 +14,7 @@ from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import EXTRAS, can_plot, require_package
 
 ROOT = Path(__file__).resolve().parents[2]
+tomllib = pytest.importorskip("tomllib")  # of Python 3.11
 OPTIONAL = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
 
 
