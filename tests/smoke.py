@@ -1,4 +1,4 @@
-"""What a new user does first, in an environment that has the wheel and its dependencies alone; release_check.py runs it.
+"""What a new user does first, in an environment with the wheel; release_check.py and test_core_install.py run it.
 
 usage: python -I smoke.py FOLDER
 """
@@ -6,6 +6,7 @@ usage: python -I smoke.py FOLDER
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import random
 import subprocess
@@ -20,7 +21,6 @@ SHOWN = (
     "datasets",
     "huggingface-hub",
     "numpy",
-    "peft",
 )
 LOADED_ALONE = """
 import sys
@@ -48,7 +48,7 @@ def call(*words: str) -> str:
 
 
 def main() -> None:
-    """Imports, trains, loads without the package, evaluates, mines, trains an adapter."""
+    """Imports, trains, loads without the package, evaluates, mines and, where peft is installed, trains an adapter."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True)
     import transformers
@@ -67,8 +67,9 @@ def main() -> None:
     call("train", "quickstart", *f"{text} {small} {quick} --output_dir {run}".split())
     command = [sys.executable, "-I", "-c", LOADED_ALONE, str(run / "model")]
     width = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    written = ["--output", str(folder / "scores.json"), "--report", str(folder / "report")]
     columns = ["--data", str(table), "--columns", "source=0,target=1", "--languages", "en,fr"]
-    call("evaluate", str(run / "model"), "--protocol", "tatoeba", *columns, "--output", str(folder / "scores.json"))
+    call("evaluate", str(run / "model"), "--protocol", "tatoeba", *columns, *written)
     scores = json.loads((folder / "scores.json").read_text("utf-8"))["metrics"]
     for side, name in enumerate(("one.txt", "other.txt")):
         (folder / name).write_text("".join(f"{pair[side]}\n" for pair in pairs(60)), "utf-8")
@@ -76,10 +77,13 @@ def main() -> None:
     sides = [str(folder / "one.txt"), str(folder / "other.txt")]
     call("mine", *sides, "--model", str(run / "model"), "--languages", "en,fr", "--output", str(mined))
     found = len(mined.read_text("utf-8").splitlines())
-    adapted = f"{text} {small} {quick} --adapters.rank 2 --start_from {run} --output_dir {folder / 'adapted'}"
-    call("train", "quickstart", *adapted.split())
+    done = f"trained, loaded alone (width {width}), {len(scores)} scores, {found} lines mined"
+    if importlib.util.find_spec("peft"):
+        adapted = f"{text} {small} {quick} --adapters.rank 2 --start_from {run} --output_dir {folder / 'adapted'}"
+        call("train", "quickstart", *adapted.split())
+        done += f", adapted with peft {importlib.metadata.version('peft')}"
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in SHOWN)
-    print(f"trained, loaded alone (width {width}), {len(scores)} scores, {found} lines mined, adapted; {versions}")
+    print(f"{done}; {versions}")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.extras import require_package
 
 DEFAULT_MODULES = ("query", "key", "value")
 ENCODERS = ("encoder", "encoders", "momentum_encoders")
@@ -53,10 +53,9 @@ def add_adapters(
     Raises:
         XlsrError: peft is not installed.
     """
-    try:
-        from peft import LoraConfig, get_peft_model
-    except ImportError as error:
-        raise XlsrError("Adapters need peft. Install it with `pip install 'hf-xlsr[peft]'`.") from error
+    require_package("peft")
+    from peft import LoraConfig, get_peft_model
+
     modules = [modules] if isinstance(modules, str) else list(modules)
     pattern = rf"(?:{'|'.join(ENCODERS)})\..*\.(?:{'|'.join(map(re.escape, modules))})"
     options: dict[str, Any] = {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout, "bias": "none"}

@@ -19,6 +19,7 @@ from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import CmlmTrainingArguments, share_of_step
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.extras import require_package
 
 TEXT, RETRIEVAL, NLI = "text", "retrieval", "nli"
 WEIGHTS = {TEXT: "cmlm_weight", RETRIEVAL: "retrieval_weight", NLI: "nli_weight"}
@@ -35,19 +36,15 @@ def lamb_options(args: CmlmTrainingArguments) -> tuple[type, dict[str, Any]] | N
         args: Learning rate, betas and epsilon. Trainer's parameter groups set weight decay.
     """
     try:
-        lamb = _lamb_class()
-    except ImportError:
-        logger.warning(
-            "optimizer 'lamb' needs pytorch-optimizer. Training uses %s, for which LAMB's learning rate is high. Install "
-            "it with `pip install 'hf-xlsr[lamb]'`.",
-            _named(args),
-        )
+        require_package("pytorch_optimizer")
+    except XlsrError as error:
+        logger.warning("%s Training uses %s, for which LAMB's learning rate is high.", error, _named(args))
         return None
     betas = (args.adam_beta1, args.adam_beta2)
     # Algorithm 2 of You et al. (2020): weight decay inside the update that the trust ratio scales. Its bias correction
     # cancels in the ratio; the package's own would not.
     options = {"lr": args.learning_rate, "betas": betas, "eps": args.adam_epsilon}
-    return lamb, {**options, "weight_decouple": False, "adam_debias": True}
+    return _lamb_class(), {**options, "weight_decouple": False, "adam_debias": True}
 
 
 def _named(args: CmlmTrainingArguments) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.extras import require_package
 
 TRAINED = "Of a run or a saved model"
 
@@ -31,7 +32,6 @@ def export(
     """Export a run's encoder: sentence-transformers, AutoModel, ONNX."""
     from transformers import logging as transformers_logging
 
-    from hf_xlsr.encoders.onnx import import_onnx
     from hf_xlsr.evaluation.report import check_writable
 
     transformers_logging.disable_progress_bar()
@@ -42,7 +42,7 @@ def export(
     if home.is_dir() and any(home.iterdir()):
         raise XlsrError(f"--output '{home}' is not empty; name a new folder.")
     if onnx or int8:
-        import_onnx("onnx", "onnxscript", "onnxruntime")
+        require_package("onnx", "onnxscript", "onnxruntime")
     source = _finished(Path(place))
     if source is None:
         from hf_xlsr.runs.trained import trained_sentence_transformer

@@ -12,6 +12,7 @@ import regex
 from langcodes.data_dicts import LIKELY_SUBTAGS
 
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.extras import require_package
 
 # CLDR files Tagalog under Filipino, which has no ISO 639-1 code.
 _OURS = {"fil": "tl"}
@@ -138,12 +139,9 @@ def language_identifier() -> Any:
     Raises:
         XlsrError: py3langid is not installed.
     """
-    try:
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
-    except ImportError as error:
-        raise XlsrError(
-            "identifying languages needs the package py3langid; install it with `pip install 'hf-xlsr[langid]'`."
-        ) from error
+    require_package("py3langid")
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import sentencex
 from datasets import Dataset
 from transformers import AutoTokenizer
 
@@ -25,6 +24,7 @@ from hf_xlsr.data.sampling import ExampleKey
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import RowFilter, as_list, as_source, expand, open_source, open_texts, source_name
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.extras import require_package
 
 logger = logging.getLogger(__name__)
 
@@ -417,6 +417,9 @@ def split_sentences(text: str, language: str) -> list[str]:
 
 def _segments(text: str, code: str) -> Iterator[str]:
     """Sentences of a text; the last, possibly incomplete sentence of a block begins the next one."""
+    require_package("sentencex")
+    import sentencex
+
     rest = ""
     for start in range(0, len(text), BLOCK):
         *whole, rest = sentencex.segment(code, rest + text[start : start + BLOCK])

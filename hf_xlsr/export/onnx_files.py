@@ -15,10 +15,11 @@ from sentence_transformers.base.modules import Dense, Normalize
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import nn
 
-from hf_xlsr.encoders.onnx import FLOAT_FILE, INPUTS, INT8_FILE, OUTPUT, import_onnx, onnx_session, route_folder
+from hf_xlsr.encoders.onnx import FLOAT_FILE, INPUTS, INT8_FILE, OUTPUT, onnx_session, route_folder
 from hf_xlsr.encoders.parts import EncoderPart, export_parts
 from hf_xlsr.encoders.stock import encoder_from_pretrained, max_positions
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.extras import require_package
 from hf_xlsr.utils.pooling import normalize, pool
 
 TOLERANCE = 1e-4
@@ -77,7 +78,7 @@ def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str,
     Raises:
         XlsrError: a package is missing, a module is unsupported, or the embeddings differ from torch's.
     """
-    import_onnx("onnx", "onnxscript", "onnxruntime")
+    require_package("onnx", "onnxscript", "onnxruntime")
     home, report = Path(export), {}
     for route, part in export_parts(home).items():
         graph = SentenceGraph(home, part)

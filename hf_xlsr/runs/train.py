@@ -23,7 +23,6 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_xlsr.data.held_out import held_out_texts, remember_evaluated
 from hf_xlsr.data.sources import as_list
-from hf_xlsr.evaluation.plots import plot_loss_curves
 from hf_xlsr.evaluation.report import save_results
 from hf_xlsr.runs.card import write_card
 from hf_xlsr.runs.folder import RunFolder
@@ -33,6 +32,7 @@ from hf_xlsr.trainers.base import XlsrTrainer, last_whole_checkpoint
 from hf_xlsr.trainers.callbacks import TrainingClockCallback
 from hf_xlsr.trainers.sharding import gather_model
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.extras import can_plot
 
 
 @dataclass
@@ -204,7 +204,10 @@ def _finish(
         if trainer.processing_class is not None:
             trainer.processing_class.save_pretrained(folder.merged)
     folder.log.write_text(json.dumps(trainer.state.log_history, indent=2), "utf-8")
-    if any("loss" in entry for entry in trainer.state.log_history):  # a run shorter than logging_steps logs none
+    # A run shorter than logging_steps logs no loss.
+    if any("loss" in entry for entry in trainer.state.log_history) and can_plot():
+        from hf_xlsr.evaluation.plots import plot_loss_curves
+
         finished.plots.insert(0, folder.path / "loss.png")
         plot_loss_curves(finished.plots[0], trainer.state.log_history)
     arguments = trainer.args

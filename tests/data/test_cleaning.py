@@ -152,7 +152,7 @@ def test_language_filter_by_alphabet() -> None:
     assert all(letter.islower() and len(letter) == 1 for letters in ALPHABETS.values() for letter in letters)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra langid")
+@pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra text")
 def test_language_filter_by_identifier() -> None:
     german = "Ich habe gestern mit meinem Bruder im Garten gearbeitet."
     english = "Yesterday I worked in the garden with my brother."

@@ -12,7 +12,7 @@ from hf_xlsr.data import languages
 from hf_xlsr.data.languages import foreign_letters, language_shares, scripts_of
 from hf_xlsr.utils.errors import XlsrError
 
-needs_langid = pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra langid")
+needs_py3langid = pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra text")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_texts_without_own_letters_have_no_shares(text: str) -> None:
     assert shares(text, "en", "zh") is None
 
 
-@needs_langid
+@needs_py3langid
 def test_identifier_divides_the_share_of_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
     class Fixed:
         nb_classes = ("en", "fr", "de", "zh")
@@ -66,14 +66,14 @@ def test_identifier_divides_the_share_of_a_script(monkeypatch: pytest.MonkeyPatc
     assert shares("okay", "gsw", "en", "fr") == pytest.approx((0.2, 0.6, 0.2))  # gsw gets the rest
 
 
-@needs_langid
+@needs_py3langid
 def test_languages_sharing_scripts_through_a_third_form_one_group() -> None:
     found = shares("Где ты оставил ключи от машины?", "en", "ru", "sr")
     assert found is not None and found.index(max(found)) == 1 and found[0] > 0
     assert shares("Где ты оставил ключи от машины?", "en", "ru", "zh") == (0.0, 1.0, 0.0)
 
 
-@needs_langid
+@needs_py3langid
 @given(text=st.text(), tags=st.permutations(["en", "fr", "zh", "ja", "ru", "gsw"]).map(lambda tags: tags[:4]))
 @settings(max_examples=50, deadline=None)
 def test_shares_sum_to_one_in_any_order(text: str, tags: list[str]) -> None:
@@ -85,7 +85,7 @@ def test_shares_sum_to_one_in_any_order(text: str, tags: list[str]) -> None:
         assert found == pytest.approx(reverse[::-1])
 
 
-@needs_langid
+@needs_py3langid
 @pytest.mark.parametrize("tags", [("nb", "nn"), ("en", "gsw", "ang"), ("zh", "yue", "en")])
 def test_inseparable_languages_are_an_error(tags: tuple[str, ...]) -> None:
     with pytest.raises(XlsrError, match="name it"):

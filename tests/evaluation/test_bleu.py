@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import sys
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -63,6 +64,7 @@ def test_moses_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
             return text.replace(".", " .")
 
     module = ModuleType("sacremoses")
+    module.__spec__ = ModuleSpec("sacremoses", None)
     module.MosesTokenizer = MosesTokenizer  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "sacremoses", module)
     result = corpus_bleu(["the cat sat."], ["the cat sat. "], tokenize="moses", language="de")

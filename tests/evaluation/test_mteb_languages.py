@@ -15,14 +15,14 @@ mteb = pytest.importorskip("mteb")
 from hf_xlsr.evaluation.mteb.languages import column_language, langscript, subset_languages  # noqa: E402
 from hf_xlsr.utils.errors import XlsrError  # noqa: E402
 
-needs_langid = pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra langid")
+needs_py3langid = pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra text")
 
 
 def language(texts: list[str], first: str, second: str) -> str:
     return column_language(texts, (first, second), place="a column")
 
 
-@needs_langid
+@needs_py3langid
 @given(share=st.integers(0, 12), order=st.randoms())
 @settings(max_examples=30, deadline=None)
 def test_two_thirds_of_the_texts_decide(share: int, order: Any):
@@ -36,7 +36,7 @@ def test_two_thirds_of_the_texts_decide(share: int, order: Any):
             assert language(texts, *candidates) == ("fr" if share >= 8 else "en")
 
 
-@needs_langid
+@needs_py3langid
 def test_language_unknown_to_the_identifier():
     swiss = ["Mir gönd hüt is Schwimmbad.", "Das isch es schöns Huus.", "I ha hüt kei Ziit.", "Chunsch du au mit?"]
     assert language(swiss, "gsw", "en") == language(swiss, "en", "gsw") == "gsw"

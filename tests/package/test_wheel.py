@@ -6,26 +6,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from wheel_helpers import build_wheel, pip
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of the tree and unpacked beside nothing else."""
-    import shutil
-
-    folder = tmp_path_factory.mktemp("wheel")
-    skip = shutil.ignore_patterns(".git", ".venv", "outputs", "build", "*.egg-info", "__pycache__", ".*_cache")
-    shutil.copytree(ROOT, folder / "source", ignore=skip)
-    pip = [sys.executable, "-m", "pip"]
-    quiet = ["--quiet", "--no-deps", "--disable-pip-version-check", "--no-index"]
-    build = [*pip, "wheel", *quiet, "--no-build-isolation", "--wheel-dir", str(folder), str(folder / "source")]
-    subprocess.run(build, check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
-    subprocess.run([*pip, "install", *quiet, "--target", str(folder / "site"), str(wheel)], check=True)
-    return folder / "site"
+    """The wheel in a folder of its own."""
+    folder = tmp_path_factory.mktemp("site")
+    pip("install", "--target", str(folder), str(build_wheel(tmp_path_factory.mktemp("wheel"))))
+    return folder
 
 
 def run(installed: Path, code: str) -> str:

@@ -156,7 +156,7 @@ def test_lamb_keeps_groups_of_weight_decay(
         optimizer(resume_from_checkpoint=str(checkpoint))
     with caplog.at_level(logging.WARNING):
         assert isinstance(optimizer(), torch.optim.AdamW)
-    assert "needs pytorch-optimizer" in caplog.text
+    assert "hf-xlsr[lamb]" in caplog.text
 
 
 def test_lamb_equals_algorithm_2() -> None:

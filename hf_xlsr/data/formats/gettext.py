@@ -11,31 +11,33 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import polib
-
 from hf_xlsr.data.columns import resolve_columns
 from hf_xlsr.data.formats.lines import COMPRESSIONS, open_binary, read_errors
 from hf_xlsr.data.formats.source import Record, Source
+from hf_xlsr.utils.extras import require_package
 
 COLUMNS = ("msgid", "msgstr")
 
 
 def read_po(source: Source) -> Iterator[Record]:
     """Entries of a PO file that are neither obsolete nor fuzzy."""
-    return _read(source, polib.pofile)
+    return _read(source, "pofile")
 
 
 def read_mo(source: Source) -> Iterator[Record]:
     """Entries of an MO file, with their numbers instead of line numbers."""
-    return _read(source, polib.mofile)
+    return _read(source, "mofile")
 
 
-def _read(source: Source, parse: Any) -> Iterator[Record]:
+def _read(source: Source, parser: str) -> Iterator[Record]:
+    require_package("polib")
+    import polib
+
     columns = source.columns or dict(zip(source.required, COLUMNS, strict=False))
     chosen = resolve_columns(columns, source.required, COLUMNS, source.name, selecting=source.selecting)
     # The parser lets errors of many kinds through for a damaged file.
     with read_errors((Exception,)), _plain(source.paths[0]) as path:
-        catalogue = parse(path)
+        catalogue = getattr(polib, parser)(path)
     forms = _plural_forms(catalogue.metadata.get("Plural-Forms", ""))
     for number, entry in enumerate(catalogue, 1):
         if entry.obsolete or "fuzzy" in getattr(entry, "flags", ()):

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
-
-from defusedxml.common import DefusedXmlException, DTDForbidden
-from defusedxml.ElementTree import DefusedXMLParser, ParseError
+from xml.etree.ElementTree import ParseError
 
 from hf_xlsr.data.formats.lines import BLOCK, MAX_LINE, READ_ERRORS, cause, open_binary
 from hf_xlsr.data.formats.source import BrokenFile, Record, Source
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.extras import require_package
 
 # Elements of a segment with codes of the native format, such as "<b>" or "{\b", and no words.
 CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})
@@ -44,6 +43,9 @@ class _Collector:
     """Target of the parser: keeps the units that have ended until they are taken."""
 
     def __init__(self) -> None:
+        require_package("defusedxml")
+        from defusedxml.ElementTree import DefusedXMLParser
+
         self.ended: list[_Unit] = []
         self.parser = DefusedXMLParser(target=self)
         self.parser.parser.StartDoctypeDeclHandler = _refuse_declarations
@@ -86,6 +88,8 @@ class _Collector:
 
 def _refuse_declarations(name: str, system_id: str | None, public_id: str | None, has_subset: int) -> None:
     # A document type that only names the public DTD of TMX is not fetched and harmless; many tools write it.
+    from defusedxml.common import DTDForbidden
+
     if has_subset:
         raise DTDForbidden(name, system_id, public_id)
 
@@ -118,6 +122,8 @@ def read_tmx(source: Source) -> Iterator[Record]:
 
 
 def _units(source: Source, collector: _Collector) -> Iterator[_Unit]:
+    from defusedxml.common import DefusedXmlException
+
     failure: Exception | None = None
     with open_binary(source.paths[0]) as file:
         block = b" "

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.extras import require_package
 
-try:
-    import mteb  # noqa: F401
-except ModuleNotFoundError as error:
-    if error.name != "mteb":
-        raise
-    raise XlsrError("mteb is not installed. Install it with `pip install 'hf-xlsr[mteb]'`.") from error
+require_package("mteb")

@@ -1,10 +1,18 @@
-"""Plots of encoders and runs: translation pairs, spaces, retrieval results, losses."""
+"""Plots of encoders and runs: translation pairs, spaces, retrieval results, losses. They need the extra `plots`."""
 
 from __future__ import annotations
 
-from hf_xlsr.evaluation.plots.curves import plot_curves, plot_loss_curves
-from hf_xlsr.evaluation.plots.pairs import plot_heatmap, plot_tsne
-from hf_xlsr.evaluation.plots.retrieval import plot_retrieval
-from hf_xlsr.evaluation.plots.spaces import plot_spaces
+from hf_xlsr.utils.extras import require_package
+from hf_xlsr.utils.lazy import lazy_names
 
-__all__ = ["plot_curves", "plot_heatmap", "plot_loss_curves", "plot_retrieval", "plot_spaces", "plot_tsne"]
+require_package("matplotlib")
+
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "curves": ["plot_curves", "plot_loss_curves"],
+        "pairs": ["plot_heatmap", "plot_tsne"],
+        "retrieval": ["plot_retrieval"],
+        "spaces": ["plot_spaces"],
+    },
+)

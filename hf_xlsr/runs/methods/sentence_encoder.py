@@ -14,7 +14,6 @@ from rich.console import Console
 from hf_xlsr.data.pairs import evaluation_rows
 from hf_xlsr.data.sources import as_list, source_name
 from hf_xlsr.encoders.encoding import embed
-from hf_xlsr.evaluation.plots import plot_tsne
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba
 from hf_xlsr.evaluation.protocols.xsr import xsr_both_directions
 from hf_xlsr.evaluation.report import results_table
@@ -26,6 +25,7 @@ from hf_xlsr.runs.methods.base import Evaluations, Finished, Method
 from hf_xlsr.runs.sections import AdaptersSection, Recipe, Section, Sources
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer
+from hf_xlsr.utils.extras import can_plot
 from hf_xlsr.utils.hashing import data_hash
 
 NLI_LABELS = 3
@@ -130,7 +130,7 @@ class SentenceEncoderMethod(Method):
         """Mines the test text as if its order were unknown, prints the first pairs, and plots some translations.
 
         Returns:
-            The plot; nothing for fewer than two pairs.
+            The plot; nothing for fewer than two pairs or without matplotlib.
         """
         sources, targets = both_sides(test)
         source_vectors = embed(encoder, sources, language=languages[0])
@@ -143,8 +143,10 @@ class SentenceEncoderMethod(Method):
             for text in (sources[source], targets[target]):
                 console.print(f"  {text}", highlight=False, markup=False)
         pairs = self.recipe.evaluation.plot_pairs
-        if min(pairs, len(test)) < 2:
+        if min(pairs, len(test)) < 2 or not can_plot():
             return []
+        from hf_xlsr.evaluation.plots import plot_tsne
+
         plot_tsne(
             plot,
             source_vectors,

