@@ -15,11 +15,10 @@ from hf_xlsr.encoders.debias.fitting import fit_debias
 from hf_xlsr.encoders.debias.removal import Debias
 from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
-from hf_xlsr.evaluation.averages import mean_over_languages
 from hf_xlsr.evaluation.inputs import DataOptions, Inputs, read_inputs
 from hf_xlsr.evaluation.protocols.language_bias import SELF
 from hf_xlsr.evaluation.registry import check_options, find_protocols
-from hf_xlsr.evaluation.report import check_writable, load_results, save_results
+from hf_xlsr.evaluation.report import check_writable, load_results, mean_over_languages, save_results
 from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)

@@ -10,10 +10,9 @@ import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
-from hf_xlsr.evaluation.averages import mean_over_languages
 from hf_xlsr.evaluation.inputs import Inputs
 from hf_xlsr.evaluation.registry import DebiasOptions, option, row_protocol
-from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.report import mean_over_languages, metric_prefix
 from hf_xlsr.evaluation.rows import by_language
 from hf_xlsr.utils.errors import XlsrError
 
