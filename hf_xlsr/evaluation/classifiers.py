@@ -23,7 +23,7 @@ from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, default_prompt, 
 from hf_xlsr.encoders.routing import route_of, routes_of
 from hf_xlsr.evaluation.pairs import embed_pairs, pair_features
 from hf_xlsr.evaluation.rows import LabelledTexts
-from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 from hf_xlsr.utils.precision import choose_precision
 
 logger = logging.getLogger(__name__)
@@ -108,15 +108,13 @@ def learn_classifier(
     Raises:
         XlsrError: `head` is unknown, has no such option, or the option is not above 0; or see `fine_tune`.
     """
-    if head not in HEADS:
-        raise XlsrError(f"head is '{head}'; {did_you_mean(head, HEADS)}")
+    require_choice("head", head, HEADS)
     given = {"epochs": epochs, "learning_rate": learning_rate}
     changes: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
     for option, value in changes.items():
         if head == "linear":
             raise XlsrError(f"`{option}` has no effect on head 'linear'. Leave it out or choose head 'mlp'.")
-        if not value > 0:
-            raise XlsrError(f"`{option}` must be above 0, got {value}.")
+        require_positive(option, value)
     classes = int(train.labels.max()) + 1
     if head == "trained":
         return fine_tune(encoder, train, dev, language=language, classes=classes, seed=seed, **changes, **encoding)
@@ -291,15 +289,7 @@ def fine_tune(
 
     Returns:
         The copy as an encoder, the layer as a function of `features_of` that encoder, and the accuracy on `dev`.
-
-    Raises:
-        XlsrError: `model` is not a sentence-transformers model.
     """
-    if not isinstance(model, nn.Module) or not hasattr(model, "preprocess"):
-        raise XlsrError(
-            f"Head 'trained' needs a sentence-transformers model, got {type(model).__name__}. Choose head 'linear' or "
-            "'mlp'."
-        )
     network: Any = copy.deepcopy(model).float()  # half-precision weights would not take small steps
     weights = [weight for weight in network.parameters() if weight.requires_grad]
     with _own_random_state(network.device, seed):

@@ -83,8 +83,6 @@ def evaluate_files(
     given |= {name: value for name, value in (("seed", seed), ("device", encoder.device)) if value is not None}
     if (encoder.dtype or "").startswith("onnx") and any(protocol.name == "mteb" for protocol in chosen):
         raise XlsrError(f"--dtype {encoder.dtype} is not supported by mteb, which runs only PyTorch models.")
-    if seed is not None and seed < 0:
-        raise XlsrError(f"--seed must be 0 or more, got {seed}.")
     if output:
         check_writable(output, "--output")
     if report:

@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.mining.search.neighbours import nearest_neighbours
-from hf_xlsr.utils.errors import XlsrError, require_positive
+from hf_xlsr.utils.errors import require_positive
 from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
 
 
@@ -62,7 +62,8 @@ def nearest_neighbour_lists(
         One list for each query, in their order.
 
     Raises:
-        XlsrError: there are no queries or no candidates, `k` is below 1, or queries and golds differ in number.
+        XlsrError: there are no queries or no candidates, or `k` is below 1.
+        ValueError: queries and golds differ in number.
 
     Example:
         >>> import numpy as np
@@ -77,8 +78,6 @@ def nearest_neighbour_lists(
         Table 10 of *Aligning Cross-lingual Sentence Representations with Dual Momentum Contrast* (Wang et al., 2021):
         `k=3` and `exclude_exact_match`.
     """
-    if golds is not None and len(golds) != len(queries):
-        raise XlsrError(f"`golds` must be as many as `queries`, {len(queries)}, got {len(golds)}.")
     require_positive("k", k)
     position: dict[str, int] = {}
     for text in (*candidates, *(golds or ())):
@@ -89,8 +88,7 @@ def nearest_neighbour_lists(
     # One more than asked for, in place of the exact match.
     similarities, found = nearest_neighbours(query_vectors, vectors, k + exclude_exact_match)
     lists = []
-    for number, query in enumerate(queries):
-        gold = golds[number] if golds is not None else None
+    for number, (query, gold) in enumerate(zip(queries, golds or [None] * len(queries), strict=True)):
         left_out = query if exclude_exact_match else None
         kept = [
             (texts[index], float(similarity))

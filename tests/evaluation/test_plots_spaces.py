@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 from plot_helpers import assert_a_picture, assert_apart, assert_inside, extents, record_figures
 
 from hf_xlsr.evaluation.plots import plot_spaces, plot_tsne
-from hf_xlsr.evaluation.plots.common import COLOURS
-from hf_xlsr.evaluation.plots.plane import on_plane
+from hf_xlsr.evaluation.plots.common import COLOURS, on_plane
 
 PAIRS = (("en", "fr"), ("en", "de"))
 

@@ -91,7 +91,7 @@ def plot_curves(
 
     Args:
         path: The picture; its suffix is the format (`.png`, `.pdf`, `.svg`).
-        runs: `trainer.state.log_history` by the name of the run, at most 8.
+        runs: `trainer.state.log_history` by the name of the run.
         metrics: Last parts of the keys to draw, such as `recall`; without it `accuracy`, `precision@1`, `f1`,
             `spearman` and `error`.
 
@@ -99,21 +99,19 @@ def plot_curves(
         `path`.
 
     Raises:
-        XlsrError: there are no runs or too many, or no run logged a loss or a metric of these names.
+        XlsrError: no run logged a loss or a metric of these names.
     """
     colours = colours_of(runs)
     series = {label: _series(history) for label, history in runs.items()}
     keys = list(dict.fromkeys(key for one in series.values() for key in one))
     # The Trainer's own eval_runtime and the like have no protocol as prefix.
     measured = {_metric(key) for key in keys if key.startswith("eval_") and key.count("/") >= 3}
-    for name in metrics or ():
-        if name not in measured:
-            raise XlsrError(f"no run logged a metric '{name}'; {did_you_mean(name, measured)}")
     # The total comes first, the parts follow in the order of the log, then the metrics.
     losses = sorted((key for key in keys if _is_loss(key) and key != "eval_loss"), key=lambda key: key != "loss")
     quantities = [*losses, *(key for key in keys if key not in losses and _metric(key) in (metrics or HEADLINES))]
-    if not quantities:
-        raise XlsrError(f"the logs of {', '.join(runs)} have neither a loss nor a metric.")
+    missing = next((name for name in metrics or () if name not in measured), "" if quantities else "loss")
+    if missing:
+        raise XlsrError(f"the logs of {', '.join(runs)} have no '{missing}'; {did_you_mean(missing, measured)}")
 
     columns = min(len(quantities), PANELS_PER_ROW)
     rows = math.ceil(len(quantities) / columns)

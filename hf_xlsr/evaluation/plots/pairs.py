@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from hf_xlsr.encoders.encoding import unit_length
-from hf_xlsr.evaluation.plots.common import COLOURS, fonts, save_figure, shorten
-from hf_xlsr.evaluation.plots.plane import on_plane
+from hf_xlsr.evaluation.plots.common import COLOURS, fonts, on_plane, save_figure, shorten
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.vectors import as_vectors
 
