@@ -155,8 +155,8 @@ def _lines(table: Cells, encoders: Sequence[str]) -> list[str]:
         return markdown_table(["metric", "", *map(escape_markdown, labels)], lines, numbers_from=2)
     for row in rows:
         texts = [(shown[row][metric], label) for metric, label in columns]
-        cells = [text.get(label, "") if label else next(iter(text.values()), "") for text, label in texts]
-        lines.append([names[row], *cells])
+        line = [text.get(label, "") if label else next(iter(text.values()), "") for text, label in texts]
+        lines.append([names[row], *line])
     header = [f"{escape_markdown(label)}<br>{heads[metric]}" if label else heads[metric] for metric, label in columns]
     return markdown_table(["", *header], lines)
 

@@ -251,15 +251,7 @@ def pair_protocol(
     options: type[Options] = DebiasOptions,
     run: Callable[[Encoder, Inputs, Any], Metrics] | None = None,
 ) -> Protocol:
-    """A protocol of translation pairs.
-
-    Args:
-        name: Its name.
-        summary: What it measures.
-        function: Called with an encoder, the sources and the targets of each language pair.
-        options: Its options.
-        run: Replaces the loop over language pairs.
-    """
+    """A protocol of translation pairs: `function` is called for each language pair, unless `run` replaces this loop."""
 
     def run_pairs(encoder: Encoder, inputs: Inputs, chosen: Options) -> Metrics:
         metrics: Metrics = {}
@@ -293,14 +285,9 @@ def row_protocol(
 ) -> Protocol:
     """A protocol of rows, each in one language (of sentence pairs possibly in two).
 
-    Args:
-        name: Its name.
-        summary: What it measures.
+    Args, besides the attributes of `Protocol`:
         columns: Required columns.
-        run: Computes the metrics.
-        options: Its options.
         read: Reads the data; a single table by default.
-        nullable: Required columns that may be empty.
         optional: Further columns, besides `lang` and `split`.
     """
     data = f"a table with {', '.join(columns)}"

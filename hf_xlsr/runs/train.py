@@ -23,7 +23,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_xlsr.data.held_out import held_out_texts, remember_evaluated
 from hf_xlsr.data.sources import as_list
-from hf_xlsr.evaluation.plots import plot_loss_curves
+from hf_xlsr.evaluation.plots import plot_curves
 from hf_xlsr.evaluation.report import save_results
 from hf_xlsr.runs.card import write_card
 from hf_xlsr.runs.folder import RunFolder
@@ -206,7 +206,7 @@ def _finish(
     folder.log.write_text(json.dumps(trainer.state.log_history, indent=2), "utf-8")
     if any("loss" in entry for entry in trainer.state.log_history):  # a run shorter than logging_steps logs none
         finished.plots.insert(0, folder.path / "loss.png")
-        plot_loss_curves(finished.plots[0], trainer.state.log_history)
+        plot_curves(finished.plots[0], {folder.path.name: trainer.state.log_history})
     arguments = trainer.args
     settings = {
         "recipe": {key: value for key, value in recipe.items() if key not in ("output_dir", "processes")},

@@ -24,7 +24,6 @@ from hf_xlsr.evaluation import (
     load_results,
     plot_curves,
     plot_languages,
-    plot_loss_curves,
     plot_retrieval,
     plot_spaces,
     plot_tsne,
@@ -293,7 +292,6 @@ PLACES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda folder: plot_languages(folder / "p.png", RETRIEVAL), "language-bias"),
     (lambda folder: plot_languages(folder / "p.png", {"e5": {"x-language-bias/en/test/bias": 1.0}}), "shares"),
     (lambda folder: plot_languages(folder / "p.png", RETRIEVAL, ["x-language-bias"]), "x-language-bias"),
-    (lambda folder: plot_loss_curves(folder / "p.png", []), "loss"),
     (lambda folder: plot_curves(folder / "p.png", {"a": [], "b": []}), "a, b"),
     (lambda folder: plot_curves(folder / "p.png", {"a": LOGS}, metrics=["recal"]), "recall"),
 ]

@@ -191,14 +191,6 @@ def test_tasks_are_named_by_their_files(tmp_path: Path) -> None:
     ]
 
 
-def test_labels_of_all_formats(tmp_path: Path) -> None:
-    path = tmp_path / "rows.parquet"
-    pq.write_table(pa.table({"sentence1": ["a", "b"], "sentence2": ["c", "d"], "label": [1.0, 0.0]}), path)
-    tsv = write_tsv(tmp_path / "rows.tsv", ["sentence1\tsentence2\tlabel", "a\tc\t1", "b\td\t 0"])
-    kinds = [read("pair-classification", str(data), languages=("en",)).only for data in (path, tsv)]
-    assert kinds[0] == kinds[1]
-
-
 def test_hashes_of_data(wide: str) -> None:
     options: dict[str, Any] = {"columns": "source=en,target={lang}", "languages": ("en", "de", "fr")}
     hashes = read("tatoeba", wide, **options).hashes(("source", "target"))
@@ -379,14 +371,6 @@ def test_head_is_named_by_its_script(tmp_path: Path) -> None:
     inputs = read("zero-shot", test, train=(train,), tune=(tune,), train_language="zho_Hans")
     assert inputs.train_language == "zho-Hans" == inputs.train[0]["lang"] == inputs.tune[0]["lang"]
     assert sorted({row["lang"] for row in inputs.only}) == ["en", "zho-Hans", "zho-Hant"]
-
-
-def test_hold_out(tmp_path: Path) -> None:
-    train = write_tsv(tmp_path / "train.tsv", ["text\tlabel", *(f"t{n}\t{n % 2}" for n in range(40))])
-    test = write_tsv(tmp_path / "test.tsv", ["text\tlabel", "a\t1", "b\t0"])
-    held = read("zero-shot", test, train=(train,), hold_out="text", languages=("en",))
-    assert len(held.train) + len(held.tune) == 40 and held.tune
-    assert not {row["text"] for row in held.train} & {row["text"] for row in held.tune}
 
 
 def test_dataset_with_a_split_column(tmp_path: Path) -> None:

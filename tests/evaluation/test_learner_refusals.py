@@ -8,11 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
-from hf_xlsr.encoders.debias import Debias
-from hf_xlsr.evaluation.protocols.language_bias import language_bias
 from hf_xlsr.evaluation.protocols.nli import nli
 from hf_xlsr.evaluation.protocols.pair_classification import pair_classification
 from hf_xlsr.evaluation.protocols.sts import sts
@@ -24,11 +21,6 @@ from hf_xlsr.utils.errors import XlsrError
 class NeverEncodes:
     def encode(self, texts: list[str], **kwargs: Any) -> Any:
         raise AssertionError(f"encodes {texts}")
-
-
-class Zeros:
-    def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
-        return np.zeros((len(texts), 2))
 
 
 ENCODER = NeverEncodes()
@@ -65,11 +57,6 @@ def similarity(*scores: Any) -> Callable[[], Any]:
 def pairs(*labels: Any, tune: Any = None) -> Callable[[], Any]:
     rows = [{"sentence1": "a", "sentence2": "b", "label": label} for label in labels]
     return lambda: pair_classification(ENCODER, rows, tune=tune and rows[:1], name="d")
-
-
-def bias(*counts: int, **options: Any) -> Callable[[], Any]:
-    texts = {language: ["a", "b", "c"][:count] for language, count in zip(("en", "fr"), counts, strict=False)}
-    return lambda: language_bias(ENCODER, texts, name="d", **options)
 
 
 def of_mteb(name: str, *arguments: Any, **options: Any) -> Callable[[], Any]:
@@ -121,19 +108,11 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (pairs("yes", 1), "yes"),
     (pairs(1, 1), "label 0"),
     (pairs(1, 0, tune=True), "tune"),
-    (bias(), "texts"),
-    (bias(2), "en"),
-    (bias(2, 1), "fr"),
-    (bias(1, 1), "k"),
-    (bias(2, 2, k=3), "k"),
-    (bias(2, 2, k=0), "k"),
-    (bias(3, 3, debias=Debias({"de": np.zeros((1, 2))})), "en"),
     (of_mteb("data.mteb_task", "Tatoba"), "'Tatoeba'"),
     (of_mteb("data.mteb_rows", "SciFact"), "Retrieval"),
     (of_mteb("data.mteb_rows", "Tatoeba", subsets=["ger-eng"]), "ger-eng"),
     (of_mteb("tasks.local_task", "STS12", [{**LOCAL[0], "lang": "klingonese"}]), "klingonese"),
     (of_mteb("tasks.xsr_task", "t", [], [], [], ("en", "xx")), "xx"),
-    (lambda: language_bias(Zeros(), {"en": ["a", "b"], "fr": ["c", "d"]}, name="d"), "zero"),
 ]
 
 

@@ -7,17 +7,12 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from plot_helpers import assert_a_picture, assert_apart, assert_inside, extents, record_figures
+from plot_helpers import assert_a_picture, assert_apart, assert_inside, extents
 
 from hf_xlsr.evaluation.plots import plot_spaces, plot_tsne
 from hf_xlsr.evaluation.plots.common import COLOURS, on_plane
 
 PAIRS = (("en", "fr"), ("en", "de"))
-
-
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    return record_figures(monkeypatch)
 
 
 def sides(mixed: bool, count: int = 30) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Losses and metrics over training steps, of one run or of several side by side."""
+"""Losses and metrics over training steps, of runs side by side."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from hf_xlsr.evaluation.plots.common import COLOURS, colours_of, save_figure, shorten
+from hf_xlsr.evaluation.plots.common import colours_of, save_figure, shorten
 from hf_xlsr.evaluation.report import lower_is_better, metric_unit
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
@@ -24,67 +24,13 @@ PANELS_PER_ROW = 3
 Series = dict[str, list[tuple[float, float]]]
 
 
-def plot_loss_curves(path: str | os.PathLike[str], log_history: Iterable[Mapping[str, Any]]) -> Path:
-    """Draws the losses that a Trainer logged, and the metrics of evaluations during training.
-
-    The upper panel has `loss` (thick), each `loss/part` and `eval_loss` (dashed), on a logarithmic axis when they span
-    more than a factor of 20. The lower one has each metric called `accuracy`, `precision@1`, `f1`, `spearman` or
-    `error`, with or without a protocol, times 100.
-
-    Args:
-        path: The picture; its suffix is the format (`.png`, `.pdf`, `.svg`).
-        log_history: `trainer.state.log_history`.
-
-    Returns:
-        `path`.
-
-    Raises:
-        XlsrError: no loss was logged.
-    """
-    series = _series(log_history)
-    losses = {key: points for key, points in series.items() if _is_loss(key)}
-    if not losses:
-        raise XlsrError("`log_history` has no 'loss'; train with `logging_steps` at or below the number of steps.")
-    metrics = {key: points for key, points in series.items() if _metric(key) in HEADLINES}
-
-    panels = 2 if metrics else 1
-    figure = Figure(figsize=(9, 3.8 * panels + 0.6), layout="constrained")
-    grid = figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
-    colours = iter(COLOURS * math.ceil(len(losses) / len(COLOURS)))
-    # By name: the log of a resumed run has its keys in another order.
-    for key in sorted(losses, key=lambda key: (key.startswith("loss/"), key == "eval_loss", key)):
-        style = {"loss": ("total", "-", 2.4), "eval_loss": ("total, evaluation", "--", 1.8)}
-        label, line, width = style.get(key, (key.removeprefix("loss/"), "-", 1.3))
-        _draw(grid[0], losses[key], label=label, linestyle=line, linewidth=width, color=next(colours))
-    _scale(grid[0], losses.values())
-    grid[0].set(title="Losses", ylabel="loss")
-    for index, (key, points) in enumerate(sorted(metrics.items())):
-        _draw(
-            grid[1],
-            _scaled(key, points),
-            label=key.removeprefix("eval_"),
-            color=COLOURS[index % len(COLOURS)],
-            linestyle=("-", "--", ":")[index // len(COLOURS) % 3],
-            marker="o",
-            markersize=4,
-        )
-        shares = all(metric_unit(_metric(key)) == "%" for key in metrics)
-        grid[1].set(title="Evaluation", ylabel="per cent" if shares else "times 100")
-    for axes in grid:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
-        _finish(axes)
-    for axes in grid[:-1]:
-        axes.set_xlabel("")
-    return save_figure(figure, path)
-
-
 def plot_curves(
     path: str | os.PathLike[str],
     runs: Mapping[str, Iterable[Mapping[str, Any]]],
     *,
     metrics: Sequence[str] | None = None,
 ) -> Path:
-    """Draws several runs side by side: a panel for each quantity, a colour for each run.
+    """Draws runs side by side: a panel for each quantity, a colour for each run.
 
     The panels are the total loss (of evaluations dashed), each part of the loss, and each metric that any run measured;
     shares, correlations and F1 are times 100.
