@@ -74,15 +74,6 @@ def test_sentence_pairs_in_two_languages(tmp_path: Path) -> None:
     assert {row["lang"] for row in told.only} == {"fr+en"}
 
 
-def test_two_codes_of_one_language(tmp_path: Path) -> None:
-    labelled = [f"text {n} {tag}\t{n % 2}\t{tag}" for tag in ("eng", "deu") for n in range(4)]
-    test = write_tsv(tmp_path / "test.tsv", ["text\tlabel\tlang", *labelled])
-    learnt = [f"other {n}\t{n % 2}\ten\t{'dev' if n > 5 else 'train'}" for n in range(8)]
-    train = write_tsv(tmp_path / "train.tsv", ["text\tlabel\tlang\tsplit", *learnt])
-    inputs = read("zero-shot", test, train=(train,), train_language="en")
-    assert {row["lang"] for row in inputs.only} == {"en", "de"} and inputs.train_language == "en"
-
-
 def test_placeholder_in_the_path(tmp_path: Path) -> None:
     for language, word in (("de", "Tag"), ("fr", "jour")):
         write_tsv(tmp_path / f"en-{language}.tsv", ["en\txx", f"day\t{word}"])
@@ -102,15 +93,6 @@ def test_line_aligned_files(tmp_path: Path) -> None:
         assert texts(read("tatoeba", *data).only, *PAIR)[0] == ("de", "en", "ja", "yes")
     # Languages in the other order do not turn the files round, and are not believed against their names.
     assert texts(read("tatoeba", *files, languages=("en", "de")).only, *PAIR)[0] == ("de", "en", "ja", "yes")
-
-
-def test_compressed_line_aligned_files(tmp_path: Path) -> None:
-    for code, word in (("de", "ja"), ("en", "yes")):
-        (tmp_path / f"{code}-news.{code}.gz").write_bytes(gzip.compress(f"{word}\n".encode()))
-    files = [str(tmp_path / f"{code}-news.{code}.gz") for code in ("de", "en")]
-    assert texts(read("tatoeba", *files).only, *PAIR) == [("de", "en", "ja", "yes")]
-    wild = [str(tmp_path / "{lang}-news.{lang}.gz"), str(tmp_path / "en-news.en.gz")]
-    assert texts(read("tatoeba", *wild, languages=("en", "de")).only, *PAIR) == [("de", "en", "ja", "yes")]
 
 
 def test_columns_named_after_languages(wide: str) -> None:

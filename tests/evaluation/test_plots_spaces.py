@@ -48,18 +48,6 @@ def test_panels(tmp_path: Path, figures: list[Figure]) -> None:
     assert_apart(texts)
 
 
-def test_separate_and_mixed_languages(tmp_path: Path, figures: list[Figure]) -> None:
-    plot_spaces(tmp_path / "spaces.png", spaces(aligned=True, apart=False))
-    aligned, apart = (figures[0].axes[place].collections for place in (0, 2))
-    first, second = (np.asarray(points.get_offsets()) for points in aligned)
-    # Translations are neighbours on the plane, too.
-    own = np.linalg.norm(first - second, axis=1)
-    assert np.median(own) < 0.2 * np.median(np.linalg.norm(first[:, None] - second[None], axis=2))
-    first, second = (np.asarray(points.get_offsets()) for points in apart)
-    within = max(np.linalg.norm(side - side.mean(axis=0), axis=1).mean() for side in (first, second))
-    assert np.linalg.norm(first.mean(axis=0) - second.mean(axis=0)) > within
-
-
 @pytest.mark.parametrize("scale", [1.0, 1e-4])
 @pytest.mark.parametrize("rounding", [0.0, 1e-8])
 def test_collapsed_encoder(tmp_path: Path, figures: list[Figure], scale: float, rounding: float) -> None:

@@ -77,12 +77,6 @@ def test_golds():
     assert 0 < missed < len(lists)
 
 
-def test_prompt_and_languages():
-    encoder = Random()
-    nearest_neighbour_lists(encoder, ["frage"], ["answer"], languages=("deu", "eng"), prompt="query: ")
-    assert encoder.asked == [("de", ["query: frage"]), ("en", ["query: answer"])]
-
-
 LISTS = [
     NeighbourList("a|b [red]", (Neighbour(1, "*x* [/y]", 0.98765, True), Neighbour(2, "line\nbreak", 0.5))),
     NeighbourList("second", (Neighbour(1, "wrong", 0.25),), missed=Neighbour(1234, "right", -0.125, True)),
