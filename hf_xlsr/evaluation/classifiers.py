@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 HEADS = ("linear", "mlp", "trained")
 INVERSE_REGULARIZATION = (0.1, 1.0, 10.0, 100.0)
 GRADIENT_NORM = 1.0
+HEAD_LEARNING_RATE = 1e-3  # of a layer that starts from zero: at the encoder's rate it would hardly leave it
+WARMUP = 0.1  # share of the steps in which the learning rates rise
 MASK_NUMBERS = 2**22  # of one layer's dropout masks, drawn for many batches together: 16 MiB
 
 Predictor = Callable[[np.ndarray], np.ndarray]
@@ -260,9 +262,7 @@ def fine_tune(
     classes: int,
     epochs: int = 3,
     learning_rate: float = 2e-5,
-    head_learning_rate: float = 1e-3,
     train_batch_size: int = 32,
-    warmup_ratio: float = 0.1,
     seed: int = 1,
     **encoding: Unpack[EncodingOptions],
 ) -> Classifier:
@@ -281,9 +281,7 @@ def fine_tune(
         classes: Number of labels.
         epochs: Passes over `train`.
         learning_rate: Of the encoder.
-        head_learning_rate: Of the layer, which starts from zero: at the encoder's rate it would hardly leave it.
         train_batch_size: Rows per step.
-        warmup_ratio: Share of the steps in which the learning rates rise.
         seed: Of dropout and the order of rows.
         encoding: See `EncodingOptions`; `batch_size` is for encoding `dev`, the progress bar also covers the steps.
 
@@ -295,10 +293,10 @@ def fine_tune(
     with _own_random_state(network.device, seed):
         student = _Student(network, language, classes, len(train.sides), encoding)
         layer = list(student.layer.parameters())
-        groups: list[dict[str, Any]] = [{"params": weights}, {"params": layer, "lr": head_learning_rate}]
+        groups: list[dict[str, Any]] = [{"params": weights}, {"params": layer, "lr": HEAD_LEARNING_RATE}]
         optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
         steps = epochs * -(-len(train.labels) // train_batch_size)
-        schedule = get_linear_schedule_with_warmup(optimizer, int(warmup_ratio * steps), steps)
+        schedule = get_linear_schedule_with_warmup(optimizer, int(WARMUP * steps), steps)
         best_accuracy, best = -1.0, student.state_dict()
         with tqdm(total=steps, desc="fine-tuning", disable=not encoding.get("show_progress_bar", False)) as bar:
             for _ in range(epochs):

@@ -85,12 +85,7 @@ def number_labels(labels: Sequence[Any], name: str) -> dict[Hashable, int]:
 
 
 def as_numbers(labels: Sequence[Any], numbers: Mapping[Hashable, int], name: str) -> np.ndarray:
-    """The numbers of labels, `(n,)`, int64.
-
-    Args:
-        labels: One of each row.
-        numbers: From `number_labels` of the training rows.
-        name: Name of the rows in errors.
+    """The numbers of labels, `(n,)`, int64; `numbers` come from `number_labels` of the training rows.
 
     Raises:
         XlsrError: the training rows do not have a label.

@@ -89,16 +89,10 @@ def xsr_task(
 ) -> ProtocolTask:
     """Protocol `xsr` as a task of mteb, `XlsrXSR-{name}`, with `precision@1` as its main score.
 
-    Args:
-        name: The dataset.
-        queries: Sentences of the first language.
-        golds: Their translations, in the same order.
-        pool: Sentences of the second language; they may include golds.
-        languages: Codes of the two languages.
-        split: The split of the dataset.
+    Arguments are those of `xsr`, whose errors are raised in `mteb.evaluate`.
 
     Raises:
-        XlsrError: mteb does not know a language. Errors of `xsr` are raised in `mteb.evaluate`.
+        XlsrError: mteb does not know a language.
     """
     sides = list(queries), list(golds), list(pool)
     return ProtocolTask(
@@ -127,17 +121,10 @@ def bucc_task(
 ) -> ProtocolTask:
     """Protocol `bucc` as a task of mteb, `XlsrBuccF1-{name}`, with `f1` as its main score.
 
-    Args:
-        name: The dataset.
-        tune: Data that the threshold is tuned on.
-        test: Data that is measured.
-        languages: Codes of the languages of sources and targets.
-        split: The split of `test`.
-        k: Size of the neighbourhoods.
-        margin: `ratio`, `distance` or `absolute`.
+    Arguments are those of `bucc`, whose errors are raised in `mteb.evaluate`.
 
     Raises:
-        XlsrError: mteb does not know a language. Errors of `bucc` are raised in `mteb.evaluate`.
+        XlsrError: mteb does not know a language.
     """
     texts = [str(k), margin]
     for data in (tune, test):
