@@ -123,3 +123,19 @@ def tiny_export(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> str
     folder = tmp_path_factory.mktemp("export") / "tiny"
     export_sentence_transformer(model.encoder, tokenizer, folder, pooling="mean", normalize=True, max_length=32)
     return str(folder)
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that matplotlib saves from now on."""
+    from matplotlib.figure import Figure
+
+    saved: list[Any] = []
+    save = Figure.savefig
+
+    def record(figure: Figure, *args: Any, **kwargs: Any) -> None:
+        saved.append(figure)
+        save(figure, *args, **kwargs)
+
+    monkeypatch.setattr(Figure, "savefig", record)
+    return saved

@@ -15,9 +15,8 @@ from tqdm.auto import tqdm
 from hf_xlsr.data.collators.classification import LabelledCollator
 from hf_xlsr.data.labelled import LabelledSet
 from hf_xlsr.encoders.stock import check_token_ids, max_positions, vocab_size_of
-from hf_xlsr.evaluation.averages import mean_over_languages
 from hf_xlsr.evaluation.protocols.sts import pearson, spearman
-from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.report import mean_over_languages, metric_prefix
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer

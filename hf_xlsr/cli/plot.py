@@ -94,14 +94,11 @@ def languages(results: Results, output: Picture, protocol: Protocols = None) -> 
 @plot.command(cls=Verb, context_settings=HELP)
 def curves(runs: Runs, output: Picture, metric: Metric = None) -> None:
     """Plot losses or metrics over the steps of training runs."""
-    from hf_xlsr.evaluation.plots import plot_curves, plot_loss_curves
+    from hf_xlsr.evaluation.plots import plot_curves
 
     _checked(output)
     found = {label: _log_history(path) for label, path in labelled(runs).items()}
-    if len(found) == 1 and metric is None:
-        print(plot_loss_curves(output, *found.values()))
-    else:
-        print(plot_curves(output, found, metrics=metric.split(",") if metric else None))
+    print(plot_curves(output, found, metrics=metric.split(",") if metric else None))
 
 
 def _plot_pairs(draw: str, model: str, output: str, pairs: int, given: dict[str, Any]) -> None:

@@ -7,8 +7,7 @@ from hf_xlsr.utils.lazy import lazy_names
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "averages": ["mean_over_languages"],
-        "plots": ["plot_curves", "plot_heatmap", "plot_loss_curves", "plot_retrieval", "plot_spaces", "plot_tsne"],
+        "plots": ["plot_curves", "plot_heatmap", "plot_retrieval", "plot_spaces", "plot_tsne"],
         "plots.languages": ["plot_languages"],
         "bucc_data": ["BuccData", "hide_pairs", "read_bucc"],
         "command": ["EncoderOptions", "evaluate_files"],
@@ -26,6 +25,6 @@ __getattr__, __dir__, __all__ = lazy_names(
         "protocols.xsr": ["xsr", "xsr_both_directions"],
         "protocols.zero_shot": ["zero_shot"],
         "registry": ["PROTOCOLS", "option_specs"],
-        "report": ["load_results", "results_table", "save_results"],
+        "report": ["load_results", "mean_over_languages", "results_table", "save_results"],
     },
 )

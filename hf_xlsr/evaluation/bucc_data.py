@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,9 +47,10 @@ class BuccData:
             ("target", self.target_ids, self.targets, 1),
         ):
             if len(ids) != len(texts) or len(set(ids)) != len(ids):
-                raise XlsrError(f"`{side}_ids` must be distinct, one for each sentence.")
+                twice = [id_ for id_, count in Counter(ids).items() if count > 1]
+                raise XlsrError(f"`{side}_ids` must be distinct, one for each sentence; {twice[:3]} occur twice.")
             if unknown := {pair[place] for pair in self.gold} - set(ids):
-                raise XlsrError(f"`gold` has an unknown {side} id, '{min(unknown)}'.")
+                raise XlsrError(f"`gold` has an unknown {side} id, {min(unknown)!r}.")
         if not self.gold:
             raise XlsrError("`gold` must have one or more pairs.")
 
@@ -70,27 +72,15 @@ def read_bucc(
         The data, in the order of the files.
 
     Raises:
-        XlsrError: a file cannot be read, or a line has no tab, an id for the second time, or, in the gold file, an
-            unknown id; the message names file and line.
+        XlsrError: a file cannot be read, a line has no tab, an id occurs twice, or the gold file has an unknown id.
     """
-    sides = []
-    for file in (source_file, target_file):
-        rows = list(_read_lines(Path(file)))
-        texts = {id_: text for _, id_, text in rows}
-        if len(texts) < len(rows):
-            ids = [id_ for _, id_, _ in rows]
-            twice = next(row for row, id_ in enumerate(ids) if id_ in ids[:row])
-            raise XlsrError(f"line {rows[twice][0]} of {file} has id '{ids[twice]}' a second time.")
-        sides.append(texts)
-    pairs = list(_read_lines(Path(gold_file)))
-    if sum(row[1] in sides[0] for row in pairs) < sum(row[1] in sides[1] for row in pairs):
-        pairs = [(number, second, first) for number, first, second in pairs]
-    for number, *pair in pairs:
-        for id_, file, side in zip(pair, (source_file, target_file), sides, strict=True):
-            if id_ not in side:
-                raise XlsrError(f"line {number} of {gold_file} has id {id_!r}, which {file} does not have.")
-    gold = frozenset((source, target) for _, source, target in pairs)
-    return BuccData([*sides[0]], [*sides[0].values()], [*sides[1]], [*sides[1].values()], gold)
+    sources, targets, gold = (list(_read_lines(Path(file))) for file in (source_file, target_file, gold_file))
+    source_ids, target_ids = ([id_ for id_, _ in side] for side in (sources, targets))
+    firsts = [first for first, _ in gold]
+    if len(set(firsts).intersection(source_ids)) < len(set(firsts).intersection(target_ids)):
+        gold = [(second, first) for first, second in gold]
+    source_texts, target_texts = ([text for _, text in side] for side in (sources, targets))
+    return BuccData(source_ids, source_texts, target_ids, target_texts, frozenset(gold))
 
 
 def hide_pairs(rows: Iterable[Mapping[str, Any]], *, share: float, seed: int = 1) -> BuccData:
@@ -150,17 +140,16 @@ def _independent(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return [pairs[row] for row in np.sort(np.unique(groups, return_index=True)[1])]
 
 
-def _read_lines(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Line number, and the text before and after the first tab."""
+def _read_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """The text before and after the first tab of each line."""
     number = 0
     try:
         with open_binary(path) as file:
-            for number, line in enumerate(iter_lines(file), start=1):
+            for line in iter_lines(file):
+                number += 1
                 first, _, second = decode(line).partition("\t")
                 if not second.strip():
                     raise BadLine("it must be an id, a tab and a text")
-                yield number, first.strip(), second.strip()
-    except BrokenFile as error:
-        raise XlsrError(f"{path} cannot be read ({error}).") from error
-    except BadLine as error:
-        raise XlsrError(f"line {number} of {path} is invalid ({error}); correct or remove it.") from error
+                yield first.strip(), second.strip()
+    except (BrokenFile, BadLine) as error:
+        raise XlsrError(f"Cannot read {f'line {number} of ' if number else ''}{path}: {error}.") from error

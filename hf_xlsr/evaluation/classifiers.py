@@ -23,7 +23,7 @@ from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, default_prompt, 
 from hf_xlsr.encoders.routing import route_of, routes_of
 from hf_xlsr.evaluation.pairs import embed_pairs, pair_features
 from hf_xlsr.evaluation.rows import LabelledTexts
-from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 from hf_xlsr.utils.precision import choose_precision
 
 logger = logging.getLogger(__name__)
@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 HEADS = ("linear", "mlp", "trained")
 INVERSE_REGULARIZATION = (0.1, 1.0, 10.0, 100.0)
 GRADIENT_NORM = 1.0
+HEAD_LEARNING_RATE = 1e-3  # of a layer that starts from zero: at the encoder's rate it would hardly leave it
+WARMUP = 0.1  # share of the steps in which the learning rates rise
 MASK_NUMBERS = 2**22  # of one layer's dropout masks, drawn for many batches together: 16 MiB
 
 Predictor = Callable[[np.ndarray], np.ndarray]
@@ -108,15 +110,13 @@ def learn_classifier(
     Raises:
         XlsrError: `head` is unknown, has no such option, or the option is not above 0; or see `fine_tune`.
     """
-    if head not in HEADS:
-        raise XlsrError(f"head is '{head}'; {did_you_mean(head, HEADS)}")
+    require_choice("head", head, HEADS)
     given = {"epochs": epochs, "learning_rate": learning_rate}
     changes: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
     for option, value in changes.items():
         if head == "linear":
             raise XlsrError(f"`{option}` has no effect on head 'linear'. Leave it out or choose head 'mlp'.")
-        if not value > 0:
-            raise XlsrError(f"`{option}` must be above 0, got {value}.")
+        require_positive(option, value)
     classes = int(train.labels.max()) + 1
     if head == "trained":
         return fine_tune(encoder, train, dev, language=language, classes=classes, seed=seed, **changes, **encoding)
@@ -262,9 +262,7 @@ def fine_tune(
     classes: int,
     epochs: int = 3,
     learning_rate: float = 2e-5,
-    head_learning_rate: float = 1e-3,
     train_batch_size: int = 32,
-    warmup_ratio: float = 0.1,
     seed: int = 1,
     **encoding: Unpack[EncodingOptions],
 ) -> Classifier:
@@ -283,32 +281,22 @@ def fine_tune(
         classes: Number of labels.
         epochs: Passes over `train`.
         learning_rate: Of the encoder.
-        head_learning_rate: Of the layer, which starts from zero: at the encoder's rate it would hardly leave it.
         train_batch_size: Rows per step.
-        warmup_ratio: Share of the steps in which the learning rates rise.
         seed: Of dropout and the order of rows.
         encoding: See `EncodingOptions`; `batch_size` is for encoding `dev`, the progress bar also covers the steps.
 
     Returns:
         The copy as an encoder, the layer as a function of `features_of` that encoder, and the accuracy on `dev`.
-
-    Raises:
-        XlsrError: `model` is not a sentence-transformers model.
     """
-    if not isinstance(model, nn.Module) or not hasattr(model, "preprocess"):
-        raise XlsrError(
-            f"Head 'trained' needs a sentence-transformers model, got {type(model).__name__}. Choose head 'linear' or "
-            "'mlp'."
-        )
     network: Any = copy.deepcopy(model).float()  # half-precision weights would not take small steps
     weights = [weight for weight in network.parameters() if weight.requires_grad]
     with _own_random_state(network.device, seed):
         student = _Student(network, language, classes, len(train.sides), encoding)
         layer = list(student.layer.parameters())
-        groups: list[dict[str, Any]] = [{"params": weights}, {"params": layer, "lr": head_learning_rate}]
+        groups: list[dict[str, Any]] = [{"params": weights}, {"params": layer, "lr": HEAD_LEARNING_RATE}]
         optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
         steps = epochs * -(-len(train.labels) // train_batch_size)
-        schedule = get_linear_schedule_with_warmup(optimizer, int(warmup_ratio * steps), steps)
+        schedule = get_linear_schedule_with_warmup(optimizer, int(WARMUP * steps), steps)
         best_accuracy, best = -1.0, student.state_dict()
         with tqdm(total=steps, desc="fine-tuning", disable=not encoding.get("show_progress_bar", False)) as bar:
             for _ in range(epochs):

@@ -15,11 +15,10 @@ from hf_xlsr.encoders.debias.fitting import fit_debias
 from hf_xlsr.encoders.debias.removal import Debias
 from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
-from hf_xlsr.evaluation.averages import mean_over_languages
 from hf_xlsr.evaluation.inputs import DataOptions, Inputs, read_inputs
 from hf_xlsr.evaluation.protocols.language_bias import SELF
 from hf_xlsr.evaluation.registry import check_options, find_protocols
-from hf_xlsr.evaluation.report import check_writable, load_results, save_results
+from hf_xlsr.evaluation.report import check_writable, load_results, mean_over_languages, save_results
 from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
@@ -84,8 +83,6 @@ def evaluate_files(
     given |= {name: value for name, value in (("seed", seed), ("device", encoder.device)) if value is not None}
     if (encoder.dtype or "").startswith("onnx") and any(protocol.name == "mteb" for protocol in chosen):
         raise XlsrError(f"--dtype {encoder.dtype} is not supported by mteb, which runs only PyTorch models.")
-    if seed is not None and seed < 0:
-        raise XlsrError(f"--seed must be 0 or more, got {seed}.")
     if output:
         check_writable(output, "--output")
     if report:

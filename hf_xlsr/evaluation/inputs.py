@@ -211,7 +211,6 @@ def read_table(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]
     reader, inputs = reader_of(protocol, data), _inputs(data)
     inputs.rows = {inputs.name: _rows(reader, "--data", data.files, data.split, data.languages)}
     if tune := options.get("tune"):
-        _check_roles(reader, data, "--tune", tune, "dev")
         inputs.tune = _rows(reader, "--tune", tune, "dev", data.languages)
     return _finish(inputs, data, reader, lambda inputs: _check_leaks(inputs, protocol))
 
@@ -252,8 +251,6 @@ def read_trained(protocol: Protocol, data: DataOptions, options: Mapping[str, An
         raise XlsrError("--train-language is missing: the language that the head is trained in, e.g. en.")
     if held and tune:
         raise XlsrError("--tune and --hold-out exclude each other: both name the rows that the head is chosen on.")
-    for option, files, role in (("--train", train, "train"), ("--tune", tune, "dev")):
-        _check_roles(reader, data, option, files or (), role)
     inputs.rows = {inputs.name: _rows(reader, "--data", data.files, data.split, data.languages)}
     if not train and "train" not in reader.open(data.files, (language,)).splits:
         raise XlsrError(
@@ -323,24 +320,12 @@ def _finish(inputs: Inputs, data: DataOptions, reader: TableReader, check: Any =
 
 def _hold_out(rows: Rows, column: str) -> tuple[Rows, Rows]:
     """Rows without and with those whose column has a crc32 divisible by ten: equal texts stay together."""
-    if column not in rows[0]:
-        raise XlsrError(f"--hold-out must be a column that is read, got '{column}'; {did_you_mean(column, rows[0])}")
-    held = [zlib.crc32(str(row[column]).encode()) % 10 == 0 for row in rows]
+    held = [zlib.crc32(str(row.get(column)).encode()) % 10 == 0 for row in rows]
     parts = [[row for row, out in zip(rows, held, strict=True) if out == wanted] for wanted in (False, True)]
     if not all(parts):
-        raise XlsrError(f"--hold-out {column} leaves all {len(rows)} rows on one side; use --tune.")
+        known = ", ".join(rows[0])
+        raise XlsrError(f"--hold-out {column} leaves all {len(rows)} rows on one side. Use --tune, or one of {known}.")
     return parts[0], parts[1]
-
-
-def _check_roles(reader: TableReader, data: DataOptions, option: str, files: Sequence[str], role: str) -> None:
-    """Checks that the tested rows are not also rows to train or to choose on."""
-    places = [[Path(file).resolve() if Path(file).exists() else file for file in part] for part in (files, data.files)]
-    if places[0] == places[1] and (
-        role == split_name(data.split) or not reader.open(data.files, data.languages).splits
-    ):
-        raise XlsrError(
-            f"{option} and --data are the same rows of {' '.join(files)}; use other rows, or a column 'split'."
-        )
 
 
 def _check_leaks(inputs: Inputs, protocol: Protocol) -> None:
@@ -381,18 +366,16 @@ def _read_pool(reader: TableReader, pool: Sequence[str], data: DataOptions) -> R
 def _check_pool(inputs: Inputs) -> None:
     """Refuses a pool that adds no candidate, or lines that would be candidates in several languages."""
     pairs = by_pair(inputs.only)
-    targets = list(dict.fromkeys(target for _, target in pairs))
-    if not inputs.pool or ("source_lang" not in inputs.pool[0] and len(targets) > 1):
-        raise XlsrError(
-            f"--pool must have sentences, in pairs where --data has several target languages ({', '.join(targets)})."
-        )
-    if "source_lang" not in inputs.pool[0]:
+    if inputs.pool and "source_lang" not in inputs.pool[0] and len({target for _, target in pairs}) == 1:
         return
-    present = by_pair(inputs.pool)
+    present = by_pair(row for row in inputs.pool if "source_lang" in row)
     alone = [pair for pair in pairs if pair not in present and pair[::-1] not in present]
     if len(alone) == len(pairs):
         has, wanted = (", ".join(map("-".join, groups)) for groups in (present, pairs))
-        raise XlsrError(f"--pool must have pairs in the languages of --data, {wanted}, got {has}.")
+        raise XlsrError(
+            f"--pool must have pairs in the languages of --data, {wanted}, or lines in its only target language, got "
+            f"{len(inputs.pool)} rows in {has or 'unknown languages'}."
+        )
     if alone:
         logger.warning(
             "--pool has no pairs in %s: only --data gives candidates there", ", ".join(map("-".join, alone))

@@ -43,7 +43,7 @@ def pair_views(languages: Sequence[str], sides: tuple[str, str], *, each: bool, 
         told: Which of `source_lang` and `target_lang` the user mapped to a column.
 
     Raises:
-        XlsrError: both sides hold `{lang}`, or there is no second language.
+        XlsrError: both sides hold `{lang}`.
 
     Example:
         >>> pair_views(["en", "de", "fr"], ("en", "{lang}"), each=True, told=())
@@ -62,8 +62,6 @@ def pair_views(languages: Sequence[str], sides: tuple[str, str], *, each: bool, 
         swapped = wild[0] or (not wild[1] and known[0] is None and known[1] is not None)
         fixed = known[1 if swapped else 0] or languages[0]
         others = [other for other in languages if language_code(other) != language_code(fixed)]
-        if not others:
-            raise XlsrError(f"--languages must name a second language besides '{fixed}', got {','.join(languages)}.")
         return [((other, fixed) if swapped else (fixed, other), other) for other in others]
     if len(languages) == 2:
         # Columns named fr and en are French and English, in whatever order --languages has the two.

@@ -11,9 +11,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from hf_xlsr.evaluation.averages import mean_over_languages
-from hf_xlsr.evaluation.markdown_tables import metric_tables
-from hf_xlsr.evaluation.report import metrics_of
+from hf_xlsr.evaluation.report import (
+    Result,
+    lower_is_better,
+    mean_over_languages,
+    metric_unit,
+    metric_value,
+    metrics_of,
+    results_of,
+)
 from hf_xlsr.evaluation.retrieval_lists import NeighbourList, neighbours_markdown
 from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
 
@@ -22,6 +28,12 @@ LEGEND = (
     "numbers. Errors are better when lower. The best of several encoders is bold. A mean is unweighted, over as many "
     "rows as it says."
 )
+
+
+WIDEST = 16  # columns; wider tables have one metric below the other
+AVERAGE = re.compile(r"(?:(.+)-)?((?:mean|average)-of-\d+)")
+
+Cells = dict[str, dict[str, dict[str, float]]]  # by row, metric and encoder
 
 
 def markdown_report(
@@ -66,6 +78,96 @@ def markdown_report(
     home.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     return file
+
+
+def metric_tables(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]:
+    """The lines of a table for each protocol and split, encoders side by side.
+
+    A table has a row for each language pair, or for each task where each of several was measured in one language
+    (STS); means are last. The best encoder of a row is bold, by the value as it is shown. A count that is equal for
+    all encoders has one column. Where more than 16 columns would be needed, metrics are below each other.
+
+    Args:
+        metrics: Values by `protocol/languages/split/metric`, by the name of the encoder.
+
+    Returns:
+        Lines by heading, in the order of the keys.
+
+    Example:
+        >>> metrics = {"a": {"tatoeba/en-fr/test/accuracy": 0.9}, "b": {"tatoeba/en-fr/test/accuracy": 0.95}}
+        >>> print("\\n".join(metric_tables(metrics)["tatoeba, test"]))
+        |  | a<br>accuracy % | b<br>accuracy % |
+        |---|---:|---:|
+        | en-fr | 90.0 | **95.0** |
+    """
+    results = [(label, result) for label, values in metrics.items() for result in results_of(values)]
+    tasks = _tasks([result for _, result in results])
+    tables: dict[str, Cells] = {}
+    for label, result in results:
+        average = AVERAGE.fullmatch(result.name)
+        protocol = (average[1] or "") if average else result.protocol
+        name, row = result.name, result.languages
+        if (protocol, result.split) in tasks:
+            language = "" if tasks[protocol, result.split] == 1 else result.languages
+            task = average[2] if average else result.dataset or result.name
+            name, row = protocol, f"{task} {language}".rstrip()
+        table = tables.setdefault(f"{name}, {result.split}" if name else "Other metrics", {})
+        table.setdefault(row, {}).setdefault(result.metric, {})[label] = result.value
+    return {heading: _lines(table, list(metrics)) for heading, table in tables.items()}
+
+
+def _tasks(results: Sequence[Result]) -> dict[tuple[str, str], int]:
+    """Protocols and splits with several datasets of one language each -> the number of different languages."""
+    found: dict[tuple[str, str], dict[str, set[str]]] = {}
+    for result in results:
+        if result.protocol and not AVERAGE.fullmatch(result.name) and not AVERAGE.fullmatch(result.languages):
+            group = found.setdefault((result.protocol, result.split), {})
+            group.setdefault(result.dataset, set()).add(result.languages)
+    return {
+        group: len(set().union(*datasets.values()))
+        for group, datasets in found.items()
+        if len(datasets) > 1 and all(len(languages) == 1 for languages in datasets.values())
+    }
+
+
+def _lines(table: Cells, encoders: Sequence[str]) -> list[str]:
+    rows = sorted(table, key=lambda row: bool(AVERAGE.match(row)))
+    names = {row: escape_markdown(row.replace("-", " ") if AVERAGE.match(row) else row) for row in rows}
+    measured = {label for cells in table.values() for cell in cells.values() for label in cell}
+    labels = [label for label in encoders if label in measured]
+    heads: dict[str, str] = {}
+    columns = []
+    for metric in dict.fromkeys(metric for cells in table.values() for metric in cells):
+        values = [list(cells[metric].values()) for cells in table.values() if metric in cells]
+        is_count = all(isinstance(value, int) for row in values for value in row)
+        unit = "" if is_count else metric_unit(metric)
+        heads[metric] = escape_markdown(f"{metric.replace('_', ' ')} {unit}")
+        shared = len(encoders) == 1 or (is_count and all(len(set(row)) == 1 for row in values))
+        columns += [(metric, label) for label in ([""] if shared else labels)]
+    shown = {row: {metric: _shown(metric, table[row].get(metric, {})) for metric in heads} for row in rows}
+    lines = []
+    if len(columns) > WIDEST:
+        for metric, head in heads.items():
+            for row in rows:
+                if cells := shown[row][metric]:
+                    lines.append([head, names[row], *(cells.get(label, "") for label in labels)])
+                    head = ""
+        return markdown_table(["metric", "", *map(escape_markdown, labels)], lines, numbers_from=2)
+    for row in rows:
+        texts = [(shown[row][metric], label) for metric, label in columns]
+        line = [text.get(label, "") if label else next(iter(text.values()), "") for text, label in texts]
+        lines.append([names[row], *line])
+    header = [f"{escape_markdown(label)}<br>{heads[metric]}" if label else heads[metric] for metric, label in columns]
+    return markdown_table(["", *header], lines)
+
+
+def _shown(metric: str, values: Mapping[str, float]) -> dict[str, str]:
+    """Each encoder's value in a row, the best one bold."""
+    texts = {label: metric_value(metric, value) for label, value in values.items()}
+    if len(texts) < 2 or not metric_unit(metric) or any(isinstance(value, int) for value in values.values()):
+        return texts
+    best = min(texts.values(), key=float) if lower_is_better(metric) else max(texts.values(), key=float)
+    return {label: f"**{text}**" if text == best else text for label, text in texts.items()}
 
 
 def _provenance(results: Mapping[str, Mapping[str, Any]]) -> list[str]:

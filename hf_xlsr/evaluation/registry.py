@@ -6,7 +6,6 @@ that the command knows all options at once.
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -14,8 +13,8 @@ from importlib import import_module
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from hf_xlsr.encoders.encoding import Encoder
-from hf_xlsr.evaluation import protocols as protocol_modules
 from hf_xlsr.evaluation.inputs import DataOptions, Inputs, read_pairs, read_table
+from hf_xlsr.evaluation.protocols import NAMES
 from hf_xlsr.evaluation.rows import both_sides, by_language, by_pair
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, require_choice
 
@@ -151,20 +150,18 @@ class _Protocols(Mapping[str, Protocol]):
     """Protocols by name, imported on first use."""
 
     def __getitem__(self, name: str) -> Protocol:
-        if name not in self._names:
+        if name not in NAMES:
             raise KeyError(name)
-        return import_module(f"{protocol_modules.__name__}.{name.replace('-', '_')}").PROTOCOL
+        return import_module(f"hf_xlsr.evaluation.protocols.{name.replace('-', '_')}").PROTOCOL
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(NAMES)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(NAMES)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    _names = tuple(sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(protocol_modules.__path__)))
+        return name in NAMES
 
 
 PROTOCOLS: Mapping[str, Protocol] = _Protocols()
@@ -209,12 +206,9 @@ def check_options(given: Collection[str], protocols: Sequence[Protocol]) -> None
         if name in FOR_ALL or any(name in specs_of(protocol.options) for protocol in protocols):
             continue
         specs = option_specs()
-        if name not in specs:
-            raise XlsrError(f"unknown option '{name}' of protocols; {did_you_mean(name, specs)}")
-        raise XlsrError(
-            f"--{name.replace('_', '-')} is only for protocol {' or '.join(specs[name].protocols)}, not for "
-            f"{', '.join(protocol.name for protocol in protocols)}."
-        )
+        hint = f"it is for {' or '.join(specs[name].protocols)}." if name in specs else did_you_mean(name, specs)
+        chosen = " or ".join(protocol.name for protocol in protocols)
+        raise XlsrError(f"--{name.replace('_', '-')} is not an option of protocol {chosen}; {hint}")
 
 
 @dataclass(frozen=True)
@@ -257,15 +251,7 @@ def pair_protocol(
     options: type[Options] = DebiasOptions,
     run: Callable[[Encoder, Inputs, Any], Metrics] | None = None,
 ) -> Protocol:
-    """A protocol of translation pairs.
-
-    Args:
-        name: Its name.
-        summary: What it measures.
-        function: Called with an encoder, the sources and the targets of each language pair.
-        options: Its options.
-        run: Replaces the loop over language pairs.
-    """
+    """A protocol of translation pairs: `function` is called for each language pair, unless `run` replaces this loop."""
 
     def run_pairs(encoder: Encoder, inputs: Inputs, chosen: Options) -> Metrics:
         metrics: Metrics = {}
@@ -299,14 +285,9 @@ def row_protocol(
 ) -> Protocol:
     """A protocol of rows, each in one language (of sentence pairs possibly in two).
 
-    Args:
-        name: Its name.
-        summary: What it measures.
+    Args, besides the attributes of `Protocol`:
         columns: Required columns.
-        run: Computes the metrics.
-        options: Its options.
         read: Reads the data; a single table by default.
-        nullable: Required columns that may be empty.
         optional: Further columns, besides `lang` and `split`.
     """
     data = f"a table with {', '.join(columns)}"

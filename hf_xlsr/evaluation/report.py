@@ -11,13 +11,16 @@ import sys
 from collections.abc import Collection, Mapping
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
+from numbers import Integral
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from hf_xlsr.evaluation.protocols import NAMES
 from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.files import atomic_write, is_stream
 
@@ -32,12 +35,11 @@ PACKAGES = (
     "faiss-cpu",
     "mteb",
 )
-# The dataset matches greedily: where it is called like a protocol (`my-nli-tatoeba`), the last name counts.
-PROTOCOL = re.compile(
-    r"(?:(.+)-)?(tatoeba(?:-laser|-xtreme|-mteb)?"
-    r"|(?:xsim|xsr|bucc|sts|senteval|language-bias|zero-shot|nli|pair-classification|mining|(?<!tatoeba-)mteb|bleu)"
-    r"(?:-.+)?|fine-tuning|cross-lingual-test|translate-(?:test|train(?:-all)?))"
-)
+# Other names in metric keys: scores of mining, translation and fine-tuning.
+OTHER_NAMES = ("mining", "bleu", "fine-tuning", "cross-lingual-test", "translate-test", "translate-train")
+# The dataset matches greedily: where it is called like a protocol (`my-nli-tatoeba`), the last name counts. The
+# exception is `tatoeba-mteb`, which ends in another name.
+PROTOCOL = re.compile(rf"(?:(.+)-)?(?!(?<=tatoeba-)mteb)((?:{'|'.join((*NAMES, *OTHER_NAMES))})(?:-.+)?)")
 # A script and a region have capitals, which distinguish them from a second language: `en-zho-Hans`, `pt-BR-en`.
 TAG = r"[a-z]{2,3}(?:-[A-Z][a-z]{3})?(?:-[A-Z]{2})?"
 PAIR = re.compile(f"({TAG})(?:-({TAG}))?")
@@ -125,6 +127,41 @@ def _sides(languages: str, known: Collection[str]) -> tuple[str, str]:
     if pair := PAIR.fullmatch(languages):
         return pair[1], pair[2] or pair[1]
     return parts[0], "-".join(parts[1:]) or parts[0]
+
+
+def mean_over_languages(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The metrics and, for each that was measured for several language pairs, its unweighted mean.
+
+    Counts (integers) and thresholds are not averaged. Each direction of a pair counts as one (`en-de`, `de-en`). A head
+    tested in its training language (`en-en`) is no transfer and is left out, and so are premises and hypotheses in
+    different languages (`en-de_fr`). An existing mean is computed again.
+
+    Args:
+        metrics: Values by `protocol/languages/split/metric`.
+
+    Returns:
+        `metrics`, then the means under `protocol/mean-of-3/split/metric`, 3 being the number of language pairs.
+
+    Example:
+        >>> metrics = mean_over_languages({"tatoeba/en-fr/test/accuracy": 0.5, "tatoeba/en-de/test/accuracy": 1.0})
+        >>> metrics["tatoeba/mean-of-2/test/accuracy"]
+        0.75
+    """
+    groups: dict[tuple[str, str, str], list[float]] = {}
+    for result in results_of(metrics):
+        languages = result.languages
+        half = len(languages) // 2
+        same = languages[:half] == languages[half + 1 :] or "_" in languages.partition("-")[2]
+        # A threshold is a setting that was found, not a score: its mean has no meaning.
+        if result.name and not (result.is_mean or same or result.metric.endswith("threshold")):
+            if not isinstance(result.value, Integral):
+                groups.setdefault((result.name, result.split, result.metric), []).append(float(result.value))
+    means = {
+        f"{name}/mean-of-{len(values)}/{split}/{metric}": fmean(values)
+        for (name, split, metric), values in groups.items()
+        if len(values) > 1
+    }
+    return {**metrics, **means}
 
 
 def metric_prefix(dataset: str, protocol: str, languages: str, split: str) -> str:
@@ -227,18 +264,20 @@ def check_writable(path: str | os.PathLike[str], option: str, *, folder: bool = 
     Raises:
         XlsrError: it is a folder instead of a file or the other way round, or not writable.
     """
-    place = Path(path)
-    if folder or not is_stream(place):
-        if not folder and os.path.isdir(place):
-            raise XlsrError(f"{option} must be a file, got the folder '{path}'.")
-        # The nearest existing parent: the rest is created. (`Path.exists` raises in a locked folder.)
-        place = place if folder else place.parent
-        while not os.path.exists(place) and place != place.parent:
-            place = place.parent
-        if not os.path.isdir(place):
-            raise XlsrError(f"{option} '{path}' cannot be written: {place} is a file.")
-    if not os.access(place, os.W_OK):
-        raise XlsrError(f"{option} '{path}' cannot be written: {place} is not writable.")
+    stream = not folder and is_stream(Path(path))
+    place = Path(path) if folder or stream else Path(path).parent
+    # The nearest existing parent: the rest is created. (`Path.exists` raises in a locked folder.)
+    while not os.path.exists(place) and place != place.parent:
+        place = place.parent
+    if not folder and os.path.isdir(path):
+        problem = "it is a folder, not a file"
+    elif not stream and not os.path.isdir(place):
+        problem = f"{place} is a file"
+    elif not os.access(place, os.W_OK):
+        problem = f"{place} is not writable"
+    else:
+        return
+    raise XlsrError(f"{option} '{path}' cannot be written: {problem}.")
 
 
 def save_results(
@@ -282,10 +321,9 @@ def load_results(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise XlsrError(f"results {path} cannot be read ({error_line(error)}).") from error
-    if not isinstance(content, dict) or not isinstance(content.get("metrics"), dict):
-        raise XlsrError(f"results {path} have no 'metrics'; use a file that `save_results` wrote.")
+        dict(content["metrics"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise XlsrError(f"{path} is not a file of results with 'metrics' ({error_line(error)}).") from error
     return content
 
 
@@ -317,23 +355,23 @@ def results_table(metrics: Mapping[str, float], title: str) -> Table:
     table = Table(title=escape(title))
     for column in ("protocol", "languages", "split"):
         table.add_column(column, overflow="fold")
+    results = results_of(metrics)
     # A longer metric would leave the others no room, and rich truncates what may not fold.
-    longest = max((len(split_key(key)[3]) for key in metrics), default=0)
+    longest = max((len(result.metric) for result in results), default=0)
     table.add_column("metric", overflow="fold", no_wrap=longest <= LONGEST_METRIC)
     table.add_column("value", justify="right", no_wrap=True)
-    above: tuple[str, ...] = ("", "", "")
-    for key, value in metrics.items():
-        *parts, metric = split_key(key)
-        if table.row_count and parts[0] != above[0]:
+    above = ("", "", "")
+    for result in results:
+        parts = (result.name, result.languages, result.split)
+        if table.row_count and result.name != above[0]:
             table.add_section()
         depth = next((i for i in range(3) if parts[i] != above[i]), 3)
-        name, shown = metric.replace("_", " "), metric_value(metric, value)
-        if not isinstance(value, int):
-            unit = metric_unit(metric)
-            name, shown = (name, f"{shown} %") if unit == "%" else (f"{name} {unit}".rstrip(), shown)
+        unit = "" if isinstance(result.value, int) else metric_unit(result.metric)
+        name, shown = result.metric.replace("_", " "), metric_value(result.metric, result.value)
+        name, shown = (name, f"{shown} %") if unit == "%" else (f"{name} {unit}".rstrip(), shown)
         # Text, because rich would take square brackets in a name for markup.
         table.add_row(*map(Text, [*[""] * depth, *parts[depth:], name, shown]))
-        above = tuple(parts)
+        above = parts
     return table
 
 

@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.mining.search.neighbours import nearest_neighbours
-from hf_xlsr.utils.errors import XlsrError, require_positive
+from hf_xlsr.utils.errors import require_positive
 from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
 
 
@@ -40,7 +40,6 @@ def nearest_neighbour_lists(
     k: int = 5,
     golds: Sequence[str] | None = None,
     languages: tuple[str, str] | None = None,
-    exclude_exact_match: bool = False,
     **encoding: Unpack[EncodingOptions],
 ) -> list[NeighbourList]:
     """The `k` nearest of the candidates for each query, by cosine.
@@ -55,14 +54,14 @@ def nearest_neighbour_lists(
         k: Neighbours for each query; all candidates when there are fewer.
         golds: The queries' translations, in their order, to be marked.
         languages: Languages of queries and candidates, for an encoder that needs them.
-        exclude_exact_match: Leave out the candidate that is the query itself, as for paraphrases in one language.
         encoding: See `EncodingOptions`.
 
     Returns:
         One list for each query, in their order.
 
     Raises:
-        XlsrError: there are no queries or no candidates, `k` is below 1, or queries and golds differ in number.
+        XlsrError: there are no queries or no candidates, or `k` is below 1.
+        ValueError: queries and golds differ in number.
 
     Example:
         >>> import numpy as np
@@ -72,13 +71,7 @@ def nearest_neighbour_lists(
         >>> (found,) = nearest_neighbour_lists(Lengths(), ["four"], ["a", "word", "sentence"], k=2, golds=["word"])
         >>> [(neighbour.text, neighbour.is_gold) for neighbour in found.neighbours]
         [('word', True), ('sentence', False)]
-
-    References:
-        Table 10 of *Aligning Cross-lingual Sentence Representations with Dual Momentum Contrast* (Wang et al., 2021):
-        `k=3` and `exclude_exact_match`.
     """
-    if golds is not None and len(golds) != len(queries):
-        raise XlsrError(f"`golds` must be as many as `queries`, {len(queries)}, got {len(golds)}.")
     require_positive("k", k)
     position: dict[str, int] = {}
     for text in (*candidates, *(golds or ())):
@@ -86,29 +79,20 @@ def nearest_neighbour_lists(
     texts = list(position)
     sides = zip((queries, texts), languages or (None, None), strict=True)
     query_vectors, vectors = (embed(encoder, side, language=language, **encoding) for side, language in sides)
-    # One more than asked for, in place of the exact match.
-    similarities, found = nearest_neighbours(query_vectors, vectors, k + exclude_exact_match)
+    similarities, found = nearest_neighbours(query_vectors, vectors, k)
     lists = []
-    for number, query in enumerate(queries):
-        gold = golds[number] if golds is not None else None
-        left_out = query if exclude_exact_match else None
-        kept = [
-            (texts[index], float(similarity))
-            for index, similarity in zip(found[number].tolist(), similarities[number], strict=True)
-            if texts[index] != left_out
-        ][:k]
+    wanted: Sequence[str | None] = golds or [None] * len(queries)
+    for number, (query, gold) in enumerate(zip(queries, wanted, strict=True)):
         neighbours = tuple(
-            Neighbour(rank, text, similarity, text == gold) for rank, (text, similarity) in enumerate(kept, start=1)
+            Neighbour(rank, texts[index], float(similarity), texts[index] == gold)
+            for rank, (index, similarity) in enumerate(zip(found[number], similarities[number], strict=True), start=1)
         )
         missed = None
-        if gold is not None and gold != left_out and not any(neighbour.is_gold for neighbour in neighbours):
+        if gold is not None and not any(neighbour.is_gold for neighbour in neighbours):
             to_all = vectors @ query_vectors[number]
-            before = to_all > to_all[position[gold]]
-            if left_out in position:
-                before[position[left_out]] = False
+            own = to_all[position[gold]]
             # Of candidates that are almost tied the search, in float64, may have put another first.
-            rank = max(int(before.sum()), k) + 1
-            missed = Neighbour(rank, gold, float(to_all[position[gold]]), is_gold=True)
+            missed = Neighbour(max(int((to_all > own).sum()), k) + 1, gold, float(own), is_gold=True)
         lists.append(NeighbourList(query, neighbours, missed))
     return lists
 
@@ -118,21 +102,14 @@ def neighbours_markdown(lists: Sequence[NeighbourList]) -> str:
 
     A translation that was not found stands last, with the rank it has.
     """
-    lines = ["The translation is bold and ticked.", ""] if _has_gold(lists) else []
+    lines = []
     for entry in lists:
         rows = []
-        for neighbour in _shown(entry):
+        for neighbour in (*entry.neighbours, *([entry.missed] if entry.missed else [])):
             text = escape_markdown(neighbour.text)
             marked = f"**{text}** ✓" if neighbour.is_gold else text
             rows.append([f"{neighbour.rank:,}", f"{neighbour.similarity:.3f}", marked])
         lines += [f"Query: {escape_markdown(entry.query)}", ""]
         lines += [*markdown_table(["rank", "cosine", "sentence"], rows, numbers_from=3), ""]
-    return "\n".join(lines)
-
-
-def _shown(entry: NeighbourList) -> tuple[Neighbour, ...]:
-    return (*entry.neighbours, *([entry.missed] if entry.missed else []))
-
-
-def _has_gold(lists: Sequence[NeighbourList]) -> bool:
-    return any(neighbour.is_gold for entry in lists for neighbour in _shown(entry))
+    note = ["The translation is bold and ticked.", ""] if any("✓" in line for line in lines) else []
+    return "\n".join(note + lines)

@@ -38,7 +38,7 @@ def read_columns(rows: Iterable[Row], *, texts: Sequence[str], values: Sequence[
         One list for each of `texts` and `values`, in that order.
 
     Raises:
-        XlsrError: there is no row, a row lacks a column, or a text is not a string.
+        XlsrError: a row lacks a column, or a text is not a string.
 
     Example:
         >>> rows = [{"text": "a", "label": 1}, {"text": "b", "label": 0}]
@@ -49,13 +49,11 @@ def read_columns(rows: Iterable[Row], *, texts: Sequence[str], values: Sequence[
     columns: list[list[Any]] = [[] for _ in names]
     for number, row in enumerate(rows):
         for column, found in zip(names, columns, strict=True):
-            if not isinstance(row, Mapping) or column not in row:
-                raise XlsrError(f"row {number} of {name} has no column '{column}'; each row needs {', '.join(names)}.")
-            if column in texts and not isinstance(row[column], str):
-                raise XlsrError(f"`{column}` in row {number} of {name} must be a string, got {row[column]!r:.40}.")
+            # Tables have NaN where a text is missing.
+            if column not in row or (column in texts and not isinstance(row[column], str)):
+                kind = "string" if column in texts else "value"
+                raise XlsrError(f"Row {number} of {name} must have a {kind} `{column}`, got {row!r:.80}.")
             found.append(row[column])
-    if not columns[0]:
-        raise XlsrError(f"{name} has no rows.")
     return columns
 
 
@@ -70,7 +68,7 @@ def number_labels(labels: Sequence[Any], name: str) -> dict[Hashable, int]:
         Label -> number.
 
     Raises:
-        XlsrError: a label is missing or not hashable, or there is only one.
+        XlsrError: a label is missing or not hashable, or there are fewer than two.
 
     Example:
         >>> number_labels(["sport", "money", "sport"], "train")
@@ -79,11 +77,26 @@ def number_labels(labels: Sequence[Any], name: str) -> dict[Hashable, int]:
     for row, label in enumerate(labels):
         # Tables have NaN where a label is missing; it is not equal to itself.
         if label is None or label != label or not isinstance(label, Hashable):
-            raise XlsrError(f"row {row} of {name} has {label!r:.40} as its label; it must be a string or a number.")
+            raise XlsrError(f"Row {row} of {name} has {label!r:.40} as its label; it must be a string or a number.")
     distinct = sorted(set(labels), key=lambda label: (str(type(label)), label))
     if len(distinct) < 2:
-        raise XlsrError(f"{name} has one label only, {distinct[0]!r}; a classifier needs two or more.")
+        raise XlsrError(f"{name} must have two or more labels, got {distinct!r:.40}.")
     return {label: number for number, label in enumerate(distinct)}
+
+
+def as_numbers(labels: Sequence[Any], numbers: Mapping[Hashable, int], name: str) -> np.ndarray:
+    """The numbers of labels, `(n,)`, int64; `numbers` come from `number_labels` of the training rows.
+
+    Raises:
+        XlsrError: the training rows do not have a label.
+    """
+    for row, label in enumerate(labels):
+        if not isinstance(label, Hashable) or label not in numbers:
+            known = ", ".join(map(repr, numbers))
+            raise XlsrError(
+                f"Row {row} of {name} has label {label!r:.40}; the labels of the training rows are {known}."
+            )
+    return np.array([numbers[label] for label in labels], np.int64)
 
 
 def read_labelled(
@@ -116,8 +129,6 @@ def read_labelled(
         >>> read_labelled(rows, rows, {"fr": rows[1:]}, texts=["text"])[2]
         {'fr': LabelledTexts(sides=(['b'],), labels=array([1]))}
     """
-    if not isinstance(tests, Mapping) or not tests:
-        raise XlsrError(f"`tests` must map one or more languages to rows, got {tests!r:.40}.")
     numbers: dict[Hashable, int] = {}
 
     def read(rows: Iterable[Row], name: str) -> LabelledTexts:
@@ -126,13 +137,7 @@ def read_labelled(
             labels = [clean(label, row, name) for row, label in enumerate(labels)]
         if not numbers:
             numbers.update(number_labels(labels, name))
-        for row, label in enumerate(labels):
-            if not isinstance(label, Hashable) or label not in numbers:
-                raise XlsrError(
-                    f"row {row} of {name} has label {label!r:.40}, which train does not have; its labels are "
-                    f"{', '.join(map(repr, numbers))}."
-                )
-        return LabelledTexts(tuple(sides), np.array([numbers[label] for label in labels], np.int64))
+        return LabelledTexts(tuple(sides), as_numbers(labels, numbers, name))
 
     return (
         read(train, "train"),

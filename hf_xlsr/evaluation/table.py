@@ -122,7 +122,9 @@ class Table:
         rows = self._select_languages(rows)
         if not rows:
             protocol = self.reader.protocol
-            raise XlsrError(f"{self.place} has no row for protocol {protocol}; check the file, --columns and --where.")
+            raise XlsrError(
+                f"{self.place} has no row for protocol {protocol}; check the file, --columns, --where and --languages."
+            )
         return rows
 
     def all_splits(self) -> list[Row]:

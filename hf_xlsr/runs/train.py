@@ -206,10 +206,10 @@ def _finish(
     folder.log.write_text(json.dumps(trainer.state.log_history, indent=2), "utf-8")
     # A run shorter than logging_steps logs no loss.
     if any("loss" in entry for entry in trainer.state.log_history) and can_plot():
-        from hf_xlsr.evaluation.plots import plot_loss_curves
+        from hf_xlsr.evaluation.plots import plot_curves
 
         finished.plots.insert(0, folder.path / "loss.png")
-        plot_loss_curves(finished.plots[0], trainer.state.log_history)
+        plot_curves(finished.plots[0], {folder.path.name: trainer.state.log_history})
     arguments = trainer.args
     settings = {
         "recipe": {key: value for key, value in recipe.items() if key not in ("output_dir", "processes")},

@@ -1,30 +1,15 @@
-"""What tests of pictures share: the figures behind the files, and a look at the pixels."""
+"""What tests of pictures share: a look at the pixels and at where texts lie."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
-
-
-def record_figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that are saved from now on."""
-    saved: list[Figure] = []
-    save = Figure.savefig
-
-    def record(figure: Figure, *args: Any, **kwargs: Any) -> None:
-        saved.append(figure)
-        save(figure, *args, **kwargs)
-
-    monkeypatch.setattr(Figure, "savefig", record)
-    return saved
 
 
 def assert_a_picture(path: Path) -> None:

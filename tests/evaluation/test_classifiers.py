@@ -16,8 +16,6 @@ from torch import nn
 
 from hf_xlsr.evaluation import classifiers
 from hf_xlsr.evaluation.classifiers import (
-    MLDOC_MLP,
-    XNLI_MLP,
     Classifier,
     Labelled,
     MlpSettings,
@@ -147,11 +145,6 @@ def test_mlp_keeps_the_best_epoch():
     # All epochs tie on a dev row that is always wrong: the last one is kept.
     last, accuracy = fit_mlp((vectors, labels), (vectors[:1], np.array([5])), classes=2, settings=settings(epochs=80))
     assert accuracy == 0.0 and float((last(vectors) == labels).mean()) > 0.9
-
-
-def test_settings_of_laser():
-    assert MLDOC_MLP == MlpSettings((10, 8), dropout=0.2, batch_size=12, epochs=500, learning_rate=1e-3)
-    assert XNLI_MLP == MlpSettings((512, 384), dropout=0.3, batch_size=128, epochs=200, learning_rate=1e-3)
 
 
 def test_linear_strength_is_chosen_on_dev():

@@ -278,7 +278,9 @@ def test_mteb_task(
     def get_task(name: str, **options: Any) -> Any:
         task = real(name, **options)
         columns = {"sentence1": [row["source"] for row in PAIRS], "sentence2": [row["target"] for row in PAIRS]}
-        task.load_data = lambda: with_data(task, {"test": table(**columns, score=[n % 6 for n in range(len(PAIRS))])})
+        task.load_data = lambda **_: with_data(
+            task, {"test": table(**columns, score=[n % 6 for n in range(len(PAIRS))])}
+        )
         return task
 
     monkeypatch.setattr(mteb, "get_task", get_task)

@@ -74,15 +74,6 @@ def test_sentence_pairs_in_two_languages(tmp_path: Path) -> None:
     assert {row["lang"] for row in told.only} == {"fr+en"}
 
 
-def test_two_codes_of_one_language(tmp_path: Path) -> None:
-    labelled = [f"text {n} {tag}\t{n % 2}\t{tag}" for tag in ("eng", "deu") for n in range(4)]
-    test = write_tsv(tmp_path / "test.tsv", ["text\tlabel\tlang", *labelled])
-    learnt = [f"other {n}\t{n % 2}\ten\t{'dev' if n > 5 else 'train'}" for n in range(8)]
-    train = write_tsv(tmp_path / "train.tsv", ["text\tlabel\tlang\tsplit", *learnt])
-    inputs = read("zero-shot", test, train=(train,), train_language="en")
-    assert {row["lang"] for row in inputs.only} == {"en", "de"} and inputs.train_language == "en"
-
-
 def test_placeholder_in_the_path(tmp_path: Path) -> None:
     for language, word in (("de", "Tag"), ("fr", "jour")):
         write_tsv(tmp_path / f"en-{language}.tsv", ["en\txx", f"day\t{word}"])
@@ -102,15 +93,6 @@ def test_line_aligned_files(tmp_path: Path) -> None:
         assert texts(read("tatoeba", *data).only, *PAIR)[0] == ("de", "en", "ja", "yes")
     # Languages in the other order do not turn the files round, and are not believed against their names.
     assert texts(read("tatoeba", *files, languages=("en", "de")).only, *PAIR)[0] == ("de", "en", "ja", "yes")
-
-
-def test_compressed_line_aligned_files(tmp_path: Path) -> None:
-    for code, word in (("de", "ja"), ("en", "yes")):
-        (tmp_path / f"{code}-news.{code}.gz").write_bytes(gzip.compress(f"{word}\n".encode()))
-    files = [str(tmp_path / f"{code}-news.{code}.gz") for code in ("de", "en")]
-    assert texts(read("tatoeba", *files).only, *PAIR) == [("de", "en", "ja", "yes")]
-    wild = [str(tmp_path / "{lang}-news.{lang}.gz"), str(tmp_path / "en-news.en.gz")]
-    assert texts(read("tatoeba", *wild, languages=("en", "de")).only, *PAIR) == [("de", "en", "ja", "yes")]
 
 
 def test_columns_named_after_languages(wide: str) -> None:
@@ -189,14 +171,6 @@ def test_tasks_are_named_by_their_files(tmp_path: Path) -> None:
         ("b", "5", "x", "en"),
         ("c", "", "x", "en"),
     ]
-
-
-def test_labels_of_all_formats(tmp_path: Path) -> None:
-    path = tmp_path / "rows.parquet"
-    pq.write_table(pa.table({"sentence1": ["a", "b"], "sentence2": ["c", "d"], "label": [1.0, 0.0]}), path)
-    tsv = write_tsv(tmp_path / "rows.tsv", ["sentence1\tsentence2\tlabel", "a\tc\t1", "b\td\t 0"])
-    kinds = [read("pair-classification", str(data), languages=("en",)).only for data in (path, tsv)]
-    assert kinds[0] == kinds[1]
 
 
 def test_hashes_of_data(wide: str) -> None:
@@ -379,14 +353,6 @@ def test_head_is_named_by_its_script(tmp_path: Path) -> None:
     inputs = read("zero-shot", test, train=(train,), tune=(tune,), train_language="zho_Hans")
     assert inputs.train_language == "zho-Hans" == inputs.train[0]["lang"] == inputs.tune[0]["lang"]
     assert sorted({row["lang"] for row in inputs.only}) == ["en", "zho-Hans", "zho-Hant"]
-
-
-def test_hold_out(tmp_path: Path) -> None:
-    train = write_tsv(tmp_path / "train.tsv", ["text\tlabel", *(f"t{n}\t{n % 2}" for n in range(40))])
-    test = write_tsv(tmp_path / "test.tsv", ["text\tlabel", "a\t1", "b\t0"])
-    held = read("zero-shot", test, train=(train,), hold_out="text", languages=("en",))
-    assert len(held.train) + len(held.tune) == 40 and held.tune
-    assert not {row["text"] for row in held.train} & {row["text"] for row in held.tune}
 
 
 def test_dataset_with_a_split_column(tmp_path: Path) -> None:

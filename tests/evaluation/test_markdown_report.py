@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from hf_xlsr.evaluation.markdown_report import markdown_report
-from hf_xlsr.evaluation.markdown_tables import metric_tables
+from hf_xlsr.evaluation.markdown_report import markdown_report, metric_tables
 from hf_xlsr.evaluation.report import load_results, save_results
 from hf_xlsr.evaluation.retrieval_lists import Neighbour, NeighbourList
 from hf_xlsr.utils.hashing import data_hash

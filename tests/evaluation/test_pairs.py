@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from scipy.spatial.distance import cosine
 
-from hf_xlsr.evaluation.pairs import embed_pairs, language_name, pair_cosines, pair_features, sides_of
+from hf_xlsr.evaluation.pairs import embed_pairs, pair_cosines
 
 
 class RecordingEncoder:
@@ -19,24 +18,6 @@ class RecordingEncoder:
     def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
         self.calls.append((texts, kwargs.get("task")))
         return np.array([[len(text), kwargs.get("task") == "es", 1] for text in texts], np.float32)
-
-
-@pytest.mark.parametrize(
-    ("language", "sides", "name"),
-    [
-        ("en", ("en", "en"), "en"),
-        ("en-es", ("en", "es"), "en-es"),
-        ("eng-deu", ("eng", "deu"), "eng-deu"),
-        ("pt-BR", ("pt-BR", "pt-BR"), "pt-BR"),
-        ("zh-Hant", ("zh-Hant", "zh-Hant"), "zh-Hant"),
-        ("deu_Latn", ("deu_Latn", "deu_Latn"), "deu_Latn"),
-        (("pt-BR", "en"), ("pt-BR", "en"), "pt-BR-en"),
-        (("en", "en"), ("en", "en"), "en"),
-    ],
-)
-def test_languages_of_the_sides(language: Any, sides: tuple[str, str], name: str):
-    assert sides_of(language) == sides
-    assert language_name(language) == name
 
 
 def test_one_language_is_encoded_at_once():
@@ -60,7 +41,3 @@ def test_cosines():
     assert set(pair_cosines(u, u).tolist()) == {1.0}
     assert set(pair_cosines(u, -u).tolist()) == {-1.0}
     assert pair_cosines(u[:2], np.zeros((2, 7))).tolist() == [0.0, 0.0]
-
-
-def test_features():
-    assert pair_features(np.array([[1.0, -2.0]]), np.array([[4.0, 3.0]])).tolist() == [[1, -2, 4, 3, 3, 5, 4, -6]]

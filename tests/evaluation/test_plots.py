@@ -8,18 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from plot_helpers import assert_a_picture, record_figures
+from plot_helpers import assert_a_picture
 from sklearn.metrics.pairwise import cosine_similarity
 
 from hf_xlsr.evaluation.plots import plot_heatmap, plot_tsne
-from hf_xlsr.evaluation.plots.common import shorten
 
 WORDS = "where does the river that runs past our house end and who has seen it there".split()
-
-
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    return record_figures(monkeypatch)
 
 
 def bitext(count: int) -> dict[str, Any]:
@@ -104,19 +98,3 @@ def test_plots_of_any_text(tmp_path: Path, plot: Any, caplog: pytest.LogCaptureF
         warnings.simplefilter("error")
         assert_a_picture(plot(tmp_path / "pairs.png", **data))
     assert "are boxes" in caplog.text  # no font has the last two
-
-
-@pytest.mark.parametrize(
-    ("text", "width", "expected"),
-    [
-        ("short", 5, "short"),
-        ("too long", 5, "too…"),
-        ("abcdef", 5, "abcd…"),
-        ("a\n b", 5, "a b"),
-        ("你好世", 6, "你好世"),
-        ("你好世界", 6, "你好…"),
-        ("", 5, ""),
-    ],
-)
-def test_shorten(text: str, width: int, expected: str):
-    assert shorten(text, width) == expected

@@ -7,14 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from plot_helpers import assert_a_picture, record_figures
+from plot_helpers import assert_a_picture
 
-from hf_xlsr.evaluation.plots import plot_curves, plot_loss_curves
-
-
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    return record_figures(monkeypatch)
+from hf_xlsr.evaluation.plots import plot_curves
 
 
 def history(factor: float = 1.0) -> list[dict[str, Any]]:
@@ -32,44 +27,12 @@ def titles(figure: Figure) -> list[str]:
     return [axes.get_title() for axes in figure.axes]
 
 
-def test_loss_curves(tmp_path: Path, figures: list[Figure]):
-    path = plot_loss_curves(tmp_path / "new" / "losses.png", history())
-    assert_a_picture(path)
-    losses, accuracies = figures[0].axes
-    labels = [line.get_label() for line in losses.lines]
-    assert labels == ["total", "total, evaluation", "alignment", "generative"]
-    np.testing.assert_array_equal(losses.lines[0].get_xdata(), range(10, 110, 10))
-    np.testing.assert_allclose(losses.lines[2].get_ydata(), [math.exp(-step / 20) for step in range(10, 110, 10)])
-    assert [line.get_label() for line in accuracies.lines] == ["toy-tatoeba/en-fr/dev/accuracy"]
-    np.testing.assert_allclose(accuracies.lines[0].get_xydata(), [[50, 25], [100, 50]])
-    assert accuracies.get_ylabel() == "per cent"
-    assert (losses.get_xlabel(), accuracies.get_xlabel()) == ("", "optimiser step")
-
-
-def test_loss_curves_of_protocols(tmp_path: Path, figures: list[Figure]):
-    metrics = {
-        "toy-xsr/en-fr/dev/precision@1": 0.4,
-        "toy-xsr/en-fr/dev/precision@5": 0.6,
-        "toy-sts/en/dev/spearman": 0.7,
-    }
-    entry = {"step": 10, "loss": 1.0, **{f"eval_{key}": value for key, value in metrics.items()}}
-    plot_loss_curves(tmp_path / "losses.png", [entry])
-    axes = figures[0].axes[1]
-    assert {line.get_label(): line.get_ydata()[0] for line in axes.lines} == {
-        "toy-xsr/en-fr/dev/precision@1": 40,
-        "toy-sts/en/dev/spearman": 70,
-    }
-    assert axes.get_ylabel() == "times 100"  # a correlation is no share
-
-
 @pytest.mark.parametrize(("last", "scale"), [(1.0, "linear"), (0.01, "log"), (0.0, "linear"), (-0.5, "linear")])
 def test_logarithmic_axis(tmp_path: Path, figures: list[Figure], last: float, scale: str):
     entries = [{"loss": 3.0, "step": 1}, {"loss": last, "step": 2}]
-    plot_loss_curves(tmp_path / "losses.png", entries)
     plot_curves(tmp_path / "curves.png", {"run": entries})
-    for figure in figures:
-        (losses,) = figure.axes  # no accuracy was logged: no second panel
-        assert losses.get_yscale() == scale
+    (losses,) = figures[0].axes  # no accuracy was logged: no second panel
+    assert losses.get_yscale() == scale
 
 
 def test_panels_of_several_runs(tmp_path: Path, figures: list[Figure]):

@@ -4,14 +4,9 @@ from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
-from plot_helpers import assert_a_picture, record_figures
+from plot_helpers import assert_a_picture
 
 from hf_xlsr.evaluation.plots.languages import plot_languages
-
-
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    return record_figures(monkeypatch)
 
 
 def measured(languages: list[str], own: float, protocol: str = "ntrex-language-bias") -> dict[str, float]:

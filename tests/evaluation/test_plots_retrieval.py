@@ -6,14 +6,9 @@ from typing import Any
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from plot_helpers import assert_a_picture, record_figures
+from plot_helpers import assert_a_picture
 
 from hf_xlsr.evaluation.plots import plot_retrieval
-
-
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    return record_figures(monkeypatch)
 
 
 def tatoeba(

@@ -33,13 +33,6 @@ def test_declaration(protocol: Protocol) -> None:
     assert own - data <= set(parameters)
 
 
-def test_columns_of_tasks() -> None:
-    assert PROTOCOLS["xsr"].columns == ("source", "target", "source_lang", "target_lang", "split")
-    assert PROTOCOLS["senteval"].columns == ("text", "label", "split", "sentence1", "sentence2", "score", "lang")
-    tasks = PROTOCOLS["senteval"].tasks
-    assert tasks["MR"] == ("text", "label") and tasks["STS-B"] == ("sentence1", "sentence2", "score", "split")
-
-
 def test_specs_of_options() -> None:
     specs = option_specs()
     assert (specs["k"].type, specs["k"].protocols) == (int, ("bucc", "language-bias", "xsim"))

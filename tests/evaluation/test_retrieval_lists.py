@@ -28,14 +28,6 @@ class Random:
         return np.stack([vector(text) for text in texts])
 
 
-class Plane:
-    """Texts are directions in degrees."""
-
-    def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
-        angles = np.radians([float(text.split()[0]) for text in texts])
-        return np.stack([np.cos(angles), np.sin(angles)], axis=1)
-
-
 def vector(text: str) -> np.ndarray:
     return np.random.default_rng(list(text.encode())).normal(size=8)
 
@@ -83,23 +75,6 @@ def test_golds():
             assert entry.missed.similarity == pytest.approx(cosines[row, gold], abs=1e-6)
             missed += 1
     assert 0 < missed < len(lists)
-
-
-def test_exclude_exact_match():
-    candidates = ["0", "10", "20", "40", "80"]
-    (plain,) = nearest_neighbour_lists(Plane(), ["10"], candidates, k=2)
-    assert [neighbour.text for neighbour in plain.neighbours] == ["10", "0"]  # 0 and 20 are tied: the first seen
-    (without,) = nearest_neighbour_lists(Plane(), ["10"], candidates, k=2, exclude_exact_match=True)
-    assert [(neighbour.rank, neighbour.text) for neighbour in without.neighbours] == [(1, "0"), (2, "20")]
-    assert without.neighbours[0].similarity == pytest.approx(np.cos(np.radians(10)), abs=1e-7)
-    (far,) = nearest_neighbour_lists(Plane(), ["10"], candidates, k=2, golds=["80"], exclude_exact_match=True)
-    assert far.missed == Neighbour(4, "80", pytest.approx(np.cos(np.radians(70)), abs=1e-6), True)
-
-
-def test_prompt_and_languages():
-    encoder = Random()
-    nearest_neighbour_lists(encoder, ["frage"], ["answer"], languages=("deu", "eng"), prompt="query: ")
-    assert encoder.asked == [("de", ["query: frage"]), ("en", ["query: answer"])]
 
 
 LISTS = [

@@ -1,11 +1,19 @@
+"""`tatoeba` and its variants: by hand, against naive twins, sentence-transformers and mteb."""
+
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 from bitext_helpers import TableEncoder, cosines, noisy, word_model, word_pairs
+from datasets import Dataset
 from sentence_transformers.sentence_transformer.evaluation import TranslationEvaluator
 
-from hf_xlsr.evaluation import tatoeba
+from hf_xlsr.evaluation import tatoeba, tatoeba_laser, tatoeba_mteb, tatoeba_xtreme
+
+PROTOCOLS = (tatoeba, tatoeba_laser, tatoeba_xtreme, tatoeba_mteb)
+LANGUAGES = ("en", "de")
 
 
 def test_hand_example():
@@ -31,12 +39,6 @@ def test_equals_the_naive_twin():
     assert metrics["tatoeba/en-fr/test/accuracy"] == pytest.approx((forward + backward) / 2)
 
 
-def test_sentences_are_compared_by_number():
-    encoder = TableEncoder({"a": [1.0, 0.0], "b": [0.9, 0.1], "c": [0.0, 1.0], "same": [1.0, 0.05], "C": [0.0, 1.0]})
-    metrics = tatoeba(encoder, ["a", "b", "c"], ["same", "same", "C"])
-    assert metrics["tatoeba/en-fr/test/source_to_target_accuracy"] == pytest.approx(2 / 3)
-
-
 def test_equals_translation_evaluator():
     model, (source_texts, target_texts) = word_model(), word_pairs(120)
     theirs = TranslationEvaluator(source_texts, target_texts, write_csv=False)(model)
@@ -47,9 +49,89 @@ def test_equals_translation_evaluator():
     assert ours["toy-tatoeba/en-de/dev/accuracy"] == pytest.approx(theirs["mean_accuracy"])
 
 
-def test_prompt_and_routes():
+@pytest.fixture
+def hand() -> TableEncoder:
+    # c is nearest to B although C is its own; A's nearest is a, B's is c, C's is b.
+    degrees = {"a": 0, "b": 50, "c": 30, "A": 5, "B": 28, "C": 60}
+    return TableEncoder({text: [np.cos(np.deg2rad(d)), np.sin(np.deg2rad(d))] for text, d in degrees.items()})
+
+
+def test_hand_example_of_laser(hand: TableEncoder):
+    # a -> A is right, b -> C and c -> B are not; A -> a is right, B -> c and C -> b are not.
+    assert tatoeba_laser(hand, ["a", "b", "c"], ["A", "B", "C"], languages=LANGUAGES, name="toy") == {
+        "toy-tatoeba-laser/en-de/test/source_to_target_error": 2 / 3,
+        "toy-tatoeba-laser/en-de/test/target_to_source_error": 2 / 3,
+        "toy-tatoeba-laser/en-de/test/error": 2 / 3,
+        "toy-tatoeba-laser/en-de/test/pairs": 3,
+    }
+
+
+def test_hand_example_of_mteb():
+    # Both sources choose A: class A has precision 1/2 and recall 1, class B nothing; the mean is weighted 1 to 1.
+    encoder = TableEncoder({"a": [1.0, 0.0], "b": [0.8, 0.6], "A": [0.96, 0.28], "B": [0.0, 1.0]})
+    assert tatoeba_mteb(encoder, ["a", "b"], ["A", "B"], languages=LANGUAGES, name="toy") == {
+        "toy-tatoeba-mteb/en-de/test/f1": pytest.approx((2 / 3 + 0) / 2),
+        "toy-tatoeba-mteb/en-de/test/precision": 0.25,
+        "toy-tatoeba-mteb/en-de/test/recall": 0.5,
+        "toy-tatoeba-mteb/en-de/test/accuracy": 0.5,
+        "toy-tatoeba-mteb/en-de/test/pairs": 2,
+    }
+
+
+def test_variants_agree():
+    encoder, sources, targets = noisy(200, noise=1.2)
+    arguments: dict[str, Any] = {"languages": LANGUAGES, "name": "toy"}
+    plain = tatoeba(encoder, sources, targets, **arguments)
+    forward = plain["toy-tatoeba/en-de/test/source_to_target_accuracy"]
+    backward = plain["toy-tatoeba/en-de/test/target_to_source_accuracy"]
+    laser = tatoeba_laser(encoder, sources, targets, **arguments)
+    mteb = tatoeba_mteb(encoder, sources, targets, **arguments)
+    xtreme = tatoeba_xtreme(encoder, sources, targets, **arguments)
+    assert forward != backward and 0.2 < forward < 0.9
+    assert laser["toy-tatoeba-laser/en-de/test/source_to_target_error"] == pytest.approx(1 - forward)
+    assert laser["toy-tatoeba-laser/en-de/test/target_to_source_error"] == pytest.approx(1 - backward)
+    assert xtreme["toy-tatoeba-xtreme/en-de/test/accuracy"] == forward
+    assert mteb["toy-tatoeba-mteb/en-de/test/accuracy"] == forward
+    assert mteb["toy-tatoeba-mteb/en-de/test/recall"] == pytest.approx(forward)
+    assert mteb["toy-tatoeba-mteb/en-de/test/f1"] < forward
+
+
+@pytest.mark.parametrize("repeat", [0, 30], ids=["distinct", "equal targets"])
+def test_mteb_equals_mteb(repeat: int):
+    mteb = pytest.importorskip("mteb")
+    from mteb.models import SentenceTransformerEncoderWrapper
+
+    model, (sources, targets) = word_model(), word_pairs(150)
+    targets[100 : 100 + repeat] = targets[:repeat]
+    task = mteb.get_task("Tatoeba", languages=["deu"])
+    rows = Dataset.from_dict({"sentence1": sources, "sentence2": targets})
+    task.dataset, task.data_loaded = {"deu-eng": {"test": rows}}, True
+    wrapped = SentenceTransformerEncoderWrapper(model)
+    options = {"batch_size": 32, "show_progress_bar": False}
+    theirs = task.evaluate(wrapped, "test", subsets_to_run=["deu-eng"], encode_kwargs=options)["deu-eng"]
+    ours = tatoeba_mteb(model, sources, targets, languages=("de", "en"), name="toy")
+    assert 0.3 < theirs["f1"] < 0.95
+    for metric in ("f1", "precision", "recall", "accuracy"):
+        assert ours[f"toy-tatoeba-mteb/de-en/test/{metric}"] == pytest.approx(theirs[metric], abs=1e-9)
+    assert theirs["main_score"] == theirs["f1"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_sentences_are_compared_by_number(protocol: Any):
+    encoder = TableEncoder({"a": [1.0, 0.0], "b": [0.9, 0.1], "c": [0.0, 1.0], "same": [1.0, 0.05], "C": [0.0, 1.0]})
+    metrics = protocol(encoder, ["a", "b", "c"], ["same", "same", "C"], languages=LANGUAGES, name="toy")
+    prefix = f"toy-{protocol.__name__.replace('_', '-')}/en-de/test"
+    metric, right = {
+        tatoeba: ("source_to_target_accuracy", 2 / 3),
+        tatoeba_laser: ("source_to_target_error", 1 / 3),
+    }.get(protocol, ("accuracy", 2 / 3))
+    assert metrics[f"{prefix}/{metric}"] == pytest.approx(right)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_prompt_and_routes(protocol: Any):
     encoder = TableEncoder({"query: a": [1.0, 0.0], "query: A": [1.0, 0.0]})
-    encoder.routes = ("source", "target")
-    routes = {"en": "source", "fr": "target"}
-    tatoeba(encoder, ["a"], ["A"], prompt="query: ", routes=routes)
-    assert encoder.tasks == ["source", "target"]
+    encoder.routes = ("first", "second")
+    routes = {"en": "first", "de": "second"}
+    protocol(encoder, ["a"], ["A"], languages=LANGUAGES, name="toy", prompt="query: ", routes=routes)
+    assert encoder.tasks == ["first", "second"]

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import mteb
-from mteb.abstasks import AbsTask
 
 from hf_xlsr.data.columns import split_name
 from hf_xlsr.evaluation.languages import metric_languages
-from hf_xlsr.utils.errors import XlsrError, error_line
+from hf_xlsr.utils.errors import XlsrError
 
 Row = dict[str, Any]
 
@@ -47,21 +46,6 @@ def mteb_task(name: str) -> Any:
         raise XlsrError(f"mteb task {error.args[0].removeprefix('KeyError: ')}") from error
 
 
-def load_task(task: AbsTask) -> None:
-    """Loads the data of one of mteb's tasks, from the Hub or its cache on this machine.
-
-    Raises:
-        XlsrError: they cannot be loaded.
-    """
-    if task.data_loaded:
-        return
-    try:
-        task.load_data()
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = error_line(error, 200)
-        raise XlsrError(f"Could not load the data of mteb's task {task.metadata.name}: {reason}") from error
-
-
 def mteb_rows(task_name: str, *, subsets: Sequence[str] | None = None, split: str | None = None) -> Iterator[Row]:
     """The rows of one of mteb's tasks, with our columns.
 
@@ -80,8 +64,7 @@ def mteb_rows(task_name: str, *, subsets: Sequence[str] | None = None, split: st
         The `lang` of a pair in two languages is both, `en+de`.
 
     Raises:
-        XlsrError: mteb has no such task, or one of another type; the task has no such subset or split; or its data
-            cannot be loaded.
+        XlsrError: mteb has no such task, or one of another type; or the task has no such subset or split.
     """
     task = mteb_task(task_name)
     kind, unknown = task.metadata.type, set(subsets or ()) - set(task.hf_subsets)
@@ -90,7 +73,7 @@ def mteb_rows(task_name: str, *, subsets: Sequence[str] | None = None, split: st
         raise XlsrError(f"Cannot read rows of mteb's task {task_name}: {what}.")
     # Only these are downloaded, where the Hub keeps them apart.
     task.hf_subsets = list(subsets or task.hf_subsets)
-    load_task(task)
+    task.load_data()
     tags = [tag for langs in task.metadata.hf_subsets_to_langscripts.values() for tag in langs]
     languages = metric_languages(dict.fromkeys(tags))
     parts = list(_parts(task, split))
@@ -123,7 +106,7 @@ def _tables(task: Any, subset: str) -> Any:
 def task_splits(task_name: str) -> list[str]:
     """Names of the splits of a task's data, as `mteb_rows` takes them."""
     task = mteb_task(task_name)
-    load_task(task)
+    task.load_data()
     return sorted({name for subset in task.hf_subsets for name in _tables(task, subset)})
 
 

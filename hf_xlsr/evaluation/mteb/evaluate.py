@@ -15,7 +15,7 @@ from mteb.results import TaskResult
 
 from hf_xlsr.encoders.loading import encoder_facts
 from hf_xlsr.evaluation.languages import metric_languages
-from hf_xlsr.evaluation.mteb.data import load_task, mteb_task
+from hf_xlsr.evaluation.mteb.data import mteb_task
 from hf_xlsr.evaluation.mteb.encoder import MtebEncoder, as_mteb_encoder
 from hf_xlsr.evaluation.report import metric_prefix, save_results
 from hf_xlsr.utils.errors import XlsrError, require_positive
@@ -51,7 +51,7 @@ def evaluate_mteb(
         with the same languages as another one of its task, is named as mteb names it.
 
     Raises:
-        XlsrError: a task is unknown or given twice, its data cannot be loaded, or see `MtebEncoder.encode`.
+        XlsrError: a task is unknown, or see `MtebEncoder.encode`.
     """
     require_positive("batch_size", batch_size)  # mteb makes batches of its own before a sentence reaches `embed`
     if isinstance(model, MtebEncoder) and options:
@@ -60,8 +60,6 @@ def evaluate_mteb(
     listed = [tasks] if isinstance(tasks, (str, AbsTask)) else list(tasks)
     chosen = [mteb_task(task) if isinstance(task, str) else task for task in listed]
     names = [task.metadata.name for task in chosen]
-    if len(set(names)) < len(names):
-        raise XlsrError(f"`tasks` must have different names, got {', '.join(names)}.")
     metrics: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         results = mteb.ResultCache(Path(cache or folder))
@@ -91,8 +89,6 @@ def _run(encoder: Any, task: AbsTask, results: mteb.ResultCache, encode_kwargs: 
     # mteb takes a complete result from its cache whatever data it is of.
     valid = found if found is not None and found.is_mergeable(task) else None
     was_loaded = task.data_loaded
-    if not task.is_aggregate and (valid is None or valid.get_missing_evaluations(task)):
-        load_task(task)
     result = mteb.evaluate(
         encoder,
         task,

@@ -89,16 +89,10 @@ def xsr_task(
 ) -> ProtocolTask:
     """Protocol `xsr` as a task of mteb, `XlsrXSR-{name}`, with `precision@1` as its main score.
 
-    Args:
-        name: The dataset.
-        queries: Sentences of the first language.
-        golds: Their translations, in the same order.
-        pool: Sentences of the second language; they may include golds.
-        languages: Codes of the two languages.
-        split: The split of the dataset.
+    Arguments are those of `xsr`, whose errors are raised in `mteb.evaluate`.
 
     Raises:
-        XlsrError: mteb does not know a language. Errors of `xsr` are raised in `mteb.evaluate`.
+        XlsrError: mteb does not know a language.
     """
     sides = list(queries), list(golds), list(pool)
     return ProtocolTask(
@@ -127,17 +121,10 @@ def bucc_task(
 ) -> ProtocolTask:
     """Protocol `bucc` as a task of mteb, `XlsrBuccF1-{name}`, with `f1` as its main score.
 
-    Args:
-        name: The dataset.
-        tune: Data that the threshold is tuned on.
-        test: Data that is measured.
-        languages: Codes of the languages of sources and targets.
-        split: The split of `test`.
-        k: Size of the neighbourhoods.
-        margin: `ratio`, `distance` or `absolute`.
+    Arguments are those of `bucc`, whose errors are raised in `mteb.evaluate`.
 
     Raises:
-        XlsrError: mteb does not know a language. Errors of `bucc` are raised in `mteb.evaluate`.
+        XlsrError: mteb does not know a language.
     """
     texts = [str(k), margin]
     for data in (tune, test):
@@ -207,11 +194,10 @@ def local_task(task_name: str, rows: Iterable[Row], *, split: str = "test") -> A
 
     Raises:
         KeyError: the task is of another type, or a row lacks a column.
-        XlsrError: mteb has no such task or does not know a language, or there is no row to test or to train on.
+        XlsrError: mteb has no such task or does not know a language.
     """
     task = mteb_task(task_name)
-    kind = task.metadata.type
-    columns, sides = COLUMNS[kind]
+    columns, sides = COLUMNS[task.metadata.type]
     theirs = their_columns(task)
     tables: dict[tuple[str, ...], dict[str, dict[str, list[Any]]]] = {}
     texts = []
@@ -223,12 +209,6 @@ def local_task(task_name: str, rows: Iterable[Row], *, split: str = "test") -> A
             if column != "split":
                 table.setdefault(theirs[column], []).append(row[column])
         texts += [str(row[side]) for side in sides]
-    needed = {split, task.train_split} if kind == "Classification" else {split}
-    for languages, parts in tables.items() or [((), {})]:
-        if not needed.issubset(parts):
-            raise XlsrError(
-                f"`rows` need the splits {', '.join(needed)} in every language, {languages} has {[*parts]}."
-            )
     task.metadata = task.metadata.model_copy(
         update={
             "name": f"Local{task_name}",

@@ -10,7 +10,7 @@ require_package("matplotlib")
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "curves": ["plot_curves", "plot_loss_curves"],
+        "curves": ["plot_curves"],
         "pairs": ["plot_heatmap", "plot_tsne"],
         "retrieval": ["plot_retrieval"],
         "spaces": ["plot_spaces"],

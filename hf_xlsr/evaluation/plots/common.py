@@ -7,8 +7,10 @@ import os
 import unicodedata
 import warnings
 from collections.abc import Iterable
+from itertools import cycle
 from pathlib import Path
 
+import numpy as np
 from matplotlib import font_manager, rc_context
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
@@ -31,6 +33,8 @@ FONTS = (
     "Arial Unicode MS",
     "Microsoft YaHei",
 )
+PERPLEXITY = 30.0  # of t-SNE: about the number of neighbours that count
+SAME = 1e-6  # differences below this part of the largest number are rounding
 # A date would make each file different.
 UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
@@ -60,23 +64,41 @@ def shorten(text: str, width: int) -> str:
 
 
 def colours_of(labels: Iterable[str]) -> dict[str, str]:
-    """A colour for each label.
-
-    Raises:
-        XlsrError: there is none, or more than there are colours.
+    """A colour for each label; after eight they repeat.
 
     Example:
         >>> colours_of(["e5-small", "ours"])
         {'e5-small': '#0072b2', 'ours': '#d55e00'}
     """
-    names = list(labels)
-    if not 1 <= len(names) <= len(COLOURS):
-        raise XlsrError(f"a picture shows 1 to {len(COLOURS)} of them side by side, got {len(names)}.")
-    return dict(zip(names, COLOURS, strict=False))
+    return dict(zip(labels, cycle(COLOURS), strict=False))
+
+
+def on_plane(vectors: np.ndarray, seed: int) -> np.ndarray:
+    """Places of vectors on a plane, those of high cosine near each other (t-SNE).
+
+    Args:
+        vectors: `(n, width)`, finite; `n` is 2 or more and `width` too.
+        seed: Of t-SNE.
+
+    Returns:
+        `(n, 2)`; one point for all where the vectors are the same, as those of a collapsed encoder are: scikit-learn
+        divides by their spread, and then crashes the process.
+
+    Example:
+        >>> on_plane(np.ones((3, 4)), seed=1).tolist()
+        [[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
+    """
+    from sklearn.manifold import TSNE
+
+    if np.ptp(vectors, axis=0).max() <= SAME * np.abs(vectors).max():
+        return np.zeros((len(vectors), 2))
+    perplexity = min(PERPLEXITY, (len(vectors) - 1) / 3)  # below the number of points
+    plane = TSNE(2, perplexity=perplexity, metric="cosine", init="pca", random_state=seed).fit_transform(vectors)
+    return np.asarray(plane)
 
 
 def check_picture(path: str | os.PathLike[str]) -> None:
-    """Checks that the suffix of a picture is a format.
+    """Checks that the suffix of a picture is a format, before anything is computed.
 
     Raises:
         XlsrError: the format is unknown.
@@ -99,7 +121,6 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     Returns:
         `path`.
     """
-    check_picture(path)
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     suffix = file.suffix.lstrip(".").lower()

@@ -1,4 +1,4 @@
-"""Losses and metrics over training steps, of one run or of several side by side."""
+"""Losses and metrics over training steps, of runs side by side."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from hf_xlsr.evaluation.plots.common import COLOURS, colours_of, save_figure, shorten
+from hf_xlsr.evaluation.plots.common import colours_of, save_figure, shorten
 from hf_xlsr.evaluation.report import lower_is_better, metric_unit
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
@@ -24,74 +24,20 @@ PANELS_PER_ROW = 3
 Series = dict[str, list[tuple[float, float]]]
 
 
-def plot_loss_curves(path: str | os.PathLike[str], log_history: Iterable[Mapping[str, Any]]) -> Path:
-    """Draws the losses that a Trainer logged, and the metrics of evaluations during training.
-
-    The upper panel has `loss` (thick), each `loss/part` and `eval_loss` (dashed), on a logarithmic axis when they span
-    more than a factor of 20. The lower one has each metric called `accuracy`, `precision@1`, `f1`, `spearman` or
-    `error`, with or without a protocol, times 100.
-
-    Args:
-        path: The picture; its suffix is the format (`.png`, `.pdf`, `.svg`).
-        log_history: `trainer.state.log_history`.
-
-    Returns:
-        `path`.
-
-    Raises:
-        XlsrError: no loss was logged.
-    """
-    series = _series(log_history)
-    losses = {key: points for key, points in series.items() if _is_loss(key)}
-    if not losses:
-        raise XlsrError("`log_history` has no 'loss'; train with `logging_steps` at or below the number of steps.")
-    metrics = {key: points for key, points in series.items() if _metric(key) in HEADLINES}
-
-    panels = 2 if metrics else 1
-    figure = Figure(figsize=(9, 3.8 * panels + 0.6), layout="constrained")
-    grid = figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
-    colours = iter(COLOURS * math.ceil(len(losses) / len(COLOURS)))
-    # By name: the log of a resumed run has its keys in another order.
-    for key in sorted(losses, key=lambda key: (key.startswith("loss/"), key == "eval_loss", key)):
-        style = {"loss": ("total", "-", 2.4), "eval_loss": ("total, evaluation", "--", 1.8)}
-        label, line, width = style.get(key, (key.removeprefix("loss/"), "-", 1.3))
-        _draw(grid[0], losses[key], label=label, linestyle=line, linewidth=width, color=next(colours))
-    _scale(grid[0], losses.values())
-    grid[0].set(title="Losses", ylabel="loss")
-    for index, (key, points) in enumerate(sorted(metrics.items())):
-        _draw(
-            grid[1],
-            _scaled(key, points),
-            label=key.removeprefix("eval_"),
-            color=COLOURS[index % len(COLOURS)],
-            linestyle=("-", "--", ":")[index // len(COLOURS) % 3],
-            marker="o",
-            markersize=4,
-        )
-        shares = all(metric_unit(_metric(key)) == "%" for key in metrics)
-        grid[1].set(title="Evaluation", ylabel="per cent" if shares else "times 100")
-    for axes in grid:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
-        _finish(axes)
-    for axes in grid[:-1]:
-        axes.set_xlabel("")
-    return save_figure(figure, path)
-
-
 def plot_curves(
     path: str | os.PathLike[str],
     runs: Mapping[str, Iterable[Mapping[str, Any]]],
     *,
     metrics: Sequence[str] | None = None,
 ) -> Path:
-    """Draws several runs side by side: a panel for each quantity, a colour for each run.
+    """Draws runs side by side: a panel for each quantity, a colour for each run.
 
     The panels are the total loss (of evaluations dashed), each part of the loss, and each metric that any run measured;
     shares, correlations and F1 are times 100.
 
     Args:
         path: The picture; its suffix is the format (`.png`, `.pdf`, `.svg`).
-        runs: `trainer.state.log_history` by the name of the run, at most 8.
+        runs: `trainer.state.log_history` by the name of the run.
         metrics: Last parts of the keys to draw, such as `recall`; without it `accuracy`, `precision@1`, `f1`,
             `spearman` and `error`.
 
@@ -99,21 +45,19 @@ def plot_curves(
         `path`.
 
     Raises:
-        XlsrError: there are no runs or too many, or no run logged a loss or a metric of these names.
+        XlsrError: no run logged a loss or a metric of these names.
     """
     colours = colours_of(runs)
     series = {label: _series(history) for label, history in runs.items()}
     keys = list(dict.fromkeys(key for one in series.values() for key in one))
     # The Trainer's own eval_runtime and the like have no protocol as prefix.
     measured = {_metric(key) for key in keys if key.startswith("eval_") and key.count("/") >= 3}
-    for name in metrics or ():
-        if name not in measured:
-            raise XlsrError(f"no run logged a metric '{name}'; {did_you_mean(name, measured)}")
     # The total comes first, the parts follow in the order of the log, then the metrics.
     losses = sorted((key for key in keys if _is_loss(key) and key != "eval_loss"), key=lambda key: key != "loss")
     quantities = [*losses, *(key for key in keys if key not in losses and _metric(key) in (metrics or HEADLINES))]
-    if not quantities:
-        raise XlsrError(f"the logs of {', '.join(runs)} have neither a loss nor a metric.")
+    missing = next((name for name in metrics or () if name not in measured), "" if quantities else "loss")
+    if missing:
+        raise XlsrError(f"the logs of {', '.join(runs)} have no '{missing}'; {did_you_mean(missing, measured)}")
 
     columns = min(len(quantities), PANELS_PER_ROW)
     rows = math.ceil(len(quantities) / columns)

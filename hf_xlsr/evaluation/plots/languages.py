@@ -21,7 +21,6 @@ from hf_xlsr.evaluation.report import metrics_of, results_of
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 OTHER, OWN = COLOURS[0], COLOURS[1]
-MOST_COLUMNS = 8
 PROTOCOL = re.compile(r"(?:.+-)?language-bias(?:-k\d+)?(?:-(pcr\d+|mean)(-self)?)?")
 
 
@@ -59,8 +58,7 @@ def plot_languages(
         `path`.
 
     Raises:
-        XlsrError: there is nothing to draw, more than 8 columns, a protocol is not in the results, or the format is
-            unknown.
+        XlsrError: there is nothing to draw, or a protocol is not in the results.
 
     References:
         Figure 2 of *Universal Sentence Representation Learning with Conditional Masked Language Model* (Yang et al.,
@@ -110,13 +108,10 @@ def _columns(metrics: Mapping[str, Mapping[str, float]], protocols: Sequence[str
                 shares[result.metric.removeprefix(SHARE)] = result.value
             elif result.metric == "bias":
                 column.bias[result.languages] = result.value
-    for protocol in protocols or ():
-        if protocol not in {name for _, name, _ in found}:
-            raise XlsrError(f"protocol '{protocol}' has no histogram of languages; {did_you_mean(protocol, known)}")
-    if not found or not all(column.bias and column.shares for column in found.values()):
-        raise XlsrError("the results must have `bias` and shares of protocol language-bias; evaluate with it first.")
-    if len(found) > MOST_COLUMNS:
-        raise XlsrError(f"a picture has at most {MOST_COLUMNS} histograms side by side, got {len(found)}.")
+    missing = [name for name in protocols or () if name not in {protocol for _, protocol, _ in found}]
+    if missing or not found or not all(column.bias and column.shares for column in found.values()):
+        name = missing[0] if missing else "language-bias"
+        raise XlsrError(f"The results have no bias and shares of protocol '{name}'; {did_you_mean(name, known)}")
     # What all columns have in common is left out.
     bases = {(_base(protocol), split) for _, protocol, split in found}
     for (label, protocol, split), column in found.items():

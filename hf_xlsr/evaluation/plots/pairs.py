@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from hf_xlsr.encoders.encoding import unit_length
-from hf_xlsr.evaluation.plots.common import COLOURS, fonts, save_figure, shorten
-from hf_xlsr.evaluation.plots.plane import on_plane
+from hf_xlsr.evaluation.plots.common import COLOURS, fonts, on_plane, save_figure, shorten
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.vectors import as_vectors
 
@@ -101,15 +100,7 @@ def plot_heatmap(
     The translations are on the diagonal, whose cells are framed. Colours span the values that occur: compare pictures
     by the numbers of their colour bars. With up to 20 pairs each cell has its cosine.
 
-    Args:
-        path: The picture; its suffix is the format (`.png`, `.pdf`, `.svg`).
-        source_vectors: `(n, width)`.
-        target_vectors: Vectors of the translations, `(n, width)`.
-        sources: The `n` sentences.
-        targets: Their translations.
-        languages: Names of the two languages, for the axes.
-        pairs: How many to draw, 2 or more; all when there are fewer, and at most 100.
-        seed: Of the choice of pairs, which is that of `plot_tsne` for the same seed.
+    Arguments are those of `plot_tsne`; the same seed chooses the same pairs.
 
     Returns:
         `path`.

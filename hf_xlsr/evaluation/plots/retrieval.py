@@ -56,7 +56,7 @@ def plot_retrieval(
 
     Args:
         path: The picture; its suffix is the format (`.png`, `.pdf`, `.svg`).
-        results: Results (`load_results`) or bare metrics, by the name of the encoder; at most 8.
+        results: Results (`load_results`) or bare metrics, by the name of the encoder.
         metric: Last part of the keys to draw, without a direction in front, such as `precision@5`; without it the
             first that a protocol has of `error`, `precision@1`, `f1`, `accuracy`.
         protocols: First parts of the keys to draw, such as `tico19-xsr`; without it each kind of `tatoeba`, `xsim`,
@@ -66,7 +66,7 @@ def plot_retrieval(
         `path`.
 
     Raises:
-        XlsrError: there is nothing to draw, a protocol or metric is not in the results, or the format is unknown.
+        XlsrError: there is nothing to draw, or a protocol or metric is not in the results.
     """
     colours = colours_of(results)
     blocks = _blocks({label: metrics_of(result) for label, result in results.items()}, metric, protocols)
@@ -112,12 +112,11 @@ def _blocks(
             rows = found.setdefault((result.name, result.split), {}).setdefault(result.metric.removeprefix(prefix), {})
             rows.setdefault(result.languages, {})[DIRECTIONS.get(prefix, ONLY), label] = result.value
             sides[result.languages] = places[result.key]
-    for protocol in protocols or ():
-        if protocol not in {name for name, _ in found}:
-            raise XlsrError(f"protocol '{protocol}' has no results; {did_you_mean(protocol, names)}")
-    kinds_found = {name for kinds in found.values() for name in kinds}
-    if metric is not None and metric not in kinds_found:
-        raise XlsrError(f"metric '{metric}' is not in the results; {did_you_mean(metric, kinds_found)}")
+    measured = {name for kinds in found.values() for name in kinds}
+    asked = [*((name, names) for name in protocols or ()), *([(metric, measured)] if metric else [])]
+    for name, known in asked:
+        if name not in known:
+            raise XlsrError(f"'{name}' is not in the results; {did_you_mean(name, known)}")
     blocks = []
     for (protocol, split), kinds in found.items():
         chosen = next((name for name in ([metric] if metric else HEADLINES) if name in kinds), None)

@@ -10,8 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from hf_xlsr.encoders.encoding import unit_length
-from hf_xlsr.evaluation.plots.common import COLOURS, fonts, save_figure, shorten
-from hf_xlsr.evaluation.plots.plane import on_plane
+from hf_xlsr.evaluation.plots.common import COLOURS, fonts, on_plane, save_figure, shorten
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.vectors import as_vectors
 
@@ -42,8 +41,9 @@ def plot_spaces(path: str | os.PathLike[str], spaces: Mapping[str, Mapping[Pair,
         `path`.
 
     Raises:
-        XlsrError: there are no or more than 6 x 6 panels, the encoders differ in pairs, a side has too few or too many
-            sentences, or a vector is not finite.
+        KeyError: an encoder lacks a language pair of the first one.
+        XlsrError: there are no or more than 6 x 6 panels, a side has too few or too many sentences, or a vector is not
+            finite.
 
     Example:
         >>> import tempfile
@@ -61,8 +61,6 @@ def plot_spaces(path: str | os.PathLike[str], spaces: Mapping[str, Mapping[Pair,
         {label: {pair: [*map(len, sides)] for pair, sides in of_pairs.items()} for label, of_pairs in spaces.items()}
     )
     pairs = list(next(iter(spaces.values())))
-    if any(set(of_pairs) != set(pairs) for of_pairs in spaces.values()):
-        raise XlsrError("all encoders must have vectors of the same language pairs.")
     figure = Figure(figsize=(SIDE * len(pairs) + 0.6, (SIDE + 0.25) * len(spaces) + 0.9), layout="constrained")
     grid = figure.subplots(len(spaces), len(pairs), squeeze=False)
     drawn = []
@@ -97,12 +95,13 @@ def check_panels(sizes: Mapping[str, Mapping[Pair, Sequence[int]]]) -> None:
     Example:
         >>> check_panels({"ours": {("en", "fr"): (500, 500)}})
     """
-    if not 1 <= len(sizes) <= MOST_ROWS or not 1 <= max(map(len, sizes.values())) <= MOST_COLUMNS:
-        raise XlsrError(f"a picture shows 1 to {MOST_ROWS} encoders and 1 to {MOST_COLUMNS} language pairs.")
-    counts = {count for pairs in sizes.values() for sides in pairs.values() for count in sides}
-    if min(counts) < FEWEST_SENTENCES or max(counts) > MOST_SENTENCES:
+    columns = max(map(len, sizes.values()), default=0)
+    counts = {count for pairs in sizes.values() for sides in pairs.values() for count in sides} or {0}
+    fits = len(sizes) <= MOST_ROWS and columns <= MOST_COLUMNS
+    if not fits or min(counts) < FEWEST_SENTENCES or max(counts) > MOST_SENTENCES:
         raise XlsrError(
-            f"a panel shows {FEWEST_SENTENCES} to {MOST_SENTENCES:,} sentences of each language, got {min(counts)} to "
+            f"a picture shows up to {MOST_ROWS} encoders, {MOST_COLUMNS} language pairs and {FEWEST_SENTENCES} to "
+            f"{MOST_SENTENCES:,} sentences of each language, got {len(sizes)}, {columns} and {min(counts)} to "
             f"{max(counts)}."
         )
 

@@ -43,62 +43,14 @@ class BuccOptions(Options):
 
 
 def bucc(
-    encoder: Encoder,
-    tune: BuccData,
-    test: BuccData,
-    *,
-    languages: tuple[str, str],
-    name: str,
-    split: str = "test",
-    tune_split: str = "train",
-    k: int = 4,
-    margin: str = "ratio",
-    search: SearchOptions | None = None,
-    **encoding: Unpack[EncodingOptions],
+    encoder: Encoder, tune: BuccData, test: BuccData, *, k: int = 4, margin: str = "ratio", **options: Any
 ) -> dict[str, float]:
-    """Precision, recall and F1 of mined pairs, with a threshold that was tuned on other data.
-
-    Each side's distinct texts are mined by margin, one to one (`extract_pairs` with `retrieval max`). A text with
-    two or more ids takes part, but no pair with it counts, while gold pairs of its ids stay in the recall.
-    `tune_threshold` finds the threshold on `tune`; pairs of `test` that reach it are the extracted ones.
-
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`.
-        tune: Data to tune the threshold on.
-        test: Data to test on.
-        languages: Codes of the languages of sources and targets.
-        name: The dataset.
-        split: Name of the split `test`.
-        tune_split: Name of the split `tune`.
-        k: Size of the neighbourhoods, both ways; limited to the number of texts.
-        margin: `ratio`, `distance` or `absolute`, see `margin_scores`.
-        search: Options of `neighbours_both_ways`; an exact search by default.
-        encoding: See `EncodingOptions`.
-
-    Returns:
-        `precision`, `recall`, `f1`, `threshold`, `pairs` (extracted) and `gold` (gold pairs) under
-        `{name}-bucc-k4-ratio/de-en/test/`, and `f1` on `tune` under `{name}-bucc-k4-ratio/de-en/train/`.
+    """`bucc_settings` with one setting; `options` are its other arguments.
 
     Raises:
-        XlsrError: `k` or `margin` is invalid, `tune` and `test` are the same data or the same split, or a vector is zero.
-
-    Relations:
-        LASER's `bucc.py` after mining with `--unify --retrieval max --margin ratio -k 4` (`BUCC_SETTINGS["laser"]`);
-        the dual-momentum paper takes 3 neighbours and margin `distance`. mteb's BUCC has no threshold: it retrieves
-        gold sentences among gold sentences, see `tatoeba_mteb`.
+        XlsrError: as `bucc_settings` does.
     """
-    return bucc_settings(
-        encoder,
-        tune,
-        test,
-        settings=[(k, margin)],
-        languages=languages,
-        name=name,
-        split=split,
-        tune_split=tune_split,
-        search=search,
-        **encoding,
-    )
+    return bucc_settings(encoder, tune, test, settings=[(k, margin)], **options)
 
 
 def bucc_settings(
@@ -114,10 +66,37 @@ def bucc_settings(
     search: SearchOptions | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> dict[str, float]:
-    """`bucc` with several settings, pairs of `k` and `margin`; texts are encoded, and neighbours searched, once.
+    """Precision, recall and F1 of mined pairs, with a threshold that was tuned on other data.
 
-    The default settings are those of the dual-momentum paper and of LASER. Other arguments, results and errors are
-    those of `bucc`, with the setting in each key: `{name}-bucc-k3-distance/de-en/test/f1`.
+    Each side's distinct texts are mined by margin, one to one (`extract_pairs` with `retrieval max`). A text with
+    two or more ids takes part, but no pair with it counts, while gold pairs of its ids stay in the recall.
+    `tune_threshold` finds the threshold on `tune`; pairs of `test` that reach it are the extracted ones. Texts are
+    encoded, and neighbours searched, once for all settings.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`.
+        tune: Data to tune the threshold on.
+        test: Data to test on.
+        settings: Pairs of `k`, the size of the neighbourhoods both ways, and `margin`, see `margin_scores`; by default
+            those of the dual-momentum paper and of LASER.
+        languages: Codes of the languages of sources and targets.
+        name: The dataset.
+        split: Name of the split `test`.
+        tune_split: Name of the split `tune`.
+        search: Options of `neighbours_both_ways`; an exact search by default.
+        encoding: See `EncodingOptions`.
+
+    Returns:
+        `precision`, `recall`, `f1`, `threshold`, `pairs` (extracted) and `gold` (gold pairs) under
+        `{name}-bucc-k4-ratio/de-en/test/`, and `f1` on `tune` under `{name}-bucc-k4-ratio/de-en/train/`.
+
+    Raises:
+        XlsrError: a setting is invalid, `tune` and `test` are the same data or the same split, or a vector is zero.
+
+    Relations:
+        LASER's `bucc.py` after mining with `--unify --retrieval max --margin ratio -k 4` (`BUCC_SETTINGS["laser"]`);
+        the dual-momentum paper takes 3 neighbours and margin `distance`. mteb's BUCC has no threshold: it retrieves
+        gold sentences among gold sentences, see `tatoeba_mteb`.
     """
     settings = tuple(settings)
     if tune_split == split or tune == test:

@@ -10,10 +10,10 @@ import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
-from hf_xlsr.evaluation.averages import mean_over_languages
 from hf_xlsr.evaluation.inputs import Inputs
+from hf_xlsr.evaluation.protocols.tatoeba import check_directions
 from hf_xlsr.evaluation.registry import DebiasOptions, option, row_protocol
-from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.report import mean_over_languages, metric_prefix
 from hf_xlsr.evaluation.rows import by_language
 from hf_xlsr.utils.errors import XlsrError
 
@@ -126,7 +126,7 @@ def _measured(
 ) -> dict[str, float]:
     from hf_xlsr.mining.search.neighbours import nearest_neighbours
 
-    pool = np.concatenate([_unit(matrix, texts[language], language) for language, matrix in vectors.items()])
+    pool = np.concatenate([_unit(matrix, texts[language]) for language, matrix in vectors.items()])
     languages, total = list(vectors), len(pool)
     count = total // len(languages)
     rows, language_of = np.arange(total) % count, np.arange(total) // count
@@ -152,12 +152,9 @@ def _first(found: np.ndarray, kept: np.ndarray, k: int) -> np.ndarray:
     return np.take_along_axis(found, np.argsort(~kept, axis=1, kind="stable")[:, :k], axis=1)
 
 
-def _unit(vectors: np.ndarray, texts: Sequence[str], language: str) -> np.ndarray:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    if not lengths.all():
-        text = texts[int(lengths.argmin())][:60]
-        raise XlsrError(f"the vector of {text!r} in {language} is zero and has no direction; remove it.")
-    return vectors / lengths
+def _unit(vectors: np.ndarray, texts: Sequence[str]) -> np.ndarray:
+    check_directions(vectors, texts)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def _run(encoder: Encoder, inputs: Inputs, options: LanguageBiasOptions) -> dict[str, float]:

@@ -9,7 +9,6 @@ from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.evaluation.inputs import DataOptions, Inputs
 from hf_xlsr.evaluation.registry import Options, Protocol
 from hf_xlsr.evaluation.table import MTEB, data_name
-from hf_xlsr.utils.errors import XlsrError
 
 
 def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
@@ -19,8 +18,6 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
     data.refuse("mteb", "columns", "languages", "where", "config", "limit", "name", "split")
     inputs = Inputs(name=data_name(data.files), split=data.split)
     for file in data.files:
-        if not file.startswith(MTEB):
-            raise XlsrError(f"--data of protocol mteb must be mteb:TASK, got '{file}'.")
         task = file.removeprefix(MTEB)
         inputs.rows[task] = []
         inputs.revisions[task] = mteb_task(task).metadata.dataset["revision"]

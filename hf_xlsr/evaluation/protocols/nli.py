@@ -41,25 +41,15 @@ def nli(
     The head reads `[u, v, |u - v|, u * v]` with the unit embeddings u of the premise and v of the hypothesis. Its
     regularisation or epoch is chosen on `dev`, which is in the training language.
 
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`; for head `trained` a sentence-transformers
-            model, of which it trains a copy.
+    Args, besides those of `zero_shot`:
         train: Rows `{"premise": ..., "hypothesis": ..., "label": ...}`; labels are entailment, neutral, contradiction
             or 0, 1, 2.
-        dev: Rows in the training language to choose on.
-        tests: Rows to test on, by language.
-        train_language: The language of `train` and `dev`.
-        name: The dataset.
-        head: `mlp`, LASER's network for XNLI (hidden widths 512 and 384, dropout 0.3, batches of 128; see `fit_mlp`);
-            `linear`, logistic regression; `trained`, a linear layer trained together with the encoder (see
-            `fine_tune`).
-        split: The split of the dataset that `tests` are.
+        head: As in `zero_shot`; `mlp` is LASER's network for XNLI (hidden widths 512 and 384, dropout 0.3, batches of
+            128; see `fit_mlp`).
         cross: Also test premises of each language with hypotheses of each other one; `tests` must hold the same pairs
             in the same order.
         epochs: Passes over `train`; by default 200 for `mlp` (as LASER) and 3 for `trained`.
-        learning_rate: By default 1e-3 for `mlp` and 2e-5 for `trained`.
-        seed: Of weights, dropout and order of pairs, by default the number in LASER's script; `linear` is not random.
-        encoding: See `EncodingOptions`; the progress bar also covers training.
+        seed: Of weights, dropout and order of pairs, by default the number in LASER's script.
 
     Returns:
         For head `mlp` trained on `en`: `accuracy` and `pairs` under `{name}-nli-mlp/en-de/{split}/` for each test

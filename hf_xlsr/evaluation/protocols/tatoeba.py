@@ -87,7 +87,7 @@ def encode_pairs(
 def embed_for_search(
     encoder: Encoder, texts: Sequence[str], *, language: str | None, **encoding: Unpack[EncodingOptions]
 ) -> np.ndarray:
-    """`embed`, without zero vectors: all candidates are equally near to them, so that the first would be found.
+    """`embed` with `check_directions`.
 
     Returns:
         `(len(texts), width)`, float32, each row of length 1.
@@ -96,13 +96,20 @@ def embed_for_search(
         XlsrError: as `embed` does, or a vector is zero.
     """
     vectors = embed(encoder, texts, language=language, **encoding)
+    check_directions(vectors, texts)
+    return vectors
+
+
+def check_directions(vectors: np.ndarray, texts: Sequence[str]) -> None:
+    """Checks that no vector is zero: all candidates are equally near to it, so that the first would be found.
+
+    Raises:
+        XlsrError: one is; the message has its text.
+    """
     zero = np.flatnonzero(~vectors.any(axis=1))
     if zero.size:
         text = texts[zero[0]][:60]
-        raise XlsrError(
-            f"the vector of {text!r} is zero and has no direction ({zero.size} such sentences); remove it."
-        )
-    return vectors
+        raise XlsrError(f"The vector of {text!r} is zero and has no direction ({zero.size} such texts). Remove it.")
 
 
 def right_both_ways(source_vectors: np.ndarray, target_vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -40,23 +40,16 @@ def xsim(
     Each source chooses among its `k` nearest targets the one with the best margin; no threshold, no one-to-one.
     Sentences are compared by number, not by text: of equal targets the first is found.
 
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`.
-        sources: Sentences of the first language.
-        targets: Their translations, in the same order.
-        languages: Codes of the two languages.
-        name: The dataset.
-        split: The split of it.
+    Args, besides those of `tatoeba`:
         k: Size of the neighbourhoods, both ways; limited to the number of sentences.
         margin: `ratio`, `distance` or `absolute` (the plain nearest neighbour), see `margin_scores`.
-        encoding: See `EncodingOptions`.
 
     Returns:
         `error` and `pairs` under `{name}-xsim/en-fr/test/`. Where `k` and `margin` are not LASER's defaults the
         protocol's name has them: `xsim-k3-distance`, and `xsim-absolute`, where `k` has no effect.
 
     Raises:
-        XlsrError: `k` or `margin` is invalid, the sides differ in length, there is no pair, or a vector is zero.
+        XlsrError: as `tatoeba` does, or `k` or `margin` is invalid.
 
     Relations:
         With margin `absolute`, the `source_to_target_error` of `tatoeba_laser`.

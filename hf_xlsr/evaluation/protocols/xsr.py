@@ -44,15 +44,10 @@ def xsr(
     translation is found by its exact text, so a sentence that occurs twice is one candidate. Ties go to the candidate
     seen first.
 
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`.
+    Args, besides those of `tatoeba`:
         queries: Sentences of the first language.
         golds: Their translations, in the same order.
         pool: Sentences of the second language; they may include golds.
-        name: The dataset.
-        languages: Codes of the languages of queries and pool.
-        split: The split of the dataset.
-        encoding: See `EncodingOptions`.
 
     Returns:
         `precision@1`, `precision@5`, `precision@10`, `pool_size` (number of candidates) and `queries`, under

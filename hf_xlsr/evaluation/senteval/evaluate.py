@@ -19,7 +19,7 @@ from hf_xlsr.evaluation.senteval.folds import Classification, Outcome
 from hf_xlsr.evaluation.senteval.relatedness import relatedness
 from hf_xlsr.evaluation.senteval.tasks import Task, read_task
 from hf_xlsr.utils.devices import resolve_device
-from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.errors import require_choice
 
 logger = logging.getLogger(__name__)
 
@@ -114,8 +114,7 @@ def senteval(
     References:
         Conneau and Kiela (2018), SentEval: An Evaluation Toolkit for Universal Sentence Representations.
     """
-    if setting not in SETTINGS:
-        raise XlsrError(f"setting is '{setting}'; {did_you_mean(setting, SETTINGS)}")
+    require_choice("setting", setting, SETTINGS)
     protocol, folds, schedule = SETTINGS[setting]
     place = _device(device)
     # All rows are read before anything is encoded: a wrong label in the last task should not cost the wait.

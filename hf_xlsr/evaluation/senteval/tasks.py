@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from hf_xlsr.data.columns import split_name
-from hf_xlsr.evaluation.rows import Row, number_labels, read_columns
+from hf_xlsr.evaluation.rows import Row, as_numbers, number_labels, read_columns
 from hf_xlsr.utils.errors import XlsrError
 
 MAX_SCORE = 5
@@ -126,13 +126,7 @@ def _labels(spec: TaskSpec, answers: Sequence[Any], splits: dict[str, np.ndarray
     numbers = number_labels(learnt, place if spec.test == "nested" else f"the train rows of {place}")
     if spec.f1 and len(numbers) != 2:
         raise XlsrError(f"{place} must have two labels for its F1, got {', '.join(map(repr, numbers))}.")
-    for row, label in enumerate(answers):
-        if not isinstance(label, Hashable) or label not in numbers:
-            raise XlsrError(
-                f"Row {row} of {place} has label {label!r:.40}, which its train rows do not have; theirs are "
-                f"{', '.join(map(repr, numbers))}."
-            )
-    return np.array([numbers[label] for label in answers], np.int64)
+    return as_numbers(answers, numbers, place)
 
 
 def _scores(answers: Sequence[Any], place: str) -> np.ndarray:

@@ -159,12 +159,6 @@ def test_cross_entropy_slope_is_its_gradient():
     torch.testing.assert_close(cross_entropy_slope(logits.detach(), targets), expected)
 
 
-def test_constant_and_padding():
-    features = with_constant(np.array([[3.0, 4.0], [5.0, 6.0]], np.float32), CPU)
-    assert features.dtype == torch.float32
-    assert features.tolist() == [[3.0, 4.0, 1.0] + [0.0] * 13, [5.0, 6.0, 1.0] + [0.0] * 13]
-
-
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_accelerator():

@@ -63,26 +63,3 @@ def test_chosen_weight_decay(scores: list[list[float]], decay: float, dev: float
     (final,) = asked.groups[1]
     assert (final.weight_decays, outcome.dev) == ((decay,), pytest.approx(dev))
     assert (len(final.train), len(final.dev)) == (11, 1)  # few rows still leave one for the dev score
-
-
-def test_nested_folds_are_disjoint(asked: Any):
-    vectors, labels = noisy_classes(237, 3, 2, noise=0.3)
-    outcome = Classification(vectors, labels).nested(np.arange(237))
-    inner, final = asked.groups
-    assert sum(len(group.weight_decays) for group in inner + final) == 410
-    assert outcome.dev == pytest.approx(0.7)
-    tested: list[int] = []
-    for number, last in enumerate(final):
-        learnt = set(last.train.tolist()) | set(last.dev.tolist())
-        assert len(learnt) == len(last.train) + len(last.dev)
-        assert len(last.dev) == int(0.05 * len(learnt))
-        assert last.weight_decays == (1e-3,)  # the third; the fourth is as good, but the smaller is taken
-        rest = sorted(set(range(237)) - learnt)
-        assert abs(labels[rest].mean() - labels.mean()) < 0.05  # stratified
-        tested += rest
-        folds = inner[10 * number : 10 * number + 10]
-        for fold in folds:
-            assert set(fold.train.tolist()) | set(fold.dev.tolist()) == learnt
-            assert not set(fold.train.tolist()) & set(fold.dev.tolist())
-        assert sorted(row for fold in folds for row in fold.dev) == sorted(learnt)
-    assert sorted(tested) == list(range(237))
