@@ -14,12 +14,14 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from hf_xlsr.data.sources import Source
 from hf_xlsr.runs.fields import training_section
 from hf_xlsr.runs.methods import METHODS, Method
 from hf_xlsr.runs.recipe import method_of, read_recipe, recipe_names
-from hf_xlsr.runs.sections import DataSection, Recipe, Section, Source, holds_sources
+from hf_xlsr.runs.sections import DataSection, Recipe, holds_sources
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.validation import Section
 
 COMMAND = "python -m hf_xlsr.runs.reference docs/recipes.md"
 INTRODUCTION = f"""# Keys of recipes

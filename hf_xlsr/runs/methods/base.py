@@ -18,12 +18,13 @@ from rich.console import Console
 
 from hf_xlsr.runs.fields import refused, training_section
 from hf_xlsr.runs.folder import RunFolder
-from hf_xlsr.runs.sections import Recipe, Section, validated
+from hf_xlsr.runs.sections import Recipe, validated
 from hf_xlsr.runs.starting import start_from
 from hf_xlsr.trainers.adapters import add_adapters
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.sharding import check_sharding
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
+from hf_xlsr.utils.validation import Section
 
 Evaluations = Sequence[Callable[..., Any]]
 MethodT = TypeVar("MethodT", bound="Method")

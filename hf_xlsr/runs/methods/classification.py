@@ -26,7 +26,7 @@ from hf_xlsr.runs.fields import section_of
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import DROPOUT, START, Evaluations, Finished, Method
 from hf_xlsr.runs.methods.hictl import HICTL_CITATION, HICTL_PAPER
-from hf_xlsr.runs.sections import AdaptersSection, DataSection, NamedSources, Recipe, Section
+from hf_xlsr.runs.sections import AdaptersSection, DataSection, NamedSources, Recipe
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.fine_tune import (
@@ -37,6 +37,7 @@ from hf_xlsr.trainers.fine_tune import (
     metric_keys,
 )
 from hf_xlsr.utils.hashing import data_hash
+from hf_xlsr.utils.validation import Section
 
 
 @dataclass

@@ -13,9 +13,10 @@ from hf_xlsr.data.pairs import load_tokenizer
 from hf_xlsr.data.sources import expand
 from hf_xlsr.encoders.stock import DROPOUTS, check_token_ids, max_positions
 from hf_xlsr.runs.methods.sentence_encoder import SentenceEncoderMethod, SentenceEncoderRecipe
-from hf_xlsr.runs.sections import Recipe, Section
+from hf_xlsr.runs.sections import Recipe
 from hf_xlsr.runs.starting import weights_folder
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
+from hf_xlsr.utils.validation import Section
 
 OneEncoderT = TypeVar("OneEncoderT", bound="OneEncoderMethod")
 ENCODER = (

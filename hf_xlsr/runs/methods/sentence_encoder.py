@@ -23,10 +23,11 @@ from hf_xlsr.export import save_export
 from hf_xlsr.mining.search.extraction import mine_vectors
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import Evaluations, Finished, Method
-from hf_xlsr.runs.sections import AdaptersSection, Recipe, Section, Sources
+from hf_xlsr.runs.sections import AdaptersSection, Recipe, Sources
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.utils.hashing import data_hash
+from hf_xlsr.utils.validation import Section
 
 NLI_LABELS = 3
 

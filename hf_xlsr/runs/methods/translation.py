@@ -26,11 +26,12 @@ from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import DROPOUT, START, Evaluations, Finished, Method
 from hf_xlsr.runs.methods.hictl import HICTL_CITATION, HICTL_PAPER
 from hf_xlsr.runs.methods.sentence_encoder import evaluation_sets, evaluation_texts
-from hf_xlsr.runs.sections import AdaptersSection, DataSection, Recipe, Section, Sources
+from hf_xlsr.runs.sections import AdaptersSection, DataSection, Recipe, Sources
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.translation import LiveTranslator, TranslationTrainer, TranslationTrainingArguments
 from hf_xlsr.utils.hashing import data_hash
+from hf_xlsr.utils.validation import Section
 
 MODEL_KEYS = (
     "decoder_layers",
