@@ -61,7 +61,7 @@ def test_train_prints_results_and_places(toy: Path, tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.parametrize("changes", [["--plot_pairs", "0"], ["--data.test.limit", "1"]])
-def test_a_run_without_pairs_to_draw(
+def test_run_without_pairs_to_plot(
     changes: list[str], toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "[bold]run[none]"
@@ -73,7 +73,7 @@ def test_a_run_without_pairs_to_draw(
     assert "".join(str(output / "results.json").split()) in text
 
 
-def test_the_same_command_again_trains_nothing_and_gives_the_same(toy: Path, tmp_path: Path) -> None:
+def test_finished_run_is_kept(toy: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     command = ["train", str(toy), "--output_dir", str(output), "--save_strategy", "steps", "--save_steps", "2"]
     command += ["--lr_scheduler_type", "constant"]
@@ -86,7 +86,7 @@ def test_the_same_command_again_trains_nothing_and_gives_the_same(toy: Path, tmp
     assert sorted(path.name for path in (output / "training").glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-4"]
 
 
-def test_changed_training_data_is_not_passed_over(
+def test_changed_training_data(
     toy: Path, tmp_path: Path, write_pairs: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["train", str(toy), "--output_dir", str(tmp_path / "run")]
@@ -112,8 +112,8 @@ def test_moses_files_of_unequal_length(toy: Path, tmp_path: Path, capsys: pytest
     assert "40" in error and "37" in error
 
 
-def test_the_command_of_the_readme(write_pairs: Any, tmp_path: Path) -> None:
-    """Another file in place of the quickstart's corpus, without development or test set."""
+def test_readme_command(write_pairs: Any, tmp_path: Path) -> None:
+    """Own data instead of the quickstart's corpus, without dev and test set."""
     command = ["train", "quickstart", "--data.train.path", str(write_pairs()), "--data.dev", "null", "--data.test"]
     command += ["null", "--languages", "[en, es]", "--output_dir", str(tmp_path / "run"), "--max_steps", "1"]
     small = ["--vocab_size", "80", "--algorithm", "bpe", "--per_device_train_batch_size", "16"]
@@ -121,29 +121,25 @@ def test_the_command_of_the_readme(write_pairs: Any, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "results.json").read_text())["metrics"] == {}
 
 
-def test_a_folder_with_another_run_is_not_touched(
-    toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_folder_of_another_run(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "run"
     command = ["train", str(toy), "--output_dir", str(output)]
     assert main(command) == 0
     kept = (output / "results.json").read_bytes()
     capsys.readouterr()
     error = failing(capsys, *command, "--seed", "2")
-    assert "holds another run, of other seed" in error and "--overwrite true" in error
+    assert "seed" in error and "--overwrite" in error
     assert (output / "results.json").read_bytes() == kept
     assert main([*command, "--seed", "2", "--overwrite", "true"]) == 0
 
 
-def test_a_folder_with_other_files_is_not_touched(
-    toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_folder_with_other_files(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("training/thesis.txt", "README.md"):
         file = tmp_path / name.replace("/", "-") / name
         file.parent.mkdir(parents=True)
         file.write_text("keep")
         error = failing(capsys, "train", str(toy), "--output_dir", str(tmp_path / name.replace("/", "-")))
-        assert "taken by other files" in error
+        assert "--output_dir" in error
         assert file.read_text() == "keep"
 
 
@@ -152,21 +148,16 @@ def test_a_folder_with_other_files_is_not_touched(
     [
         (["--data.train.path", "gone.tsv"], "gone.tsv"),
         (["--per_device_train_batch_size", "1"], "batch of one"),
-        (["--per_device_train_batch_size", "500"], "fewer than one batch of 500"),
+        (["--per_device_train_batch_size", "500"], "500"),
         (["--vocab_size", "5000"], "tokenizer.vocab_size"),
         (["--languages", "[en, en]"], "needs two"),
-        (["--data.max_length", "64"], "64 pieces but the encoder has 40 positions"),
-        (["--learning_rate", "fast"], "training.learning_rate is 'fast'; it takes a number"),
-        (["--model.pooling", "sum"], "pooling is 'sum'; known are cls, max, mean"),
-        (["--evaluation.protocol", "bleu"], "tatoeba or xsr"),
-        (["--lerning_rate", "1"], "did you mean 'training.learning_rate'"),
-        (["--overwrite", "no"], "overwrite is 'no'; it takes true or false"),
-        (["--data.train.limit", "x"], "limit"),
+        (["--data.max_length", "64"], "data.max_length"),
+        (["--model.pooling", "sum"], "pooling"),
         (["--tokenizer.path", "gone"], "tokenizer.path"),
         (["--model.encoder.path", "gone"], "'gone' holds no"),
     ],
 )
-def test_mistakes_end_in_one_sentence(
+def test_invalid_training(
     override: list[str], message: str, toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert message in failing(capsys, "train", str(toy), "--output_dir", str(tmp_path / "run"), *override)
@@ -185,7 +176,7 @@ def test_empty_and_one_language_corpora(toy: Path, tmp_path: Path, capsys: pytes
     assert "one language (en)" in failing(capsys, *command)
 
 
-def test_long_sentences_are_cut_and_counted(toy: Path, tmp_path: Path) -> None:
+def test_long_sentences_are_truncated(toy: Path, tmp_path: Path) -> None:
     long = tmp_path / "long.tsv"
     rows = [f"{pair['source']}\t{pair['target']}\n" for pair in make_pairs(60)]
     long.write_text("".join(rows) + "red " * 100 + "\t" + "rouge " * 100 + "\n")
@@ -194,7 +185,7 @@ def test_long_sentences_are_cut_and_counted(toy: Path, tmp_path: Path) -> None:
     assert json.loads((output / "results.json").read_text())["settings"]["data"]["num_truncated"] == 2
 
 
-def test_bad_lines_are_set_aside(toy: Path, tmp_path: Path) -> None:
+def test_bad_lines_are_skipped(toy: Path, tmp_path: Path) -> None:
     path = tmp_path / "bad.tsv"
     rows = [f"{pair['source']}\t{pair['target']}\n" for pair in make_pairs(60)]
     path.write_bytes("".join(rows).encode() + b"one side\n" + b"caf\xe9\tcafe\n" + b"\tempty\n")
@@ -237,36 +228,27 @@ def test_evaluate_writes_json(exported: Path, tmp_path: Path, capsys: pytest.Cap
     [
         (["--protocol", "tatoba", "--data", "x.tsv"], "did you mean 'tatoeba'"),
         (["--protocol", "tatoeba", "--data", "gone.tsv"], "gone.tsv"),
-        (["--protocol", "tatoeba", "--data", "x.tsv", "--pool", "y.tsv"], "--pool is only for protocol xsr"),
-        (["--protocol", "tatoeba,sts", "--data", "x.tsv"], "need different data"),
-        (["--protocol", "tatoeba", "--data", "a", "b", "c"], "--data must be"),
-        (["--protocol", "tatoeba", "--data", "x.tsv", "--colums", "a=b"], "unknown option '--colums'"),
-        (["--protocol", "tatoeba"], "--data FILE is missing"),
-        (["--data", "x.tsv"], "--protocol NAME is missing"),
-        (
-            ["--protocol", "sts", "--data", "x.tsv", "--k", "3"],
-            "--k is only for protocol bucc or language-bias or xsim",
-        ),
-        (["--protocol", "bucc", "--data", "a.de", "a.en"], "protocol bucc needs"),
-        (["--protocol", "mteb", "--data", "mteb:STSBenchmark", "--dtype", "onnx"], "onnx is not supported by mteb"),
-        (
-            ["--protocol", "sts", "--data", "none.tsv", "--dtype", "onnx", "--device", "cuda"],
-            "got 'cuda'",
-        ),
-        (
-            ["--protocol", "sts", "--data", "none.tsv", "--device", "gpu"],
-            "got 'gpu'",
-        ),
-        (["--protocol", "sts", "--data", "x.tsv", "--seed", "-1"], "--seed must be 0 or more"),
+        (["--protocol", "tatoeba", "--data", "x.tsv", "--pool", "y.tsv"], "--pool"),
+        (["--protocol", "tatoeba,sts", "--data", "x.tsv"], "tatoeba"),
+        (["--protocol", "tatoeba", "--data", "a", "b", "c"], "--data"),
+        (["--protocol", "tatoeba", "--data", "x.tsv", "--colums", "a=b"], "--columns"),
+        (["--protocol", "tatoeba"], "--data"),
+        (["--data", "x.tsv"], "--protocol"),
+        (["--protocol", "sts", "--data", "x.tsv", "--k", "3"], "--k"),
+        (["--protocol", "bucc", "--data", "a.de", "a.en"], "bucc"),
+        (["--protocol", "mteb", "--data", "mteb:STSBenchmark", "--dtype", "onnx"], "onnx"),
+        (["--protocol", "sts", "--data", "none.tsv", "--dtype", "onnx", "--device", "cuda"], "'cuda'"),
+        (["--protocol", "sts", "--data", "none.tsv", "--device", "gpu"], "'gpu'"),
+        (["--protocol", "sts", "--data", "x.tsv", "--seed", "-1"], "--seed"),
     ],
 )
-def test_mistaken_evaluations(
+def test_invalid_evaluation(
     arguments: list[str], message: str, exported: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert message in failing(capsys, "evaluate", str(exported), *arguments)
 
 
-def test_languages_that_nothing_tells(exported: Path, write_pairs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_languages_without_option(exported: Path, write_pairs: Any, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["evaluate", str(exported), "--protocol", "tatoeba", "--data", str(write_pairs())]
     assert main(command) == 0  # named by the columns
     assert "source-target" in capsys.readouterr().out
@@ -289,8 +271,23 @@ def test_missing_model(write_pairs: Any, capsys: pytest.CaptureFixture[str]) -> 
     assert "'./gone'" in error
 
 
-def test_unknown_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "did you mean 'train'" in failing(capsys, "trian")
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        ("trian", "'train'"),
+        ("plot tsn", "'tsne'"),
+        ("push run --repo a/b --what al", "'all'"),
+        ("card r --out x", "--output"),
+    ],
+)
+def test_nearest_name(words: str, nearest: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert nearest in failing(capsys, *words.split())
+
+
+@pytest.mark.parametrize("verb", [[], ["evaluate"], ["plot"], ["plot", "tsne"], ["debias"]])
+def test_completion_is_an_option_of_the_command(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*verb, "--help"]) == 0
+    assert ("--install-completion" in capsys.readouterr().out) == (not verb)
 
 
 def test_lists(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,112 +11,67 @@ from cli_helpers import failing
 
 from hf_xlsr.cli import main
 
-
-def test_plots_of_translation_pairs(tiny_export: str, write_pairs: Any, tmp_path: Path, capsys: Any) -> None:
-    for kind in ("tsne", "heatmap"):
-        picture = tmp_path / f"{kind}.png"
-        command = [
-            "plot",
-            kind,
-            str(tiny_export),
-            "--data",
-            str(write_pairs()),
-            "--output",
-            str(picture),
-            "--pairs",
-            "8",
-        ]
-        assert main([*command, "--languages", "en,fr"]) == 0
-        assert capsys.readouterr().out.strip() == str(picture) and picture.stat().st_size > 1000
-    assert "--data is missing" in failing(capsys, "plot", "tsne", str(tiny_export), "--output", "x.png")
-    few = ["plot", "tsne", "a", "--data", "x.tsv", "--output", "x.png"]
-    assert "--pairs is -1; draw 2 or more" in failing(capsys, *few, "--pairs", "-1")
-    assert "--seed is -1; give a whole number" in failing(capsys, *few, "--seed", "-1")
-    assert "draws one model" in failing(capsys, "plot", "heatmap", "a", "b", "--output", "x.png")
-    wide = tmp_path / "wide.tsv"
-    wide.write_text("en\tfr\tde\none\tun\teins\ntwo\tdeux\tzwei\n")
-    several = [
-        "plot",
-        "tsne",
-        str(tiny_export),
-        "--data",
-        str(wide),
-        "--columns",
-        "source=en,target={lang}",
-        "--output",
-    ]
-    error = failing(capsys, *several, "x.png", "--languages", "en,fr,de")
-    assert "the data hold the pairs en-fr, en-de; choose one by --languages" in error
+WIDE = ["--columns", "source=en,target={lang}", "--languages"]
 
 
-def test_plot_of_spaces(tiny_export: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wide, picture = tmp_path / "wide.tsv", tmp_path / "spaces.png"
-    rows = [f"one {number}\tun {number}\teins {number}" for number in range(12)]
-    wide.write_text("\n".join(["en\tfr\tde", *rows]) + "\n")
-    reading = ["--data", str(wide), "--columns", "source=en,target={lang}", "--languages", "en,fr,de"]
-    command = ["plot", "spaces", f"ours={tiny_export}", f"again={tiny_export}", *reading, "--output", str(picture)]
-    assert main(command) == 0
-    assert capsys.readouterr().out.strip() == str(picture) and picture.stat().st_size > 1000
-    assert "'ours' has 3 and 3 sentences of en-fr" in failing(capsys, *command, "--limit", "3")
-    twice = ["plot", "spaces", str(tiny_export), str(tiny_export), *reading, "--output", "x.png"]
-    assert "two sources are called" in failing(capsys, *twice)
-    assert "does not exist" in failing(
-        capsys, "plot", "spaces", str(tiny_export), "./nowhere", *reading, "--output", "x.png"
-    )
-    assert "--data is missing" in failing(capsys, "plot", "spaces", str(tiny_export), "--output", "x.png")
-
-
-def test_limits_of_pictures_are_told_before_a_model_is_loaded(
-    tiny_export: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hf_xlsr.encoders import loading as encoders
-
-    monkeypatch.setattr(encoders, "load_encoder", lambda *arguments: pytest.fail("a model is loaded"))
-    wide = tmp_path / "wide.tsv"
-    others = ["fr", "de", "es", "it", "pt", "nl", "sv"]
-    rows = ["\t".join(["one", *others])] * 12
-    wide.write_text("\n".join(["\t".join(["en", *others]), *rows]) + "\n")
-    reading = ["--data", str(wide), "--columns", "source=en,target={lang}", "--languages"]
-
-    def error(kind: str, *arguments: str, output: str = "x.png") -> str:
-        return failing(capsys, "plot", kind, *arguments, "--output", str(tmp_path / output))
-
-    model = str(tiny_export)
-    one = [model, *reading, "en,fr"]
-    for kind in ("tsne", "heatmap", "spaces"):
-        assert "ends in '.xyz'; use .png, .pdf or .svg" in error(kind, *one, output="x.xyz")
-        assert "ends in ''; use .png" in error(kind, *one, output="x")
-        assert "wide.tsv is a file; give another place" in error(kind, *one, output="wide.tsv/x.png")
-        assert "device is 'gpu', which torch" in error(kind, model, "--data", "none.tsv", "--device", "gpu")
-    assert "--pairs is 3000; spaces draws 5 to 2,000" in error("spaces", *one, "--pairs", "3000")
-    assert "--pairs is 4; spaces draws 5 to 2,000" in error("spaces", *one, "--pairs", "4")
-    assert "6 models at most, and 7 are given" in error("spaces", *[f"{n}={model}" for n in range(7)], *one[1:])
-    several = [model, *reading, ",".join(["en", *others])]
-    assert "1 encoders and 7 pairs of languages are to be drawn" in error("spaces", *several)
-    assert [path.name for path in tmp_path.iterdir()] == ["wide.tsv"]
+@pytest.fixture
+def wide(tmp_path: Path) -> str:
+    """Twelve rows in eight languages."""
+    languages = ["en", "fr", "de", "es", "it", "pt", "nl", "sv"]
+    rows = ["\t".join(f"{language} {number}" for language in languages) for number in range(12)]
+    (tmp_path / "wide.tsv").write_text("\n".join(["\t".join(languages), *rows]) + "\n")
+    return str(tmp_path / "wide.tsv")
 
 
 @pytest.mark.parametrize(
-    ("kind", "words", "message"),
+    ("kind", "languages", "models"), [("tsne", "en,fr", 1), ("heatmap", "en,fr", 1), ("spaces", "en,fr,de", 2)]
+)
+def test_plots_of_translation_pairs(
+    kind: str, languages: str, models: int, tiny_export: str, wide: str, tmp_path: Path, capsys: Any
+) -> None:
+    picture, given = tmp_path / "plot.png", ["one=" * (models > 1) + tiny_export, f"two={tiny_export}"][:models]
+    pairs = ["--pairs", "8"]
+    assert main(["plot", kind, *given, "--data", wide, *WIDE, languages, *pairs, "--output", str(picture)]) == 0
+    assert capsys.readouterr().out.strip() == str(picture) and picture.stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
     [
-        ("tsne", ["--metric", "foo"], "--metric is for plot retrieval or curves; leave it out with tsne"),
-        ("spaces", ["--protocol", "xsr"], "--protocol is for plot retrieval or languages; leave it out with spaces"),
-        ("retrieval", ["--data", "x"], "--data is for plot tsne or heatmap or spaces; leave it out with retrieval"),
-        ("retrieval", ["--pairs", "7"], "--pairs is for plot tsne or heatmap or spaces"),
-        ("retrieval", ["--languages", "en"], "--languages is for plot tsne or heatmap or spaces"),
-        ("languages", ["--metric", "foo"], "--metric is for plot retrieval or curves; leave it out with languages"),
-        ("curves", ["--protocol", "xsr"], "--protocol is for plot retrieval or languages; leave it out with curves"),
-        # Given as they are without being given: it is a mistake all the same.
-        ("curves", ["--seed", "1"], "--seed is for plot tsne"),
-        ("curves", ["--batch-size", "128"], "--batch-size is for plot tsne"),
-        ("curves", ["--prompt", ""], "--prompt is for plot tsne"),
-        ("languages", ["--split", "test"], "--split is for plot tsne"),
+        ("tsne MODEL --output x.png", "--data"),
+        ("tsne MODEL --data none.tsv --output x.png --pairs -1", "--pairs"),
+        ("tsne MODEL --data none.tsv --output x.png --seed -1", "--seed"),
+        ("tsne MODEL --data none.tsv --output x.png --metric f1", "--metric"),
+        ("tsne MODEL --data none.tsv --output x.xyz", ".svg"),
+        ("heatmap MODEL --data none.tsv --output x", ".svg"),
+        ("heatmap MODEL --data none.tsv --output wide.tsv/x.png", "wide.tsv"),
+        ("heatmap MODEL --data wide.tsv WIDE en,fr --output x.png --device gpu", "gpu"),
+        ("heatmap MODEL MODEL --data wide.tsv --output x.png", "MODEL"),
+        ("tsne MODEL --data wide.tsv WIDE en,fr,de --output x.png", "--languages"),
+        ("spaces MODEL --data wide.tsv WIDE en,fr --output x.png --pairs 3000", "--pairs"),
+        ("spaces MODEL --data wide.tsv WIDE en,fr --output x.png --pairs 4", "--pairs"),
+        ("spaces MODEL --data wide.tsv WIDE en,fr --output x.png --limit 3", "sentences"),
+        ("spaces MODEL --data wide.tsv WIDE en,fr,de,es,it,pt,nl,sv --output x.png", "6 language pairs"),
+        ("spaces 1=a 2=a 3=a 4=a 5=a 6=a 7=a --data wide.tsv WIDE en,fr --output x.png", "6 encoders"),
+        ("spaces a=x a=y --data wide.tsv WIDE en,fr --output x.png", "'a'"),
+        ("retrieval x --output x.png --pairs 7", "--pairs"),
+        ("curves x --output x.png --seed 1", "--seed"),
+        ("curves x --output x.png --protocol xsr", "--protocol"),
+        ("curves . --output x.png", "training log"),
+        ("curves wide.tsv --output x.png", "training log"),
+        ("curves a=x a=y --output x.png", "'a'"),
     ],
 )
-def test_options_of_other_plots_are_refused(
-    kind: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+def test_invalid_plots(
+    words: str, key: str, tiny_export: str, wide: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    assert message in failing(capsys, "plot", kind, "x", "--output", "x.png", *words)
+    """Each is found before a model is loaded."""
+    monkeypatch.setattr("hf_xlsr.encoders.loading.load_encoder", lambda *_: pytest.fail("a model is loaded"))
+    monkeypatch.chdir(Path(wide).parent)
+    Path("MODEL").symlink_to(tiny_export)
+    given = [part for word in words.split() for part in (WIDE if word == "WIDE" else [word])]
+    assert key in failing(capsys, "plot", *given)
+    assert not Path("x.png").exists()
 
 
 def test_plots_of_results_and_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,10 +96,4 @@ def test_plots_of_results_and_runs(tmp_path: Path, capsys: pytest.CaptureFixture
         [tmp_path / "two" / "training" / "log.json"],
     ):
         assert main(["plot", "curves", *map(str, runs), "--output", picture]) == 0
-    assert "did you mean 'precision@1'" in failing(
-        capsys, "plot", "retrieval", *results, "--output", picture, "--metric", "precision@3"
-    )
-    assert "did you mean 'tsne'" in failing(capsys, "plot", "tsn", "x", "--output", picture)
-    assert "holds no log of training" in failing(capsys, "plot", "curves", str(tmp_path), "--output", picture)
-    assert "holds no log of training" in failing(capsys, "plot", "curves", results[0], "--output", picture)
-    assert "two sources are called 'a'" in failing(capsys, "plot", "curves", "a=x", "a=y", "--output", picture)
+    assert "precision@1" in failing(capsys, "plot", "retrieval", *results, "--output", picture, "--metric", "prec")

@@ -145,7 +145,9 @@ def invalid(runs: Path, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory
     HictlForSequenceClassification(config).save_pretrained(home / "classifier")
     for method in ("classification", "translation"):
         (home / method / "training" / "final").mkdir(parents=True)
-        (home / method / "training" / "recipe.json").write_text(json.dumps({"method": method}), "utf-8")
+        recipe = {"method": method, "languages": ["en", "fr"], "model": {"start": "x"}}
+        recipe |= {"task": {"labels": ["a", "b"]}} if method == "classification" else {}
+        (home / method / "training" / "recipe.json").write_text(json.dumps(recipe), "utf-8")
         (home / method / "training" / "final" / "model.safetensors").touch()
     going_on = home / "going-on" / "training"
     (going_on / "checkpoint-1").mkdir(parents=True)
@@ -164,7 +166,7 @@ def invalid(runs: Path, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory
     ("words", "key"),
     [
         ("nowhere", "nowhere"),
-        ("one --output one", "files in it"),
+        ("one --output one", "--output"),
         ("one --output .", "--output"),
         ("one --max-length 41", "--max-length"),
         ("one/model --max-length 9", "--max-length"),
