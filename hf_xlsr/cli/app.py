@@ -112,11 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return typer.main.get_command(app)(given, prog_name="hf-xlsr", standalone_mode=False) or 0
-    except UsageError as error:
-        print(f"hf-xlsr: {error.format_message()}", file=sys.stderr)
-        return 1
-    except (XlsrError, OSError) as error:
+    except (UsageError, XlsrError, OSError) as error:
         from hf_xlsr.export.access_tokens import redact_tokens
 
-        print(f"hf-xlsr: {redact_tokens(str(error))}", file=sys.stderr)
+        message = error.format_message() if isinstance(error, UsageError) else str(error)
+        print(f"hf-xlsr: {redact_tokens(message)}", file=sys.stderr)
         return 1

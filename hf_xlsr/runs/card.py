@@ -92,8 +92,6 @@ def card_of_run(
     """
     folder = RunFolder(run)
     method = read_run(folder)
-    if not folder.results.is_file():
-        raise XlsrError(f"run '{run}' has not finished: results.json is missing; resume it with hf-xlsr train.")
     results, content = load_results(folder.results), method.recipe.settings()
     for section, values in {"card": chosen or {}, **(changed or {})}.items():
         content[section] |= values

@@ -60,17 +60,10 @@ def test_train_prints_results_and_places(toy: Path, tmp_path: Path, capsys: pyte
     assert results["settings"]["data"]["pairs"] <= 200
 
 
-@pytest.mark.parametrize("changes", [["--plot_pairs", "0"], ["--data.test.limit", "1"]])
-def test_run_without_pairs_to_plot(
-    changes: list[str], toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_without_pairs_to_plot(toy: Path, tmp_path: Path) -> None:
     output = tmp_path / "[bold]run[none]"
-    assert main(["train", str(toy), "--output_dir", str(output), *changes]) == 0
-    text = "".join(capsys.readouterr().out.split())
-    assert (
-        (output / "results.json").is_file() and (output / "README.md").is_file() and not (output / "tsne.png").exists()
-    )
-    assert "".join(str(output / "results.json").split()) in text
+    assert main(["train", str(toy), "--output_dir", str(output), "--data.test.limit", "1"]) == 0
+    assert (output / "README.md").is_file() and not (output / "tsne.png").exists()
 
 
 def test_finished_run_is_kept(toy: Path, tmp_path: Path) -> None:
@@ -96,22 +89,6 @@ def test_changed_training_data(
     assert main([*command, "--overwrite", "true"]) == 0
 
 
-def test_moses_files_of_unequal_length(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = make_pairs(40)
-    (tmp_path / "c.en").write_text("".join(f"{row['source']}\n" for row in rows))
-    (tmp_path / "c.fr").write_text("".join(f"{row['target']}\n" for row in rows[:-3]))
-    command = [
-        "train",
-        str(toy),
-        "--output_dir",
-        str(tmp_path / "run"),
-        "--data.train.path",
-        str(tmp_path / "c.{en,fr}"),
-    ]
-    error = failing(capsys, *command)
-    assert "40" in error and "37" in error
-
-
 def test_readme_command(write_pairs: Any, tmp_path: Path) -> None:
     """Own data instead of the quickstart's corpus, without dev and test set."""
     command = ["train", "quickstart", "--data.train.path", str(write_pairs()), "--data.dev", "null", "--data.test"]
@@ -126,21 +103,19 @@ def test_folder_of_another_run(toy: Path, tmp_path: Path, capsys: pytest.Capture
     command = ["train", str(toy), "--output_dir", str(output)]
     assert main(command) == 0
     kept = (output / "results.json").read_bytes()
-    capsys.readouterr()
     error = failing(capsys, *command, "--seed", "2")
     assert "seed" in error and "--overwrite" in error
     assert (output / "results.json").read_bytes() == kept
     assert main([*command, "--seed", "2", "--overwrite", "true"]) == 0
 
 
-def test_folder_with_other_files(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("training/thesis.txt", "README.md"):
-        file = tmp_path / name.replace("/", "-") / name
-        file.parent.mkdir(parents=True)
-        file.write_text("keep")
-        error = failing(capsys, "train", str(toy), "--output_dir", str(tmp_path / name.replace("/", "-")))
-        assert "--output_dir" in error
-        assert file.read_text() == "keep"
+@pytest.mark.parametrize("name", ["training/thesis.txt", "README.md"])
+def test_folder_with_other_files(name: str, toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "run" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("keep")
+    assert "--output_dir" in failing(capsys, "train", str(toy), "--output_dir", str(tmp_path / "run"))
+    assert file.read_text() == "keep"
 
 
 @pytest.mark.parametrize(
@@ -154,46 +129,13 @@ def test_folder_with_other_files(toy: Path, tmp_path: Path, capsys: pytest.Captu
         (["--data.max_length", "64"], "data.max_length"),
         (["--model.pooling", "sum"], "pooling"),
         (["--tokenizer.path", "gone"], "tokenizer.path"),
-        (["--model.encoder.path", "gone"], "'gone' holds no"),
+        (["--model.encoder.path", "gone"], "model.encoder"),
     ],
 )
 def test_invalid_training(
     override: list[str], message: str, toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert message in failing(capsys, "train", str(toy), "--output_dir", str(tmp_path / "run"), *override)
-
-
-def test_empty_and_one_language_corpora(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    empty, same = tmp_path / "empty.tsv", tmp_path / "same.tsv"
-    empty.write_text("")
-    same.write_text("".join(f"{pair['source']}\t{pair['source']}\n" for pair in make_pairs(50)))
-    for number, path in enumerate((empty, same)):
-        command = ["train", str(toy), "--output_dir", str(tmp_path / f"run{number}"), "--data.train.path", str(path)]
-        assert "empty" in failing(capsys, *command)
-    tagged = tmp_path / "tagged.tsv"
-    tagged.write_text("source\ttarget\tsource_lang\ttarget_lang\n" + "a b\tc d\ten\ten\n" * 3)
-    command = ["train", str(toy), "--output_dir", str(tmp_path / "run2"), "--data.train.path", str(tagged)]
-    assert "one language (en)" in failing(capsys, *command)
-
-
-def test_long_sentences_are_truncated(toy: Path, tmp_path: Path) -> None:
-    long = tmp_path / "long.tsv"
-    rows = [f"{pair['source']}\t{pair['target']}\n" for pair in make_pairs(60)]
-    long.write_text("".join(rows) + "red " * 100 + "\t" + "rouge " * 100 + "\n")
-    output = tmp_path / "run"
-    assert main(["train", str(toy), "--output_dir", str(output), "--data.train.path", str(long)]) == 0
-    assert json.loads((output / "results.json").read_text())["settings"]["data"]["num_truncated"] == 2
-
-
-def test_bad_lines_are_skipped(toy: Path, tmp_path: Path) -> None:
-    path = tmp_path / "bad.tsv"
-    rows = [f"{pair['source']}\t{pair['target']}\n" for pair in make_pairs(60)]
-    path.write_bytes("".join(rows).encode() + b"one side\n" + b"caf\xe9\tcafe\n" + b"\tempty\n")
-    output = tmp_path / "run"
-    assert main(["train", str(toy), "--output_dir", str(output), "--data.train.path", str(path)]) == 0
-    lines = [json.loads(line) for line in (output / "training" / "rejected.jsonl").read_text().splitlines()]
-    assert [line["line"] for line in lines] == [61, 62, 63]
-    assert sum(json.loads((output / "results.json").read_text())["settings"]["data"]["rejected"].values()) == 3
 
 
 def test_test_sentences_are_removed_from_training(toy: Path, tmp_path: Path, write_pairs: Any) -> None:
@@ -264,11 +206,6 @@ def test_list_of_protocols(capsys: pytest.CaptureFixture[str]) -> None:
     written = capsys.readouterr().out
     assert all(name in written for name in PROTOCOLS)
     assert "premise, hypothesis, label" in written and "--tune-gold" in written
-
-
-def test_missing_model(write_pairs: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    error = failing(capsys, "evaluate", "./gone", "--protocol", "tatoeba", "--data", str(write_pairs()))
-    assert "'./gone'" in error
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.collators.hictl import HictlCollator
 from hf_xlsr.data.pairs import PreparedData, load_tokenizer, prepare, prepare_texts
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedRows
@@ -21,7 +20,6 @@ from hf_xlsr.runs.methods.one_encoder import (
     FramedTokenizerSection,
     OneEncoderMethod,
     OneEncoderRecipe,
-    check_positions,
 )
 from hf_xlsr.runs.sections import DataSection, Sources
 from hf_xlsr.trainers.arguments import HictlTrainingArguments
@@ -82,12 +80,7 @@ class HictlMethod(OneEncoderMethod):
         self.check_tokenizer(HictlCollator)
 
     def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
-        kept_out = evaluation_keys({"text": text} for text in evaluation_texts)
-        common: dict[str, Any] = {
-            "languages": self.recipe.languages,
-            "evaluation_texts": kept_out,
-            "seed": self.recipe.seed,
-        }
+        common = self.reading(evaluation_texts)
         sources = as_list(self.recipe.data.monolingual)
         if sources and not as_list(self.recipe.data.train):
             return self._prepare_monolingual(sources, folder, common)
@@ -116,8 +109,7 @@ class HictlMethod(OneEncoderMethod):
         path = self.tokenizer_options()["path"]
         if not path:
             raise XlsrError(
-                f"recipe '{self.recipe.name}' has data.monolingual but no data.train to train a tokenizer on; set "
-                "tokenizer.path, start from a run that has one, or give pairs."
+                f"recipe '{self.recipe.name}' has no data.train to train a tokenizer on; set tokenizer.path."
             )
         tokenizer = load_tokenizer(expand(path), "tokenizer.path")
         tokenizer.save_pretrained(str(folder / "tokenizer"))
@@ -133,7 +125,6 @@ class HictlMethod(OneEncoderMethod):
 
     def build_model(self, data: PreparedData) -> Any:
         model = self.model_on_encoder(HictlForPreTraining, self.encoder_config(data.tokenizer))
-        check_positions(model.encoder, self.recipe)
         return self.initialize(model)
 
     def card_facts(self, report: Mapping[str, Any]) -> dict[str, str]:
