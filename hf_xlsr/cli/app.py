@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from hf_xlsr.cli.verb import HELP, Verb
-from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
 
 # Verb -> module and name of its function or `Typer`, and a summary.
 VERBS: dict[str, tuple[str, str, str]] = {
@@ -116,5 +116,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from hf_xlsr.export.access_tokens import redact_tokens
 
         message = error.format_message() if isinstance(error, UsageError) else str(error)
-        print(f"hf-xlsr: {redact_tokens(message)}", file=sys.stderr)
+        print(f"hf-xlsr: {redact_tokens(error_line(message))}", file=sys.stderr)
         return 1

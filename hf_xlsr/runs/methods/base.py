@@ -121,7 +121,7 @@ class Method(ABC):
         """Raises a library's error about a value as one line with the recipe's name and the key of the value."""
         try:
             yield
-        except (TypeError, ValueError, StrictDataclassError) as error:
+        except (OSError, TypeError, ValueError, StrictDataclassError) as error:
             raise XlsrError(f"recipe '{self.recipe.name}', {place}: {error_line(error)}") from None
 
     @property

@@ -10,15 +10,12 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
 
 from hf_xlsr.data.labelled import OVERLAPS, TEXTS, LabelledSet, LabelledTask, prepare_labelled, read_sets, row_text
 from hf_xlsr.data.pairs import load_tokenizer
 from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.data.sources import as_list
-from hf_xlsr.evaluation.report import MEAN, metric_prefix, metric_unit, metric_value, split_key
+from hf_xlsr.evaluation.report import language_table, metric_prefix
 from hf_xlsr.export.card_values import public_path
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
@@ -219,35 +216,3 @@ class ClassificationMethod(FineTuningMethod):
             "import hf_xlsr  # makes the architecture known\nfrom transformers import pipeline\n\n"
             f'classify = pipeline("text-classification", model="path/to/this/folder")\nprint(classify({row}))'
         )
-
-
-def language_table(metrics: Mapping[str, float], *, title: str, protocol: str) -> Table:
-    """Metrics with a line for each language and one for their average: table 2 of the paper, turned to fit a terminal.
-
-    Args:
-        metrics: From `evaluate_sets`; counts of rows are left out.
-        title: Stands above the table, with the protocol.
-        protocol: That of the keys.
-
-    Returns:
-        The table, to be printed by `rich.console.Console`.
-    """
-    lines: dict[str, dict[str, str]] = {}
-    average: dict[str, str] = {}
-    for key, value in metrics.items():
-        name, language, split, metric = split_key(key)
-        if not isinstance(value, int):
-            line = average if MEAN.fullmatch(language) else lines.setdefault(language, {})
-            heading = f"{name.removesuffix(f'-{protocol}')} {split}\n{metric} {metric_unit(metric)}".rstrip()
-            line[heading] = metric_value(metric, value)
-    headings = list(dict.fromkeys(heading for line in lines.values() for heading in line))
-    table = Table(title=escape(f"{title}: {protocol}"))
-    table.add_column("language")
-    for heading in headings:
-        table.add_column(Text(heading), justify="right", overflow="fold")
-    for language, line in lines.items():
-        table.add_row(language, *(line.get(heading, "") for heading in headings))
-    if average:
-        table.add_section()
-        table.add_row("avg", *(average.get(heading, "") for heading in headings))
-    return table
