@@ -165,11 +165,11 @@ class ClassificationMethod(FineTuningMethod):
         return ClassificationData(train, tokenizer, train.report)
 
     def build_model(self, data: ClassificationData) -> Any:
-        task, names = self.task, {}
+        task = self.task
+        options: dict[str, Any] = {"place": "model.start", "num_labels": task.num_labels}
         if task.labels:
-            names["id2label"] = dict(enumerate(task.labels))
-            names["label2id"] = {name: number for number, name in enumerate(task.labels)}
-        options = {"place": "model.start", "num_labels": task.num_labels, **names}
+            options["id2label"] = dict(enumerate(task.labels))
+            options["label2id"] = {name: number for number, name in enumerate(task.labels)}
         return self.from_encoder(HictlForSequenceClassification, **options)
 
     def evaluate_and_export(
