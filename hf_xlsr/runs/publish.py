@@ -108,11 +108,8 @@ def _training(folder: RunFolder, method: Method, repo: str) -> RepoUpload:
     newest = last_whole_checkpoint(folder.training, folder.processes)
     if newest is None:
         raise XlsrError(f"run '{folder.path}' has no complete checkpoint to push.")
-    files = {f"training/{path.name}": path for path in (folder.recipe, folder.log) if path.is_file()}
-    if (clock := folder.training / "seconds.json").is_file():
-        files[f"training/{clock.name}"] = clock
-    if folder.results.is_file():
-        files[folder.results.name] = folder.results
+    single = (folder.recipe, folder.log, folder.training / "seconds.json", folder.results)
+    files = {str(path.relative_to(folder.path)): path for path in single if path.is_file()}
     whole = [path for path in folder.training.glob("checkpoint-*") if _step(path) <= _step(newest)]
     for part in (*whole, folder.final, folder.merged):
         if part.is_dir():

@@ -151,16 +151,13 @@ class CmlmMethod(OneEncoderMethod):
         return prepared
 
     def describe_data(self, report: Mapping[str, Any]) -> str:
-        parts = []
-        if text := report.get("text"):
-            parts.append(f"{text['pairs']:,} pairs of consecutive sentences in {text['documents']:,} documents")
-        if report["pairs"]:
-            parts.append(f"{report['pairs']:,} translation pairs")
-        if nli := report.get("nli"):
-            parts.append(f"{nli['pairs']:,} inference pairs")
-        truncated = sum(
-            (part or {}).get("num_truncated", 0) for part in (report, report.get("text"), report.get("nli"))
+        text, nli = report.get("text"), report.get("nli")
+        parts = (
+            [f"{text['pairs']:,} pairs of consecutive sentences in {text['documents']:,} documents"] if text else []
         )
+        parts += [f"{report['pairs']:,} translation pairs"] if report["pairs"] else []
+        parts += [f"{nli['pairs']:,} inference pairs"] if nli else []
+        truncated = sum(part.get("num_truncated", 0) for part in (report, text, nli) if part)
         return f"{', '.join(parts)}; {report['vocab_size']:,} tokens; {truncated:,} sentences were truncated."
 
     def build_model(self, data: CmlmPreparedData) -> Any:
