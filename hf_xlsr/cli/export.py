@@ -62,9 +62,9 @@ def export(
         partial.replace(home)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    print(f'SentenceTransformer("{home}")')
+    print(f'SentenceTransformer("{output}")')
     for route, numbers in files.items():
-        folder = home / "onnx" / route
+        folder = Path(output) / "onnx" / route
         print(f"{folder / 'model.onnx'}: at most {numbers['difference']:.0e} from torch")
         if "cosine_int8" in numbers:
             print(f"{folder / 'model_int8.onnx'}: cosine with torch {numbers['cosine_int8']:.4f} or more")

@@ -13,7 +13,7 @@ from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.evaluation.registry import PROTOCOLS
 from hf_xlsr.evaluation.report import load_results, metric_unit, metric_value, metrics_of, split_key, split_protocol
-from hf_xlsr.export.card_values import code, one_line, prose, public_path, python_text, recipe_block
+from hf_xlsr.export.card import code, one_line, prose, public_path, python_text, recipe_block
 from hf_xlsr.runs.card_metadata import UNKNOWN, card_metadata, licence_of, starting_points, training_sources
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import Method

@@ -13,7 +13,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData, try_to_load_fr
 from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.formats.reading import detect_format
 from hf_xlsr.data.sources import as_list, as_source
-from hf_xlsr.export.card_values import one_line
+from hf_xlsr.export.card import one_line
 from hf_xlsr.export.hub_names import TAG, is_hub_id
 from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.runs.sections import Recipe

@@ -12,8 +12,7 @@ from typing import Any
 from huggingface_hub import ModelCardData
 from safetensors.torch import load_file, save_file
 
-from hf_xlsr.export.card_parts import part_card
-from hf_xlsr.export.card_values import code, one_line
+from hf_xlsr.export.card import code, one_line, part_card
 from hf_xlsr.export.hub_names import check_repo, is_hub_id
 from hf_xlsr.export.hub_upload import CARD, RepoUpload, UploadResult, folder_files, push_uploads
 from hf_xlsr.modeling.hub import push_model
@@ -126,7 +125,7 @@ def _training(folder: RunFolder, method: Method, repo: str) -> RepoUpload:
             f"encoders, and the final weights. The encoder for use is in {code(repo)}.",
             "Download it into the folder of the run and run the same command; the data are prepared again.",
         ],
-        code=f"hf download {repo}{TRAINING_SUFFIX} --local-dir RUN\nhf-xlsr train RECIPE --output_dir RUN",
+        example=f"hf download {repo}{TRAINING_SUFFIX} --local-dir RUN\nhf-xlsr train RECIPE --output_dir RUN",
         language="sh",
     )
     return RepoUpload(repo + TRAINING_SUFFIX, card, files, private=True, tag=TRAINING_TAG, replaces=("*",))
@@ -169,7 +168,7 @@ def _adapters(folder: RunFolder, method: Method, repo: str, private: bool, scrat
             + ("; each language has its own, in a folder of its name." if place else "."),
             "Sentence embeddings are pooled as in training; projections after the pooling are not among the adapters.",
         ],
-        code=LOADING.format(base=base, repo=repo, folder=place),
+        example=LOADING.format(base=base, repo=repo, folder=place),
     )
     return RepoUpload(repo, card, files, private, tag=ADAPTERS_TAG)
 

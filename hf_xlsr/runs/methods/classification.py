@@ -16,7 +16,7 @@ from hf_xlsr.data.pairs import load_tokenizer
 from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.evaluation.report import language_table, metric_prefix
-from hf_xlsr.export.card_values import public_path
+from hf_xlsr.export.card import public_path
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
 from hf_xlsr.runs.fields import section_of

@@ -17,7 +17,7 @@ from hf_xlsr.data.sources import as_list, open_source, source_name
 from hf_xlsr.data.tokenization import trim_vocabulary
 from hf_xlsr.evaluation.bleu import bleu_rows, check_tokenizer, default_tokenizer
 from hf_xlsr.evaluation.report import results_table
-from hf_xlsr.export.card_values import public_path
+from hf_xlsr.export.card import public_path
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration, sentence_ends
 from hf_xlsr.runs.fields import section_of
