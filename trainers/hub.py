@@ -15,12 +15,11 @@ from huggingface_hub import HfApi, ModelCardData
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
-from hf_xlsr.export.access_tokens import redact_tokens
-from hf_xlsr.export.card_parts import part_card
-from hf_xlsr.export.card_values import code, python_text
+from hf_xlsr.export.card import code, part_card, python_text
 from hf_xlsr.export.hub_errors import hub_errors
 from hf_xlsr.export.hub_names import TAG
 from hf_xlsr.export.hub_upload import CARD, RepoUpload, check_upload, folder_files
+from hf_xlsr.utils.access_tokens import redact_tokens
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
@@ -160,7 +159,7 @@ def export_trainer(trainer: Any, folder: Path, repo: str) -> str:
     )
     step, last = trainer.state.global_step, trainer.state.max_steps
     paragraph = f"{code(type(model).__name__)} of hf-xlsr, after {step:,} of {max(step, last):,} steps of training."
-    return part_card(data, title=repo, paragraphs=[paragraph], code="\n".join(lines))
+    return part_card(data, title=repo, paragraphs=[paragraph], example="\n".join(lines))
 
 
 def _ended(job: Future, folder: tempfile.TemporaryDirectory, repo: str) -> None:

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from hf_xlsr.cli.verb import HELP, Verb
-from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
 
 # Verb -> module and name of its function or `Typer`, and a summary.
 VERBS: dict[str, tuple[str, str, str]] = {
@@ -35,7 +35,7 @@ UsageError: Any = typer.BadParameter.__base__
 
 
 class TrainVerb(Verb):
-    """`train`, whose `--help` ends with the keys of recipes: those of the method or recipe in front of it."""
+    """`train`, whose `--help` ends with the keys of recipes: those of the given method or recipe."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta["name"] = next((word for word in args if not word.startswith("-")), None)
@@ -55,12 +55,12 @@ class VerbGroup(TyperGroup):
         return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A stand-in with the summary, which is enough for `--help`."""
-        return Verb(cmd_name, help=VERBS[cmd_name][2]) if cmd_name in VERBS else None
+        """A command with only the summary, which is enough for `--help`."""
+        return Verb(cmd_name, help=VERBS[cmd_name][2])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] not in VERBS:
-            raise XlsrError(f"unknown command '{args[0]}'; {did_you_mean(args[0], VERBS)}")
+            raise XlsrError(f"No such command '{args[0]}'; {did_you_mean(args[0], VERBS)}")
         return args[0], load_verb(args[0]), args[1:]
 
 
@@ -102,20 +102,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one verb.
 
     Args:
-        arguments: Words of the command line; `sys.argv` by default.
+        arguments: Arguments of the command line; `sys.argv` by default.
 
     Returns:
-        Exit status: 0 success, 1 an invalid input (one sentence on standard error), 130 stopped by a signal.
+        Exit status: 0 success, 1 invalid input or a file that cannot be read or written (one sentence on standard
+        error), 130 stopped by a signal.
     """
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return typer.main.get_command(app)(words, prog_name="hf-xlsr", standalone_mode=False) or 0
-    except UsageError as error:
-        print(f"hf-xlsr: {error.format_message()}", file=sys.stderr)
-        return 1
-    except XlsrError as error:
-        from hf_xlsr.export.access_tokens import redact_tokens
+        return typer.main.get_command(app)(given, prog_name="hf-xlsr", standalone_mode=False) or 0
+    except (UsageError, XlsrError, OSError) as error:
+        from hf_xlsr.utils.access_tokens import redact_tokens
 
-        print(f"hf-xlsr: {redact_tokens(str(error))}", file=sys.stderr)
+        message = error.format_message() if isinstance(error, UsageError) else str(error)
+        print(f"hf-xlsr: {redact_tokens(error_line(message))}", file=sys.stderr)
         return 1

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hf_xlsr.cli.options import extended, parse_languages, parse_routes, read_vectors, shared
+from hf_xlsr.cli.options import extended, new_folder, parse_languages, parse_routes, read_vectors, shared
 from hf_xlsr.cli.verb import HELP, Verb
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import atomic_write
@@ -41,7 +41,9 @@ def fit(
         typer.Option(metavar="LANG=FILE", help="Texts of each language, or FILE with {lang} and --languages."),
     ],
     components: Annotated[int, typer.Option(help="Principal components of each language to remove.")] = 1,
-    method: Annotated[str, typer.Option(help="components, or mean: subtract the mean.")] = "components",
+    method: Annotated[
+        Literal["components", "mean"], typer.Option(help="Remove components, or subtract the mean.")
+    ] = "components",
     **given: Any,
 ) -> None:
     """Find the language bias of a model."""
@@ -86,16 +88,12 @@ def apply(
     from hf_xlsr.encoders.debias.removal import Debias
 
     removal = Debias.load(fitted)
-    if (vectors is None) == (model is None):
-        raise XlsrError("give either --vectors FILE with --language, or --model.")
-    if model is not None:
-        if language:
-            raise XlsrError("--language is for --vectors; remove it.")
-        _print_report(_apply_to_model(removal, model, output, normalize, device))
-        return
-    if not language:
-        raise XlsrError(f"--language is missing: one of {', '.join(removal.languages)}.")
-    _print_report(_apply_to_vectors(removal, str(vectors), language, output, normalize))
+    if vectors and language and not model:
+        _apply_to_vectors(removal, vectors, language, output, normalize)
+    elif model and not (vectors or language):
+        _apply_to_model(removal, model, output, normalize, device)
+    else:
+        raise XlsrError("Give either --vectors with --language, or --model.")
 
 
 def _texts(files: list[str], given: dict[str, Any], quarantine: Quarantine) -> dict[str, Iterable[str]]:
@@ -105,9 +103,8 @@ def _texts(files: list[str], given: dict[str, Any], quarantine: Quarantine) -> d
     from hf_xlsr.evaluation.table import parse_where
 
     columns, where = parse_columns(given["columns"]), parse_where(given["where"])
-    for ours in columns:
-        if ours != "text":
-            raise XlsrError(f"--columns has '{ours}'; debias reads texts: write text={columns[ours]}.")
+    if others := [name for name in columns if name != "text"]:
+        raise XlsrError(f"--columns must be text=COLUMN, got '{others[0]}'.")
 
     def stream(language: str, path: str) -> Iterator[str]:
         source: dict[str, Any] = {"path": path.replace(PLACEHOLDER, language), "where": where}
@@ -127,51 +124,41 @@ def _texts(files: list[str], given: dict[str, Any], quarantine: Quarantine) -> d
     for language, own in paths.items():
         rows = chain.from_iterable(stream(language, path) for path in own)
         # Fails for a missing or empty file before the model is loaded.
-        first = next(rows, None)
-        if first is None:
+        if (first := next(rows, None)) is None:
             raise XlsrError(f"{' and '.join(own)} has no text in '{language}'.")
         texts[language] = islice(chain([first], rows), given["limit"])
     return texts
 
 
 def _files(
-    pieces: list[str], columns: dict[str, str], config: str | None, languages: list[str]
+    given: list[str], columns: dict[str, str], config: str | None, languages: list[str]
 ) -> Iterator[tuple[str, str]]:
     """Language and path of each file."""
-    for piece in pieces:
-        language, equals, path = piece.partition("=")
-        if equals and not Path(piece).exists():
-            if not path:
-                raise XlsrError(f"--texts has '{piece}'; write LANGUAGE=FILE, e.g. fr=french.txt.")
+    for text in given:
+        language, _, path = text.partition("=")
+        if path and not Path(text).exists():
             yield language.strip(), path
             continue
-        wide = any(PLACEHOLDER in text for text in (piece, columns.get("text", ""), config or ""))
-        if not wide and len(languages) != 1:
+        wide = any(PLACEHOLDER in part for part in (text, columns.get("text", ""), config or ""))
+        if not languages or (len(languages) > 1 and not wide):
             raise XlsrError(
-                f"the language of --texts '{piece}' is unknown; write LANGUAGE=FILE, or --columns text={{lang}} with "
-                "--languages en,de for a table with a column per language."
+                f"the language of --texts '{text}' is unknown; write LANGUAGE=FILE, or {PLACEHOLDER} in FILE or "
+                "--columns, with --languages."
             )
-        if not languages:
-            raise XlsrError(f"{PLACEHOLDER} needs --languages, e.g. --languages en,de.")
-        yield from ((language, piece) for language in languages)
+        yield from ((language, text) for language in languages)
 
 
-def _apply_to_model(fitted: Any, model: str, output: str, normalize: bool, device: str | None) -> dict[str, Any]:
+def _apply_to_model(fitted: Any, model: str, output: str, normalize: bool, device: str | None) -> None:
     from hf_xlsr.encoders.loading import load_encoder
-    from hf_xlsr.evaluation.report import check_writable
     from hf_xlsr.export import debias_sentence_transformer
 
-    check_writable(output, "--output", folder=True)
-    home = Path(output)
-    if home.is_dir() and any(home.iterdir()):
-        raise XlsrError(f"--output '{home}' is not empty; name a new folder.")
-    encoder = load_encoder(model, device or "cpu")
-    debiased = debias_sentence_transformer(encoder, fitted, normalize=normalize)
+    home = new_folder(output)
+    debiased = debias_sentence_transformer(load_encoder(model, device or "cpu"), fitted, normalize=normalize)
     debiased.save(str(home), create_model_card=False)
-    return {"output": output, **fitted.facts()}
+    _print_report({"output": output, **fitted.facts()})
 
 
-def _apply_to_vectors(fitted: Any, file: str, language: str, output: str, normalize: bool) -> dict[str, Any]:
+def _apply_to_vectors(fitted: Any, file: str, language: str, output: str, normalize: bool) -> None:
     import numpy as np
     from tqdm import tqdm
 
@@ -179,27 +166,21 @@ def _apply_to_vectors(fitted: Any, file: str, language: str, output: str, normal
     from hf_xlsr.evaluation.report import check_writable
 
     check_writable(output, "--output")
-    vectors = read_vectors(file)
+    vectors, target = read_vectors(file), Path(output)
     fitted.apply(np.asarray(vectors[:1]), language)  # fails for a wrong width or language
-    target = Path(output)
     kind = vectors.dtype if vectors.dtype.kind == "f" else np.dtype(np.float32)
-    hidden = not sys.stderr.isatty()
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        bar = tqdm(total=len(vectors), desc="removing", unit=" vectors", disable=hidden)
-        with atomic_write(target) as partial, bar:
-            written = np.lib.format.open_memmap(partial, mode="w+", dtype=kind, shape=vectors.shape)
-            for start in range(0, len(vectors), ROWS_AT_ONCE):
-                block = np.asarray(vectors[start : start + ROWS_AT_ONCE])
-                check_finite(block, start)
-                done = fitted.apply(block, language, normalize=normalize)
-                written[start : start + len(block)] = done
-                bar.update(len(block))
-            written.flush()
-            del written
-    except OSError as error:
-        raise XlsrError(f"vectors {output} cannot be written ({error.strerror}); give another place.") from error
-    return {"output": output, "vectors": len(vectors), "language": fitted.language_of(language)}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    bar = tqdm(total=len(vectors), desc="removing", unit=" vectors", disable=not sys.stderr.isatty())
+    with atomic_write(target) as partial, bar:
+        written = np.lib.format.open_memmap(partial, mode="w+", dtype=kind, shape=vectors.shape)
+        for start in range(0, len(vectors), ROWS_AT_ONCE):
+            block = np.asarray(vectors[start : start + ROWS_AT_ONCE])
+            check_finite(block, start)
+            written[start : start + len(block)] = fitted.apply(block, language, normalize=normalize)
+            bar.update(len(block))
+        written.flush()
+        del written
+    print(f"{len(vectors):,} vectors in {fitted.language_of(language)}: {output}")
 
 
 def _print_report(report: dict[str, Any]) -> None:
@@ -207,9 +188,6 @@ def _print_report(report: dict[str, Any]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    if "languages" not in report:
-        Console().print(escape(f"{report['vectors']:,} vectors in {report['language']}: {report['output']}"))
-        return
     count = report["components"]
     what = "the mean" if report["method"] == "mean" else f"{count} component{'s' if count > 1 else ''}"
     table = Table(title=escape(f"{report['output']}: removes {what} of each language, width {report['dimension']}"))

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from hf_xlsr.cli.options import new_folder, parse_named
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
 
@@ -32,15 +33,8 @@ def export(
     """Export a run's encoder: sentence-transformers, AutoModel, ONNX."""
     from transformers import logging as transformers_logging
 
-    from hf_xlsr.evaluation.report import check_writable
-
     transformers_logging.disable_progress_bar()
-    home = Path(output)
-    check_writable(output, "--output", folder=True)
-    if not home.name:
-        raise XlsrError(f"--output is '{output}', the current folder; name a new one.")
-    if home.is_dir() and any(home.iterdir()):
-        raise XlsrError(f"--output '{home}' is not empty; name a new folder.")
+    home = new_folder(output).absolute()
     if onnx or int8:
         require_package("onnx", "onnxscript", "onnxruntime")
     source = _finished(Path(place))
@@ -50,7 +44,7 @@ def export(
         model = trained_sentence_transformer(place, tokenizer=_tokenizer(tokenizer), max_length=max_length)
     elif max_length or tokenizer:
         given = "--max-length" if max_length else "--tokenizer"
-        raise XlsrError(f"{given} is for a run or a saved model, and '{place}' is an export already; remove it.")
+        raise XlsrError(f"{given} is only for a run or a saved model, but '{place}' is an export.")
     partial = home.with_name(home.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
@@ -65,20 +59,18 @@ def export(
             files = write_onnx(partial, int8=int8)
         home.parent.mkdir(parents=True, exist_ok=True)
         partial.replace(home)
-    except OSError as error:
-        raise XlsrError(f"'{home}' cannot be written ({error.strerror or error}); give another place.") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    print(f'SentenceTransformer("{home}")')
+    print(f'SentenceTransformer("{output}")')
     for route, numbers in files.items():
-        folder = home / "onnx" / route
+        folder = Path(output) / "onnx" / route
         print(f"{folder / 'model.onnx'}: at most {numbers['difference']:.0e} from torch")
         if "cosine_int8" in numbers:
             print(f"{folder / 'model_int8.onnx'}: cosine with torch {numbers['cosine_int8']:.4f} or more")
 
 
 def _finished(place: Path) -> Path | None:
-    """The sentence-transformers folder that the place is, or that a run left whose training is gone."""
+    """The sentence-transformers folder at a place, or of a run whose training folder was deleted."""
     if (place / "modules.json").is_file():
         return place
     model = place / "model"
@@ -89,24 +81,16 @@ def _save(model: Any, place: str, max_length: int | None, folder: Path) -> None:
     from hf_xlsr.export.sentence_transformer import save_export
     from hf_xlsr.runs.card import card_of_run
 
-    card, told = Path(place) / "model" / "README.md", ""
+    card, text = Path(place) / "model" / "README.md", ""
     changed = {"data": {"max_length": max_length}} if max_length else {}
     if card.is_file():  # of a run, which describes its own export
-        told = card_of_run(place, changed=changed) if changed else card.read_text("utf-8")
+        text = card_of_run(place, changed=changed) if changed else card.read_text("utf-8")
     save_export(model, folder)
-    if told:
-        (folder / "README.md").write_text(told, "utf-8")
+    if text:
+        (folder / "README.md").write_text(text, "utf-8")
 
 
-def _tokenizer(pieces: list[str] | None) -> str | dict[str, str] | None:
-    if not pieces:
-        return None
-    if len(pieces) == 1 and ("=" not in pieces[0] or Path(pieces[0]).exists()):
-        return pieces[0]
-    named = {}
-    for piece in pieces:
-        language, equals, path = piece.partition("=")
-        if not (language and equals and path):
-            raise XlsrError(f"--tokenizer has '{piece}'; write one folder, or LANGUAGE=FOLDER for each language.")
-        named[language] = path
-    return named
+def _tokenizer(given: list[str] | None) -> str | dict[str, str] | None:
+    if given and len(given) == 1 and ("=" not in given[0] or Path(given[0]).exists()):
+        return given[0]
+    return parse_named(given, "--tokenizer") if given else None

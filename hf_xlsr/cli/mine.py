@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import Parameter
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,7 +78,7 @@ def mine(
     given |= {"retrieval": retrieval, "threshold": threshold, "duplicates": duplicates, "max_pairs": max_pairs}
     options = mining_options(given | {"one_to_one": False if many else None}, quiet=json)
     if (source_vectors is None) != (target_vectors is None):
-        raise XlsrError("Vectors of one side are missing: give both --source-vectors and --target-vectors.")
+        raise XlsrError("Give both --source-vectors and --target-vectors.")
 
     def run(folder: Path) -> dict[str, Any] | None:
         vectors = (
@@ -86,9 +87,8 @@ def mine(
         mined = run_mining(source, target, folder, options, encoder=model, vectors=vectors)
         if not mined.is_main:
             return None
-        head = _Head(mined.sentences())
-        write_pairs(output, head, format=format, languages=options.languages)
-        return _finish(output, folder, mined.report, head)
+        write_pairs(output, mined.sentences(), format=format, languages=options.languages)
+        return _finish(output, folder, mined.report, mined.sentences())
 
     return _run(run, options, output, format, work, keep_work, json)
 
@@ -97,7 +97,7 @@ def mine(
 def score(
     pairs: Annotated[list[str], typer.Argument(help="File of pairs in any supported format, or two Moses files.")],
     output: Output,
-    model: Model = None,
+    model: Annotated[str, typer.Option(help="Folder or Hub id that sentence-transformers loads.")],
     columns: Annotated[str | None, typer.Option(help="Our column = column of the file: source=en,target=de.")] = None,
     source_pool: Annotated[
         str | None, typer.Option(metavar="FILE", help="Sources to compare with; by default those of the pairs.")
@@ -116,8 +116,6 @@ def score(
     from hf_xlsr.mining.scoring import run_scoring
 
     options = mining_options(given, quiet=json)
-    if model is None:
-        raise XlsrError("`--model` is required: it encodes the sentences.")
     sources, targets = (_Column(pairs, columns, options.languages, side) for side in ("source", "target"))
 
     def run(folder: Path) -> dict[str, Any] | None:
@@ -125,9 +123,8 @@ def score(
         scored = run_scoring(sources, targets, pools, folder, options, encoder=model)
         if not scored.is_main:
             return None
-        head = _Head(scored.sentences())
-        write_pairs(output, head, columns=SCORE_COLUMNS, format=format, languages=options.languages)
-        return _finish(output, folder, {**scored.report, "bad_lines": sources.bad_lines}, head)
+        write_pairs(output, scored.sentences(), columns=SCORE_COLUMNS, format=format, languages=options.languages)
+        return _finish(output, folder, {**scored.report, "bad_lines": sources.bad_lines}, scored.sentences())
 
     return _run(run, options, output, format, work, keep_work, json)
 
@@ -174,8 +171,8 @@ def _run(
     return 0
 
 
-def _finish(output: str, work: Path, report: Mapping[str, Any], head: _Head) -> dict[str, Any]:
-    """The report with the output's name and first rows; copies skipped lines out of the work folder."""
+def _finish(output: str, work: Path, report: Mapping[str, Any], rows: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    """The report with the output's name and first rows; copies skipped lines from the work folder."""
     from hf_xlsr.mining.texts import SKIPPED
     from hf_xlsr.mining.work_folder import disk_errors
 
@@ -184,21 +181,7 @@ def _finish(output: str, work: Path, report: Mapping[str, Any], head: _Head) -> 
         saved[side] = f"{output}.{side}.{SKIPPED}"
         with disk_errors(output):
             shutil.copyfile(work / f"{side}.text" / SKIPPED, saved[side])
-    return {**report, "skipped_lines": saved, "output": output, "first": head.first}
-
-
-class _Head:
-    """Rows, of which the first ones are remembered."""
-
-    def __init__(self, rows: Iterator[dict[str, Any]], size: int = 3) -> None:
-        self.rows, self.size = rows, size
-        self.first: list[dict[str, Any]] = []
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for row in self.rows:
-            if len(self.first) < self.size:
-                self.first.append(row)
-            yield row
+    return {**report, "skipped_lines": saved, "output": output, "first": list(islice(rows, 3))}
 
 
 class _Column:
@@ -219,12 +202,12 @@ class _Column:
             languages=list(self.languages) if self.languages else None,
             quarantine=quarantine,
         )
-        empty = True
+        count = 0
         for row in rows:
-            empty = False
+            count += 1
             yield row[self.name]
         self.bad_lines = quarantine.report()
-        if empty:
+        if not count:
             raise XlsrError(f"{' + '.join(paths)} has no pairs: {self.bad_lines or 'it is empty or only a header.'}")
 
 

@@ -6,15 +6,14 @@ import inspect
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
-from zipfile import BadZipFile
 
 import typer
 
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError, error_line
 
 
-def _option(help: str, panel: str | None = None, metavar: str | None = None) -> Any:
-    return typer.Option(help=help, rich_help_panel=panel, metavar=metavar, show_default=False)
+def _option(help: str, panel: str | None = None, metavar: str | None = None, min: int | None = None) -> Any:
+    return typer.Option(help=help, rich_help_panel=panel, metavar=metavar, min=min, show_default=False)
 
 
 READING, ENCODING = "Reading data", "Encoding"
@@ -38,12 +37,7 @@ SHARED: dict[str, tuple[Any, Any]] = {
     "split": (Annotated[str | None, _option("Split of the data, and of metric keys.", READING)], "test"),
     "where": (Annotated[list[str] | None, _option("Keep rows with these values.", READING, "COLUMN=VALUE")], None),
     "config": (Annotated[str | None, _option("Configuration of a dataset; may contain {lang}.", READING)], None),
-    "limit": (
-        Annotated[
-            int | None, typer.Option(min=1, help="Maximum number of rows of each language (pair).", show_default=False)
-        ],
-        None,
-    ),
+    "limit": (Annotated[int | None, _option("Maximum number of rows of each language (pair).", READING, min=1)], None),
     "prompt": (Annotated[str, _option('Prepended to each sentence, e.g. "query: ".', ENCODING)], ""),
     "routes": (
         Annotated[
@@ -68,8 +62,11 @@ SHARED: dict[str, tuple[Any, Any]] = {
 }
 
 
+REQUIRED: Any = inspect.Parameter.empty
+
+
 def shared(*names: str, **defaults: Any) -> list[inspect.Parameter]:
-    """Shared options as parameters: those named, else all; with other defaults where given."""
+    """Shared options as parameters: those named, else all; with other defaults where given, or `REQUIRED`."""
     kind = inspect.Parameter.KEYWORD_ONLY
     return [
         inspect.Parameter(name, kind, annotation=annotation, default=defaults.get(name, default))
@@ -140,47 +137,60 @@ def parse_languages(text: str | None) -> list[str]:
         >>> parse_languages("en, de")
         ['en', 'de']
     """
-    return [piece.strip() for piece in (text or "").split(",") if piece.strip()]
+    return [code.strip() for code in (text or "").split(",") if code.strip()]
+
+
+def parse_named(parts: Iterable[str], option: str) -> dict[str, str]:
+    """Values by language, of parts written LANGUAGE=VALUE.
+
+    Raises:
+        XlsrError: a part is not of this form.
+
+    Example:
+        >>> parse_named(["en=source", " de=target"], "--routes")
+        {'en': 'source', 'de': 'target'}
+    """
+    found = {}
+    for part in parts:
+        language, _, value = (text.strip() for text in part.partition("="))
+        if not (language and value):
+            raise XlsrError(f"`{option}` must be LANGUAGE=VALUE, got '{part}'.")
+        found[language] = value
+    return found
 
 
 def parse_routes(text: str | None) -> dict[str, str]:
-    """Language -> route of `--routes`; empty without it.
+    """Language -> route of `--routes`; empty without it."""
+    return parse_named(text.split(",") if text else (), "--routes")
+
+
+def new_folder(path: str) -> Path:
+    """The folder of `--output`.
 
     Raises:
-        XlsrError: a piece is not LANGUAGE=ROUTE.
-
-    Example:
-        >>> parse_routes("en=source, de=target")
-        {'en': 'source', 'de': 'target'}
+        XlsrError: it holds files, or cannot be written.
     """
-    routes = {}
-    for piece in text.split(",") if text else ():
-        language, equals, route = (part.strip() for part in piece.partition("="))
-        if not (language and equals and route):
-            raise XlsrError(f"--routes has '{piece.strip()}'; write LANGUAGE=ROUTE,..., e.g. en=source,de=target.")
-        routes[language] = route
-    return routes
+    from hf_xlsr.evaluation.report import check_writable
+
+    check_writable(path, "--output", folder=True)
+    folder = Path(path)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise XlsrError(f"--output '{path}' must be a new or empty folder.")
+    return folder
 
 
 def read_vectors(file: str) -> Any:
-    """The matrix of a `.npy` file, memory-mapped.
-
-    Args:
-        file: The file; no other is opened, as an archive or a pickle may hold anything.
+    """The matrix of a `.npy` file, memory-mapped; archives and pickles are not loaded.
 
     Raises:
-        XlsrError: the file cannot be read, is an archive, or holds no matrix of real numbers with a row or more.
+        XlsrError: the file does not hold a matrix of real numbers with at least one row.
     """
     import numpy as np
 
     try:
-        vectors = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
-        reason = getattr(error, "strerror", None) or "it is no .npy file with a matrix of numbers"
-        raise XlsrError(f"vectors {file} cannot be read ({reason}); save them with numpy.save.") from error
-    if not isinstance(vectors, np.ndarray):
-        vectors.close()
-        raise XlsrError(f"vectors {file} are an archive (.npz); save its matrix alone as .npy, with numpy.save.")
+        vectors = np.lib.format.open_memmap(file, mode="r")
+    except ValueError as error:
+        raise XlsrError(f"{file} must be a .npy file with a matrix of real numbers ({error_line(error)}).") from error
     if vectors.ndim != 2 or vectors.dtype.kind not in "fiub" or not len(vectors):
-        raise XlsrError(f"{file} holds no matrix of real numbers with one row a text; save one with numpy.save.")
+        raise XlsrError(f"{file} must hold a matrix of real numbers with one row per text.")
     return vectors

@@ -8,12 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_xlsr.cli.options import data_options, encoder_options, extended, labelled, shared
+from hf_xlsr.cli.options import REQUIRED, data_options, encoder_options, extended, labelled, shared
 from hf_xlsr.cli.verb import HELP, Verb
 from hf_xlsr.utils.errors import XlsrError
 
 plot = typer.Typer(
-    help="Plot translation pairs, retrieval results, retrieved languages or training runs.", context_settings=HELP
+    help="Plot translation pairs, retrieval results, retrieved languages or training runs.",
+    context_settings=HELP,
+    add_completion=False,
 )
 Picture = Annotated[str, typer.Option(help="The picture: .png, .pdf or .svg.")]
 Model = Annotated[str, typer.Argument(help="Folder or id that sentence-transformers loads.")]
@@ -39,31 +41,32 @@ def _checked(output: str, models: Iterable[str] = (), options: Any = None) -> st
 
 
 @plot.command(cls=Verb, context_settings=HELP)
-@extended(*shared())
+@extended(*shared(data=REQUIRED))
 def tsne(model: Model, output: Picture, pairs: Pairs = 15, **given: Any) -> None:
     """Plot embeddings of translations on a plane."""
     _plot_pairs("plot_tsne", model, output, pairs, given)
 
 
 @plot.command(cls=Verb, context_settings=HELP)
-@extended(*shared())
+@extended(*shared(data=REQUIRED))
 def heatmap(model: Model, output: Picture, pairs: Pairs = 15, **given: Any) -> None:
     """Plot the cosines of translations."""
     _plot_pairs("plot_heatmap", model, output, pairs, given)
 
 
 @plot.command(cls=Verb, context_settings=HELP)
-@extended(*shared())
-def spaces(models: Models, output: Picture, pairs: Pairs = 500, **given: Any) -> None:
+@extended(*shared(data=REQUIRED))
+def spaces(
+    models: Models,
+    output: Picture,
+    pairs: Annotated[int, typer.Option(help="Random pairs of each two languages to plot.", min=5, max=2000)] = 500,
+    **given: Any,
+) -> None:
     """Plot the spaces of several models, a panel for each language pair."""
     from hf_xlsr.evaluation.plots import plot_spaces
-    from hf_xlsr.evaluation.plots.spaces import FEWEST_SENTENCES, MOST_ROWS, MOST_SENTENCES, check_panels
+    from hf_xlsr.evaluation.plots.spaces import check_panels
 
     named, seed = labelled(models), given["seed"] or 1
-    if len(named) > MOST_ROWS:
-        raise XlsrError(f"spaces plots at most {MOST_ROWS} models, got {len(named)}.")
-    if not FEWEST_SENTENCES <= pairs <= MOST_SENTENCES:
-        raise XlsrError(f"--pairs must be {FEWEST_SENTENCES} to {MOST_SENTENCES:,}, got {pairs}.")
     options = encoder_options(given)
     _checked(output, named.values(), options)
     chosen = _chosen_pairs(given, pairs, seed)
@@ -122,8 +125,6 @@ def _chosen_pairs(given: dict[str, Any], pairs: int, seed: int) -> dict[tuple[st
     from hf_xlsr.evaluation.registry import PROTOCOLS
     from hf_xlsr.evaluation.rows import by_pair
 
-    if not given["data"]:
-        raise XlsrError("--data is missing: give a file of translation pairs.")
     groups = by_pair(read_inputs(PROTOCOLS["tatoeba"], data_options(given)).only)
     return {pair: random_rows(rows, pairs, seed) for pair, rows in groups.items()}
 
@@ -144,13 +145,13 @@ def _log_history(path: str) -> list[dict[str, Any]]:
 
     places = [Path(path), *(Path(path) / name for name in ("training/log.json", "log.json", "trainer_state.json"))]
     file = next((place for place in places if place.is_file()), None)
-    if file is None:
-        raise XlsrError(f"'{path}' holds no log of training; give a folder that hf-xlsr train wrote, or its log.json.")
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise XlsrError(f"the log {file} cannot be read ({str(error).splitlines()[0]}); check the file.") from error
+        content = json.loads(file.read_text("utf-8")) if file else None
+    except ValueError:
+        content = None
     history = content.get("log_history") if isinstance(content, dict) else content
     if not isinstance(history, list) or not all(isinstance(entry, dict) for entry in history):
-        raise XlsrError(f"{file} holds no log of training; give log.json of a run, or trainer_state.json.")
+        raise XlsrError(
+            f"'{path}' has no training log; expected a folder of hf-xlsr train, its log.json or a trainer_state.json."
+        )
     return history

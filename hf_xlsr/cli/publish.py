@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
-
-from hf_xlsr.utils.errors import XlsrError
 
 Run = Annotated[str, typer.Argument(help="Folder of a finished run.")]
 
@@ -17,7 +15,8 @@ def push(
     repo: Annotated[str, typer.Option(metavar="OWNER/NAME", help="Repository of the encoder.")],
     private: Annotated[bool, typer.Option("--private", help="Make it private; the training state always is.")] = False,
     what: Annotated[
-        str, typer.Option(help="encoder, training (the state, to OWNER/NAME-training) or all.")
+        Literal["encoder", "training", "all"],
+        typer.Option(help="What to push; the training state goes to OWNER/NAME-training."),
     ] = "encoder",
     adapters: Annotated[
         bool, typer.Option("--adapters", help="Push the LoRA adapters alone instead of the encoder.")
@@ -66,9 +65,6 @@ def card(
     chosen: dict[str, Any] = {key: value for key, value in given.items() if value}
     text = card_of_run(run, chosen)
     for place in places:
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(text, "utf-8")
-        except OSError as error:
-            raise XlsrError(f"card {place} cannot be written ({error.strerror}); give another place.") from error
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, "utf-8")
         print(place)

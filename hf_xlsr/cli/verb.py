@@ -1,4 +1,4 @@
-"""How every verb of the command reads its words."""
+"""How every verb of the command parses its arguments."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typer.core import TyperCommand
 HELP = {"help_option_names": ["-h", "--help"]}
 
 
-def spelled(words: Sequence[str], known: Collection[str], several: Collection[str]) -> Iterator[str]:
-    """Words of a command line with hyphens in option names, and with `--data A B` as `--data A --data B`.
+def normalized(arguments: Sequence[str], known: Collection[str], several: Collection[str]) -> Iterator[str]:
+    """Arguments with hyphens in option names, and with `--data A B` as `--data A --data B`.
 
     Args:
-        words: As given.
+        arguments: As given.
         known: Option names.
         several: Those that may be repeated.
 
     Example:
-        >>> list(spelled(["--batch_size", "8", "--data", "a", "b"], ["--batch-size", "--data"], ["--data"]))
+        >>> list(normalized(["--batch_size", "8", "--data", "a", "b"], ["--batch-size", "--data"], ["--data"]))
         ['--batch-size', '8', '--data', 'a', '--data', 'b']
     """
     repeated, values = "", 0
-    for word in words:
+    for word in arguments:
         if word.startswith("--"):
             name, equals, value = word.partition("=")
             hyphenated = name.replace("_", "-")
@@ -38,9 +38,9 @@ def spelled(words: Sequence[str], known: Collection[str], several: Collection[st
 
 
 class Verb(TyperCommand):
-    """A verb: underscores are accepted in option names, and several values behind one option."""
+    """A verb: underscores are accepted in option names, and several values after one option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         known = [name for param in self.params for name in param.opts]
         several = [name for param in self.params if getattr(param, "multiple", False) for name in param.opts]
-        return super().parse_args(ctx, list(spelled(args, known, several)))
+        return super().parse_args(ctx, list(normalized(args, known, several)))

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from hf_xlsr.data.columns import selecting_columns
 from hf_xlsr.data.corpora.catalog import CORPORA
 from hf_xlsr.data.normalization import match_key
-from hf_xlsr.data.sources import RowFilter, as_list, as_source, expand, open_source
+from hf_xlsr.data.sources import RowFilter, as_list, as_source, check_source, expand, open_source
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import atomic_write
 
@@ -39,7 +39,7 @@ def held_out_texts(sources: Sequence[Any], *, languages: Sequence[str]) -> Itera
     """
     for source in sources:
         if isinstance(source, Mapping) and source.get("columns") == EVERY_COLUMN:
-            yield from _every_text(source)
+            yield from _every_text(check_source(source))
         else:
             for pair in _language_pairs(source, languages):
                 sides = ("source", "target") if len(pair) > 1 else ("first", "second")

@@ -22,7 +22,16 @@ from hf_xlsr.data.preparation import Row, RowKind, check_tokenizers, prepare_row
 from hf_xlsr.data.prepared import PreparedRows, examples_of
 from hf_xlsr.data.sampling import ExampleKey
 from hf_xlsr.data.seen import SeenHashes
-from hf_xlsr.data.sources import RowFilter, as_list, as_source, expand, open_source, open_texts, source_name
+from hf_xlsr.data.sources import (
+    RowFilter,
+    as_list,
+    as_source,
+    check_source,
+    expand,
+    open_source,
+    open_texts,
+    source_name,
+)
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
 
@@ -272,7 +281,7 @@ def _sentences(
         views = [{**options, "languages": [language]} for language in named]
     else:
         views = [{**options, "languages": named[:1]}]
-        open_source({**views[0], "columns": None}, languages=named, required=("text",))  # checks the keys
+        check_source(options)
         paths, _ = expand_braces(expand(options["path"]))
         columns = parse_columns(options.get("columns"))
         lines = (options.get("format") or detect_format(paths)) == "moses" and len(paths) == 1

@@ -9,45 +9,111 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, islice
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.data.corpora.loading import CORPORA, load_corpus
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.data.seen import SeenHashes
-from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.validation import Section, explain
 
-SOURCE_KEYS = {
-    "corpus": "name of a corpus (hf-xlsr corpora)",
-    "path": "file, pair of Moses files, folder or id of a dataset; environment variables are expanded",
-    "languages": "source and target; by default those of the recipe",
-    "columns": "our column = column of the file, e.g. source=en,target=fr",
-    "parallel": "instead of columns, language = column of the file, two or more: every row gives all pairs of its "
-    "filled cells; languages names a subset",
-    "format": "moses, tsv, csv, jsonl, parquet, tmx, po, mo or datasets; by default from the suffix",
-    "split": "train, dev or test of a corpus or dataset",
-    "config": "configuration of a dataset",
-    "where": "keep rows whose columns have these values; a name is a column of the file, or else one of ours",
-    "hash_split": "rest or held: keep the rows whose crc32 of hash_key modulo hash_modulus is not 0, or is 0",
-    "hash_key": "column of the file for hash_split, or else one of ours",
-    "hash_modulus": "100 holds about 1 % out",
-    "distinct": "true skips rows with a text, on either side, of an earlier row: for evaluation by retrieval, where one "
-    "translation is right",
-    "limit": "maximum number of rows (of pairs, with parallel): the first ones",
-    "sample": "number of random rows, in their order, by the recipe's seed; of dev and test pairs the same for every "
-    "seed; the source is read twice",
-    "source_version": "translation of the bible corpus",
-    "target_version": "translation of the bible corpus",
-}
 _VERSIONS = ("source_version", "target_version")
 _CORPUS_KEYS = {"corpus", "languages", "split", "distinct", "limit", "sample", *_VERSIONS}
-_FILE_KEYS = set(SOURCE_KEYS) - {"corpus", *_VERSIONS}
 
 
 def as_list(value: Any) -> list[Any]:
     """A list unchanged, None as an empty list, anything else as a list of one."""
     return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+OneOrMore = Annotated[list[str], BeforeValidator(as_list)]
+
+
+class Source(Section):
+    """Where rows come from: a named corpus, or files."""
+
+    corpus: str | None = Field(None, description="name of a corpus; `hf-xlsr corpora` lists them")
+    path: str | list[str] | None = Field(
+        None, description="file, pair of Moses files, folder or id of a dataset; environment variables are expanded"
+    )
+    languages: OneOrMore | None = Field(None, description="source and target language; by default the recipe's")
+    columns: str | dict[str, Any] | None = Field(
+        None, description="our column = column of the file, e.g. `source=en,target=fr`"
+    )
+    parallel: dict[str, Any] | None = Field(
+        None,
+        description="language = column of the file, two or more, instead of `columns`: each row gives all pairs of its "
+        "filled cells; `languages` selects some",
+    )
+    format: str | None = Field(
+        None, description="moses, tsv, csv, jsonl, parquet, tmx, po, mo or datasets; by default from the suffix"
+    )
+    split: str | None = Field(None, description="train, dev or test of a corpus or dataset")
+    config: str | None = Field(None, description="configuration of a dataset")
+    where: dict[str | int, Any] | None = Field(
+        None, description="keep rows with these values; a name is a column of the file, else one of ours"
+    )
+    hash_split: Literal["rest", "held"] | None = Field(
+        None,
+        description="keep rows whose crc32 of `hash_key` modulo `hash_modulus` is not 0, or is 0",
+    )
+    hash_key: str | int | None = Field(None, description="column of the file for `hash_split`, else one of ours")
+    hash_modulus: int = Field(100, ge=1, description="100 holds out about 1 %")
+    distinct: bool = Field(
+        False, description="skip rows with a text seen before on the same side, for evaluation by retrieval"
+    )
+    limit: int | None = Field(None, ge=1, description="maximum number of rows (of pairs, with `parallel`)")
+    sample: int | None = Field(
+        None,
+        ge=1,
+        description="number of rows drawn at random, in their order, by the recipe's seed (dev and test: the same for "
+        "every seed); reads the source twice",
+    )
+    source_version: str | None = Field(None, description="translation of the bible corpus")
+    target_version: str | None = Field(None, description="translation of the bible corpus")
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Source:
+        given = set(self.model_dump(exclude_none=True, exclude_defaults=True))
+        kind = "corpus" if self.corpus else "path"
+        if kind not in given:
+            raise ValueError("a source needs `corpus` or `path`")
+        unsupported = sorted(given - _CORPUS_KEYS if kind == "corpus" else given & {*_VERSIONS})
+        if unsupported:
+            raise ValueError(f"a source with `{kind}` does not support the key '{unsupported[0]}'")
+        if self.hash_split and self.hash_key is None:
+            raise ValueError("`hash_split` needs `hash_key`")
+        if self.parallel is not None:
+            wanted = set(self.languages or self.parallel)
+            if self.columns is not None:
+                raise ValueError("`parallel` excludes `columns`")
+            if len(wanted) < 2 or not wanted <= set(self.parallel):
+                raise ValueError(f"needs two or more languages of `parallel`, got {', '.join(sorted(wanted))}")
+        return self
+
+
+def check_source(value: Any) -> dict[str, Any]:
+    """`as_source`, validated.
+
+    Raises:
+        XlsrError: a key is unknown or unsupported for the kind of source, or a value is invalid.
+
+    Example:
+        >>> check_source({"path": "pairs.tsv", "limt": 5})
+        Traceback (most recent call last):
+        ...
+        hf_xlsr.utils.errors.XlsrError: unknown key 'limt'; did you mean 'limit'?
+    """
+    source = as_source(value)
+    try:
+        Source.model_validate(source)
+    except ValidationError as error:
+        raise XlsrError(explain(error, Source)) from None
+    return source
 
 
 def expand(path: Any) -> Any:
@@ -91,10 +157,7 @@ class RowFilter:
     """Selects rows by the values of columns (`where`) and by the crc32 of one (`hash_split`).
 
     Args:
-        options: A source; its keys `where`, `hash_split`, `hash_key`, `hash_modulus` are used.
-
-    Raises:
-        XlsrError: `hash_split` is not `rest` or `held`, or has no key.
+        options: A valid source; its keys `where`, `hash_split`, `hash_key`, `hash_modulus` are used.
 
     Example:
         >>> RowFilter({"where": {"lang": ["fr", "it"]}}).keeps({"lang": "de"})
@@ -109,8 +172,6 @@ class RowFilter:
         if self.key is not None:
             self.key = str(self.key)  # a position, or a name like 2017
         self.modulus = options.get("hash_modulus", 100)
-        if self.part not in (None, "rest", "held") or (self.part and not self.key):
-            raise XlsrError(f"hash_split must be rest (train) or held (dev), with a hash_key, got '{self.part}'.")
         self.columns = list(dict.fromkeys([*self.conditions, *([self.key] if self.key else [])]))
 
     def keeps(self, row: Mapping[str, Any]) -> bool:
@@ -131,17 +192,6 @@ def _plain(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def whole_number(value: Any, key: str) -> int:
-    """Returns `value` if it is an integer above 0.
-
-    Raises:
-        XlsrError: it is not.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise XlsrError(f"{key} must be an integer above 0, got {value!r}.")
-    return value
-
-
 def open_source(
     source: Any,
     *,
@@ -156,7 +206,7 @@ def open_source(
     """Streams the rows of one source of a recipe.
 
     Args:
-        source: A mapping with `SOURCE_KEYS`, or another form that `as_source` accepts.
+        source: A `Source` as a mapping, or another form that `as_source` accepts.
         languages: Languages of the recipe.
         split: Split of a corpus or dataset when the source names none.
         required: Columns that every row must have.
@@ -182,20 +232,22 @@ def open_source(
         ...     [(row["source"], row["target"]) for row in open_source(source, languages=["en", "de", "fr"])]
         [('yes', 'ja'), ('yes', 'oui'), ('ja', 'oui'), ('no', 'non')]
     """
-    options = as_source(source)
-    kind = "corpus" if "corpus" in options else "path"
+    try:
+        options = check_source(source)
+    except XlsrError as error:
+        raise XlsrError(f"data source {source}: {error}") from None
     parallel = _parallel_columns(options)
     languages = as_list(options.get("languages")) or list(languages)
-    if fault := _fault(options, kind, languages, parallel, required):
-        raise XlsrError(f"the data source {options} {fault}")
-    limit, sample = (
-        None if options.get(key) is None else whole_number(options[key], key) for key in ("limit", "sample")
-    )
+    if "source" not in required and parallel is not None:
+        raise XlsrError(f"data source {options}: `parallel` only gives pairs.")
+    if "source" in required and parallel is None and len(languages) != 2:
+        raise XlsrError(f"data source {options} needs two languages, got {', '.join(languages)}; set its `languages`.")
+    sample = options.get("sample")
 
     def read(quarantine: Quarantine | None) -> Iterator[dict[str, Any]]:
         rows: Iterator[dict[str, Any]]
         more: dict[str, Any] = {"split": split, "quarantine": quarantine}
-        if kind == "corpus":
+        if options.get("corpus"):
             extra = {key: options[key] for key in _VERSIONS if options.get(key) is not None}
             rows = load_corpus(options["corpus"], languages=languages, split=options.get("split") or split, **extra)
         elif parallel is not None:
@@ -210,7 +262,7 @@ def open_source(
         return _without_repeats(rows, required) if options.get("distinct") else rows
 
     rows = read(quarantine) if sample is None else _random_rows(read, sample, seed, quarantine)
-    return islice(rows, limit)
+    return islice(rows, options.get("limit"))
 
 
 def open_texts(
@@ -310,37 +362,10 @@ def _chosen_rows(
 
 def _parallel_columns(options: Mapping[str, Any]) -> dict[str, str] | None:
     """Language -> column of the file, for the wanted languages; None without `parallel`."""
-    columns = options.get("parallel")
-    if columns is None or not isinstance(columns, Mapping):
-        return columns
+    if (columns := options.get("parallel")) is None:
+        return None
     wanted = as_list(options.get("languages")) or list(columns)
     return {str(language): str(column) for language, column in columns.items() if language in wanted}
-
-
-def _fault(
-    options: Mapping[str, Any],
-    kind: str,
-    languages: Sequence[str],
-    parallel: Mapping[str, str] | None,
-    required: Sequence[str],
-) -> str | None:
-    """The fault in the keys of a source, if any."""
-    allowed = _CORPUS_KEYS if kind == "corpus" else _FILE_KEYS
-    if kind not in options:
-        return "needs either 'corpus' or 'path'."
-    for key in options:
-        if key not in allowed:
-            return f"has '{kind}', which does not support the key '{key}'; {did_you_mean(key, allowed)}"
-    if parallel is None:
-        if "source" in required and len(languages) != 2:
-            return f"needs two languages, got {', '.join(languages)}; set its `languages`."
-        return None
-    if not isinstance(parallel, Mapping) or options.get("columns") is not None or "source" not in required:
-        return "has `parallel`, which must map languages to columns, excludes `columns`, and only gives pairs."
-    wanted = set(as_list(options.get("languages")) or parallel)
-    if len(wanted) < 2 or not wanted <= set(parallel):
-        return f"needs two or more languages of `parallel`, got {', '.join(sorted(wanted))}."
-    return None
 
 
 def _parallel_pairs(rows: Iterator[dict[str, Any]], languages: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -375,6 +375,35 @@ def results_table(metrics: Mapping[str, float], title: str) -> Table:
     return table
 
 
+def language_table(metrics: Mapping[str, float], *, title: str, protocol: str) -> Table:
+    """A table for `rich.console.Console` with a line for each language and one for their average.
+
+    Args:
+        metrics: Values of one protocol by key; counts are left out.
+        title: Title of the table, followed by the protocol.
+        protocol: That of the keys.
+    """
+    lines: dict[str, dict[str, str]] = {}
+    average: dict[str, str] = {}
+    for key, value in metrics.items():
+        name, language, split, metric = split_key(key)
+        if not isinstance(value, int):
+            line = average if MEAN.fullmatch(language) else lines.setdefault(language, {})
+            heading = f"{name.removesuffix(f'-{protocol}')} {split}\n{metric} {metric_unit(metric)}".rstrip()
+            line[heading] = metric_value(metric, value)
+    headings = list(dict.fromkeys(heading for line in lines.values() for heading in line))
+    table = Table(title=escape(f"{title}: {protocol}"))
+    table.add_column("language")
+    for heading in headings:
+        table.add_column(Text(heading), justify="right", overflow="fold")
+    for language, line in lines.items():
+        table.add_row(language, *(line.get(heading, "") for heading in headings))
+    if average:
+        table.add_section()
+        table.add_row("avg", *(average.get(heading, "") for heading in headings))
+    return table
+
+
 def _plain_number(key: str, value: Any) -> int | float:
     number = value.item() if hasattr(value, "item") else value
     if not isinstance(number, (int, float)) or not math.isfinite(number):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from huggingface_hub.errors import HTTPError
 
-from hf_xlsr.export.access_tokens import redact_tokens
+from hf_xlsr.utils.access_tokens import redact_tokens
 from hf_xlsr.utils.errors import XlsrError, error_line
 
 LONGEST = 500  # characters

@@ -7,7 +7,7 @@ import re
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from hf_xlsr.export.access_tokens import redact_tokens
+from hf_xlsr.utils.access_tokens import redact_tokens
 from hf_xlsr.utils.errors import XlsrError
 
 # Tag in the cards of our encoders.

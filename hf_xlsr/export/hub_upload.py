@@ -16,9 +16,9 @@ from huggingface_hub import HfApi, ModelCard, ModelInfo, get_token
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
 from hf_xlsr.data.sources import as_list
-from hf_xlsr.export.access_tokens import check_no_token, redact_tokens
 from hf_xlsr.export.hub_errors import hub_errors
 from hf_xlsr.export.hub_names import TAG, check_repo
+from hf_xlsr.utils.access_tokens import check_no_token, redact_tokens
 from hf_xlsr.utils.errors import XlsrError
 
 CARD = "README.md"

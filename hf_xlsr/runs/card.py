@@ -13,7 +13,7 @@ from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.evaluation.registry import PROTOCOLS
 from hf_xlsr.evaluation.report import load_results, metric_unit, metric_value, metrics_of, split_key, split_protocol
-from hf_xlsr.export.card_values import code, one_line, prose, public_path, python_text, recipe_block
+from hf_xlsr.export.card import code, one_line, prose, public_path, python_text, recipe_block
 from hf_xlsr.runs.card_metadata import UNKNOWN, card_metadata, licence_of, starting_points, training_sources
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import Method
@@ -30,8 +30,8 @@ POOLINGS = ("mean", "max", "cls")
 def render_card(run: Method, metrics: Mapping[str, float], settings: Mapping[str, Any]) -> str:
     """The card of a run, with its metadata header.
 
-    Text of the recipe is escaped: Markdown, HTML, YAML and templates in names, descriptions and paths are shown, not
-    rendered. Access tokens are redacted, and paths on this machine are shortened to their last folder.
+    Text of the recipe is escaped: Markdown, HTML, YAML and templates in names, descriptions and paths are not rendered.
+    Access tokens are redacted, and local paths are shortened to their last folder.
 
     Args:
         run: The method, bound to the recipe of the run.
@@ -88,19 +88,17 @@ def card_of_run(
         changed: Section -> values of the export that replace the recipe's.
 
     Raises:
-        XlsrError: a file is missing or invalid, or a chosen key is unknown.
+        XlsrError: a file is missing or invalid, or a key of `chosen` is unknown.
     """
     folder = RunFolder(run)
     method = read_run(folder)
-    if not folder.results.is_file():
-        raise XlsrError(f"run '{run}' has not finished: results.json is missing; resume it with hf-xlsr train.")
     results, content = load_results(folder.results), method.recipe.settings()
     for section, values in {"card": chosen or {}, **(changed or {})}.items():
         content[section] |= values
     try:
         return render_card(type(method).bind(content), metrics_of(results), results.get("settings") or {})
     except KeyError as error:
-        raise XlsrError(f"results.json of run '{run}' lacks {error}; evaluate it again.") from None
+        raise XlsrError(f"results.json of run '{run}' has no {error}.") from None
 
 
 def card_for(card: str, place: str) -> str:
@@ -122,13 +120,13 @@ def _shown(key: str, value: float) -> str:
 
 
 def _protocols(metrics: Mapping[str, float]) -> dict[str, str]:
-    """What the protocols of the metrics measure, if they have a description."""
+    """Summaries of the protocols of the metrics."""
     names = dict.fromkeys(split_protocol(split_key(key)[0])[1] for key in metrics)
     return {code(name): PROTOCOLS[name].summary.rstrip(".") for name in names if name in PROTOCOLS}
 
 
 def _stock_vectors(run: Method, routes: Sequence[str]) -> dict[str, Any] | None:
-    """How transformers alone computes the vectors; None if more than an encoder and pooling takes part."""
+    """Pooling and folder for code with transformers alone; None if the vectors need more than that."""
     pooling = run.recipe.model.get("pooling", getattr(run.config_class, "pooling", None))
     if run.library_name != "sentence-transformers" or run.card_use() or pooling not in POOLINGS:
         return None
@@ -146,15 +144,15 @@ def _licence_sentence(recipe: Recipe) -> str:
     licence = licence_of(recipe)
     if licence == UNKNOWN:
         return (
-            "No licence was chosen for the weights. The licences of the training text, and of what the training started "
-            "from, bind them in any case."
+            "No licence was chosen for the weights. The licences of the training text and of the models that training "
+            "started from apply."
         )
     if recipe.card.license:
-        return f"The weights are under {code(licence)}. The licences of the training text may bind them further."
+        return f"The weights are under {code(licence)}. The licences of the training text may apply too."
     starts = ", ".join(code(public_path(start)) for start in starting_points(recipe))
     return (
-        f"The weights are under {code(licence)}, the licence of what the training started from ({starts}). The licences "
-        "of the training text may bind them further."
+        f"The weights are under {code(licence)}, the licence of the models that training started from ({starts}). The "
+        "licences of the training text may apply too."
     )
 
 
@@ -165,7 +163,7 @@ def _facts(run: Method, settings: Mapping[str, Any]) -> dict[str, str]:
     facts = {
         **({"pairs after cleaning": f"{data['pairs']:,}"} if data["pairs"] else {}),
         **run.card_facts(data),
-        "parameters": f"{settings['parameters']:,}, those used in training alone included",
+        "parameters": f"{settings['parameters']:,}, including those only for training",
         "steps": f"{settings['steps']:,}",
         "time": f"{time}{settings['threads']} threads, {settings['precision']}",
         **({"hardware": settings["hardware"]} if settings.get("hardware") else {}),

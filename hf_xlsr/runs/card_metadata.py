@@ -1,4 +1,4 @@
-"""The header of a card: languages, licence, data sets, base models, results."""
+"""The header of a card: languages, licence, datasets, base models, results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData, try_to_load_fr
 from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.formats.reading import detect_format
 from hf_xlsr.data.sources import as_list, as_source
-from hf_xlsr.export.card_values import one_line
+from hf_xlsr.export.card import one_line
 from hf_xlsr.export.hub_names import TAG, is_hub_id
 from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.runs.sections import Recipe
@@ -26,7 +26,7 @@ TRAINING_PLACES = ("text", "monolingual", "train")  # running text, sentences, p
 def card_metadata(run: Method, metrics: Mapping[str, float]) -> ModelCardData:
     """The header of a run's card.
 
-    What the recipe's section `card` does not set is derived from the rest of the recipe, or left out.
+    Keys that the recipe's section `card` does not set are derived from the rest of the recipe, or left out.
 
     Args:
         run: The method, bound to the recipe of the run.
@@ -50,10 +50,7 @@ def card_metadata(run: Method, metrics: Mapping[str, float]) -> ModelCardData:
 
 
 def licence_of(recipe: Recipe) -> str:
-    """The licence of the weights: `card.license`, else that of all models that they started from, else `unknown`.
-
-    Text that a model was trained on may bind its use further; the card lists it.
-    """
+    """The licence of the weights: `card.license`, else that of all models that they started from, else `unknown`."""
     if recipe.card.license:
         return one_line(recipe.card.license).lower()
     stated = [_card_data(start).get("license") for start in starting_points(recipe)]
@@ -61,10 +58,10 @@ def licence_of(recipe: Recipe) -> str:
 
 
 def base_models(recipe: Recipe) -> list[str]:
-    """Hub ids of the models that a run started from; folders count by the base models that their cards name."""
+    """Hub ids of the models that a run started from; for folders, those that their cards name."""
     found: list[str] = []
     for start in starting_points(recipe):
-        # A run starts from a folder, whatever its name looks like.
+        # `start_from` is always a folder.
         on_hub = is_hub_id(start) and not Path(start).exists() and start != recipe.start_from
         found += [start] if on_hub else as_list(_card_data(start).get("base_model"))
     return [name for name in dict.fromkeys(map(str, found)) if is_hub_id(name)]
@@ -83,7 +80,7 @@ def starting_points(recipe: Recipe) -> list[str]:
 
 
 def training_sources(recipe: Recipe) -> Iterator[dict[str, Any]]:
-    """The sources of all training text, a second task's included."""
+    """The sources of all training text, including a second task's."""
     second_task = getattr(recipe, "nli", None)
     places = [getattr(recipe.data, place, None) for place in TRAINING_PLACES]
     for sources in (*places, second_task.train if second_task else None):
@@ -91,18 +88,18 @@ def training_sources(recipe: Recipe) -> Iterator[dict[str, Any]]:
 
 
 def datasets_of(recipe: Recipe) -> list[str]:
-    """Hub ids of the data sets that a run was trained on; those read from files have none."""
+    """Hub ids of the datasets that a run was trained on; files have none."""
     found = []
     for source in training_sources(recipe):
         path = source.get("path")
         if source.get("corpus"):
             found.append(CORPORA[source["corpus"]].hub_id)
-        elif isinstance(path, str) and is_hub_id(path) and _is_data_set(path):
+        elif isinstance(path, str) and is_hub_id(path) and _is_dataset(path):
             found.append(path)
     return [name for name in dict.fromkeys(found) if name]
 
 
-def _is_data_set(path: str) -> bool:
+def _is_dataset(path: str) -> bool:
     try:
         return not Path(path).exists() and detect_format([Path(path)]) == "datasets"
     except XlsrError:
@@ -110,7 +107,7 @@ def _is_data_set(path: str) -> bool:
 
 
 def _card_data(start: str) -> Mapping[str, Any]:
-    """Metadata of the card beside the weights, on this machine; nothing where there is none that reads."""
+    """Metadata of the local card next to the weights; empty if it is missing or invalid."""
     folder = Path(os.path.expandvars(start))
     if is_hub_id(start) and not folder.exists():
         cached = try_to_load_from_cache(start, "README.md")
@@ -120,7 +117,7 @@ def _card_data(start: str) -> Mapping[str, Any]:
     for card in cards:
         try:
             text = card.read_text("utf-8")
-            # A card without a head is no mistake of the user's, about which the library would warn.
+            # The library would warn of a card without a header.
             return ModelCard(text, ignore_metadata_errors=True).data.to_dict() if text.startswith("---") else {}
         except (OSError, ValueError, yaml.YAMLError):
             continue

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field, create_model
 from transformers import PreTrainedConfig, TrainingArguments
 
-from hf_xlsr.runs.sections import Section
+from hf_xlsr.utils.validation import Section
 
 # Bounds that transformers checks late or not at all.
 BOUNDS: dict[str, dict[str, float]] = {

@@ -1,4 +1,4 @@
-"""The folder of a training run: what is in it, and whether a new run may use it."""
+"""The folder of a training run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import atomic_write
 
-# What may differ between a run and the call that goes on with it: where it lies, what follows training.
+# Keys that may change when a run resumes: its place, and what follows training.
 FREE_KEYS = {"name", "output_dir", "overwrite", "description", "evaluation", "export", "card"}
 
 
@@ -35,7 +35,7 @@ class RunFolder:
         self.recipe = self.training / "recipe.json"
         self.log = self.training / "log.json"
         self.final = self.training / "final"
-        self.merged = self.training / "merged"  # of a run with adapters: its weights with them
+        self.merged = self.training / "merged"  # the weights of a run with adapters, merged
         self.model = self.path / "model"
         self.results = self.path / "results.json"
         self.card = self.path / "README.md"
@@ -46,49 +46,44 @@ class RunFolder:
         return int(json.loads(self.recipe.read_text("utf-8")).get("processes") or 1)
 
     def claim(self, recipe: Mapping[str, Any]) -> None:
-        """Takes the folder for a run of `recipe`, or goes on with the same run.
+        """Takes the folder for a new run of `recipe`, or for resuming the same run.
 
         Args:
-            recipe: A resolved recipe; with `overwrite` true, whatever run lies there is removed first.
+            recipe: A resolved recipe; with `overwrite` true, an existing run is removed first.
 
         Raises:
-            XlsrError: the folder holds another run, or files that are no run.
+            XlsrError: the folder holds another run, or other files.
         """
         outputs = [self.model, self.results, self.card, self.path / "loss.png", self.path / "tsne.png"]
         if recipe["overwrite"] and self.recipe.is_file():
             for old in (self.training, *outputs):
-                # A link goes, what it points to stays.
+                # Of a link, the target stays.
                 shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink(missing_ok=True)
         if self.recipe.is_file():
             there = json.loads(self.recipe.read_text("utf-8"))
-            different = differing_keys(there, json.loads(json.dumps(recipe)))
-            if different:
+            if different := differing_keys(there, json.loads(json.dumps(recipe))):
                 raise XlsrError(
-                    f"output folder '{self.path}' holds another run, of other {', '.join(different[:4])}; choose another "
-                    "--output_dir, or remove that run with --overwrite true."
+                    f"output folder '{self.path}' holds a run with other {', '.join(different[:4])}; use another "
+                    "--output_dir, or --overwrite true."
                 )
             return
         training_taken = self.training.is_dir() and any(self.training.iterdir())
         if self.path.is_file() or training_taken or any(path.exists() for path in outputs):
-            raise XlsrError(f"output folder '{self.path}' is taken by other files; choose another --output_dir.")
+            raise XlsrError(f"output folder '{self.path}' holds other files; use another --output_dir.")
         self.training.mkdir(parents=True, exist_ok=True)
         self._write(recipe)
 
     def record_recipe(self, recipe: Mapping[str, Any]) -> None:
-        """Writes down the recipe by which a run that was gone on with is exported and evaluated now, and begins that.
+        """Stores the recipe for export and evaluation, and removes earlier results.
 
         Args:
-            recipe: A resolved recipe, that of `claim` but for what follows training.
+            recipe: That of `claim`; keys that follow training may have changed.
         """
-        self.results.unlink(missing_ok=True)  # those of before are none of this recipe's
+        self.results.unlink(missing_ok=True)
         self._write(recipe)
 
     def done(self, recipe: Mapping[str, Any]) -> bool:
-        """Whether just this run, its evaluation included, has been here to its end.
-
-        Args:
-            recipe: A resolved recipe.
-        """
+        """Whether a run of this recipe, with its evaluation, is finished."""
         if recipe["overwrite"] or not (self.recipe.is_file() and self.results.is_file()):
             return False
         there = json.loads(self.recipe.read_text("utf-8"))
@@ -102,7 +97,7 @@ class RunFolder:
 
 
 def differing_keys(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Dotted keys under which two recipes differ; the free ones aside.
+    """Dotted keys in which two recipes differ, without `FREE_KEYS`.
 
     Example:
         >>> differing_keys({"seed": 1, "data": {"limit": 2}}, {"seed": 2, "data": {"limit": 2}})

@@ -1,19 +1,21 @@
-"""Pushing a run to the Hub: the encoder with its card, the training state apart and private, adapters alone."""
+"""Pushing a run to the Hub: the encoder with its card, the private training state, or only adapters."""
 
 from __future__ import annotations
 
+import json
+import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import ModelCardData
+from safetensors.torch import load_file, save_file
 
-from hf_xlsr.export.card_parts import part_card
-from hf_xlsr.export.card_values import code, one_line
+from hf_xlsr.export.card import code, one_line, part_card
 from hf_xlsr.export.hub_names import check_repo, is_hub_id
 from hf_xlsr.export.hub_upload import CARD, RepoUpload, UploadResult, folder_files, push_uploads
 from hf_xlsr.modeling.hub import push_model
-from hf_xlsr.runs.adapter_folder import write_encoder_adapters
 from hf_xlsr.runs.card import card_for
 from hf_xlsr.runs.card_metadata import base_models, licence_of, starting_points
 from hf_xlsr.runs.folder import RunFolder
@@ -21,7 +23,7 @@ from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.runs.starting import ADAPTERS
 from hf_xlsr.trainers.base import last_whole_checkpoint
-from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.errors import XlsrError, require_choice
 
 __all__ = ["PARTS", "UploadResult", "push_model", "push_run", "push_uploads"]
 
@@ -31,6 +33,9 @@ ADAPTERS_TAG = "hf-xlsr-adapters"
 TRAINING_SUFFIX = "-training"
 # Pickled, holds nothing that resuming reads, and the arguments in it may hold a token.
 LEFT_OUT = ("training_args.bin",)
+CONFIG = "adapter_config.json"
+SHARED = "shared"
+_LAYER = re.compile(r"base_model\.model\.(?:encoder|encoders\.(?P<name>[^.]+))\.(?P<rest>.+\.lora_[^.]+.*)")
 LOADING = """from peft import PeftModel
 from transformers import AutoModel
 
@@ -52,15 +57,15 @@ def push_run(
     """Pushes what a finished run left.
 
     The encoder goes to `repo`: the sentence-transformers folder, its card, its plots. The training state goes to
-    `repo` with `-training` behind its name, which is always private: checkpoints (queues, momentum encoders, optimiser),
-    final weights, recipe, results; not the prepared text, which the recipe makes again. A call that was interrupted is
-    made again as it was, and sends what is missing.
+    `repo` with `-training` appended, which is always private: checkpoints (queues, momentum encoders, optimiser),
+    final weights, recipe, results; not the prepared text, which is prepared again from the recipe. The same call
+    resumes an interrupted upload.
 
     Args:
         run: The run's folder.
         repo: OWNER/NAME.
         what: `encoder`, `training` or `all`.
-        adapters: Push the LoRA adapters alone in place of the encoder.
+        adapters: Push only the LoRA adapters instead of the encoder.
         private: Make the encoder's repository private too.
         exist_ok: See `push_uploads`.
         token: Likewise.
@@ -70,13 +75,12 @@ def push_run(
         The repositories.
 
     Raises:
-        XlsrError: the run has not ended or has no adapters; or as `push_uploads`.
+        XlsrError: the run is unfinished or has no adapters; or as `push_uploads`.
     """
     check_repo(repo)
-    if what not in PARTS:
-        raise XlsrError(f"--what is '{one_line(what)}'; {did_you_mean(what, PARTS)}")
+    require_choice("what", what, PARTS)
     if adapters and what == "training":
-        raise XlsrError("--adapters takes the encoder's place, and --what training leaves it out; drop one of them.")
+        raise XlsrError("--adapters pushes adapters instead of the encoder, but --what training pushes neither.")
     folder = RunFolder(run)
     method = read_run(folder)
     with tempfile.TemporaryDirectory() as scratch:
@@ -103,11 +107,8 @@ def _training(folder: RunFolder, method: Method, repo: str) -> RepoUpload:
     newest = last_whole_checkpoint(folder.training, folder.processes)
     if newest is None:
         raise XlsrError(f"run '{folder.path}' has no complete checkpoint to push.")
-    files = {f"training/{path.name}": path for path in (folder.recipe, folder.log) if path.is_file()}
-    if (clock := folder.training / "seconds.json").is_file():
-        files[f"training/{clock.name}"] = clock
-    if folder.results.is_file():
-        files[folder.results.name] = folder.results
+    single = (folder.recipe, folder.log, folder.training / "seconds.json", folder.results)
+    files = {str(path.relative_to(folder.path)): path for path in single if path.is_file()}
     whole = [path for path in folder.training.glob("checkpoint-*") if _step(path) <= _step(newest)]
     for part in (*whole, folder.final, folder.merged):
         if part.is_dir():
@@ -120,11 +121,11 @@ def _training(folder: RunFolder, method: Method, repo: str) -> RepoUpload:
         data,
         title=f"{name}: training state",
         paragraphs=[
-            f"What the recipe {code(name)} of hf-xlsr needs to go on: checkpoints with optimiser, queues and momentum "
-            f"encoders, and the weights at the end. The encoder for use is in {code(repo)}.",
-            "Download it into the folder of the run and train as before; the data are prepared again from the recipe.",
+            f"Checkpoints to resume a run of the recipe {code(name)} of hf-xlsr, with optimiser, queues and momentum "
+            f"encoders, and the final weights. The encoder for use is in {code(repo)}.",
+            "Download it into the folder of the run and run the same command; the data are prepared again.",
         ],
-        code=f"hf download {repo}{TRAINING_SUFFIX} --local-dir RUN\nhf-xlsr train RECIPE --output_dir RUN",
+        example=f"hf download {repo}{TRAINING_SUFFIX} --local-dir RUN\nhf-xlsr train RECIPE --output_dir RUN",
         language="sh",
     )
     return RepoUpload(repo + TRAINING_SUFFIX, card, files, private=True, tag=TRAINING_TAG, replaces=("*",))
@@ -142,7 +143,7 @@ def _adapters(folder: RunFolder, method: Method, repo: str, private: bool, scrat
     named = recipe.model.get("encoders")
     starts = named if isinstance(named, Mapping) else {"": next(iter(starting_points(recipe)), "")}
     bases = {("" if name == "shared" else name): str(path) for name, path in starts.items()}
-    # Those of a later stage belong on the weights of the stage before, whatever encoder that one started from.
+    # Adapters of a later stage belong to the weights of the stage before, whatever encoder that one started from.
     earlier = bool(recipe.start_from)
     on_hub = {name: path if is_hub_id(path) and not earlier else None for name, path in bases.items()}
     files = write_encoder_adapters(folder.final, scratch, on_hub)
@@ -162,12 +163,46 @@ def _adapters(folder: RunFolder, method: Method, repo: str, private: bool, scrat
         title=f"{one_line(recipe.name)}: adapters",
         paragraphs=[
             f"LoRA adapters of the recipe {code(recipe.name)} of hf-xlsr, by the method of "
-            f"{method.paper}. They belong on the encoder that training started from"
+            f"{method.paper}. They belong to the encoder that training started from"
             + (", which is that of an earlier stage" if earlier else "")
             + ("; each language has its own, in a folder of its name." if place else "."),
-            "Sentence vectors are pooled as in training; projections behind the pooling, where the recipe has them, are "
-            "not among the adapters.",
+            "Sentence embeddings are pooled as in training; projections after the pooling are not among the adapters.",
         ],
-        code=LOADING.format(base=base, repo=repo, folder=place),
+        example=LOADING.format(base=base, repo=repo, folder=place),
     )
     return RepoUpload(repo, card, files, private, tag=ADAPTERS_TAG)
+
+
+def write_encoder_adapters(
+    saved: Path, folder: Path, base_models: Mapping[str, str | None] | None = None
+) -> dict[str, Path]:
+    """Writes the adapters of each encoder so that PEFT adds them to the stock encoder, without this package.
+
+    Momentum copies, heads and projections are left out.
+
+    Args:
+        saved: Folder with what training saved: `adapter_config.json` and `adapter_model.safetensors`.
+        folder: Gets the files; those of several encoders go to a folder of the encoder's name each.
+        base_models: Encoder's name, empty for a single one -> Hub id of its encoder without adapters, if it has one.
+
+    Returns:
+        The files, by their path from `folder`.
+    """
+    encoders: dict[str, dict[str, Any]] = {}
+    for name, value in load_file(saved / ADAPTERS).items():
+        if found := _LAYER.fullmatch(name):
+            encoder = found["name"] or ""
+            encoders.setdefault("" if encoder == SHARED else encoder, {})[f"base_model.model.{found['rest']}"] = value
+    config = json.loads((saved / CONFIG).read_text("utf-8"))
+    written: dict[str, Path] = {}
+    for encoder, tensors in encoders.items():
+        place = folder / encoder
+        place.mkdir(parents=True, exist_ok=True)
+        layers = sorted({re.sub(r"\.lora_.*", "", name).removeprefix("base_model.model.") for name in tensors})
+        base = (base_models or {}).get(encoder)
+        own = {**config, "target_modules": layers, "modules_to_save": None, "base_model_name_or_path": base}
+        own |= {"auto_mapping": None, "task_type": "FEATURE_EXTRACTION", "inference_mode": True}
+        (place / CONFIG).write_text(json.dumps(own, indent=2, sort_keys=True), "utf-8")
+        save_file(tensors, place / ADAPTERS, metadata={"format": "pt"})
+        written |= {str(Path(encoder, name)): place / name for name in (CONFIG, ADAPTERS)}
+    return written

@@ -1,4 +1,4 @@
-"""Reading recipes: YAML files on top of each other, with overrides, as the runs that they stand for."""
+"""Reading recipes: YAML files, the recipes that they extend, and overrides, as methods bound to their recipes."""
 
 from __future__ import annotations
 
@@ -8,26 +8,34 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import BeforeValidator, Field
 
 from hf_xlsr.data.sources import as_list
-from hf_xlsr.export.access_tokens import check_no_token
 from hf_xlsr.runs.fields import training_section
 from hf_xlsr.runs.folder import RunFolder
-from hf_xlsr.runs.methods import METHODS, Method, get_method
-from hf_xlsr.runs.sections import dotted_keys
-from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.runs.methods import Method, get_method
+from hf_xlsr.runs.sections import dotted_keys, validated
+from hf_xlsr.utils.access_tokens import check_no_token
+from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
+from hf_xlsr.utils.validation import Section
 
-# Lists of runs that a recipe may stand for: side by side, or one after the other.
-LISTS = {"runs": "run", "stages": "stage"}
-_NAME = re.compile(r"\w[\w.+ -]*")
+# Lists of runs: independent, or one after the other.
+LISTS = ("runs", "stages")
+
+
+class ListedRun(Section):
+    """A run of a list. Names become folders, so they cannot be paths."""
+
+    name: Annotated[str, BeforeValidator(str)] = Field(pattern=r"^\w[\w.+ -]*$")  # YAML reads 1 as a number
+    set: dict[str, Any] = Field({}, description="changes to the recipe")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as people expect it: `1e-3` is a number, only true and false are booleans (`no` is Norwegian), and a key
-    that stands twice is a mistake."""
+    """YAML as people expect it: `1e-3` is a number, only true and false are booleans (`no` is Norwegian), and a
+    repeated key is an error."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -35,14 +43,14 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 if (key.tag, key.value) in seen:
-                    problem = f"the key '{key.value}' stands twice in one mapping"
+                    problem = f"the key '{key.value}' is repeated"
                     raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
                 seen.add((key.tag, key.value))
         return node
 
 
 _Loader.yaml_implicit_resolvers = {
-    # A date is the text that it is written as: names of runs and values of `where` are compared and stored as text.
+    # Dates stay text, as names of runs and values of `where` are text.
     first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] not in ("bool", "timestamp")]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
@@ -52,16 +60,14 @@ _Loader.add_implicit_resolver(
 )
 
 
-def parse_yaml(text: str, where: str) -> Any:
-    """Parses YAML; a mistake is one sentence naming line and column."""
+def parse_yaml(text: str | bytes, where: str) -> Any:
+    """Parses YAML; an error is one sentence with line and column."""
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise XlsrError(
-            f"{where}{place}: not valid YAML ({getattr(error, 'problem', error)}); mend it there."
-        ) from None
+        raise XlsrError(f"{where}{place}: invalid YAML ({error_line(getattr(error, 'problem', error))}).") from None
 
 
 def recipe_names() -> list[str]:
@@ -71,9 +77,9 @@ def recipe_names() -> list[str]:
 
 
 def read_recipe(name_or_path: str, *, above: Sequence[str] = ()) -> dict[str, Any]:
-    """Reads a recipe by name or path, with the recipe that its `base` names underneath; checks nothing yet.
+    """Reads a recipe by name or path and merges it over the recipe that its `base` names; without validation.
 
-    `data_from` names a recipe, of any method, whose `data` alone comes underneath.
+    `data_from` names a recipe, of any method, over whose `data` those of the recipe are merged.
 
     Args:
         name_or_path: A name of `recipe_names`, or the path of a YAML file.
@@ -83,53 +89,42 @@ def read_recipe(name_or_path: str, *, above: Sequence[str] = ()) -> dict[str, An
         The recipe's keys as written, `runs` or `stages` among them; `name` is set.
 
     Raises:
-        XlsrError: there is no such recipe, it is not valid YAML, or it rests on itself.
+        XlsrError: the recipe is unknown, is not valid YAML, or contains itself.
     """
     if name_or_path in above:
-        raise XlsrError(
-            f"recipe '{name_or_path}' rests on itself, by base or data_from ({' on '.join((*above, name_or_path))}); "
-            "mend one of them."
-        )
+        chain = " -> ".join((*above, name_or_path))
+        raise XlsrError(f"recipe '{name_or_path}' contains itself by base or data_from: {chain}.")
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml"):
-        if not path.is_file():
-            raise XlsrError(f"recipe file '{name_or_path}' does not exist; built-in are {', '.join(recipe_names())}.")
-        try:
-            text, name = path.read_text("utf-8"), path.stem
-        except UnicodeDecodeError as error:
-            raise XlsrError(f"recipe file '{name_or_path}' is not in UTF-8 ({error.reason}); save it so.") from None
+        text, name = path.read_bytes(), path.stem
     elif name_or_path in recipe_names():
-        text, name = (resources.files("hf_xlsr.recipes") / f"{name_or_path}.yaml").read_text("utf-8"), name_or_path
+        text, name = (resources.files("hf_xlsr.recipes") / f"{name_or_path}.yaml").read_bytes(), name_or_path
     else:
         raise XlsrError(f"recipe '{name_or_path}' was not found; {did_you_mean(name_or_path, recipe_names())}")
     content = parse_yaml(text, f"recipe '{name}'")
     if not isinstance(content, dict):
-        raise XlsrError(f"recipe '{name}' is not a mapping of keys to values; see recipes/quickstart.yaml.")
-    for key in ("base", "data_from", "method"):
-        if not isinstance(content.get(key) or "", str):
-            raise XlsrError(f"recipe '{name}': {key} is {content[key]!r}; it takes one name.")
+        raise XlsrError(f"recipe '{name}' must be a mapping, got {type(content).__name__}.")
     rest = {"above": (*above, name_or_path)}
     if data_from := content.pop("data_from", None):
-        content["data"] = merge(read_recipe(data_from, **rest).get("data") or {}, content.get("data") or {})
+        content["data"] = merge(read_recipe(str(data_from), **rest).get("data") or {}, content.get("data") or {})
     base = content.pop("base", None)
-    below = read_recipe(base, **rest) if base else {}
+    below = read_recipe(str(base), **rest) if base else {}
     models = [part.get("model") for part in (content, below)]
     if all(isinstance(model, dict) and "encoders" in model for model in models):
-        del below["model"]["encoders"]  # they belong to the languages: all or none are taken over
+        del below["model"]["encoders"]  # they belong to the languages: all or none are inherited
     merged = merge(below, content)
     if base:
         for key in LISTS:
             merged.pop(key, None)
         merged.update({key: content[key] for key in LISTS if key in content})
-    own_name = content.get("name")
-    merged["name"] = name if own_name is None else str(own_name)
-    if own_name is not None:
-        _check_name(merged["name"], f"recipe '{name}': its name")
+    merged["name"] = name
+    if content.get("name") is not None:
+        merged["name"] = validated(ListedRun, {"name": content["name"]}, name).name
     return merged
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Lays one nested mapping over another; lists and values replace, mappings merge.
+    """Merges one nested mapping over another; lists and values are replaced.
 
     Example:
         >>> merge({"a": {"x": 1, "y": 2}, "b": [1]}, {"a": {"y": 3}, "b": [2]})
@@ -137,7 +132,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """
     result = deepcopy(dict(below))
     for one, other in (("corpus", "path"), ("path", "corpus")):
-        if one in above and other in result:  # another source altogether: its split, columns, ... go with it
+        if one in above and other in result:  # another source: its split, columns, ... do not apply
             result = {}
     for key, value in above.items():
         under = result.get(key)
@@ -147,27 +142,12 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _check_name(name: str, what: str) -> None:
-    """Names become folders: one that is a path would lead out of the place that outputs go to."""
-    if not _NAME.fullmatch(name):
-        raise XlsrError(
-            f"{what} is {name!r}; write letters, digits, '.', '_', '+' and '-', the first of them no '.', '+' or '-'."
-        )
-
-
-def _check_runs(name: str, runs: Any, what: str) -> None:
-    for run in as_list(runs):
-        if isinstance(run, dict) and run.get("name") is not None:
-            run["name"] = str(run["name"])  # YAML reads 1 as a number
-    names = [run.get("name") if isinstance(run, dict) else None for run in as_list(runs)]
-    for run, run_name in zip(as_list(runs), names, strict=True):
-        if run_name is None or not set(run) <= {"name", "set"} or not isinstance(run.get("set", {}), Mapping):
-            raise XlsrError(
-                f"recipe '{name}': the {what} {run} is not of the form {{name: ..., set: {{...}}}}; mend it."
-            )
-        _check_name(run_name, f"recipe '{name}': the name of a {what}")
-        if names.count(run_name) > 1:
-            raise XlsrError(f"recipe '{name}': two {what}s are called '{run_name}'; give each a name of its own.")
+def _listed_runs(name: str, runs: Any, kind: str) -> list[ListedRun]:
+    listed = [validated(ListedRun, run, name, kind) for run in as_list(runs)]
+    names = [run.name for run in listed]
+    if repeated := [one for one in names if names.count(one) > 1]:
+        raise XlsrError(f"recipe '{name}': {kind} has '{repeated[0]}' twice; every name must be different.")
+    return listed
 
 
 def parse_overrides(arguments: Sequence[str], recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,11 +156,11 @@ def parse_overrides(arguments: Sequence[str], recipe: Mapping[str, Any]) -> dict
     A key may be shortened to its last part where that is unique. Values are read as YAML.
 
     Args:
-        arguments: What stands on the command line behind the recipe.
+        arguments: Arguments after the recipe on the command line.
         recipe: The recipe to be overridden, for its method and encoder.
 
     Raises:
-        XlsrError: a key is unknown or ambiguous, or misses its value.
+        XlsrError: a key is unknown or ambiguous, or its value is missing.
     """
     method = method_of(recipe)
     dotted = [
@@ -195,7 +175,7 @@ def parse_overrides(arguments: Sequence[str], recipe: Mapping[str, Any]) -> dict
         full = _full_key(key, dotted)
         clashing = [one for one in seen if one.startswith(f"{full}.") or full.startswith(f"{one}.")]
         if clashing:
-            raise XlsrError(f"--{full} and --{clashing[0]} say two things of one value; keep one of them.")
+            raise XlsrError(f"--{full} and --{clashing[0]} override the same value; remove one of them.")
         seen.append(full)
         value = parse_yaml(text, f"--{key}")
         target = result
@@ -209,15 +189,12 @@ def parse_overrides(arguments: Sequence[str], recipe: Mapping[str, Any]) -> dict
 def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     waiting = list(arguments)
     while waiting:
-        word = waiting.pop(0)
-        if not word.startswith("--"):
-            raise XlsrError(f"'{word}' is no option; overrides are written --key value, for example --seed 2.")
-        key, equals, value = word[2:].partition("=")
-        if not equals:
-            if not waiting or waiting[0].startswith("--"):
-                raise XlsrError(f"--{key} has no value; write --{key} VALUE.")
-            value = waiting.pop(0)
-        yield key.replace("-", "_"), value
+        option = waiting.pop(0)
+        key, equals, value = option.removeprefix("--").partition("=")
+        has_value = equals or (waiting and not waiting[0].startswith("--"))
+        if not option.startswith("--") or not has_value:
+            raise XlsrError(f"overrides must be --key value, e.g. --seed 2, got '{option}'.")
+        yield key.replace("-", "_"), value if equals else waiting.pop(0)
 
 
 def _full_key(key: str, dotted: Sequence[str]) -> str:
@@ -229,11 +206,11 @@ def _full_key(key: str, dotted: Sequence[str]) -> str:
         return matches[0]
     if matches:
         raise XlsrError(f"--{key} is ambiguous; write one of {', '.join('--' + name for name in matches)}.")
-    raise XlsrError(f"--{key} is no key of the recipe; {did_you_mean(key, dotted)}")
+    raise XlsrError(f"unknown option --{key}; {did_you_mean(key, dotted)}")
 
 
 def resolve(recipe: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Method:
-    """Binds a recipe, with overrides on top, to its method.
+    """Binds a recipe with overrides to its method.
 
     Args:
         recipe: From `read_recipe`, without `runs` and `stages`.
@@ -251,32 +228,26 @@ def method_of(recipe: Mapping[str, Any]) -> type[Method]:
     """The method that a recipe names.
 
     Raises:
-        XlsrError: it names none, or an unknown one.
+        XlsrError: it is missing or unknown.
     """
-    if not recipe.get("method"):
-        raise XlsrError(f"recipe '{recipe.get('name', 'recipe')}' has no 'method'; {did_you_mean('', METHODS)}")
-    return get_method(recipe["method"])
+    return get_method(recipe.get("method"))
 
 
 def read_run(folder: RunFolder) -> Method:
     """The method of a run, bound to the recipe in its folder.
 
     Raises:
-        XlsrError: the folder holds no run, or its recipe is invalid.
+        XlsrError: the folder has no recipe, or its recipe is invalid.
     """
     try:
-        content = json.loads(folder.recipe.read_text("utf-8"))
-    except OSError:
-        raise XlsrError(f"'{folder.path}' is not the folder of a run: training/recipe.json is missing.") from None
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise XlsrError(f"{folder.recipe} is not a recipe; train again to replace it.")
+        content = dict(json.loads(folder.recipe.read_text("utf-8")))
+    except (OSError, TypeError, ValueError) as error:
+        raise XlsrError(f"'{folder.path}' is not the folder of a run: {error_line(error)}.") from None
     return method_of(content).bind({key: value for key, value in content.items() if key != "processes"})
 
 
 def load_runs(name_or_path: str, arguments: Sequence[str] = (), only: Sequence[str] | None = None) -> list[Method]:
-    """The runs that a recipe stands for: one, those of its list of ablations, or its stages.
+    """The runs of a recipe: one, those of its list, or its stages.
 
     `runs` are independent. Each of `stages` starts from the final weights of the stage before, unless it sets
     `start_from` itself.
@@ -284,14 +255,14 @@ def load_runs(name_or_path: str, arguments: Sequence[str] = (), only: Sequence[s
     Args:
         name_or_path: See `read_recipe`.
         arguments: Command-line overrides; they win over the recipe and over each run.
-        only: Names of the runs wanted; all when absent.
+        only: Names of the runs to load; by default all.
 
     Returns:
-        Methods bound to their recipes, in order; the runs of a list are called `recipe/run` and write to folders of
-        those names.
+        Methods bound to their recipes, in order; the runs of a list are named `recipe/run` and have folders of those
+        names.
 
     Raises:
-        XlsrError: as `resolve`, a run of `only` does not exist, or there are both kinds of lists.
+        XlsrError: as `resolve`, a run of `only` is unknown, or the recipe has both kinds of lists.
 
     Example:
         >>> [run.recipe.languages for run in load_runs("quickstart")]
@@ -300,27 +271,26 @@ def load_runs(name_or_path: str, arguments: Sequence[str] = (), only: Sequence[s
     recipe = read_recipe(name_or_path)
     lists = {key: recipe.pop(key) for key in LISTS if recipe.get(key)}
     if len(lists) > 1:
-        raise XlsrError(f"recipe '{recipe['name']}' has runs and stages; keep one of them.")
-    kind, runs = next(iter(lists.items()), ("runs", []))
-    _check_runs(recipe["name"], runs, LISTS[kind])
-    overrides = parse_overrides(arguments, recipe)
-    if not runs:
-        if only:
-            raise XlsrError(f"recipe '{recipe['name']}' has no list of runs; leave --only out.")
-        return [resolve(recipe, overrides)]
-    names = [run["name"] for run in runs]
+        raise XlsrError(f"recipe '{recipe['name']}' has runs and stages; remove one of them.")
+    kind, found = next(iter(lists.items()), ("runs", []))
+    runs = _listed_runs(recipe["name"], found, kind)
+    names = [run.name for run in runs]
     for name in only or ():
         if name not in names:
-            raise XlsrError(f"recipe '{recipe['name']}' has no {LISTS[kind]} '{name}'; {did_you_mean(name, names)}")
+            known = did_you_mean(name, names) if names else "it has no list of runs."
+            raise XlsrError(f"recipe '{recipe['name']}' has no run '{name}' for --only; {known}")
+    overrides = parse_overrides(arguments, recipe)
+    if not runs:
+        return [resolve(recipe, overrides)]
     resolved: list[Method] = []
-    # A stage needs those before it; other runs that are not wanted are left out of it.
-    chosen = [run for run in runs if kind == "stages" or not only or run["name"] in only]
+    # A stage needs the stages before it; other runs that are not selected are skipped.
+    chosen = [run for run in runs if kind == "stages" or not only or run.name in only]
     for run in chosen:
-        method = resolve(merge(recipe, run.get("set", {})), overrides)
+        method = resolve(merge(recipe, run.set), overrides)
         full = method.recipe
-        full.output_dir = str(Path(full.output_dir) / run["name"])
-        full.name = f"{recipe['name']}/{run['name']}"
-        if kind == "stages" and resolved and "start_from" not in run.get("set", {}):
+        full.output_dir = str(Path(full.output_dir) / run.name)
+        full.name = f"{recipe['name']}/{run.name}"
+        if kind == "stages" and resolved and "start_from" not in run.set:
             full.start_from = resolved[-1].recipe.output_dir
         resolved.append(method)
-    return [method for run, method in zip(chosen, resolved, strict=True) if not only or run["name"] in only]
+    return [method for run, method in zip(chosen, resolved, strict=True) if not only or run.name in only]

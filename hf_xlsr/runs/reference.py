@@ -14,12 +14,14 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from hf_xlsr.data.sources import Source
 from hf_xlsr.runs.fields import training_section
 from hf_xlsr.runs.methods import METHODS, Method
 from hf_xlsr.runs.recipe import method_of, read_recipe, recipe_names
-from hf_xlsr.runs.sections import DataSection, Recipe, Section, Source, holds_sources
+from hf_xlsr.runs.sections import DataSection, Recipe, holds_sources
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.validation import Section
 
 COMMAND = "python -m hf_xlsr.runs.reference docs/recipes.md"
 INTRODUCTION = f"""# Keys of recipes
@@ -29,15 +31,15 @@ INTRODUCTION = f"""# Keys of recipes
 A recipe is a YAML file; [train.md](train.md) shows some. Every key is also an option of the command line, as
 `--section.key value`, or by its last part if that is unique. An unknown key or an invalid value is an error before
 anything starts. `hf-xlsr train METHOD --help` shows the keys of one method.
-Below a method stand the keys that it adds, or whose type or default it changes."""
+The section of a method lists the keys that it adds, or whose type or default it changes."""
 WIDTH = 100
 Row = tuple[str, str, str, str]
-# Keys that are gone once a recipe has been read.
+# Keys that a loaded recipe no longer has.
 LOADING: list[Row] = [
-    ("base", "str", "", "name or path of the recipe underneath"),
-    ("data_from", "str", "", "name or path of a recipe, of any method, whose `data` comes underneath"),
-    ("runs", "list", "", "independent runs, each a `name` and what it `set`s"),
-    ("stages", "list", "", "runs of `name` and `set`, each from the weights of the one before"),
+    ("base", "str", "", "name or path of the recipe that this one extends"),
+    ("data_from", "str", "", "name or path of a recipe, of any method, whose `data` this one extends"),
+    ("runs", "list", "", "independent runs, each with a `name` and the keys that it changes in `set`"),
+    ("stages", "list", "", "runs with `name` and `set`, each from the weights of the one before"),
 ]
 
 
@@ -73,10 +75,10 @@ def keys_help(name: str | None = None) -> str:
     """The keys of a method's recipes, as text for a terminal.
 
     Args:
-        name: A method, or a recipe by name or path; without one, the keys of every recipe.
+        name: A method, or a recipe by name or path; by default the keys of every recipe.
 
     Raises:
-        XlsrError: there is no such method or recipe.
+        XlsrError: the name is unknown.
 
     Example:
         >>> [line for line in keys_help("hictl").splitlines() if "sentence_temperature" in line]

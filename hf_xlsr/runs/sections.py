@@ -1,4 +1,4 @@
-"""The typed form of a recipe: sections that every method shares, and how their errors are explained."""
+"""The typed form of a recipe: sections that every method shares."""
 
 from __future__ import annotations
 
@@ -6,77 +6,19 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from hf_xlsr.data.sources import as_list
-from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.data.sources import OneOrMore, Source, as_list, check_source
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.validation import Section, explain
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
-class Section(BaseModel):
-    """A mapping of a recipe: unknown keys are errors, and values are not converted (`"3"` is no number)."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
-
-
-OneOrMore = Annotated[list[str], BeforeValidator(as_list)]
-
-
-class Source(Section):
-    """Where rows come from: a named corpus, or files."""
-
-    corpus: str | None = Field(None, description="name of a corpus; `hf-xlsr corpora` lists them")
-    path: str | list[str] | None = Field(
-        None, description="file, pair of Moses files, folder or id of a dataset; environment variables are expanded"
-    )
-    languages: OneOrMore | None = Field(None, description="source and target language; by default the recipe's")
-    columns: str | dict[str, Any] | None = Field(
-        None, description="our column = column of the file, e.g. `source=en,target=fr`"
-    )
-    parallel: dict[str, Any] | None = Field(
-        None,
-        description="language = column of the file, two or more, instead of `columns`: each row gives all pairs of its "
-        "filled cells; `languages` selects some",
-    )
-    format: str | None = Field(
-        None, description="moses, tsv, csv, jsonl, parquet, tmx, po, mo or datasets; by default from the suffix"
-    )
-    split: str | None = Field(None, description="train, dev or test of a corpus or dataset")
-    config: str | None = Field(None, description="configuration of a dataset")
-    where: dict[str, Any] | None = Field(
-        None, description="keep rows with these values; a name is a column of the file, else one of ours"
-    )
-    hash_split: str | None = Field(
-        None,
-        description="`rest` or `held`: keep rows whose crc32 of `hash_key` modulo `hash_modulus` is not 0, or is 0",
-    )
-    hash_key: str | int | None = Field(None, description="column of the file for `hash_split`, else one of ours")
-    hash_modulus: int = Field(100, ge=1, description="100 holds out about 1 %")
-    distinct: bool = Field(
-        False, description="skip rows with a text seen before on the same side, for evaluation by retrieval"
-    )
-    limit: int | None = Field(None, ge=1, description="maximum number of rows (of pairs, with `parallel`)")
-    sample: int | None = Field(
-        None,
-        ge=1,
-        description="number of rows drawn at random, in their order, by the recipe's seed (dev and test: the same for "
-        "every seed); reads the source twice",
-    )
-    source_version: str | None = Field(None, description="translation of the bible corpus")
-    target_version: str | None = Field(None, description="translation of the bible corpus")
-
-
 def _check_sources(value: Any) -> Any:
     for source in as_list(value):
-        if isinstance(source, Mapping):
-            try:
-                Source.model_validate(source)
-            except ValidationError as error:
-                raise ValueError(explain(error, Source)) from None
-        elif not isinstance(source, str):
-            raise ValueError(f"a source is a corpus, a path, or a mapping with `path`, got {source!r}")
+        check_source(source)
     return value
 
 
@@ -215,29 +157,3 @@ def validated(model: type[ModelT], content: Mapping[str, Any], name: str, place:
         return model.model_validate(content)
     except ValidationError as error:
         raise XlsrError(f"recipe '{name}': {explain(error, model, place)}.") from None
-
-
-def explain(error: ValidationError, model: type[BaseModel], place: str = "") -> str:
-    """The first problem of a validation error, in one sentence without a full stop.
-
-    Example:
-        >>> try:
-        ...     CardSection(licence="mit")
-        ... except ValidationError as error:
-        ...     explain(error, CardSection, "card")
-        "unknown key 'card.licence'; did you mean 'license'?"
-    """
-    first = error.errors()[0]
-    path = [str(part) for part in first["loc"]]
-    where = ".".join([place, *path] if place else path)
-    if first["type"] == "extra_forbidden":
-        owner: Any = model
-        for part in path[:-1]:
-            owner = owner.model_fields[part].annotation if part in getattr(owner, "model_fields", {}) else owner
-        return f"unknown key '{where}'; {did_you_mean(path[-1], owner.model_fields).rstrip('.')}"
-    if first["type"] == "missing":
-        return f"{where} is missing"
-    message = str(first.get("ctx", {}).get("error") or first["msg"])
-    if first["type"] == "value_error":
-        return f"{where}: {message}".removeprefix(": ").rstrip(".")
-    return f"{where} is {first['input']!r}: {message[0].lower()}{message[1:]}"

@@ -37,7 +37,7 @@ from hf_xlsr.utils.extras import can_plot
 
 @dataclass
 class RunResult:
-    """What a run left.
+    """The result of a run.
 
     Args:
         folder: Its folder.
@@ -54,7 +54,7 @@ def prepare_data(method: Method, folder: Path, sets: Mapping[str, Any]) -> Any:
     """Data and tokenizers of a recipe, made in `folder` or loaded from it.
 
     Raises:
-        XlsrError: what the method raises, or the folder holds data made for other evaluation sets.
+        XlsrError: what the method raises, or the folder holds data prepared for other evaluation sets.
     """
     remember_evaluated(folder, method.evaluation_texts(sets))
     held_out = held_out_texts(as_list(method.recipe.data.held_out), languages=method.recipe.languages)
@@ -68,10 +68,10 @@ def train_tokenizer_of(method: Method, output: str | Path) -> str:
         A sentence for the console.
 
     Raises:
-        XlsrError: the method's encoders have tokenizers of their own.
+        XlsrError: the method trains no tokenizer.
     """
     if not hasattr(method.recipe, "tokenizer"):
-        raise XlsrError(f"recipe '{method.recipe.name}' trains no tokenizer: its encoders have their own.")
+        raise XlsrError(f"recipe '{method.recipe.name}' trains no tokenizer; its encoders have their own.")
     with tempfile.TemporaryDirectory() as scratch:
         data = prepare_data(method, Path(scratch), method.evaluation_sets())
         data.tokenizer.save_pretrained(str(output))
@@ -147,7 +147,7 @@ def _close_reporters(trainer: XlsrTrainer) -> None:
 def _take_finished(trainer: XlsrTrainer, final: Path, checkpoint: Path | None) -> bool:
     """Loads the result of a finished training; Trainer, resuming from it, would take one more step.
 
-    That is its final model if complete, as checkpoints may be older or absent; else its last checkpoint.
+    That is its final model if complete, as checkpoints may be older or missing; else its last checkpoint.
     """
     ended = any(final.glob("*.safetensors"))  # also a training that stopped early by its protocol
     if ended and (final / TRAINER_STATE_NAME).is_file() and not trainer.is_fsdp_enabled:
@@ -195,11 +195,11 @@ def _finish(
     seconds: dict[str, float],
     console: Console,
 ) -> dict[str, float]:
-    """Has the method write and evaluate its model, and writes log, loss plot, results and card."""
+    """Writes and evaluates the model, and writes log, loss plot, results and card."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     folder.record_recipe(recipe)
     finished = method.evaluate_and_export(folder, trainer, data, sets, console)
-    if (whole := merged(model)) is not model:  # what a later run starts from; adapters alone are of no use to it
+    if (whole := merged(model)) is not model:  # later runs start from merged weights
         whole.save_pretrained(folder.merged)
         if trainer.processing_class is not None:
             trainer.processing_class.save_pretrained(folder.merged)
@@ -235,10 +235,7 @@ def _finish(
 
 
 def hardware_name(device: torch.device) -> str:
-    """What a device is called by its maker.
-
-    Args:
-        device: Of the training.
+    """The product name of a device.
 
     Example:
         >>> isinstance(hardware_name(torch.device("cpu")), str)

@@ -60,20 +60,13 @@ def test_train_prints_results_and_places(toy: Path, tmp_path: Path, capsys: pyte
     assert results["settings"]["data"]["pairs"] <= 200
 
 
-@pytest.mark.parametrize("changes", [["--plot_pairs", "0"], ["--data.test.limit", "1"]])
-def test_a_run_without_pairs_to_draw(
-    changes: list[str], toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_without_pairs_to_plot(toy: Path, tmp_path: Path) -> None:
     output = tmp_path / "[bold]run[none]"
-    assert main(["train", str(toy), "--output_dir", str(output), *changes]) == 0
-    text = "".join(capsys.readouterr().out.split())
-    assert (
-        (output / "results.json").is_file() and (output / "README.md").is_file() and not (output / "tsne.png").exists()
-    )
-    assert "".join(str(output / "results.json").split()) in text
+    assert main(["train", str(toy), "--output_dir", str(output), "--data.test.limit", "1"]) == 0
+    assert (output / "README.md").is_file() and not (output / "tsne.png").exists()
 
 
-def test_the_same_command_again_trains_nothing_and_gives_the_same(toy: Path, tmp_path: Path) -> None:
+def test_finished_run_is_kept(toy: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     command = ["train", str(toy), "--output_dir", str(output), "--save_strategy", "steps", "--save_steps", "2"]
     command += ["--lr_scheduler_type", "constant"]
@@ -86,7 +79,7 @@ def test_the_same_command_again_trains_nothing_and_gives_the_same(toy: Path, tmp
     assert sorted(path.name for path in (output / "training").glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-4"]
 
 
-def test_changed_training_data_is_not_passed_over(
+def test_changed_training_data(
     toy: Path, tmp_path: Path, write_pairs: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["train", str(toy), "--output_dir", str(tmp_path / "run")]
@@ -96,24 +89,8 @@ def test_changed_training_data_is_not_passed_over(
     assert main([*command, "--overwrite", "true"]) == 0
 
 
-def test_moses_files_of_unequal_length(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = make_pairs(40)
-    (tmp_path / "c.en").write_text("".join(f"{row['source']}\n" for row in rows))
-    (tmp_path / "c.fr").write_text("".join(f"{row['target']}\n" for row in rows[:-3]))
-    command = [
-        "train",
-        str(toy),
-        "--output_dir",
-        str(tmp_path / "run"),
-        "--data.train.path",
-        str(tmp_path / "c.{en,fr}"),
-    ]
-    error = failing(capsys, *command)
-    assert "40" in error and "37" in error
-
-
-def test_the_command_of_the_readme(write_pairs: Any, tmp_path: Path) -> None:
-    """Another file in place of the quickstart's corpus, without development or test set."""
+def test_readme_command(write_pairs: Any, tmp_path: Path) -> None:
+    """Own data instead of the quickstart's corpus, without dev and test set."""
     command = ["train", "quickstart", "--data.train.path", str(write_pairs()), "--data.dev", "null", "--data.test"]
     command += ["null", "--languages", "[en, es]", "--output_dir", str(tmp_path / "run"), "--max_steps", "1"]
     small = ["--vocab_size", "80", "--algorithm", "bpe", "--per_device_train_batch_size", "16"]
@@ -121,30 +98,24 @@ def test_the_command_of_the_readme(write_pairs: Any, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "results.json").read_text())["metrics"] == {}
 
 
-def test_a_folder_with_another_run_is_not_touched(
-    toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_folder_of_another_run(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "run"
     command = ["train", str(toy), "--output_dir", str(output)]
     assert main(command) == 0
     kept = (output / "results.json").read_bytes()
-    capsys.readouterr()
     error = failing(capsys, *command, "--seed", "2")
-    assert "holds another run, of other seed" in error and "--overwrite true" in error
+    assert "seed" in error and "--overwrite" in error
     assert (output / "results.json").read_bytes() == kept
     assert main([*command, "--seed", "2", "--overwrite", "true"]) == 0
 
 
-def test_a_folder_with_other_files_is_not_touched(
-    toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("training/thesis.txt", "README.md"):
-        file = tmp_path / name.replace("/", "-") / name
-        file.parent.mkdir(parents=True)
-        file.write_text("keep")
-        error = failing(capsys, "train", str(toy), "--output_dir", str(tmp_path / name.replace("/", "-")))
-        assert "taken by other files" in error
-        assert file.read_text() == "keep"
+@pytest.mark.parametrize("name", ["training/thesis.txt", "README.md"])
+def test_folder_with_other_files(name: str, toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "run" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("keep")
+    assert "--output_dir" in failing(capsys, "train", str(toy), "--output_dir", str(tmp_path / "run"))
+    assert file.read_text() == "keep"
 
 
 @pytest.mark.parametrize(
@@ -152,57 +123,19 @@ def test_a_folder_with_other_files_is_not_touched(
     [
         (["--data.train.path", "gone.tsv"], "gone.tsv"),
         (["--per_device_train_batch_size", "1"], "batch of one"),
-        (["--per_device_train_batch_size", "500"], "fewer than one batch of 500"),
+        (["--per_device_train_batch_size", "500"], "500"),
         (["--vocab_size", "5000"], "tokenizer.vocab_size"),
         (["--languages", "[en, en]"], "needs two"),
-        (["--data.max_length", "64"], "64 tokens but the encoder has 40 positions"),
-        (["--learning_rate", "fast"], "training.learning_rate is 'fast'"),
-        (["--model.pooling", "sum"], "model.pooling is 'sum'"),
-        (["--evaluation.protocol", "bleu"], "evaluation.protocol"),
-        (["--lerning_rate", "1"], "did you mean 'training.learning_rate'"),
-        (["--overwrite", "no"], "overwrite is 'no'"),
-        (["--data.train.limit", "x"], "limit"),
+        (["--data.max_length", "64"], "data.max_length"),
+        (["--model.pooling", "sum"], "pooling"),
         (["--tokenizer.path", "gone"], "tokenizer.path"),
-        (["--model.encoder.path", "gone"], "'gone' holds no"),
+        (["--model.encoder.path", "gone"], "model.encoder"),
     ],
 )
-def test_mistakes_end_in_one_sentence(
+def test_invalid_training(
     override: list[str], message: str, toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert message in failing(capsys, "train", str(toy), "--output_dir", str(tmp_path / "run"), *override)
-
-
-def test_empty_and_one_language_corpora(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    empty, same = tmp_path / "empty.tsv", tmp_path / "same.tsv"
-    empty.write_text("")
-    same.write_text("".join(f"{pair['source']}\t{pair['source']}\n" for pair in make_pairs(50)))
-    for number, path in enumerate((empty, same)):
-        command = ["train", str(toy), "--output_dir", str(tmp_path / f"run{number}"), "--data.train.path", str(path)]
-        assert "empty" in failing(capsys, *command)
-    tagged = tmp_path / "tagged.tsv"
-    tagged.write_text("source\ttarget\tsource_lang\ttarget_lang\n" + "a b\tc d\ten\ten\n" * 3)
-    command = ["train", str(toy), "--output_dir", str(tmp_path / "run2"), "--data.train.path", str(tagged)]
-    assert "one language (en)" in failing(capsys, *command)
-
-
-def test_long_sentences_are_cut_and_counted(toy: Path, tmp_path: Path) -> None:
-    long = tmp_path / "long.tsv"
-    rows = [f"{pair['source']}\t{pair['target']}\n" for pair in make_pairs(60)]
-    long.write_text("".join(rows) + "red " * 100 + "\t" + "rouge " * 100 + "\n")
-    output = tmp_path / "run"
-    assert main(["train", str(toy), "--output_dir", str(output), "--data.train.path", str(long)]) == 0
-    assert json.loads((output / "results.json").read_text())["settings"]["data"]["num_truncated"] == 2
-
-
-def test_bad_lines_are_set_aside(toy: Path, tmp_path: Path) -> None:
-    path = tmp_path / "bad.tsv"
-    rows = [f"{pair['source']}\t{pair['target']}\n" for pair in make_pairs(60)]
-    path.write_bytes("".join(rows).encode() + b"one side\n" + b"caf\xe9\tcafe\n" + b"\tempty\n")
-    output = tmp_path / "run"
-    assert main(["train", str(toy), "--output_dir", str(output), "--data.train.path", str(path)]) == 0
-    lines = [json.loads(line) for line in (output / "training" / "rejected.jsonl").read_text().splitlines()]
-    assert [line["line"] for line in lines] == [61, 62, 63]
-    assert sum(json.loads((output / "results.json").read_text())["settings"]["data"]["rejected"].values()) == 3
 
 
 def test_test_sentences_are_removed_from_training(toy: Path, tmp_path: Path, write_pairs: Any) -> None:
@@ -237,36 +170,27 @@ def test_evaluate_writes_json(exported: Path, tmp_path: Path, capsys: pytest.Cap
     [
         (["--protocol", "tatoba", "--data", "x.tsv"], "did you mean 'tatoeba'"),
         (["--protocol", "tatoeba", "--data", "gone.tsv"], "gone.tsv"),
-        (["--protocol", "tatoeba", "--data", "x.tsv", "--pool", "y.tsv"], "--pool is only for protocol xsr"),
-        (["--protocol", "tatoeba,sts", "--data", "x.tsv"], "need different data"),
-        (["--protocol", "tatoeba", "--data", "a", "b", "c"], "--data must be"),
-        (["--protocol", "tatoeba", "--data", "x.tsv", "--colums", "a=b"], "--colums"),
-        (["--protocol", "tatoeba"], "--data FILE is missing"),
-        (["--data", "x.tsv"], "--protocol NAME is missing"),
-        (
-            ["--protocol", "sts", "--data", "x.tsv", "--k", "3"],
-            "--k is only for protocol bucc or language-bias or xsim",
-        ),
-        (["--protocol", "bucc", "--data", "a.de", "a.en"], "protocol bucc needs"),
-        (["--protocol", "mteb", "--data", "mteb:STSBenchmark", "--dtype", "onnx"], "onnx is not supported by mteb"),
-        (
-            ["--protocol", "sts", "--data", "none.tsv", "--dtype", "onnx", "--device", "cuda"],
-            "got 'cuda'",
-        ),
-        (
-            ["--protocol", "sts", "--data", "none.tsv", "--device", "gpu"],
-            "got 'gpu'",
-        ),
+        (["--protocol", "tatoeba", "--data", "x.tsv", "--pool", "y.tsv"], "--pool"),
+        (["--protocol", "tatoeba,sts", "--data", "x.tsv"], "tatoeba"),
+        (["--protocol", "tatoeba", "--data", "a", "b", "c"], "--data"),
+        (["--protocol", "tatoeba", "--data", "x.tsv", "--colums", "a=b"], "--columns"),
+        (["--protocol", "tatoeba"], "--data"),
+        (["--data", "x.tsv"], "--protocol"),
+        (["--protocol", "sts", "--data", "x.tsv", "--k", "3"], "--k"),
+        (["--protocol", "bucc", "--data", "a.de", "a.en"], "bucc"),
+        (["--protocol", "mteb", "--data", "mteb:STSBenchmark", "--dtype", "onnx"], "onnx"),
+        (["--protocol", "sts", "--data", "none.tsv", "--dtype", "onnx", "--device", "cuda"], "'cuda'"),
+        (["--protocol", "sts", "--data", "none.tsv", "--device", "gpu"], "'gpu'"),
         (["--protocol", "sts", "--data", "x.tsv", "--seed", "-1"], "--seed"),
     ],
 )
-def test_mistaken_evaluations(
+def test_invalid_evaluation(
     arguments: list[str], message: str, exported: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert message in failing(capsys, "evaluate", str(exported), *arguments)
 
 
-def test_languages_that_nothing_tells(exported: Path, write_pairs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_languages_without_option(exported: Path, write_pairs: Any, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["evaluate", str(exported), "--protocol", "tatoeba", "--data", str(write_pairs())]
     assert main(command) == 0  # named by the columns
     assert "source-target" in capsys.readouterr().out
@@ -284,13 +208,23 @@ def test_list_of_protocols(capsys: pytest.CaptureFixture[str]) -> None:
     assert "premise, hypothesis, label" in written and "--tune-gold" in written
 
 
-def test_missing_model(write_pairs: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    error = failing(capsys, "evaluate", "./gone", "--protocol", "tatoeba", "--data", str(write_pairs()))
-    assert "'./gone'" in error
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        ("trian", "'train'"),
+        ("plot tsn", "'tsne'"),
+        ("push run --repo a/b --what al", "'all'"),
+        ("card r --out x", "--output"),
+    ],
+)
+def test_nearest_name(words: str, nearest: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert nearest in failing(capsys, *words.split())
 
 
-def test_unknown_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "did you mean 'train'" in failing(capsys, "trian")
+@pytest.mark.parametrize("verb", [[], ["evaluate"], ["plot"], ["plot", "tsne"], ["debias"]])
+def test_completion_is_an_option_of_the_command(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*verb, "--help"]) == 0
+    assert ("--install-completion" in capsys.readouterr().out) == (not verb)
 
 
 def test_lists(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

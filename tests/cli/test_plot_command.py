@@ -11,66 +11,67 @@ from cli_helpers import failing
 
 from hf_xlsr.cli import main
 
-
-def test_plots_of_translation_pairs(tiny_export: str, write_pairs: Any, tmp_path: Path, capsys: Any) -> None:
-    for kind in ("tsne", "heatmap"):
-        picture = tmp_path / f"{kind}.png"
-        command = [
-            "plot",
-            kind,
-            str(tiny_export),
-            "--data",
-            str(write_pairs()),
-            "--output",
-            str(picture),
-            "--pairs",
-            "8",
-        ]
-        assert main([*command, "--languages", "en,fr"]) == 0
-        assert capsys.readouterr().out.strip() == str(picture) and picture.stat().st_size > 1000
+WIDE = ["--columns", "source=en,target={lang}", "--languages"]
 
 
-def test_plot_of_spaces(tiny_export: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wide, picture = tmp_path / "wide.tsv", tmp_path / "spaces.png"
-    rows = [f"one {number}\tun {number}\teins {number}" for number in range(12)]
-    wide.write_text("\n".join(["en\tfr\tde", *rows]) + "\n")
-    reading = ["--data", str(wide), "--columns", "source=en,target={lang}", "--languages", "en,fr,de"]
-    command = ["plot", "spaces", f"ours={tiny_export}", f"again={tiny_export}", *reading, "--output", str(picture)]
-    assert main(command) == 0
-    assert capsys.readouterr().out.strip() == str(picture) and picture.stat().st_size > 1000
-    assert "5" in failing(capsys, *command, "--limit", "3")
+@pytest.fixture
+def wide(tmp_path: Path) -> str:
+    """Twelve rows in eight languages."""
+    languages = ["en", "fr", "de", "es", "it", "pt", "nl", "sv"]
+    rows = ["\t".join(f"{language} {number}" for language in languages) for number in range(12)]
+    (tmp_path / "wide.tsv").write_text("\n".join(["\t".join(languages), *rows]) + "\n")
+    return str(tmp_path / "wide.tsv")
 
 
-def test_plot_refusals_before_a_model_is_loaded(
-    tiny_export: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("kind", "languages", "models"), [("tsne", "en,fr", 1), ("heatmap", "en,fr", 1), ("spaces", "en,fr,de", 2)]
+)
+def test_plots_of_translation_pairs(
+    kind: str, languages: str, models: int, tiny_export: str, wide: str, tmp_path: Path, capsys: Any
 ) -> None:
-    from hf_xlsr.encoders import loading as encoders
+    picture, given = tmp_path / "plot.png", ["one=" * (models > 1) + tiny_export, f"two={tiny_export}"][:models]
+    pairs = ["--pairs", "8"]
+    assert main(["plot", kind, *given, "--data", wide, *WIDE, languages, *pairs, "--output", str(picture)]) == 0
+    assert capsys.readouterr().out.strip() == str(picture) and picture.stat().st_size > 1000
 
-    monkeypatch.setattr(encoders, "load_encoder", lambda *arguments: pytest.fail("a model is loaded"))
-    wide = tmp_path / "wide.tsv"
-    others = ["fr", "de", "es", "it", "pt", "nl", "sv"]
-    rows = ["\t".join(["one", *others])] * 12
-    wide.write_text("\n".join(["\t".join(["en", *others]), *rows]) + "\n")
-    model, reading = str(tiny_export), ["--data", str(wide), "--columns", "source=en,target={lang}", "--languages"]
-    one, all_languages = [model, *reading, "en,fr"], [model, *reading, ",".join(["en", *others])]
-    for kind, words, output, key in [
-        *((kind, one, "x.xyz", ".xyz") for kind in ("tsne", "heatmap", "spaces")),
-        ("tsne", one, "wide.tsv/x.png", "wide.tsv"),
-        ("tsne", [model, "--data", "none.tsv", "--device", "gpu"], "x.png", "gpu"),
-        ("tsne", [*one, "--pairs", "-1"], "x.png", "--pairs"),
-        ("tsne", [*one, "--seed", "-1"], "x.png", "--seed"),
-        ("tsne", [*one, "--metric", "x"], "x.png", "--metric"),
-        ("retrieval", ["x", "--data", "x"], "x.png", "--data"),
-        ("spaces", [*one, "--pairs", "3000"], "x.png", "--pairs"),
-        ("spaces", [*[f"{n}={model}" for n in range(7)], *one[1:]], "x.png", "7"),
-        ("spaces", [model, "./nowhere", *reading, "en,fr"], "x.png", "./nowhere"),
-        ("spaces", [model, model, *reading, "en,fr"], "x.png", "labelled"),
-        ("spaces", all_languages, "x.png", "6"),
-        ("tsne", all_languages, "x.png", "--languages"),
-        ("heatmap", [model], "x.png", "--data"),
-    ]:
-        assert key in failing(capsys, "plot", kind, *words, "--output", str(tmp_path / output))
-    assert [path.name for path in tmp_path.iterdir()] == ["wide.tsv"]
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ("tsne MODEL --output x.png", "--data"),
+        ("tsne MODEL --data none.tsv --output x.png --pairs -1", "--pairs"),
+        ("tsne MODEL --data none.tsv --output x.png --seed -1", "--seed"),
+        ("tsne MODEL --data none.tsv --output x.png --metric f1", "--metric"),
+        ("tsne MODEL --data none.tsv --output x.xyz", ".svg"),
+        ("heatmap MODEL --data none.tsv --output x", ".svg"),
+        ("heatmap MODEL --data none.tsv --output wide.tsv/x.png", "wide.tsv"),
+        ("heatmap MODEL --data wide.tsv WIDE en,fr --output x.png --device gpu", "gpu"),
+        ("heatmap MODEL MODEL --data wide.tsv --output x.png", "MODEL"),
+        ("tsne MODEL --data wide.tsv WIDE en,fr,de --output x.png", "--languages"),
+        ("spaces MODEL --data wide.tsv WIDE en,fr --output x.png --pairs 3000", "--pairs"),
+        ("spaces MODEL --data wide.tsv WIDE en,fr --output x.png --pairs 4", "--pairs"),
+        ("spaces MODEL --data wide.tsv WIDE en,fr --output x.png --limit 3", "sentences"),
+        ("spaces MODEL --data wide.tsv WIDE en,fr,de,es,it,pt,nl,sv --output x.png", "6 language pairs"),
+        ("spaces 1=a 2=a 3=a 4=a 5=a 6=a 7=a --data wide.tsv WIDE en,fr --output x.png", "6 encoders"),
+        ("spaces a=x a=y --data wide.tsv WIDE en,fr --output x.png", "'a'"),
+        ("retrieval x --output x.png --pairs 7", "--pairs"),
+        ("curves x --output x.png --seed 1", "--seed"),
+        ("curves x --output x.png --protocol xsr", "--protocol"),
+        ("curves . --output x.png", "training log"),
+        ("curves wide.tsv --output x.png", "training log"),
+        ("curves a=x a=y --output x.png", "'a'"),
+    ],
+)
+def test_invalid_plots(
+    words: str, key: str, tiny_export: str, wide: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Each is found before a model is loaded."""
+    monkeypatch.setattr("hf_xlsr.encoders.loading.load_encoder", lambda *_: pytest.fail("a model is loaded"))
+    monkeypatch.chdir(Path(wide).parent)
+    Path("MODEL").symlink_to(tiny_export)
+    given = [part for word in words.split() for part in (WIDE if word == "WIDE" else [word])]
+    assert key in failing(capsys, "plot", *given)
+    assert not Path("x.png").exists()
 
 
 def test_plots_of_results_and_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,10 +96,4 @@ def test_plots_of_results_and_runs(tmp_path: Path, capsys: pytest.CaptureFixture
         [tmp_path / "two" / "training" / "log.json"],
     ):
         assert main(["plot", "curves", *map(str, runs), "--output", picture]) == 0
-    assert "did you mean 'precision@1'" in failing(
-        capsys, "plot", "retrieval", *results, "--output", picture, "--metric", "precision@3"
-    )
-    assert "'tsne'" in failing(capsys, "plot", "tsn", "x", "--output", picture)
-    assert "log" in failing(capsys, "plot", "curves", str(tmp_path), "--output", picture)
-    assert "log" in failing(capsys, "plot", "curves", results[0], "--output", picture)
-    assert "'a'" in failing(capsys, "plot", "curves", "a=x", "a=y", "--output", picture)
+    assert "precision@1" in failing(capsys, "plot", "retrieval", *results, "--output", picture, "--metric", "prec")

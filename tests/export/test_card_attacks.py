@@ -9,11 +9,11 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from hf_xlsr.export.access_tokens import HIDDEN, check_no_token, redact_tokens
-from hf_xlsr.export.card_values import code, code_block, one_line, prose, public_path, python_text
+from hf_xlsr.export.card import code, code_block, one_line, prose, public_path, python_text
 from hf_xlsr.runs.card import card_for, render_card
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.utils.access_tokens import HIDDEN, check_no_token, redact_tokens
 from hf_xlsr.utils.errors import XlsrError
 
 SETTINGS: dict[str, Any] = {

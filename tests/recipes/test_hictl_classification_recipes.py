@@ -20,8 +20,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, pipelin
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.encoders.stock import encoder_from_config
+from hf_xlsr.evaluation.report import language_table
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
-from hf_xlsr.runs.methods.classification import language_table
 from hf_xlsr.runs.recipe import merge, resolve
 from hf_xlsr.runs.train import train_recipe
 

@@ -1,4 +1,4 @@
-"""What a recipe's `method` stands for: how to prepare, build, train and export each of the package's methods."""
+"""The methods of recipes: how each is prepared, built, trained and exported."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def get_method(name: object) -> type[Method]:
         >>> get_method("lightweight").config_class.__name__
         'LightweightConfig'
     """
-    if name not in METHODS:
-        raise XlsrError(f"method is '{name}'; {did_you_mean(str(name), METHODS)}")
+    if str(name) not in METHODS:
+        raise XlsrError(f"`method` is '{name}'; {did_you_mean(str(name), METHODS)}")
     return METHODS[str(name)]
 
 

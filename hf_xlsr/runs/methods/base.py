@@ -1,4 +1,4 @@
-"""What every method gives to the running of recipes."""
+"""The interface of methods."""
 
 from __future__ import annotations
 
@@ -16,34 +16,32 @@ from huggingface_hub.errors import StrictDataclassError
 from pydantic import Field
 from rich.console import Console
 
+from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.runs.fields import refused, training_section
 from hf_xlsr.runs.folder import RunFolder
-from hf_xlsr.runs.sections import Recipe, Section, validated
+from hf_xlsr.runs.sections import Recipe, validated
 from hf_xlsr.runs.starting import start_from
 from hf_xlsr.trainers.adapters import add_adapters
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.sharding import check_sharding
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
+from hf_xlsr.utils.validation import Section
 
 Evaluations = Sequence[Callable[..., Any]]
 MethodT = TypeVar("MethodT", bound="Method")
 # Keys of `model` for methods that start from pretrained encoders.
 DROPOUT = (float | None, Field(None, ge=0, le=1, description="sets every dropout of the encoder; by default its own"))
-START = (
-    str,
-    Field(description="an encoder, a HICTL model or the folder of a run: a path or an id on the Hub"),
-)
 # Keys of `model` that are not values of its configuration.
 BUILDING = ("encoder", "encoders", "start", "dropout")
 
 
 @dataclass
 class Finished:
-    """What a method made of a finished training.
+    """The results of a finished training.
 
     Args:
         metrics: Test metrics by name; empty without a test set.
-        plots: Images that it drew.
+        plots: Images.
         data_hashes: Test set -> hash of its texts.
         dimension: Width of an embedding.
     """
@@ -55,7 +53,7 @@ class Finished:
 
 
 class _Constant:
-    """Treats every sentence alike, to learn which metrics an evaluation gives without a model."""
+    """Encodes every sentence alike, to list the metrics of an evaluation without a model."""
 
     def encode(self, sentences: Sequence[str], **_: Any) -> np.ndarray:
         return np.ones((len(sentences), 1), dtype=np.float32)
@@ -82,7 +80,7 @@ class Method(ABC):
     config_class: ClassVar[type]
     arguments_class: ClassVar[type]
     trainer_class: ClassVar[type[XlsrTrainer]]
-    # How the model card describes the result.
+    # For the model card.
     card_template: ClassVar[str] = "card_task.md.jinja"
     card_tags: ClassVar[tuple[str, ...]] = ()
     pipeline_tag: ClassVar[str] = "sentence-similarity"
@@ -120,10 +118,10 @@ class Method(ABC):
 
     @contextmanager
     def explained(self, place: str) -> Iterator[None]:
-        """Raises what a library says of a value as one sentence with the recipe's name and the place of the value."""
+        """Raises a library's error about a value as one line with the recipe's name and the key of the value."""
         try:
             yield
-        except (TypeError, ValueError, StrictDataclassError) as error:
+        except (OSError, TypeError, ValueError, StrictDataclassError) as error:
             raise XlsrError(f"recipe '{self.recipe.name}', {place}: {error_line(error)}") from None
 
     @property
@@ -143,7 +141,7 @@ class Method(ABC):
 
     @abstractmethod
     def evaluation_sets(self) -> dict[str, Any]:
-        """What `data.dev` and `data.test` hold, by split, in a form that the method's own functions take.
+        """The content of `data.dev` and `data.test`, by split, as the other functions of the method take it.
 
         Raises:
             XlsrError: a set cannot be read.
@@ -162,14 +160,14 @@ class Method(ABC):
         return [name for evaluation in self.evaluations(sets) for name in evaluation(_Constant())]
 
     def check(self, arguments: Any, sets: Mapping[str, Any]) -> None:
-        """Checks what would otherwise fail only after the data are prepared, or later.
+        """Checks what would otherwise fail after the data are prepared.
 
         Args:
             arguments: From `arguments`.
             sets: From `evaluation_sets`.
 
         Raises:
-            XlsrError: a value is invalid, a metric is unknown, or there is nothing to measure it on.
+            XlsrError: a value is invalid, or a metric is unknown.
         """
         _ = self.config
         check_sharding(arguments, refusal=self.trainer_class.no_sharding, adapters=bool(self._adapters))
@@ -183,6 +181,14 @@ class Method(ABC):
                 f"recipe '{self.recipe.name}': training.{key} needs a metric of the dev set, got '{best}'; "
                 f"{did_you_mean(best, known)}"
             )
+
+    def reading(self, evaluation_texts: Iterator[str]) -> dict[str, Any]:
+        """Arguments that all functions of preparation take."""
+        return {
+            "languages": self.recipe.languages,
+            "evaluation_texts": evaluation_keys({"text": text} for text in evaluation_texts),
+            "seed": self.recipe.seed,
+        }
 
     @abstractmethod
     def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> Any:
@@ -250,10 +256,10 @@ class Method(ABC):
         return adapters.model_dump() if adapters and adapters.rank else {}
 
     def initialize(self, model: Any) -> Any:
-        """Gives a new model the weights of `start_from` and the adapters of `adapters`, if the recipe has them.
+        """Loads the weights of `start_from` into a new model and adds adapters, if the recipe has them.
 
         Raises:
-            XlsrError: the weights do not fit, or no layer takes an adapter.
+            XlsrError: the weights do not fit.
         """
         if self.recipe.start_from:
             start_from(model, self.recipe.start_from)
@@ -263,7 +269,7 @@ class Method(ABC):
     def evaluate_and_export(
         self, folder: RunFolder, trainer: XlsrTrainer, data: Any, sets: Mapping[str, Any], console: Console
     ) -> Finished:
-        """Writes the model into `folder.model`, evaluates it as loaded from there, and shows the results.
+        """Writes the model to `folder.model`, evaluates it as loaded from there, and prints the results.
 
         Args:
             folder: Of the run.
@@ -275,14 +281,14 @@ class Method(ABC):
 
     @abstractmethod
     def card_facts(self, report: Mapping[str, Any]) -> dict[str, str]:
-        """What the model card says of the encoders, by heading.
+        """Facts about the encoders for the model card, by heading.
 
         Args:
             report: Of `prepare`.
         """
 
     def describe_data(self, report: Mapping[str, Any]) -> str:
-        """What `prepare` made, in a sentence for the console."""
+        """The result of `prepare` in a sentence for the console."""
         removed = {
             step: counts["in"] - counts["out"]
             for step, counts in report["cleaning"].items()
@@ -297,9 +303,9 @@ class Method(ABC):
         )
 
     def card_use(self) -> str:
-        """Python that loads and runs the model, for the card of a method that makes no sentence encoder."""
+        """Python that loads and runs the model, for a card of a model that is not exported as a sentence encoder."""
         return ""
 
     def routes(self) -> tuple[str, ...]:
-        """The languages that users of the export must name; none where one encoder takes all."""
+        """The languages that users of the export must name; empty for a shared encoder."""
         return ()

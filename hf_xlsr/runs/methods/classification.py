@@ -10,24 +10,20 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
 
 from hf_xlsr.data.labelled import OVERLAPS, TEXTS, LabelledSet, LabelledTask, prepare_labelled, read_sets, row_text
 from hf_xlsr.data.pairs import load_tokenizer
 from hf_xlsr.data.prepared import PreparedRows
-from hf_xlsr.data.sources import as_list, expand
-from hf_xlsr.evaluation.report import MEAN, metric_prefix, metric_unit, metric_value, split_key
-from hf_xlsr.export.card_values import public_path
+from hf_xlsr.data.sources import as_list
+from hf_xlsr.evaluation.report import language_table, metric_prefix
+from hf_xlsr.export.card import public_path
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
-from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification, encoder_folder
+from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
 from hf_xlsr.runs.fields import section_of
 from hf_xlsr.runs.folder import RunFolder
-from hf_xlsr.runs.methods.base import DROPOUT, START, Evaluations, Finished, Method
-from hf_xlsr.runs.methods.hictl import HICTL_CITATION, HICTL_PAPER
-from hf_xlsr.runs.sections import AdaptersSection, DataSection, NamedSources, Recipe, Section
-from hf_xlsr.trainers.adapters import merged
+from hf_xlsr.runs.methods.base import DROPOUT, Evaluations, Finished
+from hf_xlsr.runs.methods.fine_tuning import START, FineTuningMethod, FineTuningRecipe
+from hf_xlsr.runs.sections import DataSection, NamedSources
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.fine_tune import (
     FineTuneTrainer,
@@ -37,11 +33,12 @@ from hf_xlsr.trainers.fine_tune import (
     metric_keys,
 )
 from hf_xlsr.utils.hashing import data_hash
+from hf_xlsr.utils.validation import Section
 
 
 @dataclass
 class ClassificationData:
-    """What a run trains on.
+    """The data of a run.
 
     Args:
         train: Tokenised rows.
@@ -81,7 +78,7 @@ class ClassificationEvaluation(Section):
     protocol: str = Field("fine-tuning", pattern="^[^/]+$", description="name of the training setting in metric keys")
 
 
-class ClassificationRecipe(Recipe):
+class ClassificationRecipe(FineTuningRecipe):
     """`method: classification`."""
 
     min_languages: ClassVar[int] = 1
@@ -90,7 +87,6 @@ class ClassificationRecipe(Recipe):
     data: ClassificationDataSection = ClassificationDataSection()
     task: TaskSection = TaskSection()
     evaluation: ClassificationEvaluation = ClassificationEvaluation()
-    adapters: AdaptersSection = AdaptersSection()
 
     @model_validator(mode="after")
     def _check_task(self) -> ClassificationRecipe:
@@ -108,14 +104,12 @@ class ClassificationRecipe(Recipe):
         return LabelledTask(texts=self.task.texts, labels=labels, scores=scores, metrics=metrics)
 
 
-class ClassificationMethod(Method):
+class ClassificationMethod(FineTuningMethod):
     """`method: classification`. `model.start` names an encoder, a HICTL model or a run; `task` says what rows hold."""
 
     name = "classification"
-    paper, citation = HICTL_PAPER, HICTL_CITATION
     recipe_class = ClassificationRecipe
     model_section = section_of(HictlConfig, only=("classifier_dropout",), start=START, dropout=DROPOUT)
-    config_class = HictlConfig
     arguments_class = FineTuneTrainingArguments
     trainer_class = FineTuneTrainer
     card_tags = ("text-classification", "cross-lingual")
@@ -157,8 +151,7 @@ class ClassificationMethod(Method):
         return metric_keys(sets["dev"], protocol=self.recipe.evaluation.protocol)
 
     def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> ClassificationData:
-        recipe = self.recipe
-        tokenizer = load_tokenizer(encoder_folder(expand(recipe.model["start"])), "model.start")
+        recipe, tokenizer = self.recipe, load_tokenizer(self.start, "model.start")
         train = prepare_labelled(
             recipe.data.train,
             task=self.task,
@@ -172,18 +165,12 @@ class ClassificationMethod(Method):
         return ClassificationData(train, tokenizer, train.report)
 
     def build_model(self, data: ClassificationData) -> Any:
-        task, options = self.task, dict(self.recipe.model)
+        task = self.task
+        options: dict[str, Any] = {"place": "model.start", "num_labels": task.num_labels}
         if task.labels:
             options["id2label"] = dict(enumerate(task.labels))
             options["label2id"] = {name: number for number, name in enumerate(task.labels)}
-        with self.explained("model"):
-            model = HictlForSequenceClassification.from_encoder(
-                expand(options.pop("start")),
-                place="model.start",
-                num_labels=task.num_labels,
-                **options,
-            )
-        return self.initialize(model)
+        return self.from_encoder(HictlForSequenceClassification, **options)
 
     def evaluate_and_export(
         self,
@@ -193,19 +180,11 @@ class ClassificationMethod(Method):
         sets: Mapping[str, Any],
         console: Console,
     ) -> Finished:
-        model = merged(trainer.accelerator.unwrap_model(trainer.model))
-        model.save_pretrained(folder.model)
-        data.tokenizer.save_pretrained(str(folder.model))
-        # As in training: on a processor bfloat16 rounds otherwise under another implementation.
-        attention = {"attn_implementation": model.config._attn_implementation}
-        loaded = HictlForSequenceClassification.from_pretrained(folder.model, **attention).to(trainer.args.device)
         classifier = LiveClassifier(
-            loaded,
+            model := self.save(folder, trainer, data.tokenizer),
             data.tokenizer,
-            max_length=self.recipe.data.max_length,
             batch_size=trainer.args.per_device_eval_batch_size,
-            autocast_dtype=trainer.autocast_dtype,
-            progress=not trainer.args.disable_tqdm,
+            **self.live_options(trainer),
         )
         every, protocol = [*sets["dev"], *sets["test"]], self.recipe.evaluation.protocol
         metrics = evaluate_sets(classifier, every, protocol=protocol)
@@ -237,35 +216,3 @@ class ClassificationMethod(Method):
             "import hf_xlsr  # makes the architecture known\nfrom transformers import pipeline\n\n"
             f'classify = pipeline("text-classification", model="path/to/this/folder")\nprint(classify({row}))'
         )
-
-
-def language_table(metrics: Mapping[str, float], *, title: str, protocol: str) -> Table:
-    """Metrics with a line for each language and one for their average: table 2 of the paper, turned to fit a terminal.
-
-    Args:
-        metrics: From `evaluate_sets`; counts of rows are left out.
-        title: Stands above the table, with the protocol.
-        protocol: That of the keys.
-
-    Returns:
-        The table, to be printed by `rich.console.Console`.
-    """
-    lines: dict[str, dict[str, str]] = {}
-    average: dict[str, str] = {}
-    for key, value in metrics.items():
-        name, language, split, metric = split_key(key)
-        if not isinstance(value, int):
-            line = average if MEAN.fullmatch(language) else lines.setdefault(language, {})
-            heading = f"{name.removesuffix(f'-{protocol}')} {split}\n{metric} {metric_unit(metric)}".rstrip()
-            line[heading] = metric_value(metric, value)
-    headings = list(dict.fromkeys(heading for line in lines.values() for heading in line))
-    table = Table(title=escape(f"{title}: {protocol}"))
-    table.add_column("language")
-    for heading in headings:
-        table.add_column(Text(heading), justify="right", overflow="fold")
-    for language, line in lines.items():
-        table.add_row(language, *(line.get(heading, "") for heading in headings))
-    if average:
-        table.add_section()
-        table.add_row("avg", *(average.get(heading, "") for heading in headings))
-    return table

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.collators.masking import MaskDrawer
 from hf_xlsr.data.nli import prepare_nli
 from hf_xlsr.data.pairs import PreparedData, load_tokenizer, prepare
@@ -24,7 +23,6 @@ from hf_xlsr.runs.methods.one_encoder import (
     FramedTokenizerSection,
     OneEncoderMethod,
     OneEncoderRecipe,
-    check_positions,
 )
 from hf_xlsr.runs.methods.sentence_encoder import NLI_LABELS, NliSection
 from hf_xlsr.runs.sections import DataSection, Sources
@@ -121,12 +119,7 @@ class CmlmMethod(OneEncoderMethod):
             self.check_tokenizer(MaskDrawer)
 
     def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> CmlmPreparedData:
-        recipe, active = self.recipe, self.active
-        common: dict[str, Any] = {
-            "languages": recipe.languages,
-            "evaluation_texts": evaluation_keys({"text": text} for text in evaluation_texts),
-            "seed": recipe.seed,
-        }
+        recipe, active, common = self.recipe, self.active, self.reading(evaluation_texts)
         length, path = recipe.data.max_length, self.tokenizer_options()["path"]
         given = load_tokenizer(expand(path), "tokenizer.path") if path else None
         prepared = CmlmPreparedData(None, given, {"pairs": 0, "num_truncated": 0})
@@ -149,10 +142,7 @@ class CmlmMethod(OneEncoderMethod):
             prepared.report |= pairs.report
         if "nli" in active:
             if prepared.tokenizer is None:
-                raise XlsrError(
-                    f"recipe '{recipe.name}' trains on inference alone and has no tokenizer; set tokenizer.path, or "
-                    "start from a pretrained encoder or an earlier stage."
-                )
+                raise XlsrError(f"recipe '{recipe.name}' has no text to train a tokenizer on; set tokenizer.path.")
             prepared.nli = prepare_nli(
                 active["nli"], tokenizers=prepared.tokenizer, folder=folder / "nli", max_length=length, **common
             )
@@ -161,22 +151,20 @@ class CmlmMethod(OneEncoderMethod):
         return prepared
 
     def describe_data(self, report: Mapping[str, Any]) -> str:
-        parts = []
-        if text := report.get("text"):
-            parts.append(f"{text['pairs']:,} pairs of consecutive sentences in {text['documents']:,} documents")
-        if report["pairs"]:
-            parts.append(f"{report['pairs']:,} translation pairs")
-        if nli := report.get("nli"):
-            parts.append(f"{nli['pairs']:,} inference pairs")
-        cut = sum((part or {}).get("num_truncated", 0) for part in (report, report.get("text"), report.get("nli")))
-        return f"{', '.join(parts)}; {report['vocab_size']:,} tokens; {cut:,} sentences were truncated."
+        text, nli = report.get("text"), report.get("nli")
+        parts = (
+            [f"{text['pairs']:,} pairs of consecutive sentences in {text['documents']:,} documents"] if text else []
+        )
+        parts += [f"{report['pairs']:,} translation pairs"] if report["pairs"] else []
+        parts += [f"{nli['pairs']:,} inference pairs"] if nli else []
+        truncated = sum(part.get("num_truncated", 0) for part in (report, text, nli) if part)
+        return f"{', '.join(parts)}; {report['vocab_size']:,} tokens; {truncated:,} sentences were truncated."
 
     def build_model(self, data: CmlmPreparedData) -> Any:
         labels = NLI_LABELS if data.nli is not None else 0
         model = self.model_on_encoder(CmlmModel, self.encoder_config(data.tokenizer), nli_labels=labels)
         before = model.config.positions_before if data.train is not None else 0
-        check_positions(model.encoder, self.recipe, before=before)
-        return self.initialize(model)
+        return self.initialize(model, before=before)
 
     def trainer_options(self, data: CmlmPreparedData) -> dict[str, Any]:
         return {"processing_class": data.tokenizer, "retrieval_dataset": data.pairs, "nli_dataset": data.nli}

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.nli import prepare_nli
 from hf_xlsr.data.pairs import PreparedData, prepare
 from hf_xlsr.data.sources import as_list, expand
@@ -17,7 +16,6 @@ from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
 from hf_xlsr.runs.fields import section_of
 from hf_xlsr.runs.methods.base import DROPOUT
-from hf_xlsr.runs.methods.one_encoder import check_positions
 from hf_xlsr.runs.methods.sentence_encoder import NLI_LABELS, NliSection, SentenceEncoderMethod, SentenceEncoderRecipe
 from hf_xlsr.trainers.arguments import DualMomentumTrainingArguments
 from hf_xlsr.trainers.dual_momentum import DualMomentumTrainer
@@ -88,27 +86,13 @@ class DualMomentumMethod(SentenceEncoderMethod):
         return {name: expand(path) for name, path in self.recipe.model["encoders"].items()}
 
     def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
-        recipe, paths = self.recipe, self.paths
-        kept_out = evaluation_keys({"text": text} for text in evaluation_texts)
-        data = prepare(
-            data=recipe.data.model_dump(),
-            tokenizer=None,
-            tokenizers={language: paths.get(language) or paths[SHARED] for language in recipe.languages},
-            languages=recipe.languages,
-            evaluation_texts=kept_out,
-            folder=folder,
-            seed=recipe.seed,
-        )
-        if as_list(recipe.nli.train):
-            data.nli = prepare_nli(
-                as_list(recipe.nli.train),
-                languages=recipe.languages,
-                tokenizers=data.tokenizers,
-                folder=folder / "nli",
-                evaluation_texts=kept_out,
-                max_length=recipe.data.max_length,
-                seed=recipe.seed,
-            )
+        recipe, paths, common = self.recipe, self.paths, self.reading(evaluation_texts)
+        tokenizers = {language: paths.get(language) or paths[SHARED] for language in recipe.languages}
+        section = recipe.data.model_dump()
+        data = prepare(data=section, tokenizer=None, tokenizers=tokenizers, folder=folder, **common)
+        if sources := as_list(recipe.nli.train):
+            options = {"tokenizers": data.tokenizers, "max_length": recipe.data.max_length, **common}
+            data.nli = prepare_nli(sources, folder=folder / "nli", **options)
         return data
 
     def build_model(self, data: PreparedData) -> Any:
@@ -120,8 +104,6 @@ class DualMomentumMethod(SentenceEncoderMethod):
                 dropout=self.recipe.model.get("dropout"),
                 **self.config_options,
             )
-        for name, encoder in model.encoders.items():
-            check_positions(encoder, self.recipe, place=f"encoder {name}")
         return self.initialize(model)
 
     def trainer_options(self, data: PreparedData) -> dict[str, Any]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
-from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.collators.hictl import HictlCollator
 from hf_xlsr.data.pairs import PreparedData, load_tokenizer, prepare, prepare_texts
-from hf_xlsr.data.prepared import ConcatenatedRows, PreparedRows
+from hf_xlsr.data.prepared import ConcatenatedRows
 from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.modeling.hictl import HictlConfig, HictlForPreTraining
 from hf_xlsr.runs.fields import section_of
@@ -21,7 +20,6 @@ from hf_xlsr.runs.methods.one_encoder import (
     FramedTokenizerSection,
     OneEncoderMethod,
     OneEncoderRecipe,
-    check_positions,
 )
 from hf_xlsr.runs.sections import DataSection, Sources
 from hf_xlsr.trainers.arguments import HictlTrainingArguments
@@ -82,49 +80,32 @@ class HictlMethod(OneEncoderMethod):
         self.check_tokenizer(HictlCollator)
 
     def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
-        kept_out = evaluation_keys({"text": text} for text in evaluation_texts)
-        common: dict[str, Any] = {
-            "languages": self.recipe.languages,
-            "evaluation_texts": kept_out,
-            "seed": self.recipe.seed,
-        }
-        sources = as_list(self.recipe.data.monolingual)
-        if sources and not as_list(self.recipe.data.train):
-            return self._prepare_monolingual(sources, folder, common)
-        section = self.recipe.data.model_dump()
-        data = prepare(data=section, tokenizer=self.tokenizer_options(), folder=folder, **common)
-        if sources:
-            texts = self._texts(sources, data.tokenizer, folder, common)
-            data.train = ConcatenatedRows([data.train, texts])
-            data.report = {**data.report, "monolingual": texts.report}
+        section, common = self.recipe.data, self.reading(evaluation_texts)
+        sources = as_list(section.monolingual)
+        if as_list(section.train) or not sources:
+            data = prepare(data=section.model_dump(), tokenizer=self.tokenizer_options(), folder=folder, **common)
+            parts = [data.train]
         else:
-            data.train = ConcatenatedRows([data.train])  # grouped by language, not by language pair
+            data, parts = self._without_pairs(folder), []
+        if sources:
+            common |= {"cleaning": section.cleaning, "max_length": section.max_length}
+            texts = prepare_texts(sources, tokenizers=data.tokenizer, folder=folder / "monolingual", **common)
+            counts = () if parts else ("cleaning", "rejected", "num_truncated", "tokens")
+            data.report = {name: texts.report[name] for name in counts} | data.report | {"monolingual": texts.report}
+            parts.append(texts)
+        data.train = ConcatenatedRows(parts)  # grouped by language, not by language pair
         return data
 
-    def _texts(self, sources: Sequence[Any], tokenizer: Any, folder: Path, common: Mapping[str, Any]) -> PreparedRows:
-        return prepare_texts(
-            sources,
-            tokenizers=tokenizer,
-            folder=folder / "monolingual",
-            cleaning=self.recipe.data.cleaning,
-            max_length=self.recipe.data.max_length,
-            **common,
-        )
-
-    def _prepare_monolingual(self, sources: Sequence[Any], folder: Path, common: Mapping[str, Any]) -> PreparedData:
-        """Data without pairs: each sentence and its reorderings."""
+    def _without_pairs(self, folder: Path) -> PreparedData:
+        """The tokenizer of data without pairs: each sentence is paired with its reorderings."""
         path = self.tokenizer_options()["path"]
         if not path:
             raise XlsrError(
-                f"recipe '{self.recipe.name}' has data.monolingual but no data.train to train a tokenizer on; set "
-                "tokenizer.path, start from a run that has one, or give pairs."
+                f"recipe '{self.recipe.name}' has no data.train to train a tokenizer on; set tokenizer.path."
             )
         tokenizer = load_tokenizer(expand(path), "tokenizer.path")
         tokenizer.save_pretrained(str(folder / "tokenizer"))
-        texts = self._texts(sources, tokenizer, folder, common)
-        report = {"pairs": 0, "vocab_size": len(tokenizer), "monolingual": texts.report}
-        counts = {name: texts.report[name] for name in ("cleaning", "rejected", "num_truncated", "tokens")}
-        return PreparedData(ConcatenatedRows([texts]), tokenizer, {**counts, **report})
+        return PreparedData(None, tokenizer, {"pairs": 0, "vocab_size": len(tokenizer)})
 
     def describe_data(self, report: Mapping[str, Any]) -> str:
         pairs = super().describe_data(report)
@@ -133,7 +114,6 @@ class HictlMethod(OneEncoderMethod):
 
     def build_model(self, data: PreparedData) -> Any:
         model = self.model_on_encoder(HictlForPreTraining, self.encoder_config(data.tokenizer))
-        check_positions(model.encoder, self.recipe)
         return self.initialize(model)
 
     def card_facts(self, report: Mapping[str, Any]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_pretrained
 from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
 from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder_config
 from hf_xlsr.runs.fields import section_of
-from hf_xlsr.runs.methods.one_encoder import ENCODER, OneEncoderMethod, OneEncoderRecipe, check_positions
+from hf_xlsr.runs.methods.one_encoder import ENCODER, OneEncoderMethod, OneEncoderRecipe
 from hf_xlsr.trainers.arguments import LightweightTrainingArguments
 from hf_xlsr.trainers.lightweight import MASKING_OF_TASK, LightweightTrainer
 
@@ -47,14 +47,8 @@ class LightweightMethod(OneEncoderMethod):
             self.check_tokenizer(MaskDrawer)
 
     def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
-        return prepare(
-            data=self.recipe.data.model_dump(),
-            tokenizer=self.tokenizer_options(),
-            languages=self.recipe.languages,
-            evaluation_texts=evaluation_texts,
-            folder=folder,
-            seed=self.recipe.seed,
-        )
+        data, tokenizer = self.recipe.data.model_dump(), self.tokenizer_options()
+        return prepare(data=data, tokenizer=tokenizer, folder=folder, **self.reading(evaluation_texts))
 
     def build_model(self, data: PreparedData) -> Any:
         text_config = self.encoder_config(data.tokenizer, make={"bert": paper_encoder_config})
@@ -63,7 +57,6 @@ class LightweightMethod(OneEncoderMethod):
         if path := self.encoder_path:
             loaded = encoder_from_pretrained(path, place="model.encoder.path")
             model.encoder.load_state_dict(loaded.state_dict())
-        check_positions(model.encoder, self.recipe)
         return self.initialize(model)
 
     def card_facts(self, report: Mapping[str, Any]) -> dict[str, str]:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, TypeVar
 
-from huggingface_hub.errors import StrictDataclassError
 from pydantic import Field
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
 from hf_xlsr.data.pairs import load_tokenizer
 from hf_xlsr.data.sources import expand
-from hf_xlsr.encoders.stock import DROPOUTS, check_token_ids, max_positions
+from hf_xlsr.encoders.stock import DROPOUTS, check_token_ids
 from hf_xlsr.runs.methods.sentence_encoder import SentenceEncoderMethod, SentenceEncoderRecipe
-from hf_xlsr.runs.sections import Recipe, Section
 from hf_xlsr.runs.starting import weights_folder
-from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.validation import Section
 
 OneEncoderT = TypeVar("OneEncoderT", bound="OneEncoderMethod")
 ENCODER = (
@@ -109,10 +108,7 @@ class OneEncoderMethod(SentenceEncoderMethod):
         if self.recipe.start_from and not options["path"]:
             folder = weights_folder(self.recipe.start_from)
             if not (folder / "tokenizer.json").is_file():
-                raise XlsrError(
-                    f"start_from '{folder}' has no tokenizer next to its weights; name the one of their training in "
-                    "tokenizer.path."
-                )
+                raise XlsrError(f"start_from '{folder}' has no tokenizer next to its weights; set tokenizer.path.")
             options["path"] = str(folder)
         return options
 
@@ -144,13 +140,9 @@ class OneEncoderMethod(SentenceEncoderMethod):
         if path is None:
             return None
         del values["path"]
-        try:
-            free = {name: value for name, value in values.items() if name in self.free_values}
+        free = {name: value for name, value in values.items() if name in self.free_values}
+        with self.explained("model.encoder"):
             config = AutoConfig.from_pretrained(path, **free)
-        except OSError:
-            raise XlsrError(f"model.encoder.path '{path}' holds no encoder.") from None
-        except (TypeError, ValueError, StrictDataclassError) as error:
-            raise XlsrError(f"recipe '{self.recipe.name}', model.encoder: {error_line(error)}") from None
         for name, value in values.items():
             if (own := getattr(config, name, None)) != value:
                 dropout = "" if self.free_values else " (model.dropout sets dropout)"
@@ -205,24 +197,3 @@ class OneEncoderMethod(SentenceEncoderMethod):
                     if hasattr(text_config, name):
                         setattr(text_config, name, dropout)
             return model_class(model_class.config_class(text_config=text_config, **options))
-
-
-def check_positions(encoder: Any, recipe: Recipe, *, before: int = 0, place: str = "the encoder") -> None:
-    """Checks that an encoder has a position for every token.
-
-    Args:
-        encoder: A stock encoder.
-        recipe: Of the training.
-        before: Positions that the method needs in front of a sentence.
-        place: What the error calls the encoder.
-
-    Raises:
-        XlsrError: it has too few positions.
-    """
-    positions, length = max_positions(encoder), recipe.data.max_length
-    if positions is not None and positions < length + before:
-        more = f" and {before} before them" if before else ""
-        raise XlsrError(
-            f"data.max_length is {length} tokens{more} but {place} has {positions} positions; lower data.max_length, or "
-            "raise max_position_embeddings of a new encoder."
-        )

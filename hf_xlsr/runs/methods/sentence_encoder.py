@@ -14,6 +14,7 @@ from rich.console import Console
 from hf_xlsr.data.pairs import evaluation_rows
 from hf_xlsr.data.sources import as_list, source_name
 from hf_xlsr.encoders.encoding import embed
+from hf_xlsr.encoders.stock import max_positions
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba
 from hf_xlsr.evaluation.protocols.xsr import xsr_both_directions
 from hf_xlsr.evaluation.report import results_table
@@ -22,11 +23,13 @@ from hf_xlsr.export import save_export
 from hf_xlsr.mining.search.extraction import mine_vectors
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import Evaluations, Finished, Method
-from hf_xlsr.runs.sections import AdaptersSection, Recipe, Section, Sources
+from hf_xlsr.runs.sections import AdaptersSection, Recipe, Sources
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer
+from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import can_plot
 from hf_xlsr.utils.hashing import data_hash
+from hf_xlsr.utils.validation import Section
 
 NLI_LABELS = 3
 
@@ -69,6 +72,26 @@ class SentenceEncoderMethod(Method):
     library_name = "sentence-transformers"
 
     recipe: SentenceEncoderRecipe
+
+    def initialize(self, model: Any, *, before: int = 0) -> Any:
+        """As the base, for an encoder that has a position for every token.
+
+        Args:
+            model: Of the recipe.
+            before: Positions that the method needs in front of a sentence.
+
+        Raises:
+            XlsrError: an encoder has too few positions, or the weights do not fit.
+        """
+        length = self.recipe.data.max_length
+        for encoder in model.encoders.values() if hasattr(model, "encoders") else [model.encoder]:
+            if (positions := max_positions(encoder)) is not None and positions < length + before:
+                more = f", and {before} in front of them" if before else ""
+                raise XlsrError(
+                    f"data.max_length is {length} tokens{more}, but an encoder has {positions} positions; lower "
+                    "data.max_length, or raise max_position_embeddings of a new encoder."
+                )
+        return super().initialize(model)
 
     def export(self, trainer: XlsrTrainer, path: Path) -> Any:
         """Writes the sentence-transformers folder, and returns the encoder as that folder loads it."""
@@ -127,11 +150,7 @@ class SentenceEncoderMethod(Method):
     def _show_alignment(
         self, plot: Path, encoder: Any, test: list[dict[str, Any]], languages: tuple[str, str], console: Console
     ) -> list[Path]:
-        """Mines the test text as if its order were unknown, prints the first pairs, and plots some translations.
-
-        Returns:
-            The plot; nothing for fewer than two pairs or without matplotlib.
-        """
+        """Mines the test text as if its order were unknown, prints the first pairs, and plots some translations."""
         sources, targets = both_sides(test)
         source_vectors = embed(encoder, sources, language=languages[0])
         target_vectors = embed(encoder, targets, language=languages[1])
@@ -147,16 +166,8 @@ class SentenceEncoderMethod(Method):
             return []
         from hf_xlsr.evaluation.plots import plot_tsne
 
-        plot_tsne(
-            plot,
-            source_vectors,
-            target_vectors,
-            sources,
-            targets,
-            languages=languages,
-            pairs=pairs,
-            seed=self.recipe.seed,
-        )
+        drawn = source_vectors, target_vectors, sources, targets
+        plot_tsne(plot, *drawn, languages=languages, pairs=pairs, seed=self.recipe.seed)
         return [plot]
 
 

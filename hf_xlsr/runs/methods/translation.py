@@ -13,24 +13,23 @@ from rich.console import Console
 from transformers import GenerationConfig
 
 from hf_xlsr.data.pairs import PreparedData, load_tokenizer, prepare
-from hf_xlsr.data.sources import as_list, expand, open_source, source_name
+from hf_xlsr.data.sources import as_list, open_source, source_name
 from hf_xlsr.data.tokenization import trim_vocabulary
 from hf_xlsr.evaluation.bleu import bleu_rows, check_tokenizer, default_tokenizer
 from hf_xlsr.evaluation.report import results_table
-from hf_xlsr.export.card_values import public_path
+from hf_xlsr.export.card import public_path
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
-from hf_xlsr.modeling.hictl.modeling_classification import encoder_folder
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration, sentence_ends
 from hf_xlsr.runs.fields import section_of
 from hf_xlsr.runs.folder import RunFolder
-from hf_xlsr.runs.methods.base import DROPOUT, START, Evaluations, Finished, Method
-from hf_xlsr.runs.methods.hictl import HICTL_CITATION, HICTL_PAPER
+from hf_xlsr.runs.methods.base import DROPOUT, Evaluations, Finished
+from hf_xlsr.runs.methods.fine_tuning import START, FineTuningMethod, FineTuningRecipe
 from hf_xlsr.runs.methods.sentence_encoder import evaluation_sets, evaluation_texts
-from hf_xlsr.runs.sections import AdaptersSection, DataSection, Recipe, Section, Sources
-from hf_xlsr.trainers.adapters import merged
+from hf_xlsr.runs.sections import DataSection, Sources
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.translation import LiveTranslator, TranslationTrainer, TranslationTrainingArguments
 from hf_xlsr.utils.hashing import data_hash
+from hf_xlsr.utils.validation import Section
 
 MODEL_KEYS = (
     "decoder_layers",
@@ -71,14 +70,13 @@ class TranslationEvaluation(Section):
     shown: int = Field(3, ge=0, description="test translations to print")
 
 
-class TranslationRecipe(Recipe):
+class TranslationRecipe(FineTuningRecipe):
     """`method: translation`."""
 
     method: Literal["translation"]
     data: TranslationData = TranslationData()
     vocabulary: VocabularySection = VocabularySection()
     evaluation: TranslationEvaluation = TranslationEvaluation()
-    adapters: AdaptersSection = AdaptersSection()
 
     @model_validator(mode="after")
     def _check_tokenizers(self) -> TranslationRecipe:
@@ -87,7 +85,7 @@ class TranslationRecipe(Recipe):
         return self
 
 
-class TranslationMethod(Method):
+class TranslationMethod(FineTuningMethod):
     """`method: translation`. `model.start` names an encoder, a HICTL model or a run; pairs go from source to target.
 
     `vocabulary.sources` reduces the vocabulary to the tokens of some text (see `trim_vocabulary`); consecutive stages
@@ -96,10 +94,8 @@ class TranslationMethod(Method):
     """
 
     name = "translation"
-    paper, citation = HICTL_PAPER, HICTL_CITATION
     recipe_class = TranslationRecipe
     model_section = section_of(HictlConfig, only=MODEL_KEYS, start=START, dropout=DROPOUT)
-    config_class = HictlConfig
     arguments_class = TranslationTrainingArguments
     trainer_class = TranslationTrainer
     card_tags = ("translation", "cross-lingual")
@@ -131,29 +127,18 @@ class TranslationMethod(Method):
     def evaluations(self, sets: Mapping[str, Any]) -> Evaluations:
         return [partial(bleu_rows, rows=sets["dev"], **self._scoring("dev"))] if sets["dev"] else []
 
-    @property
-    def start(self) -> str:
-        """The folder or id of the encoder."""
-        return encoder_folder(expand(self.recipe.model["start"]))
-
     def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
-        return prepare(
-            data=self.recipe.data.model_dump(),
-            tokenizer={"path": str(self._tokenizer_folder(folder))},
-            languages=self.recipe.languages,
-            evaluation_texts=evaluation_texts,
-            folder=folder,
-            seed=self.recipe.seed,
-        )
+        data, tokenizer = self.recipe.data.model_dump(), {"path": str(self._tokenizer_folder(folder))}
+        return prepare(data=data, tokenizer=tokenizer, folder=folder, **self.reading(evaluation_texts))
 
     def _tokenizer_folder(self, folder: Path) -> str | Path:
         """Where the tokenizer is: with the encoder, or in the run's folder if the vocabulary is reduced."""
-        recipe, cut = self.recipe, folder / "vocabulary"
+        recipe, reduced = self.recipe, folder / "vocabulary"
         whole = load_tokenizer(self.start, "model.start")
         sentence_ends(whole)  # fails before hours of reading
         if not (sources := as_list(recipe.vocabulary.sources)):
             return self.start
-        if not cut.is_dir():
+        if not reduced.is_dir():
             texts = (
                 row[side]
                 for source in sources
@@ -162,19 +147,15 @@ class TranslationMethod(Method):
             )
             partial_folder = folder / "vocabulary.partial"
             trim_vocabulary(whole, texts)[0].save_pretrained(str(partial_folder))
-            partial_folder.rename(cut)
-        return cut
+            partial_folder.rename(reduced)
+        return reduced
 
     def build_model(self, data: PreparedData) -> Any:
-        options, tokenizer, kept = dict(self.recipe.model), data.tokenizer, None
+        tokenizer, kept = data.tokenizer, None
         if as_list(self.recipe.vocabulary.sources):
             names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
             kept = load_tokenizer(self.start, "model.start").convert_tokens_to_ids(names)
-        with self.explained("model"):
-            model = HictlForConditionalGeneration.from_encoder(
-                expand(options.pop("start")), tokenizer=tokenizer, tokens=kept, **options
-            )
-        return self.initialize(model)
+        return self.from_encoder(HictlForConditionalGeneration, tokenizer=tokenizer, tokens=kept)
 
     def evaluate_and_export(
         self,
@@ -184,23 +165,15 @@ class TranslationMethod(Method):
         sets: Mapping[str, Any],
         console: Console,
     ) -> Finished:
-        model, test = merged(trainer.accelerator.unwrap_model(trainer.model)), sets["test"]
-        # Users of the folder decode as the recipe does, unless they say otherwise.
+        # Users of the folder decode as the recipe does by default.
         decoding = self.recipe.evaluation.model_dump(include={"num_beams", "length_penalty"})
-        limit = self.recipe.data.max_length
-        ends = {key: getattr(model.generation_config, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
-        model.generation_config = GenerationConfig(**ends, **decoding, max_length=limit)
-        model.save_pretrained(folder.model)
-        data.tokenizer.save_pretrained(str(folder.model))
+        config = trainer.accelerator.unwrap_model(trainer.model).generation_config
+        ends = {key: getattr(config, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+        generation = GenerationConfig(**ends, **decoding, max_length=self.recipe.data.max_length)
+        model, test = self.save(folder, trainer, data.tokenizer, generation_config=generation), sets["test"]
         finished = Finished({}, [], {}, model.config.hidden_size)
         if test:
-            translator = LiveTranslator(
-                HictlForConditionalGeneration.from_pretrained(folder.model).to(trainer.args.device),
-                data.tokenizer,
-                max_length=limit,
-                autocast_dtype=trainer.autocast_dtype,
-                progress=not trainer.args.disable_tqdm,
-            )
+            translator = LiveTranslator(model, data.tokenizer, **self.live_options(trainer))
             signatures: dict[str, str] = {}
             translations: list[str] = []
             scoring = self._scoring("test")

@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from huggingface_hub import get_token
-
 from hf_xlsr.utils.errors import XlsrError
 
 # Tokens of users and organisations, and of browser logins.
@@ -20,6 +18,8 @@ HIDDEN = "<token>"
 
 def known_tokens() -> set[str]:
     """Tokens of the environment and of a login on this machine."""
+    from huggingface_hub import get_token
+
     found = {os.environ.get(name, "").strip() for name in VARIABLES} | {(get_token() or "").strip()}
     return {token for token in found if len(token) >= SHORTEST}
 

@@ -1,15 +1,16 @@
-"""Values of a recipe in a model card, escaped for Markdown, HTML, YAML and templates."""
+"""Text of model cards: values escaped for Markdown, HTML, YAML and templates, and short cards."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
+from huggingface_hub import ModelCardData
 
-from hf_xlsr.export.access_tokens import redact_tokens
+from hf_xlsr.utils.access_tokens import redact_tokens
 from hf_xlsr.utils.markdown_text import escape_markdown
 
 # Local paths: their folders name the owner of the machine, not the data.
@@ -104,6 +105,39 @@ def _public(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_public(inner) for inner in value]
     return public_path(one_line(value)) if isinstance(value, str) else value
+
+
+def part_card(
+    data: ModelCardData, *, title: str, paragraphs: Sequence[str], example: str, language: str = "python"
+) -> str:
+    """A card with metadata, a title, paragraphs and an example.
+
+    Args:
+        data: Metadata.
+        title: Plain text.
+        paragraphs: Markdown.
+        example: Code.
+        language: Language of the example.
+
+    Example:
+        >>> card = part_card(ModelCardData(tags=["lora"]), title="a", paragraphs=["b"], example="c")
+        >>> print(card)
+        ---
+        tags:
+        - lora
+        ---
+        <BLANKLINE>
+        # a
+        <BLANKLINE>
+        b
+        <BLANKLINE>
+        ```python
+        c
+        ```
+        <BLANKLINE>
+    """
+    parts = [f"---\n{data.to_yaml()}\n---", f"# {prose(title)}", *paragraphs, code_block(example, language)]
+    return "\n\n".join(parts) + "\n"
 
 
 def _longest_run(text: str) -> int:

@@ -1,3 +1,5 @@
+"""The recipes of lightweight and dual momentum: the papers' values, and that each runs."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -5,9 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
+from recipe_helpers import mostly_slow, runs_of, value_of
 
-from hf_xlsr.runs.methods import Method
-from hf_xlsr.runs.recipe import load_runs, merge, recipe_names, resolve
+from hf_xlsr.runs.recipe import merge, resolve
 from hf_xlsr.runs.train import train_recipe
 
 # Section 4.1 and tables 2, 5-9 and figure 2 of the paper.
@@ -102,35 +104,34 @@ training:
 """
 
 
-def every_run() -> list[Method]:
-    return [run for name in recipe_names() for run in load_runs(name)]
-
-
-def value_of(recipe: dict[str, Any], key: str) -> Any:
-    for part in key.split("."):
-        recipe = recipe[part]
-    return recipe
+RUNS = {run["name"]: run for method in ("lightweight", "dual_momentum") for run in runs_of(method)}
+TABLE = {
+    **{name: {**PAPER, **values} for name, values in DEPARTURES.items()},
+    **{name: {**MOMENTUM_PAPER, **values} for name, values in MOMENTUM_DEPARTURES.items()},
+}
+FAST = (
+    "lightweight_en_fr",
+    "lightweight_ablation_tasks/mlm-xtr",
+    "lightweight_en_fr_open",
+    "moco_bert_en_zh_nli",
+    "moco_bert_ablation_momentum/without-momentum",
+)
 
 
 def test_every_paper_recipe_has_a_row() -> None:
-    ours = {run.recipe.name for run in every_run() if run.recipe.name.startswith("lightweight_")}
-    small = {name for name in ours if name.endswith(("_small", "_open"))}
-    assert ours - small == set(DEPARTURES)
-    momentum = {run.recipe.name for run in every_run() if run.recipe.name.startswith("moco_bert_")}
-    assert momentum - {"moco_bert_ablation_queue/queue-1600k"} == set(MOMENTUM_DEPARTURES)  # which the paper could not
+    ours = {name for name in RUNS if name.startswith(("lightweight_", "moco_bert_"))}
+    others = {name for name in ours if name.endswith(("_small", "_open"))}
+    assert ours - others - {"moco_bert_ablation_queue/queue-1600k"} == TABLE.keys()  # which the paper could not
 
 
-@pytest.mark.parametrize(
-    "run",
-    [run.recipe.settings() for run in every_run() if run.name in ("lightweight", "dual_momentum")],
-    ids=lambda run: run["name"],
-)
-def test_paper_recipe_has_paper_values_and_runs(
-    run: dict[str, Any], write_pairs: Any, tiny_encoder_folder: str, tmp_path: Path
-) -> None:
-    for paper, departures in ((PAPER, DEPARTURES), (MOMENTUM_PAPER, MOMENTUM_DEPARTURES)):
-        for key, value in {**paper, **departures[run["name"]]}.items() if run["name"] in departures else ():
-            assert value_of(run, key) == (pytest.approx(value) if isinstance(value, float) else value), key
+@pytest.mark.parametrize("name", TABLE)
+def test_paper_values(name: str) -> None:
+    for key, value in TABLE[name].items():
+        assert value_of(RUNS[name], key) == (pytest.approx(value) if isinstance(value, float) else value), key
+
+
+@pytest.mark.parametrize("run", mostly_slow(RUNS.values(), *FAST))
+def test_recipe_runs(run: dict[str, Any], write_pairs: Any, tiny_encoder_folder: str, tmp_path: Path) -> None:
     shrunk = merge(run, yaml.safe_load(SHRINK))
     if run["method"] == "dual_momentum":
         shrink_momentum(shrunk, tiny_encoder_folder, tmp_path)

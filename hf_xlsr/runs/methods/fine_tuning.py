@@ -1,0 +1,83 @@
+"""Methods that fine-tune an encoder on a task: what classification and translation share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from hf_xlsr.data.sources import expand
+from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
+from hf_xlsr.modeling.hictl.modeling_classification import encoder_folder
+from hf_xlsr.runs.folder import RunFolder
+from hf_xlsr.runs.methods.base import Method
+from hf_xlsr.runs.methods.hictl import HICTL_CITATION, HICTL_PAPER
+from hf_xlsr.runs.sections import AdaptersSection, Recipe
+from hf_xlsr.trainers.adapters import merged
+from hf_xlsr.trainers.base import XlsrTrainer
+
+START = (str, Field(description="an encoder, a HICTL model or the folder of a run: a path or an id on the Hub"))
+
+
+class FineTuningRecipe(Recipe):
+    """Keys of recipes that fine-tune an encoder."""
+
+    adapters: AdaptersSection = AdaptersSection()
+
+
+class FineTuningMethod(Method):
+    """A method whose `model.start` names an encoder, a HICTL model or a run."""
+
+    paper, citation = HICTL_PAPER, HICTL_CITATION
+    config_class = HictlConfig
+
+    recipe: FineTuningRecipe
+
+    @property
+    def start(self) -> str:
+        """The folder or id of the encoder."""
+        return encoder_folder(expand(self.recipe.model["start"]))
+
+    def from_encoder(self, model_class: Any, **options: Any) -> Any:
+        """The model of the recipe on its encoder.
+
+        Args:
+            model_class: With `from_encoder`.
+            options: Values of its configuration that the recipe does not set.
+
+        Raises:
+            XlsrError: a value is invalid, or the encoder cannot be loaded.
+        """
+        own = dict(self.recipe.model)
+        with self.explained("model"):
+            model = model_class.from_encoder(expand(own.pop("start")), **own, **options)
+        return self.initialize(model)
+
+    def save(self, folder: RunFolder, trainer: XlsrTrainer, tokenizer: Any, **attributes: Any) -> Any:
+        """Writes the trained model, with adapters merged, and its tokenizer to `folder.model`.
+
+        Args:
+            folder: Of the run.
+            trainer: At the end of its training.
+            tokenizer: Of the data.
+            attributes: Set on the model first.
+
+        Returns:
+            The model as loaded from there.
+        """
+        model = merged(trainer.accelerator.unwrap_model(trainer.model))
+        for name, value in attributes.items():
+            setattr(model, name, value)
+        model.save_pretrained(folder.model)
+        tokenizer.save_pretrained(str(folder.model))
+        # As in training: on a CPU bfloat16 rounds differently with another implementation.
+        attention = {"attn_implementation": model.config._attn_implementation}
+        return type(model).from_pretrained(folder.model, **attention).to(trainer.args.device)
+
+    def live_options(self, trainer: XlsrTrainer) -> dict[str, Any]:
+        """Arguments of `LiveClassifier` and `LiveTranslator`."""
+        return {
+            "max_length": self.recipe.data.max_length,
+            "autocast_dtype": trainer.autocast_dtype,
+            "progress": not trainer.args.disable_tqdm,
+        }
