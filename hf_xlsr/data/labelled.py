@@ -238,10 +238,8 @@ def read_sets(
         seed: Chooses the rows of a source with `sample`.
 
     Raises:
-        XlsrError: a set has no name or no labelled row, or what readers raise.
+        XlsrError: a set has no labelled row, or what readers raise.
     """
-    if sets is not None and (not isinstance(sets, Mapping) or "path" in sets or "corpus" in sets):
-        raise XlsrError(f"data.{split} is {sets!r:.60}; give each set a name: {{mrpc: {{path: ..., columns: ...}}}}.")
     result = []
     for name, sources in (sets or {}).items():
         missing: Counter[str] = Counter()

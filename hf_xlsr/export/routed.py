@@ -113,12 +113,9 @@ def export_routed_sentence_transformer(
 
 
 def _check_languages(encoders: Collection[str], tokenizers: Collection[str], projections: Collection[str]) -> None:
-    if not encoders or set(tokenizers) != set(encoders):
-        raise XlsrError(
-            f"`encoders` and `tokenizers` must have the same languages, got {sorted(encoders)} and {sorted(tokenizers)}."
-        )
-    if unknown := sorted(set(projections) - set(encoders)):
-        raise XlsrError(f"`projections` has languages without an encoder: {', '.join(unknown)}.")
+    if not encoders or set(tokenizers) != set(encoders) or not set(projections) <= set(encoders):
+        given = ", ".join(str(sorted(names)) for names in (encoders, tokenizers, projections))
+        raise XlsrError(f"`encoders`, `tokenizers` and `projections` must have the same languages, got {given}.")
 
 
 def _check_width(encoders: Mapping[str, PreTrainedModel], projections: Mapping[str, nn.Linear]) -> None:

@@ -79,8 +79,6 @@ def push_run(
     """
     check_repo(repo)
     require_choice("what", what, PARTS)
-    if adapters and what == "training":
-        raise XlsrError("--adapters pushes adapters instead of the encoder, but --what training pushes neither.")
     folder = RunFolder(run)
     method = read_run(folder)
     with tempfile.TemporaryDirectory() as scratch:

@@ -17,10 +17,9 @@ from pydantic.fields import FieldInfo
 from hf_xlsr.data.sources import Source
 from hf_xlsr.runs.fields import training_section
 from hf_xlsr.runs.methods import METHODS, Method
-from hf_xlsr.runs.recipe import method_of, read_recipe, recipe_names
+from hf_xlsr.runs.recipe import method_of, read_recipe
 from hf_xlsr.runs.sections import DataSection, Recipe, holds_sources
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
-from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.validation import Section
 
 COMMAND = "python -m hf_xlsr.runs.reference docs/recipes.md"
@@ -93,11 +92,7 @@ def keys_help(name: str | None = None) -> str:
 
 
 def _method(name: str) -> type[Method]:
-    if name in METHODS:
-        return METHODS[name]
-    if Path(name).suffix in (".yaml", ".yml") or name in recipe_names():
-        return method_of(read_recipe(name))
-    raise XlsrError(f"'{name}' is neither a method nor a recipe; {did_you_mean(name, [*METHODS, *recipe_names()])}")
+    return METHODS[name] if name in METHODS else method_of(read_recipe(name))
 
 
 def _section(recipe: type[BaseModel], key: str) -> type[Section] | None:

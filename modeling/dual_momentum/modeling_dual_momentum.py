@@ -18,7 +18,7 @@ from hf_xlsr.encoders.stock import encoder_from_config, encoder_from_pretrained
 from hf_xlsr.losses import weighted_sum
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
 from hf_xlsr.modeling.nli_head import NliHead
-from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.pooling import normalize, pool
 
 from .configuration_dual_momentum import DualMomentumConfig
@@ -410,16 +410,9 @@ class DualMomentumModel(XlsrPreTrainedModel):
         return to_routed_sentence_transformer(*self.routes(tokenizers), pooling=self.config.pooling, **options)
 
     def routes(self, tokenizers: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]:
-        """Encoders, tokenizers and projections by language, as the export takes them.
-
-        Raises:
-            XlsrError: a language has no tokenizer.
-        """
+        """Encoders, tokenizers and projections by language, as the export takes them."""
         languages = self.config.languages or []
         by_language = tokenizers if isinstance(tokenizers, Mapping) else dict.fromkeys(languages, tokenizers)
-        for language in languages:
-            if language not in by_language:
-                raise XlsrError(f"language '{language}' has no tokenizer; {did_you_mean(language, by_language)}")
         names = {language: self.config.encoder_of(language) for language in languages}
         projections = (
             {language: self.projections[name] for language, name in names.items()} if self.projections else None

@@ -161,10 +161,8 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
             return_loss: False returns embeddings only.
 
         Raises:
-            XlsrError: the number of rows is odd, or the labels of the task are missing.
+            XlsrError: the labels of the task are missing.
         """
-        if len(input_ids) % 2:
-            raise XlsrError(f"`input_ids` must be as many sources as targets, got {len(input_ids)} rows.")
         states = self._token_states(input_ids, attention_mask)
         pooled = pool(states, attention_mask, self.config.pooling)
         source, target = pooled.chunk(2)

@@ -264,7 +264,7 @@ def test_routes(tiny_export: str, tmp_path: Path, capsys: Any) -> None:
     expected = tatoeba(model, *sides, languages=("en", "fr"), name="pairs", routes=routes_of_both)
     assert json.loads(output.read_text())["metrics"] == pytest.approx(expected)
     assert main([*command, "--routes", "en"]) == 1
-    assert "--routes has 'en'; write LANGUAGE=ROUTE" in capsys.readouterr().err
+    assert "--routes" in capsys.readouterr().err
 
 
 def test_mteb_task(

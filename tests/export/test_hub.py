@@ -179,8 +179,6 @@ def test_adapters_alone(hub: HubServer, worker: Worker, dual: Path, tiny_encoder
         )
     )
     assert "adapters" in told(worker.command("push", str(finished), "--repo", "me/x", "--adapters"))
-    words = ("push", str(dual), "--repo", "me/x", "--adapters", "--what", "training")
-    assert "--adapters" in told(worker.command(*words))
 
 
 def test_adapters_of_a_single_encoder(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_unusable_files(content: bytes, options: dict[str, Any], key: str, tmp_p
 
 
 def test_missing_files_and_other_types():
-    with pytest.raises(XlsrError, match="none.txt"):
+    with pytest.raises(FileNotFoundError, match="none.txt"):
         input_hash("none.txt", "source")
     with pytest.raises(XlsrError, match="2 of `target`"):
         input_hash(["a", 3], "target")  # type: ignore[list-item]

@@ -92,7 +92,6 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: build(generative_weight=0, alignment_weight=0, similarity_weight=0)(**make_batch()),
         "weight",
     ),
-    "odd rows": (lambda: build()(**{name: value[:-1] for name, value in make_batch().items()}), "input_ids"),
     **{
         f"{task} without {label}": (
             lambda task=task, label=label: build(generative_task=task)(**without(make_batch(task), label)),

@@ -262,6 +262,6 @@ def test_missing_tokenizer_of_a_language(toy: Path, tmp_path: Path, monkeypatch:
     for name in ("MeCab", "ipadic"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
-    with pytest.raises(XlsrError, match="ja-mecab"):
+    with pytest.raises(XlsrError, match="MeCab"):
         run(toy, tmp_path / "out", "--languages", "[en, ja]")
     run(toy, tmp_path / "other", "--languages", "[en, ja]", "--evaluation.tokenize", "char", "--max_steps", "1")

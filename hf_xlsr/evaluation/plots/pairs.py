@@ -15,7 +15,6 @@ from matplotlib.patches import Rectangle
 
 from hf_xlsr.encoders.encoding import unit_length
 from hf_xlsr.evaluation.plots.common import COLOURS, fonts, on_plane, save_figure, shorten
-from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.vectors import as_vectors
 
 MOST_PAIRS = 100
@@ -159,16 +158,9 @@ def _choose(
     seed: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Numbers of random pairs, ascending, and the vectors of either side of them."""
-    sizes = [len(column) for column in (source_vectors, target_vectors, sources, targets)]
-    count = min(pairs, sizes[0], MOST_PAIRS)
+    count = min(pairs, len(sources), MOST_PAIRS)
     vectors = as_vectors(source_vectors, "source_vectors"), as_vectors(target_vectors, "target_vectors")
-    if len(set(sizes)) > 1 or count < 2 or vectors[0].shape != vectors[1].shape:
-        shapes = " and ".join(str(side.shape) for side in vectors)
-        raise XlsrError(
-            f"vectors and sentences must be two or more pairs of one width, got shapes {shapes}, {sizes[2]} `sources`, "
-            f"{sizes[3]} `targets` and `pairs` {pairs}."
-        )
-    chosen = np.sort(np.random.default_rng(seed).choice(sizes[0], count, replace=False))
+    chosen = np.sort(np.random.default_rng(seed).choice(len(sources), count, replace=False))
     return chosen, vectors[0][chosen], vectors[1][chosen]
 
 

@@ -141,7 +141,7 @@ class OneEncoderMethod(SentenceEncoderMethod):
             return None
         del values["path"]
         free = {name: value for name, value in values.items() if name in self.free_values}
-        with self.explained("model.encoder"):
+        with self.explained(f"model.encoder.path '{path}'"):
             config = AutoConfig.from_pretrained(path, **free)
         for name, value in values.items():
             if (own := getattr(config, name, None)) != value:
