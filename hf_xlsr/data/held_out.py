@@ -35,7 +35,7 @@ def held_out_texts(sources: Sequence[Any], *, languages: Sequence[str]) -> Itera
         Texts, one by one.
 
     Raises:
-        XlsrError: a pattern matches no file, there is no text, or what the readers raise.
+        XlsrError: a pattern matches no file, a source is empty, or a file cannot be read.
     """
     for source in sources:
         if isinstance(source, Mapping) and source.get("columns") == EVERY_COLUMN:

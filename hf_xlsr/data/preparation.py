@@ -127,7 +127,7 @@ def store_rows(rows: Iterable[Row], features: Features, cache_dir: str | Path, *
     """Writes the columns in `features` of rows to a memory-mapped Arrow file, whose hash becomes the fingerprint.
 
     Raises:
-        XlsrError: there is no row (with the message `empty`), or `rows` raises it.
+        XlsrError: `rows` is empty (with the message `empty`), or raises it.
     """
     stream = ({name: row[name] for name in features} for row in rows)
     first = next(stream, None)

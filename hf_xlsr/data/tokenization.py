@@ -249,7 +249,7 @@ def trim_vocabulary(tokenizer: Any, texts: Iterable[str]) -> tuple[PreTrainedTok
         The new tokenizer, and the old ids of its tokens in the new order: the rows of the embedding table to keep.
 
     Raises:
-        XlsrError: the tokenizer is unsupported, or there is no text.
+        XlsrError: the tokenizer is unsupported, or the texts are empty.
 
     Example:
         >>> whole = train_tokenizer(["red birds", "blue fish", "old stone"] * 50, vocab_size=18)

@@ -31,7 +31,7 @@ def content_hash(model: str | os.PathLike[str] | Any) -> str:
         64 hexadecimal digits.
 
     Raises:
-        XlsrError: there is no such folder or model in the local cache, or the folder is empty.
+        XlsrError: the model is neither a folder nor in the local cache, or the folder is empty.
 
     Example:
         >>> _ = Path("model").mkdir(), Path("model/config.json").write_text("{}")

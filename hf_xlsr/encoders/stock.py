@@ -77,7 +77,7 @@ def check_token_ids(
 
     Args:
         tokenizer: The tokenizer.
-        vocab_size: Number of embeddings, see `vocab_size_of`; None if there is no table.
+        vocab_size: Number of embeddings, see `vocab_size_of`; None if unknown.
         of: Owner of the tokenizer in the message, such as ` of 'en'`.
         fix: Second sentence of the message.
 

@@ -75,7 +75,7 @@ def evaluate_files(
         Metrics by key; with several languages also their means.
 
     Raises:
-        XlsrError: a protocol, an option, a file, a column or the model is invalid, or there is no row.
+        XlsrError: a protocol, an option, a file, a column or the model is invalid, or the data are empty.
     """
     chosen, encoder = find_protocols(protocols), encoder or EncoderOptions()
     given = {name: value for name, value in (options or {}).items() if _is_given(value)}

@@ -133,7 +133,7 @@ def mean_over_languages(metrics: Mapping[str, float]) -> dict[str, float]:
     """The metrics and, for each that was measured for several language pairs, its unweighted mean.
 
     Counts (integers) and thresholds are not averaged. Each direction of a pair counts as one (`en-de`, `de-en`). A head
-    tested in its training language (`en-en`) is no transfer and is left out, and so are premises and hypotheses in
+    tested in its training language (`en-en`) measures no transfer and is skipped, like premises and hypotheses in
     different languages (`en-de_fr`). An existing mean is computed again.
 
     Args:

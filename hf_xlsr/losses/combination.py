@@ -20,7 +20,7 @@ def weighted_sum(parts: Mapping[str, torch.Tensor], weights: Mapping[str, float]
         A scalar.
 
     Raises:
-        XlsrError: there is no part, because all weights are 0.
+        XlsrError: all weights are 0.
 
     Example:
         >>> parts = {"generative": torch.tensor(3.0), "alignment": torch.tensor(0.5)}

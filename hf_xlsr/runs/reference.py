@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import textwrap
@@ -13,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from transformers import TrainingArguments
 
 from hf_xlsr.data.sources import Source
 from hf_xlsr.runs.fields import training_section
@@ -50,7 +52,7 @@ def reference() -> str:
         '# Keys of recipes'
     """
     training = training_section(XlsrTrainingArguments)
-    stock = set(XlsrTrainingArguments.__mro__[1].__dataclass_fields__)  # type: ignore[attr-defined]
+    stock = {field.name for field in dataclasses.fields(TrainingArguments)}
     rows = list(_rows(training))
     ours = [row for row in rows if row[0] not in stock]
     common = {"": set(_rows(Recipe)), "data": set(_rows(DataSection)), "training": set(rows)}

@@ -42,7 +42,7 @@ def tatoeba(
         `tatoeba/en-fr/test/`; another dataset is a prefix, `tico19-tatoeba/en-fr/test/`.
 
     Raises:
-        XlsrError: the sides differ in length, there is no pair, or a vector is zero.
+        XlsrError: the sides differ in length or are empty, or a vector is zero.
 
     Relations:
         sentence-transformers' `TranslationEvaluator` gives the same accuracies when no sentence occurs twice; it
@@ -73,7 +73,7 @@ def encode_pairs(
         Two matrices `(n, width)`, float32; row `i` of one is the translation of row `i` of the other.
 
     Raises:
-        XlsrError: the sides differ in length, there is no pair, or a vector is zero.
+        XlsrError: the sides differ in length or are empty, or a vector is zero.
     """
     if len(sources) != len(targets):
         raise XlsrError(f"`targets` must be as many as `sources`, {len(sources)}, got {len(targets)}.")

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 from rich.console import Console
 
-from hf_xlsr.data.labelled import OVERLAPS, TEXTS, LabelledSet, LabelledTask, prepare_labelled, read_sets, row_text
+from hf_xlsr.data.labelled import LabelledSet, LabelledTask, prepare_labelled, read_sets, row_text
 from hf_xlsr.data.pairs import load_tokenizer
 from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.data.sources import as_list
@@ -58,15 +58,13 @@ class ClassificationDataSection(DataSection):
     test: NamedSources = Field(None, description="sets by name, measured at the end")
     cleaning: list[Any] | dict[str, Any] | None = Field([], description="steps, by name or as `{name: options}`")
     max_length: int = Field(128, ge=1, description="rows are truncated to this many tokens")
-    overlap: Literal[tuple(OVERLAPS)] = Field(  # type: ignore[valid-type]
-        "text", description="what of dev and test is not trained on: a text, or a row"
-    )
+    overlap: Literal["text", "row"] = Field("text", description="what of dev and test is not trained on")
 
 
 class TaskSection(Section):
     """What the rows hold."""
 
-    texts: Literal[tuple(TEXTS)] = Field("pair", description="what a row holds")  # type: ignore[valid-type]
+    texts: Literal["pair", "single"] = Field("pair", description="what a row holds")
     labels: list[Any] | str | None = Field(None, description="names of the classes, in the order of their numbers")
     scores: list[Any] | None = Field(None, description="smallest and largest score, of a task without classes")
     metrics: list[str] | str | None = Field(None, description="what is measured; by default what suits the task")
