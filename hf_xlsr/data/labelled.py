@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 TEXTS = {"pair": ("first", "second"), "single": ("text",)}
 CLASS_METRICS = ("accuracy", "f1", "matthews")
 SCORE_METRICS = ("pearson", "spearman")
-OVERLAPS = ("text", "row")
 # Labels of rows whose annotators disagreed or whose label is not public.
 UNLABELLED = frozenset({"", "-", "-1", "none", "nan"})
 # In a path, a column, a configuration or a condition of a source: each of its languages in turn.
