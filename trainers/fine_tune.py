@@ -16,7 +16,7 @@ from hf_xlsr.data.collators.classification import LabelledCollator
 from hf_xlsr.data.labelled import LabelledSet
 from hf_xlsr.encoders.stock import check_token_ids, max_positions, vocab_size_of
 from hf_xlsr.evaluation.protocols.sts import pearson, spearman
-from hf_xlsr.evaluation.report import mean_over_languages, metric_prefix
+from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
@@ -102,7 +102,7 @@ class LiveClassifier:
         return result.cpu().numpy()
 
 
-def evaluate_sets(classifier: LiveClassifier, sets: Sequence[LabelledSet], *, protocol: str) -> dict[str, float]:
+def evaluate_sets(classifier: LiveClassifier, sets: Sequence[LabelledSet], *, protocol: str) -> Results:
     """Metrics of the sets' task in each language, and their means over the languages, as in the paper's table 2.
 
     Args:
@@ -117,7 +117,7 @@ def evaluate_sets(classifier: LiveClassifier, sets: Sequence[LabelledSet], *, pr
     Raises:
         XlsrError: the model's outputs are not finite.
     """
-    metrics: dict[str, float] = {}
+    results = Results()
     for data in sets:
         logits = classifier.logits(data)
         if not np.isfinite(logits).all():
@@ -125,21 +125,18 @@ def evaluate_sets(classifier: LiveClassifier, sets: Sequence[LabelledSet], *, pr
         languages = np.array([row["lang"] for row in data.rows])
         gold = np.array([row["label"] for row in data.rows])
         for language in dict.fromkeys(languages.tolist()):
-            prefix, of = metric_prefix(data.name, protocol, language, data.split), languages == language
-            for name in data.task.metrics:
-                metrics[f"{prefix}/{name}"] = METRICS[name](logits[of], gold[of])
-            metrics[f"{prefix}/rows"] = int(of.sum())
-    return mean_over_languages(metrics)
+            of = languages == language
+            values = {name: METRICS[name](logits[of], gold[of]) for name in data.task.metrics}
+            results |= measured(data.name, protocol, language, data.split, {**values, "rows": int(of.sum())})
+    return mean_over_languages(results)
 
 
 def metric_keys(sets: Sequence[LabelledSet], *, protocol: str) -> list[str]:
     """Keys of `evaluate_sets`, means included: valid values of `metric_for_best_model`."""
-    scores = {
-        f"{metric_prefix(data.name, protocol, row['lang'], data.split)}/{name}": 0.0
-        for data in sets
-        for row in data.rows
-        for name in data.task.metrics
-    }
+    scores = Results()
+    for data in sets:
+        for language in dict.fromkeys(row["lang"] for row in data.rows):
+            scores |= measured(data.name, protocol, language, data.split, dict.fromkeys(data.task.metrics, 0.0))
     return list(mean_over_languages(scores))
 
 

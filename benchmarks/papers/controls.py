@@ -32,7 +32,7 @@ from transformers import AutoModel
 from hf_xlsr.data.cleaning import RemoveEvaluation, build_cleaner
 from hf_xlsr.data.held_out import held_out_texts
 from hf_xlsr.data.sources import as_list, open_source
-from hf_xlsr.evaluation.report import save_results
+from hf_xlsr.evaluation.results import Results, save_results
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.runs.train import hardware_name
@@ -150,7 +150,7 @@ def main() -> None:
     model.save(str(options.output / "model"), create_model_card=False)
     machine = {"hardware": hardware_name(model.device), "threads": torch.get_num_threads()}
     settings = {"control": options.kind, "steps": options.steps, "seconds": {"training": seconds}, **machine}
-    save_results(options.output / "results.json", {}, settings=settings)
+    save_results(options.output / "results.json", Results(), settings=settings)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.papers.tables import Column, Row, Table
-from hf_xlsr.evaluation.report import split_key
+from hf_xlsr.evaluation.results import Results, load_results
 from hf_xlsr.utils.files import atomic_write
 
 
@@ -117,11 +117,12 @@ class Figures:
 
 def metrics_of(table: Table, folder: Path) -> dict[str, float]:
     """Metrics of a run and of its evaluations in the table's languages; means over languages are left out."""
-    metrics: dict[str, float] = {}
+    results = Results()
     for file in (folder / "results.json", *sorted((folder / "evaluations" / table.languages).glob("*.json"))):
-        metrics |= _read(file)["metrics"] if file.is_file() else {}
+        results |= load_results(file)["metrics"] if file.is_file() else Results()
     known = set(table.languages.replace("+", "-").split("-"))
-    return {key: value for key, value in metrics.items() if set(split_key(key)[1].split("-")) <= known}
+    chosen = (record for record in results.records.values() if not record.is_mean)
+    return Results(record for record in chosen if {record.source, record.target} <= known)
 
 
 def value_of(column: Column, metrics: Mapping[str, float], folder: Path) -> float | None:

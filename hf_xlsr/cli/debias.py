@@ -50,7 +50,7 @@ def fit(
     from hf_xlsr.data.formats.quarantine import Quarantine
     from hf_xlsr.encoders.debias.fitting import check_method, fit_debias
     from hf_xlsr.encoders.loading import check_choice, load_encoder
-    from hf_xlsr.evaluation.report import check_writable
+    from hf_xlsr.utils.files import check_writable
 
     check_method(components, method)
     check_writable(output, "--output", folder=True)
@@ -163,7 +163,7 @@ def _apply_to_vectors(fitted: Any, file: str, language: str, output: str, normal
     from tqdm import tqdm
 
     from hf_xlsr.encoders.debias.removal import check_finite
-    from hf_xlsr.evaluation.report import check_writable
+    from hf_xlsr.utils.files import check_writable
 
     check_writable(output, "--output")
     vectors, target = read_vectors(file), Path(output)

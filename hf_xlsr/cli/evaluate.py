@@ -57,13 +57,14 @@ def evaluate(
 
     from hf_xlsr.evaluation.command import evaluate_files
     from hf_xlsr.evaluation.protocols.language_bias import SHARE
-    from hf_xlsr.evaluation.report import results_table, split_key
+    from hf_xlsr.evaluation.report import results_table
+    from hf_xlsr.evaluation.results import Results
 
     data, encoder, seed = data_options(given, name), encoder_options(given), given.pop("seed")
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-    metrics = evaluate_files(model, protocol, data, options, encoder=encoder, seed=seed, output=output, report=report)
+    results = evaluate_files(model, protocol, data, options, encoder=encoder, seed=seed, output=output, report=report)
     # A share for each pair of languages is for the plot.
-    shown = {key: value for key, value in metrics.items() if not split_key(key)[3].startswith(SHARE)}
+    shown = Results(record for record in results.records.values() if not record.metric.startswith(SHARE))
     Console().print(results_table(shown, title=f"{model}, {protocol}"))
 
 

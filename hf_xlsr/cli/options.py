@@ -170,7 +170,7 @@ def new_folder(path: str) -> Path:
     Raises:
         XlsrError: it holds files, or cannot be written.
     """
-    from hf_xlsr.evaluation.report import check_writable
+    from hf_xlsr.utils.files import check_writable
 
     check_writable(path, "--output", folder=True)
     folder = Path(path)

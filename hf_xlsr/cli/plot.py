@@ -31,7 +31,7 @@ def _checked(output: str, models: Iterable[str] = (), options: Any = None) -> st
     """The output, after a check of it and of what would be loaded."""
     from hf_xlsr.encoders.loading import check_choice
     from hf_xlsr.evaluation.plots.common import check_picture
-    from hf_xlsr.evaluation.report import check_writable
+    from hf_xlsr.utils.files import check_writable
 
     check_picture(output)
     check_writable(output, "--output")
@@ -78,7 +78,7 @@ def spaces(
 def retrieval(results: Results, output: Picture, metric: Metric = None, protocol: Protocols = None) -> None:
     """Plot retrieval results by language."""
     from hf_xlsr.evaluation.plots import plot_retrieval
-    from hf_xlsr.evaluation.report import load_results
+    from hf_xlsr.evaluation.results import load_results
 
     found = {label: load_results(path) for label, path in labelled(results).items()}
     print(plot_retrieval(_checked(output), found, metric=metric, protocols=protocol.split(",") if protocol else None))
@@ -88,7 +88,7 @@ def retrieval(results: Results, output: Picture, metric: Metric = None, protocol
 def languages(results: Results, output: Picture, protocol: Protocols = None) -> None:
     """Plot which languages retrieval finds."""
     from hf_xlsr.evaluation.plots.languages import plot_languages
-    from hf_xlsr.evaluation.report import load_results
+    from hf_xlsr.evaluation.results import load_results
 
     found = {label: load_results(path) for label, path in labelled(results).items()}
     print(plot_languages(_checked(output), found, protocol.split(",") if protocol else None))

@@ -53,9 +53,9 @@ def card(
     ] = None,
 ) -> None:
     """Write the card of a run again."""
-    from hf_xlsr.evaluation.report import check_writable
     from hf_xlsr.runs.card import card_of_run
     from hf_xlsr.runs.folder import RunFolder
+    from hf_xlsr.utils.files import check_writable
 
     folder = RunFolder(run)
     places = [Path(output)] if output else [folder.card, folder.model / "README.md"]

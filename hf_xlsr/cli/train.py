@@ -40,9 +40,9 @@ def train(
 
 def tokenizer(recipe: Recipe, output: Annotated[str, typer.Option(help="Folder for the tokenizer.")]) -> None:
     """Train the tokenizer of a recipe and save it."""
-    from hf_xlsr.evaluation.report import check_writable
     from hf_xlsr.runs.recipe import load_runs
     from hf_xlsr.runs.train import train_tokenizer_of
+    from hf_xlsr.utils.files import check_writable
 
     check_writable(output, "--output", folder=True)
     print(train_tokenizer_of(load_runs(recipe)[0], output))

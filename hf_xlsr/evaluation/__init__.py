@@ -25,6 +25,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "protocols.xsr": ["xsr", "xsr_both_directions"],
         "protocols.zero_shot": ["zero_shot"],
         "registry": ["PROTOCOLS", "option_specs"],
-        "report": ["load_results", "mean_over_languages", "results_table", "save_results"],
+        "report": ["results_table"],
+        "results": ["Result", "Results", "load_results", "mean_over_languages", "save_results"],
     },
 )

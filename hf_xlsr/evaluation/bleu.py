@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hf_xlsr.data.languages import language_code
-from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import both_sides, by_pair
 from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.extras import require_package
@@ -131,7 +131,7 @@ def bleu(
     signatures: dict[str, str] | None = None,
     translations: list[str] | None = None,
     **options: Any,
-) -> dict[str, float]:
+) -> Results:
     """Translates a test set and scores it.
 
     Args:
@@ -165,21 +165,22 @@ def bleu(
     for one in chosen:
         check_tokenizer(one)
     found = translator.translate(sources, **options)
-    metrics: dict[str, float] = {}
+    results = Results()
     for one in chosen:
         result = corpus_bleu(found, references, tokenize=one, language=languages[1])
-        prefix = metric_prefix(name, "bleu" if one == "13a" else f"bleu-{one}", "-".join(languages), split)
-        metrics[f"{prefix}/bleu"], metrics[f"{prefix}/sentences"] = round(result.score, 6), len(found)
+        values = {"bleu": round(result.score, 6), "sentences": len(found)}
+        scores = measured(name, "bleu" if one == "13a" else f"bleu-{one}", languages, split, values)
+        results |= scores
         if signatures is not None:
-            signatures[f"{prefix}/bleu"] = result.signature
+            signatures[next(iter(scores))] = result.signature
     if translations is not None:
         translations.extend(found)
-    return metrics
+    return results
 
 
-def bleu_rows(translator: Translator, rows: Sequence[Mapping[str, Any]], **options: Any) -> dict[str, float]:
+def bleu_rows(translator: Translator, rows: Sequence[Mapping[str, Any]], **options: Any) -> Results:
     """`bleu` of rows of pairs, for each language pair."""
-    metrics: dict[str, float] = {}
+    results = Results()
     for languages, chosen in by_pair(rows).items():
-        metrics |= bleu(translator, *both_sides(chosen), languages=languages, **options)
-    return metrics
+        results |= bleu(translator, *both_sides(chosen), languages=languages, **options)
+    return results

@@ -18,8 +18,9 @@ from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
 from hf_xlsr.evaluation.inputs import DataOptions, Inputs, read_inputs
 from hf_xlsr.evaluation.protocols.language_bias import SELF
 from hf_xlsr.evaluation.registry import check_options, find_protocols
-from hf_xlsr.evaluation.report import check_writable, load_results, mean_over_languages, save_results
+from hf_xlsr.evaluation.results import Results, load_results, mean_over_languages, save_results
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import check_writable
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ def evaluate_files(
     seed: int | None = None,
     output: str | None = None,
     report: str | None = None,
-) -> dict[str, float]:
+) -> Results:
     """Evaluates a model on files, or on data called by name.
 
     Args:
@@ -72,7 +73,7 @@ def evaluate_files(
         report: A folder for a report with plots.
 
     Returns:
-        Metrics by key; with several languages also their means.
+        What was measured; with several languages also the means.
 
     Raises:
         XlsrError: a protocol, an option, a file, a column or the model is invalid, or the data are empty.
@@ -100,11 +101,11 @@ def evaluate_files(
         shared = CachedEncoder(loaded)
     if wrapped:
         shared = _debiased(shared, inputs)
-    metrics: dict[str, float] = {}
+    results = Results()
     used: dict[str, dict[str, Any]] = {}
     for protocol in chosen:
         own = protocol.options.of(given)
-        metrics |= mean_over_languages(protocol.run(shared, inputs, own))
+        results |= mean_over_languages(protocol.run(shared, inputs, own))
         used[protocol.name] = own.arguments()
         if inputs.tune and not inputs.train:
             used[protocol.name]["tune_language"] = inputs.tune_languages
@@ -123,14 +124,14 @@ def evaluate_files(
             settings["debias"] = {"folder": given["debias"], **inputs.debias.facts()}
         hashes = inputs.hashes(chosen[0].columns)
     for file in files:
-        save_results(file, metrics, settings=settings, data_hashes=hashes)
+        save_results(file, results, settings=settings, data_hashes=hashes)
     if report:
         from hf_xlsr.evaluation.command_report import write_report
 
         write_report(
             report, Path(model).name, load_results(files[-1]), inputs, shared, seed=1 if seed is None else seed
         )
-    return metrics
+    return results
 
 
 def _load_debias(place: str, model: str, prompt: str, inputs: Inputs) -> Debias | Literal["self"]:

@@ -12,7 +12,6 @@ from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.evaluation.inputs import Inputs
 from hf_xlsr.evaluation.markdown_report import markdown_report
 from hf_xlsr.evaluation.protocols.tatoeba import encode_pairs
-from hf_xlsr.evaluation.report import split_key
 from hf_xlsr.evaluation.retrieval_lists import NeighbourList, nearest_neighbour_lists
 from hf_xlsr.evaluation.rows import AnyRow, both_sides, by_pair
 from hf_xlsr.utils.extras import can_plot
@@ -64,7 +63,7 @@ def write_report(
             languages=languages,
             **inputs.encoding,
         )
-    compared = {split_key(key)[1] for key in results["metrics"]}
+    compared = {record.languages for record in results["metrics"].records.values()}
     if pairs and len(compared) > 1 and can_plot():
         from hf_xlsr.evaluation.plots import plot_retrieval
 

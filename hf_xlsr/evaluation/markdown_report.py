@@ -11,15 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from hf_xlsr.evaluation.report import (
-    Result,
-    lower_is_better,
-    mean_over_languages,
-    metric_unit,
-    metric_value,
-    metrics_of,
-    results_of,
-)
+from hf_xlsr.evaluation.report import lower_is_better, metric_unit, metric_value
+from hf_xlsr.evaluation.results import AVERAGE, Result, Results, mean_over_languages, metrics_of
 from hf_xlsr.evaluation.retrieval_lists import NeighbourList, neighbours_markdown
 from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
 
@@ -31,7 +24,6 @@ LEGEND = (
 
 
 WIDEST = 16  # columns; wider tables have one metric below the other
-AVERAGE = re.compile(r"(?:(.+)-)?((?:mean|average)-of-\d+)")
 
 Cells = dict[str, dict[str, dict[str, float]]]  # by row, metric and encoder
 
@@ -51,7 +43,7 @@ def markdown_report(
 
     Args:
         folder: Folder of the file; it is created.
-        results: Results (`load_results`) or bare metrics, by the name of the encoder.
+        results: `Results`, or what `load_results` gave, by the name of the encoder.
         title: The heading.
         plots: Existing pictures, by caption; the report links to them.
         neighbours: From `nearest_neighbour_lists`, by caption.
@@ -60,9 +52,9 @@ def markdown_report(
         The file.
     """
     home = Path(folder)
-    metrics = {label: mean_over_languages(metrics_of(result)) for label, result in results.items()}
+    means = {label: mean_over_languages(metrics_of(result)) for label, result in results.items()}
     lines = [f"# {escape_markdown(title)}", "", "## Results", "", LEGEND, ""]
-    for heading, table in metric_tables(metrics).items():
+    for heading, table in metric_tables(means).items():
         lines += [f"### {escape_markdown(heading)}", "", *table, ""]
     if plots:
         lines += ["## Plots", ""]
@@ -80,7 +72,7 @@ def markdown_report(
     return file
 
 
-def metric_tables(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]:
+def metric_tables(results: Mapping[str, Results]) -> dict[str, list[str]]:
     """The lines of a table for each protocol and split, encoders side by side.
 
     A table has a row for each language pair, or for each task where each of several was measured in one language
@@ -88,41 +80,41 @@ def metric_tables(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, list[
     all encoders has one column. Where more than 16 columns would be needed, metrics are below each other.
 
     Args:
-        metrics: Values by `protocol/languages/split/metric`, by the name of the encoder.
+        results: By the name of the encoder.
 
     Returns:
         Lines by heading, in the order of the keys.
 
     Example:
-        >>> metrics = {"a": {"tatoeba/en-fr/test/accuracy": 0.9}, "b": {"tatoeba/en-fr/test/accuracy": 0.95}}
-        >>> print("\\n".join(metric_tables(metrics)["tatoeba, test"]))
+        >>> from hf_xlsr.evaluation.results import measured
+        >>> of = {"a": 0.9, "b": 0.95}
+        >>> where = "tatoeba", "tatoeba", ("en", "fr"), "test"
+        >>> results = {label: measured(*where, {"accuracy": value}) for label, value in of.items()}
+        >>> print("\\n".join(metric_tables(results)["tatoeba, test"]))
         |  | a<br>accuracy % | b<br>accuracy % |
         |---|---:|---:|
         | en-fr | 90.0 | **95.0** |
     """
-    results = [(label, result) for label, values in metrics.items() for result in results_of(values)]
-    tasks = _tasks([result for _, result in results])
+    labelled = [(label, record) for label, of in results.items() for record in of.records.values()]
+    tasks = _tasks([record for _, record in labelled])
     tables: dict[str, Cells] = {}
-    for label, result in results:
-        average = AVERAGE.fullmatch(result.name)
-        protocol = (average[1] or "") if average else result.protocol
-        name, row = result.name, result.languages
-        if (protocol, result.split) in tasks:
-            language = "" if tasks[protocol, result.split] == 1 else result.languages
-            task = average[2] if average else result.dataset or result.name
-            name, row = protocol, f"{task} {language}".rstrip()
-        table = tables.setdefault(f"{name}, {result.split}" if name else "Other metrics", {})
-        table.setdefault(row, {}).setdefault(result.metric, {})[label] = result.value
-    return {heading: _lines(table, list(metrics)) for heading, table in tables.items()}
+    for label, record in labelled:
+        name, row = record.name, record.languages
+        if (record.protocol, record.split) in tasks:
+            language = "" if tasks[record.protocol, record.split] == 1 else record.languages
+            name, row = record.protocol, f"{record.dataset} {language}".rstrip()
+        table = tables.setdefault(f"{name}, {record.split}", {})
+        table.setdefault(row, {}).setdefault(record.metric, {})[label] = record.value
+    return {heading: _lines(table, list(results)) for heading, table in tables.items()}
 
 
-def _tasks(results: Sequence[Result]) -> dict[tuple[str, str], int]:
+def _tasks(records: Sequence[Result]) -> dict[tuple[str, str], int]:
     """Protocols and splits with several datasets of one language each -> the number of different languages."""
     found: dict[tuple[str, str], dict[str, set[str]]] = {}
-    for result in results:
-        if result.protocol and not AVERAGE.fullmatch(result.name) and not AVERAGE.fullmatch(result.languages):
-            group = found.setdefault((result.protocol, result.split), {})
-            group.setdefault(result.dataset, set()).add(result.languages)
+    for record in records:
+        if not AVERAGE.fullmatch(record.dataset) and not record.is_mean:
+            group = found.setdefault((record.protocol, record.split), {})
+            group.setdefault(record.dataset, set()).add(record.languages)
     return {
         group: len(set().union(*datasets.values()))
         for group, datasets in found.items()
@@ -171,14 +163,11 @@ def _shown(metric: str, values: Mapping[str, float]) -> dict[str, str]:
 
 
 def _provenance(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Settings, data hashes and versions, as far as the results have them."""
-    full = {label: result for label, result in results.items() if isinstance(result.get("metrics"), Mapping)}
+    """Settings, data hashes and versions, where results come from files."""
+    full = {label: result for label, result in results.items() if not isinstance(result, Results)}
     if not full:
         return []
-    settings = {
-        label: {**({"created": result["created"]} if "created" in result else {}), **result.get("settings", {})}
-        for label, result in full.items()
-    }
+    settings = {label: {"created": result["created"], **result["settings"]} for label, result in results.items()}
     lines = ["## How it was measured", ""]
     simple = {label: {k: v for k, v in of.items() if _is_simple(v)} for label, of in settings.items()}
     lines += _side_by_side("setting", simple)
@@ -189,7 +178,7 @@ def _provenance(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
             summary = f"<summary>{html.escape(f'{label}: {name}')}</summary>"
             lines += ["<details>", summary, "", f"{fence}json", content, fence, "", "</details>", ""]
     hashes = {
-        label: {name: str(value)[:16] for name, value in result.get("data_sha256", {}).items()}
+        label: {name: str(value)[:16] for name, value in result["data_sha256"].items()}
         for label, result in full.items()
     }
     lines += _side_by_side("SHA-256 of the data", hashes)
@@ -197,7 +186,7 @@ def _provenance(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     if differing := [name for name in names if len({of[name] for of in hashes.values() if name in of}) > 1]:
         shown = ", ".join(map(escape_markdown, differing))
         lines += [f"**The encoders were not measured on the same data:** {shown} differs between them.", ""]
-    return lines + _side_by_side("version", {label: result.get("versions", {}) for label, result in full.items()})
+    return lines + _side_by_side("version", {label: result["versions"] for label, result in full.items()})
 
 
 def _is_simple(value: Any) -> bool:

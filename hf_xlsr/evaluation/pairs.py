@@ -31,15 +31,15 @@ def sides_of(language: Languages) -> tuple[str, str]:
     return first, second
 
 
-def language_name(language: Languages) -> str:
-    """Name of the languages of a pair in metric keys.
+def distinct_languages(language: Languages) -> Languages:
+    """One code where both sides are in one language, else two.
 
     Example:
-        >>> language_name("en"), language_name(("en", "es")), language_name("en-es")
-        ('en', 'en-es', 'en-es')
+        >>> distinct_languages("en"), distinct_languages(("en", "en")), distinct_languages("en-es")
+        ('en', 'en', ('en', 'es'))
     """
     first, second = sides_of(language)
-    return first if first == second else f"{first}-{second}"
+    return first if first == second else (first, second)
 
 
 def pair_languages(tag: str) -> Languages:

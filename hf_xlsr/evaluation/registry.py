@@ -15,10 +15,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.evaluation.inputs import DataOptions, Inputs, read_pairs, read_table
 from hf_xlsr.evaluation.protocols import NAMES
+from hf_xlsr.evaluation.results import Results
 from hf_xlsr.evaluation.rows import both_sides, by_language, by_pair
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, require_choice
 
-Metrics = dict[str, float]
 FOR_ALL = ("seed", "device")  # options of the command that are valid with every protocol
 
 
@@ -120,7 +120,7 @@ class Protocol:
         summary: What it measures, in one line.
         data: What `--data` takes, in words. Protocols with equal data can run together.
         read: Reads the data of a command.
-        run: Computes the metrics.
+        run: Measures.
         options: Its options.
         required: Columns that every row must have.
         optional: Columns that are read where a file has them.
@@ -132,7 +132,7 @@ class Protocol:
     summary: str
     data: str
     read: Callable[[Protocol, DataOptions, Mapping[str, Any]], Inputs]
-    run: Callable[[Encoder, Inputs, Any], Metrics]
+    run: Callable[[Encoder, Inputs, Any], Results]
     options: type[Options] = Options
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
@@ -234,10 +234,10 @@ class TrainedOptions(Options):
     learning_rate: float | None = option(None, "learning rate of the head's training")
 
 
-def run_trained(function: Callable[..., Metrics]) -> Callable[[Encoder, Inputs, Any], Metrics]:
+def run_trained(function: Callable[..., Results]) -> Callable[[Encoder, Inputs, Any], Results]:
     """Runs a function that trains a head in one language and tests it in all."""
 
-    def run(encoder: Encoder, inputs: Inputs, options: Options) -> Metrics:
+    def run(encoder: Encoder, inputs: Inputs, options: Options) -> Results:
         rows, common = (inputs.train, inputs.tune, by_language(inputs.only)), inputs.common | options.arguments()
         return function(encoder, *rows, train_language=inputs.train_language, **common)
 
@@ -247,18 +247,18 @@ def run_trained(function: Callable[..., Metrics]) -> Callable[[Encoder, Inputs, 
 def pair_protocol(
     name: str,
     summary: str,
-    function: Callable[..., Metrics],
+    function: Callable[..., Results],
     options: type[Options] = DebiasOptions,
-    run: Callable[[Encoder, Inputs, Any], Metrics] | None = None,
+    run: Callable[[Encoder, Inputs, Any], Results] | None = None,
 ) -> Protocol:
     """A protocol of translation pairs: `function` is called for each language pair, unless `run` replaces this loop."""
 
-    def run_pairs(encoder: Encoder, inputs: Inputs, chosen: Options) -> Metrics:
-        metrics: Metrics = {}
+    def run_pairs(encoder: Encoder, inputs: Inputs, chosen: Options) -> Results:
+        results = Results()
         for languages, rows in by_pair(inputs.only).items():
             sides = both_sides(rows)
-            metrics |= function(encoder, *sides, languages=languages, **inputs.common, **chosen.arguments())
-        return metrics
+            results |= function(encoder, *sides, languages=languages, **inputs.common, **chosen.arguments())
+        return results
 
     return Protocol(
         name,
@@ -276,7 +276,7 @@ def row_protocol(
     name: str,
     summary: str,
     columns: tuple[str, ...],
-    run: Callable[[Encoder, Inputs, Any], Metrics],
+    run: Callable[[Encoder, Inputs, Any], Results],
     options: type[Options],
     *,
     read: Callable[[Protocol, DataOptions, Mapping[str, Any]], Inputs] | None = None,

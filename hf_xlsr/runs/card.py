@@ -12,7 +12,8 @@ from jinja2 import Environment, StrictUndefined
 from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.evaluation.registry import PROTOCOLS
-from hf_xlsr.evaluation.report import load_results, metric_unit, metric_value, metrics_of, split_key, split_protocol
+from hf_xlsr.evaluation.report import metric_unit, metric_value
+from hf_xlsr.evaluation.results import Results, load_results
 from hf_xlsr.export.card import code, one_line, prose, public_path, python_text, recipe_block
 from hf_xlsr.runs.card_metadata import UNKNOWN, card_metadata, licence_of, starting_points, training_sources
 from hf_xlsr.runs.folder import RunFolder
@@ -27,7 +28,7 @@ EXAMPLES = ("The weather is lovely today.", "It is sunny outside.")
 POOLINGS = ("mean", "max", "cls")
 
 
-def render_card(run: Method, metrics: Mapping[str, float], settings: Mapping[str, Any]) -> str:
+def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> str:
     """The card of a run, with its metadata header.
 
     Text of the recipe is escaped: Markdown, HTML, YAML and templates in names, descriptions and paths are not rendered.
@@ -35,7 +36,7 @@ def render_card(run: Method, metrics: Mapping[str, float], settings: Mapping[str
 
     Args:
         run: The method, bound to the recipe of the run.
-        metrics: Test metrics by key.
+        metrics: What was measured on the test set.
         settings: Those of `results.json`.
 
     Returns:
@@ -72,7 +73,7 @@ def render_card(run: Method, metrics: Mapping[str, float], settings: Mapping[str
     )
 
 
-def write_card(path: str | Path, run: Method, metrics: Mapping[str, float], settings: Mapping[str, Any]) -> None:
+def write_card(path: str | Path, run: Method, metrics: Results, settings: Mapping[str, Any]) -> None:
     """Writes `render_card` to a file."""
     Path(path).write_text(render_card(run, metrics, settings), "utf-8")
 
@@ -96,7 +97,7 @@ def card_of_run(
     for section, values in {"card": chosen or {}, **(changed or {})}.items():
         content[section] |= values
     try:
-        return render_card(type(method).bind(content), metrics_of(results), results.get("settings") or {})
+        return render_card(type(method).bind(content), results["metrics"], results.get("settings") or {})
     except KeyError as error:
         raise XlsrError(f"results.json of run '{run}' has no {error}.") from None
 
@@ -112,16 +113,16 @@ def card_for(card: str, place: str) -> str:
 
 
 def _shown(key: str, value: float) -> str:
-    metric = split_key(key)[3]
+    metric = key.rpartition("/")[2]
     if isinstance(value, int):
         return f"{value:,}"
     shown = metric_value(metric, value)
     return f"{shown} %" if metric_unit(metric) == "%" else shown
 
 
-def _protocols(metrics: Mapping[str, float]) -> dict[str, str]:
+def _protocols(metrics: Results) -> dict[str, str]:
     """Summaries of the protocols of the metrics."""
-    names = dict.fromkeys(split_protocol(split_key(key)[0])[1] for key in metrics)
+    names = dict.fromkeys(record.protocol for record in metrics.records.values())
     return {code(name): PROTOCOLS[name].summary.rstrip(".") for name in names if name in PROTOCOLS}
 
 

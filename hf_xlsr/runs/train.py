@@ -23,7 +23,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_xlsr.data.held_out import held_out_texts, remember_evaluated
 from hf_xlsr.data.sources import as_list
-from hf_xlsr.evaluation.report import save_results
+from hf_xlsr.evaluation.results import save_results
 from hf_xlsr.runs.card import write_card
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import Method

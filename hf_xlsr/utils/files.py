@@ -1,4 +1,4 @@
-"""Atomic writes."""
+"""Atomic writes, and checks of places to write to."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from hf_xlsr.utils.errors import XlsrError
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:
@@ -62,3 +64,30 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         partial.replace(file)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def check_writable(path: str | os.PathLike[str], option: str, *, folder: bool = False) -> None:
+    """Checks that a file can be written to a place, before hours of work; nothing is created.
+
+    Args:
+        path: The file, or the folder.
+        option: Name of the option, for the error.
+        folder: Whether it is a folder for files.
+
+    Raises:
+        XlsrError: it is a folder instead of a file or the other way round, or not writable.
+    """
+    stream = not folder and is_stream(Path(path))
+    place = Path(path) if folder or stream else Path(path).parent
+    # The nearest existing parent: the rest is created. (`Path.exists` raises in a locked folder.)
+    while not os.path.exists(place) and place != place.parent:
+        place = place.parent
+    if not folder and os.path.isdir(path):
+        problem = "it is a folder, not a file"
+    elif not stream and not os.path.isdir(place):
+        problem = f"{place} is a file"
+    elif not os.access(place, os.W_OK):
+        problem = f"{place} is not writable"
+    else:
+        return
+    raise XlsrError(f"{option} '{path}' cannot be written: {problem}.")

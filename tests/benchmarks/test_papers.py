@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from result_helpers import results
 
 import benchmarks.papers.__main__ as loop
 from benchmarks.papers.evaluate import UNITS, calls
 from benchmarks.papers.figures import Figures, Spread, metrics_of, value_of
 from benchmarks.papers.report import BEGIN, END, report_lines, verdict, write_page
 from benchmarks.papers.tables import ROOT, Book, Column, read_tables
-from hf_xlsr.evaluation.report import save_results
+from hf_xlsr.evaluation.results import Results, save_results
 from hf_xlsr.runs.recipe import load_runs
 
 TABLES = """
@@ -47,11 +48,11 @@ def book(tmp_path: Path) -> Book:
 
 def finish(folder: Path, value: float = 0.5) -> None:
     settings = {"steps": 5, "hardware": "A processor", "threads": 2, "seconds": {"training": 60.0}}
-    save_results(folder / "results.json", {}, settings=settings)
+    save_results(folder / "results.json", Results(), settings=settings)
     (folder / "model").mkdir(parents=True)
     (folder / "model" / "config.json").write_text("{}", "utf-8")
     metrics = {"sts-average-of-5/en/test/spearman_all": value, "sts-average-of-5/fr/test/spearman_all": 0.1}
-    save_results(folder / "evaluations" / "en-de" / "sts-1.json", metrics, settings={})
+    save_results(folder / "evaluations" / "en-de" / "sts-1.json", results(metrics), settings={})
 
 
 def test_published_page_follows_from_kept_figures(tmp_path: Path) -> None:

@@ -75,11 +75,13 @@ def test_invalid_plots(
 
 
 def test_plots_of_results_and_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from hf_xlsr.evaluation.report import save_results
+    from hf_xlsr.evaluation.results import measured, save_results
 
     for name, value in (("one", 0.5), ("two", 0.75)):
         (tmp_path / name / "training").mkdir(parents=True)
-        save_results(tmp_path / f"{name}.json", {"t-xsr/en-fr/test/precision@1": value}, settings={})
+        save_results(
+            tmp_path / f"{name}.json", measured("t", "xsr", ("en", "fr"), "test", {"precision@1": value}), settings={}
+        )
         log = [{"loss": value + step, "step": step} for step in (1, 2, 3)]
         (tmp_path / name / "training" / "log.json").write_text(json.dumps(log))
         (tmp_path / f"{name}-state").mkdir()

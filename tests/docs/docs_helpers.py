@@ -15,12 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from conftest import make_pairs, tiny_encoder
+from result_helpers import results
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr import DualMomentumConfig, DualMomentumModel, HictlConfig, HictlForSequenceClassification
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.evaluation import language_bias
-from hf_xlsr.evaluation.report import save_results
+from hf_xlsr.evaluation.results import save_results
 
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # A recipe of a reader's own.
@@ -147,7 +148,7 @@ def _logs(folder: Path) -> None:
         log.write_text(json.dumps([{"loss": value / step, "step": step} for step in (1, 2, 3)]), "utf-8")
     for name, value in (("ours", 0.75), ("e5", 0.5)):
         metrics = {f"tico19-xsr/{pair}/test/precision@1": value for pair in ("en-fr", "en-de")}
-        save_results(folder / f"{name}.json", metrics, settings={})
+        save_results(folder / f"{name}.json", results(metrics), settings={})
 
 
 def _models(folder: Path, export: str, tokenizer: Any) -> None:

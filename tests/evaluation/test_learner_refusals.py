@@ -87,7 +87,6 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (inference(train=INFERENCE[:2]), "contradiction"),
     (inference(cross=True, tests={"en": INFERENCE, "de": INFERENCE[:2]}), "cross"),
     (inference(cross=True, tests={"en": INFERENCE, "de": INFERENCE[::-1]}), "de"),
-    (transfer("MR.a/b"), "MR.a/b"),
     (transfer(setting="fats"), "fast"),
     (transfer(device="gpu"), "device"),
     (transfer(rows=[]), "MR"),

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from result_helpers import results as of_keys
 
 from hf_xlsr.evaluation.markdown_report import markdown_report, metric_tables
-from hf_xlsr.evaluation.report import load_results, save_results
+from hf_xlsr.evaluation.results import load_results, save_results
 from hf_xlsr.evaluation.retrieval_lists import Neighbour, NeighbourList
 from hf_xlsr.utils.hashing import data_hash
 from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
@@ -41,7 +42,7 @@ def read(text: str) -> dict[str, Any]:
 
 
 def table(metrics: dict[str, dict[str, float]], heading: str) -> list[list[str]]:
-    lines = metric_tables(metrics)[heading]
+    lines = metric_tables({label: of_keys(values) for label, values in metrics.items()})[heading]
     (found,) = read("\n".join(lines))[""] if lines else [[]]
     assert len({len(row) for row in found}) == 1
     return found
@@ -109,7 +110,7 @@ def test_tasks_share_a_table():
     ]
     # A second language is named; a task in both gets a table of its own, for its rows are languages.
     assert table({"a": metrics | {"STS17-sts/en-de/test/spearman_all": 1.0}}, "sts, test")[-1][0] == "STS17 en-de"
-    assert set(metric_tables({"a": metrics | {"STS12-sts/de/test/spearman_all": 1.0}})) == {
+    assert set(metric_tables({"a": of_keys(metrics | {"STS12-sts/de/test/spearman_all": 1.0})})) == {
         f"{task}-sts, test" for task in sts
     }
 
@@ -135,7 +136,7 @@ def test_report(tmp_path: Path):
     for label, accuracy, seen in (("e5|small", 0.9, "same"), ("ours", 0.7, "other")):
         save_results(
             tmp_path / f"{label}.json",
-            tatoeba("de", accuracy) | tatoeba("fr", 0.5),
+            of_keys(tatoeba("de", accuracy) | tatoeba("fr", 0.5)),
             settings={"seed": 1, "prompt": "query: |", "languages": ["de", "fr"], "recipe": {"a": "```", "b": [1]}},
             data_hashes={"pairs": data_hash([seen]), "pool": data_hash(["p"])},
         )
@@ -177,5 +178,5 @@ def test_links_of_plots_are_relative(tmp_path: Path):
     (tmp_path / "plots").mkdir()
     picture = tmp_path / "plots" / "a.png"
     picture.write_bytes(b"png")
-    path = markdown_report(tmp_path / "reports" / "new", {"a": tatoeba("de", 0.5)}, plots={"A": picture})
+    path = markdown_report(tmp_path / "reports" / "new", {"a": of_keys(tatoeba("de", 0.5))}, plots={"A": picture})
     assert "![A](../../plots/a.png)" in path.read_text(encoding="utf-8")

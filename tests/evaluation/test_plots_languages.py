@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 from plot_helpers import assert_a_picture
+from result_helpers import results
 
 from hf_xlsr.evaluation.plots.languages import plot_languages
+from hf_xlsr.evaluation.results import Results
 
 
-def measured(languages: list[str], own: float, protocol: str = "ntrex-language-bias") -> dict[str, float]:
+def measured(languages: list[str], own: float, protocol: str = "ntrex-language-bias") -> Results:
     metrics: dict[str, float] = {}
     for query in languages:
         rest = (1 - own) / (len(languages) - 1)
@@ -17,7 +19,7 @@ def measured(languages: list[str], own: float, protocol: str = "ntrex-language-b
         for other in languages:
             metrics[f"{protocol}/{query}/test/share_{other}"] = own if other == query else rest
         metrics[f"{protocol}/{query}/test/queries"] = 10
-    return {**metrics, f"{protocol}/mean-of-{len(languages)}/test/share_{languages[0]}": 0.1}
+    return results({**metrics, f"{protocol}/mean-of-{len(languages)}/test/share_{languages[0]}": 0.1})
 
 
 def test_rows_and_columns(tmp_path: Path, figures: list[Figure]) -> None:

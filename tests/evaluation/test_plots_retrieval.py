@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from plot_helpers import assert_a_picture
+from result_helpers import results
 
 from hf_xlsr.evaluation.plots import plot_retrieval
+from hf_xlsr.evaluation.results import measured
 
 
 def tatoeba(
@@ -41,7 +42,7 @@ def shown(axes: Axes) -> list[list[tuple[str, str]]]:
 def test_directions_side_by_side(tmp_path: Path, figures: list[Figure]):
     metrics = tatoeba({"de": (0.5, 0.75), "fr": (0.9, 0.96), "sw": (0.25, 0.0)})
     metrics |= {"tatoeba/mean-of-3/test/accuracy": 0.1}
-    assert_a_picture(plot_retrieval(tmp_path / "new" / "bars.png", {"ours": metrics}))
+    assert_a_picture(plot_retrieval(tmp_path / "new" / "bars.png", {"ours": results(metrics)}))
     figure = figures[0]
     left, right = figure.axes
     assert shown(left) == [[("en-fr", "90.0"), ("en-de", "50.0"), ("en-sw", "25.0"), ("mean of 3", "55.0")]]
@@ -54,7 +55,7 @@ def test_directions_side_by_side(tmp_path: Path, figures: list[Figure]):
 
 def test_errors(tmp_path: Path, figures: list[Figure]):
     metrics = tatoeba({"de": (0.2, 0.2), "fr": (0.1, 0.05)}, "tico19-tatoeba-laser", "error")
-    plot_retrieval(tmp_path / "bars.png", {"ours": metrics})
+    plot_retrieval(tmp_path / "bars.png", {"ours": results(metrics)})
     left, _ = figures[0].axes
     assert left.get_title(loc="left") == "tico19-tatoeba-laser, test: error (lower is better)"
     assert shown(left) == [[("en-fr", "10.0"), ("en-de", "20.0"), ("mean of 2", "15.0")]]
@@ -69,18 +70,19 @@ def test_pair_and_its_reverse(tmp_path: Path, figures: list[Figure]):
         "ntrex-xsr/fr-en/test/precision@1": 0.6,
         "ntrex-xsr/en-de/test/precision@1": 0.4,
     }
-    plot_retrieval(tmp_path / "one.png", {"ours": metrics})
+    plot_retrieval(tmp_path / "one.png", {"ours": results(metrics)})
     left, right = figures[0].axes
     assert shown(left) == [[("en-fr", "50.0"), ("en-de", "40.0"), ("mean of 2", "45.0")]]
     assert shown(right) == [[("en-fr", "60.0")]]  # no mean: German was not asked in this direction
-    plot_retrieval(tmp_path / "five.png", {"ours": metrics}, metric="precision@5")
+    plot_retrieval(tmp_path / "five.png", {"ours": results(metrics)}, metric="precision@5")
     (axes,) = figures[1].axes
     assert shown(axes) == [[("en-fr", "70.0")]]
     assert axes.get_xlabel() == "precision@5 %"
 
 
 def test_languages_of_a_pair(tmp_path: Path, figures: list[Figure]):
-    metrics = {"d-xsr/pt-br-en/test/precision@1": 0.5, "d-xsr/en-pt-br/test/precision@1": 0.6}
+    metrics = measured("d", "xsr", ("pt-br", "en"), "test", {"precision@1": 0.5})
+    metrics |= measured("d", "xsr", ("en", "pt-br"), "test", {"precision@1": 0.6})
     plot_retrieval(tmp_path / "both.png", {"ours": metrics})
     left, right = figures[0].axes
     assert (shown(left), shown(right)) == ([[("pt-br-en", "50.0")]], [[("pt-br-en", "60.0")]])
@@ -88,11 +90,11 @@ def test_languages_of_a_pair(tmp_path: Path, figures: list[Figure]):
 
 
 def test_encoders_side_by_side(tmp_path: Path, figures: list[Figure]):
-    results: dict[str, Any] = {
-        "e5": {"metrics": tatoeba({"de": (0.9, 0.9), "fr": (0.8, 0.8), "ru": (0.7, 0.7)}), "settings": {}},
-        "fr only": tatoeba({"fr": (0.1, 0.1)}),
+    encoders = {
+        "e5": {"metrics": results(tatoeba({"de": (0.9, 0.9), "fr": (0.8, 0.8), "ru": (0.7, 0.7)})), "settings": {}},
+        "fr only": results(tatoeba({"fr": (0.1, 0.1)})),
     }
-    plot_retrieval(tmp_path / "bars.png", results)
+    plot_retrieval(tmp_path / "bars.png", encoders)
     left, _ = figures[0].axes
     # The weak encoder pulls French down in its own bar, not in the order; and it gets no mean of one of three rows.
     assert shown(left) == [
@@ -112,14 +114,13 @@ def test_blocks(tmp_path: Path, figures: list[Figure]):
         "ntrex-xsim/en-de/test/error": 0.01,
         "sib200-zero-shot/en-de/test/accuracy": 0.7,
         "tatoeba-zero-shot/en-de/test/accuracy": 0.7,
-        "eval_loss": 1.0,
     }
-    plot_retrieval(tmp_path / "bars.png", {"ours": metrics})
+    plot_retrieval(tmp_path / "bars.png", {"ours": results(metrics)})
     assert [axes.get_title(loc="left") for axes in figures[0].axes] == [
         "newstest-bucc-k4-ratio, 2018: f1",
         "newstest-bucc-k4-ratio, 2017: f1",
         "ntrex-xsim, test: error (lower is better)",
     ]
     assert figures[0].axes[0].get_xlabel() == "f1 ×100"
-    plot_retrieval(tmp_path / "other.png", {"ours": metrics}, protocols=["sib200-zero-shot"])
+    plot_retrieval(tmp_path / "other.png", {"ours": results(metrics)}, protocols=["sib200-zero-shot"])
     assert shown(figures[1].axes[0]) == [[("en-de", "70.0")]]

@@ -15,6 +15,7 @@ import hf_xlsr.evaluation as evaluation
 from hf_xlsr.data.columns import KNOWN_COLUMNS
 from hf_xlsr.evaluation.inputs import Inputs
 from hf_xlsr.evaluation.registry import PROTOCOLS, Protocol, option_specs, specs_of
+from hf_xlsr.evaluation.results import Results
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=PROTOCOLS)
@@ -83,10 +84,10 @@ def test_each_language_is_tuned_on_its_own_rows(monkeypatch: pytest.MonkeyPatch)
 
     seen: list[Any] = []
 
-    def record(encoder: Any, rows: Any, *, language: Any, **options: Any) -> dict[str, float]:
+    def record(encoder: Any, rows: Any, *, language: Any, **options: Any) -> Results:
         tune = options.get("tune")
         seen.append((language, tune and tune[0]["sentence1"], options.get("tune_language")))
-        return {}
+        return Results()
 
     monkeypatch.setattr(pair_classification, "pair_classification", record)
 

@@ -11,28 +11,25 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from result_helpers import results
 from rich.console import Console
 from rich.table import Table
 
 from hf_xlsr import __version__
-from hf_xlsr.evaluation import load_results, report, results_table, save_results
-from hf_xlsr.evaluation.report import (
-    PACKAGES,
-    mean_over_languages,
-    results_of,
-    split_protocol,
-)
+from hf_xlsr.evaluation import load_results, results_table, save_results
+from hf_xlsr.evaluation.results import PACKAGES, Results, mean_over_languages, measured
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import data_hash
 
-METRICS = {
-    "tatoeba/en-fr/test/accuracy": 0.9449,
-    "tatoeba/en-fr/test/pairs": 1000,
-    "tatoeba/en-de/test/source_to_target_accuracy": 1.0,
-    "multi30k-xsr/en-fr/test/precision@1": 0.0,
-    "multi30k-xsr/en-fr/test/threshold": 1.0863,
-    "eval_loss": 2.5,
-}
+METRICS = results(
+    {
+        "tatoeba/en-fr/test/accuracy": 0.9449,
+        "tatoeba/en-fr/test/pairs": 1000,
+        "tatoeba/en-de/test/source_to_target_accuracy": 1.0,
+        "multi30k-xsr/en-fr/test/precision@1": 0.0,
+        "multi30k-xsr/en-fr/test/threshold": 1.0863,
+    }
+)
 
 
 def printed(table: Table, width: int = 100) -> list[str]:
@@ -62,7 +59,7 @@ def test_save_and_load(tmp_path: Path):
 
 def test_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def written() -> set[str]:
-        save_results(tmp_path / "r.json", {}, settings={})
+        save_results(tmp_path / "r.json", Results(), settings={})
         return set(load_results(tmp_path / "r.json")["versions"])
 
     monkeypatch.delitem(sys.modules, "mteb", raising=False)
@@ -74,17 +71,18 @@ def test_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             raise PackageNotFoundError(package)
         return "1.0"
 
-    monkeypatch.setattr(report, "version", version)
+    monkeypatch.setattr("hf_xlsr.evaluation.results.version", version)
     assert written() == {"hf_xlsr", "python", *PACKAGES} - {"faiss-cpu"}
 
 
 def test_failed_save_keeps_the_old_results(tmp_path: Path):
     path = tmp_path / "results.json"
-    save_results(path, {"a": np.float32(0.5), "n": np.int64(3)}, settings={})
+    good = measured("a", "xsim", "en", "test", {"error": np.float32(0.5), "pairs": np.int64(3)})
+    save_results(path, good, settings={})
     for bad in (float("nan"), float("inf"), "0.5", None):
-        with pytest.raises(XlsrError, match="'b'"):
-            save_results(path, {"a": 0.1, "b": bad}, settings={})
-    assert load_results(path)["metrics"] == {"a": 0.5, "n": 3}
+        with pytest.raises(XlsrError, match="a-xsim/en/test/error"):
+            save_results(path, measured("a", "xsim", "en", "test", {"error": bad}), settings={})  # type: ignore[dict-item]
+    assert load_results(path)["metrics"] == {"a-xsim/en/test/error": 0.5, "a-xsim/en/test/pairs": 3}
 
 
 def test_table():
@@ -101,7 +99,6 @@ def test_table():
     assert "100.0 %" in line("source to target accuracy")
     assert " 0.0 %" in line("precision@1")
     assert "1.0863" in line("threshold") and "%" not in line("threshold")
-    assert "2.5000" in line("eval loss")
     # What a line shares with the one above is not repeated.
     assert text.count("tatoeba") == text.count("multi30k-xsr") == 1
     assert text.count("en-fr") == 2 and text.count("en-de") == 1
@@ -124,21 +121,21 @@ def test_table():
     ],
 )
 def test_units(metric: str, value: float, name: str, written: str):
-    (line,) = [
-        line for line in printed(results_table({f"toy-xsr/en-fr/test/{metric}": value}, "t")) if "toy-xsr" in line
-    ]
+    table = results_table(measured("toy", "xsr", ("en", "fr"), "test", {metric: value}), "t")
+    (line,) = [line for line in printed(table) if "toy-xsr" in line]
     assert [cell.strip() for cell in line.strip("│").split("│")] == ["toy-xsr", "en-fr", "test", name, written]
 
 
 @pytest.mark.parametrize("name", ["a", "my_rather_long_dataset_name", "a_name_of_45_characters_" + 21 * "x"])
 def test_table_at_80_columns(name: str):
     protocol, languages = f"{name}-bucc-k3-distance", "zho-Hans-zho-Hant"
-    metrics = {
-        f"{protocol}/{languages}/test/f1": 0.3333,
-        f"{protocol}/{languages}/test/threshold": 1.08632,
-        f"{protocol}/{languages}/test/mined_pairs": 1234567,
-        f"{protocol}/{languages}/test/target_to_source_weighted_precision": 1.0,
+    values = {
+        "f1": 0.3333,
+        "threshold": 1.08632,
+        "mined_pairs": 1234567,
+        "target_to_source_weighted_precision": 1.0,
     }
+    metrics = measured(name, "bucc-k3-distance", ("zho-Hans", "zho-Hant"), "test", values)
     lines = printed(results_table(metrics, "t"), width=80)
     rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
     assert [row[3:] for row in rows if row[3]] == [
@@ -151,87 +148,71 @@ def test_table_at_80_columns(name: str):
 
 
 def test_square_brackets():
-    lines = printed(results_table({"a[red]/en[b]/test/x[/b]": 0.5}, "model [/x] and [red]"))
+    lines = printed(results_table(measured("a[red]", "xsr", "en[b]", "test", {"x[/b]": 0.5}), "model [/x] and [red]"))
     assert "model [/x] and [red]" in lines[0] and any("a[red]" in line and "x[/b]" in line for line in lines)
 
 
 @pytest.mark.parametrize(
-    ("name", "parts"),
+    ("dataset", "protocol", "name"),
     [
-        ("tatoeba", ("", "tatoeba")),
-        ("bucc-k4-ratio", ("", "bucc-k4-ratio")),
-        ("tatoeba-xsr", ("tatoeba", "xsr")),
-        ("newstest-bucc-k3-distance", ("newstest", "bucc-k3-distance")),
-        ("SICK-R-sts", ("SICK-R", "sts")),
-        ("stsb-sts", ("stsb", "sts")),
-        ("sib200-zero-shot-mlp", ("sib200", "zero-shot-mlp")),
-        ("Tatoeba-mteb", ("Tatoeba", "mteb")),
-        ("tatoeba-mteb", ("", "tatoeba-mteb")),
-        ("x-tatoeba-mteb", ("x", "tatoeba-mteb")),
-        ("my-nli-tatoeba", ("my-nli", "tatoeba")),
-        ("a-bleu-xsim-k3-distance", ("a-bleu", "xsim-k3-distance")),
-        ("x-mining-tatoeba-mteb", ("x-mining", "tatoeba-mteb")),
-        ("tatoeba-laser-xsr", ("tatoeba-laser", "xsr")),
-        ("mt-bleu-zh", ("mt", "bleu-zh")),
-        ("senteval-fast-average-of-3", ("", "senteval-fast-average-of-3")),
-        ("something-else", ("something-else", "")),
+        ("tatoeba", "tatoeba", "tatoeba"),
+        ("tatoeba", "tatoeba-xtreme", "tatoeba-xtreme"),
+        ("tico19", "tatoeba", "tico19-tatoeba"),
+        ("newstest", "bucc-k3-distance", "newstest-bucc-k3-distance"),
+        ("my-nli", "tatoeba", "my-nli-tatoeba"),
+        ("average-of-3", "senteval-fast", "senteval-fast-average-of-3"),
     ],
 )
-def test_dataset_and_protocol_of_a_key(name: str, parts: tuple[str, str]):
-    assert split_protocol(name) == parts
+def test_names_in_keys(dataset: str, protocol: str, name: str):
+    assert list(measured(dataset, protocol, ("pt-br", "en"), "test", {"x": 1})) == [f"{name}/pt-br-en/test/x"]
 
 
-def test_records_of_keys():
-    metrics = {
-        "my-nli-xsr/en-zho-Hans/test/precision@1": 0.5,
-        "my-nli-xsr/en-zho-Hans/test/queries": 40,
-        "sts-average-of-2/en/test/spearman_all": 0.7,
-        "tatoeba/mean-of-3/test/accuracy": 0.9,
-        "eval_loss": 1.5,
-    }
-    records = results_of(metrics)
-    assert [(record.key, record.value) for record in records] == list(metrics.items())
-    first, _, average, mean, loss = records
-    assert first[1:] == ("my-nli", "xsr", "en-zho-Hans", "en", "zho-Hans", "test", "precision@1", 0.5, 40)
-    assert (average.protocol, average.source, average.target) == ("sts-average-of-2", "en", "en")
-    assert mean.is_mean and mean.target == "" and loss.name == "" and loss.n is None
-    # A pair is divided where its reverse is.
-    reverse = results_of({"xsr/pt-br-en/test/f1": 0.1, "xsr/en-pt-br/test/f1": 0.2})
-    assert [(record.source, record.target) for record in reverse] == [("pt-br", "en"), ("en", "pt-br")]
+def test_records():
+    found = measured("nli", "xsr", ("en", "zho-Hans"), "test", {"precision@1": 0.5, "queries": 40})
+    found |= measured("tatoeba", "tatoeba", "mean-of-3", "test", {"accuracy": 0.9})
+    first, _, mean = found.records.values()
+    assert first == ("nli", "xsr", "en-zho-Hans", "en", "zho-Hans", "test", "precision@1", 0.5, 40)
+    assert mean.is_mean and mean.source == mean.target == "" and mean.n is None
+    both = found | measured("tatoeba", "tatoeba", "mean-of-3", "test", {"accuracy": 0.8})
+    assert both["tatoeba/mean-of-3/test/accuracy"] == 0.8 and list(both) == list(both.records) == list(found)
 
 
 def test_mean_over_languages():
-    metrics = {
-        "tatoeba/en-fr/test/accuracy": 0.9,
-        "tatoeba/en-fr/test/pairs": 1000,
-        "tatoeba/en-de/test/accuracy": 0.6,
-        "tatoeba/en-de/test/pairs": 800,
-        "tatoeba/en-sw/test/accuracy": 0.3,
-        "tatoeba/en-sw/test/pairs": 390,
-    }
+    metrics = results(
+        {
+            "tatoeba/en-fr/test/accuracy": 0.9,
+            "tatoeba/en-fr/test/pairs": 1000,
+            "tatoeba/en-de/test/accuracy": 0.6,
+            "tatoeba/en-de/test/pairs": 800,
+            "tatoeba/en-sw/test/accuracy": 0.3,
+            "tatoeba/en-sw/test/pairs": 390,
+        }
+    )
     averaged = mean_over_languages(metrics)
-    assert averaged == metrics | {"tatoeba/mean-of-3/test/accuracy": pytest.approx(0.6)}  # not weighted by pairs
+    assert averaged == dict(metrics) | {"tatoeba/mean-of-3/test/accuracy": pytest.approx(0.6)}  # not weighted by pairs
     assert list(averaged)[:6] == list(metrics)
 
 
 def test_mean_without_training_language_and_mixed_pairs():
     cells = {"en-en": 0.9, "en-de": 0.5, "en-fr": 0.7, "en-de_fr": 0.1}
-    metrics = {f"xnli-nli-mlp/{pair}/test/accuracy": value for pair, value in cells.items()}
+    metrics = results({f"xnli-nli-mlp/{pair}/test/accuracy": value for pair, value in cells.items()})
     averaged = mean_over_languages(metrics)
-    assert averaged == metrics | {"xnli-nli-mlp/mean-of-2/test/accuracy": pytest.approx(0.6)}
-    cells = {"zho-Hans-zho-Hans": 0.9, "zho-Hans-zho-Hant": 0.4, "zho-Hans-en": 0.2}
-    metrics = {f"sib-zero-shot/{pair}/test/accuracy": value for pair, value in cells.items()}
+    assert averaged == dict(metrics) | {"xnli-nli-mlp/mean-of-2/test/accuracy": pytest.approx(0.6)}
+    hans = "zho-Hans"
+    metrics = Results()
+    for tested, value in ((hans, 0.9), ("zho-Hant", 0.4), ("en", 0.2)):
+        metrics |= measured("sib", "zero-shot", (hans, tested), "test", {"accuracy": value})
     averaged = mean_over_languages(metrics)
-    assert averaged == metrics | {"sib-zero-shot/mean-of-2/test/accuracy": pytest.approx(0.3)}
+    assert averaged == dict(metrics) | {"sib-zero-shot/mean-of-2/test/accuracy": pytest.approx(0.3)}
 
 
 def test_counts_and_thresholds_have_no_mean():
-    metrics = {
-        "news-bucc-k4-ratio/de-en/test/threshold": 1.08,
-        "news-bucc-k4-ratio/fr-en/test/threshold": 1.10,
-        "news-bucc-k4-ratio/de-en/test/pairs": 10,
-        "news-bucc-k4-ratio/fr-en/test/pairs": np.int64(20),
-        "eval_loss": 0.5,
-        "eval/loss": 0.25,
-    }
+    metrics = results(
+        {
+            "news-bucc-k4-ratio/de-en/test/threshold": 1.08,
+            "news-bucc-k4-ratio/fr-en/test/threshold": 1.10,
+            "news-bucc-k4-ratio/de-en/test/pairs": 10,
+            "news-bucc-k4-ratio/fr-en/test/pairs": np.int64(20),
+        }
+    )
     assert mean_over_languages(metrics) == metrics

@@ -5,10 +5,11 @@ from typing import Any
 import yaml
 from huggingface_hub import ModelCard
 
+from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.runs.card import render_card
 from hf_xlsr.runs.recipe import load_runs
 
-METRICS = {"bible-tatoeba/en-fr/test/accuracy": 0.875, "bible-tatoeba/en-fr/test/pairs": 1005}
+METRICS = measured("bible", "tatoeba", ("en", "fr"), "test", {"accuracy": 0.875, "pairs": 1005})
 SETTINGS: dict[str, Any] = {
     "data": {"pairs": 27609, "vocab_size": 15389},
     "parameters": 5_100_000,
@@ -36,6 +37,6 @@ def test_numbers_and_facts() -> None:
 
 
 def test_run_without_a_test_set() -> None:
-    card = ModelCard(render_card(load_runs("quickstart")[0], {}, SETTINGS))
+    card = ModelCard(render_card(load_runs("quickstart")[0], Results(), SETTINGS))
     assert card.data.eval_results is None and "Not measured" in card.text
     assert "model-index" not in yaml.safe_load(card.data.to_yaml())

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
+from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.export.card import code, code_block, one_line, prose, public_path, python_text
 from hf_xlsr.runs.card import card_for, render_card
 from hf_xlsr.runs.methods import Method
@@ -69,7 +70,9 @@ def outside_code(text: str) -> str:
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 def test_recipe_stays_text(attack: str) -> None:
     recipe = run_with(attack, "name", "description", "path", "deep")
-    metrics = {f"{attack}-tatoeba/en-fr/test/accuracy": 0.5, "plain-tatoeba/en-fr/test/accuracy": 0.25}
+    metrics = Results()
+    for name, accuracy in ((attack, 0.5), ("plain", 0.25)):
+        metrics |= measured(name, "tatoeba", ("en", "fr"), "test", {"accuracy": accuracy})
     text = render_card(recipe, metrics, SETTINGS)
     plain = render_card(run_with("tame", "name", "description", "path", "deep"), metrics, SETTINGS)
 
@@ -94,7 +97,7 @@ def test_recipe_stays_text(attack: str) -> None:
 
 
 def test_recipe_block_cannot_be_ended() -> None:
-    text = render_card(run_with(ATTACKS["fence"], "deep"), {}, SETTINGS)
+    text = render_card(run_with(ATTACKS["fence"], "deep"), Results(), SETTINGS)
     (fence, block), *_ = re.findall(r"^(`{3,})yaml\n(.*?)^\1$", text, re.DOTALL | re.MULTILINE)
     assert len(fence) == 4 and yaml.safe_load(block)["data"]["cleaning"]
     assert code_block("````\na", "").startswith("`````\n")
@@ -103,13 +106,13 @@ def test_recipe_block_cannot_be_ended() -> None:
 def test_languages_stay_text() -> None:
     evil = 'fr"); import os; os.system("id"); ("'
     recipe = run_with(evil, "languages")
-    text = render_card(recipe, {}, SETTINGS)
+    text = render_card(recipe, Results(), SETTINGS)
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         assert "os.system" not in block
     dual = load_runs("moco_bert_en_zh")[0]
     dual.recipe.languages = ["en", evil]
     dual.recipe.model["encoders"] = {"en": "a/b", evil: "a/b"}
-    blocks = re.findall(r"```python\n(.*?)```", render_card(dual, {}, SETTINGS), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", render_card(dual, Results(), SETTINGS), re.DOTALL)
     for block in blocks:
         compile(block, "card", "exec")
     assert python_text(evil) in blocks[0]  # as a string, whole
@@ -118,7 +121,7 @@ def test_languages_stay_text() -> None:
 def test_paths_of_this_machine_are_shortened() -> None:
     recipe = run_with("/people/ann/secret-project/pairs.tsv", "path")
     recipe.recipe.start_from = "/people/ann/runs/first"
-    text = render_card(recipe, {}, SETTINGS)
+    text = render_card(recipe, Results(), SETTINGS)
     assert "ann" not in text and ".../secret-project/pairs.tsv" in text and ".../runs/first" in text
     assert public_path("C:\\Users\\ann\\x\\y.tsv") == ".../x/y.tsv" and public_path("~/a/b/c.tsv") == ".../b/c.tsv"
     assert public_path("../../etc/passwd") == ".../etc/passwd" and public_path("opus-100") == "opus-100"

@@ -21,6 +21,7 @@ from hf_xlsr.data.sources import as_list
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.evaluation.report import language_table
+from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
 from hf_xlsr.runs.recipe import merge, resolve
 from hf_xlsr.runs.train import train_recipe
@@ -252,13 +253,10 @@ def test_start_from_a_run(recipe: Path, tmp_path: Path) -> None:
 
 
 def test_language_table() -> None:
-    metrics = {
-        "xnli-translate-test/en/test/accuracy": 0.8512,
-        "xnli-translate-test/en/test/rows": 5010,
-        "xnli-translate-test/sw/test/accuracy": 0.7,
-        "xnli-translate-test/sw/test/rows": 5010,
-        "xnli-translate-test/mean-of-2/test/accuracy": 0.7756,
-    }
+    metrics = Results()
+    for language, accuracy in (("en", 0.8512), ("sw", 0.7)):
+        metrics |= measured("xnli", "translate-test", language, "test", {"accuracy": accuracy, "rows": 5010})
+    metrics = mean_over_languages(metrics)
     console = Console(width=60, file=io.StringIO())
     console.print(language_table(metrics, title="toy", protocol="translate-test"))
     shown = console.file.getvalue()  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ import pytest
 from conftest import make_pairs
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr.evaluation.report import load_results
+from hf_xlsr.evaluation.results import load_results
 from hf_xlsr.runs.card import card_of_run
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods import Method

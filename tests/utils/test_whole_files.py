@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from result_helpers import results
 
-from hf_xlsr.evaluation.report import check_writable, save_results
+from hf_xlsr.evaluation.results import save_results
 from hf_xlsr.mining.outputs import check_place
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import atomic_write, is_stream
+from hf_xlsr.utils.files import atomic_write, check_writable, is_stream
+
+METRICS = results({"a-xsim/en-fr/test/error": 0.5})
 
 
 def test_failure_keeps_the_old_content(tmp_path: Path) -> None:
@@ -28,8 +31,8 @@ def test_link_stays(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     (target := tmp_path / "results" / "today.json").write_text("old")
     (link := tmp_path / "latest.json").symlink_to(target)
-    save_results(link, {"accuracy": 0.5}, settings={})
-    assert link.is_symlink() and json.loads(target.read_text())["metrics"] == {"accuracy": 0.5}
+    save_results(link, METRICS, settings={})
+    assert link.is_symlink() and json.loads(target.read_text())["metrics"] == METRICS
     assert os.listdir(tmp_path / "results") == ["today.json"]
 
 
@@ -52,14 +55,14 @@ def pipe(tmp_path: Path) -> Any:
 def test_results_go_through_a_pipe(pipe: Any) -> None:
     path, content = pipe
     check_writable(path, "--output")
-    save_results(path, {"accuracy": 0.5}, settings={})
-    assert json.loads(content())["metrics"] == {"accuracy": 0.5}
+    save_results(path, METRICS, settings={})
+    assert json.loads(content())["metrics"] == METRICS
 
 
 def test_device_stays(tmp_path: Path) -> None:
     (link := tmp_path / "out").symlink_to(os.devnull)
     check_writable(link, "--output")
-    save_results(link, {"accuracy": 0.5}, settings={})
+    save_results(link, METRICS, settings={})
     assert link.is_symlink() and is_stream(os.devnull)
 
 

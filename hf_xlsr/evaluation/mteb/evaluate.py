@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from hf_xlsr.encoders.loading import encoder_facts
 from hf_xlsr.evaluation.languages import metric_languages
 from hf_xlsr.evaluation.mteb.data import mteb_task
 from hf_xlsr.evaluation.mteb.encoder import MtebEncoder, as_mteb_encoder
-from hf_xlsr.evaluation.report import metric_prefix, save_results
+from hf_xlsr.evaluation.results import Results, measured, save_results
 from hf_xlsr.utils.errors import XlsrError, require_positive
 
 
@@ -30,7 +30,7 @@ def evaluate_mteb(
     batch_size: int = 64,
     show_progress_bar: bool = False,
     **options: Any,
-) -> dict[str, float]:
+) -> Results:
     """Runs mteb's tasks and gives their main scores under our keys.
 
     mteb's default cache of results is never read or written. A score in `cache` is reused only for the same model,
@@ -60,12 +60,12 @@ def evaluate_mteb(
     listed = [tasks] if isinstance(tasks, (str, AbsTask)) else list(tasks)
     chosen = [mteb_task(task) if isinstance(task, str) else task for task in listed]
     names = [task.metadata.name for task in chosen]
-    metrics: dict[str, float] = {}
+    measurements = Results()
     with tempfile.TemporaryDirectory() as folder:
         results = mteb.ResultCache(Path(cache or folder))
         encode_kwargs = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
         for task in chosen:
-            metrics.update(_task_metrics(task, _run(encoder, task, results, encode_kwargs)))
+            measurements |= _task_results(task, _run(encoder, task, results, encode_kwargs))
     if output:
         meta = encoder.mteb_model_meta
         settings = {
@@ -79,8 +79,8 @@ def evaluate_mteb(
             "batch_size": batch_size,
             "data_revisions": {task.metadata.name: task.metadata.revision for task in chosen},
         }
-        save_results(output, metrics, settings=settings)
-    return metrics
+        save_results(output, measurements, settings=settings)
+    return measurements
 
 
 def _run(encoder: Any, task: AbsTask, results: mteb.ResultCache, encode_kwargs: Any) -> TaskResult:
@@ -103,10 +103,11 @@ def _run(encoder: Any, task: AbsTask, results: mteb.ResultCache, encode_kwargs: 
     return result.task_results[0]
 
 
-def _task_metrics(task: AbsTask, result: TaskResult) -> Iterator[tuple[str, float]]:
+def _task_results(task: AbsTask, result: TaskResult) -> Results:
+    found = Results()
     subsets = task.metadata.hf_subsets_to_langscripts
     tags = metric_languages(dict.fromkeys(tag for langs in subsets.values() for tag in langs))
-    names = {subset: "-".join(tags[tag] for tag in langs) for subset, langs in subsets.items()}
+    names = {subset: tuple(tags[tag] for tag in langs) for subset, langs in subsets.items()}
     counts = Counter(names.values())
     for split in task.eval_splits:
         for scores in result.scores.get(split, ()):
@@ -114,7 +115,8 @@ def _task_metrics(task: AbsTask, result: TaskResult) -> Iterator[tuple[str, floa
             if subset not in task.hf_subsets and not task.is_aggregate:
                 continue
             plain = subset in names and len(subsets[subset]) <= 3 and counts[names[subset]] == 1
-            languages = names[subset] if plain else subset.replace("/", "-")
-            prefix = metric_prefix(task.metadata.name, "mteb", languages, split)
-            for metric in dict.fromkeys(("main_score", task.metadata.main_score)):
-                yield f"{prefix}/{metric}", float(scores["main_score"])
+            tagged = names[subset] if plain else (subset.replace("/", "-"),)
+            languages = (tagged[0], tagged[1]) if len(tagged) == 2 else "-".join(tagged)
+            values = dict.fromkeys(("main_score", task.metadata.main_score), float(scores["main_score"]))
+            found |= measured(task.metadata.name, "mteb", languages, split, values)
+    return found

@@ -18,7 +18,7 @@ from hf_xlsr.evaluation.mteb.languages import langscript
 from hf_xlsr.evaluation.protocols.bucc import bucc
 from hf_xlsr.evaluation.protocols.sts import sts
 from hf_xlsr.evaluation.protocols.xsr import xsr
-from hf_xlsr.evaluation.report import split_key
+from hf_xlsr.evaluation.results import Results
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import data_hash
 
@@ -47,7 +47,7 @@ class ProtocolTask(AbsTask):
 
     def __init__(
         self,
-        measure: Callable[[Encoder, str, str], dict[str, float]],
+        measure: Callable[[Encoder, str, str], Results],
         *,
         languages: tuple[str, ...],
         split: str,
@@ -70,9 +70,8 @@ class ProtocolTask(AbsTask):
         self, model: Any, data_split: Any, *, hf_split: str, encode_kwargs: Any, **_: Any
     ) -> dict[str, float]:
         encoder = _EncoderOfMteb(model, self.metadata, hf_split, encode_kwargs, self.languages_of_sides)
-        metrics = self.measure(encoder, self.metadata.name, hf_split)
-        parts = {split_key(key): value for key, value in metrics.items()}
-        return {metric: value for (_, _, split, metric), value in parts.items() if split == hf_split}
+        records = self.measure(encoder, self.metadata.name, hf_split).records.values()
+        return {record.metric: record.value for record in records if record.split == hf_split}
 
     def _calculate_descriptive_statistics_from_split(self, split: str, **_: Any) -> Any:
         return {"num_samples": self.samples}

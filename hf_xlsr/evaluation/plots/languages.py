@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 
 from hf_xlsr.evaluation.plots.common import COLOURS, fonts, save_figure, shorten
 from hf_xlsr.evaluation.protocols.language_bias import SHARE
-from hf_xlsr.evaluation.report import metrics_of, results_of
+from hf_xlsr.evaluation.results import Results, metrics_of
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 OTHER, OWN = COLOURS[0], COLOURS[1]
@@ -51,7 +51,7 @@ def plot_languages(
 
     Args:
         path: The picture; its suffix is the format (`.png`, `.pdf`, `.svg`).
-        results: Results (`load_results`) or bare metrics, by the name of the encoder.
+        results: `Results`, or what `load_results` gave, by the name of the encoder.
         protocols: First parts of the keys to draw, such as `ntrex-language-bias-pcr1`; all of `language-bias` without.
 
     Returns:
@@ -91,13 +91,13 @@ def plot_languages(
     return save_figure(figure, path)
 
 
-def _columns(metrics: Mapping[str, Mapping[str, float]], protocols: Sequence[str] | None) -> list[_Column]:
+def _columns(results: Mapping[str, Results], protocols: Sequence[str] | None) -> list[_Column]:
     """One for each encoder, protocol and split, in the order of the keys."""
     found: dict[tuple[str, str, str], _Column] = {}
     known: set[str] = set()
-    for label, values in metrics.items():
-        for result in results_of(values):
-            known |= {result.name} - {""}
+    for label, values in results.items():
+        for result in values.records.values():
+            known.add(result.name)
             if not PROTOCOL.fullmatch(result.name) or result.is_mean:
                 continue
             if protocols is not None and result.name not in protocols:
@@ -115,7 +115,7 @@ def _columns(metrics: Mapping[str, Mapping[str, float]], protocols: Sequence[str
     # What all columns have in common is left out.
     bases = {(_base(protocol), split) for _, protocol, split in found}
     for (label, protocol, split), column in found.items():
-        parts = [shorten(label, 30)] if len(metrics) > 1 else []
+        parts = [shorten(label, 30)] if len(results) > 1 else []
         parts += [f"{_base(protocol)}, {split}"] if len(bases) > 1 else []
         column.title = "\n".join([*parts, _removal(protocol)])
     return list(found.values())

@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from hf_xlsr.evaluation.plots.common import colours_of, fonts, save_figure, shorten
-from hf_xlsr.evaluation.report import lower_is_better, metric_unit, metric_value, metrics_of, results_of
+from hf_xlsr.evaluation.report import lower_is_better, metric_unit, metric_value
+from hf_xlsr.evaluation.results import Results, metrics_of
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 # What stands for a protocol in a picture, the first that it has.
@@ -56,7 +57,7 @@ def plot_retrieval(
 
     Args:
         path: The picture; its suffix is the format (`.png`, `.pdf`, `.svg`).
-        results: Results (`load_results`) or bare metrics, by the name of the encoder.
+        results: `Results`, or what `load_results` gave, by the name of the encoder.
         metric: Last part of the keys to draw, without a direction in front, such as `precision@5`; without it the
             first that a protocol has of `error`, `precision@1`, `f1`, `accuracy`.
         protocols: First parts of the keys to draw, such as `tico19-xsr`; without it each kind of `tatoeba`, `xsim`,
@@ -92,26 +93,21 @@ def plot_retrieval(
     return save_figure(figure, path)
 
 
-def _blocks(
-    metrics: Mapping[str, Mapping[str, float]], metric: str | None, protocols: Sequence[str] | None
-) -> list[_Block]:
+def _blocks(results: Mapping[str, Results], metric: str | None, protocols: Sequence[str] | None) -> list[_Block]:
     """The blocks in the order of the keys, their rows best first."""
     found: dict[tuple[str, str], dict[str, dict[str, Bars]]] = {}
     sides: dict[str, tuple[str, str]] = {}
     names: set[str] = set()
-    # All encoders at once: a pair in the other direction, which divides tags, may be of another one.
-    pairs = {key: 0.0 for values in metrics.values() for key in values}
-    places = {result.key: (result.source, result.target) for result in results_of(pairs)}
-    for label, values in metrics.items():
-        for result in results_of(values):
-            names |= {result.name} - {""}
+    for label, values in results.items():
+        for result in values.records.values():
+            names.add(result.name)
             wanted = result.protocol.split("-")[0] in RETRIEVAL if protocols is None else result.name in protocols
             if not wanted or result.is_mean or isinstance(result.value, int):
                 continue
             prefix = next((prefix for prefix in DIRECTIONS if result.metric.startswith(prefix)), "")
             rows = found.setdefault((result.name, result.split), {}).setdefault(result.metric.removeprefix(prefix), {})
             rows.setdefault(result.languages, {})[DIRECTIONS.get(prefix, ONLY), label] = result.value
-            sides[result.languages] = places[result.key]
+            sides[result.languages] = result.source, result.target
     measured = {name for kinds in found.values() for name in kinds}
     asked = [*((name, names) for name in protocols or ()), *([(metric, measured)] if metric else [])]
     for name, known in asked:

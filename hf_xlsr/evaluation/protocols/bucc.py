@@ -19,7 +19,7 @@ from hf_xlsr.evaluation.languages import UNKNOWN, metric_languages, pair_views
 from hf_xlsr.evaluation.protocols.tatoeba import embed_for_search
 from hf_xlsr.evaluation.protocols.xsim import margin_setting
 from hf_xlsr.evaluation.registry import Options, Protocol, option
-from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.table import data_name
 from hf_xlsr.utils.errors import XlsrError
 
@@ -44,7 +44,7 @@ class BuccOptions(Options):
 
 def bucc(
     encoder: Encoder, tune: BuccData, test: BuccData, *, k: int = 4, margin: str = "ratio", **options: Any
-) -> dict[str, float]:
+) -> Results:
     """`bucc_settings` with one setting; `options` are its other arguments.
 
     Raises:
@@ -65,7 +65,7 @@ def bucc_settings(
     tune_split: str = "train",
     search: SearchOptions | None = None,
     **encoding: Unpack[EncodingOptions],
-) -> dict[str, float]:
+) -> Results:
     """Precision, recall and F1 of mined pairs, with a threshold that was tuned on other data.
 
     Each side's distinct texts are mined by margin, one to one (`extract_pairs` with `retrieval max`). A text with
@@ -101,32 +101,27 @@ def bucc_settings(
     settings = tuple(settings)
     if tune_split == split or tune == test:
         raise XlsrError("`tune` and `tune_split` must differ from `test` and `split`: do not tune on what is tested.")
-    keys = [
-        [
-            metric_prefix(name, f"bucc-{margin_setting(*setting)}", "-".join(languages), part)
-            for part in (split, tune_split)
-        ]
-        for setting in settings
-    ]
+    protocols = [f"bucc-{margin_setting(*setting)}" for setting in settings]
     widest = max(k for k, _ in settings)
     options: SearchOptions = {"method": "exact", **(search or {})}
     tuned, tested = (_search(encoder, data, languages, widest, options, **encoding) for data in (tune, test))
-    metrics: dict[str, float] = {}
-    for (k, margin), (prefix, tune_prefix) in zip(settings, keys, strict=True):
+    results = Results()
+    for (k, margin), protocol in zip(settings, protocols, strict=True):
         threshold, tune_f1 = tune_threshold(*_candidates(tuned, k, margin), len(tune.gold))
         scores, correct = _candidates(tested, k, margin)
         extracted = scores >= threshold
         right, pairs, gold = int((correct & extracted).sum()), int(extracted.sum()), len(test.gold)
-        metrics |= {
-            f"{prefix}/precision": right / max(pairs, 1),
-            f"{prefix}/recall": right / gold,
-            f"{prefix}/f1": 2 * right / (pairs + gold),
-            f"{prefix}/threshold": threshold,
-            f"{prefix}/pairs": pairs,
-            f"{prefix}/gold": gold,
-            f"{tune_prefix}/f1": tune_f1,
+        values = {
+            "precision": right / max(pairs, 1),
+            "recall": right / gold,
+            "f1": 2 * right / (pairs + gold),
+            "threshold": threshold,
+            "pairs": pairs,
+            "gold": gold,
         }
-    return metrics
+        results |= measured(name, protocol, languages, split, values)
+        results |= measured(name, protocol, languages, tune_split, {"f1": tune_f1})
+    return results
 
 
 def tune_threshold(scores: np.ndarray, correct: np.ndarray, total_gold: int) -> tuple[float, float]:
@@ -251,7 +246,7 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
     return inputs
 
 
-def _run(encoder: Encoder, inputs: Inputs, options: BuccOptions) -> dict[str, float]:
+def _run(encoder: Encoder, inputs: Inputs, options: BuccOptions) -> Results:
     """One setting if the user chooses it, else both published ones."""
     setting = options.arguments()
     run = bucc if setting else bucc_settings

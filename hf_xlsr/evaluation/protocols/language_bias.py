@@ -13,7 +13,7 @@ from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.evaluation.inputs import Inputs
 from hf_xlsr.evaluation.protocols.tatoeba import check_directions
 from hf_xlsr.evaluation.registry import DebiasOptions, option, row_protocol
-from hf_xlsr.evaluation.report import mean_over_languages, metric_prefix
+from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
 from hf_xlsr.evaluation.rows import by_language
 from hf_xlsr.utils.errors import XlsrError
 
@@ -40,7 +40,7 @@ def language_bias(
     k: int | None = None,
     debias: Debias | Literal["self"] | None = None,
     **encoding: Unpack[EncodingOptions],
-) -> dict[str, float]:
+) -> Results:
     """Shares of each language among the `k` sentences nearest to each query, by cosine (section 5.2, figure 2).
 
     Every sentence of every language is a query. Its candidates are all sentences of all languages except those of its
@@ -102,13 +102,13 @@ def language_bias(
         for language in languages
     }
     protocol = "language-bias" + ("" if k is None or k == len(languages) else f"-k{k}")
-    metrics = _measured(vectors, texts, wanted, metric_prefix(name, protocol, "{}", split))
+    results = _measured(vectors, texts, wanted, name, protocol, split)
     if debias is not None:
         chosen = _fit_on(vectors, texts) if debias == SELF else debias
         protocol += f"-{chosen.variant}" + ("-self" if debias == SELF else "")
         vectors = {language: chosen.apply(matrix, language) for language, matrix in vectors.items()}
-        metrics |= _measured(vectors, texts, wanted, metric_prefix(name, protocol, "{}", split))
-    return mean_over_languages(metrics)
+        results |= _measured(vectors, texts, wanted, name, protocol, split)
+    return mean_over_languages(results)
 
 
 def _fit_on(vectors: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[str]]) -> Debias:
@@ -122,8 +122,8 @@ def _fit_on(vectors: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[str]
 
 
 def _measured(
-    vectors: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[str]], k: int, prefix: str
-) -> dict[str, float]:
+    vectors: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[str]], k: int, name: str, protocol: str, split: str
+) -> Results:
     from hf_xlsr.mining.search.neighbours import nearest_neighbours
 
     pool = np.concatenate([_unit(matrix, texts[language]) for language, matrix in vectors.items()])
@@ -135,16 +135,18 @@ def _measured(
     others = language_of[_first(found, rows[found] != rows[:, None], k)]
     with_translations = language_of[_first(found, found != np.arange(total)[:, None], k)]
     unbiased = (count - 1) / (total - 1)
-    metrics: dict[str, float] = {}
+    results = Results()
     for number, language in enumerate(languages):
         queries = language_of == number
         shares = np.bincount(others[queries].ravel(), minlength=len(languages)) / (count * k)
-        start = prefix.format(language)
-        metrics[f"{start}/bias"] = float(shares[number] * len(languages))
-        metrics[f"{start}/with_translations_bias"] = float((with_translations[queries] == number).mean() / unbiased)
-        metrics |= {f"{start}/{SHARE}{other}": float(share) for other, share in zip(languages, shares, strict=True)}
-        metrics[f"{start}/queries"] = count
-    return metrics
+        values = {
+            "bias": float(shares[number] * len(languages)),
+            "with_translations_bias": float((with_translations[queries] == number).mean() / unbiased),
+            **{f"{SHARE}{other}": float(share) for other, share in zip(languages, shares, strict=True)},
+            "queries": count,
+        }
+        results |= measured(name, protocol, language, split, values)
+    return results
 
 
 def _first(found: np.ndarray, kept: np.ndarray, k: int) -> np.ndarray:
@@ -157,7 +159,7 @@ def _unit(vectors: np.ndarray, texts: Sequence[str]) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def _run(encoder: Encoder, inputs: Inputs, options: LanguageBiasOptions) -> dict[str, float]:
+def _run(encoder: Encoder, inputs: Inputs, options: LanguageBiasOptions) -> Results:
     """All languages together, before and after the removal."""
     if inputs.skipped:
         raise XlsrError(

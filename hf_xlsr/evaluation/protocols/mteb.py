@@ -8,6 +8,7 @@ from typing import Any
 from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.evaluation.inputs import DataOptions, Inputs
 from hf_xlsr.evaluation.registry import Options, Protocol
+from hf_xlsr.evaluation.results import Results
 from hf_xlsr.evaluation.table import MTEB, data_name
 
 
@@ -24,7 +25,7 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
     return inputs
 
 
-def _run(encoder: Encoder, inputs: Inputs, options: Options) -> dict[str, float]:
+def _run(encoder: Encoder, inputs: Inputs, options: Options) -> Results:
     from hf_xlsr.evaluation.mteb.evaluate import evaluate_mteb
 
     encoding: dict[str, Any] = {key: value for key, value in inputs.encoding.items() if value not in (None, "")}

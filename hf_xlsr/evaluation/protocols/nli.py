@@ -15,7 +15,7 @@ from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.evaluation.inputs import read_trained
 from hf_xlsr.evaluation.pairs import pair_features
 from hf_xlsr.evaluation.registry import TrainedOptions, option, row_protocol, run_trained
-from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import LabelledTexts, Row, read_labelled
 from hf_xlsr.utils.errors import XlsrError
 
@@ -35,7 +35,7 @@ def nli(
     learning_rate: float | None = None,
     seed: int = 159753,
     **encoding: Unpack[EncodingOptions],
-) -> dict[str, float]:
+) -> Results:
     """Accuracy of natural language inference in each test language, with a head trained in one language.
 
     The head reads `[u, v, |u - v|, u * v]` with the unit embeddings u of the premise and v of the hypothesis. Its
@@ -66,12 +66,6 @@ def nli(
     if cross:
         _check_aligned(judge)
     protocol = f"nli-{head}"
-    prefixes = {
-        (one, other): metric_prefix(
-            name, protocol, f"{train_language}-{one if one == other else f'{one}_{other}'}", split
-        )
-        for one, other in (product(judge, repeat=2) if cross else zip(judge, judge, strict=True))
-    }
     classifier = learn_classifier(
         encoder,
         learn,
@@ -84,18 +78,19 @@ def nli(
         seed=seed,
         **encoding,
     )
-    chosen_on = metric_prefix(name, protocol, f"{train_language}-{train_language}", "dev")
-    metrics: dict[str, float] = {f"{chosen_on}/accuracy": classifier.dev_accuracy}
+    chosen_on = train_language, train_language
+    results = measured(name, protocol, chosen_on, "dev", {"accuracy": classifier.dev_accuracy})
 
     def vectors(language: str, side: int) -> np.ndarray:
         return embed(classifier.encoder, judge[language].sides[side], language=language, **encoding)
 
     encoded = cache(vectors) if cross else vectors
-    for (one, other), prefix in prefixes.items():
+    for one, other in product(judge, repeat=2) if cross else zip(judge, judge, strict=True):
         predicted = classifier.predict(pair_features(encoded(one, 0), encoded(other, 1)))
-        metrics[f"{prefix}/accuracy"] = float((predicted == judge[one].labels).mean())
-        metrics[f"{prefix}/pairs"] = len(predicted)
-    return metrics
+        values = {"accuracy": float((predicted == judge[one].labels).mean()), "pairs": len(predicted)}
+        tested = one if one == other else f"{one}_{other}"
+        results |= measured(name, protocol, (train_language, tested), split, values)
+    return results
 
 
 def _label(label: Any, row: int, name: str) -> str:

@@ -11,9 +11,9 @@ from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.inputs import Inputs
-from hf_xlsr.evaluation.pairs import Languages, embed_pairs, language_name, pair_cosines, pair_languages
+from hf_xlsr.evaluation.pairs import Languages, distinct_languages, embed_pairs, pair_cosines, pair_languages
 from hf_xlsr.evaluation.registry import Options, option, row_protocol
-from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import Row, by_language, read_columns
 from hf_xlsr.utils.errors import XlsrError
 
@@ -30,7 +30,7 @@ def pair_classification(
     tune_language: Languages | None = None,
     split: str = "test",
     **encoding: Unpack[EncodingOptions],
-) -> dict[str, float]:
+) -> Results:
     """How well one number, the similarity of two sentences, separates positive pairs from negative ones.
 
     Args:
@@ -62,16 +62,15 @@ def pair_classification(
         the rows. sentence-transformers' `BinaryClassificationEvaluator` may also put all pairs on one side; so does
         the tuning here.
     """
-    prefix = metric_prefix(name, "pair-classification", language_name(language), split)
     judged = _read(rows, "rows")
     tuned_on = None if tune is None else _read(tune, "tune")
     similarities = _similarities(encoder, judged, language, encoding)
     ranked = {measure: _Ranking.of(values, judged.labels) for measure, values in similarities.items()}
-    metrics: dict[str, float] = {}
+    found: dict[str, float] = {}
     for metric in ("ap", "best_threshold_accuracy", "best_threshold_f1"):
         values = {measure: float(getattr(ranking, metric)()) for measure, ranking in ranked.items()}
         values["max"] = max(values.values())
-        metrics |= {f"{prefix}/{measure}_{metric}": value for measure, value in values.items()}
+        found |= {f"{measure}_{metric}": value for measure, value in values.items()}
     if tuned_on is not None:
         tuned_in = language if tune_language is None else tune_language
         cosines = pair_cosines(*embed_pairs(encoder, tuned_on.first, tuned_on.second, tuned_in, **encoding))
@@ -79,9 +78,10 @@ def pair_classification(
         for metric, threshold in thresholds.items():
             predicted = similarities["cosine"] >= threshold
             score = _accuracy if metric == "accuracy" else _f1
-            metrics[f"{prefix}/cosine_{metric}"] = score(predicted, judged.labels)
-            metrics[f"{prefix}/cosine_{metric}_threshold"] = threshold
-    return metrics | {f"{prefix}/pairs": len(judged.labels), f"{prefix}/positives": int(judged.labels.sum())}
+            found[f"cosine_{metric}"] = score(predicted, judged.labels)
+            found[f"cosine_{metric}_threshold"] = threshold
+    found |= {"pairs": len(judged.labels), "positives": int(judged.labels.sum())}
+    return measured(name, "pair-classification", distinct_languages(language), split, found)
 
 
 class _Pairs(NamedTuple):
@@ -190,17 +190,17 @@ class PairClassificationOptions(Options):
     tune: tuple[str, ...] = option((), "data to tune on: the threshold, the head", data=True)
 
 
-def _run(encoder: Encoder, inputs: Inputs, options: PairClassificationOptions) -> dict[str, float]:
+def _run(encoder: Encoder, inputs: Inputs, options: PairClassificationOptions) -> Results:
     """Each language with the rows to tune on that `Inputs.tune_languages` assigns."""
     tune, tune_languages = by_language(inputs.tune), inputs.tune_languages
-    metrics: dict[str, float] = {}
+    results = Results()
     for language, rows in by_language(inputs.only).items():
         tuning: dict[str, Any] = {}
         if tune:
             tuned_in = tune_languages[language]
             tuning = {"tune": tune[tuned_in], "tune_language": pair_languages(tuned_in)}
-        metrics |= pair_classification(encoder, rows, language=pair_languages(language), **tuning, **inputs.common)
-    return metrics
+        results |= pair_classification(encoder, rows, language=pair_languages(language), **tuning, **inputs.common)
+    return results
 
 
 PROTOCOL = row_protocol(

@@ -8,6 +8,7 @@ from typing import Literal
 from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.evaluation.inputs import Inputs, read_tasks
 from hf_xlsr.evaluation.registry import Options, Protocol, option
+from hf_xlsr.evaluation.results import Results
 from hf_xlsr.evaluation.senteval.tasks import TASKS
 
 
@@ -20,14 +21,14 @@ class SentevalOptions(Options):
     device: str | None = option(None, "device of the encoder and of classifiers")
 
 
-def _run(encoder: Encoder, inputs: Inputs, options: SentevalOptions) -> dict[str, float]:
+def _run(encoder: Encoder, inputs: Inputs, options: SentevalOptions) -> Results:
     """All tasks of a language together, for their average."""
     from hf_xlsr.evaluation.senteval.evaluate import senteval
 
-    metrics: dict[str, float] = {}
+    results = Results()
     for language, tasks in inputs.tasks.items():
-        metrics |= senteval(encoder, tasks, language=language, **options.arguments(), **inputs.encoding)
-    return metrics
+        results |= senteval(encoder, tasks, language=language, **options.arguments(), **inputs.encoding)
+    return results
 
 
 PROTOCOL = Protocol(

@@ -14,9 +14,9 @@ from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.inputs import Inputs, read_tasks
-from hf_xlsr.evaluation.pairs import Languages, embed_pairs, language_name, pair_cosines, pair_languages
+from hf_xlsr.evaluation.pairs import Languages, distinct_languages, embed_pairs, pair_cosines, pair_languages
 from hf_xlsr.evaluation.registry import Options, option, row_protocol
-from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import Row, read_columns
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def sts(
     split: str = "test",
     subsets: bool = False,
     **encoding: Unpack[EncodingOptions],
-) -> dict[str, float]:
+) -> Results:
     """Correlation of cosines with gold scores, for each task and over the tasks.
 
     A task may consist of subsets (STS12 has five). Its correlation is then one of three:
@@ -88,28 +88,28 @@ def sts(
         sentence-transformers' `EmbeddingSimilarityEvaluator` gives `all` of one task, from cosines in float32, where
         pairs of equal sentences may not be tied.
     """
-    languages = language_name(language)
-    prefixes = {name: metric_prefix(name, "sts", languages, split) for name in tasks}
+    languages = distinct_languages(language)
     read = {name: _read(rows, name) for name, rows in tasks.items()}
-    metrics: dict[str, float] = {}
+    results = Results()
     by_task: dict[str, dict[str, float]] = {}
     for name, task in read.items():
         cosines = pair_cosines(*embed_pairs(encoder, task.first, task.second, language, **encoding))
         parts = {subset: task.subsets == subset for subset in dict.fromkeys(task.subsets.tolist())}
         by_task[name] = _correlations(cosines, task.scores, list(parts.values()), name)
-        metrics |= {f"{prefixes[name]}/{key}": value for key, value in by_task[name].items()}
-        metrics |= {f"{prefixes[name]}/pairs": len(cosines), f"{prefixes[name]}/dropped": task.dropped}
+        counts = {"pairs": len(cosines), "dropped": task.dropped}
+        results |= measured(name, "sts", languages, split, {**by_task[name], **counts})
         for subset, rows in parts.items() if subsets and len(parts) > 1 else ():
-            prefix = metric_prefix(f"{name}.{subset}", "sts", languages, split)
-            metrics[f"{prefix}/spearman"] = spearman(cosines[rows], task.scores[rows])
-            metrics[f"{prefix}/pairs"] = int(rows.sum())
+            values = {"spearman": spearman(cosines[rows], task.scores[rows]), "pairs": int(rows.sum())}
+            results |= measured(f"{name}.{subset}", "sts", languages, split, values)
     if len(by_task) > 1:
-        prefix = metric_prefix("sts", f"average-of-{len(by_task)}", languages, split)
-        for key in next(iter(by_task.values())):
-            metrics[f"{prefix}/{key}"] = float(np.mean([values[key] for values in by_task.values()]))
+        means = {
+            metric: float(np.mean([values[metric] for values in by_task.values()]))
+            for metric in next(iter(by_task.values()))
+        }
         rounded = [float(f"{100 * values['spearman_all']:.2f}") for values in by_task.values()]
-        metrics[f"{prefix}/spearman_all_rounded"] = float(np.mean(rounded)) / 100
-    return metrics
+        means["spearman_all_rounded"] = float(np.mean(rounded)) / 100
+        results |= measured(f"average-of-{len(by_task)}", "sts", languages, split, means)
+    return results
 
 
 def pearson(x: np.ndarray, y: np.ndarray) -> float:
@@ -181,13 +181,13 @@ class StsOptions(Options):
     subsets: bool = option(False, "also the correlation of each subset of a task")
 
 
-def _run(encoder: Encoder, inputs: Inputs, options: StsOptions) -> dict[str, float]:
+def _run(encoder: Encoder, inputs: Inputs, options: StsOptions) -> Results:
     """All tasks of a language together, for their average."""
-    metrics: dict[str, float] = {}
+    results = Results()
     common: dict[str, Any] = {"split": inputs.split, **inputs.encoding, **options.arguments()}
     for language, tasks in inputs.tasks.items():
-        metrics |= sts(encoder, tasks, language=pair_languages(language), **common)
-    return metrics
+        results |= sts(encoder, tasks, language=pair_languages(language), **common)
+    return results
 
 
 PROTOCOL = row_protocol(

@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.evaluation.registry import pair_protocol
-from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.utils.errors import XlsrError
 
 
@@ -22,7 +22,7 @@ def tatoeba(
     name: str = "tatoeba",
     split: str = "test",
     **encoding: Unpack[EncodingOptions],
-) -> dict[str, float]:
+) -> Results:
     """Retrieval accuracy over parallel sentences, both ways, by cosine among all of them.
 
     Sentence `i` is correct when its nearest neighbour is number `i` of the other side. Sentences are compared by
@@ -49,15 +49,15 @@ def tatoeba(
         compares texts, so equal sentences count as correct there. `tatoeba_laser` gives the complements,
         `tatoeba_xtreme` one of the two directions, `tatoeba_mteb` F1 over the same neighbours.
     """
-    prefix = metric_prefix(name, "tatoeba", "-".join(languages), split)
     vectors = encode_pairs(encoder, sources, targets, languages, **encoding)
     forward, backward = (float(right.mean()) for right in right_both_ways(*vectors))
-    return {
-        f"{prefix}/source_to_target_accuracy": forward,
-        f"{prefix}/target_to_source_accuracy": backward,
-        f"{prefix}/accuracy": (forward + backward) / 2,
-        f"{prefix}/pairs": len(sources),
+    values = {
+        "source_to_target_accuracy": forward,
+        "target_to_source_accuracy": backward,
+        "accuracy": (forward + backward) / 2,
+        "pairs": len(sources),
     }
+    return measured(name, "tatoeba", languages, split, values)
 
 
 def encode_pairs(

@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.protocols.tatoeba import encode_pairs, right_both_ways
 from hf_xlsr.evaluation.registry import pair_protocol
-from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.results import Results, measured
 
 
 def tatoeba_laser(
@@ -21,7 +21,7 @@ def tatoeba_laser(
     name: str = "tatoeba",
     split: str = "test",
     **encoding: Unpack[EncodingOptions],
-) -> dict[str, float]:
+) -> Results:
     """LASER's error rate: share of sentences whose nearest neighbour by L2 on unit vectors is not their own row.
 
     On unit vectors the order by L2 is the order by cosine, so each rate is one minus the accuracy that `tatoeba`
@@ -32,15 +32,15 @@ def tatoeba_laser(
         `source_to_target_error`, `target_to_source_error`, `error` (their mean) and `pairs`, under
         `{name}-tatoeba-laser/en-fr/test/`.
     """
-    prefix = metric_prefix(name, "tatoeba-laser", "-".join(languages), split)
     vectors = encode_pairs(encoder, sources, targets, languages, **encoding)
     forward, backward = (float((~right).mean()) for right in right_both_ways(*vectors))
-    return {
-        f"{prefix}/source_to_target_error": forward,
-        f"{prefix}/target_to_source_error": backward,
-        f"{prefix}/error": (forward + backward) / 2,
-        f"{prefix}/pairs": len(sources),
+    values = {
+        "source_to_target_error": forward,
+        "target_to_source_error": backward,
+        "error": (forward + backward) / 2,
+        "pairs": len(sources),
     }
+    return measured(name, "tatoeba-laser", languages, split, values)
 
 
 PROTOCOL = pair_protocol("tatoeba-laser", "LASER's error rate of the nearest sentence, both ways", tatoeba_laser)

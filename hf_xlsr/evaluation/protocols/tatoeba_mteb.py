@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.protocols.tatoeba import encode_pairs, nearest_row
 from hf_xlsr.evaluation.registry import pair_protocol
-from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.results import Results, measured
 
 
 def tatoeba_mteb(
@@ -22,7 +22,7 @@ def tatoeba_mteb(
     name: str = "tatoeba",
     split: str = "test",
     **encoding: Unpack[EncodingOptions],
-) -> dict[str, float]:
+) -> Results:
     """mteb's score of bitext tasks: each target row is a class, each source predicts one, F1 is weighted over classes.
 
     From the first language to the second only, by cosine. A row that several sources choose has a low precision, so F1
@@ -39,17 +39,17 @@ def tatoeba_mteb(
     """
     from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 
-    prefix = metric_prefix(name, "tatoeba-mteb", "-".join(languages), split)
     predictions = nearest_row(*encode_pairs(encoder, sources, targets, languages, **encoding))
     labels = np.arange(len(predictions))
     scores = precision_recall_fscore_support(labels, predictions, average="weighted", zero_division=0)
-    return {
-        f"{prefix}/f1": float(scores[2]),
-        f"{prefix}/precision": float(scores[0]),
-        f"{prefix}/recall": float(scores[1]),
-        f"{prefix}/accuracy": float(accuracy_score(labels, predictions)),
-        f"{prefix}/pairs": len(sources),
+    values = {
+        "f1": float(scores[2]),
+        "precision": float(scores[0]),
+        "recall": float(scores[1]),
+        "accuracy": float(accuracy_score(labels, predictions)),
+        "pairs": len(sources),
     }
+    return measured(name, "tatoeba-mteb", languages, split, values)
 
 
 PROTOCOL = pair_protocol("tatoeba-mteb", "mteb's weighted F1, source to target", tatoeba_mteb)

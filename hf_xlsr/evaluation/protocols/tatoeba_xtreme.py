@@ -12,7 +12,7 @@ from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.inputs import Inputs
 from hf_xlsr.evaluation.protocols.tatoeba import encode_pairs, nearest_row
 from hf_xlsr.evaluation.registry import Options, pair_protocol
-from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import both_sides, by_pair_either_way, in_order
 from hf_xlsr.utils.errors import XlsrError
 
@@ -26,7 +26,7 @@ def tatoeba_xtreme(
     name: str = "tatoeba",
     split: str = "test",
     **encoding: Unpack[EncodingOptions],
-) -> dict[str, float]:
+) -> Results:
     """XTREME's accuracy: English queries among the foreign sentences, one way only.
 
     It is the `source_to_target_accuracy` that `tatoeba` gives with English as source. XTREME takes its vectors from
@@ -41,21 +41,20 @@ def tatoeba_xtreme(
     """
     if language_code(languages[0]) != "en":
         raise XlsrError(f"tatoeba-xtreme has English queries; `languages` must start with en, got {languages}.")
-    prefix = metric_prefix(name, "tatoeba-xtreme", "-".join(languages), split)
     nearest = nearest_row(*encode_pairs(encoder, english, foreign, languages, **encoding))
     accuracy = float((nearest == np.arange(len(english))).mean())
-    return {f"{prefix}/accuracy": accuracy, f"{prefix}/pairs": len(english)}
+    return measured(name, "tatoeba-xtreme", languages, split, {"accuracy": accuracy, "pairs": len(english)})
 
 
-def _run(encoder: Encoder, inputs: Inputs, options: Options) -> dict[str, float]:
+def _run(encoder: Encoder, inputs: Inputs, options: Options) -> Results:
     """Swaps pairs so that English is first."""
-    metrics: dict[str, float] = {}
+    results = Results()
     for languages, rows in by_pair_either_way(inputs.only).items():
         if languages[1] == "en":
             languages = languages[::-1]
         sides = both_sides(in_order(rows, languages))
-        metrics |= tatoeba_xtreme(encoder, *sides, languages=languages, **inputs.common)
-    return metrics
+        results |= tatoeba_xtreme(encoder, *sides, languages=languages, **inputs.common)
+    return results
 
 
 PROTOCOL = pair_protocol(

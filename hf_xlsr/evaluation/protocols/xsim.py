@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.protocols.tatoeba import encode_pairs
 from hf_xlsr.evaluation.registry import DebiasOptions, option, pair_protocol
-from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.utils.errors import require_choice, require_positive
 
 
@@ -34,7 +34,7 @@ def xsim(
     k: int = 4,
     margin: str = "ratio",
     **encoding: Unpack[EncodingOptions],
-) -> dict[str, float]:
+) -> Results:
     """LASER's xSIM: share of sources whose neighbour with the best margin is not their own row.
 
     Each source chooses among its `k` nearest targets the one with the best margin; no threshold, no one-to-one.
@@ -59,11 +59,11 @@ def xsim(
 
     setting = margin_setting(k, margin)
     protocol = "xsim" if setting == "k4-ratio" else f"xsim-{'absolute' if margin == 'absolute' else setting}"
-    prefix = metric_prefix(name, protocol, "-".join(languages), split)
     vectors = encode_pairs(encoder, sources, targets, languages, **encoding)
     neighbours = neighbours_both_ways(*vectors, k, method="exact")
     chosen = extract_pairs(neighbours, margin=margin, retrieval="forward", one_to_one=False)
-    return {f"{prefix}/error": float((chosen.source != chosen.target).mean()), f"{prefix}/pairs": len(sources)}
+    values = {"error": float((chosen.source != chosen.target).mean()), "pairs": len(sources)}
+    return measured(name, protocol, languages, split, values)
 
 
 def margin_setting(k: int, margin: str) -> str:

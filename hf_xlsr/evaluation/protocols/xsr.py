@@ -13,7 +13,7 @@ from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.inputs import Inputs
 from hf_xlsr.evaluation.protocols.tatoeba import embed_for_search
 from hf_xlsr.evaluation.registry import DebiasOptions, option, pair_protocol
-from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import both_sides, by_pair_either_way, in_order
 from hf_xlsr.utils.errors import XlsrError
 
@@ -37,7 +37,7 @@ def xsr(
     languages: tuple[str, str] = ("en", "fr"),
     split: str = "test",
     **encoding: Unpack[EncodingOptions],
-) -> dict[str, float]:
+) -> Results:
     """Share of queries whose translation is among the 1, 5 and 10 nearest sentences of a pool.
 
     The candidates are the distinct sentences of the pool and of the golds, in the order they are first seen. The
@@ -60,7 +60,6 @@ def xsr(
 
     if len(queries) != len(golds):
         raise XlsrError(f"there are {len(queries)} queries and {len(golds)} golds; each query needs one.")
-    prefix = metric_prefix(name, "xsr", "-".join(languages), split)
     position: dict[str, int] = {}
     for text in (*pool, *golds):
         position.setdefault(text, len(position))
@@ -70,8 +69,8 @@ def xsr(
     )
     truth = np.array([position[text] for text in golds])
     hits = nearest_neighbours(query_vectors, candidate_vectors, max(RANKS))[1] == truth[:, None]
-    metrics: dict[str, float] = {f"{prefix}/precision@{k}": float(hits[:, :k].any(axis=1).mean()) for k in RANKS}
-    return {**metrics, f"{prefix}/pool_size": len(position), f"{prefix}/queries": len(queries)}
+    values: dict[str, float] = {f"precision@{k}": float(hits[:, :k].any(axis=1).mean()) for k in RANKS}
+    return measured(name, "xsr", languages, split, {**values, "pool_size": len(position), "queries": len(queries)})
 
 
 def xsr_both_directions(
@@ -85,7 +84,7 @@ def xsr_both_directions(
     languages: tuple[str, str] = ("en", "fr"),
     split: str = "test",
     **encoding: Unpack[EncodingOptions],
-) -> dict[str, float]:
+) -> Results:
     """`xsr` from sources to targets and from targets to sources, each among the pool of its own target language.
 
     Returns:
@@ -96,15 +95,15 @@ def xsr_both_directions(
     return forward | xsr(encoder, targets, sources, source_pool, languages=languages[::-1], **common)
 
 
-def _run(encoder: Encoder, inputs: Inputs, options: XsrOptions) -> dict[str, float]:
+def _run(encoder: Encoder, inputs: Inputs, options: XsrOptions) -> Results:
     """Each language pair among its own sentences and those of the pool in its languages, in either order."""
-    metrics: dict[str, float] = {}
+    results = Results()
     for languages, rows in by_pair_either_way(inputs.only).items():
         pool = in_order(inputs.pool, languages)
         # A pool of lines has targets only.
         pools = [[row[side] for row in (*rows, *pool) if side in row] for side in ("source", "target")]
-        metrics |= xsr_both_directions(encoder, *both_sides(rows), *pools, languages=languages, **inputs.common)
-    return metrics
+        results |= xsr_both_directions(encoder, *both_sides(rows), *pools, languages=languages, **inputs.common)
+    return results
 
 
 PROTOCOL = pair_protocol("xsr", "precision at 1, 5 and 10 among a pool, both ways", xsr, XsrOptions, run=_run)

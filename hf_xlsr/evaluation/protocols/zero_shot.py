@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.inputs import read_trained
 from hf_xlsr.evaluation.registry import TrainedOptions, option, row_protocol, run_trained
-from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import Row, read_labelled
 
 
@@ -29,7 +29,7 @@ def zero_shot(
     learning_rate: float | None = None,
     seed: int = 1,
     **encoding: Unpack[EncodingOptions],
-) -> dict[str, float]:
+) -> Results:
     """Accuracy in each test language of a head trained in one language.
 
     The regularisation of the `linear` head and the epoch of the others are chosen on `dev`, which is in the training
@@ -63,7 +63,6 @@ def zero_shot(
 
     learn, choose, judge = read_labelled(train, dev, tests, texts=["text"])
     protocol = f"zero-shot-{head}"
-    prefixes = {language: metric_prefix(name, protocol, f"{train_language}-{language}", split) for language in judge}
     classifier = learn_classifier(
         encoder,
         learn,
@@ -76,13 +75,13 @@ def zero_shot(
         seed=seed,
         **encoding,
     )
-    chosen_on = metric_prefix(name, protocol, f"{train_language}-{train_language}", "dev")
-    metrics: dict[str, float] = {f"{chosen_on}/accuracy": classifier.dev_accuracy}
+    chosen_on = train_language, train_language
+    results = measured(name, protocol, chosen_on, "dev", {"accuracy": classifier.dev_accuracy})
     for language, (texts, truth) in judge.items():
         predicted = classifier.predict(features_of(classifier.encoder, texts, (language,), **encoding))
-        metrics[f"{prefixes[language]}/accuracy"] = float((predicted == truth).mean())
-        metrics[f"{prefixes[language]}/documents"] = len(truth)
-    return metrics
+        values = {"accuracy": float((predicted == truth).mean()), "documents": len(truth)}
+        results |= measured(name, protocol, (train_language, language), split, values)
+    return results
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.evaluation.pairs import embed_pairs
-from hf_xlsr.evaluation.report import metric_prefix
+from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import Row
 from hf_xlsr.evaluation.senteval.classifier import Schedule
 from hf_xlsr.evaluation.senteval.folds import Classification, Outcome
@@ -53,7 +53,7 @@ def senteval(
     device: str | None = None,
     seed: int = 1111,
     **encoding: Unpack[EncodingOptions],
-) -> dict[str, float]:
+) -> Results:
     """SentEval's transfer tasks: a classifier on frozen embeddings, trained and tested as the toolkit does.
 
     | tasks | columns | weight decay chosen on | tested on |
@@ -119,8 +119,7 @@ def senteval(
     place = _device(device)
     # All rows are read before anything is encoded: a wrong label in the last task should not cost the wait.
     read = {name: read_task(rows, name) for name, rows in tasks.items()}
-    prefixes = {name: [metric_prefix(name, protocol, language, split) for split in ("test", "dev")] for name in read}
-    metrics: dict[str, float] = {}
+    results = Results()
     accuracies = []
     for name, task in read.items():
         features = _features(encoder, task, language, encoding)
@@ -138,14 +137,12 @@ def senteval(
                 tested["f1"] = _f1(outcome.predicted, task.gold[task.splits["test"]])
             accuracies.append(outcome.test)
         logger.info("%s: %s", name, tested)
-        on_test, on_dev = prefixes[name]
-        metrics |= {f"{on_test}/{metric}": value for metric, value in tested.items()}
-        metrics[f"{on_test}/{'pairs' if task.spec.pairs else 'sentences'}"] = len(task.splits["test"])
-        metrics |= {f"{on_dev}/{metric}": value for metric, value in dev.items()}
+        tested["pairs" if task.spec.pairs else "sentences"] = len(task.splits["test"])
+        results |= measured(name, protocol, language, "test", tested) | measured(name, protocol, language, "dev", dev)
     if len(accuracies) > 1:
-        prefix = metric_prefix(protocol, f"average-of-{len(accuracies)}", language, "test")
-        metrics[f"{prefix}/accuracy"] = float(np.mean(accuracies))
-    return metrics
+        mean = {"accuracy": float(np.mean(accuracies))}
+        results |= measured(f"average-of-{len(accuracies)}", protocol, language, "test", mean)
+    return results
 
 
 def _device(device: str | None) -> torch.device:

@@ -17,6 +17,7 @@ from pydantic import Field
 from rich.console import Console
 
 from hf_xlsr.data.cleaning import evaluation_keys
+from hf_xlsr.evaluation.results import Results
 from hf_xlsr.runs.fields import refused, training_section
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.sections import Recipe, validated
@@ -40,13 +41,13 @@ class Finished:
     """The results of a finished training.
 
     Args:
-        metrics: Test metrics by name; empty without a test set.
+        metrics: What was measured on the test set; empty without one.
         plots: Images.
         data_hashes: Test set -> hash of its texts.
         dimension: Width of an embedding.
     """
 
-    metrics: dict[str, float]
+    metrics: Results
     plots: list[Path] = field(default_factory=list)
     data_hashes: dict[str, str] = field(default_factory=dict)
     dimension: int = 0

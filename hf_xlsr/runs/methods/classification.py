@@ -15,7 +15,7 @@ from hf_xlsr.data.labelled import LabelledSet, LabelledTask, prepare_labelled, r
 from hf_xlsr.data.pairs import load_tokenizer
 from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.data.sources import as_list
-from hf_xlsr.evaluation.report import language_table, metric_prefix
+from hf_xlsr.evaluation.report import language_table
 from hf_xlsr.export.card import public_path
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
@@ -89,9 +89,6 @@ class ClassificationRecipe(FineTuningRecipe):
     @model_validator(mode="after")
     def _check_task(self) -> ClassificationRecipe:
         _ = self.labelled_task
-        for split, sets in (("dev", self.data.dev), ("test", self.data.test)):
-            for name in sets or ():
-                metric_prefix(str(name), self.evaluation.protocol, "en", split)
         return self
 
     @property

@@ -18,6 +18,7 @@ from hf_xlsr.encoders.stock import max_positions
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba
 from hf_xlsr.evaluation.protocols.xsr import xsr_both_directions
 from hf_xlsr.evaluation.report import results_table
+from hf_xlsr.evaluation.results import Results
 from hf_xlsr.evaluation.rows import both_sides, by_pair
 from hf_xlsr.export import save_export
 from hf_xlsr.mining.search.extraction import mine_vectors
@@ -109,7 +110,7 @@ class SentenceEncoderMethod(Method):
     def evaluations(self, sets: Mapping[str, Any]) -> Evaluations:
         return [partial(self.evaluate, rows=sets["dev"], split="dev")] if sets["dev"] else []
 
-    def evaluate(self, encoder: Any, rows: list[dict[str, Any]], split: str) -> dict[str, float]:
+    def evaluate(self, encoder: Any, rows: list[dict[str, Any]], split: str) -> Results:
         """Metrics of an encoder under the recipe's protocol, for each language pair of the rows.
 
         `xsr` searches among the other rows' sentences and, on the test set, those of `evaluation.pool`.
@@ -117,7 +118,7 @@ class SentenceEncoderMethod(Method):
         settings, languages = self.recipe.evaluation, self.recipe.languages
         more = as_list(settings.pool) if settings.protocol == "xsr" and split == "test" else []
         pool = by_pair(evaluation_rows(more, languages=languages, split=split))
-        metrics: dict[str, float] = {}
+        results = Results()
         for pair, chosen in by_pair(rows).items():
             common: dict[str, Any] = {
                 "languages": pair,
@@ -127,11 +128,11 @@ class SentenceEncoderMethod(Method):
             }
             sources, targets = both_sides(chosen)
             if settings.protocol == "tatoeba":
-                metrics.update(tatoeba(encoder, sources, targets, **common))
+                results |= tatoeba(encoder, sources, targets, **common)
             else:
                 pools = both_sides([*chosen, *pool.get(pair, [])])
-                metrics.update(xsr_both_directions(encoder, sources, targets, *pools, **common))
-        return metrics
+                results |= xsr_both_directions(encoder, sources, targets, *pools, **common)
+        return results
 
     def evaluate_and_export(
         self, folder: RunFolder, trainer: XlsrTrainer, data: Any, sets: Mapping[str, Any], console: Console
@@ -139,7 +140,7 @@ class SentenceEncoderMethod(Method):
         encoder, test = self.export(trainer, folder.model), sets["test"]
         model = trainer.accelerator.unwrap_model(trainer.model)
         hashes = {"test": data_hash(text for row in test for text in (row["source"], row["target"]))}
-        finished = Finished({}, [], hashes, model.config.hidden_size)
+        finished = Finished(Results(), [], hashes, model.config.hidden_size)
         if test:
             finished.metrics = self.evaluate(encoder, test, "test")
             console.print(results_table(finished.metrics, title=f"{self.recipe.name}: test"))

@@ -17,6 +17,7 @@ from hf_xlsr.data.sources import as_list, open_source, source_name
 from hf_xlsr.data.tokenization import trim_vocabulary
 from hf_xlsr.evaluation.bleu import bleu_rows, check_tokenizer, default_tokenizer
 from hf_xlsr.evaluation.report import results_table
+from hf_xlsr.evaluation.results import Results
 from hf_xlsr.export.card import public_path
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration, sentence_ends
@@ -171,7 +172,7 @@ class TranslationMethod(FineTuningMethod):
         ends = {key: getattr(config, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
         generation = GenerationConfig(**ends, **decoding, max_length=self.recipe.data.max_length)
         model, test = self.save(folder, trainer, data.tokenizer, generation_config=generation), sets["test"]
-        finished = Finished({}, [], {}, model.config.hidden_size)
+        finished = Finished(Results(), [], {}, model.config.hidden_size)
         if test:
             translator = LiveTranslator(model, data.tokenizer, **self.live_options(trainer))
             signatures: dict[str, str] = {}

@@ -1,0 +1,239 @@
+"""Results: a record for each measured value, and files of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from numbers import Integral
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from hf_xlsr.utils.errors import XlsrError, error_line
+from hf_xlsr.utils.files import atomic_write
+
+PACKAGES = (
+    "torch",
+    "transformers",
+    "sentence-transformers",
+    "datasets",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "faiss-cpu",
+    "mteb",
+)
+COUNTS = ("pairs", "queries", "documents", "sentences", "rows")  # metrics that count what the others are measured on
+AVERAGE = re.compile(r"(?:mean|average)-of-\d+")
+
+
+class Result(NamedTuple):
+    """One measured value.
+
+    Attributes:
+        dataset: Name of the dataset; `average-of-7` for an average over datasets.
+        protocol: Name of the protocol, with its setting where that is not the default: `xsim-k3-distance`.
+        languages: As the key has them: `en`, `en-fr`, `mean-of-5`.
+        source: First language, or the one of training; empty for means.
+        target: Second language, or the one of the test; the first where there is one only; empty for means.
+        split: Split of the dataset.
+        metric: Name of the metric.
+        value: The value; an integer is a count.
+        n: Number of pairs, queries or texts that it is measured on, where the metrics have it.
+
+    Example:
+        >>> record = Result("tico19", "xsim", "en-fr", "en", "fr", "test", "error", 0.1, 30)
+        >>> record.key, record.is_mean
+        ('tico19-xsim/en-fr/test/error', False)
+    """
+
+    dataset: str
+    protocol: str
+    languages: str
+    source: str
+    target: str
+    split: str
+    metric: str
+    value: float
+    n: int | None = None
+
+    @property
+    def name(self) -> str:
+        """First part of the key: dataset and protocol; a dataset that the protocol is named after is not repeated."""
+        if AVERAGE.fullmatch(self.dataset):
+            return f"{self.protocol}-{self.dataset}"
+        named = self.protocol == self.dataset or self.protocol.startswith(f"{self.dataset}-")
+        return self.protocol if named else f"{self.dataset}-{self.protocol}"
+
+    @property
+    def key(self) -> str:
+        """The key of the value in metrics."""
+        return f"{self.name}/{self.languages}/{self.split}/{self.metric}"
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether it is a mean over languages."""
+        return AVERAGE.fullmatch(self.languages) is not None
+
+
+class Results(dict[str, float]):
+    """Metrics by key, `DATASET-PROTOCOL/LANGUAGES/SPLIT/METRIC`, with the record of each.
+
+    Args:
+        records: In the order of the keys.
+
+    Attributes:
+        records: The records by key.
+
+    Example:
+        >>> both = measured("tico19", "xsim", ("en", "fr"), "test", {"error": 0.1, "pairs": 30})
+        >>> both |= measured("tico19", "xsim", ("fr", "en"), "test", {"error": 0.3, "pairs": 30})
+        >>> both["tico19-xsim/fr-en/test/error"], both.records["tico19-xsim/fr-en/test/error"].n
+        (0.3, 30)
+    """
+
+    def __init__(self, records: Iterable[Result] = ()) -> None:
+        self.records = {record.key: record for record in records}
+        super().__init__((key, record.value) for key, record in self.records.items())
+
+    def __or__(self, other: Results) -> Results:  # type: ignore[override]  # metrics without records are no results
+        return Results({**self.records, **other.records}.values())
+
+    def __ior__(self, other: Results) -> Results:  # type: ignore[override]
+        self.records |= other.records
+        super().update(other)
+        return self
+
+
+def measured(
+    dataset: str, protocol: str, languages: str | tuple[str, str], split: str, values: Mapping[str, float]
+) -> Results:
+    """The results of one protocol on one dataset in one language or language pair.
+
+    Args:
+        dataset: Name of the dataset.
+        protocol: Name of the protocol.
+        languages: One language, the two of a pair, or the name of a mean.
+        split: Split of the dataset.
+        values: Values by metric; integers are counts.
+
+    """
+    named = languages if isinstance(languages, str) else "-".join(languages)
+    sides = ("", "") if AVERAGE.fullmatch(named) else (named, named) if isinstance(languages, str) else languages
+    n = next((int(values[count]) for count in COUNTS if count in values), None)
+    return Results(
+        Result(dataset, protocol, named, *sides, split, metric, value, n) for metric, value in values.items()
+    )
+
+
+def mean_over_languages(results: Results) -> Results:
+    """The results and, for each metric that was measured for several language pairs, its unweighted mean.
+
+    Counts (integers) and thresholds are not averaged. Each direction of a pair counts as one (`en-de`, `de-en`). A head
+    tested in its training language (`en-en`) measures no transfer and is skipped, like premises and hypotheses in
+    different languages (`en-de_fr`). An existing mean is computed again.
+
+    Returns:
+        `results`, then the means, with `mean-of-3` as languages, 3 being the number of language pairs.
+
+    Example:
+        >>> results = measured("tatoeba", "tatoeba", ("en", "fr"), "test", {"accuracy": 0.5})
+        >>> results |= measured("tatoeba", "tatoeba", ("en", "de"), "test", {"accuracy": 1.0})
+        >>> mean_over_languages(results)["tatoeba/mean-of-2/test/accuracy"]
+        0.75
+    """
+    groups: dict[tuple[str, str, str, str], list[float]] = {}
+    for record in results.records.values():
+        same = record.languages == f"{record.source}-{record.source}"
+        same = same or (record.source != record.target and "_" in record.target)
+        # A threshold is a setting that was found, not a score: its mean has no meaning.
+        if record.is_mean or same or record.metric.endswith("threshold") or isinstance(record.value, Integral):
+            continue
+        groups.setdefault((record.dataset, record.protocol, record.split, record.metric), []).append(record.value)
+    means = Results()
+    for (dataset, protocol, split, metric), values in groups.items():
+        if len(values) > 1:
+            means |= measured(dataset, protocol, f"mean-of-{len(values)}", split, {metric: fmean(values)})
+    return results | means
+
+
+def save_results(
+    path: str | os.PathLike[str],
+    results: Results,
+    *,
+    settings: Mapping[str, Any],
+    data_hashes: Mapping[str, str] | None = None,
+) -> None:
+    """Writes results as JSON together with what produced them; an existing file is replaced at once.
+
+    Args:
+        path: The file; its folder is created.
+        results: What was measured.
+        settings: Model, protocol arguments, seed: everything needed to measure again.
+        data_hashes: `data_hash` of the evaluated texts, by a name.
+
+    Raises:
+        XlsrError: a value is not a finite number.
+    """
+    plain = [record._replace(value=_plain_number(record)) for record in results.records.values()]
+    content = {
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "versions": _versions(),
+        "settings": dict(settings),
+        "data_sha256": dict(data_hashes or {}),
+        "metrics": {record.key: record.value for record in plain},
+        "records": {record.key: record._asdict() for record in plain},
+    }
+    file = Path(path)
+    text = json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(file) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def load_results(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Reads what `save_results` wrote: `created`, `versions`, `settings`, `data_sha256`, and `metrics` as `Results`.
+
+    Raises:
+        XlsrError: the file is missing or not a results file.
+    """
+    try:
+        content: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+        metrics = Results(Result(**record) for record in content.pop("records").values())
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise XlsrError(f"{path} is not a file of results ({error_line(error)}).") from error
+    return {**content, "metrics": metrics}
+
+
+def metrics_of(results: Results | Mapping[str, Any]) -> Results:
+    """What was measured: results themselves, or those in what `load_results` gave."""
+    found: Results = results if isinstance(results, Results) else results["metrics"]  # type: ignore[assignment]
+    return found
+
+
+def _plain_number(record: Result) -> int | float:
+    value: Any = record.value
+    number = value.item() if hasattr(value, "item") else value
+    if not isinstance(number, (int, float)) or not math.isfinite(number):
+        raise XlsrError(f"'{record.key}' must be a finite number, got {value!r}.")
+    return number
+
+
+def _versions() -> dict[str, str]:
+    versions = {"hf_xlsr": version("hf-xlsr"), "python": platform.python_version()}
+    for package in PACKAGES:
+        # mteb counts only where it took part; FAISS may be installed under another name.
+        if package == "mteb" and package not in sys.modules:
+            continue
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions
