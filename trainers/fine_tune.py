@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 from hf_xlsr.data.collators.classification import LabelledCollator
 from hf_xlsr.data.labelled import LabelledSet
 from hf_xlsr.encoders.stock import check_token_ids, max_positions, vocab_size_of
-from hf_xlsr.evaluation.protocols.sts import pearson, spearman
+from hf_xlsr.evaluation.outcomes import pearson, spearman
 from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
@@ -28,8 +28,8 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "accuracy": lambda logits, gold: float((logits.argmax(1) == gold).mean()),
     "f1": lambda logits, gold: float(f1_score(gold, logits.argmax(1), pos_label=1, zero_division=0.0)),
     "matthews": lambda logits, gold: float(matthews_corrcoef(gold, logits.argmax(1))),
-    "pearson": lambda logits, gold: pearson(logits[:, 0].astype(np.float64), gold),
-    "spearman": lambda logits, gold: spearman(logits[:, 0], gold),
+    "pearson": lambda logits, gold: float(pearson(logits[:, 0].astype(np.float64), gold)),
+    "spearman": lambda logits, gold: float(spearman(logits[:, 0], gold)),
 }
 
 

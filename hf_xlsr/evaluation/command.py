@@ -18,7 +18,7 @@ from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
 from hf_xlsr.evaluation.inputs import DataOptions, Inputs, read_inputs
 from hf_xlsr.evaluation.protocols.language_bias import SELF
 from hf_xlsr.evaluation.registry import check_options, find_protocols
-from hf_xlsr.evaluation.results import Results, load_results, mean_over_languages, save_results
+from hf_xlsr.evaluation.results import Results, load_results, mean_over_languages, save_results, with_intervals
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import check_writable
 
@@ -105,7 +105,7 @@ def evaluate_files(
     used: dict[str, dict[str, Any]] = {}
     for protocol in chosen:
         own = protocol.options.of(given)
-        results |= mean_over_languages(protocol.run(shared, inputs, own))
+        results |= mean_over_languages(with_intervals(protocol.run(shared, inputs, own)))
         used[protocol.name] = own.arguments()
         if inputs.tune and not inputs.train:
             used[protocol.name]["tune_language"] = inputs.tune_languages

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hf_xlsr.encoders.encoding import unit_length
-from hf_xlsr.evaluation.protocols.sts import spearman
+from hf_xlsr.evaluation.outcomes import spearman
 from hf_xlsr.evaluation.protocols.tatoeba import right_both_ways
 from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.extras import require_package
@@ -152,6 +152,6 @@ def _metric_classes() -> dict[str, Any]:
         def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
             if not np.isfinite([*predictions, *references]).all():
                 raise XlsrError("predictions and references of sts_spearman must be finite.")
-            return {"spearman": spearman(np.array(predictions), np.array(references))}
+            return {"spearman": float(spearman(np.array(predictions), np.array(references)))}
 
     return dict(zip(METRICS, (RetrievalAccuracy, MiningF1, StsSpearman), strict=True))

@@ -70,6 +70,8 @@ def results_table(results: Results, title: str) -> Table:
     longest = max((len(record.metric) for record in records), default=0)
     table.add_column("metric", overflow="fold", no_wrap=longest <= LONGEST_METRIC)
     table.add_column("value", justify="right", no_wrap=True)
+    if with_intervals := any(record.low is not None for record in records):
+        table.add_column("95 % interval", justify="right", no_wrap=True)
     above = ("", "", "")
     for record in records:
         parts = (record.name, record.languages, record.split)
@@ -79,8 +81,10 @@ def results_table(results: Results, title: str) -> Table:
         unit = "" if isinstance(record.value, int) else metric_unit(record.metric)
         name, shown = record.metric.replace("_", " "), metric_value(record.metric, record.value)
         name, shown = (name, f"{shown} %") if unit == "%" else (f"{name} {unit}".rstrip(), shown)
+        ends = [metric_value(record.metric, end) for end in (record.low, record.high) if end is not None]
+        between = [" - ".join(ends)] if with_intervals else []
         # Text, because rich would take square brackets in a name for markup.
-        table.add_row(*map(Text, [*[""] * depth, *parts[depth:], name, shown]))
+        table.add_row(*map(Text, [*[""] * depth, *parts[depth:], name, shown, *between]))
         above = parts
     return table
 

@@ -16,6 +16,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from hf_xlsr.evaluation.outcomes import Outcomes, interval
 from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.files import atomic_write
 
@@ -47,6 +50,8 @@ class Result(NamedTuple):
         metric: Name of the metric.
         value: The value; an integer is a count.
         n: Number of pairs, queries or texts that it is measured on, where the metrics have it.
+        low: Lower end of its 95 % interval, where outcomes of single examples are known.
+        high: Upper end.
 
     Example:
         >>> record = Result("tico19", "xsim", "en-fr", "en", "fr", "test", "error", 0.1, 30)
@@ -63,6 +68,8 @@ class Result(NamedTuple):
     metric: str
     value: float
     n: int | None = None
+    low: float | None = None
+    high: float | None = None
 
     @property
     def name(self) -> str:
@@ -88,9 +95,11 @@ class Results(dict[str, float]):
 
     Args:
         records: In the order of the keys.
+        outcomes: Outcomes of single examples by key.
 
     Attributes:
         records: The records by key.
+        outcomes: Outcomes of single examples by key, of the values that are computed from them.
 
     Example:
         >>> both = measured("tico19", "xsim", ("en", "fr"), "test", {"error": 0.1, "pairs": 30})
@@ -99,21 +108,28 @@ class Results(dict[str, float]):
         (0.3, 30)
     """
 
-    def __init__(self, records: Iterable[Result] = ()) -> None:
+    def __init__(self, records: Iterable[Result] = (), outcomes: Mapping[str, Outcomes] | None = None) -> None:
         self.records = {record.key: record for record in records}
+        self.outcomes = dict(outcomes or {})
         super().__init__((key, record.value) for key, record in self.records.items())
 
     def __or__(self, other: Results) -> Results:  # type: ignore[override]  # metrics without records are no results
-        return Results({**self.records, **other.records}.values())
+        return Results({**self.records, **other.records}.values(), {**self.outcomes, **other.outcomes})
 
     def __ior__(self, other: Results) -> Results:  # type: ignore[override]
         self.records |= other.records
+        self.outcomes |= other.outcomes
         super().update(other)
         return self
 
 
 def measured(
-    dataset: str, protocol: str, languages: str | tuple[str, str], split: str, values: Mapping[str, float]
+    dataset: str,
+    protocol: str,
+    languages: str | tuple[str, str],
+    split: str,
+    values: Mapping[str, float],
+    outcomes: Mapping[str, Outcomes | np.ndarray] | None = None,
 ) -> Results:
     """The results of one protocol on one dataset in one language or language pair.
 
@@ -123,14 +139,29 @@ def measured(
         languages: One language, the two of a pair, or the name of a mean.
         split: Split of the dataset.
         values: Values by metric; integers are counts.
+        outcomes: Outcomes of single examples by metric; an array is averaged.
 
     """
     named = languages if isinstance(languages, str) else "-".join(languages)
     sides = ("", "") if AVERAGE.fullmatch(named) else (named, named) if isinstance(languages, str) else languages
     n = next((int(values[count]) for count in COUNTS if count in values), None)
-    return Results(
-        Result(dataset, protocol, named, *sides, split, metric, value, n) for metric, value in values.items()
-    )
+    records = {
+        metric: Result(dataset, protocol, named, *sides, split, metric, value, n) for metric, value in values.items()
+    }
+    of_examples = {
+        records[metric].key: Outcomes("mean", (given,)) if isinstance(given, np.ndarray) else given
+        for metric, given in (outcomes or {}).items()
+    }
+    return Results(records.values(), of_examples)
+
+
+def with_intervals(results: Results, *, seed: int = 0) -> Results:
+    """The results, with 95 % intervals of the values whose outcomes are known; see `interval`."""
+    records = dict(results.records)
+    for key, outcomes in results.outcomes.items():
+        low, high = interval(outcomes, seed=seed)
+        records[key] = records[key]._replace(low=low, high=high)
+    return Results(records.values(), results.outcomes)
 
 
 def mean_over_languages(results: Results) -> Results:

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from hf_xlsr import __version__
 from hf_xlsr.evaluation import load_results, results_table, save_results
-from hf_xlsr.evaluation.results import PACKAGES, Results, mean_over_languages, measured
+from hf_xlsr.evaluation.results import PACKAGES, Results, mean_over_languages, measured, with_intervals
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import data_hash
 
@@ -171,7 +171,14 @@ def test_records():
     found = measured("nli", "xsr", ("en", "zho-Hans"), "test", {"precision@1": 0.5, "queries": 40})
     found |= measured("tatoeba", "tatoeba", "mean-of-3", "test", {"accuracy": 0.9})
     first, _, mean = found.records.values()
-    assert first == ("nli", "xsr", "en-zho-Hans", "en", "zho-Hans", "test", "precision@1", 0.5, 40)
+    assert first == ("nli", "xsr", "en-zho-Hans", "en", "zho-Hans", "test", "precision@1", 0.5, 40, None, None)
+    right = np.arange(100) < 80
+    found_with = with_intervals(
+        measured("a", "xsr", ("en", "de"), "test", {"precision@1": 0.8}, {"precision@1": right})
+    )
+    (record,) = found_with.records.values()
+    assert 0.7 < record.low < 0.8 < record.high < 0.9  # type: ignore[operator]
+    assert any("80.0 % │" in line and " - " in line for line in printed(results_table(found_with, "t")))
     assert mean.is_mean and mean.source == mean.target == "" and mean.n is None
     both = found | measured("tatoeba", "tatoeba", "mean-of-3", "test", {"accuracy": 0.8})
     assert both["tatoeba/mean-of-3/test/accuracy"] == 0.8 and list(both) == list(both.records) == list(found)

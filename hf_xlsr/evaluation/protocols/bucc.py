@@ -16,6 +16,7 @@ from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.bucc_data import BuccData, read_bucc
 from hf_xlsr.evaluation.inputs import DataOptions, Inputs
 from hf_xlsr.evaluation.languages import UNKNOWN, metric_languages, pair_views
+from hf_xlsr.evaluation.outcomes import Outcomes
 from hf_xlsr.evaluation.protocols.tatoeba import embed_for_search
 from hf_xlsr.evaluation.protocols.xsim import margin_setting
 from hf_xlsr.evaluation.registry import Options, Protocol, option
@@ -119,7 +120,15 @@ def bucc_settings(
             "pairs": pairs,
             "gold": gold,
         }
-        results |= measured(name, protocol, languages, split, values)
+        # One outcome for each extracted pair, and one for each gold pair that was not extracted.
+        missed = np.zeros(gold - right, bool)
+        taken = np.concatenate([np.ones(pairs, bool), missed])
+        outcomes: dict[str, Outcomes | np.ndarray] = {
+            "precision": correct[extracted],
+            "recall": np.arange(gold) < right,
+            "f1": Outcomes("f1", (taken, np.concatenate([correct[extracted], ~missed]))),
+        }
+        results |= measured(name, protocol, languages, split, values, outcomes)
         results |= measured(name, protocol, languages, tune_split, {"f1": tune_f1})
     return results
 

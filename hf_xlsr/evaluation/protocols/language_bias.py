@@ -145,7 +145,10 @@ def _measured(
             **{f"{SHARE}{other}": float(share) for other, share in zip(languages, shares, strict=True)},
             "queries": count,
         }
-        results |= measured(name, protocol, language, split, values)
+        own = (others[queries] == number).mean(axis=1) * len(languages)
+        of_translations = (with_translations[queries] == number).mean(axis=1) / unbiased
+        outcomes = {"bias": own, "with_translations_bias": of_translations}
+        results |= measured(name, protocol, language, split, values, outcomes)
     return results
 
 

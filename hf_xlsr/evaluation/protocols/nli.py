@@ -87,9 +87,10 @@ def nli(
     encoded = cache(vectors) if cross else vectors
     for one, other in product(judge, repeat=2) if cross else zip(judge, judge, strict=True):
         predicted = classifier.predict(pair_features(encoded(one, 0), encoded(other, 1)))
-        values = {"accuracy": float((predicted == judge[one].labels).mean()), "pairs": len(predicted)}
+        right = predicted == judge[one].labels
+        values = {"accuracy": float(right.mean()), "pairs": len(predicted)}
         tested = one if one == other else f"{one}_{other}"
-        results |= measured(name, protocol, (train_language, tested), split, values)
+        results |= measured(name, protocol, (train_language, tested), split, values, {"accuracy": right})
     return results
 
 

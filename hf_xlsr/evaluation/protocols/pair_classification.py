@@ -11,6 +11,7 @@ from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.inputs import Inputs
+from hf_xlsr.evaluation.outcomes import Outcomes
 from hf_xlsr.evaluation.pairs import Languages, distinct_languages, embed_pairs, pair_cosines, pair_languages
 from hf_xlsr.evaluation.registry import Options, option, row_protocol
 from hf_xlsr.evaluation.results import Results, measured
@@ -67,6 +68,7 @@ def pair_classification(
     similarities = _similarities(encoder, judged, language, encoding)
     ranked = {measure: _Ranking.of(values, judged.labels) for measure, values in similarities.items()}
     found: dict[str, float] = {}
+    outcomes = {"cosine_ap": Outcomes("average_precision", (similarities["cosine"], judged.labels))}
     for metric in ("ap", "best_threshold_accuracy", "best_threshold_f1"):
         values = {measure: float(getattr(ranking, metric)()) for measure, ranking in ranked.items()}
         values["max"] = max(values.values())
@@ -79,9 +81,13 @@ def pair_classification(
             predicted = similarities["cosine"] >= threshold
             score = _accuracy if metric == "accuracy" else _f1
             found[f"cosine_{metric}"] = score(predicted, judged.labels)
+            right = predicted == (judged.labels == 1)
+            outcomes[f"cosine_{metric}"] = (
+                Outcomes("mean", (right,)) if metric == "accuracy" else Outcomes("f1", (predicted, judged.labels == 1))
+            )
             found[f"cosine_{metric}_threshold"] = threshold
     found |= {"pairs": len(judged.labels), "positives": int(judged.labels.sum())}
-    return measured(name, "pair-classification", distinct_languages(language), split, found)
+    return measured(name, "pair-classification", distinct_languages(language), split, found, outcomes)
 
 
 class _Pairs(NamedTuple):

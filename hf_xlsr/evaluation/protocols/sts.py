@@ -14,6 +14,7 @@ from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.inputs import Inputs, read_tasks
+from hf_xlsr.evaluation.outcomes import Outcomes, pearson, spearman
 from hf_xlsr.evaluation.pairs import Languages, distinct_languages, embed_pairs, pair_cosines, pair_languages
 from hf_xlsr.evaluation.registry import Options, option, row_protocol
 from hf_xlsr.evaluation.results import Results, measured
@@ -97,10 +98,12 @@ def sts(
         parts = {subset: task.subsets == subset for subset in dict.fromkeys(task.subsets.tolist())}
         by_task[name] = _correlations(cosines, task.scores, list(parts.values()), name)
         counts = {"pairs": len(cosines), "dropped": task.dropped}
-        results |= measured(name, "sts", languages, split, {**by_task[name], **counts})
+        outcomes = {f"{kind}_all": Outcomes(kind, (cosines, task.scores)) for kind in COEFFICIENTS}
+        results |= measured(name, "sts", languages, split, {**by_task[name], **counts}, outcomes)
         for subset, rows in parts.items() if subsets and len(parts) > 1 else ():
-            values = {"spearman": spearman(cosines[rows], task.scores[rows]), "pairs": int(rows.sum())}
-            results |= measured(f"{name}.{subset}", "sts", languages, split, values)
+            values = {"spearman": float(spearman(cosines[rows], task.scores[rows])), "pairs": int(rows.sum())}
+            own = {"spearman": Outcomes("spearman", (cosines[rows], task.scores[rows]))}
+            results |= measured(f"{name}.{subset}", "sts", languages, split, values, own)
     if len(by_task) > 1:
         means = {
             metric: float(np.mean([values[metric] for values in by_task.values()]))
@@ -110,31 +113,6 @@ def sts(
         means["spearman_all_rounded"] = float(np.mean(rounded)) / 100
         results |= measured(f"average-of-{len(by_task)}", "sts", languages, split, means)
     return results
-
-
-def pearson(x: np.ndarray, y: np.ndarray) -> float:
-    """Pearson's correlation; 0 where it is not defined.
-
-    Example:
-        >>> pearson(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])), pearson(np.ones(3), np.arange(3.0))
-        (0.5, 0.0)
-    """
-    if not (np.ptp(x) > 0 and np.ptp(y) > 0):
-        return 0.0
-    x, y = x - x.mean(), y - y.mean()
-    return float(np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1, 1))
-
-
-def spearman(x: np.ndarray, y: np.ndarray) -> float:
-    """Spearman's correlation, equal values sharing their mean rank; 0 where it is not defined.
-
-    Example:
-        >>> spearman(np.array([1.0, 2.0, 3.0]), np.array([1.0, 10.0, 100.0]))
-        1.0
-    """
-    from scipy.stats import rankdata
-
-    return pearson(rankdata(x), rankdata(y))
 
 
 def _correlations(cosines: np.ndarray, scores: np.ndarray, parts: Sequence[np.ndarray], name: str) -> dict[str, float]:
@@ -147,7 +125,7 @@ def _correlations(cosines: np.ndarray, scores: np.ndarray, parts: Sequence[np.nd
         zip(COEFFICIENTS, (spearman, pearson), strict=True), AGGREGATIONS
     ):
         if aggregation == "all":
-            value = function(cosines, scores)
+            value = float(function(cosines, scores))
         else:
             each = [function(cosines[part], scores[part]) for part in parts]
             value = float(np.average(each, weights=sizes if aggregation == "wmean" else None))

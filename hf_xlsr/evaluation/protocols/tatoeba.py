@@ -50,14 +50,27 @@ def tatoeba(
         `tatoeba_xtreme` one of the two directions, `tatoeba_mteb` F1 over the same neighbours.
     """
     vectors = encode_pairs(encoder, sources, targets, languages, **encoding)
-    forward, backward = (float(right.mean()) for right in right_both_ways(*vectors))
-    values = {
-        "source_to_target_accuracy": forward,
-        "target_to_source_accuracy": backward,
-        "accuracy": (forward + backward) / 2,
-        "pairs": len(sources),
+    forward, backward = right_both_ways(*vectors)
+    return measured(name, "tatoeba", languages, split, *both_ways("accuracy", forward, backward))
+
+
+def both_ways(
+    metric: str, forward: np.ndarray, backward: np.ndarray
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """Values and outcomes of a share that is measured in both directions.
+
+    Args:
+        metric: Name of the share, without the direction.
+        forward: Whether each pair counts, from source to target, bool, `(n,)`.
+        backward: Likewise, from target to source.
+    """
+    outcomes = {
+        f"source_to_target_{metric}": forward,
+        f"target_to_source_{metric}": backward,
+        metric: (forward.astype(np.float64) + backward) / 2,
     }
-    return measured(name, "tatoeba", languages, split, values)
+    one, other = float(forward.mean()), float(backward.mean())
+    return dict(zip(outcomes, (one, other, (one + other) / 2), strict=True)) | {"pairs": len(forward)}, outcomes
 
 
 def encode_pairs(

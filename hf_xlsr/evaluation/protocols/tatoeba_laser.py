@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
-from hf_xlsr.evaluation.protocols.tatoeba import encode_pairs, right_both_ways
+from hf_xlsr.evaluation.protocols.tatoeba import both_ways, encode_pairs, right_both_ways
 from hf_xlsr.evaluation.registry import pair_protocol
 from hf_xlsr.evaluation.results import Results, measured
 
@@ -33,14 +33,8 @@ def tatoeba_laser(
         `{name}-tatoeba-laser/en-fr/test/`.
     """
     vectors = encode_pairs(encoder, sources, targets, languages, **encoding)
-    forward, backward = (float((~right).mean()) for right in right_both_ways(*vectors))
-    values = {
-        "source_to_target_error": forward,
-        "target_to_source_error": backward,
-        "error": (forward + backward) / 2,
-        "pairs": len(sources),
-    }
-    return measured(name, "tatoeba-laser", languages, split, values)
+    forward, backward = right_both_ways(*vectors)
+    return measured(name, "tatoeba-laser", languages, split, *both_ways("error", ~forward, ~backward))
 
 
 PROTOCOL = pair_protocol("tatoeba-laser", "LASER's error rate of the nearest sentence, both ways", tatoeba_laser)

@@ -49,7 +49,8 @@ def tatoeba_mteb(
         "accuracy": float(accuracy_score(labels, predictions)),
         "pairs": len(sources),
     }
-    return measured(name, "tatoeba-mteb", languages, split, values)
+    right = labels == predictions
+    return measured(name, "tatoeba-mteb", languages, split, values, {"recall": right, "accuracy": right})
 
 
 PROTOCOL = pair_protocol("tatoeba-mteb", "mteb's weighted F1, source to target", tatoeba_mteb)

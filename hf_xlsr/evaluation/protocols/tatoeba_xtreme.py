@@ -42,8 +42,9 @@ def tatoeba_xtreme(
     if language_code(languages[0]) != "en":
         raise XlsrError(f"tatoeba-xtreme has English queries; `languages` must start with en, got {languages}.")
     nearest = nearest_row(*encode_pairs(encoder, english, foreign, languages, **encoding))
-    accuracy = float((nearest == np.arange(len(english))).mean())
-    return measured(name, "tatoeba-xtreme", languages, split, {"accuracy": accuracy, "pairs": len(english)})
+    right = nearest == np.arange(len(english))
+    values = {"accuracy": float(right.mean()), "pairs": len(english)}
+    return measured(name, "tatoeba-xtreme", languages, split, values, {"accuracy": right})
 
 
 def _run(encoder: Encoder, inputs: Inputs, options: Options) -> Results:

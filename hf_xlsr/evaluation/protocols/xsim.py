@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
@@ -62,8 +63,10 @@ def xsim(
     vectors = encode_pairs(encoder, sources, targets, languages, **encoding)
     neighbours = neighbours_both_ways(*vectors, k, method="exact")
     chosen = extract_pairs(neighbours, margin=margin, retrieval="forward", one_to_one=False)
-    values = {"error": float((chosen.source != chosen.target).mean()), "pairs": len(sources)}
-    return measured(name, protocol, languages, split, values)
+    wrong = chosen.source != chosen.target
+    values = {"error": float(wrong.mean()), "pairs": len(sources)}
+    # Candidates are sorted by score; outcomes are in the order of the sources.
+    return measured(name, protocol, languages, split, values, {"error": wrong[np.argsort(chosen.source)]})
 
 
 def margin_setting(k: int, margin: str) -> str:

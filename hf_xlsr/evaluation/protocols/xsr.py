@@ -69,8 +69,10 @@ def xsr(
     )
     truth = np.array([position[text] for text in golds])
     hits = nearest_neighbours(query_vectors, candidate_vectors, max(RANKS))[1] == truth[:, None]
-    values: dict[str, float] = {f"precision@{k}": float(hits[:, :k].any(axis=1).mean()) for k in RANKS}
-    return measured(name, "xsr", languages, split, {**values, "pool_size": len(position), "queries": len(queries)})
+    outcomes = {f"precision@{k}": hits[:, :k].any(axis=1) for k in RANKS}
+    values: dict[str, float] = {metric: float(found.mean()) for metric, found in outcomes.items()}
+    counts = {"pool_size": len(position), "queries": len(queries)}
+    return measured(name, "xsr", languages, split, values | counts, outcomes)
 
 
 def xsr_both_directions(

@@ -79,8 +79,9 @@ def zero_shot(
     results = measured(name, protocol, chosen_on, "dev", {"accuracy": classifier.dev_accuracy})
     for language, (texts, truth) in judge.items():
         predicted = classifier.predict(features_of(classifier.encoder, texts, (language,), **encoding))
-        values = {"accuracy": float((predicted == truth).mean()), "documents": len(truth)}
-        results |= measured(name, protocol, (train_language, language), split, values)
+        right = predicted == truth
+        values = {"accuracy": float(right.mean()), "documents": len(truth)}
+        results |= measured(name, protocol, (train_language, language), split, values, {"accuracy": right})
     return results
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hf_xlsr.evaluation.protocols.sts import pearson, spearman
+from hf_xlsr.evaluation.outcomes import pearson, spearman
 from hf_xlsr.evaluation.senteval.classifier import Group, Schedule, Score, logits_of, train_classifiers, with_constant
 
 SCORES = np.arange(1, 6)
@@ -87,7 +87,7 @@ def relatedness(
     )
     predicted = _expected(logits_of(trained.weights, inputs[torch.from_numpy(test).to(inputs.device)]))[:, 0]
     gold = scores[test]
-    metrics = {"pearson": pearson(predicted, gold), "spearman": spearman(predicted, gold)}
+    metrics = {"pearson": float(pearson(predicted, gold)), "spearman": float(spearman(predicted, gold))}
     return float(trained.scores[0]), {**metrics, "mse": float(((predicted - gold) ** 2).mean())}
 
 

@@ -1,0 +1,175 @@
+"""Outcomes of single examples: intervals of what was measured on them, and tests of differences between encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+LEVEL = 0.95
+RESAMPLES = 1000
+# Numbers of one batch of resamples: 128 MB.
+BATCH_NUMBERS = 2**24
+
+
+class Outcomes(NamedTuple):
+    """What a value was computed from, example by example.
+
+    Attributes:
+        statistic: Name of a function in `STATISTICS`.
+        columns: What the function takes, each `(examples,)`.
+
+    Example:
+        >>> Outcomes("mean", (np.array([True, True, False, True]),)).value()
+        0.75
+    """
+
+    statistic: str
+    columns: tuple[np.ndarray, ...]
+
+    def value(self) -> float:
+        """The value of all examples."""
+        return float(STATISTICS[self.statistic](*self.columns))
+
+
+def mean(values: np.ndarray) -> np.ndarray:
+    """The mean of each row of outcomes: an accuracy, an error rate, a precision."""
+    return values.mean(axis=-1)
+
+
+def f1(predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """F1 of positive predictions."""
+    both = 2.0 * (predicted & truth).sum(axis=-1)
+    return both / np.maximum(predicted.sum(axis=-1) + truth.sum(axis=-1), 1)
+
+
+def pearson(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Pearson's correlation; 0 where it is not defined.
+
+    Example:
+        >>> float(pearson(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0]))), float(pearson(np.ones(3), np.arange(3)))
+        (0.5, 0.0)
+    """
+    defined = (np.ptp(x, axis=-1) > 0) & (np.ptp(y, axis=-1) > 0)
+    x, y = x - x.mean(axis=-1, keepdims=True), y - y.mean(axis=-1, keepdims=True)
+    norms = np.sqrt((x * x).sum(axis=-1) * (y * y).sum(axis=-1))
+    return np.clip((x * y).sum(axis=-1) / np.where(defined, norms, np.inf), -1, 1)
+
+
+def spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Spearman's correlation, equal values sharing their mean rank; 0 where it is not defined."""
+    from scipy.stats import rankdata
+
+    return pearson(rankdata(x, axis=-1), rankdata(y, axis=-1))
+
+
+def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Average precision of label 1 by falling score; examples of equal score are ranked together."""
+    from sklearn.metrics import average_precision_score
+
+    rows = np.stack([np.atleast_2d(labels), np.atleast_2d(scores)], axis=1)
+    found = np.array([average_precision_score(*row) if row[0].any() else 0.0 for row in rows])
+    return found.reshape(np.shape(scores)[:-1])
+
+
+STATISTICS: dict[str, Callable[..., np.ndarray]] = {
+    "mean": mean,
+    "f1": f1,
+    "pearson": pearson,
+    "spearman": spearman,
+    "average_precision": average_precision,
+}
+
+
+def interval(outcomes: Outcomes, *, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float]:
+    """The 95 % interval of a value by the bootstrap over examples, percentile method.
+
+    Args:
+        outcomes: Of the value.
+        seed: Of the resampling.
+        resamples: Their number.
+
+    References:
+        Efron and Tibshirani (1993), An Introduction to the Bootstrap, section 13.3.
+
+    Example:
+        >>> low, high = interval(Outcomes("mean", (np.arange(1000) < 900,)))
+        >>> round(low, 2), round(high, 2)
+        (0.88, 0.92)
+    """
+    found = _bootstrap(outcomes.columns, STATISTICS[outcomes.statistic], seed, resamples).confidence_interval
+    return float(found.low), float(found.high)
+
+
+def p_value(first: Outcomes, second: Outcomes, *, seed: int = 0, resamples: int = RESAMPLES) -> float:
+    """Two-sided p-value of the difference between two encoders on the same examples, in the same order.
+
+    Shares of right answers are compared by McNemar's exact test, other values by the paired bootstrap.
+
+    Args:
+        first: Outcomes of one encoder.
+        second: Those of the other one.
+        seed: Of the resampling.
+        resamples: Their number, which limits the smallest p-value to about `2 / resamples`.
+
+    References:
+        McNemar (1947). Koehn (2004), Statistical Significance Tests for Machine Translation Evaluation.
+
+    Example:
+        >>> right = Outcomes("mean", (np.arange(100) < 90,))
+        >>> p_value(right, Outcomes("mean", (np.arange(100) < 80,))), p_value(right, right)
+        (0.001953125, 1.0)
+    """
+    one, other = first.columns[0], second.columns[0]
+    if first.statistic == "mean" and {one.dtype, other.dtype} == {np.dtype(bool)}:
+        from scipy.stats import binomtest
+
+        wins, losses = int((one & ~other).sum()), int((other & ~one).sum())
+        return float(binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
+    statistic, count = STATISTICS[first.statistic], len(first.columns)
+
+    def difference(*columns: np.ndarray) -> np.ndarray:
+        return statistic(*columns[:count]) - statistic(*columns[count:])
+
+    drawn = _bootstrap((*first.columns, *second.columns), difference, seed, resamples).bootstrap_distribution
+    tail = min((drawn <= 0).sum(), (drawn >= 0).sum())
+    return float(min(1.0, 2 * (tail + 1) / (resamples + 1)))
+
+
+def holm(p_values: list[float]) -> list[float]:
+    """P-values corrected for the number of comparisons, in the given order.
+
+    References:
+        Holm (1979), A Simple Sequentially Rejective Multiple Test Procedure.
+
+    Example:
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    order = np.argsort(p_values)
+    steps = np.sort(p_values) * np.arange(len(p_values), 0, -1)
+    corrected = np.empty(len(p_values))
+    corrected[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    return corrected.tolist()
+
+
+def _bootstrap(
+    columns: tuple[np.ndarray, ...], statistic: Callable[..., np.ndarray], seed: int, resamples: int
+) -> Any:
+    from scipy.stats import bootstrap
+
+    def vectorized(*samples: np.ndarray, axis: int = -1) -> np.ndarray:
+        return statistic(*samples)  # samples are in the last axis
+
+    return bootstrap(
+        columns,
+        vectorized,
+        paired=True,
+        vectorized=True,
+        n_resamples=resamples,
+        batch=max(1, BATCH_NUMBERS // (len(columns) * len(columns[0]))),
+        confidence_level=LEVEL,
+        method="percentile",
+        rng=seed,
+    )
