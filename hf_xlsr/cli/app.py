@@ -19,6 +19,7 @@ from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
 VERBS: dict[str, tuple[str, str, str]] = {
     "train": ("train", "train", "Train by a recipe, evaluate, export, write the card."),
     "evaluate": ("evaluate", "evaluate", "Evaluate any sentence encoder under a protocol."),
+    "compare": ("evaluate", "compare", "Compare encoders: tables with intervals, and tests of the differences."),
     "plot": ("plot", "plot", "Plot translation pairs, retrieval results, retrieved languages or training runs."),
     "mine": ("mine", "mine", "Find translations in two texts."),
     "score": ("mine", "score", "Score given pairs by margin and cosine."),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from inspect import Parameter
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hf_xlsr.cli.options import data_options, encoder_options, extended, shared
+from hf_xlsr.cli.options import data_options, encoder_options, extended, labelled, shared
 from hf_xlsr.evaluation.registry import FOR_ALL, PROTOCOLS, option_specs, specs_of
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError, require_choice
 
 PANEL = "Options of some protocols (--list shows which)"
 
@@ -43,6 +44,9 @@ def evaluate(
     ] = None,
     output: Annotated[str | None, typer.Option(help="File for the results, as JSON.")] = None,
     report: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for a report with plots.")] = None,
+    predictions: Annotated[
+        bool, typer.Option("--predictions", help="Also save the outcome of each example, for hf-xlsr compare.")
+    ] = False,
     **given: Any,
 ) -> None:
     """Evaluate any sentence encoder under a protocol."""
@@ -62,10 +66,40 @@ def evaluate(
 
     data, encoder, seed = data_options(given, name), encoder_options(given), given.pop("seed")
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-    results = evaluate_files(model, protocol, data, options, encoder=encoder, seed=seed, output=output, report=report)
+    places: dict[str, Any] = {"output": output, "report": report, "predictions": predictions}
+    results = evaluate_files(model, protocol, data, options, encoder=encoder, seed=seed, **places)
     # A share for each pair of languages is for the plot.
     shown = Results(record for record in results.records.values() if not record.metric.startswith(SHARE))
     Console().print(results_table(shown, title=f"{model}, {protocol}"))
+
+
+def compare(
+    results: Annotated[
+        list[str],
+        typer.Argument(help="Files of hf-xlsr evaluate --output, as FILE or LABEL=FILE.", show_default=False),
+    ],
+    metric: Annotated[
+        str | None, typer.Option(help="Metrics, with commas; by default the headline of each protocol.")
+    ] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="markdown, csv, latex or json; by default what --output ends in.")
+    ] = None,
+    output: Annotated[str | None, typer.Option(help="File to write; by default standard output.")] = None,
+) -> None:
+    """Compare encoders: tables with intervals, and tests of the differences."""
+    from hf_xlsr.evaluation import comparison
+    from hf_xlsr.evaluation.results import load_results
+    from hf_xlsr.utils.files import atomic_write
+
+    chosen = form or comparison.ENDINGS.get(Path(output or "").suffix, "markdown")
+    require_choice("--format", chosen, comparison.FORMATS)
+    found = {label: load_results(path) for label, path in labelled(results).items()}
+    text = comparison.render(comparison.compare(found, metric.split(",") if metric else ()), chosen)
+    if output is None:
+        print(text, end="")
+    else:
+        with atomic_write(output) as file:
+            file.write_text(text, "utf-8")
 
 
 def _protocols_table() -> Any:

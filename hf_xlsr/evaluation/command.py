@@ -59,6 +59,7 @@ def evaluate_files(
     seed: int | None = None,
     output: str | None = None,
     report: str | None = None,
+    predictions: bool = False,
 ) -> Results:
     """Evaluates a model on files, or on data called by name.
 
@@ -71,6 +72,7 @@ def evaluate_files(
         seed: Seed of everything random; None: that of the protocol.
         output: A JSON file for the results.
         report: A folder for a report with plots.
+        predictions: Also save the outcomes of single examples, next to the results file.
 
     Returns:
         What was measured; with several languages also the means.
@@ -124,7 +126,7 @@ def evaluate_files(
             settings["debias"] = {"folder": given["debias"], **inputs.debias.facts()}
         hashes = inputs.hashes(chosen[0].columns)
     for file in files:
-        save_results(file, results, settings=settings, data_hashes=hashes)
+        save_results(file, results, settings=settings, data_hashes=hashes, predictions=predictions)
     if report:
         from hf_xlsr.evaluation.command_report import write_report
 

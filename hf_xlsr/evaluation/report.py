@@ -71,7 +71,7 @@ def results_table(results: Results, title: str) -> Table:
     table.add_column("metric", overflow="fold", no_wrap=longest <= LONGEST_METRIC)
     table.add_column("value", justify="right", no_wrap=True)
     if with_intervals := any(record.low is not None for record in records):
-        table.add_column("95 % interval", justify="right", no_wrap=True)
+        table.add_column("95 %", justify="right", no_wrap=True)
     above = ("", "", "")
     for record in records:
         parts = (record.name, record.languages, record.split)
@@ -82,7 +82,7 @@ def results_table(results: Results, title: str) -> Table:
         name, shown = record.metric.replace("_", " "), metric_value(record.metric, record.value)
         name, shown = (name, f"{shown} %") if unit == "%" else (f"{name} {unit}".rstrip(), shown)
         ends = [metric_value(record.metric, end) for end in (record.low, record.high) if end is not None]
-        between = [" - ".join(ends)] if with_intervals else []
+        between = ["–".join(ends)] if with_intervals else []
         # Text, because rich would take square brackets in a name for markup.
         table.add_row(*map(Text, [*[""] * depth, *parts[depth:], name, shown, *between]))
         above = parts

@@ -201,6 +201,7 @@ def save_results(
     *,
     settings: Mapping[str, Any],
     data_hashes: Mapping[str, str] | None = None,
+    predictions: bool = False,
 ) -> None:
     """Writes results as JSON together with what produced them; an existing file is replaced at once.
 
@@ -209,6 +210,7 @@ def save_results(
         results: What was measured.
         settings: Model, protocol arguments, seed: everything needed to measure again.
         data_hashes: `data_hash` of the evaluated texts, by a name.
+        predictions: Also write the outcomes of single examples, to a file of the same name that ends in `.npz`.
 
     Raises:
         XlsrError: a value is not a finite number.
@@ -221,10 +223,15 @@ def save_results(
         "data_sha256": dict(data_hashes or {}),
         "metrics": {record.key: record.value for record in plain},
         "records": {record.key: record._asdict() for record in plain},
+        "statistics": {key: one.statistic for key, one in results.outcomes.items()} if predictions else {},
     }
     file = Path(path)
     text = json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n"
     file.parent.mkdir(parents=True, exist_ok=True)
+    if predictions:
+        columns = {f"{key}/{n}": one for key, of in results.outcomes.items() for n, one in enumerate(of.columns)}
+        with atomic_write(file.with_suffix(".npz")) as partial, partial.open("wb") as stream:
+            np.savez_compressed(stream, allow_pickle=False, **columns)
     with atomic_write(file) as partial:
         partial.write_text(text, encoding="utf-8")
 
@@ -232,12 +239,22 @@ def save_results(
 def load_results(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Reads what `save_results` wrote: `created`, `versions`, `settings`, `data_sha256`, and `metrics` as `Results`.
 
+    Outcomes are read where the file was written with `predictions`.
+
     Raises:
         XlsrError: the file is missing or not a results file.
     """
+    outcomes: dict[str, Outcomes] = {}
     try:
         content: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-        metrics = Results(Result(**record) for record in content.pop("records").values())
+        if statistics := content.pop("statistics"):
+            with np.load(Path(path).with_suffix(".npz"), allow_pickle=False) as stored:
+                columns: dict[str, list[np.ndarray]] = {}
+                for name in stored.files:
+                    columns.setdefault(name.rpartition("/")[0], []).append(stored[name])
+            outcomes = {key: Outcomes(kind, tuple(columns[key])) for key, kind in statistics.items()}
+        records = (Result(**record) for record in content.pop("records").values())
+        metrics = Results(records, outcomes)
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise XlsrError(f"{path} is not a file of results ({error_line(error)}).") from error
     return {**content, "metrics": metrics}

@@ -190,7 +190,10 @@ def test_invalid_evaluation(
     assert message in failing(capsys, "evaluate", str(exported), *arguments)
 
 
-def test_languages_without_option(exported: Path, write_pairs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_languages_without_option(
+    exported: Path, write_pairs: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     command = ["evaluate", str(exported), "--protocol", "tatoeba", "--data", str(write_pairs())]
     assert main(command) == 0  # named by the columns
     assert "source-target" in capsys.readouterr().out

@@ -178,7 +178,7 @@ def test_records():
     )
     (record,) = found_with.records.values()
     assert 0.7 < record.low < 0.8 < record.high < 0.9  # type: ignore[operator]
-    assert any("80.0 % │" in line and " - " in line for line in printed(results_table(found_with, "t")))
+    assert any("80.0 % │" in line and "–" in line for line in printed(results_table(found_with, "t")))
     assert mean.is_mean and mean.source == mean.target == "" and mean.n is None
     both = found | measured("tatoeba", "tatoeba", "mean-of-3", "test", {"accuracy": 0.8})
     assert both["tatoeba/mean-of-3/test/accuracy"] == 0.8 and list(both) == list(both.records) == list(found)
