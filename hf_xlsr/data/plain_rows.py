@@ -174,7 +174,7 @@ class Tokenization:
             texts = [row[role] for row in rows]
             columns[f"{role}_ids"] = self._ids(texts, columns[language], role)
             if kind.identities:
-                columns[f"{role}_text"] = text_identities(texts)
+                columns[f"{role}_text"] = text_identities(texts).tolist()
         columns["length"] = [
             max(map(len, ids)) for ids in zip(*(columns[f"{t}_ids"] for t in kind.texts), strict=True)
         ]
@@ -223,8 +223,9 @@ class StoredRows:
 
     def __call__(self, batch: Batch) -> Iterator[Row]:
         """The rows of a batch."""
+        languages = dict(zip(self.kind.languages, self.languages, strict=True))
         for values in zip(*batch.values(), strict=True):
-            yield dict(zip(batch, values, strict=True))
+            yield {**languages, **dict(zip(batch, values, strict=True))}
 
     def stream(self, batches: Iterable[Batch]) -> Iterator[Row]:
         """The rows of all batches; of running text, pairs of consecutive sentences."""
@@ -233,16 +234,15 @@ class StoredRows:
             return rows
         pairs = ((row, following) for row, following in pairwise(rows) if row["continues"])
         return (
-            {"first_ids": row["text_ids"], "second_ids": following["text_ids"], "lang": row.get("lang")}
+            {"first_ids": row["text_ids"], "second_ids": following["text_ids"], "lang": row["lang"]}
             for row, following in pairs
         )
 
     def encode(self, rows: Sequence[Row]) -> dict[str, Any]:
         """Columns of `features`."""
-        default = dict(zip(self.kind.languages, self.languages, strict=True))
         columns: dict[str, Any] = {}
         for name in self.features:
-            values = [row.get(name, default.get(name)) for row in rows]
+            values = [row.get(name) for row in rows]
             if name == "length":
                 sides = [[row[f"{text}_ids"] for text in self.kind.texts] for row in rows]
                 values = [max(map(len, side)) for side in sides]
