@@ -120,9 +120,10 @@ class StreamBatches(FeatureBatches):
     """Batches of streamed rows of similar length.
 
     An epoch is a pure function of `(seed, epoch)`: each stream is shuffled by shard and buffer, by
-    `IterableDataset.shuffle`, and mixed with the others; of each `buffer_size` rows, sorted by length, full batches are made and shuffled, and rows
-    left over wait for the next ones. The last rows that fill no batch are dropped. Every process reads all rows, but
-    tokenises only its slice of each global batch: two processes of 64 see the batches of one process of 128.
+    `IterableDataset.shuffle`, and mixed with the others; of each `buffer_size` rows, sorted by length, full batches are
+    made and shuffled, and rows left over wait for the next ones. The last rows that fill no batch are dropped. Every
+    process reads all rows, but tokenises only its slice of each global batch: two processes of 64 see the batches of one
+    process of 128.
 
     Several streams are mixed row by row, with shares by size, `proportional` or smoothed by `temperature`, if all
     sizes are known, and with equal shares otherwise. `proportional` yields each row once. With `equal` and
