@@ -58,8 +58,8 @@ class PreparedRunningText(PreparedRows):
     are the second of one pair and the first of the next.
 
     Args:
-        rows: Sentences in document order: `text_ids`, `length`, `lang` and `continues` (whether the next row is the next
-            sentence of the document).
+        rows: Sentences in document order: `text_ids`, `length` (0 is a gap), `lang` and `continues` (whether the next row
+            is the next sentence of the document).
         report: Counts of the preparation.
         tokenizer: The tokenizer of all languages; None where each has its own.
 
@@ -80,9 +80,8 @@ class PreparedRunningText(PreparedRows):
     def __init__(self, rows: Dataset, report: Mapping[str, Any] | None = None, tokenizer: Any = None) -> None:
         super().__init__(rows, report)
         self.tokenizer = tokenizer
-        self._places = np.flatnonzero(
-            np.asarray(rows.select_columns("continues").with_format("arrow")[:]["continues"])
-        )
+        follows = np.asarray(rows.select_columns("continues").with_format("arrow")[:]["continues"])[:-1]
+        self._places = np.flatnonzero(follows & (self.lengths[:-1] > 0) & (self.lengths[1:] > 0))
         self.lengths = np.maximum(self.lengths[self._places], self.lengths[self._places + 1])
         self.groups = self.groups[self._places]
 

@@ -284,6 +284,31 @@ def test_dual_sides_have_their_own_padding_and_length() -> None:
     assert batch["target_input_ids"].tolist() == [[7, 1, 8, 9]]
 
 
+@pytest.mark.parametrize("kind", ["pairs", "hictl", "dual"])
+def test_hard_negatives_of_all_rows_are_stacked(kind: str, framed: Any) -> None:
+    cat, dog = framed("the cat")["input_ids"], framed("the dog sees bright rivers")["input_ids"]
+    of_text = {"source_text": 1, "target_text": 2, "source_lang": "en", "target_lang": "zh"}
+    features = [
+        {**pair(framed, 0), **of_text, "negative_ids": [dog, cat], "negative_text": [8, 9]},
+        {**pair(framed, 1), **of_text, "negative_ids": None, "negative_text": None},
+        {**pair(framed, 2), **of_text, "negative_ids": [cat], "negative_text": [9]},
+    ]
+    collate: Any = {
+        "pairs": PairCollator(framed, masking="single", max_length=4),
+        "hictl": HictlCollator(framed, max_length=4),
+        "dual": DualCollator(PADS, max_length=4),
+    }[kind]
+    batch = collate(features)
+    pad = PADS["zh"] if kind == "dual" else framed.pad_token_id
+    rows, _ = pad_rows([truncate_row(ids, 4) for ids in (dog, cat, cat)], pad)
+    assert batch["negative_input_ids"].tolist() == rows.tolist()
+    assert batch["negative_attention_mask"].sum(1).tolist() == [4, len(cat), len(cat)]
+    assert kind != "dual" or batch["negative_texts"].tolist() == [8, 9, 9]
+    without = collate([{**feature, "negative_ids": []} for feature in features])
+    assert {name for name in batch if name not in without} == {name for name in batch if "negative" in name}
+    assert all(torch.equal(batch[name], without[name]) for name in without if name not in of_text)
+
+
 def test_premises_and_hypotheses() -> None:
     rows = [{"premise_ids": [1, 2], "hypothesis_ids": [3, 4, 5][: k + 1], "label": k, "lang": "zh"} for k in (2, 0)]
     batch = NliCollator(PADS, max_length=2)(rows)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hf_xlsr.data.collators.padding import pad_rows, truncate_row
+from hf_xlsr.data.collators.padding import negatives_of, pad_rows, truncate_row
 from hf_xlsr.utils.errors import XlsrError
 
 Feature = dict[str, Any]
@@ -43,7 +43,9 @@ class DualCollator(_SideCollator):
     Returns:
         `source_input_ids`, `source_attention_mask`, `target_input_ids`, `target_attention_mask`, each
         `(batch, length)` with a length a side, int64; `source_texts`, `target_texts` (equal for equal texts) and
-        `examples` (number of the pair in the data), each `(batch,)`, int64; `source_lang` and `target_lang`.
+        `examples` (number of the pair in the data), each `(batch,)`, int64; `source_lang` and `target_lang`. If rows have
+        hard negatives (`negative_ids` and `negative_text`, in the language of the target), also `negative_input_ids` and
+        `negative_attention_mask`, `(negatives, length)`, and `negative_texts`, `(negatives,)`.
 
     Raises:
         XlsrError: the batch has several language pairs.
@@ -57,7 +59,12 @@ class DualCollator(_SideCollator):
 
     def __call__(self, features: Sequence[Feature]) -> dict[str, Any]:
         source_lang, target_lang = _only({(feature["source_lang"], feature["target_lang"]) for feature in features})
+        negatives = [{"negative_ids": ids} for ids in negatives_of(features)]
+        more = self._pad(negatives, "negative", target_lang) if negatives else {}
+        if negatives:
+            more["negative_texts"] = torch.tensor(negatives_of(features, "negative_text"))
         return {
+            **more,
             **self._pad(features, "source", source_lang),
             **self._pad(features, "target", target_lang),
             "source_texts": torch.tensor([feature["source_text"] for feature in features]),

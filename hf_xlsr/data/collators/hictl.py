@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hf_xlsr.data.collators.masking import MaskDrawer, counter_uniform
-from hf_xlsr.data.collators.padding import pad_rows, truncate_row
+from hf_xlsr.data.collators.padding import negatives_of, pad_rows, truncate_row
 from hf_xlsr.utils.errors import XlsrError
 
 # Draws of an example below this number order its tokens; those above choose masks.
@@ -60,7 +60,9 @@ class HictlCollator:
     Returns:
         `input_ids` and `attention_mask`, `(2 * batch, length)`, all x and then all y; `lm_input_ids`,
         `lm_attention_mask` and `lm_labels`, `(batch, lm_length)`; and `joint_input_ids` and
-        `joint_attention_mask`, both sentences unmasked, whose tokens are the bag of words, `(batch, joint_length)`.
+        `joint_attention_mask`, both sentences unmasked, whose tokens are the bag of words, `(batch, joint_length)`. If
+        rows have hard negatives (`negative_ids`), also `negative_input_ids` and `negative_attention_mask`,
+        `(negatives, negative_length)`.
 
     Raises:
         XlsrError: the tokenizer does not frame sentences, or has no mask.
@@ -106,9 +108,11 @@ class HictlCollator:
         batch["lm_input_ids"], batch["lm_labels"] = self.masks(
             ids, allowed, numbers["epoch"], numbers["index"], _FIRST_MASK_DRAW + np.arange(ids.shape[1])[None, :]
         )
+        if negatives := [truncate_row(ids, self.max_length) for ids in negatives_of(features)]:
+            batch["negative_input_ids"], batch["negative_attention_mask"] = self._pad(negatives)
         return {name: torch.from_numpy(array) for name, array in batch.items()}
 
-    def _pad(self, rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    def _pad(self, rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
         return pad_rows(rows, self.pad_id, self.pad_to_multiple_of, self.max_length)
 
     def _reordered(self, ids: list[int], feature: dict[str, Any]) -> list[int]:

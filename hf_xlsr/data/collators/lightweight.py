@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hf_xlsr.data.collators.masking import MaskDrawer, counter_uniform, mask_token_id
-from hf_xlsr.data.collators.padding import pad_rows, truncate_row
+from hf_xlsr.data.collators.padding import negatives_of, pad_rows, truncate_row
 from hf_xlsr.data.tokenization import punctuation_ids
 from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.utils.errors import require_choice
@@ -35,7 +35,9 @@ class PairCollator:
 
     Returns:
         `input_ids`, `attention_mask`, `original_ids`, each `(2 * batch, length)`; with `single` also `masked_ids`
-        `(2 * batch,)`, with `mlm` also `mlm_labels` `(2 * batch, length)`; -100 where nothing is masked.
+        `(2 * batch,)`, with `mlm` also `mlm_labels` `(2 * batch, length)`; -100 where nothing is masked. If rows have
+        hard negatives (`negative_ids`), also `negative_input_ids` and `negative_attention_mask`, `(negatives, length)`,
+        unmasked.
 
     Example:
         >>> from hf_xlsr.data.tokenization import train_tokenizer
@@ -80,6 +82,9 @@ class PairCollator:
             batch["input_ids"], batch["masked_ids"] = self._mask_single(ids, mask, epochs, examples)
         elif self.masking == "mlm":
             batch["input_ids"], batch["mlm_labels"] = self._mask_many(ids, mask, epochs, examples)
+        if negatives := [self._truncate(ids) for ids in negatives_of(features)]:
+            rows = pad_rows(negatives, self.pad_id, self.pad_to_multiple_of, self.max_length)
+            batch["negative_input_ids"], batch["negative_attention_mask"] = rows
         return {name: torch.from_numpy(array) for name, array in batch.items()}
 
     def _truncate(self, ids: Sequence[int]) -> Sequence[int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,16 @@ def truncate_row(ids: Sequence[int], max_length: int) -> Sequence[int]:
         [101, 7, 102]
     """
     return ids if len(ids) <= max_length else [*ids[: max_length - 1], ids[-1]]
+
+
+def negatives_of(features: Sequence[Mapping[str, Any]], column: str = "negative_ids") -> list[Any]:
+    """The hard negatives of all rows, row by row; rows may have any number of them.
+
+    Example:
+        >>> negatives_of([{"negative_ids": [[5, 6], [7]]}, {"negative_ids": None}, {}, {"negative_ids": [[8]]}])
+        [[5, 6], [7], [8]]
+    """
+    return [negative for feature in features for negative in feature.get(column) or ()]
 
 
 def pad_rows(

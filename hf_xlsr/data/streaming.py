@@ -1,0 +1,339 @@
+"""Batches of features from streams, whose length is unknown: shuffled, mixed and bucketed by length."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from datasets import IterableDataset
+from torch.utils.data import IterableDataset as TorchIterableDataset
+from torch.utils.data import get_worker_info
+
+from hf_xlsr.data.multitask import MAIN, TASK, EpochBatchSampler
+from hf_xlsr.data.preparation import Row, RowKind
+from hf_xlsr.utils.errors import XlsrError
+
+logger = logging.getLogger(__name__)
+
+_READ = 1000  # raw rows read together
+_BLOCK = 1024  # streams drawn together
+# Numbers of rows in different epochs differ: a memory queue compares rows of several epochs.
+_EPOCH_BITS = 40
+_EPOCHS_OF_OTHERS = 12  # bits for the epochs that another task needs during one of the main task
+
+Features = list[dict[str, Any]]
+
+
+@dataclass
+class Stream:
+    """Rows of a `datasets.IterableDataset`, tokenised when they are used.
+
+    Args:
+        data: Raw rows.
+        read: Reads rows of text or token ids from batches of raw rows.
+        encoder: Its `encode` makes columns of token ids from rows.
+        kind: Columns of the rows.
+        size: Number of raw rows, where known.
+        ordered: Whether rows must be read in their order.
+    """
+
+    data: IterableDataset
+    read: Callable[[Iterable[Any]], Iterator[Row]]
+    encoder: Any
+    kind: RowKind
+    size: int | None = None
+    ordered: bool = False
+
+
+@dataclass
+class StreamedRows:
+    """Streams whose rows are mixed: what prepared rows are for stored data. `StreamBatches` makes batches of it.
+
+    Args:
+        streams: One or several.
+    """
+
+    streams: Sequence[Stream]
+
+
+class FeatureBatches(TorchIterableDataset):
+    """Batches of features, as a function of the epoch: a dataset for a `DataLoader` with `batch_size=None`.
+
+    The workers of a data loader take turns, so that their number does not change the batches. Skipping the first `n`
+    batches resumes exactly.
+
+    Args:
+        epochs: Epochs in one iteration, from the one of `set_epoch` on; None is endless.
+    """
+
+    batch_option = "per_device_train_batch_size"
+
+    def __init__(self, epochs: int | None = 1) -> None:
+        self.epochs = epochs
+        self._epoch = torch.zeros((), dtype=torch.long).share_memory_()  # workers may live longer than an epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Selects the epoch at which the next iteration starts."""
+        self._epoch.fill_(epoch)
+
+    @abstractmethod
+    def draw(self, epoch: int) -> Iterator[Any]:
+        """This process's batches of an epoch, before the work that one worker does for each."""
+
+    @abstractmethod
+    def fetch(self, drawn: Any) -> Features:
+        """The features of a drawn batch."""
+
+    def draw_all(self, first: int, epochs: int | None) -> Iterator[Any]:
+        """Drawn batches of several epochs, or of all."""
+        for epoch in count(first) if epochs is None else range(first, first + epochs):
+            batches = self.draw(epoch)
+            try:
+                yield next(batches)
+            except StopIteration:
+                raise XlsrError(f"the data has fewer rows than one batch; lower {self.batch_option}.") from None
+            yield from batches
+
+    def __iter__(self) -> Iterator[Features]:
+        worker = get_worker_info()
+        start, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        yield from map(self.fetch, islice(self.draw_all(int(self._epoch), self.epochs), start, None, step))
+
+
+class _Drawn(NamedTuple):
+    """A row that was read, not yet tokenised."""
+
+    stream: int
+    epoch: int
+    number: int
+    row: Row
+
+
+class StreamBatches(FeatureBatches):
+    """Batches of streamed rows of similar length.
+
+    An epoch is a pure function of `(seed, epoch)`: each stream is shuffled by shard and buffer, by
+    `IterableDataset.shuffle`, and mixed with the others; of each `buffer_size` rows, sorted by length, full batches are
+    made and shuffled, and rows left over wait for the next ones. The last rows that fill no batch are dropped. Every
+    process reads all rows, but tokenises only its slice of each global batch: two processes of 64 see the batches of one
+    process of 128.
+
+    Several streams are mixed row by row, with shares by size, `proportional` or smoothed by `temperature`, if all
+    sizes are known, and with equal shares otherwise. `proportional` yields each row once. With `equal` and
+    `temperature`, shorter streams start again until the longest has ended once.
+
+    Args:
+        data: Streams.
+        batch_size: Rows per batch and process.
+        mixing: `proportional`, `equal` or `temperature`.
+        exponent: Exponent of `temperature`.
+        homogeneous: Fill each global batch from one language pair or language; pairs with fewer rows than one batch are
+            skipped, with a warning that counts them.
+        bucket: Sort by length; otherwise batches are random.
+        seed: Seed of the run.
+        num_processes: Processes that train together.
+        process_index: This one's rank.
+        batch_option: Name of `batch_size` in errors.
+        contrast: Whether a loss compares the examples of a batch, which needs two.
+        buffer_size: Rows that are shuffled and sorted together, at least four global batches.
+        epochs: See `FeatureBatches`.
+
+    Raises:
+        XlsrError: a batch of one row; or, when an epoch ends, fewer rows than one batch. Errors of a stream are raised
+            as they are.
+
+    Example:
+        >>> from hf_xlsr.data.plain import DataConverter
+        >>> from hf_xlsr.data.tokenization import train_tokenizer
+        >>> tokenizer = train_tokenizer(["the cat sat", "die Katze lag"] * 50, vocab_size=30, algorithm="bpe")
+        >>> rows = IterableDataset.from_generator(lambda: ({"en": "the cat", "de": "lag"} for _ in range(9)))
+        >>> batches = StreamBatches(DataConverter(tokenizer).pairs(rows), batch_size=4)
+        >>> [len(batch) for batch in batches], next(iter(batches))[0]["source_lang"]
+        ([4, 4], 'en')
+    """
+
+    def __init__(
+        self,
+        data: StreamedRows,
+        batch_size: int,
+        *,
+        mixing: str = "proportional",
+        exponent: float = 0.3,
+        homogeneous: bool = False,
+        bucket: bool = True,
+        seed: int = 1,
+        num_processes: int = 1,
+        process_index: int = 0,
+        batch_option: str = "per_device_train_batch_size",
+        contrast: bool = True,
+        buffer_size: int = 10_000,
+        epochs: int | None = 1,
+    ) -> None:
+        super().__init__(epochs)
+        self.streams, self.batch_size, self.global_batch = list(data.streams), batch_size, batch_size * num_processes
+        self.mixing, self.homogeneous, self.bucket, self.seed = mixing, homogeneous, bucket, seed
+        self.process_index, self.buffer_size = process_index, max(buffer_size, 4 * self.global_batch)
+        self.batch_option = batch_option
+        if contrast and self.global_batch < 2:
+            raise XlsrError(f"{batch_option} must be above 1: a batch of one pair has no negatives.")
+        sizes = [stream.size for stream in self.streams]
+        power = {"proportional": 1.0, "equal": 0.0, "temperature": exponent}[mixing]
+        self.shares = np.array([1.0 if None in sizes else float(size or 0) ** power for size in sizes])
+
+    def draw(self, epoch: int) -> Iterator[list[_Drawn]]:
+        """This process's slice of each global batch."""
+        rng = np.random.default_rng([self.seed, epoch])
+        rows, more = self._mixed(epoch), True
+        waiting: dict[Any, list[_Drawn]] = {}
+        start, made = self.process_index * self.batch_size, Counter[Any]()
+        while more:
+            read = list(islice(rows, self.buffer_size))
+            more = len(read) == self.buffer_size
+            for one in read:
+                waiting.setdefault(self._group(one), []).append(one)
+            batches = []
+            for group in waiting:
+                found, waiting[group] = self._split(waiting[group], rng)
+                batches += found
+                made[group] += len(found)
+            for place in rng.permutation(len(batches)):
+                yield batches[place][start : start + self.batch_size]
+        for group, rest in waiting.items():
+            if self.homogeneous and not made[group] and self.process_index == 0:
+                logger.warning("%d rows of %s are skipped: fewer than a batch.", len(rest), "-".join(group))
+
+    def fetch(self, drawn: Sequence[_Drawn]) -> Features:
+        """Tokenises the rows."""
+        features: Features = [{} for _ in drawn]
+        for number in {one.stream for one in drawn}:
+            places = [place for place, one in enumerate(drawn) if one.stream == number]
+            columns = self.streams[number].encoder.encode([drawn[place].row for place in places])
+            columns.pop("length", None)
+            for place, *values in zip(places, *columns.values(), strict=True):
+                numbers = {"index": drawn[place].number, "epoch": drawn[place].epoch}
+                features[place] = {**dict(zip(columns, values, strict=True)), **numbers}
+        return features
+
+    def _group(self, one: _Drawn) -> tuple[str, ...]:
+        names = self.streams[one.stream].kind.languages if self.homogeneous else ()
+        return tuple(str(one.row[name]) for name in names)
+
+    def _split(self, rows: list[_Drawn], rng: np.random.Generator) -> tuple[list[list[_Drawn]], list[_Drawn]]:
+        """Full global batches, and the rows left over."""
+        order = rng.permutation(len(rows))
+        whole = len(rows) // self.global_batch
+        used, rest = np.split(order, [whole * self.global_batch])
+        if self.bucket:
+            used = used[np.argsort([self._size(rows[place]) for place in used], kind="stable")]
+        # Inside a batch the order is random: processes must not get the short and the long half.
+        batches = [rng.permutation(part) for part in np.split(used, whole)] if whole else []
+        return [[rows[place] for place in batch] for batch in batches], [rows[place] for place in rest]
+
+    def _size(self, one: _Drawn) -> int:
+        """The longest text: tokens if there are any, or bytes, which measure texts of several scripts better than
+        characters."""
+        texts = self.streams[one.stream].kind.texts
+        return max(
+            len(one.row[f"{text}_ids"] if f"{text}_ids" in one.row else one.row[text].encode()) for text in texts
+        )
+
+    def _mixed(self, epoch: int) -> Iterator[_Drawn]:
+        rng, numbers = np.random.default_rng([self.seed, epoch, 1]), count(epoch << _EPOCH_BITS)
+        rows = {stream: self._rows(stream, epoch, 0) for stream in range(len(self.streams))}
+        turns, unfinished = Counter[int](), set(rows)
+        while unfinished:
+            shares = self.shares[list(rows)]
+            for stream in rng.choice(list(rows), _BLOCK, p=shares / shares.sum()).tolist():
+                row = next(rows[stream], None)
+                if row is not None:
+                    yield _Drawn(stream, epoch, next(numbers), row)
+                    continue
+                unfinished.discard(stream)
+                if self.mixing == "proportional":
+                    del rows[stream]
+                else:
+                    turns[stream] += 1
+                    rows[stream] = self._rows(stream, epoch, turns[stream])
+                break
+
+    def _rows(self, number: int, epoch: int, turn: int) -> Iterator[Row]:
+        """The rows of a stream in a random order; `turn` counts how often it started again in the epoch."""
+        stream = self.streams[number]
+        seed = int(np.random.SeedSequence([self.seed, number, epoch, turn]).generate_state(1)[0])
+        if stream.ordered:
+            data = stream.data.with_format(None)  # a copy, whose epoch shuffles its shards alone
+            data.set_epoch(1 + seed)
+        else:
+            data = stream.data.shuffle(seed=seed, buffer_size=self.buffer_size)
+            data.set_epoch(epoch)
+        return stream.read(data.iter(_READ))
+
+
+class KeyedBatches(FeatureBatches):
+    """The batches of a stored dataset, for a task next to a stream.
+
+    Args:
+        data: Fetched by the sampler's keys, such as `PreparedRows`.
+        sampler: Batches of keys.
+    """
+
+    def __init__(self, data: Any, sampler: EpochBatchSampler, epochs: int | None = 1) -> None:
+        super().__init__(epochs)
+        self.data, self.sampler = data, sampler
+
+    def draw(self, epoch: int) -> Iterator[list[Any]]:
+        """The sampler's keys."""
+        self.sampler.set_epoch(epoch)
+        return iter(self.sampler)
+
+    def fetch(self, drawn: Any) -> Features:
+        """The examples of the keys."""
+        return list(self.data.__getitems__(drawn))
+
+
+class MultiTaskBatches(FeatureBatches):
+    """Batches of several tasks, any of which is streamed: each has a batch of the main task and one of every other.
+
+    The main task sets the epoch, and the others start again when they end. An iteration from epoch `e` starts them at
+    epochs that no other iteration uses. Features have their task under `TASK`, for `MultiTaskCollator`.
+
+    Args:
+        main: Batches of the main task.
+        others: Name -> batches of each other task.
+        epochs: See `FeatureBatches`.
+
+    Example:
+        >>> from hf_xlsr.data.prepared import PreparedRows
+        >>> from hf_xlsr.data.sampling import LengthBucketBatchSampler
+        >>> from datasets import Dataset
+        >>> rows = {"text_ids": [[4], [6]], "length": [1, 1], "lang": ["en", "en"]}
+        >>> data = PreparedRows(Dataset.from_dict(rows))
+        >>> batches = KeyedBatches(data, LengthBucketBatchSampler(data.lengths, 2))
+        >>> [[feature["task"] for feature in batch] for batch in MultiTaskBatches(batches, {"nli": batches})]
+        [['main', 'main', 'nli', 'nli']]
+    """
+
+    def __init__(self, main: FeatureBatches, others: Mapping[str, FeatureBatches], epochs: int | None = 1) -> None:
+        super().__init__(epochs)
+        self.parts = {MAIN: main, **others}
+
+    def draw(self, epoch: int) -> Iterator[dict[str, Any]]:
+        """One drawn batch of each task."""
+        return self.draw_all(epoch, 1)
+
+    def draw_all(self, first: int, epochs: int | None) -> Iterator[dict[str, Any]]:
+        """Drawn batches of each task; the other tasks continue over the epochs of the main one."""
+        main, *others = self.parts.values()
+        parts = [main.draw_all(first, epochs), *(other.draw_all(first << _EPOCHS_OF_OTHERS, None) for other in others)]
+        return (dict(zip(self.parts, drawn, strict=True)) for drawn in zip(*parts, strict=False))
+
+    def fetch(self, drawn: Mapping[str, Any]) -> Features:
+        """The features of each task."""
+        return [{TASK: task, **feature} for task, batch in drawn.items() for feature in self.parts[task].fetch(batch)]

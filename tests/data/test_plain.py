@@ -1,0 +1,214 @@
+"""Data as users have it, converted to what trainers read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, concatenate_datasets
+from tokenizer_helpers import word_tokenizer
+
+from hf_xlsr.data.plain import DataConverter, tokenizer_hash
+from hf_xlsr.data.prepared import ConcatenatedRows
+from hf_xlsr.utils.errors import XlsrError
+
+WORDS = "query : red blue green eins zwei drei vier . Red Blue Green".split()
+TOKENIZER = word_tokenizer(WORDS)
+CONVERT = DataConverter(TOKENIZER, max_length=8)
+
+
+def text(ids: Any, tokenizer: Any = TOKENIZER) -> str:
+    return str(tokenizer.decode(ids, skip_special_tokens=True))
+
+
+def pairs_of(data: Any) -> list[tuple[str, ...]]:
+    """Texts and languages of converted pairs."""
+    rows = [data[0, index] for index in range(len(data))]
+    sides = [(text(row["source_ids"]), text(row["target_ids"])) for row in rows]
+    return [(*side, row["source_lang"], row["target_lang"]) for side, row in zip(sides, rows, strict=True)]
+
+
+RED, BLUE = ("red", "eins"), ("blue", "zwei")
+FORMS: dict[str, Any] = {
+    "source and target": [{"source": a, "target": b} for a, b in (RED, BLUE)],
+    "anchor and positive": [{"id": 1, "anchor": a, "positive": b} for a, b in (RED, BLUE)],
+    "english and non_english": [{"english": a, "non_english": b} for a, b in (RED, BLUE)],
+    "translation": [{"translation": {"en": a, "de": b}} for a, b in (RED, BLUE)],
+    "translation, turned": [{"translation": {"de": b, "en": a}} for a, b in (RED, BLUE)],
+    "columns by language": [{"de": b, "note": "x", "en": a} for a, b in (RED, BLUE)],
+    "languages in rows": [
+        {"source": a, "target": b, "source_lang": "en", "target_lang": "de"} for a, b in (RED, BLUE)
+    ],
+}
+
+
+@pytest.mark.parametrize("rows", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("how", ["list", "dataset", "dict", "tokenizers"])
+def test_pairs_of_every_form(rows: list[dict[str, Any]], how: str) -> None:
+    data: Any = rows if how == "list" else Dataset.from_list(rows)
+    tokenizers: Any = {"en": TOKENIZER, "de": TOKENIZER} if how == "tokenizers" else TOKENIZER
+    languages = None if how in ("dict", "tokenizers") else ("en", "de")
+    found = DataConverter(tokenizers, languages=languages).pairs({"en-de": data} if how == "dict" else data)
+    assert pairs_of(found) == [(*RED, "en", "de"), (*BLUE, "en", "de")]
+    assert found.lengths.tolist() == [3, 3]
+
+
+def test_languages_of_each_row_and_dataset() -> None:
+    rows = [{"source": "red", "target": "eins", "source_lang": "en", "target_lang": None}]
+    data = DatasetDict({"fr-zh-Hans": Dataset.from_list(rows), "sw-en": Dataset.from_list(FORMS["translation"][1:])})
+    found = DataConverter(TOKENIZER, languages=("en", "de")).pairs(data)
+    assert pairs_of(found) == [(*RED, "en", "zh-Hans"), (*BLUE, "en", "de")]
+    mixed = [{"translation": {"en": "red", "de": "eins"}}, {"translation": {"en": "red", "sw": "drei"}}]
+    assert CONVERT.pairs(mixed).language_pairs == [("en", "de"), ("en", "sw")]
+    three = [{"en": "red", "de": "eins", "fr": "zwei"}]
+    assert pairs_of(DataConverter(TOKENIZER, languages=("fr", "de")).pairs(three)) == [("zwei", "eins", "fr", "de")]
+    assert CONVERT.pairs(FORMS["anchor and positive"]).language_pairs == [("source", "target")]
+
+
+def test_concatenated_datasets_keep_their_languages() -> None:
+    german, swahili = (
+        CONVERT.pairs({key: Dataset.from_list(FORMS["source and target"])}) for key in ("en-de", "en-sw")
+    )
+    whole = CONVERT.pairs(concatenate_datasets([german.rows, swahili.rows]))
+    assert whole.language_pairs == [("en", "de"), ("en", "sw")] and whole.groups.tolist() == [0, 0, 1, 1]
+    assert whole.lengths.tolist() == [3] * 4
+    again = CONVERT.pairs({"a": german, "b": ConcatenatedRows([german, swahili])})
+    assert pairs_of(again) == pairs_of(german) * 2 + pairs_of(swahili)
+    assert CONVERT.pairs(german) is german
+
+
+def test_stored_ids_are_completed() -> None:
+    ids = [{"source_ids": [2, 4, 3], "target_ids": [2, 5, 6, 3]}, {"source_ids": [2, 4, 3], "target_ids": [2, 3]}]
+    found = DataConverter(TOKENIZER, languages=("en", "de")).pairs(ids)
+    assert found.lengths.tolist() == [4, 3] and found.language_pairs == [("en", "de")]
+    assert found[0, 0]["source_text"] == found[0, 1]["source_text"] != found[0, 0]["target_text"]
+
+
+def test_hard_negatives() -> None:
+    rows = [
+        {"anchor": "red", "positive": "eins", "negative": "zwei", "negative_1": ["drei", "", "vier"]},
+        {"anchor": "blue", "positive": "zwei", "negative": None, "negative_1": None},
+    ]
+    found = DataConverter(TOKENIZER, prompts={"target": "query : "}).pairs({"a": rows, "b": FORMS["translation"]})
+    negatives = [[text(ids) for ids in found[0, index].get("negative_ids") or ()] for index in range(len(found))]
+    assert negatives == [["query : zwei", "query : drei", "query : vier"], [], [], []]
+    assert len(found[0, 0]["negative_text"]) == 3 and found[0, 0]["negative_text"][0] == found[0, 1]["target_text"]
+
+
+def test_two_tokenizers_never_share_a_cache(tmp_path: Path) -> None:
+    Dataset.from_list(FORMS["translation"] * 50).save_to_disk(str(tmp_path))
+    data = Dataset.load_from_disk(str(tmp_path))
+    other = word_tokenizer(WORDS[::-1])
+    converters = [
+        CONVERT,
+        DataConverter(other, max_length=8),
+        DataConverter(TOKENIZER, max_length=2),
+        DataConverter(TOKENIZER, max_length=8, prompts="query :"),
+        DataConverter(TOKENIZER, max_length=8, prompts={"de": "query :"}),
+    ]
+    for _ in range(2):
+        seen = [
+            converter.pairs(data).rows.map(lambda row: {"first": row["source_ids"]})[0] for converter in converters
+        ]
+        ids = [(row["source_ids"], row["target_ids"]) for row in seen]
+        assert len(set(map(str, ids))) == 5 and all(row["first"] == row["source_ids"] for row in seen)
+    first, again = (converter.pairs(data).rows for converter in (CONVERT, DataConverter(TOKENIZER, max_length=8)))
+    assert first.cache_files == again.cache_files != []
+    shared = DataConverter(TOKENIZER, max_length=8, num_proc=2).pairs(data)
+    assert pairs_of(shared) == pairs_of(CONVERT.pairs(data))
+
+
+def test_tokenizer_hash_ignores_the_last_call() -> None:
+    tokenizer = word_tokenizer(WORDS)
+    before = tokenizer_hash(tokenizer)
+    tokenizer(["red blue"], truncation=True, max_length=3, padding=True)
+    assert tokenizer_hash(tokenizer) == before != tokenizer_hash(word_tokenizer(WORDS, sentence_marks=False))
+
+
+def test_prompts_by_role_and_language() -> None:
+    for prompts, expected in (("query: ", "query : "), ({"source": "query: "}, ""), ({"de": "query: "}, "query : ")):
+        convert = DataConverter(TOKENIZER, languages=("en", "de"), prompts=prompts)
+        assert pairs_of(convert.pairs(FORMS["source and target"]))[0][1] == f"{expected}eins"
+    bare, prompted = (DataConverter(TOKENIZER, prompts=p).pairs(FORMS["translation"]) for p in (None, "query: "))
+    assert bare[0, 0]["source_text"] == prompted[0, 0]["source_text"]
+
+
+def test_texts_and_pairs_in_one_dict() -> None:
+    texts = CONVERT.texts({"en": [{"text": "red"}, {"text": " "}], "x": [{"text": "eins", "lang": "de"}]})
+    assert [texts[0, index]["lang"] for index in range(len(texts))] == ["en", "de"]
+    both = CONVERT.pairs_and_texts({"en-de": FORMS["translation"], "en": [{"text": "red"}]})
+    assert len(both) == 3 and both.languages == ["de", "en"] and both.groups.tolist() == [0, 0, 1]
+
+
+def test_inference_labels() -> None:
+    features = Features(
+        {
+            **dict.fromkeys(("premise", "hypothesis"), Value("string")),
+            "label": ClassLabel(names=["contradiction", "neutral", "entailment"]),
+        }
+    )
+    rows = [{"premise": "red", "hypothesis": "blue", "label": label} for label in (0, 1, 2, -1)]
+    turned = CONVERT.inference({"en": Dataset.from_list(rows, features=features)})
+    assert [turned[0, index]["label"] for index in range(len(turned))] == [2, 1, 0]
+    plain = CONVERT.inference([{"sentence1": "red", "sentence2": "blue", "label": "neutral"}])
+    assert plain[0, 0]["label"] == 1 and text(plain[0, 0]["hypothesis_ids"]) == "blue"
+
+
+def neighbours(data: Any) -> list[tuple[str, str]]:
+    rows = [data[0, index] for index in range(len(data))]
+    return [(text(row["first_ids"]), text(row["second_ids"])) for row in rows]
+
+
+def test_running_text_of_documents() -> None:
+    data = CONVERT.running_text({"en": [{"text": "Red. Blue. Green."}, {"text": "Blue."}, {"text": "Green.\n\nRed."}]})
+    assert neighbours(data) == [("Red .", "Blue ."), ("Blue .", "Green ."), ("Green .", "Red .")]
+    assert data.languages == ["en"]
+
+
+def test_running_text_of_sentences() -> None:
+    rows = [("1", "red"), ("1", "blue"), ("1", ""), ("1", "green"), ("2", "red"), ("2", "green"), (None, "red")]
+    ordered = [{"document": document, "text": one} for document, one in rows]
+    expected = [("red", "blue"), ("red", "green")]
+    assert neighbours(CONVERT.running_text(ordered)) == expected
+    turned = [{**row, "position": place} for place, row in enumerate(ordered)][::-1]
+    assert neighbours(CONVERT.running_text(Dataset.from_list(turned))) == expected
+    gap = [{"document": "1", "text": one, "position": place} for one, place in (("red", 1), ("blue", 2), ("green", 4))]
+    data = CONVERT.running_text(gap)
+    assert neighbours(data) == [("red", "blue")]
+    assert neighbours(CONVERT.running_text({"x": data, "y": data})) == [("red", "blue")] * 2
+
+
+MISTAKES: dict[str, tuple[str, Any, str]] = {
+    "empty list": ("pairs", [], "empty"),
+    "empty dataset": ("pairs", {"en-de": Dataset.from_dict({"source": [], "target": []})}, "en-de"),
+    "only empty texts": ("texts", [{"text": ""}], "texts"),
+    "missing column": ("pairs", [{"source": "red", "text": "blue"}], "anchor"),
+    "three languages": ("pairs", [{"translation": {"en": "a", "de": "b", "fr": "c"}}], "languages"),
+    "splits": ("pairs", DatasetDict({s: Dataset.from_list(FORMS["translation"]) for s in ("train", "test")}), "test"),
+    "a path": ("pairs", "pairs.tsv", "str"),
+    "numbers": ("texts", [{"text": 3}], "strings"),
+    "no label": ("inference", [{"premise": "a", "hypothesis": "b"}], "label"),
+    "unknown label": ("inference", [{"premise": "a", "hypothesis": "b", "label": 7}], "7"),
+}
+
+
+@pytest.mark.parametrize(("method", "data", "named"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_are_reported(method: str, data: Any, named: str) -> None:
+    with pytest.raises(XlsrError, match=named):
+        getattr(CONVERT, method)(data)
+
+
+@pytest.mark.parametrize(
+    ("rows", "key", "named"),
+    [
+        (FORMS["source and target"], "", "source_lang"),
+        (FORMS["translation"], "", "'de'"),
+        (FORMS["source and target"], "en-sw", "'sw'"),
+        (FORMS["languages in rows"], "", "'de'"),
+    ],
+)
+def test_language_without_tokenizer(rows: Any, key: str, named: str) -> None:
+    convert = DataConverter({"en": TOKENIZER, "fr": TOKENIZER, "zh": TOKENIZER})
+    with pytest.raises(XlsrError, match=named):
+        convert.pairs({key: rows})

@@ -1,0 +1,224 @@
+"""Batches from streams as a function of seed and epoch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from accelerate.data_loader import skip_first_batches
+from datasets import Dataset, IterableDataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizer_helpers import word_tokenizer
+from torch.utils.data import DataLoader
+
+from hf_xlsr.data.multitask import MAIN
+from hf_xlsr.data.plain import DataConverter
+from hf_xlsr.data.sampling import LengthBucketBatchSampler
+from hf_xlsr.data.streaming import FeatureBatches, KeyedBatches, MultiTaskBatches, StreamBatches
+from hf_xlsr.utils.errors import XlsrError
+
+CONVERT = DataConverter(word_tokenizer("a b c d".split()))
+RAGGED = st.lists(st.integers(1, 9), min_size=8, max_size=60)
+
+
+def rows_of(shards: list[tuple[str, int, int]]) -> Iterator[dict[str, Any]]:
+    """Of each shard (language, first number, length): rows whose first token is their number."""
+    for language, first, length in shards:
+        for number in range(first, first + length):
+            yield {"text_ids": [number] * (1 + number * 7 % 13), "lang": language}
+
+
+def streamed(*parts: int, shards: int = 3, known: bool = False) -> Any:
+    """Texts of languages `a`, `b`, ... with these numbers of rows, a stream each; numbers of `b` start at 1,000."""
+    data: dict[str, Any] = {}
+    for place, size in enumerate(parts):
+        language, cuts = "abc"[place], np.linspace(0, size, shards + 1).astype(int)
+        pieces = [(language, 1000 * place + int(a), int(b - a)) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+        data[language] = IterableDataset.from_generator(rows_of, gen_kwargs={"shards": pieces})
+        if known:
+            data[language] = Dataset.from_list(list(rows_of(pieces)))
+    if known:
+        data["empty"] = IterableDataset.from_generator(rows_of, gen_kwargs={"shards": [("a", 9000, 1)]})
+    return CONVERT.texts(data)
+
+
+def numbers(batches: Any, epoch: int = 0) -> list[list[int]]:
+    batches.set_epoch(epoch)
+    return [[feature["text_ids"][0] for feature in batch] for batch in batches]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(8, 60), st.integers(0, 40), st.integers(2, 8), st.integers(0, 2), st.booleans())
+def test_every_row_once_but_for_the_tail(first: int, second: int, size: int, epoch: int, homogeneous: bool) -> None:
+    data = streamed(first, second) if second else streamed(first)
+    found = numbers(StreamBatches(data, size, buffer_size=20, homogeneous=homogeneous), epoch)
+    assert all(len(batch) == size for batch in found)
+    if homogeneous:
+        assert len(found) == first // size + second // size
+        assert all(len({number // 1000 for number in batch}) == 1 for batch in found)
+    else:
+        assert len(found) == (first + second) // size
+    assert max(Counter(np.concatenate(found).tolist()).values()) == 1
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(16, 60), st.integers(1, 4), st.integers(2, 3), st.booleans())
+def test_processes_split_the_batches_of_one_process(rows: int, size: int, processes: int, homogeneous: bool) -> None:
+    options: dict[str, Any] = {"seed": 5, "homogeneous": homogeneous, "buffer_size": 30}
+    data = streamed(rows, rows)
+    whole = numbers(StreamBatches(data, size * processes, **options), 2)
+    shards = [
+        numbers(StreamBatches(data, size, num_processes=processes, process_index=rank, **options), 2)
+        for rank in range(processes)
+    ]
+    assert whole == [sum(parts, []) for parts in zip(*shards, strict=True)]
+
+
+def plain(features: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return features
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_skipping_resumes_with_equal_features(workers: int) -> None:
+    def loader(epochs: int | None) -> DataLoader:
+        batches = StreamBatches(streamed(50, 30), 4, buffer_size=25, epochs=epochs)
+        batches.set_epoch(1)
+        return DataLoader(batches, batch_size=None, collate_fn=plain, num_workers=workers)
+
+    whole = list(loader(1))
+    assert len(whole) == 20 and whole == list(loader(1))
+    assert list(skip_first_batches(loader(1), 7)) == whole[7:]
+    endless = list(islice(loader(None), 45))
+    assert endless[:20] == whole and list(islice(skip_first_batches(loader(None), 30), 15)) == endless[30:]
+    keys = [(feature["epoch"], feature["index"]) for batch in endless for feature in batch]
+    assert len(set(keys)) == len({index for _, index in keys}) == 45 * 4
+
+
+def test_batches_depend_on_seed_and_epoch() -> None:
+    data = streamed(60)
+    one = StreamBatches(data, 4, buffer_size=20)
+    assert numbers(one, 1) == numbers(one, 1) != numbers(one, 0)
+    assert numbers(one) != numbers(StreamBatches(data, 4, buffer_size=20, seed=2))
+    first = [number for batch in numbers(one)[:5] for number in batch]
+    assert max(first) > 40  # shards are shuffled, too
+
+
+def test_buckets_leave_little_padding() -> None:
+    data = streamed(600)
+
+    def padded(bucket: bool) -> float:
+        sizes = [[len(feature["text_ids"]) for feature in batch] for batch in StreamBatches(data, 8, bucket=bucket)]
+        return sum(len(batch) * max(batch) for batch in sizes) / sum(map(sum, sizes))
+
+    assert padded(True) < 1.1 < 1.4 < padded(False)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_mixing(known: bool) -> None:
+    data = streamed(40, 400, known=known)
+    drawn = {
+        mixing: [number // 1000 for batch in numbers(StreamBatches(data, 4, mixing=mixing)) for number in batch]
+        for mixing in ("proportional", "equal", "temperature")
+    }
+    counts = {mixing: Counter(found) for mixing, found in drawn.items()}
+    assert counts["proportional"][0] <= 40 and counts["proportional"][1] <= 400
+    assert 0.8 < counts["equal"][0] / counts["equal"][1] < 1.25 and counts["equal"][1] >= 400 - 10
+    if not known:
+        assert counts["temperature"] == counts["equal"]
+
+
+def test_small_language_pair_is_skipped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    found = numbers(StreamBatches(streamed(30, 3), 4, homogeneous=True))
+    assert len(found) == 7 and all(number < 1000 for batch in found for number in batch)
+    assert "3 rows of b" in caplog.text
+
+
+def failing(count: int) -> Iterator[dict[str, str]]:
+    yield from ({"en": "a b", "de": "c d"} for _ in range(count))
+    raise OSError("connection lost")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_error_of_a_stream_is_raised_once(workers: int) -> None:
+    data = CONVERT.pairs(IterableDataset.from_generator(failing, gen_kwargs={"count": 3500}))
+    loader = DataLoader(StreamBatches(data, 4, buffer_size=20), batch_size=None, collate_fn=plain, num_workers=workers)
+    seen = []
+    with pytest.raises(OSError, match="connection lost"):
+        seen.extend(loader)
+    assert 0 < len(seen) <= 3500 // 4
+
+
+def test_too_few_rows() -> None:
+    with pytest.raises(XlsrError, match="nli_batch_size"):
+        list(StreamBatches(streamed(3), 4, batch_option="nli_batch_size", epochs=None))
+    with pytest.raises(XlsrError, match="empty"):
+        CONVERT.texts(IterableDataset.from_generator(rows_of, gen_kwargs={"shards": []}))
+
+
+FORMS: dict[str, Any] = {
+    "pairs": [{"source": f"a {'b ' * (i % 5)}", "target": "c", "negative": "d" if i % 2 else None} for i in range(20)],
+    "texts": [{"text": "a b" if i % 7 else " ", "lang": "en"} for i in range(20)],
+    "inference": [{"premise": "a", "hypothesis": "b c", "label": i % 3} for i in range(20)],
+    "running_text": [{"text": "abcd"[i % 4], "document": str(i // 5)} for i in range(40)],
+}
+
+
+@pytest.mark.parametrize("method", FORMS)
+def test_streams_have_the_features_of_stored_data(method: str) -> None:
+    rows = FORMS[method]
+    stored = getattr(CONVERT, method)(rows)
+    stream = getattr(CONVERT, method)(Dataset.from_list(rows).to_iterable_dataset(num_shards=1))
+    found = [feature for batch in StreamBatches(stream, 2, contrast=False) for feature in batch]
+    expected = [stored[0, index] for index in range(len(stored))]
+
+    def without_key(features: list[dict[str, Any]]) -> list[str]:
+        return sorted(
+            str(sorted((name, value) for name, value in feature.items() if name not in ("index", "epoch")))
+            for feature in features
+        )
+
+    assert without_key(found) == without_key(expected[: len(found)]) and len(found) >= len(expected) - 1
+
+
+def test_documents_are_split_while_streamed() -> None:
+    data = IterableDataset.from_generator(lambda: ({"text": "a b\n\nc d\n\nd a"} for _ in range(4)))
+    features = [feature for batch in StreamBatches(CONVERT.running_text({"en": data}), 4) for feature in batch]
+    assert len(features) == 8 and {feature["lang"] for feature in features} == {"en"}
+    assert all(feature["first_ids"] != feature["second_ids"] for feature in features)
+
+
+def test_tasks_continue_over_epochs() -> None:
+    stored = CONVERT.texts([{"text": "a b", "lang": "en"}] * 10)
+
+    def make(**options: Any) -> MultiTaskBatches:
+        nli = KeyedBatches(stored, LengthBucketBatchSampler(stored.lengths, 3))
+        others: dict[str, FeatureBatches] = {"nli": nli, "text": StreamBatches(streamed(6), 2)}
+        return MultiTaskBatches(StreamBatches(streamed(20), 4), others, **options)
+
+    batches = make(epochs=3)
+    found = list(batches)
+    assert len(found) == 15
+    tasks = [Counter(feature["task"] for feature in batch) for batch in found]
+    assert tasks == [{MAIN: 4, "nli": 3, "text": 2}] * 15
+    seen = Counter((f["epoch"], f["index"]) for batch in found for f in batch if f["task"] == "text")
+    assert len(seen) == 30  # five epochs of six rows, each key once
+    batches.set_epoch(2)
+    again = [[f for f in batch if f["task"] == MAIN] for batch in islice(batches, 5)]
+    assert again == [[f for f in batch if f["task"] == MAIN] for batch in found[10:]]
+    loader = DataLoader(make(epochs=3), batch_size=None, collate_fn=plain, num_workers=2)
+    assert list(skip_first_batches(loader, 4)) == found[4:]
+
+
+def test_persistent_workers_see_the_epoch() -> None:
+    batches = StreamBatches(streamed(30), 3, buffer_size=12)
+    loader = DataLoader(batches, batch_size=None, collate_fn=plain, num_workers=1, persistent_workers=True)
+    for epoch in (0, 3):
+        batches.set_epoch(epoch)
+        assert {feature["epoch"] for batch in loader for feature in batch} == {epoch}
+    assert torch.utils.data.get_worker_info() is None
