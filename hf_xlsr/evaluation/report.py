@@ -68,9 +68,10 @@ def results_table(results: Results, title: str) -> Table:
     records = results.records.values()
     # A longer metric would leave the others no room, and rich truncates what may not fold.
     longest = max((len(record.metric) for record in records), default=0)
-    table.add_column("metric", overflow="fold", no_wrap=longest <= LONGEST_METRIC)
+    with_intervals = any(record.low is not None for record in records)
+    table.add_column("metric", overflow="fold", no_wrap=longest <= LONGEST_METRIC and not with_intervals)
     table.add_column("value", justify="right", no_wrap=True)
-    if with_intervals := any(record.low is not None for record in records):
+    if with_intervals:
         table.add_column("95 %", justify="right", no_wrap=True)
     above = ("", "", "")
     for record in records:
