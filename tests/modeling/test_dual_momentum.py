@@ -232,5 +232,7 @@ def test_from_pretrained_encoders(tmp_path: Path) -> None:
     expected = torch.nn.functional.normalize(plain(ids).last_hidden_state.mean(1), dim=-1)
     torch.testing.assert_close(model.encode_sentences(ids, language="en"), expected)
     torch.testing.assert_close(model.encode_sentences(ids, language="en", keys=True), expected)
+    shared = DualMomentumModel.from_encoders(paths["en"], languages=["en", "de"], queue_size=16)
+    torch.testing.assert_close(shared.encode_sentences(ids, language="de"), expected)
     with pytest.raises(XlsrError, match="nowhere"):
         DualMomentumModel.from_encoders({"en": paths["en"], "fr": str(tmp_path / "nowhere")})
