@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_xlsr.losses import generative_labels, generative_loss
-from hf_xlsr.losses.unified_generative import merge_duplicates
 
 VOCABULARY, MASK, IGNORE = 12, 11, -100
 
@@ -174,28 +173,6 @@ def test_empty_translation() -> None:
     labels = batch.labels(task="ugt")
     assert labels[0, T].item() == 0.5 and labels[0].sum().item() == 0.5
     assert labels.isfinite().all()
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    rows=st.lists(
-        st.lists(st.tuples(st.integers(0, 4), st.sampled_from([0.0, 0.25, 0.5])), min_size=5, max_size=5), max_size=4
-    ),
-    keep_first=st.booleans(),
-)
-def test_merging_duplicates(rows: list[list[tuple[int, float]]], keep_first: bool) -> None:
-    ids = torch.tensor([[piece for piece, _ in row] for row in rows], dtype=torch.long).reshape(-1, 5)
-    probs = torch.tensor([[mass for _, mass in row] for row in rows], dtype=torch.float64).reshape(-1, 5)
-    merged_ids, merged = merge_duplicates(ids, probs, keep_first=keep_first)
-    assert merged_ids.shape == merged.shape == ids.shape
-    for row, row_ids, row_probs in zip(rows, merged_ids.tolist(), merged.tolist(), strict=True):
-        expected: dict[int, float] = {}
-        for piece, mass in row:
-            if mass and not (keep_first and piece in expected):
-                expected[piece] = expected.get(piece, 0.0) + mass
-        entries = [(piece, mass) for piece, mass in zip(row_ids, row_probs, strict=True) if mass]
-        assert len(entries) == len(expected)
-        assert dict(entries) == expected
 
 
 def parameters(rows: int, width: int = 4) -> list[torch.Tensor]:

@@ -32,11 +32,6 @@ def gradients(model: torch.nn.Module, batch: dict[str, torch.Tensor], **options:
 # Logits and loss
 
 
-def test_similarities_are_cosines() -> None:
-    queries, table = torch.tensor([[3.0, 4.0], [0.0, -2.0]]), torch.tensor([[2.0, 0.0], [0.0, 5.0], [0.0, 0.0]])
-    torch.testing.assert_close(word_similarities(queries, table), torch.tensor([[0.6, 0.8, 0.0], [0.0, -1.0, 0.0]]))
-
-
 def test_gradients_of_similarities() -> None:
     generator = torch.Generator().manual_seed(0)
     parts = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((3, 5), (7, 5))]
