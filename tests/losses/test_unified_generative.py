@@ -13,13 +13,13 @@ VOCABULARY, MASK, IGNORE = 12, 11, -100
 def dense(ids: torch.Tensor, probs: torch.Tensor) -> torch.Tensor:
     matrix = torch.zeros(len(ids), VOCABULARY, dtype=torch.float64)
     for row in range(len(ids)):
-        for piece, mass in zip(ids[row].tolist(), probs[row].tolist(), strict=True):
-            matrix[row, piece] += mass
+        for token, mass in zip(ids[row].tolist(), probs[row].tolist(), strict=True):
+            matrix[row, token] += mass
     return matrix
 
 
 class Batch:
-    """Pairs of sentences, one piece of one side hidden, as the collator stacks and pads them."""
+    """Pairs of sentences, one token of one side hidden, as the collator stacks and pads them."""
 
     def __init__(
         self, pairs: list[tuple[list[int], list[int]]], masked: list[tuple[int, int]], pad: int = 0, extra: int = 2
@@ -37,7 +37,7 @@ class Batch:
             self.masked_sides[row][position] = MASK
 
     def labels(self, **kwargs: object) -> torch.Tensor:
-        """Dense labels; checks on the way that no piece carries mass twice and no input changes."""
+        """Dense labels; checks on the way that no token carries mass twice and no input changes."""
         inputs = self.original, self.attention, self.hidden
         before = [tensor.clone() for tensor in inputs]
         ids, probs = generative_labels(*inputs, mask_token_id=MASK, **kwargs)  # type: ignore[arg-type]
@@ -50,7 +50,7 @@ class Batch:
 
 
 def paper_labels(batch: Batch, task: str) -> torch.Tensor:
-    """Equations 1, 3 and 4, piece by piece."""
+    """Equations 1, 3 and 4, token by token."""
     q = torch.zeros(len(batch.sides), VOCABULARY, dtype=torch.float64)
     half = len(batch.sides) // 2
     for row in range(len(batch.sides)):
@@ -60,15 +60,15 @@ def paper_labels(batch: Batch, task: str) -> torch.Tensor:
             q[row, hidden if hidden != IGNORE else batch.hidden[other].item()] += 1
             continue
         halve = task == "ugt" and hidden != IGNORE
-        for piece in batch.sides[other]:
-            q[row, piece] += 1 / len(batch.sides[other]) / (2 if halve else 1)
+        for token in batch.sides[other]:
+            q[row, token] += 1 / len(batch.sides[other]) / (2 if halve else 1)
         if halve:
             q[row, hidden] += 1 / 2
     return q
 
 
 def released_labels(batch: Batch) -> torch.Tensor:
-    """The released code as described: 0.5 at the hidden piece, then an index fill over the other side as it is fed."""
+    """The released code as described: 0.5 at the hidden token, then an index fill over the other side as it is fed."""
     q = torch.zeros(len(batch.sides), VOCABULARY, dtype=torch.float64)
     half = len(batch.sides) // 2
     for row in range(len(batch.sides)):
@@ -89,16 +89,16 @@ def test_hand_worked_set_example() -> None:
     labels = batch.labels(label_mode="set")
     # m = [c, t] with t hidden, o = [t, a, a, b]: t loses its half, a counts once.
     assert labels[0].sum().item() == 0.375
-    assert {piece: labels[0, piece].item() for piece in (T, A, B)} == {T: 0.125, A: 0.125, B: 0.125}
+    assert {token: labels[0, token].item() for token in (T, A, B)} == {T: 0.125, A: 0.125, B: 0.125}
     # The other side is asked for the masked m: <mask> in place of t.
-    assert {piece: labels[1, piece].item() for piece in (C, MASK, T)} == {C: 0.5, MASK: 0.5, T: 0.0}
+    assert {token: labels[1, token].item() for token in (C, MASK, T)} == {C: 0.5, MASK: 0.5, T: 0.0}
 
 
 def test_hand_worked_accumulate_example() -> None:
     batch = Batch([([C, T], [T, A, A, B])], [(0, 1)])
     labels = batch.labels()
-    assert {piece: labels[0, piece].item() for piece in (T, A, B)} == {T: 0.625, A: 0.25, B: 0.125}
-    assert {piece: labels[1, piece].item() for piece in (C, T, MASK)} == {C: 0.5, T: 0.5, MASK: 0.0}
+    assert {token: labels[0, token].item() for token in (T, A, B)} == {T: 0.625, A: 0.25, B: 0.125}
+    assert {token: labels[1, token].item() for token in (C, T, MASK)} == {C: 0.5, T: 0.5, MASK: 0.0}
 
 
 def test_hand_worked_reconstruction() -> None:
@@ -110,7 +110,7 @@ def test_hand_worked_reconstruction() -> None:
     assert set_labels[1, [C, T]].tolist() == accumulated[1, [C, T]].tolist() == [0.5, 0.5]
 
 
-# <mask> is never a piece of a sentence; 0 is both padding and a real piece, as in a vocabulary without padding.
+# <mask> is never a token of a sentence; 0 is both padding and a real token, as in a vocabulary without padding.
 sentences = st.lists(st.integers(0, MASK - 1), min_size=1, max_size=6)
 
 

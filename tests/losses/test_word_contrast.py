@@ -27,7 +27,7 @@ def vectors(dtype: torch.dtype = torch.float64, seed: int = 0) -> list[torch.Ten
 
 
 def sentences(seed: int = 1) -> torch.Tensor:
-    """Pieces of each row, with words that come twice; row 3 holds none."""
+    """Tokens of each row, with words that come twice; row 3 holds none."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(3, VOCABULARY - 1, (BATCH, 9), generator=generator)
     ids[:, 0], ids[:, 5], ids[:, 8] = 0, 2, 2
@@ -60,8 +60,8 @@ def large_problem() -> tuple[list[torch.Tensor], tuple[torch.Tensor, torch.Tenso
 
 def naive_bags(ids: torch.Tensor, mask: torch.Tensor, special: list[int]) -> list[tuple[int, int]]:
     pairs = zip(ids.tolist(), mask.tolist(), strict=True)
-    words = [{piece for piece, real in zip(*pair, strict=True) if real and piece not in special} for pair in pairs]
-    return [(row, piece) for row, bag in enumerate(words) for piece in sorted(bag)]
+    words = [{token for token, real in zip(*pair, strict=True) if real and token not in special} for pair in pairs]
+    return [(row, token) for row, bag in enumerate(words) for token in sorted(bag)]
 
 
 # Bags of words
@@ -89,11 +89,11 @@ def test_bags_equal_python_sets(data: st.DataObject) -> None:
 
 def exact_probabilities(query: torch.Tensor, embeddings: torch.Tensor, allowed: list[int], temperature: float) -> dict:
     weights = {
-        piece: math.exp(float(torch.cosine_similarity(query, embeddings[piece], dim=0)) / temperature)
-        for piece in allowed
+        token: math.exp(float(torch.cosine_similarity(query, embeddings[token], dim=0)) / temperature)
+        for token in allowed
     }
     total = sum(weights.values())
-    return {piece: weight / total for piece, weight in weights.items()}
+    return {token: weight / total for token, weight in weights.items()}
 
 
 def chi_square(found: Counter, expected: dict, draws: int) -> float:
@@ -149,17 +149,17 @@ def test_several_draws_are_without_replacement() -> None:
 def test_draws_are_different_allowed_pieces(data: st.DataObject) -> None:
     vocabulary, batch = data.draw(st.integers(6, 25)), data.draw(st.integers(1, 4))
     special = data.draw(st.sets(st.integers(0, vocabulary - 1), max_size=2))
-    words = st.sets(st.integers(0, vocabulary - 1).filter(lambda piece: piece not in special), max_size=3)
+    words = st.sets(st.integers(0, vocabulary - 1).filter(lambda token: token not in special), max_size=3)
     bags = [data.draw(words) for _ in range(batch)]
-    pairs = [(row, piece) for row, bag in enumerate(bags) for piece in sorted(bag)]
-    rows, pieces = torch.tensor(data.draw(st.permutations(pairs)), dtype=torch.long).reshape(-1, 2).T
+    pairs = [(row, token) for row, bag in enumerate(bags) for token in sorted(bag)]
+    rows, tokens = torch.tensor(data.draw(st.permutations(pairs)), dtype=torch.long).reshape(-1, 2).T
     most = vocabulary - len(special) - max(len(bag) for bag in bags)
     count = data.draw(st.integers(1, most))
     drawn = draw(
         torch.randn(batch, 3, generator=torch.Generator().manual_seed(1)),
         torch.randn(vocabulary, 3, generator=torch.Generator().manual_seed(2)),
         seed=data.draw(st.integers(0, 1000)),
-        bags=(rows, pieces),
+        bags=(rows, tokens),
         special_ids=list(special),
         count=count,
         temperature=data.draw(st.sampled_from([0.01, 1.0, 100.0])),
@@ -208,8 +208,8 @@ def test_draws_are_computed_in_float32(dtype: torch.dtype) -> None:
 def test_nan_queries_draw_allowed_tokens() -> None:
     queries, embeddings = vectors(torch.float32)
     queries[0] = math.nan
-    rows, pieces = own_words()
-    forbidden = {*SPECIAL, *pieces[rows == 0].tolist()}
+    rows, tokens = own_words()
+    forbidden = {*SPECIAL, *tokens[rows == 0].tolist()}
     assert not forbidden & set(draw(queries, embeddings)[0].tolist())
 
 
@@ -235,17 +235,17 @@ def naive(
 ) -> torch.Tensor:
     """Equations 5 and 6, word by word."""
 
-    def weight(row: int, piece: int) -> torch.Tensor:
-        query, word = queries[row], embeddings[piece]
+    def weight(row: int, token: int) -> torch.Tensor:
+        query, word = queries[row], embeddings[token]
         return torch.exp(query @ word / (query.norm() * word.norm()) / temperature)
 
     total = queries.new_zeros(())
     pairs = list(zip(*(tensor.tolist() for tensor in bags), strict=True))
     for row in range(len(queries)):
-        bag = [piece for owner, piece in pairs if owner == row]
-        against = torch.stack([weight(row, int(piece)) for piece in negatives[row]]).sum()
-        for piece in bag:
-            positive = weight(row, piece)
+        bag = [token for owner, token in pairs if owner == row]
+        against = torch.stack([weight(row, int(token)) for token in negatives[row]]).sum()
+        for token in bag:
+            positive = weight(row, token)
             total = total - torch.log(positive / (positive + against)) / len(bag)
     return total / len(queries)
 
@@ -278,11 +278,11 @@ def test_hand_worked() -> None:
     assert float(value) == pytest.approx(expected)
     # Row 1: the positive's cosine has a slope of -(1 - 0.5761169) / 2; nothing else turns the query up or down.
     assert float(slope[1, 1]) == pytest.approx(0.0, abs=1e-7)
-    # Pieces 1 and 3 are opposite, with equal weights: their pulls on the query cancel each other.
+    # Tokens 1 and 3 are opposite, with equal weights: their pulls on the query cancel each other.
     assert float(slope[1, 0]) == pytest.approx(0.0, abs=1e-7)
-    # Piece 1 as row 1's negative has a slope of 0.5 * 0.4238831 / 2 in its cosine; as row 0's word it lies along it.
+    # Token 1 as row 1's negative has a slope of 0.5 * 0.4238831 / 2 in its cosine; as row 0's word it lies along it.
     torch.testing.assert_close(word_slope[1], torch.tensor([0.0, 0.1059708]))
-    # Piece 3 likewise, four times as long; it lies along row 0's query.
+    # Token 3 likewise, four times as long; it lies along row 0's query.
     torch.testing.assert_close(word_slope[3], torch.tensor([0.0, 0.1059708 / 4]))
 
 
@@ -316,9 +316,9 @@ def test_gradient_of_zero_vectors() -> None:
     def twin(*tensors: torch.Tensor) -> torch.Tensor:
         queries, embeddings = (torch.stack([row / row.norm() if row.any() else row for row in t]) for t in tensors)
         losses = [
-            -(embeddings[torch.cat([piece[None], negatives[row]])] @ queries[row]).log_softmax(0)[0]
+            -(embeddings[torch.cat([token[None], negatives[row]])] @ queries[row]).log_softmax(0)[0]
             / (bags[0] == row).sum()
-            for row, piece in zip(*bags, strict=True)
+            for row, token in zip(*bags, strict=True)
         ]
         return torch.stack(losses).sum() / len(queries)
 

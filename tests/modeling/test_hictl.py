@@ -45,8 +45,8 @@ def naive_losses(model: HictlForPreTraining, batch: dict[str, torch.Tensor], see
     for i in range(count):
         positives = bags[1][bags[0] == i]
         wrong = torch.stack([F.cosine_similarity(query[i], table[j], dim=0) for j in negatives[i]])
-        for piece in positives:
-            right = F.cosine_similarity(query[i], table[piece], dim=0)
+        for token in positives:
+            right = F.cosine_similarity(query[i], table[token], dim=0)
             logits = torch.cat([right[None], wrong]) / config.word_temperature
             word = word - logits.log_softmax(0)[0] / len(positives) / count
     return {"lm": lm, "sentence": total / count, "word": word}

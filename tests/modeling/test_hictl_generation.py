@@ -233,16 +233,16 @@ def test_from_another_hictl_model(folder: str, tmp_path: Path) -> None:
 
 def test_smaller_vocabulary(folder: str) -> None:
     small = translation_tokenizer(60)
-    pieces = [0, 5, 7, *range(9, 9 + len(small) - 3)]
+    tokens = [0, 5, 7, *range(9, 9 + len(small) - 3)]
     whole = HictlForConditionalGeneration.from_encoder(folder)
-    model = HictlForConditionalGeneration.from_encoder(folder, tokenizer=small, tokens=pieces)
+    model = HictlForConditionalGeneration.from_encoder(folder, tokenizer=small, tokens=tokens)
     table = model.get_input_embeddings()
-    assert torch.equal(table.weight, whole.get_input_embeddings().weight[pieces])
-    assert model.config.get_text_config().vocab_size == len(pieces) == len(model.output_bias.bias) == len(small)
+    assert torch.equal(table.weight, whole.get_input_embeddings().weight[tokens])
+    assert model.config.get_text_config().vocab_size == len(tokens) == len(model.output_bias.bias) == len(small)
     assert table.padding_idx == whole.get_input_embeddings().padding_idx
     assert model.config.get_text_config().eos_token_id == small.eos_token_id
     ids = torch.tensor([[4, 5, 2]])
-    original = torch.tensor([[pieces[4], pieces[5], pieces[2]]])
+    original = torch.tensor([[tokens[4], tokens[5], tokens[2]]])
     torch.testing.assert_close(
         model.eval().encode(ids).last_hidden_state, whole.eval().encode(original).last_hidden_state
     )
