@@ -36,10 +36,6 @@ def queue(**changes: Any) -> Any:
     return queue_info_nce(**given)
 
 
-def masked(rows: list[int], columns: list[int]) -> Any:
-    return queue(masked=(torch.tensor(rows), torch.tensor(columns)))
-
-
 def draw(**changes: Any) -> Any:
     given: dict[str, Any] = {"special_ids": [0, 1, 2], "count": 3, **changes}
     return draw_negative_words(EYE, TABLE, BAGS, **given)
@@ -97,9 +93,6 @@ def labels(**options: Any) -> Any:
         (lambda: queue(precision="bfloat"), "bfloat16"),
         (lambda: queue(positive_keys=EYE[:1]), "positive_keys"),
         (lambda: queue(queue=torch.ones(5, 4, dtype=torch.int8)), "queue"),
-        (lambda: masked([3], [0]), "query"),
-        (lambda: masked([0], [5]), "column"),
-        (lambda: masked([0], [-1]), "column"),
     ],
 )
 def test_invalid_argument(call: Callable[[], Any], key: str) -> None:

@@ -340,16 +340,6 @@ def test_sure_positive_keeps_its_digits() -> None:
     assert float(loss) == pytest.approx(1 / 0.048 + math.log1p(math.exp(-1 / 0.048)), rel=1e-14)
 
 
-def test_table_of_lower_precision() -> None:
-    (queries, embeddings), bags = vectors(torch.float32), own_words()
-    inputs = [queries, embeddings.bfloat16()]
-    negatives = draw(*inputs)
-    found = value_and_gradients(word_contrast_loss, inputs, bags, negatives)
-    expected = value_and_gradients(word_contrast_loss, [queries, inputs[1].float()], bags, negatives)
-    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
-    assert found[2].dtype == torch.bfloat16 and torch.equal(found[2], expected[2].bfloat16())
-
-
 def test_embeddings_of_all_negatives_are_never_held() -> None:
     inputs, bags = large_problem()
     count, chunk_size = 1000, 50
