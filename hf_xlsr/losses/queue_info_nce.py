@@ -157,18 +157,6 @@ def _check_rows(queries: torch.Tensor, positive_keys: torch.Tensor, banks: Seque
             raise XlsrError(f"`{name}` must be floating-point rows or QuantizedRows, got {bank.dtype}.")
 
 
-def _check_masked(masked: Pairs, batch_size: int, column_count: int) -> None:
-    rows, columns = masked
-    if not len(rows):
-        return
-    limits = torch.stack([*rows.aminmax(), *columns.aminmax()]).tolist()
-    for name, low, high, count in (("query", *limits[:2], batch_size), ("column", *limits[2:], column_count)):
-        if low < 0 or high >= count:
-            raise XlsrError(
-                f"`masked` must have {name} indices from 0 to {count - 1}, got {low if low < 0 else high}."
-            )
-
-
 def _in_bfloat16(precision: str, queries: torch.Tensor) -> bool:
     """Whether products run in bfloat16; `auto` follows autocast if the device has bfloat16."""
     require_choice("precision", precision, LOSS_PRECISIONS)
@@ -212,7 +200,7 @@ def queue_info_nce(
         other_keys: More negatives, `(keys, width)`, such as the keys of the batch itself. Their
             columns are numbered after the queue's.
         masked: Rows and columns, two int64 tensors of equal length: query `rows[i]` does not count column `columns[i]`
-            as a negative.
+            as a negative. They count from 0; negative numbers are invalid.
         chunk_size: Negatives per chunk; bounds memory and does not change the result. By default the fastest number.
         precision: Of the matrix products: `float32`; `bfloat16`, summed in float32, on processors and CUDA devices;
             `auto` is `bfloat16` under autocast to bfloat16 or float16.
@@ -234,8 +222,6 @@ def queue_info_nce(
     banks = [queue] if other_keys is None else [queue, other_keys]
     _check_rows(queries, positive_keys, banks)
     check_temperature(temperature)
-    if masked is not None:
-        _check_masked(masked, len(queries), sum(len(bank) for bank in banks))
     on_cpu = queries.device.type == "cpu"
     if chunk_size is None:
         most_rows, most_bytes = _CPU_CHUNK if on_cpu else _OTHER_CHUNK

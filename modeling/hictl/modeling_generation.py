@@ -130,12 +130,6 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         self.output_bias = OutputBias(text_config.vocab_size)
         self.post_init()
 
-    @classmethod
-    def from_pretrained(cls, path: Any, *args: Any, **options: Any) -> Any:  # type: ignore[override]  # they pass through
-        """As `PreTrainedModel.from_pretrained`."""
-        options.setdefault("key_mapping", {r"^output\.": "output_bias."})
-        return super().from_pretrained(path, *args, **options)
-
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)

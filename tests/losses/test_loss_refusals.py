@@ -14,6 +14,7 @@ from hf_xlsr.losses import (
     bags_of_words,
     draw_negative_words,
     generative_labels,
+    matryoshka_mean,
     queue_info_nce,
     sentence_contrast_loss,
     similarity_loss,
@@ -33,10 +34,6 @@ TABLE = torch.eye(8, 4)
 def queue(**changes: Any) -> Any:
     given: dict[str, Any] = {"queries": EYE, "positive_keys": EYE, "queue": torch.eye(5, 4), **changes}
     return queue_info_nce(**given)
-
-
-def masked(rows: list[int], columns: list[int]) -> Any:
-    return queue(masked=(torch.tensor(rows), torch.tensor(columns)))
 
 
 def draw(**changes: Any) -> Any:
@@ -77,6 +74,10 @@ def labels(**options: Any) -> Any:
             for value in (0, -1)
         ),
         *((lambda value=value: queue(temperature=value), "temperature") for value in (0.0, -1.0, math.nan, math.inf)),
+        *(
+            (lambda dims=dims: matryoshka_mean(similarity_loss, dims, EYE, EYE), "matryoshka_dims")
+            for dims in ([2, 5], [0])
+        ),
         (lambda: similarity_loss(EYE, EYE, reduction="mean"), "reduction"),
         (lambda: biased(label_smoothing=1.0), "label_smoothing"),
         (lambda: biased(chunk_size=0), "chunk_size"),
@@ -92,9 +93,6 @@ def labels(**options: Any) -> Any:
         (lambda: queue(precision="bfloat"), "bfloat16"),
         (lambda: queue(positive_keys=EYE[:1]), "positive_keys"),
         (lambda: queue(queue=torch.ones(5, 4, dtype=torch.int8)), "queue"),
-        (lambda: masked([3], [0]), "query"),
-        (lambda: masked([0], [5]), "column"),
-        (lambda: masked([0], [-1]), "column"),
     ],
 )
 def test_invalid_argument(call: Callable[[], Any], key: str) -> None:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.losses import QuantizedRows, quantize_rows
+from hf_xlsr.losses import quantize_rows, truncate_rows
 
 
 def test_hand_worked() -> None:
@@ -47,17 +47,15 @@ def test_nan_stays_in_its_row(bad: float) -> None:
     assert values[1].tolist() == [1, 1]
 
 
-def test_slices_share_memory() -> None:
-    quantized = quantize_rows(torch.randn(5, 3))
-    part = quantized[1:4]
-    assert isinstance(part, QuantizedRows)
-    assert (len(quantized), len(part), len(quantized[4:9]), len(quantized[5:])) == (5, 3, 1, 0)
-    assert part.values.data_ptr() == quantized.values[1].data_ptr()
-    assert torch.equal(part.dequantize(), quantized.dequantize()[1:4])
-
-
-def test_dequantized_into_a_given_tensor() -> None:
-    quantized = quantize_rows(torch.randn(4, 3))
-    out = torch.full((4, 3), 7.0, dtype=torch.float64)
-    assert quantized.dequantize(out) is out
-    assert torch.equal(out, quantized.values.double() * quantized.scales.double().unsqueeze(1))
+@pytest.mark.parametrize("count", [0, 5, 9000])
+def test_truncated_rows_have_length_one(count: int) -> None:
+    rows = torch.randn(count, 6, generator=torch.Generator().manual_seed(0))
+    quantized = quantize_rows(rows)
+    for stored, plain in (
+        (rows, rows),
+        (rows.bfloat16(), rows.bfloat16().float()),
+        (quantized, quantized.dequantize()),
+    ):
+        truncated = truncate_rows(stored, 4)
+        assert truncated.values.data_ptr() == (stored.values if stored is quantized else stored).data_ptr()
+        torch.testing.assert_close(truncated.dequantize(), torch.nn.functional.normalize(plain[:, :4], dim=1))

@@ -5,8 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.losses import generative_labels, generative_loss, swap_sides
-from hf_xlsr.losses.unified_generative import merge_duplicates
+from hf_xlsr.losses import generative_labels, generative_loss
 
 VOCABULARY, MASK, IGNORE = 12, 11, -100
 
@@ -14,13 +13,13 @@ VOCABULARY, MASK, IGNORE = 12, 11, -100
 def dense(ids: torch.Tensor, probs: torch.Tensor) -> torch.Tensor:
     matrix = torch.zeros(len(ids), VOCABULARY, dtype=torch.float64)
     for row in range(len(ids)):
-        for piece, mass in zip(ids[row].tolist(), probs[row].tolist(), strict=True):
-            matrix[row, piece] += mass
+        for token, mass in zip(ids[row].tolist(), probs[row].tolist(), strict=True):
+            matrix[row, token] += mass
     return matrix
 
 
 class Batch:
-    """Pairs of sentences, one piece of one side hidden, as the collator stacks and pads them."""
+    """Pairs of sentences, one token of one side hidden, as the collator stacks and pads them."""
 
     def __init__(
         self, pairs: list[tuple[list[int], list[int]]], masked: list[tuple[int, int]], pad: int = 0, extra: int = 2
@@ -38,7 +37,7 @@ class Batch:
             self.masked_sides[row][position] = MASK
 
     def labels(self, **kwargs: object) -> torch.Tensor:
-        """Dense labels; checks on the way that no piece carries mass twice and no input changes."""
+        """Dense labels; checks on the way that no token carries mass twice and no input changes."""
         inputs = self.original, self.attention, self.hidden
         before = [tensor.clone() for tensor in inputs]
         ids, probs = generative_labels(*inputs, mask_token_id=MASK, **kwargs)  # type: ignore[arg-type]
@@ -51,7 +50,7 @@ class Batch:
 
 
 def paper_labels(batch: Batch, task: str) -> torch.Tensor:
-    """Equations 1, 3 and 4, piece by piece."""
+    """Equations 1, 3 and 4, token by token."""
     q = torch.zeros(len(batch.sides), VOCABULARY, dtype=torch.float64)
     half = len(batch.sides) // 2
     for row in range(len(batch.sides)):
@@ -61,15 +60,15 @@ def paper_labels(batch: Batch, task: str) -> torch.Tensor:
             q[row, hidden if hidden != IGNORE else batch.hidden[other].item()] += 1
             continue
         halve = task == "ugt" and hidden != IGNORE
-        for piece in batch.sides[other]:
-            q[row, piece] += 1 / len(batch.sides[other]) / (2 if halve else 1)
+        for token in batch.sides[other]:
+            q[row, token] += 1 / len(batch.sides[other]) / (2 if halve else 1)
         if halve:
             q[row, hidden] += 1 / 2
     return q
 
 
 def released_labels(batch: Batch) -> torch.Tensor:
-    """The released code as described: 0.5 at the hidden piece, then an index fill over the other side as it is fed."""
+    """The released code as described: 0.5 at the hidden token, then an index fill over the other side as it is fed."""
     q = torch.zeros(len(batch.sides), VOCABULARY, dtype=torch.float64)
     half = len(batch.sides) // 2
     for row in range(len(batch.sides)):
@@ -90,24 +89,16 @@ def test_hand_worked_set_example() -> None:
     labels = batch.labels(label_mode="set")
     # m = [c, t] with t hidden, o = [t, a, a, b]: t loses its half, a counts once.
     assert labels[0].sum().item() == 0.375
-    assert {piece: labels[0, piece].item() for piece in (T, A, B)} == {T: 0.125, A: 0.125, B: 0.125}
+    assert {token: labels[0, token].item() for token in (T, A, B)} == {T: 0.125, A: 0.125, B: 0.125}
     # The other side is asked for the masked m: <mask> in place of t.
-    assert {piece: labels[1, piece].item() for piece in (C, MASK, T)} == {C: 0.5, MASK: 0.5, T: 0.0}
+    assert {token: labels[1, token].item() for token in (C, MASK, T)} == {C: 0.5, MASK: 0.5, T: 0.0}
 
 
 def test_hand_worked_accumulate_example() -> None:
     batch = Batch([([C, T], [T, A, A, B])], [(0, 1)])
     labels = batch.labels()
-    assert {piece: labels[0, piece].item() for piece in (T, A, B)} == {T: 0.625, A: 0.25, B: 0.125}
-    assert {piece: labels[1, piece].item() for piece in (C, T, MASK)} == {C: 0.5, T: 0.5, MASK: 0.0}
-
-
-def test_hidden_token_that_occurs_again() -> None:
-    batch = Batch([([T, A, T], [B, C])], [(0, 0)])
-    labels = batch.labels(label_mode="set")
-    # The masked side still holds the other t, so all three of <mask>, a and t have a third.
-    assert labels[1, [MASK, A, T]].tolist() == pytest.approx([1 / 3] * 3)
-    assert labels[0, [T, B, C]].tolist() == [0.5, 0.25, 0.25]
+    assert {token: labels[0, token].item() for token in (T, A, B)} == {T: 0.625, A: 0.25, B: 0.125}
+    assert {token: labels[1, token].item() for token in (C, T, MASK)} == {C: 0.5, T: 0.5, MASK: 0.0}
 
 
 def test_hand_worked_reconstruction() -> None:
@@ -119,7 +110,7 @@ def test_hand_worked_reconstruction() -> None:
     assert set_labels[1, [C, T]].tolist() == accumulated[1, [C, T]].tolist() == [0.5, 0.5]
 
 
-# <mask> is never a piece of a sentence; 0 is both padding and a real piece, as in a vocabulary without padding.
+# <mask> is never a token of a sentence; 0 is both padding and a real token, as in a vocabulary without padding.
 sentences = st.lists(st.integers(0, MASK - 1), min_size=1, max_size=6)
 
 
@@ -162,14 +153,6 @@ def test_padding_does_not_matter(batch: Batch, task: str, mode: str, seed: int) 
     assert torch.equal(batch.labels(task=task, label_mode=mode), before)
 
 
-@pytest.mark.parametrize("mode", ["accumulate", "set"])
-def test_padding_that_equals_a_real_token(mode: str) -> None:
-    # Padding is T here, which is also the hidden piece and a piece of both sentences.
-    batch = Batch([([T, A], [T, B, C])], [(0, 0)], pad=T, extra=5)
-    alone = Batch([([T, A], [T, B, C])], [(0, 0)], pad=0, extra=0)
-    assert torch.equal(batch.labels(label_mode=mode), alone.labels(label_mode=mode))
-
-
 @pytest.mark.parametrize("pad", [0, T])
 @pytest.mark.parametrize("mode", ["accumulate", "set"])
 def test_left_padding_is_the_same(mode: str, pad: int) -> None:
@@ -190,34 +173,6 @@ def test_empty_translation() -> None:
     labels = batch.labels(task="ugt")
     assert labels[0, T].item() == 0.5 and labels[0].sum().item() == 0.5
     assert labels.isfinite().all()
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    rows=st.lists(
-        st.lists(st.tuples(st.integers(0, 4), st.sampled_from([0.0, 0.25, 0.5])), min_size=5, max_size=5), max_size=4
-    ),
-    keep_first=st.booleans(),
-)
-def test_merging_duplicates(rows: list[list[tuple[int, float]]], keep_first: bool) -> None:
-    ids = torch.tensor([[piece for piece, _ in row] for row in rows], dtype=torch.long).reshape(-1, 5)
-    probs = torch.tensor([[mass for _, mass in row] for row in rows], dtype=torch.float64).reshape(-1, 5)
-    merged_ids, merged = merge_duplicates(ids, probs, keep_first=keep_first)
-    assert merged_ids.shape == merged.shape == ids.shape
-    for row, row_ids, row_probs in zip(rows, merged_ids.tolist(), merged.tolist(), strict=True):
-        expected: dict[int, float] = {}
-        for piece, mass in row:
-            if mass and not (keep_first and piece in expected):
-                expected[piece] = expected.get(piece, 0.0) + mass
-        entries = [(piece, mass) for piece, mass in zip(row_ids, row_probs, strict=True) if mass]
-        assert len(entries) == len(expected)
-        assert dict(entries) == expected
-
-
-def test_swap_sides_twice_is_nothing() -> None:
-    stacked = torch.arange(24).reshape(6, 4)
-    assert swap_sides(stacked)[0].tolist() == stacked[3].tolist()
-    assert torch.equal(swap_sides(swap_sides(stacked)), stacked)
 
 
 def parameters(rows: int, width: int = 4) -> list[torch.Tensor]:
@@ -249,22 +204,3 @@ def test_loss_equals_kl_divergence(task: str, mode: str, chunk_size: int) -> Non
     torch.testing.assert_close(
         torch.autograd.grad(loss, leaves), torch.autograd.grad(twin, leaves), rtol=1e-11, atol=1e-13
     )
-
-
-def test_smlm_loss_is_equation_one() -> None:
-    batch = Batch(PAIRS, MASKED)
-    labels = generative_labels(batch.original, batch.attention, batch.hidden, task="smlm")
-    hidden, weight, bias = parameters(len(batch.sides))
-    logs = (hidden @ weight.T + bias).log_softmax(-1)
-    pieces = [batch.hidden[index + side * 3].item() for index, (side, _) in enumerate(MASKED)]
-    expected = sum(-logs[index, piece] - logs[index + 3, piece] for index, piece in enumerate(pieces)) / 3
-    torch.testing.assert_close(generative_loss(hidden, weight, bias, *labels), expected, rtol=1e-12, atol=0)
-
-
-def test_perfect_prediction_is_zero() -> None:
-    batch = Batch([([T, A], [B, C, C])], [(0, 0)])
-    ids, probs = generative_labels(batch.original, batch.attention, batch.hidden)
-    # One width a row and logits log q: the softmax is q itself.
-    weight = dense(ids, probs).clamp(min=1e-12).log().T.contiguous()
-    loss = generative_loss(torch.eye(2, dtype=torch.float64), weight, torch.zeros(VOCABULARY).double(), ids, probs)
-    assert loss.item() == pytest.approx(0, abs=1e-6)

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from two_processes import run_on_two_processes
 
 from hf_xlsr import LightweightConfig, LightweightDualTransformer
-from hf_xlsr.losses import bags_of_words, draw_negative_words, sentence_contrast_loss
+from hf_xlsr.losses import bags_of_words, draw_negative_words
 from hf_xlsr.utils.distributed import gather_with_gradient, world_size
 
 PAIRS, LENGTH, VOCABULARY = 6, 5, 30
@@ -35,19 +35,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "mlm": {"generative_task": "mlm"},
     "mlm+xtr": {"generative_task": "mlm+xtr"},
 }
-
-
-class Projected(torch.nn.Module):
-    """HICTL's sentence loss on gathered rows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.projection = torch.nn.Linear(5, 4).double()
-
-    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        rows = [gather_with_gradient(self.projection(side)) for side in (source, target)]
-        return sentence_contrast_loss(*rows, temperature=0.2)
 
 
 def build(name: str) -> LightweightDualTransformer:
@@ -93,12 +80,6 @@ def compute(folder: Path) -> None:
     gathered = gather_with_gradient(local)
     ((gathered * weights).sum() ** 2).backward()
     results |= {"gathered": gathered.detach(), "gathered_gradient": local.grad}
-    projected = DistributedDataParallel(Projected())
-    sides = [side.chunk(2)[rank].clone().requires_grad_() for side in random_tensors(6, 5, seed=1)]
-    loss = projected(*sides)
-    loss.backward()
-    results |= {"hictl/loss": loss.detach(), "hictl/source": sides[0].grad, "hictl/target": sides[1].grad}
-    results |= {f"hictl/{name}": parameter.grad for name, parameter in projected.module.named_parameters()}
     share = PAIRS // size
     for name in CONFIGS:
         model = DistributedDataParallel(build(name))
@@ -140,19 +121,6 @@ def test_averaged_gradient_is_that_of_one_process(found: list[dict[str, torch.Te
     for results in found:
         averaged = {key: results[f"{name}/{key}"] for key in expected}
         torch.testing.assert_close(averaged, expected, rtol=1e-7, atol=1e-9)
-
-
-def test_gradient_of_sentence_contrast(found: list[dict[str, torch.Tensor]]) -> None:
-    model, sides = Projected(), [side.requires_grad_() for side in random_tensors(6, 5, seed=1)]
-    loss = model(*sides)
-    loss.backward()
-    for rank, results in enumerate(found):
-        torch.testing.assert_close(results["hictl/loss"], loss.detach(), rtol=1e-12, atol=0)
-        for name, parameter in model.named_parameters():
-            torch.testing.assert_close(results[f"hictl/{name}"], parameter.grad, rtol=1e-10, atol=1e-12)
-        for name, side in zip(("source", "target"), sides, strict=True):
-            expected = 2 * side.grad.chunk(2)[rank]  # summed over both ranks, which DDP's average then halves
-            torch.testing.assert_close(results[f"hictl/{name}"], expected, rtol=1e-10, atol=1e-12)
 
 
 def test_negatives_of_the_other_process_matter(found: list[dict[str, torch.Tensor]]) -> None:
