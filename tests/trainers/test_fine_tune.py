@@ -78,6 +78,7 @@ def make_trainer(
 ) -> FineTuneTrainer:
     defaults: dict[str, Any] = {
         "precision": "float32",
+        "max_length": 32,
         "use_cpu": True,
         "learning_rate": 5e-3,
         "per_device_train_batch_size": 16,
@@ -92,7 +93,6 @@ def make_trainer(
         FineTuneTrainingArguments(output_dir=str(folder), **{**defaults, **options}),
         train_dataset=make_data() if data is None else data,
         processing_class=tokenizer(),
-        max_length=32,
         evaluations=evaluations,
     )
 
