@@ -200,6 +200,10 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
                 raise XlsrError(f"`{name}` is not supported: {instead}.")
         if kwargs.get("compute_metrics") is not None and not args.evaluates_rows:
             raise XlsrError("`compute_metrics` is not supported: losses are of whole batches. Use evaluations=[...].")
+        if args.matryoshka_dims and (
+            not self.embeds or max(args.matryoshka_dims) > base_model(model).config.hidden_size
+        ):
+            raise XlsrError(f"`matryoshka_dims` must be widths of sentence embeddings, got {args.matryoshka_dims}.")
         check_sharding(args, refusal=self.no_sharding, adapters=base_model(model) is not model)
         self.args = args
         self.eval_sets = self.converted_sets(eval_dataset)
@@ -362,7 +366,7 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
         Raises:
             XlsrError: there is nothing to measure.
         """
-        sets = self.eval_sets if eval_dataset in (None, self.evaluations) else self.converted_sets(eval_dataset)
+        sets = self.eval_sets if eval_dataset is None else self.converted_sets(eval_dataset)
         if not sets and not self.evaluations:
             raise XlsrError(
                 "`eval_dataset` is missing. Give the trainer eval_dataset, evaluator or evaluations=[...]."
@@ -391,11 +395,11 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
         return MAIN
 
     def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """As `Trainer.predict`, for models with outputs by row and rows in the collator's format.
+        """As `Trainer.predict`, for models with outputs by row.
 
         Raises:
-            XlsrError: the model's outputs are losses of whole batches, or the dataset is prepared for training.
+            XlsrError: the model's outputs are losses of whole batches.
         """
-        if not self.args.evaluates_rows or hasattr(test_dataset, "lengths"):
+        if not self.args.evaluates_rows:
             raise XlsrError(f"`test_dataset` is not supported. Use {self.predicts_by}.")
-        return super().predict(test_dataset, *args, **kwargs)
+        return super().predict(self.convert_eval(test_dataset), *args, **kwargs)

@@ -197,6 +197,8 @@ class FineTuneTrainer(XlsrTrainer):
         """The rows of labelled data for `LabelledCollator`."""
         if isinstance(data, LabelledSet):
             return data.features(self.processing_class, self.max_length)
+        if isinstance(data, list) and data and "input_ids" in data[0]:
+            return data
         return self.convert(next(iter(data.values())) if isinstance(data, DatasetDict) else data, "eval_dataset").rows
 
     def evaluate_data(self, data: Any, prefix: str, ignore_keys: list[str] | None = None) -> dict[str, float]:

@@ -6,8 +6,9 @@ from hf_xlsr.losses.additive_margin import additive_margin_loss
 from hf_xlsr.losses.alignment import alignment_loss
 from hf_xlsr.losses.combination import weighted_sum
 from hf_xlsr.losses.masked_lm import masked_lm_loss
+from hf_xlsr.losses.matryoshka import matryoshka_mean
 from hf_xlsr.losses.queue_info_nce import matching_pairs, queue_info_nce
-from hf_xlsr.losses.row_storage import STORAGES, QuantizedRows, quantize_rows
+from hf_xlsr.losses.row_storage import STORAGES, QuantizedRows, quantize_rows, truncate_rows
 from hf_xlsr.losses.sentence_contrast import sentence_contrast_loss
 from hf_xlsr.losses.similarity import similarity_loss
 from hf_xlsr.losses.sparse_targets import sparse_target_cross_entropy
@@ -25,12 +26,14 @@ __all__ = [
     "generative_loss",
     "masked_lm_loss",
     "matching_pairs",
+    "matryoshka_mean",
     "quantize_rows",
     "queue_info_nce",
     "sentence_contrast_loss",
     "similarity_loss",
     "sparse_target_cross_entropy",
     "swap_sides",
+    "truncate_rows",
     "weighted_sum",
     "word_contrast_loss",
 ]

@@ -10,7 +10,13 @@ from hf_xlsr.losses.sparse_targets import accumulation_dtype
 
 
 def additive_margin_loss(
-    source: torch.Tensor, target: torch.Tensor, *, margin: float = 0.3, scale: float = 1.0, normalize: bool = False
+    source: torch.Tensor,
+    target: torch.Tensor,
+    negatives: torch.Tensor | None = None,
+    *,
+    margin: float = 0.3,
+    scale: float = 1.0,
+    normalize: bool = False,
 ) -> torch.Tensor:
     r"""In-batch retrieval of translations with an additive margin, in both directions.
 
@@ -25,6 +31,8 @@ def additive_margin_loss(
         source: Sentence embeddings `s`, `(batch, width)`. Gather the rows of several processes first, with
             `hf_xlsr.utils.distributed.gather_with_gradient`.
         target: Embeddings `t` of their translations, `(batch, width)`.
+        negatives: Hard negatives, `(negatives, width)`: sentences in the language of the targets, further `t_j` in the
+            denominators of :math:`L_{br}^s`, without margin. In those of :math:`L_{br}^t` are sources only.
         margin: `m`, subtracted from the similarity of each pair; 0 disables it.
         scale: Multiplies similarities and margin.
         normalize: Compare by cosine instead of the inner product.
@@ -44,11 +52,12 @@ def additive_margin_loss(
         tensor(0.8064)
     """
     check_shapes(source=source, target=target, rows=2)
+    candidates = target if negatives is None else torch.cat([target, negatives])
     if normalize:
-        source, target = unit_rows(source), unit_rows(target)
-    dtype = accumulation_dtype(source)
+        source, candidates = unit_rows(source), unit_rows(candidates)
+    dtype, count = accumulation_dtype(source), len(source)
     with torch.autocast(source.device.type, enabled=False):
-        similarities = source.to(dtype) @ target.to(dtype).T  # (batch, batch)
-        logits = scale * (similarities - margin * torch.eye(len(source), device=source.device, dtype=dtype))
-        truth = torch.arange(len(logits), device=logits.device)
-        return F.cross_entropy(logits, truth) + F.cross_entropy(logits.T, truth)
+        similarities = source.to(dtype) @ candidates.to(dtype).T  # (batch, batch + negatives)
+        logits = scale * (similarities - margin * torch.eye(*similarities.shape, device=source.device, dtype=dtype))
+        truth = torch.arange(count, device=logits.device)
+        return F.cross_entropy(logits, truth) + F.cross_entropy(logits[:, :count].T, truth)

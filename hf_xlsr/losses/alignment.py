@@ -7,7 +7,12 @@ import torch.nn.functional as F
 
 
 def alignment_loss(
-    source: torch.Tensor, target: torch.Tensor, *, temperature: float = 1.0, normalize: bool = False
+    source: torch.Tensor,
+    target: torch.Tensor,
+    negatives: torch.Tensor | None = None,
+    *,
+    temperature: float = 1.0,
+    normalize: bool = False,
 ) -> torch.Tensor:
     r"""In-batch retrieval of translations, in both directions.
 
@@ -20,6 +25,8 @@ def alignment_loss(
     Args:
         source: Sentence embeddings `u`, `(batch, width)`.
         target: Embeddings `v` of their translations, `(batch, width)`.
+        negatives: Hard negatives, `(negatives, width)`: sentences in the language of the targets, further `v_k` of the
+            first term. The candidates of the second are sources.
         temperature: Divides the similarities.
         normalize: Compare by cosine instead of the inner product.
 
@@ -28,18 +35,19 @@ def alignment_loss(
 
     Relations:
         With `normalize=True` and `temperature=0.05`, half of it is sentence-transformers'
-        `MultipleNegativesRankingLoss` (scale 20) made symmetric.
+        `MultipleNegativesRankingLoss` (scale 20) made symmetric; the first term also with hard negatives.
 
     Example:
         >>> eye = 20.0 * torch.eye(3)
         >>> bool(alignment_loss(eye, eye) < 1e-6)
         True
     """
+    candidates = target if negatives is None else torch.cat([target, negatives])
     if source.dtype != torch.float64:
-        source, target = source.float(), target.float()
+        source, candidates = source.float(), candidates.float()
     if normalize:
-        source, target = F.normalize(source, dim=-1), F.normalize(target, dim=-1)
+        source, candidates = F.normalize(source, dim=-1), F.normalize(candidates, dim=-1)
     with torch.autocast(source.device.type, enabled=False):
-        logits = source @ target.T / temperature  # (batch, batch)
+        logits = source @ candidates.T / temperature  # (batch, batch + negatives)
         truth = torch.arange(len(logits), device=logits.device)
-        return F.cross_entropy(logits, truth) + F.cross_entropy(logits.T, truth)
+        return F.cross_entropy(logits, truth) + F.cross_entropy(logits[:, : len(source)].T, truth)

@@ -6,16 +6,18 @@ from dataclasses import dataclass
 
 import torch
 
+from hf_xlsr.losses.sparse_targets import accumulation_dtype
+
 STORAGES = ("float32", "bfloat16", "int8")
 _LARGEST = 127
 
 
 @dataclass(frozen=True)
 class QuantizedRows:
-    """Rows of 8-bit numbers; row `i` is `scales[i] * values[i]`.
+    """Rows with a scale each; row `i` is `scales[i] * values[i]`.
 
     Attributes:
-        values: `(rows, width)`, int8.
+        values: `(rows, width)`, int8; of any type for truncated rows.
         scales: `(rows,)`, float32.
 
     Example:
@@ -70,3 +72,22 @@ def quantize_rows(rows: torch.Tensor) -> QuantizedRows:
     # A scale of 0 comes of a row of zeros; a subnormal one is so coarse that its row's largest entry passes 127.
     values = (rows / torch.where(scales == 0, 1, scales).unsqueeze(1)).round_().clamp_(-_LARGEST, _LARGEST)
     return QuantizedRows(values.to(torch.int8), scales)
+
+
+def truncate_rows(rows: torch.Tensor | QuantizedRows, dim: int) -> QuantizedRows:
+    """The first dimensions of rows in any storage, at length 1; the values are a view, not a copy.
+
+    Args:
+        rows: `(rows, width)`.
+        dim: Number of dimensions.
+
+    Example:
+        >>> truncate_rows(torch.tensor([[3.0, 4.0, 12.0], [0.0, 0.0, 1.0]]), 2).dequantize()
+        tensor([[0.6000, 0.8000],
+                [0.0000, 0.0000]])
+    """
+    values = (rows.values if isinstance(rows, QuantizedRows) else rows)[:, :dim]
+    # A common factor of a row, such as its scale, has no effect.
+    parts = [part.to(accumulation_dtype(part)) for part in values.split(8192)]
+    lengths = torch.cat([torch.linalg.vector_norm(part, dim=1) for part in parts])
+    return QuantizedRows(values, 1 / lengths.masked_fill(lengths == 0, 1.0))

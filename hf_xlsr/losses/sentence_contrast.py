@@ -70,7 +70,9 @@ def check_temperature(temperature: float) -> None:
         raise XlsrError(f"`temperature` must be above 0 and finite, got {temperature}.")
 
 
-def sentence_contrast_loss(source: torch.Tensor, target: torch.Tensor, *, temperature: float = 1.0) -> torch.Tensor:
+def sentence_contrast_loss(
+    source: torch.Tensor, target: torch.Tensor, negatives: torch.Tensor | None = None, *, temperature: float = 1.0
+) -> torch.Tensor:
     r"""Contrast of each sentence and its translation with all other sentences of the batch, in both languages.
 
     .. math:: L_S = \frac{1}{n} \sum_i L(x_i) + L(y_i), \quad L(x_i) =
@@ -86,6 +88,9 @@ def sentence_contrast_loss(source: torch.Tensor, target: torch.Tensor, *, temper
         source: Sentence embeddings `x`, `(batch, width)`.
         target: Embeddings `y` of their translations, `(batch, width)`. Gather the rows of several processes first, with
             `hf_xlsr.utils.distributed.gather_with_gradient`.
+        negatives: Hard negatives, `(negatives, width)`, in either language: further sentences of the batch, without a
+            translation. Since all other sentences are candidates of both sides here, they are negatives of all `x_i` and
+            of all `y_i`.
         temperature: Divides the cosines.
 
     Returns:
@@ -104,9 +109,10 @@ def sentence_contrast_loss(source: torch.Tensor, target: torch.Tensor, *, temper
     """
     check_shapes(source=source, target=target, rows=2)
     check_temperature(temperature)
-    both = unit_rows(torch.cat([source, target]))
+    both = torch.cat([source, target])
+    candidates = unit_rows(both if negatives is None else torch.cat([both, negatives]))
     with torch.autocast(both.device.type, enabled=False):
-        logits = both @ both.T / temperature  # (2 * batch, 2 * batch)
+        logits = candidates[: len(both)] @ candidates.T / temperature  # (2 * batch, 2 * batch + negatives)
         own = torch.arange(len(both), device=both.device)
         logits[own, own] = -math.inf
         return 2 * F.cross_entropy(logits, own.roll(len(source)))

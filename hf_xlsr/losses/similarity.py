@@ -29,7 +29,8 @@ def similarity_loss(
 
     At a difference of exactly 1 the cosine is 0 (slightly below in float32) and its logarithm is not a number, so the
     difference is clamped to `1 - epsilon`, and everything is computed in at least float32, also under autocast. The clamp
-    has no gradient, so the slope is bounded by `1 / epsilon`.
+    has no gradient, so the slope is bounded by `1 / epsilon`. Hard negatives have no place here: the sums compare a
+    sentence with its translation, which they lack.
 
     Args:
         source: Sentence embeddings `u`, `(batch, width)`.

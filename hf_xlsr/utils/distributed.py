@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed
+import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
 
@@ -108,3 +109,24 @@ def gather_with_gradient(local: torch.Tensor) -> torch.Tensor:
     if world_size() == 1:
         return local
     return _GatherRows.apply(local)
+
+
+def gather_ragged(local: torch.Tensor) -> torch.Tensor:
+    """Stacks the rows of all processes in rank order, as `gather_with_gradient`, but their numbers may differ.
+
+    Args:
+        local: `(rows, ...)`; on every rank, possibly without rows.
+
+    Returns:
+        The rows of all ranks; `local` itself without a process group.
+
+    Example:
+        >>> gather_ragged(torch.ones(0, 3)).shape
+        torch.Size([0, 3])
+    """
+    if world_size() == 1:
+        return local
+    counts = gather_rows(torch.tensor([len(local)], device=local.device)).tolist()
+    padded = F.pad(local, (0, 0) * (local.dim() - 1) + (0, max(counts) - len(local)))
+    parts = gather_with_gradient(padded).unflatten(0, (world_size(), max(counts)))
+    return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,10 +14,11 @@ from torch import nn
 from transformers.utils import ModelOutput, can_return_tuple
 
 from hf_xlsr.encoders.stock import first_position
-from hf_xlsr.losses import additive_margin_loss, weighted_sum
+from hf_xlsr.losses import additive_margin_loss, matryoshka_mean, weighted_sum
 from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.losses.sparse_targets import accumulation_dtype
 from hf_xlsr.modeling.lm_head import LmHead
+from hf_xlsr.modeling.negatives import encode_negatives
 from hf_xlsr.modeling.nli_head import NliHead
 from hf_xlsr.modeling.pretraining import EncoderWithLmHead
 from hf_xlsr.utils.distributed import gather_with_gradient
@@ -168,6 +170,7 @@ class CmlmModel(EncoderWithLmHead):
         labels: torch.Tensor | None = None,
         retrieval: Batch | None = None,
         nli: Batch | None = None,
+        matryoshka_dims: Sequence[int] | None = None,
     ) -> CmlmOutput:
         """Computes the losses of the batch's tasks. `CmlmTrainer` makes the batches.
 
@@ -177,9 +180,15 @@ class CmlmModel(EncoderWithLmHead):
             second_input_ids: Their neighbours, masked, `(batch, second_length)`.
             second_attention_mask: Likewise.
             labels: Original tokens at masked positions, -100 elsewhere, `(batch, second_length)`.
-            retrieval: `input_ids` and `attention_mask` of sentences stacked on their translations, `(2 * pairs, length)`.
+            retrieval: `input_ids` and `attention_mask` of sentences stacked on their translations, `(2 * pairs, length)`;
+                optionally `negative_input_ids` and `negative_attention_mask` of hard negatives in the language of the
+                translations, `(negatives, negative_length)`: further candidates of all sentences. Their number may differ
+                between processes.
             nli: `premise_input_ids`, `premise_attention_mask`, `hypothesis_input_ids`, `hypothesis_attention_mask` and
                 `labels`.
+            matryoshka_dims: Numbers of dimensions of truncated embeddings: the loss of retrieval is the mean over
+                these, see `matryoshka_mean`.
+                None for whole embeddings.
         """
         config, losses, statistics = self.config, {}, {}
         source = target = None
@@ -188,14 +197,18 @@ class CmlmModel(EncoderWithLmHead):
                 first_input_ids, first_attention_mask, second_input_ids, second_attention_mask, labels
             )
         if retrieval is not None:
-            source, target = self.encode_sentences(retrieval["input_ids"], retrieval["attention_mask"]).chunk(2)
-            losses["retrieval"] = additive_margin_loss(
-                gather_with_gradient(source),
-                gather_with_gradient(target),
+            pairs = retrieval["input_ids"], retrieval["attention_mask"]
+            source, target = self.encode_sentences(*pairs).chunk(2)
+            given = (retrieval.get(f"negative_{name}") for name in ("input_ids", "attention_mask"))
+            negatives = encode_negatives(self.encode_sentences, pairs, *given)
+            loss = partial(
+                additive_margin_loss,
                 margin=config.retrieval_margin,
                 scale=config.retrieval_scale,
                 normalize=config.retrieval_normalize,
             )
+            embeddings = gather_with_gradient(source), gather_with_gradient(target), negatives
+            losses["retrieval"] = matryoshka_mean(loss, matryoshka_dims, *embeddings)
         if nli is not None:
             losses["nli"], statistics["nli_accuracy"] = self._nli_loss(nli)
         weights = {"cmlm": config.cmlm_weight, "retrieval": config.retrieval_weight, "nli": config.nli_weight}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from hf_xlsr.losses import matching_pairs, queue_info_nce
+from hf_xlsr.losses import matching_pairs, matryoshka_mean, queue_info_nce, truncate_rows
 from hf_xlsr.utils.distributed import gather_rows, process_index
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.pooling import normalize
 
 from .configuration_dual_momentum import DualMomentumConfig
 from .memory_queue import MemoryQueue
@@ -21,6 +23,10 @@ def direction_loss(
     queue: MemoryQueue | None = None,
     texts: torch.Tensor | None = None,
     examples: torch.Tensor | None = None,
+    negatives: torch.Tensor | None = None,
+    negative_texts: torch.Tensor | None = None,
+    *,
+    matryoshka_dims: Sequence[int] | None = None,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Equation 2 over a batch: queries of one language, keys of the other, its queue as negatives.
 
@@ -31,6 +37,11 @@ def direction_loss(
         queue: Queue of the keys' language.
         texts: Hashes of the keys' texts, `(batch,)`; masks and their statistics need them and `examples`.
         examples: Numbers of the pairs, `(batch,)`.
+        negatives: Hard negatives of all processes in the language of the keys, unit vectors without gradient,
+            `(negatives, width)`.
+        negative_texts: Hashes of their texts, `(negatives,)`: with `texts`, a negative that is a query's own
+            translation does not count.
+        matryoshka_dims: Numbers of dimensions of truncated, renormalised queries, keys and queue; see `matryoshka_mean`.
 
     Returns:
         The mean loss, and the statistics of `DualMomentumOutput`.
@@ -72,12 +83,22 @@ def direction_loss(
     if own_column is not None:
         rows = torch.cat([rows, torch.arange(len(queries), device=rows.device)])
         columns = torch.cat([columns, own_column])
-    loss = queue_info_nce(
-        queries,
-        keys,
-        bank,
-        temperature=config.temperature,
-        other_keys=others,
-        masked=(rows, columns) if len(rows) else None,
-    )
-    return loss, statistics
+    if negatives is not None:
+        if texts is not None and negative_texts is not None:
+            same, which = matching_pairs(texts, negative_texts)
+            first = len(bank) + (0 if others is None else len(others))
+            rows, columns = torch.cat([rows, same]), torch.cat([columns, first + which])
+        others = negatives if others is None else torch.cat([others, negatives])
+
+    def info_nce(queries: torch.Tensor, keys: torch.Tensor, others: torch.Tensor | None) -> torch.Tensor:
+        queue_rows = bank
+        if matryoshka_dims:
+            queue_rows = truncate_rows(bank, queries.shape[1])
+            queries, keys = normalize(queries), normalize(keys)
+            others = None if others is None else normalize(others)
+        masked = (rows, columns) if len(rows) else None
+        return queue_info_nce(
+            queries, keys, queue_rows, temperature=config.temperature, other_keys=others, masked=masked
+        )
+
+    return matryoshka_mean(info_nce, matryoshka_dims, queries, keys, others), statistics

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,7 +17,9 @@ from transformers.utils import ModelOutput, can_return_tuple
 from hf_xlsr.encoders.stock import encoder_from_config, encoder_from_pretrained
 from hf_xlsr.losses import weighted_sum
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
+from hf_xlsr.modeling.negatives import encode_negatives
 from hf_xlsr.modeling.nli_head import NliHead
+from hf_xlsr.utils.distributed import gather_ragged
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.pooling import normalize, pool
 
@@ -322,7 +324,11 @@ class DualMomentumModel(XlsrPreTrainedModel):
         source_texts: torch.Tensor | None = None,
         target_texts: torch.Tensor | None = None,
         examples: torch.Tensor | None = None,
+        negative_input_ids: torch.Tensor | None = None,
+        negative_attention_mask: torch.Tensor | None = None,
+        negative_texts: torch.Tensor | None = None,
         nli: Mapping[str, Any] | None = None,
+        matryoshka_dims: Sequence[int] | None = None,
         return_loss: bool = True,
     ) -> DualMomentumOutput:
         """Encodes a batch of pairs and computes equation 3 or 5.
@@ -337,8 +343,17 @@ class DualMomentumModel(XlsrPreTrainedModel):
             source_texts: Hashes of the texts, `(batch,)` int64; masks and their statistics need them and `examples`.
             target_texts: Likewise.
             examples: Numbers of the pairs, `(batch,)` int64.
+            negative_input_ids: Hard negatives of the whole batch, `(negatives, negative_length)`: sentences in the
+                language of the targets. Their keys, without gradient, are further candidates of all sources, and do not
+                enter the queues. The number may differ between processes.
+            negative_attention_mask: Likewise.
+            negative_texts: Hashes of their texts, `(negatives,)` int64. With `target_texts`, a negative that is a
+                source's own translation does not count for it.
             nli: A batch of the auxiliary task: `premise_input_ids`, `premise_attention_mask`, `hypothesis_input_ids`,
                 `hypothesis_attention_mask`, `labels` and `lang`.
+            matryoshka_dims: Numbers of dimensions of truncated embeddings: each direction's loss is the mean over
+                these, see `matryoshka_mean`.
+                None for whole embeddings.
             return_loss: False returns embeddings only.
 
         Raises:
@@ -355,8 +370,21 @@ class DualMomentumModel(XlsrPreTrainedModel):
             with torch.no_grad():
                 source_keys = self.encode_sentences(*source_batch, language=source_lang, keys=True)
                 target_keys = self.encode_sentences(*target_batch, language=target_lang, keys=True)
-        forward, onward = self._direction_loss(source, target_keys, target_lang, target_texts, examples)
-        backward, back = self._direction_loss(target, source_keys, source_lang, source_texts, examples)
+        with torch.no_grad():
+            negatives = encode_negatives(
+                lambda ids, mask: self.encode_sentences(ids, mask, language=target_lang, keys=True),
+                target_batch,
+                negative_input_ids,
+                negative_attention_mask,
+            )
+        if negatives is not None and target_texts is not None:
+            negative_texts = gather_ragged(target_texts[:0] if negative_texts is None else negative_texts)
+        forward, onward = self._direction_loss(
+            source, target_keys, target_lang, target_texts, examples, negatives, negative_texts, dims=matryoshka_dims
+        )
+        backward, back = self._direction_loss(
+            target, source_keys, source_lang, source_texts, examples, dims=matryoshka_dims
+        )
         losses = {"source_to_target": forward, "target_to_source": backward}
         weights = {"source_to_target": 1.0, "target_to_source": 1.0, "nli": self.config.nli_weight}
         if nli is not None:
@@ -372,10 +400,15 @@ class DualMomentumModel(XlsrPreTrainedModel):
         )
 
     def _direction_loss(
-        self, queries: torch.Tensor, keys: torch.Tensor, language: str, *rows: torch.Tensor | None
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        language: str,
+        *rows: torch.Tensor | None,
+        dims: Sequence[int] | None,
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         queue = self._queue(language) if language in self.queues else None
-        return direction_loss(self.config, queries, keys, queue, *rows)
+        return direction_loss(self.config, queries, keys, queue, *rows, matryoshka_dims=dims)
 
     def _nli_loss(
         self,

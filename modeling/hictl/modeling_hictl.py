@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,10 +14,12 @@ from transformers.utils import ModelOutput, can_return_tuple
 from hf_xlsr.losses import (
     bags_of_words,
     draw_negative_words,
+    matryoshka_mean,
     sentence_contrast_loss,
     weighted_sum,
     word_contrast_loss,
 )
+from hf_xlsr.modeling.negatives import encode_negatives
 from hf_xlsr.modeling.pretraining import EncoderWithLmHead
 from hf_xlsr.utils.distributed import gather_with_gradient
 from hf_xlsr.utils.errors import XlsrError
@@ -116,6 +120,9 @@ class HictlForPreTraining(EncoderWithLmHead):
         joint_input_ids: torch.Tensor | None = None,
         joint_attention_mask: torch.Tensor | None = None,
         special_ids: torch.Tensor | None = None,
+        negative_input_ids: torch.Tensor | None = None,
+        negative_attention_mask: torch.Tensor | None = None,
+        matryoshka_dims: Sequence[int] | None = None,
         return_loss: bool = True,
     ) -> HictlOutput:
         """Encodes stacked pairs and computes equation 7. `HictlCollator` makes the batches.
@@ -130,6 +137,12 @@ class HictlForPreTraining(EncoderWithLmHead):
                 with `word_query` `plain` their first state is the query.
             joint_attention_mask: Likewise.
             special_ids: Tokens that are not words, `(count,)`.
+            negative_input_ids: Hard negatives of the whole batch, `(negatives, negative_length)`: further candidates of
+                all sentences, see `sentence_contrast_loss`. The number may differ between processes.
+            negative_attention_mask: Likewise.
+            matryoshka_dims: Numbers of dimensions of truncated embeddings: the contrast of sentences is the mean
+                over these, see `matryoshka_mean`.
+                None for whole embeddings.
             return_loss: False returns embeddings only.
 
         Raises:
@@ -149,8 +162,15 @@ class HictlForPreTraining(EncoderWithLmHead):
         if not return_loss:
             return HictlOutput(source_embeds=source, target_embeds=target)
         if source is not None and target is not None:
-            losses["sentence"] = sentence_contrast_loss(
-                gather_with_gradient(source), gather_with_gradient(target), temperature=config.sentence_temperature
+            negatives = encode_negatives(
+                self.encode_sentences, (input_ids, attention_mask), negative_input_ids, negative_attention_mask
+            )
+            losses["sentence"] = matryoshka_mean(
+                partial(sentence_contrast_loss, temperature=config.sentence_temperature),
+                matryoshka_dims,
+                gather_with_gradient(source),
+                gather_with_gradient(target),
+                negatives,
             )
         query = None
         if lm_input_ids is not None and lm_labels is not None and "lm_labels" in needed:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,11 +19,13 @@ from hf_xlsr.losses import (
     generative_labels,
     generative_loss,
     masked_lm_loss,
+    matryoshka_mean,
     similarity_loss,
     weighted_sum,
 )
 from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
+from hf_xlsr.modeling.negatives import encode_negatives
 from hf_xlsr.utils.distributed import gather_with_gradient, scaled_to_mean
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.pooling import pool
@@ -146,6 +150,9 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
         masked_ids: torch.Tensor | None = None,
         mlm_labels: torch.Tensor | None = None,
         mask_token_id: int | None = None,
+        negative_input_ids: torch.Tensor | None = None,
+        negative_attention_mask: torch.Tensor | None = None,
+        matryoshka_dims: Sequence[int] | None = None,
         return_loss: bool = True,
     ) -> LightweightOutput:
         """Encodes the stacked pairs and computes equation 7.
@@ -158,6 +165,13 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
             mlm_labels: Original tokens at masked positions, -100 elsewhere, `(2 * batch, length)`; for `mlm` and
                 `mlm+xtr`.
             mask_token_id: Id of `<mask>`, for label mode `set`.
+            negative_input_ids: Hard negatives of the whole batch, `(negatives, negative_length)`: sentences in the
+                language of the targets, further candidates of all sources in equation 5. The number may differ between
+                processes.
+            negative_attention_mask: Likewise.
+            matryoshka_dims: Numbers of dimensions of truncated embeddings: equations 5 and 6 are means over these,
+                see `matryoshka_mean`.
+                None for whole embeddings.
             return_loss: False returns embeddings only.
 
         Raises:
@@ -174,23 +188,26 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
                 states, pooled, input_ids, attention_mask, original_ids, masked_ids, mlm_labels, mask_token_id
             )
         if config.alignment_weight or config.similarity_weight:
-            all_source, all_target = gather_with_gradient(source), gather_with_gradient(target)
+            negatives = None
+            if config.alignment_weight:
+                negatives = encode_negatives(
+                    self.encode_sentences, (input_ids, attention_mask), negative_input_ids, negative_attention_mask
+                )
+            pairs = gather_with_gradient(source), gather_with_gradient(target)
         if config.alignment_weight:
-            losses["alignment"] = alignment_loss(
-                all_source,
-                all_target,
-                temperature=config.alignment_temperature,
-                normalize=config.alignment_normalize,
+            alignment = partial(
+                alignment_loss, temperature=config.alignment_temperature, normalize=config.alignment_normalize
             )
+            losses["alignment"] = matryoshka_mean(alignment, matryoshka_dims, *pairs, negatives)
         if config.similarity_weight:
-            losses["similarity"] = similarity_loss(
-                all_source,
-                all_target,
+            similarity = partial(
+                similarity_loss,
                 temperature=config.similarity_temperature,
                 normalize=config.similarity_normalize,
                 reduction=config.similarity_reduction,
                 epsilon=config.similarity_epsilon,
             )
+            losses["similarity"] = matryoshka_mean(similarity, matryoshka_dims, *pairs)
         weights = {
             "generative": config.generative_weight,
             "alignment": config.alignment_weight,

@@ -17,11 +17,13 @@ from hf_xlsr.losses import (
     sentence_contrast_loss,
     similarity_loss,
     sparse_target_cross_entropy,
+    weighted_sum,
     word_contrast_loss,
 )
 from hf_xlsr.losses.biased_cross_entropy import biased_cross_entropy
 
 SIDES = ((5, 4), (5, 4))
+HARD = (*SIDES, (3, 4))  # with hard negatives
 IDS = torch.tensor([[1, 2], [3, 3], [0, 8], [5, 6]])
 MASS = torch.tensor([[0.5, 0.5], [0.2, 0.3], [1.0, 0.0], [0.7, 0.1]])
 ROW_WEIGHTS = torch.tensor([0.1, 0.4, 0.3, 0.2])
@@ -31,11 +33,11 @@ NEGATIVES = torch.tensor([[1, 2, 3], [2, 3, 4], [1, 3, 5], [1, 2, 8], [2, 6, 7]]
 QUEUE = torch.nn.functional.normalize(torch.randn(9, 4, generator=torch.Generator().manual_seed(3)), dim=1)
 # Shapes of what may be trained, and the loss of it.
 LOSSES: dict[str, tuple[tuple[tuple[int, ...], ...], Callable[..., torch.Tensor]]] = {
-    "alignment": (SIDES, alignment_loss),
-    "alignment of directions": (SIDES, lambda *x: alignment_loss(*x, temperature=0.1, normalize=True)),
+    "alignment": (HARD, alignment_loss),
+    "alignment of directions": (HARD, lambda *x: alignment_loss(*x, temperature=0.1, normalize=True)),
     "similarity": (SIDES, similarity_loss),
-    "additive margin": (SIDES, additive_margin_loss),
-    "sentence contrast": (SIDES, sentence_contrast_loss),
+    "additive margin": (HARD, additive_margin_loss),
+    "sentence contrast": (HARD, sentence_contrast_loss),
     "word contrast": (((5, 4), (11, 4)), lambda *x: word_contrast_loss(*x, BAGS, NEGATIVES, chunk_size=4)),
     "queue": (SIDES, lambda *x: queue_info_nce(*x, QUEUE, temperature=0.3, chunk_size=4)),
     "sparse targets": (
@@ -119,3 +121,10 @@ def test_half_precision_is_computed_in_float32(name: str, dtype: torch.dtype) ->
     for slope, twin in zip(slopes, twins, strict=True):
         assert slope.dtype == dtype
         torch.testing.assert_close(slope, twin.to(dtype))
+
+
+def test_weighted_sum_is_equation_seven() -> None:
+    parts = {name: torch.tensor(value, requires_grad=True) for name, value in (("a", 3.0), ("b", 0.5))}
+    total = weighted_sum(parts, {"a": 1.0, "b": 2.0, "without a part": 5.0})
+    assert total.item() == 3.0 + 2 * 0.5
+    assert [slope.item() for slope in torch.autograd.grad(total, list(parts.values()))] == [1.0, 2.0]

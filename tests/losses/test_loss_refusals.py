@@ -14,6 +14,7 @@ from hf_xlsr.losses import (
     bags_of_words,
     draw_negative_words,
     generative_labels,
+    matryoshka_mean,
     queue_info_nce,
     sentence_contrast_loss,
     similarity_loss,
@@ -77,6 +78,10 @@ def labels(**options: Any) -> Any:
             for value in (0, -1)
         ),
         *((lambda value=value: queue(temperature=value), "temperature") for value in (0.0, -1.0, math.nan, math.inf)),
+        *(
+            (lambda dims=dims: matryoshka_mean(similarity_loss, dims, EYE, EYE), "matryoshka_dims")
+            for dims in ([2, 5], [0])
+        ),
         (lambda: similarity_loss(EYE, EYE, reduction="mean"), "reduction"),
         (lambda: biased(label_smoothing=1.0), "label_smoothing"),
         (lambda: biased(chunk_size=0), "chunk_size"),

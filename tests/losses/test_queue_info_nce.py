@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from queue_info_nce_helpers import Pairs, naive, unit_rows, value_and_gradients, watched
+from loss_helpers import Pairs, naive_info_nce, unit_rows, value_and_gradients, watched
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_xlsr.losses import QuantizedRows, matching_pairs, quantize_rows, queue_info_nce
 
@@ -50,8 +52,8 @@ def test_equals_the_naive_loss(
     columns = queue_rows + (others or 0)
     masked = None if masked_share is None else random_pairs(batch_size, columns, masked_share, seed)
     options: dict[str, Any] = {"temperature": temperature, "other_keys": other_keys, "masked": masked}
-    found = value_and_gradients(queue_info_nce, queries, keys, queue, chunk_size=chunk_size, **options)
-    expected = value_and_gradients(naive, queries, keys, queue, **options)
+    found = value_and_gradients(queue_info_nce, [queries, keys], queue, chunk_size=chunk_size, **options)
+    expected = value_and_gradients(naive_info_nce, [queries, keys], queue, **options)
     for one, twin in zip(found, expected, strict=True):
         torch.testing.assert_close(one, twin, rtol=1e-10, atol=1e-10)
 
@@ -61,21 +63,11 @@ def test_hand_worked() -> None:
     keys = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
     queue = torch.tensor([[0.0, 1.0]])
     # Temperature 2: logits 0.5 against 0, and 0 against 1; losses log(1 + e^-0.5) and log(1 + e).
-    value, slope, key_slope = value_and_gradients(queue_info_nce, queries, keys, queue, temperature=2.0)
+    value, slope, key_slope = value_and_gradients(queue_info_nce, [queries, keys], queue, temperature=2.0)
     assert float(value) == pytest.approx((0.4740770 + 1.3132617) / 2)
     # The negative's probabilities are 0.3775407 and 0.7310586; each slope is that, times (negative - key) / 2, halved.
     torch.testing.assert_close(slope, torch.tensor([[-0.0943852, 0.0943852], [-0.1827646, 0.1827646]]))
     torch.testing.assert_close(key_slope, torch.tensor([[-0.0943852, 0.0], [0.0, -0.3655293]]))
-
-
-def test_gradient_by_finite_differences() -> None:
-    queries, keys = unit_rows(3, 4, 0).requires_grad_(), unit_rows(3, 4, 1).requires_grad_()
-    queue, masked = unit_rows(11, 4, 2), (torch.tensor([0, 2, 1]), torch.tensor([10, 3, 3]))
-
-    def loss(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        return queue_info_nce(queries, keys, queue, temperature=0.3, masked=masked, chunk_size=4)
-
-    assert torch.autograd.gradcheck(loss, (queries, keys))
 
 
 @pytest.mark.parametrize("storage", ["float32", "float64", "bfloat16", "float16", "int8"])
@@ -89,36 +81,23 @@ def test_storages_equal_the_naive_loss(storage: str) -> None:
         queue = rows.to(getattr(torch, storage))
         held = queue.double()
     options: dict[str, Any] = {"other_keys": unit_rows(9, 8, 3, torch.float32)}
-    found = value_and_gradients(queue_info_nce, queries, keys, queue, chunk_size=7, **options)
-    for one, twin in zip(found, value_and_gradients(naive, queries, keys, held, **options), strict=True):
+    found = value_and_gradients(queue_info_nce, [queries, keys], queue, chunk_size=7, **options)
+    for one, twin in zip(found, value_and_gradients(naive_info_nce, [queries, keys], held, **options), strict=True):
         torch.testing.assert_close(one, twin, rtol=1e-10, atol=1e-10)
-    single = value_and_gradients(queue_info_nce, queries.float(), keys.float(), queue, chunk_size=7, **options)
+    single = value_and_gradients(queue_info_nce, [queries.float(), keys.float()], queue, chunk_size=7, **options)
     for one, twin in zip(single, found, strict=True):
         assert one.dtype == torch.float32
         torch.testing.assert_close(one, twin.float(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("storage", ["float32", "bfloat16", "int8"])
-def test_queue_that_is_a_slice(storage: str) -> None:
-    rows = unit_rows(9, 8, 2, torch.float32)
-    wide = quantize_rows(rows) if storage == "int8" else rows.to(getattr(torch, storage))
-    queue: torch.Tensor | QuantizedRows
-    if isinstance(wide, QuantizedRows):
-        queue = QuantizedRows(wide.values[:, 1:6], wide.scales)
-        held = queue.dequantize()
-    else:
-        queue = wide[:, 1:6]
-        held = queue.float()
-    queries, keys = unit_rows(3, 5, 0, torch.float32), unit_rows(3, 5, 1, torch.float32)
-    torch.testing.assert_close(queue_info_nce(queries, keys, queue, chunk_size=4), naive(queries, keys, held))
-
-
 @pytest.mark.parametrize("temperature", [1e-3, 1e-2, 1.0, 1e3])
 def test_extreme_temperatures_in_float32(temperature: float) -> None:
     queries, keys, queue = (unit_rows(count, 6, seed) for count, seed in ((8, 0), (8, 1), (50, 2)))
-    single = (queries.float(), keys.float(), queue.float())
-    found = value_and_gradients(queue_info_nce, *single, temperature=temperature, chunk_size=9)
-    expected = value_and_gradients(naive, *(t.double() for t in single), temperature=temperature)
+    single = [queries.float(), keys.float(), queue.float()]
+    found = value_and_gradients(queue_info_nce, single[:2], single[2], temperature=temperature, chunk_size=9)
+    expected = value_and_gradients(
+        naive_info_nce, [t.double() for t in single[:2]], single[2].double(), temperature=temperature
+    )
     for one, twin in zip(found, expected, strict=True):
         assert one.isfinite().all()
         torch.testing.assert_close(one.double(), twin, rtol=1e-3, atol=1e-5 * float(twin.abs().max()))
@@ -153,42 +132,15 @@ def test_no_negatives_give_zero(dtype: torch.dtype) -> None:
         (unit_rows(6, 3, 2, dtype), {"other_keys": unit_rows(3, 3, 2, dtype), "masked": everything, "chunk_size": 4}),
     ]
     for queue, options in cases:
-        found = value_and_gradients(queue_info_nce, queries, keys, queue, **options)
+        found = value_and_gradients(queue_info_nce, [queries, keys], queue, **options)
         assert all(tensor.eq(0).all() for tensor in found)
-
-
-def test_masked_duplicates() -> None:
-    queries, keys = unit_rows(2, 3, 0), unit_rows(2, 3, 1)
-    queue = keys[[0, 0, 1, 1]]
-    foreign = torch.tensor([0, 0, 1, 1]), torch.tensor([2, 3, 0, 1])
-    # Each query sees its positive and, in the queue, two copies of it: the loss is log 3, whatever the similarity.
-    value, slope, _ = value_and_gradients(queue_info_nce, queries, keys, queue, masked=foreign)
-    assert float(value) == pytest.approx(math.log(3), abs=1e-12)
-    assert slope.abs().max() < 1e-12
-    every = torch.cat([foreign[0], torch.tensor([0, 0, 1, 1])]), torch.cat([foreign[1], torch.arange(4)])
-    assert float(queue_info_nce(queries, keys, queue, masked=every)) == 0
-
-
-def test_other_keys_extend_the_queue() -> None:
-    queries, keys, bank = unit_rows(3, 4, 0), unit_rows(3, 4, 1), unit_rows(10, 4, 2)
-    masked = (torch.tensor([2, 0, 1]), torch.tensor([6, 9, 0]))
-    together = queue_info_nce(queries, keys, bank, masked=masked)
-    apart = queue_info_nce(queries, keys, bank[:7], other_keys=bank[7:], masked=masked, chunk_size=3)
-    torch.testing.assert_close(apart, together, rtol=1e-13, atol=0)
-
-
-def test_queue_order_does_not_matter() -> None:
-    queries, keys, queue = unit_rows(3, 4, 0), unit_rows(3, 4, 1), unit_rows(10, 4, 2)
-    order = torch.randperm(10, generator=torch.Generator().manual_seed(0))
-    one, other = (queue_info_nce(queries, keys, rows, chunk_size=3) for rows in (queue, queue[order]))
-    torch.testing.assert_close(one, other, rtol=1e-13, atol=0)
 
 
 def test_queue_may_change_before_backward() -> None:
     leaves = [unit_rows(4, 5, seed).requires_grad_() for seed in (0, 1)]
     queue, other = unit_rows(9, 5, 2), unit_rows(6, 5, 3)
     both = queue_info_nce(leaves[0], leaves[1], queue, chunk_size=4) + queue_info_nce(leaves[1], leaves[0], other)
-    expected = naive(leaves[0], leaves[1], queue.clone()) + naive(leaves[1], leaves[0], other)
+    expected = naive_info_nce(leaves[0], leaves[1], queue.clone()) + naive_info_nce(leaves[1], leaves[0], other)
     wanted = torch.autograd.grad(expected, leaves)
     queue.fill_(math.nan)
     for slope, twin in zip(torch.autograd.grad(3 * both, leaves), wanted, strict=True):
@@ -250,13 +202,107 @@ def test_matching_pairs_memory() -> None:
 def test_accelerator_gives_the_same(storage: str, precision: str) -> None:
     queries, keys, rows = (unit_rows(count, 64, seed, torch.float32) for count, seed in ((16, 0), (16, 1), (500, 2)))
     masked = matching_pairs(torch.arange(16), torch.arange(500) // 3)
-    expected = value_and_gradients(queue_info_nce, queries, keys, rows, masked=masked)
+    expected = value_and_gradients(queue_info_nce, [queries, keys], rows, masked=masked)
     there = rows.cuda()
     queue = quantize_rows(there) if storage == "int8" else there.to(getattr(torch, storage))
     on_device = masked[0].cuda(), masked[1].cuda()
     found = value_and_gradients(
-        queue_info_nce, queries.cuda(), keys.cuda(), queue, masked=on_device, chunk_size=77, precision=precision
+        queue_info_nce, [queries.cuda(), keys.cuda()], queue, masked=on_device, chunk_size=77, precision=precision
     )
     tolerance = 1e-4 if (storage, precision) == ("float32", "float32") else 0.02
     for one, twin in zip(found, expected, strict=True):
         assert (one.cpu() - twin).norm() <= tolerance * twin.norm()
+
+
+# Precision
+
+
+@pytest.fixture
+def own_precision() -> Iterator[str]:
+    """The user's own setting of the processor's products, which the loss has to give back."""
+    matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "ieee"
+    yield "ieee"
+    matmul.fp32_precision = before
+
+
+def test_sure_positive_keeps_its_digits() -> None:
+    """Probabilities near 1 leave float32 no digits; the loss and its gradient still have theirs."""
+    queries, queue = torch.tensor([[1.0, 0.0]]), torch.tensor([[-0.25, 1.0], [-0.5, 0.0]])
+    found = value_and_gradients(queue_info_nce, [queries, queries], queue, temperature=0.0625)
+    expected = value_and_gradients(
+        naive_info_nce, [queries.double(), queries.double()], queue.double(), temperature=0.0625
+    )
+    assert float(expected[0]) == pytest.approx(2.0991e-9, rel=1e-4)
+    for one, twin in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), twin, rtol=1e-5, atol=0)
+
+
+def test_far_negatives_weigh_nothing() -> None:
+    queries = torch.tensor([[1.0, 0.0]])
+    keys, queue = torch.tensor([[0.5, 0.0]]), torch.tensor([[0.5, 0.0], [-9.0, 0.0], [-1000.0, 0.0]])
+    value, slope, _ = value_and_gradients(queue_info_nce, [queries, keys], queue, temperature=0.01, chunk_size=1)
+    assert float(value) == pytest.approx(math.log(2))
+    assert slope.abs().max() < 1e-20
+
+
+def test_gradients_keep_their_type() -> None:
+    queries, keys = unit_rows(3, 4, 0, torch.bfloat16), unit_rows(3, 4, 1, torch.float16)
+    queue = unit_rows(8, 4, 2, torch.float32)
+    value, slope, key_slope = value_and_gradients(queue_info_nce, [queries, keys], queue)
+    assert (value.dtype, slope.dtype, key_slope.dtype) == (torch.float32, torch.bfloat16, torch.float16)
+    expected = value_and_gradients(naive_info_nce, [queries.double(), keys.double()], queue)
+    torch.testing.assert_close(value.double(), expected[0], rtol=1e-5, atol=0)
+    torch.testing.assert_close(slope.double(), expected[1], rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("place", ["queries", "keys", "queue", "other_keys"])
+def test_nan_reaches_loss_and_gradient(place: str) -> None:
+    tensors = {
+        name: unit_rows(3, 4, seed, torch.float32) for seed, name in enumerate(("queries", "keys", "other_keys"))
+    }
+    tensors["queue"] = unit_rows(7, 4, 5, torch.float32)
+    tensors[place][1, 2] = math.nan
+    value, slope, key_slope = value_and_gradients(
+        queue_info_nce, [tensors["queries"], tensors["keys"]], tensors["queue"], other_keys=tensors["other_keys"]
+    )
+    assert value.isnan() and slope.isnan().any() and key_slope.isnan().any()
+
+
+def test_bfloat16_products(own_precision: str) -> None:
+    queries, keys, queue = (unit_rows(count, 64, seed, torch.float32) for count, seed in ((16, 0), (16, 1), (500, 2)))
+
+    def run(precision: str, dtype: torch.dtype | None = None, **change: Any) -> tuple[Any, set[str]]:
+        with watched() as seen, torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+            found = value_and_gradients(queue_info_nce, [queries, keys], queue, precision=precision, **change)
+        assert torch.backends.mkldnn.matmul.fp32_precision == own_precision  # type: ignore[attr-defined]
+        return found, {products for name, _, products in seen if name == "aten.mm.out"}
+
+    exact, products = run("auto")
+    assert products == {own_precision}
+    near, products = run("bfloat16")
+    assert products == {"bf16"}
+    for one, twin in zip(near, exact, strict=True):
+        # bfloat16 keeps 8 bits: one part in 256 of each operand.
+        assert (one - twin).norm() <= 0.01 * twin.norm()
+        assert one.dtype == torch.float32
+    for dtype in (torch.bfloat16, torch.float16):
+        cast, products = run("auto", dtype)
+        assert products == {"bf16"}
+        assert all(torch.equal(one, twin) for one, twin in zip(cast, near, strict=True))
+    forced, products = run("float32", torch.bfloat16)
+    assert products == {own_precision}
+    assert all(torch.equal(one, twin) for one, twin in zip(forced, exact, strict=True))
+
+
+def test_precision_setting_is_restored_after_an_error(own_precision: str) -> None:
+    class Failing(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if str(function) == "aten.mm.out":
+                raise MemoryError
+            return function(*args, **(kwargs or {}))
+
+    with pytest.raises(MemoryError), Failing():
+        queue_info_nce(torch.ones(2, 3), torch.ones(2, 3), torch.ones(5, 3), precision="bfloat16")
+    assert torch.backends.mkldnn.matmul.fp32_precision == own_precision  # type: ignore[attr-defined]

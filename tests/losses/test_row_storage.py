@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.losses import QuantizedRows, quantize_rows
+from hf_xlsr.losses import QuantizedRows, quantize_rows, truncate_rows
 
 
 def test_hand_worked() -> None:
@@ -61,3 +61,17 @@ def test_dequantized_into_a_given_tensor() -> None:
     out = torch.full((4, 3), 7.0, dtype=torch.float64)
     assert quantized.dequantize(out) is out
     assert torch.equal(out, quantized.values.double() * quantized.scales.double().unsqueeze(1))
+
+
+@pytest.mark.parametrize("count", [0, 5, 9000])
+def test_truncated_rows_have_length_one(count: int) -> None:
+    rows = torch.randn(count, 6, generator=torch.Generator().manual_seed(0))
+    quantized = quantize_rows(rows)
+    for stored, plain in (
+        (rows, rows),
+        (rows.bfloat16(), rows.bfloat16().float()),
+        (quantized, quantized.dequantize()),
+    ):
+        truncated = truncate_rows(stored, 4)
+        assert truncated.values.data_ptr() == (stored.values if stored is quantized else stored).data_ptr()
+        torch.testing.assert_close(truncated.dequantize(), torch.nn.functional.normalize(plain[:, :4], dim=1))

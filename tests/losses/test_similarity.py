@@ -4,8 +4,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hf_xlsr.losses import similarity_loss
 
@@ -59,13 +57,6 @@ def test_hand_worked() -> None:
     assert similarity_loss(source, target).item() == pytest.approx(expected / 2, rel=1e-12)
 
 
-def test_default_reduction() -> None:
-    u, v = vectors(batch=7)
-    total = similarity_loss(u, v, reduction="sum").item()
-    assert similarity_loss(u, v).item() == similarity_loss(u, v, reduction="batchmean").item()
-    assert similarity_loss(u, v).item() == pytest.approx(total / 7, rel=1e-12)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("epsilon", [1e-4, 1e-6])
@@ -80,20 +71,9 @@ def test_difference_of_one_is_finite(dtype: torch.dtype, autocast: bool, epsilon
         assert gradient.isfinite().all()
 
 
-@settings(max_examples=50, deadline=None)
-@given(seed=st.integers(0, 10_000), scale=st.floats(0.01, 300), batch=st.integers(1, 6))
-def test_always_finite_and_not_negative(seed: int, scale: float, batch: int) -> None:
-    u, v = (x.float() for x in vectors(batch, seed=seed, scale=scale))
-    u, v = u.requires_grad_(), v.requires_grad_()
-    loss = similarity_loss(u, v)
-    assert loss.isfinite() and loss >= -1e-6
-    for gradient in torch.autograd.grad(loss, (u, v)):
-        assert gradient.isfinite().all()
-
-
 def test_clamp_passes_no_gradient() -> None:
     u, v = (x.requires_grad_() for x in difference_of_one())
-    gradients = torch.autograd.grad(similarity_loss(u, v), (u, v))
+    gradients = torch.autograd.grad(similarity_loss(u, v), (u, v))  # the default, `batchmean`
     assert all((gradient == 0).all() for gradient in gradients)
 
 
@@ -103,11 +83,3 @@ def test_rotation_does_not_matter() -> None:
     assert similarity_loss(u, u).item() == 0
     assert math.copysign(1, similarity_loss(u, u).item()) == 1
     assert similarity_loss(u, u @ rotation).item() == pytest.approx(0, abs=1e-12)
-
-
-def test_order_does_not_matter() -> None:
-    u, v = vectors()
-    order = torch.tensor([4, 2, 0, 1, 3])
-    loss = similarity_loss(u, v).item()
-    assert similarity_loss(v, u).item() == pytest.approx(loss, rel=1e-12)
-    assert similarity_loss(u[order], v[order]).item() == pytest.approx(loss, rel=1e-12)

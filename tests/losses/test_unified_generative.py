@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.losses import generative_labels, generative_loss, swap_sides
+from hf_xlsr.losses import generative_labels, generative_loss
 from hf_xlsr.losses.unified_generative import merge_duplicates
 
 VOCABULARY, MASK, IGNORE = 12, 11, -100
@@ -102,14 +102,6 @@ def test_hand_worked_accumulate_example() -> None:
     assert {piece: labels[1, piece].item() for piece in (C, T, MASK)} == {C: 0.5, T: 0.5, MASK: 0.0}
 
 
-def test_hidden_token_that_occurs_again() -> None:
-    batch = Batch([([T, A, T], [B, C])], [(0, 0)])
-    labels = batch.labels(label_mode="set")
-    # The masked side still holds the other t, so all three of <mask>, a and t have a third.
-    assert labels[1, [MASK, A, T]].tolist() == pytest.approx([1 / 3] * 3)
-    assert labels[0, [T, B, C]].tolist() == [0.5, 0.25, 0.25]
-
-
 def test_hand_worked_reconstruction() -> None:
     batch = Batch([([C, T], [T, A, A, B])], [])
     set_labels, accumulated = batch.labels(task="xtr", label_mode="set"), batch.labels(task="xtr")
@@ -162,14 +154,6 @@ def test_padding_does_not_matter(batch: Batch, task: str, mode: str, seed: int) 
     assert torch.equal(batch.labels(task=task, label_mode=mode), before)
 
 
-@pytest.mark.parametrize("mode", ["accumulate", "set"])
-def test_padding_that_equals_a_real_token(mode: str) -> None:
-    # Padding is T here, which is also the hidden piece and a piece of both sentences.
-    batch = Batch([([T, A], [T, B, C])], [(0, 0)], pad=T, extra=5)
-    alone = Batch([([T, A], [T, B, C])], [(0, 0)], pad=0, extra=0)
-    assert torch.equal(batch.labels(label_mode=mode), alone.labels(label_mode=mode))
-
-
 @pytest.mark.parametrize("pad", [0, T])
 @pytest.mark.parametrize("mode", ["accumulate", "set"])
 def test_left_padding_is_the_same(mode: str, pad: int) -> None:
@@ -214,12 +198,6 @@ def test_merging_duplicates(rows: list[list[tuple[int, float]]], keep_first: boo
         assert dict(entries) == expected
 
 
-def test_swap_sides_twice_is_nothing() -> None:
-    stacked = torch.arange(24).reshape(6, 4)
-    assert swap_sides(stacked)[0].tolist() == stacked[3].tolist()
-    assert torch.equal(swap_sides(swap_sides(stacked)), stacked)
-
-
 def parameters(rows: int, width: int = 4) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(5)
     shapes = (rows, width), (VOCABULARY, width), (VOCABULARY,)
@@ -249,22 +227,3 @@ def test_loss_equals_kl_divergence(task: str, mode: str, chunk_size: int) -> Non
     torch.testing.assert_close(
         torch.autograd.grad(loss, leaves), torch.autograd.grad(twin, leaves), rtol=1e-11, atol=1e-13
     )
-
-
-def test_smlm_loss_is_equation_one() -> None:
-    batch = Batch(PAIRS, MASKED)
-    labels = generative_labels(batch.original, batch.attention, batch.hidden, task="smlm")
-    hidden, weight, bias = parameters(len(batch.sides))
-    logs = (hidden @ weight.T + bias).log_softmax(-1)
-    pieces = [batch.hidden[index + side * 3].item() for index, (side, _) in enumerate(MASKED)]
-    expected = sum(-logs[index, piece] - logs[index + 3, piece] for index, piece in enumerate(pieces)) / 3
-    torch.testing.assert_close(generative_loss(hidden, weight, bias, *labels), expected, rtol=1e-12, atol=0)
-
-
-def test_perfect_prediction_is_zero() -> None:
-    batch = Batch([([T, A], [B, C, C])], [(0, 0)])
-    ids, probs = generative_labels(batch.original, batch.attention, batch.hidden)
-    # One width a row and logits log q: the softmax is q itself.
-    weight = dense(ids, probs).clamp(min=1e-12).log().T.contiguous()
-    loss = generative_loss(torch.eye(2, dtype=torch.float64), weight, torch.zeros(VOCABULARY).double(), ids, probs)
-    assert loss.item() == pytest.approx(0, abs=1e-6)

@@ -119,6 +119,20 @@ def test_saved_model_by_folder(kind: str, encoder: str, tmp_path: Path) -> None:
     assert np.array_equal(one, other)
 
 
+@pytest.mark.parametrize("kind", PRETRAINING)
+def test_hard_negatives_and_matryoshka_change_the_loss(kind: str, encoder: str, tmp_path: Path) -> None:
+    negatives = PAIRS.add_column("negative", PAIRS["fr"][::-1]).add_column(
+        "negative_1", PAIRS["fr"][1:] + PAIRS["fr"][:1]
+    )
+    losses = []
+    for data, dims in ((PAIRS, None), (negatives, None), (PAIRS, [4, 16])):
+        trainer = trainer_of(kind, f"{encoder}/plain", tmp_path, eval_dataset=data, matryoshka_dims=dims)
+        if kind == "DualMomentum":
+            trainer.model.config.in_batch_negatives = True  # the queues are empty
+        losses.append(trainer.evaluate()["eval_loss"])
+    assert losses[1] > losses[0] != losses[2]
+
+
 def test_prompts_are_trained_evaluated_and_exported(encoder: str, tmp_path: Path) -> None:
     trainer = trainer_of("Lightweight", f"{encoder}/plain", tmp_path, prompts="one two ")
     plain = trainer_of("Lightweight", trainer.model, tmp_path)

@@ -1,0 +1,45 @@
+"""Losses of truncated embeddings (Kusupati et al., 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from hf_xlsr.utils.errors import XlsrError
+
+
+def matryoshka_mean(
+    loss: Callable[..., torch.Tensor], dims: Sequence[int] | None, *embeddings: torch.Tensor | None
+) -> torch.Tensor:
+    r"""The mean of a loss over embeddings that are truncated to their first dimensions.
+
+    .. math:: L = \frac{1}{|D|} \sum_{d \in D} L(x_{1..d}, y_{1..d}, ...)
+
+    The mean keeps the scale of the loss, and so the meaning of the weights of other losses, of the learning rate and of
+    gradient clipping. sentence-transformers' `MatryoshkaLoss` has the sum (weights 1), so that its value is `|D|` times
+    this one. A loss that compares by cosine renormalises the truncated rows; one that compares by inner product takes
+    them as they are.
+
+    Args:
+        loss: A function of embeddings.
+        dims: The numbers of dimensions; only these: include the width to train whole embeddings too. Without any, the
+            loss of whole embeddings.
+        *embeddings: Arguments of `loss`, `(rows, width)` each, or None.
+
+    Raises:
+        XlsrError: a number is below 1, or above the width (it would train whole embeddings).
+
+    Example:
+        >>> from hf_xlsr.losses import alignment_loss
+        >>> eye = torch.eye(3)
+        >>> matryoshka_mean(alignment_loss, [1, 3], eye, eye)  # of 2.3976 and 1.1029
+        tensor(1.6415)
+    """
+    if not dims:
+        return loss(*embeddings)
+    width = max(rows.shape[1] for rows in embeddings if rows is not None)
+    if not all(0 < dim <= width for dim in dims):
+        raise XlsrError(f"`matryoshka_dims` must be from 1 to {width}, got {list(dims)}.")
+    parts = [loss(*(None if rows is None else rows[:, :dim] for rows in embeddings)) for dim in dims]
+    return torch.stack(parts).mean()

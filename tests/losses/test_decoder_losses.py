@@ -1,0 +1,205 @@
+"""Losses over a vocabulary, in chunks: `sparse_target_cross_entropy` and what is built on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from loss_helpers import Largest, value_and_gradients
+from torch import nn
+
+from hf_xlsr.losses import generative_loss, masked_lm_loss, sparse_target_cross_entropy
+from hf_xlsr.losses.biased_cross_entropy import biased_cross_entropy
+
+ROWS, WIDTH, VOCABULARY, TARGETS, LENGTH = 13, 6, 29, 5, 7
+CLOSE = {"rtol": 1e-11, "atol": 1e-13}
+
+
+def dense(ids: torch.Tensor, probs: torch.Tensor, vocabulary: int = VOCABULARY) -> torch.Tensor:
+    """The label matrix; a token named twice gets the sum."""
+    return torch.zeros(len(ids), vocabulary, dtype=probs.dtype).scatter_add_(1, ids, probs)
+
+
+def naive(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    ids: torch.Tensor,
+    probs: torch.Tensor,
+    row_weights: torch.Tensor,
+) -> torch.Tensor:
+    logs = (hidden @ weight.T + bias).log_softmax(-1)
+    return -(row_weights.unsqueeze(1) * dense(ids, probs, len(weight)) * logs).sum()
+
+
+def problem(dtype: torch.dtype = torch.float64) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Parameters and labels; rows have duplicates, padding (mass 0) and masses that do not sum to 1."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((ROWS, WIDTH), (VOCABULARY, WIDTH), (VOCABULARY,))
+    parameters = [torch.randn(shape, generator=generator, dtype=dtype) for shape in shapes]
+    ids = torch.randint(0, VOCABULARY, (ROWS, TARGETS), generator=generator)
+    ids[:, 1], ids[:, -1] = ids[:, 0], 0
+    probs = torch.rand(ROWS, TARGETS, generator=generator, dtype=dtype)
+    probs[:, -1] = 0
+    return parameters, [ids, probs, torch.rand(ROWS, generator=generator, dtype=dtype)]
+
+
+@pytest.mark.parametrize("chunk_size", [1, 2, 3, 7, ROWS - 1, ROWS, ROWS + 1, 1000])
+def test_equals_the_dense_twin(chunk_size: int) -> None:
+    parameters, labels = problem()
+    found = value_and_gradients(sparse_target_cross_entropy, parameters, *labels, chunk_size=chunk_size)
+    torch.testing.assert_close(found, value_and_gradients(naive, parameters, *labels), **CLOSE)
+
+
+def test_no_rows_give_zero_with_a_graph() -> None:
+    parameters, labels = problem()
+    value, *gradients = value_and_gradients(
+        sparse_target_cross_entropy, [parameters[0][:0], *parameters[1:]], *[label[:0] for label in labels]
+    )
+    assert value == 0
+    assert gradients[0].shape == (0, WIDTH)
+    assert all((gradient == 0).all() for gradient in gradients[1:])
+
+
+def test_large_logits_do_not_overflow() -> None:
+    parameters, labels = problem(torch.float32)
+    inputs = [1e4 * parameters[0], *parameters[1:]]
+    found = value_and_gradients(sparse_target_cross_entropy, inputs, *labels, chunk_size=4)
+    assert all(tensor.isfinite().all() for tensor in found)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "autocast", "tolerance"),
+    [(torch.bfloat16, True, 2e-2), (torch.float16, True, 2e-3), (torch.bfloat16, False, 2e-2)],
+)
+def test_low_precision_stays_close(dtype: torch.dtype, autocast: bool, tolerance: float) -> None:
+    parameters, labels = problem(torch.float32)
+    if not autocast:
+        parameters = [parameter.to(dtype) for parameter in parameters]
+    expected = value_and_gradients(naive, [parameter.float() for parameter in parameters], *labels)
+    leaves = [parameter.clone().requires_grad_() for parameter in parameters]
+    with torch.autocast("cpu", dtype=dtype, enabled=autocast):
+        value = sparse_target_cross_entropy(*leaves, *labels, chunk_size=4)
+    value.backward()
+    assert value.dtype == torch.float32
+    assert value.item() != expected[0].item()  # the matrix products did follow autocast
+    for one, twin in zip([value.detach(), *(leaf.grad for leaf in leaves)], expected, strict=True):
+        assert (one.float() - twin).norm() < tolerance * twin.norm()
+    assert all(leaf.grad is not None and leaf.grad.dtype == leaf.dtype for leaf in leaves)
+
+
+def test_float16_gradient_does_not_underflow() -> None:
+    # At the start of training p is near 1 / vocabulary; over the pairs that is below float16's smallest number.
+    rows, pairs, vocabulary = 4, 1000, 50_000
+    assert torch.tensor(1 / pairs / vocabulary, dtype=torch.float16) == 0
+    weight = torch.zeros(vocabulary, 1, requires_grad=True)
+    labels = torch.zeros(rows, 1, dtype=torch.long), torch.ones(rows, 1), torch.full((rows,), 1 / pairs)
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = sparse_target_cross_entropy(torch.ones(rows, 1), weight, torch.zeros(vocabulary), *labels)
+    loss.backward()
+    expected = torch.full((vocabulary - 1, 1), rows / pairs / vocabulary)
+    torch.testing.assert_close(weight.grad[1:], expected, rtol=2e-2, atol=0)
+
+
+# Masked LM and translation: positions of sentences
+
+
+def positions(shared_bias: bool) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """States, embeddings and biases; labels with padding, and a sentence of padding alone."""
+    generator = torch.Generator().manual_seed(1)
+    shapes = (4, LENGTH, WIDTH), (VOCABULARY, WIDTH), (VOCABULARY,) if shared_bias else (4, VOCABULARY)
+    parameters = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    labels = torch.randint(VOCABULARY, (4, LENGTH), generator=generator)
+    for row, length in enumerate((LENGTH, 3, 0, 1)):
+        labels[row, length:] = -100
+    return parameters, labels
+
+
+def torch_twin(labels: torch.Tensor, smoothing: float = 0.0) -> Callable[..., torch.Tensor]:
+    def loss(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        logits = hidden @ weight.T + (bias if bias.dim() == 1 else bias[:, None])
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=smoothing)
+
+    return loss
+
+
+@pytest.mark.parametrize("chunk_size", [1, 2, 3, 9, 128])
+@pytest.mark.parametrize(
+    ("loss", "shared_bias", "options"),
+    [
+        (masked_lm_loss, True, {}),
+        (biased_cross_entropy, True, {}),
+        (biased_cross_entropy, False, {"label_smoothing": 0.1}),
+        (biased_cross_entropy, False, {}),
+    ],
+)
+def test_equals_cross_entropy(loss: Any, shared_bias: bool, options: dict[str, float], chunk_size: int) -> None:
+    parameters, labels = positions(shared_bias)
+    found = value_and_gradients(
+        lambda hidden, *x: loss(hidden, labels, *x, chunk_size=chunk_size, **options), parameters
+    )
+    expected = value_and_gradients(torch_twin(labels, *options.values()), parameters)
+    torch.testing.assert_close(found, expected, **CLOSE)
+    renamed = labels.masked_fill(labels == -100, -1)
+    hidden, *rest = parameters
+    again = loss(hidden, renamed, *rest, ignore_index=-1, chunk_size=chunk_size, **options)
+    assert again.item() == found[0].item()
+    nothing = value_and_gradients(lambda hidden, *x: loss(hidden, torch.full_like(labels, -100), *x), parameters)
+    assert all((tensor == 0).all() for tensor in nothing)
+
+
+def test_transform_runs_on_masked_states_only() -> None:
+    parameters, labels = positions(shared_bias=True)
+    torch.manual_seed(0)
+    head, seen = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.SiLU()).double(), []
+
+    def transform(states: torch.Tensor) -> torch.Tensor:
+        seen.append(states.shape)
+        return head(states)
+
+    results = []
+    for loss in (
+        lambda hidden, *x: masked_lm_loss(hidden, labels, *x, transform=transform, chunk_size=2),
+        lambda hidden, *x: torch_twin(labels)(head(hidden), *x),
+        lambda hidden, *x: masked_lm_loss(hidden, torch.full_like(labels, -100), *x, transform=transform),
+    ):
+        head.zero_grad()
+        found = value_and_gradients(loss, parameters)
+        results.append([*found, *(parameter.grad.clone() for parameter in head.parameters())])
+    torch.testing.assert_close(results[0], results[1], **CLOSE)
+    assert seen == [(LENGTH + 4, WIDTH), (0, WIDTH)]
+    assert all((tensor == 0).all() for tensor in results[2])  # DDP waits for the gradient of every parameter
+
+
+# Memory
+
+MANY_ROWS, LARGE_VOCABULARY, SLIM, CHUNK = 120, 500, 4, 120 * 8
+MANY_LABELS = torch.arange(MANY_ROWS).view(2, -1)
+MEMORY_CASES: dict[str, tuple[int, Callable[..., torch.Tensor]]] = {
+    "masked LM": (1, lambda hidden, *x: masked_lm_loss(hidden.view(2, -1, SLIM), MANY_LABELS, *x, chunk_size=CHUNK)),
+    "biased": (
+        2,
+        lambda hidden, *x: biased_cross_entropy(hidden.view(2, -1, SLIM), MANY_LABELS, *x, chunk_size=CHUNK),
+    ),
+    "generative": (
+        1,
+        lambda *x: generative_loss(
+            *x, torch.arange(3) + torch.arange(MANY_ROWS)[:, None], torch.full((MANY_ROWS, 3), 1 / 3), chunk_size=CHUNK
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MEMORY_CASES)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_whole_logits_are_never_held(name: str, autocast: bool) -> None:
+    biases, case = MEMORY_CASES[name]
+    shapes = (MANY_ROWS, SLIM), (LARGE_VOCABULARY, SLIM), (LARGE_VOCABULARY,) if biases == 1 else (2, LARGE_VOCABULARY)
+    parameters = [torch.randn(shape).requires_grad_() for shape in shapes]
+    with Largest() as largest, torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        case(*parameters).backward()
+    assert parameters[1].grad is not None
+    assert largest.numel == LARGE_VOCABULARY * SLIM  # the gradient of the table

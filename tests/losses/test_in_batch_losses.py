@@ -1,0 +1,191 @@
+"""Contrast within a batch: additive margin, alignment and sentence contrast against one naive twin."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from loss_helpers import value_and_gradients
+
+from hf_xlsr.losses import additive_margin_loss, alignment_loss, matryoshka_mean, sentence_contrast_loss
+from hf_xlsr.losses.sentence_contrast import unit_rows
+
+EYE = torch.eye(3, dtype=torch.float64)
+# A loss, and what the twin has to know of it.
+LOSSES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "alignment": (alignment_loss, {}),
+    "alignment by cosine": (
+        partial(alignment_loss, temperature=0.3, normalize=True),
+        {"scale": 1 / 0.3, "cosine": True},
+    ),
+    "additive margin": (additive_margin_loss, {"margin": 0.3}),
+    "wide margin": (partial(additive_margin_loss, margin=2.0, scale=0.5), {"margin": 2.0, "scale": 0.5}),
+    "margin by cosine": (
+        partial(additive_margin_loss, scale=20.0, normalize=True),
+        {"margin": 0.3, "scale": 20.0, "cosine": True},
+    ),
+    "sentence contrast": (sentence_contrast_loss, {"cosine": True, "both": True}),
+    "cold contrast": (
+        partial(sentence_contrast_loss, temperature=0.3),
+        {"scale": 1 / 0.3, "cosine": True, "both": True},
+    ),
+}
+
+
+def sides(
+    count: int = 5, width: int = 4, negatives: int = 3, dtype: torch.dtype = torch.float64
+) -> list[torch.Tensor]:
+    """Sources, targets and hard negatives, if any."""
+    generator = torch.Generator().manual_seed(count)
+    rows = [torch.randn(size, width, generator=generator, dtype=torch.float64) for size in (count, count, negatives)]
+    return [side.to(dtype) for side in rows if len(side)]
+
+
+def naive(
+    source: torch.Tensor,
+    target: torch.Tensor,
+    negatives: torch.Tensor | None = None,
+    *,
+    margin: float = 0.0,
+    scale: float = 1.0,
+    cosine: bool = False,
+    both: bool = False,
+) -> torch.Tensor:
+    """The papers' sums, sentence by sentence. `both`: with the own language, and hard negatives in both directions."""
+
+    def similarity(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return one @ other / (one.norm() * other.norm() if cosine else 1.0)
+
+    total, hard = source.new_zeros(()), [] if negatives is None else list(negatives)
+    for own, other, more in ((source, target, hard), (target, source, hard if both else [])):
+        for index, query in enumerate(own):
+            rest = [
+                side[row] for side in ((other, own) if both else (other,)) for row in range(len(own)) if row != index
+            ]
+            right = torch.exp(scale * (similarity(query, other[index]) - margin))
+            wrong = torch.stack([torch.exp(scale * similarity(query, candidate)) for candidate in [*rest, *more]])
+            total = total - torch.log(right / (right + wrong.sum()))
+    return total / len(source)
+
+
+@pytest.mark.parametrize("dims", [None, [2, 4], [3]], ids=str)
+@pytest.mark.parametrize("negatives", [0, 3])
+@pytest.mark.parametrize("count", [2, 5])
+@pytest.mark.parametrize("name", LOSSES)
+def test_equals_the_naive_twin(name: str, count: int, negatives: int, dims: list[int] | None) -> None:
+    loss, options = LOSSES[name]
+    inputs = sides(count, negatives=negatives)
+    found = value_and_gradients(lambda *rows: matryoshka_mean(loss, dims, *rows), inputs)
+
+    def twin(*rows: torch.Tensor) -> torch.Tensor:
+        parts = [naive(*(side[:, :dim] for side in rows), **options) for dim in dims or [4]]
+        return torch.stack(parts).sum() / len(parts)
+
+    expected = value_and_gradients(twin, inputs)
+    assert all(slope.norm() > 1e-4 for slope in expected[1:])
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    single = value_and_gradients(lambda *rows: matryoshka_mean(loss, dims, *rows), [side.float() for side in inputs])
+    torch.testing.assert_close(single, [value.float() for value in expected], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("loss", "rows", "expected"),
+    [
+        # Inner products 1 on the diagonal and 0 elsewhere; the margin leaves 0.7 for the true pair.
+        (additive_margin_loss, (EYE, EYE), 2 * math.log(1 + 2 * math.exp(-0.7))),
+        # A negative of inner products 1, 0 and 0, for the sources alone.
+        (
+            partial(additive_margin_loss, margin=0.0),
+            (EYE, EYE, EYE[:1]),
+            (math.log(2 + 2 / math.e) + 2 * math.log(1 + 3 / math.e)) / 3 + math.log(1 + 2 / math.e),
+        ),
+        # Similarities [[0, log 3], [0, 0]]: row softmax at the diagonal 1/4, 1/2; column softmax 1/2, 1/4.
+        (
+            alignment_loss,
+            (EYE[:2, :2], torch.tensor([[0.0, 0.0], [math.log(3), 0.0]], dtype=torch.float64)),
+            math.log(8),
+        ),
+        (partial(alignment_loss, normalize=True), (EYE[:2], EYE[:2]), 2 * math.log(1 + 1 / math.e)),
+        # As the line before, with the sentences of the own language too.
+        (sentence_contrast_loss, (EYE[:2], EYE[:2]), 2 * math.log(1 + 2 / math.e)),
+        # Directions (1, 0), (0, 1) and (1, 0), (1, 0): the second translation resembles the first pair.
+        # x1: positive 1, negatives y2 = 1 and x2 = 0: -log(e / (2e + 1)) = 0.86199; x2: all are 0: log 3;
+        # y1: positive 1, negatives x2 = 0 and y2 = 1: 0.86199; y2: positive 0, negatives x1 = 1 and y1 = 1: 1.86199
+        (
+            sentence_contrast_loss,
+            (torch.tensor([[2.0, 0.0], [0.0, 3.0]]), torch.tensor([[5.0, 0.0], [1.0, 0.0]])),
+            (0.8619948 + 1.0986123 + 0.8619948 + 1.8619948) / 2,
+        ),
+        # A zero vector is orthogonal to all.
+        (partial(alignment_loss, temperature=0.05, normalize=True), (0 * EYE, 0 * EYE), 2 * math.log(3)),
+        (sentence_contrast_loss, (0 * EYE, 0 * EYE), 2 * math.log(5)),
+        (alignment_loss, (EYE[:1], EYE[1:2]), 0.0),
+    ],
+)
+def test_hand_worked(loss: Any, rows: tuple[torch.Tensor, ...], expected: float) -> None:
+    found = value_and_gradients(loss, list(rows))
+    assert float(found[0]) == pytest.approx(expected, rel=1e-6)
+    assert all(slope.isfinite().all() for slope in found[1:])
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_order_does_not_matter(name: str) -> None:
+    loss, options = LOSSES[name]
+    source, target, negatives = sides()
+    order = torch.tensor([3, 0, 4, 1, 2])
+    expected = loss(source, target, negatives)
+    torch.testing.assert_close(loss(source[order], target[order], negatives.flip(0)), expected)
+    torch.testing.assert_close(loss(target, source), loss(source, target))
+    assert not torch.allclose(loss(source[order], target), loss(source, target))
+    if options.get("cosine"):
+        scales = torch.arange(1, 6, dtype=torch.float64).unsqueeze(1)
+        torch.testing.assert_close(loss(source * scales, target / scales, 7 * negatives), expected)
+
+
+def test_relations() -> None:
+    rows = sides()
+    torch.testing.assert_close(
+        additive_margin_loss(*rows, margin=0.0, scale=20.0, normalize=True),
+        alignment_loss(*rows, temperature=0.05, normalize=True),
+    )
+    whole = matryoshka_mean(sentence_contrast_loss, [4], *rows)
+    assert torch.equal(whole, sentence_contrast_loss(*rows)) and torch.equal(
+        whole, matryoshka_mean(sentence_contrast_loss, [], *rows)
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("temperature", [1e-30, 1e-6, 1e6, 1e30])
+def test_extreme_temperatures_stay_finite(temperature: float, dtype: torch.dtype) -> None:
+    inputs = sides(negatives=0, dtype=dtype)
+    found = value_and_gradients(partial(sentence_contrast_loss, temperature=temperature), inputs)
+    found += value_and_gradients(alignment_loss, [1e3 * side for side in inputs])
+    assert all(tensor.isfinite().all() for tensor in found)
+    if temperature >= 1e6:
+        assert float(found[0]) == pytest.approx(2 * math.log(9), rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_zero_vectors_have_bounded_gradients(dtype: torch.dtype) -> None:
+    inputs = sides(dtype=dtype)
+    inputs[0][1] = 0
+    found = value_and_gradients(sentence_contrast_loss, inputs)
+    assert all(tensor.isfinite().all() for tensor in found)
+    assert 0 < found[1][1].abs().max() < 1
+    everything = value_and_gradients(sentence_contrast_loss, [torch.zeros_like(side) for side in inputs])
+    assert all(tensor.eq(0).all() for tensor in everything[1:])
+
+
+def test_unit_rows_are_those_of_torch() -> None:
+    vectors, leaves = sides()[0], []
+    for function in (unit_rows, F.normalize):
+        leaf = vectors.clone().requires_grad_()
+        (function(leaf) * vectors[0]).sum().backward()
+        leaves.append(leaf.grad)
+    torch.testing.assert_close(unit_rows(vectors), F.normalize(vectors))
+    torch.testing.assert_close(*leaves)
+    assert unit_rows(vectors.bfloat16()).dtype == torch.float32
