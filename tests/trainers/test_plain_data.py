@@ -29,7 +29,6 @@ from translation_helpers import translation_tokenizer, words_model
 from hf_xlsr import trainers
 from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.export import export_sentence_transformer
-from hf_xlsr.trainers.evaluation import evaluation_batches
 
 PRETRAINING = ["Lightweight", "DualMomentum", "Hictl", "Cmlm"]
 ROWS = make_pairs(96, seed=4)
@@ -151,18 +150,6 @@ def test_evaluation_draws_nothing_from_training(encoder: str, tmp_path: Path) ->
         trainer.train()
         kinds.append(trainer.live_encoder().encode(SOURCES))
     assert np.array_equal(*kinds)
-
-
-def test_evaluation_batches_cover_every_row_on_any_number_of_processes() -> None:
-    class Rows(list):
-        lengths, groups = [3, 9, 4, 8, 5, 7, 6], [0, 1, 0, 1, 0, 1, 1]
-
-    data = Rows([0] * 7)
-    for homogeneous in (False, True):
-        one = list(evaluation_batches(data, 4, homogeneous=homogeneous))
-        assert sorted(sum(one, [])) == list(range(7)) and max(map(len, one)) - min(map(len, one)) <= 1
-        parts = [list(evaluation_batches(data, 2, homogeneous=homogeneous, processes=2, rank=r)) for r in (0, 1)]
-        assert all(len(a) == len(b) and not set(a) & set(b) for a, b in zip(*parts, strict=True))
 
 
 def test_fine_tuning_of_plain_rows_with_compute_metrics(tmp_path: Path) -> None:
