@@ -53,6 +53,7 @@ class XlsrTrainingArguments(TrainingArguments):
         smooths_labels: Whether the loss supports `label_smoothing_factor`.
         evaluates_rows: Whether evaluation batches have `per_device_eval_batch_size` rows; protocols have their own
             batch size.
+        trains_embeddings: Whether the model makes sentence embeddings.
 
     Raises:
         XlsrError: an argument would be ignored or corrupt checkpoints, a choice is unknown, `label_smoothing_factor` has
@@ -61,6 +62,7 @@ class XlsrTrainingArguments(TrainingArguments):
 
     smooths_labels = False  # class attributes, not fields
     evaluates_rows = False
+    trains_embeddings = True
 
     precision: str = field(
         default="auto", metadata={"help": "of forward passes", "choices": (*PRECISIONS, "from_flags")}
@@ -102,6 +104,8 @@ class XlsrTrainingArguments(TrainingArguments):
             self.bf16, self.fp16 = chosen == "bfloat16", chosen == "float16"
         if self.label_smoothing_factor and not self.smooths_labels:
             raise XlsrError("label_smoothing_factor has no effect on this loss. Remove it.")
+        if self.matryoshka_dims and not self.trains_embeddings:
+            raise XlsrError("matryoshka_dims has no effect on this loss. Remove it.")
         if self.early_stopping_patience:
             if not self.metric_for_best_model:
                 raise XlsrError("early_stopping_patience needs metric_for_best_model.")

@@ -109,7 +109,13 @@ def converter_of(args: Any, tokenizers: Any, encoders: Iterable[Any], **options:
 
 
 def languages_of(pairs: Any) -> list[str]:
-    """The languages of prepared pairs, sorted; of a stream, those of its first thousand rows."""
+    """The languages of prepared pairs, sorted; of a stream, those of its first thousand rows.
+
+    Raises:
+        XlsrError: there are no pairs.
+    """
+    if pairs is None:
+        raise XlsrError("`train_dataset` is missing, which names the languages of a shared encoder.")
     if isinstance(pairs, StreamedRows):
         rows = chain.from_iterable(islice(stream.read(stream.data.iter(100)), 1000) for stream in pairs.streams)
         named = {row[side] for row in rows for side in ("source_lang", "target_lang")}
@@ -169,8 +175,6 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
         XlsrError: an argument of `Trainer` would be ignored or silently change training, or data are unsuitable.
     """
 
-    # Whether `live_encoder` gives sentence embeddings.
-    embeds = True
     # Why weights cannot be sharded over processes; empty if they can.
     no_sharding = ""
     # How to compute the model's outputs for given sentences.
@@ -192,7 +196,7 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
         eval_dataset: Any = None,
         **kwargs: Any,
     ) -> None:
-        self.evaluations = list(evaluations)
+        self.args, self.evaluations = args, list(evaluations)
         if evaluator is not None:
             self.evaluations.append(self._evaluation_by(evaluator, model))
         for name, instead in REFUSED.items():
@@ -200,12 +204,9 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
                 raise XlsrError(f"`{name}` is not supported: {instead}.")
         if kwargs.get("compute_metrics") is not None and not args.evaluates_rows:
             raise XlsrError("`compute_metrics` is not supported: losses are of whole batches. Use evaluations=[...].")
-        if args.matryoshka_dims and (
-            not self.embeds or max(args.matryoshka_dims) > base_model(model).config.hidden_size
-        ):
+        if max(args.matryoshka_dims or [0]) > base_model(model).config.hidden_size:
             raise XlsrError(f"`matryoshka_dims` must be widths of sentence embeddings, got {args.matryoshka_dims}.")
         check_sharding(args, refusal=self.no_sharding, adapters=base_model(model) is not model)
-        self.args = args
         self.eval_sets = self.converted_sets(eval_dataset)
         if args.load_best_model_at_end and args.metric_for_best_model == "loss" and not self.eval_sets:
             raise XlsrError("`load_best_model_at_end` needs an `eval_dataset`, or `metric_for_best_model`.")
@@ -230,7 +231,7 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
             XlsrError: the trainer's model makes no sentence embeddings, or a text needs its language.
         """
         languages = getattr(base_model(model).config, "encoder_configs", None) or {}
-        if not self.embeds:
+        if not self.args.trains_embeddings:
             raise XlsrError(
                 "`evaluator` is not supported: the model makes no sentence embeddings. Use evaluations=[...]."
             )
@@ -386,7 +387,7 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
     def evaluate_data(self, data: Any, prefix: str, ignore_keys: list[str] | None = None) -> dict[str, float]:
         """Metrics of one evaluation dataset."""
         metrics = {"loss": evaluation_loss(self, data, self.eval_task(data))}
-        if self.embeds and isinstance(data, PreparedPairs):
+        if self.args.trains_embeddings and isinstance(data, PreparedPairs):
             metrics |= translation_accuracy(self.live_encoder(), data)
         return {f"{prefix}_{name}": value for name, value in metrics.items()}
 

@@ -77,19 +77,23 @@ class DualMomentumTrainer(XlsrTrainer):
         nli_dataset: Any = None,
         **kwargs: Any,
     ) -> None:
+        def languages(encoder: Any, tokenizer: Any) -> list[str]:
+            nonlocal train_dataset
+            self.converter = converter_of(args, tokenizer, [encoder])
+            train_dataset = self.converted(train_dataset, args)
+            return languages_of(train_dataset)
+
         labels = 0 if nli_dataset is None else NLI_LABELS
         model, self.tokenizers = dual_model_and_tokenizers(
-            model,
-            tokenizers,
-            lambda tokenizer: languages_of(converter_of(args, tokenizer, []).pairs(train_dataset)),
-            seed=args.seed,
-            nli_labels=labels,
+            model, tokenizers, languages, seed=args.seed, nli_labels=labels
         )
         ours = base_model(model)
         config: DualMomentumConfig = ours.config
-        self.converter = converter_of(args, self.tokenizers, ours.encoders.values(), languages=config.languages)
+        encoders = ours.encoders.values()
+        self.converter = converter_of(args, self.tokenizers, encoders, languages=config.languages)
         train_dataset = self.converted(train_dataset, args)
-        self.nli_dataset = None if nli_dataset is None else self.converter.inference(nli_dataset)
+        with args.main_process_first(desc="tokenising"):
+            self.nli_dataset = None if nli_dataset is None else self.converter.inference(nli_dataset)
         self.max_length = usable_length(ours.encoders.values(), args.max_length, train_dataset)
         for language in config.languages or ():
             tokens = vocab_size_of(ours.encoders[config.encoder_of(language)])

@@ -45,6 +45,7 @@ class FineTuneTrainingArguments(XlsrTrainingArguments):
     """
 
     evaluates_rows = True
+    trains_embeddings = False
 
     max_length: int = field(default=128, metadata={"help": "tokens to which rows are truncated"})
     learning_rate: float = field(default=2.5e-5, metadata={"help": "at the start"})
@@ -171,7 +172,6 @@ class FineTuneTrainer(XlsrTrainer):
     """
 
     contrast = False
-    embeds = False
     predicts_by = "live_classifier().logits(LabelledSet)"
 
     def __init__(

@@ -137,7 +137,7 @@ def model_and_tokenizer(
 def dual_model_and_tokenizers(
     model: Any,
     tokenizers: Mapping[str, Any] | None,
-    languages: Callable[[Any], list[str]],
+    languages: Callable[[Any, Any], list[str]],
     *,
     seed: int,
     **options: Any,
@@ -148,7 +148,7 @@ def dual_model_and_tokenizers(
         model: A `DualMomentumModel`, with or without adapters, or its folder or Hub id; a mapping from language to
             encoder; or an encoder of all languages. Encoders are folders, Hub ids or `SentenceTransformer` objects.
         tokenizers: By default those of the encoders' places.
-        languages: The languages of the training data, tokenised by a tokenizer; only asked for a shared encoder.
+        languages: The languages of the training data, for a shared encoder and its tokenizer.
         seed: Random seed of new weights.
         **options: Values of the configuration of a new model.
     """
@@ -162,7 +162,7 @@ def dual_model_and_tokenizers(
     if not all(isinstance(part, Part) for part in parts.values()):
         raise XlsrError("`model` must have one encoder for each language, got an encoder with routes for one.")
     shared = parts.get(SHARED)
-    named = languages(tokenizers or shared.tokenizer) if shared else list(parts)
+    named = languages(shared.encoder, tokenizers or shared.tokenizer) if shared else list(parts)
     encoders = {name: part.encoder for name, part in parts.items()}
     configs = {name: encoder.config for name, encoder in encoders.items()}
     pooling = next(iter(parts.values())).options(DualMomentumConfig)

@@ -32,6 +32,7 @@ class TranslationTrainingArguments(XlsrTrainingArguments):
     """
 
     smooths_labels = True
+    trains_embeddings = False
     max_length: int = field(default=128, metadata={"help": "tokens to which sentences are truncated"})
     learning_rate: float = field(default=2e-5, metadata={"help": "at the start"})
     lr_scheduler_type: str = field(default="inverse_sqrt", metadata={"help": "of transformers"})
@@ -126,7 +127,6 @@ class TranslationTrainer(XlsrTrainer):
     """
 
     contrast = False
-    embeds = False
     predicts_by = "live_encoder().translate(sentences)"
 
     def __init__(

@@ -34,8 +34,9 @@ ELSEWHERE: dict[str, str] = {
     "bf16": "set training.precision instead",
     "fp16": "set training.precision instead",
     "max_length": "set data.max_length instead",
+    "num_proc": "set data.num_proc instead",
     **dict.fromkeys(
-        ("prompts", "num_proc", "shuffle_buffer_size"),
+        ("prompts", "shuffle_buffer_size"),
         "the data of recipes are tokenised by their preparation; remove it",
     ),
     "hub_token": "it would be stored in the run's folder; log in with `hf auth login`, or set HF_TOKEN",
@@ -86,7 +87,8 @@ def training_section(arguments: type[TrainingArguments]) -> type[Section]:
 
 def refused(arguments: Any) -> dict[str, str]:
     """Training arguments that recipes refuse -> the fix."""
-    return {**REFUSED, **ELSEWHERE, **({} if arguments.evaluates_rows else PROTOCOL_BATCH)}
+    embeddings = {} if arguments.trains_embeddings else {"matryoshka_dims": "it has no effect on this loss; remove it"}
+    return {**REFUSED, **ELSEWHERE, **embeddings, **({} if arguments.evaluates_rows else PROTOCOL_BATCH)}
 
 
 def argument_help(owner: type) -> dict[str, str]:
