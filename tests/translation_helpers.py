@@ -78,18 +78,6 @@ def small_model(model_type: str = "bert", *, seed: int = 0, **options: Any) -> H
     return model
 
 
-def taught_model(model_type: str = "bert", *, steps: int = 60, **options: Any) -> HictlForConditionalGeneration:
-    """A small model that has begun to learn the pairs of `small_batch`: its choices differ with sentence and step."""
-    model = small_model(model_type, **options).train()
-    batch = small_batch(vocab_size=options.get("vocab_size", 30))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        model(**batch).loss.backward()
-        optimizer.step()
-    return model.eval()
-
-
 def small_batch(seed: int = 0, vocab_size: int = 30) -> dict[str, torch.Tensor]:
     """Three pairs of different lengths; each side ends with piece 2."""
     generator = torch.Generator().manual_seed(seed)

@@ -88,6 +88,6 @@ def truncate_rows(rows: torch.Tensor | QuantizedRows, dim: int) -> QuantizedRows
     """
     values = (rows.values if isinstance(rows, QuantizedRows) else rows)[:, :dim]
     # A common factor of a row, such as its scale, has no effect.
-    parts = [part.to(accumulation_dtype(part)) for part in values.split(8192)]
-    lengths = torch.cat([torch.linalg.vector_norm(part, dim=1) for part in parts])
+    parts = values.split(8192)
+    lengths = torch.cat([torch.linalg.vector_norm(part.to(accumulation_dtype(part)), dim=1) for part in parts])
     return QuantizedRows(values, 1 / lengths.masked_fill(lengths == 0, 1.0))

@@ -23,7 +23,7 @@ from hf_xlsr.utils.distributed import gather_ragged
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.pooling import normalize, pool
 
-from .configuration_dual_momentum import DualMomentumConfig
+from .configuration_dual_momentum import SHARED, DualMomentumConfig
 from .direction_loss import direction_loss
 from .memory_queue import NO_TEXT, MemoryQueue
 from .saved_weights import check_same, fitting_weights
@@ -126,23 +126,24 @@ class DualMomentumModel(XlsrPreTrainedModel):
 
     @classmethod
     def from_encoders(
-        cls, encoders: Mapping[str, str], *, dropout: float | None = None, **options: Any
+        cls, encoders: Mapping[str, str] | str, *, dropout: float | None = None, **options: Any
     ) -> DualMomentumModel:
         """A model on pretrained encoders.
 
         Args:
-            encoders: Folder or Hub id of each language's encoder, or of the one named `shared`.
+            encoders: Folder or Hub id of each language's encoder, or of one that all `languages` share.
             dropout: Of all encoders, 0.1 in the paper; by default the encoders' own.
-            **options: Values of `DualMomentumConfig`; `shared` needs `languages`.
+            **options: Values of `DualMomentumConfig`, such as `queue_size`; a shared encoder needs `languages`.
 
         Raises:
             XlsrError: an encoder does not load.
         """
+        paths = encoders if isinstance(encoders, Mapping) else {SHARED: encoders}
         loaded = {
-            name: encoder_from_pretrained(path, place=f"encoder {name}", dropout=dropout)
-            for name, path in encoders.items()
+            name: encoder_from_pretrained(str(path), place=f"encoder {name}", dropout=dropout)
+            for name, path in paths.items()
         }
-        options.setdefault("languages", list(encoders))
+        options.setdefault("languages", list(paths))
         configs = {name: encoder.config for name, encoder in loaded.items()}
         return cls(DualMomentumConfig(encoder_configs=configs, **options), loaded)
 

@@ -1,4 +1,4 @@
-"""The table of models that `test_model_matrix.py` goes through: a model joins by a line of `CASES`."""
+"""Tiny models and batches: `CASES` is the table of `test_model_matrix.py`, which a model joins by a line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hf_xlsr import (
 )
 
 VOCABULARY = 56
-SPECIAL, START, END, MASK = 4, 1, 2, 3  # of each vocabulary the first four pieces; 0 is padding
+SPECIAL, START, END, MASK = 4, 1, 2, 3  # of each vocabulary the first four tokens; 0 is padding
 
 BERT = {
     **tiny_encoder(VOCABULARY),
@@ -33,6 +33,7 @@ BERT = {
     "bos_token_id": START,
     "eos_token_id": END,
 }
+PLAIN = {**BERT, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 ROBERTA = {**BERT, "model_type": "xlm-roberta", "max_position_embeddings": 42}
 
 # Every field of every configuration with a value that is not its default: a new field has to join, or a test fails.
@@ -129,7 +130,7 @@ class Case:
         encoders: Where its stock encoders and decoders lie.
         float32: Beginnings of the names of weights that stay float32 under `dtype=torch.bfloat16`.
         resized: The encoder whose embeddings are resized, where there are several.
-        rows: Parameters with a row for each piece of the vocabulary, beside the embeddings.
+        rows: Parameters with a row for each token of the vocabulary, besides the embeddings.
     """
 
     model_class: Any
@@ -143,7 +144,7 @@ class Case:
 
 
 def sentences(count: int, length: int, vocabulary: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random sentences of ragged length and their mask; the last piece of the vocabulary is in the first."""
+    """Random sentences of ragged length and their mask; the last token of the vocabulary is in the first."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(3, length + 1, (count, 1), generator=generator)
     lengths[0] = length
@@ -154,7 +155,7 @@ def sentences(count: int, length: int, vocabulary: int, seed: int) -> tuple[torc
 
 
 def masked(ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sentences whose second piece is hidden, and that piece as label."""
+    """Sentences whose second token is masked, and that token as label."""
     hidden, labels = ids.clone(), torch.full_like(ids, -100)
     hidden[:, 1], labels[:, 1] = MASK, ids[:, 1]
     return hidden, labels
@@ -218,16 +219,18 @@ def cmlm_batch(vocabulary: int) -> dict[str, Any]:
     }
 
 
-def lightweight_batch(vocabulary: int) -> dict[str, Any]:
+def lightweight_batch(vocabulary: int = VOCABULARY, task: str = "ugt") -> dict[str, Any]:
+    """Four pairs, masked as `task` wants: on one side each, or on both for `mlm`."""
     ids, mask = sentences(8, 7, vocabulary, 0)
     hidden, labels = masked(ids)
-    return {
-        "input_ids": hidden,
-        "attention_mask": mask,
-        "original_ids": ids,
-        "masked_ids": labels[:, 1],
-        "mask_token_id": MASK,
-    }
+    batch = {"input_ids": ids, "attention_mask": mask, "original_ids": ids, "mask_token_id": MASK}
+    if task.startswith("mlm"):
+        return {**batch, "input_ids": hidden, "mlm_labels": labels}
+    if task == "xtr":
+        return batch
+    one_side = torch.tensor([True, False, False, True, False, True, True, False])
+    masked_ids = labels[:, 1].masked_fill(~one_side, -100)
+    return {**batch, "input_ids": torch.where(one_side[:, None], hidden, ids), "masked_ids": masked_ids}
 
 
 DUAL = {
@@ -306,3 +309,35 @@ def run(model: Any, case: Case, vocabulary: int = VOCABULARY) -> Any:
     """A forward pass, the same random numbers each time: HICTL draws its negative words."""
     torch.manual_seed(1)
     return model(**case.batch(vocabulary))
+
+
+def lightweight(encoder: Any = PLAIN, **options: Any) -> LightweightDualTransformer:
+    """A model as it starts."""
+    torch.manual_seed(0)
+    return LightweightDualTransformer(LightweightConfig(text_config=encoder, **options))
+
+
+def dual(encoders: dict[str, dict[str, Any]] | None = None, **options: Any) -> DualMomentumModel:
+    """A model as it starts, without dropout."""
+    torch.manual_seed(0)
+    values: dict[str, Any] = {"languages": ["en", "fr"], "queue_size": 32, **options}
+    values["encoder_configs"] = encoders or dict.fromkeys(values["languages"], PLAIN)
+    return DualMomentumModel(DualMomentumConfig(**values))
+
+
+def dual_batch(count: int = 4, seed: int = 0, languages: tuple[str, str] = ("en", "fr")) -> dict[str, Any]:
+    """Pairs with their texts, numbered from 100 * seed."""
+    batch: dict[str, Any] = {"source_lang": languages[0], "target_lang": languages[1]}
+    for side, first in (("source", 1000), ("target", 2000)):
+        ids, mask = sentences(count, 6, VOCABULARY, first + seed)
+        batch |= {f"{side}_input_ids": ids, f"{side}_attention_mask": mask}
+        batch[f"{side}_texts"] = first + 100 * seed + torch.arange(count)
+    return {**batch, "examples": 100 * seed + torch.arange(count)}
+
+
+def enqueue_keys(model: DualMomentumModel, batch: dict[str, Any]) -> None:
+    """What the trainer does at the end of a step."""
+    with torch.no_grad():
+        output = model(**batch)
+    model.enqueue(batch["source_lang"], output.source_keys, batch["source_texts"], batch["examples"])
+    model.enqueue(batch["target_lang"], output.target_keys, batch["target_texts"], batch["examples"])

@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cmlm_helpers import tiny_batch, tiny_cmlm, tiny_nli_batch, tiny_pairs_batch
-from conftest import tiny_encoder
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel
@@ -62,22 +61,6 @@ def test_loss_equals_the_paper(conditioning: str, projections: int, tokenizer: A
     for name, one, other in zip(parameters, results[0][1], results[1][1], strict=True):
         assert one is not None and other is not None, name
         torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-11, msg=name)
-
-
-def test_first_sentence_gets_gradients(tokenizer: Any) -> None:
-    model, batch = tiny_cmlm(len(tokenizer)).double(), tiny_batch(tokenizer)
-    embedded = model.encoder.embeddings.word_embeddings(batch["first_input_ids"]).detach().requires_grad_()
-    states = model.encoder(inputs_embeds=embedded, attention_mask=batch["first_attention_mask"]).last_hidden_state
-    mask = batch["first_attention_mask"].unsqueeze(-1)
-    views = model.projections((states * mask).sum(1) / mask.sum(1))
-    hidden = model.conditioned_states(views, batch["second_input_ids"], batch["second_attention_mask"])
-    hidden[batch["labels"] != -100].pow(3).sum().backward()
-    assert (embedded.grad.abs().amax(-1)[batch["first_attention_mask"] == 1] > 1e-6).all()
-    other = {**batch, "first_input_ids": batch["first_input_ids"].roll(1, 0)}
-    other["first_attention_mask"] = batch["first_attention_mask"].roll(1, 0)
-    assert model(**batch).loss.item() != model(**other).loss.item()
-    plain = tiny_cmlm(len(tokenizer), conditioning="none").double()
-    assert plain(**batch).loss.item() == plain(**other).loss.item()
 
 
 def test_without_conditioning_equals_masked_lm(tokenizer: Any) -> None:
@@ -167,19 +150,3 @@ def test_other_architectures(kind: str, tokenizer: Any, tmp_path: Path) -> None:
     assert AutoModel.from_pretrained(tmp_path).eval()(**tiny_batch(tokenizer)).loss.item() == pytest.approx(
         loss.item()
     )
-
-
-def test_head_without_biases_is_loaded(tokenizer: Any, tmp_path: Path, caplog: Any) -> None:
-    values = {**tiny_encoder(len(tokenizer)), "model_type": "modernbert", "pad_token_id": 0}
-    torch.manual_seed(1)
-    full = AutoModelForMaskedLM.from_config(AutoConfig.for_model(**values, initializer_range=0.3)).eval()
-    torch.nn.init.normal_(full.decoder.bias)
-    full.save_pretrained(tmp_path)
-    model = CmlmModel.from_encoder(str(tmp_path), conditioning="none").eval()
-    assert "no masked-LM head" not in caplog.text
-    states = torch.randn(3, full.config.hidden_size)
-    logits = model.lm_head(states) @ model.get_input_embeddings().weight.T + model.lm_head.bias
-    assert torch.allclose(logits, full.decoder(full.head(states)), atol=1e-4)
-    full.model.save_pretrained(tmp_path / "bare")
-    CmlmModel.from_encoder(str(tmp_path / "bare"), conditioning="none")
-    assert "has no masked-LM head of a known form" in caplog.text

@@ -1,14 +1,17 @@
-"""DualMomentumModel: equations 1 to 3 and 5 against naive twins, and a forward without side effects."""
+"""DualMomentumModel: equations 1 to 3 and 5 against naive twins, queues, saving and loading."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from dual_momentum_models import enqueue_keys, small_batch, small_encoder, small_model
+from model_cases import PLAIN, ROBERTA, dual, dual_batch, enqueue_keys
+from transformers import AutoConfig, AutoModel
 
+from hf_xlsr import DualMomentumModel, XlsrError
 from hf_xlsr.modeling.dual_momentum import MemoryQueue
 
 
@@ -28,13 +31,13 @@ def naive_info_nce(queries: torch.Tensor, keys: torch.Tensor, bank: torch.Tensor
 
 
 def test_loss_equals_equation_3() -> None:
-    model = small_model(momentum=0.5).eval()
+    model = dual(momentum=0.5).eval()
     for seed in (1, 2):
-        enqueue_keys(model, small_batch(5, seed))
+        enqueue_keys(model, dual_batch(5, seed))
     with torch.no_grad():
         for parameter in model.encoders.parameters():
             parameter.add_(0.01 * torch.randn_like(parameter))
-    batch = small_batch(4, 3)
+    batch = dual_batch(4, 3)
     output = model(**batch)
     queries = {side: naive_vectors(model, batch, side) for side in ("source", "target")}
     with torch.no_grad():
@@ -54,7 +57,7 @@ def test_loss_equals_equation_3() -> None:
 
 
 def test_momentum_update_is_equation_1() -> None:
-    model = small_model(momentum=0.9)
+    model = dual(momentum=0.9)
     old = {name: value.clone() for name, value in model.momentum_encoders.named_parameters()}
     with torch.no_grad():
         for parameter in model.encoders.parameters():
@@ -63,12 +66,9 @@ def test_momentum_update_is_equation_1() -> None:
     base = dict(model.encoders.named_parameters())
     for name, value in model.momentum_encoders.named_parameters():
         torch.testing.assert_close(value, 0.9 * old[name] + 0.1 * base[name])
+    after = {name: value.clone() for name, value in model.momentum_encoders.named_parameters()}
     model.momentum_update(1.0)
-    assert torch.equal(model.momentum_encoders["en"].embeddings.word_embeddings.weight[0], value_of(model))
-
-
-def value_of(model: Any) -> torch.Tensor:
-    return dict(model.momentum_encoders.named_parameters())["en.embeddings.word_embeddings.weight"][0]
+    assert all(torch.equal(value, after[name]) for name, value in model.momentum_encoders.named_parameters())
 
 
 def test_queue_is_a_ring() -> None:
@@ -93,69 +93,40 @@ def test_storage(storage: str, tolerance: float) -> None:
     assert queue.values.element_size() == (1 if storage == "int8" else 2)
 
 
-def test_stale_keys_and_duplicates() -> None:
-    batch = small_batch(4, 1)
-    plain = small_model()
-    masked = small_model(mask_stale_keys=True)
-    both = small_model(mask_stale_keys=True, mask_duplicates=True)
-    losses, shares = [], []
-    for model in (plain, masked, both):
-        model.eval()
-        enqueue_keys(model, small_batch(6, 2))
-        enqueue_keys(model, batch)  # the pairs of the batch itself, from the epoch before
-        copy = dict(small_batch(4, 3))
-        copy["target_texts"] = torch.tensor([batch["target_texts"][0], 1, 2, 3])  # another pair with the same target
-        for part in ("input_ids", "attention_mask"):
-            copy[f"target_{part}"][0] = batch[f"target_{part}"][0]
-        enqueue_keys(model, copy)
-        output = model(**batch)
-        losses.append(output.losses["source_to_target"].item())
-        shares.append({name: float(value) for name, value in output.statistics.items()})
-        rows = {"plain": range(14), "masked": [*range(6), *range(10, 14)], "both": [*range(6), *range(11, 14)]}
-        name = ("plain", "masked", "both")[len(losses) - 1]
-        queries, keys = naive_vectors(model, batch, "source"), naive_vectors(model, batch, "target", keys=True)
-        bank = model.queues["fr"].keys()
-        each = []
-        for row in range(4):
-            # The copy is a duplicate for the first query alone.
-            kept = [*range(6), *range(10, 14)] if name == "both" and row > 0 else list(rows[name])
-            if name != "plain":
-                kept += [6 + other for other in range(4) if other != row]
-            each.append(naive_info_nce(queries[row : row + 1], keys[row : row + 1], bank[kept], 0.04))
-        torch.testing.assert_close(output.losses["source_to_target"], torch.stack(each).mean())
-    assert losses[0] > losses[1] > losses[2]
-    for share in shares:
-        assert share["queue/stale"] == 1.0 and share["queue/duplicates"] == pytest.approx(
-            0.125
-        )  # one of four, one way
-        assert share["queue/filled"] == pytest.approx(14 / 32)
-
-
-def test_in_batch_keys() -> None:
-    model = small_model(in_batch_negatives=True).eval()
-    enqueue_keys(model, small_batch(6, 1))
-    batch = small_batch(4, 2)
+@pytest.mark.parametrize("masks", [(), ("mask_stale_keys",), ("mask_stale_keys", "mask_duplicates")])
+def test_stale_keys_and_duplicates(masks: tuple[str, ...]) -> None:
+    model, batch, copy = dual(**dict.fromkeys(masks, True)).eval(), dual_batch(4, 1), dual_batch(4, 3)
+    copy["target_texts"] = torch.tensor([batch["target_texts"][0], 1, 2, 3])  # another pair with the same target
+    for part in ("input_ids", "attention_mask"):
+        copy[f"target_{part}"][0] = batch[f"target_{part}"][0]
+    # The queue: 6 other pairs; rows 6 to 9, the pairs of the batch itself, from the epoch before; the copy, row 10.
+    for earlier in (dual_batch(6, 2), batch, copy):
+        enqueue_keys(model, earlier)
     output = model(**batch)
-    expected = torch.tensor(0.0)
-    for side, other, language in (("source", "target", "fr"), ("target", "source", "en")):
-        queries, keys = naive_vectors(model, batch, side), naive_vectors(model, batch, other, keys=True)
-        logits = torch.cat([queries @ keys.T, queries @ model.queues[language].keys().T], 1) / 0.04
-        expected = expected + F.cross_entropy(logits, torch.arange(4))
-    torch.testing.assert_close(output.loss, expected)
-    alone = small_model(queue_size=0, in_batch_negatives=True)
-    assert alone(**batch).loss.item() > 0 and not any(name.startswith("queues") for name in alone.state_dict())
+    queries, keys = naive_vectors(model, batch, "source"), naive_vectors(model, batch, "target", keys=True)
+    bank, losses = model.queues["fr"].keys(), []
+    for row in range(4):
+        masked = ({6 + row} if "mask_stale_keys" in masks else set()) | (
+            {10} if "mask_duplicates" in masks and not row else set()
+        )
+        kept = [column for column in range(14) if column not in masked]
+        losses.append(naive_info_nce(queries[row : row + 1], keys[row : row + 1], bank[kept], 0.04))
+    torch.testing.assert_close(output.losses["source_to_target"], torch.stack(losses).mean())
+    # One of four queries has a duplicate, in one of two directions.
+    shares = {"queue/stale": 1.0, "queue/duplicates": 1 / 8, "queue/filled": 14 / 32}
+    assert {name: float(value) for name, value in output.statistics.items()} == pytest.approx(shares)
 
 
 def test_without_momentum_keys_are_queries() -> None:
-    model = small_model(use_momentum=False)
-    output = model(**small_batch())
+    model = dual(use_momentum=False)
+    output = model(**dual_batch())
     assert torch.equal(output.source_keys, output.source_embeds) and not output.source_keys.requires_grad
     assert not list(model.momentum_encoders.parameters())
     model.momentum_update()  # nothing to move
 
 
 def test_shared_encoder() -> None:
-    model = small_model({"shared": small_encoder()}, languages=["en", "fr", "de"])
+    model = dual({"shared": PLAIN}, languages=["en", "fr", "de"])
     assert list(model.encoders) == ["shared"] and sorted(model.queues) == ["de", "en", "fr"]
     ids = torch.tensor([[3, 4, 5]])
     vectors = [model.encode_sentences(ids, language=language) for language in ("en", "fr", "de")]
@@ -163,29 +134,29 @@ def test_shared_encoder() -> None:
 
 
 def test_projection() -> None:
-    encoders = {"en": small_encoder(), "fr": small_encoder(hidden_size=8, model_type="roberta", pad_token_id=1)}
-    model = small_model(encoders, projection_dim=12)
-    output = model(**small_batch())
+    encoders = {"en": PLAIN, "fr": {**ROBERTA, "hidden_size": 8}}
+    model = dual(encoders, projection_dim=12)
+    output = model(**dual_batch())
     assert output.source_embeds.shape == output.target_keys.shape == (4, 12) and model.config.hidden_size == 12
     assert torch.equal(model.projections["fr"].weight, model.momentum_projections["fr"].weight)
     assert not model.momentum_projections["fr"].weight.requires_grad
 
 
 def test_dropout_of_key_encoders() -> None:
-    dropping = {language: small_encoder(hidden_dropout_prob=0.5) for language in ("en", "fr")}
-    model = small_model(dropping).train()
-    first, second = (model(**small_batch()) for _ in range(2))
+    dropping = dict.fromkeys(("en", "fr"), {**PLAIN, "hidden_dropout_prob": 0.5})
+    model = dual(dropping).train()
+    first, second = (model(**dual_batch()) for _ in range(2))
     assert torch.equal(first.source_keys, second.source_keys)
     assert not torch.equal(first.source_embeds, second.source_embeds)  # dropout is really on
-    noisy = small_model(dropping, key_encoder_dropout=True).train()
-    first, second = (noisy(**small_batch()) for _ in range(2))
+    noisy = dual(dropping, key_encoder_dropout=True).train()
+    first, second = (noisy(**dual_batch()) for _ in range(2))
     assert not torch.equal(first.source_keys, second.source_keys)
 
 
 def test_inference_task() -> None:
-    model = small_model(nli_labels=3, nli_weight=0.1).eval()
-    enqueue_keys(model, small_batch(6, 1))
-    batch, other = small_batch(4, 2), small_batch(5, 3)
+    model = dual(nli_labels=3, nli_weight=0.1).eval()
+    enqueue_keys(model, dual_batch(6, 1))
+    batch, other = dual_batch(4, 2), dual_batch(5, 3)
     nli = {
         "premise_input_ids": other["source_input_ids"],
         "premise_attention_mask": other["source_attention_mask"],
@@ -203,3 +174,65 @@ def test_inference_task() -> None:
     expected = F.cross_entropy(head.output(hidden), nli["labels"])
     torch.testing.assert_close(output.losses["nli"], expected)
     torch.testing.assert_close(output.loss, model(**batch).loss + 0.1 * expected)
+
+
+# Saving and loading
+
+
+def test_int8_scales_stay_float32(tmp_path: Path) -> None:
+    model = dual(queue_storage="int8")
+    enqueue_keys(model, dual_batch(6, 1))
+    model.save_pretrained(tmp_path)
+    loaded = DualMomentumModel.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    for language, queue in model.queues.items():
+        assert loaded.queues[language].scales.dtype == torch.float32
+        assert torch.equal(loaded.queues[language].scales, queue.scales)
+
+
+def test_checkpoint_without_training_state(tmp_path: Path) -> None:
+    model = dual()
+    enqueue_keys(model, dual_batch(6, 1))
+    slim = model.inference_state_dict()
+    assert {name.split(".")[0] for name in slim} == {"encoders"}
+    model.save_pretrained(tmp_path, state_dict=slim)
+    loaded = DualMomentumModel.from_pretrained(tmp_path)
+    assert loaded.queues["en"].count == 0 and int(loaded.queues["fr"].pointer) == 0
+    for name, value in loaded.encoders.state_dict().items():
+        assert torch.equal(value, loaded.momentum_encoders.state_dict()[name]), name
+    assert not any(parameter.requires_grad for parameter in loaded.momentum_encoders.parameters())
+
+
+def test_other_queue_settings_are_refused(tmp_path: Path) -> None:
+    dual().save_pretrained(tmp_path)
+    with pytest.raises(XlsrError, match="queue_size"):
+        DualMomentumModel.from_pretrained(tmp_path, queue_size=64)
+    assert DualMomentumModel.from_pretrained(tmp_path, queue_size=32).queues["en"].size == 32
+    for options in ({"queue_storage": "int8"}, {"projection_dim": 8}, {"config": dual(queue_size=16).config}):
+        with pytest.raises(XlsrError, match="queue_storage|projection_dim|queue_size"):
+            DualMomentumModel.from_pretrained(tmp_path, **options)
+    slim = tmp_path / "slim"
+    dual().save_pretrained(slim, state_dict=dual().inference_state_dict())
+    assert (
+        DualMomentumModel.from_pretrained(slim, queue_size=64).queues["en"].size == 64
+    )  # nothing there to contradict
+
+
+def test_from_pretrained_encoders(tmp_path: Path) -> None:
+    for name, kind in (("one", "bert"), ("two", "distilbert")):
+        torch.manual_seed(len(name))
+        config = AutoConfig.for_model(kind, vocab_size=40, hidden_size=16, dim=16, num_attention_heads=2)
+        config.update(
+            {"n_heads": 2, "n_layers": 1, "hidden_dim": 32} if kind == "distilbert" else {"num_hidden_layers": 1}
+        )
+        AutoModel.from_config(config).save_pretrained(tmp_path / name)
+    paths = {"en": str(tmp_path / "one"), "fr": str(tmp_path / "two")}
+    model = DualMomentumModel.from_encoders(paths, queue_size=16)
+    plain: Any = AutoModel.from_pretrained(paths["en"])
+    ids = torch.tensor([[5, 6, 7]])
+    expected = torch.nn.functional.normalize(plain(ids).last_hidden_state.mean(1), dim=-1)
+    torch.testing.assert_close(model.encode_sentences(ids, language="en"), expected)
+    torch.testing.assert_close(model.encode_sentences(ids, language="en", keys=True), expected)
+    shared = DualMomentumModel.from_encoders(paths["en"], languages=["en", "de"], queue_size=16)
+    torch.testing.assert_close(shared.encode_sentences(ids, language="de"), expected)
+    with pytest.raises(XlsrError, match="nowhere"):
+        DualMomentumModel.from_encoders({"en": paths["en"], "fr": str(tmp_path / "nowhere")})

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import tiny_encoder
 from hictl_helpers import framed_tokenizer, tiny_batch, tiny_hictl
-from transformers import AutoConfig, AutoModelForMaskedLM
 
 from hf_xlsr.losses import bags_of_words, draw_negative_words
 from hf_xlsr.modeling.hictl import HictlForPreTraining
@@ -80,23 +77,3 @@ def test_part_without_weight_is_not_computed(part: str, framed: Any) -> None:
     assert set(output.losses) == {"lm", "sentence", "word"} - {part}
     output.loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())  # DDP waits for each
-
-
-@pytest.mark.parametrize("kind", ["bert", "xlm-roberta", "distilbert"])
-def test_pretrained_head_is_loaded(kind: str, framed: Any, tmp_path: Path) -> None:
-    values = tiny_encoder(len(framed))
-    names = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32, "vocab_size": len(framed)}
-    values.pop("model_type")
-    config = AutoConfig.for_model(kind, **(names if kind == "distilbert" else values))
-    torch.manual_seed(3)
-    stock = AutoModelForMaskedLM.from_config(config).eval()
-    with torch.no_grad():
-        for name, parameter in stock.named_parameters():
-            if name.endswith("bias"):
-                parameter.normal_()
-    stock.save_pretrained(tmp_path)
-    model = HictlForPreTraining.from_encoder(str(tmp_path)).eval()
-    ids = torch.tensor([[3, 7, 8, 9, 4]])
-    hidden = model.encoder(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
-    logits = F.linear(model.lm_head(hidden), model.get_input_embeddings().weight, model.lm_head.bias)
-    torch.testing.assert_close(logits, stock(input_ids=ids).logits)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from lightweight_models import BERT
+from model_cases import PLAIN, lightweight
 from transformers import AutoConfig, BertConfig, BertForMaskedLM
 
-from hf_xlsr import HictlConfig, HictlForPreTraining, LightweightConfig, LightweightDualTransformer, XlsrError
+from hf_xlsr import HictlConfig, HictlForPreTraining, XlsrError
 from hf_xlsr.encoders.stock import encoder_from_config
 from hf_xlsr.modeling.hictl.modeling_classification import (
     HictlForSequenceClassification,
@@ -19,6 +19,7 @@ from hf_xlsr.modeling.hictl.modeling_classification import (
     start_encoder,
 )
 
+BERT = {**PLAIN, "num_hidden_layers": 2, "type_vocab_size": 1}
 IDS = torch.tensor([[3, 9, 4, 11, 5], [3, 7, 8, 4, 0], [3, 12, 4, 0, 0]])
 MASK = (IDS != 0).long()
 
@@ -28,12 +29,9 @@ def build(encoder: dict[str, Any] = BERT, **options: Any) -> HictlForSequenceCla
     return HictlForSequenceClassification(HictlConfig(text_config=dict(encoder), **options))
 
 
-def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in model.state_dict().items()}
-
-
-def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+def equal(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    first, second = one.state_dict(), other.state_dict()
+    return first.keys() == second.keys() and all(torch.equal(value, second[name]) for name, value in first.items())
 
 
 @pytest.fixture
@@ -102,7 +100,7 @@ def test_from_plain_encoders(plain: tuple[Path, Any], tmp_path: Path) -> None:
     folder, encoder = plain
     torch.manual_seed(1)
     model = HictlForSequenceClassification.from_encoder(folder, num_labels=3)
-    assert equal(weights(model.encoder), weights(encoder)) and model.config.num_labels == 3
+    assert equal(model.encoder, encoder) and model.config.num_labels == 3
     assert model.config.problem_type == "single_label_classification"
     other = HictlForSequenceClassification.from_encoder(folder, num_labels=3)
     assert not torch.equal(other.classifier.weight, model.classifier.weight)
@@ -110,7 +108,7 @@ def test_from_plain_encoders(plain: tuple[Path, Any], tmp_path: Path) -> None:
     lm = BertForMaskedLM(BertConfig(**{key: value for key, value in BERT.items() if key != "model_type"}))
     lm.save_pretrained(tmp_path / "lm")
     loaded = HictlForSequenceClassification.from_encoder(tmp_path / "lm", num_labels=1)
-    assert equal(weights(loaded.encoder), weights(lm.bert)) and loaded.config.problem_type == "regression"
+    assert equal(loaded.encoder, lm.bert) and loaded.config.problem_type == "regression"
 
 
 def test_from_hictl_models(tmp_path: Path) -> None:
@@ -122,7 +120,7 @@ def test_from_hictl_models(tmp_path: Path) -> None:
     for name, model in (("pretrained", pretrained), ("classifier", classifier)):
         for labels in (2, 3):
             started = HictlForSequenceClassification.from_encoder(tmp_path / name, num_labels=labels, dropout=0.25)
-            assert equal(weights(started.encoder), weights(model.encoder))
+            assert equal(started.encoder, model.encoder)
             assert started.classifier.out_features == labels
             assert started.config.get_text_config().hidden_dropout_prob == 0.25
             assert started.encoder.embeddings.dropout.p == started.dropout.p == 0.25
@@ -136,10 +134,10 @@ def test_from_exports_and_runs(plain: tuple[Path, Any], tmp_path: Path) -> None:
     encoder.save_pretrained(exported / "0_Transformer")
     modules = [{"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}]
     (exported / "modules.json").write_text(json.dumps(modules), "utf-8")
-    assert equal(weights(start_encoder(exported)), weights(encoder))
+    assert equal(start_encoder(exported), encoder)
     (tmp_path / "run" / "training").mkdir()
     (tmp_path / "run" / "training" / "recipe.json").write_text("{}", "utf-8")
-    assert equal(weights(start_encoder(tmp_path / "run")), weights(encoder))
+    assert equal(start_encoder(tmp_path / "run"), encoder)
     exported.rename(tmp_path / "elsewhere")
     with pytest.raises(XlsrError, match="run"):
         start_encoder(tmp_path / "run")
@@ -148,7 +146,7 @@ def test_from_exports_and_runs(plain: tuple[Path, Any], tmp_path: Path) -> None:
 def test_folders_without_an_encoder(tmp_path: Path) -> None:
     with pytest.raises(XlsrError, match="model.start 'nowhere'"):
         start_encoder("nowhere", place="model.start")
-    LightweightDualTransformer(LightweightConfig(text_config=dict(BERT))).save_pretrained(tmp_path / "lightweight")
+    lightweight().save_pretrained(tmp_path / "lightweight")
     with pytest.raises(XlsrError, match="lightweight_dual_transformer"):
         start_encoder(tmp_path / "lightweight")
     torn = build()

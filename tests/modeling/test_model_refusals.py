@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 from cmlm_helpers import tiny_cmlm
-from dual_momentum_models import small_batch, small_encoder, small_model
 from hictl_helpers import framed_tokenizer, tiny_batch, tiny_hictl
 from huggingface_hub.errors import StrictDataclassError
-from lightweight_models import BERT, build, make_batch
+from model_cases import PLAIN, dual, dual_batch, lightweight, lightweight_batch
 
 from hf_xlsr import (
     CmlmConfig,
@@ -38,10 +37,10 @@ from hf_xlsr.modeling.hictl.modeling_generation import check_vocabulary, sentenc
         (CmlmConfig, {"logits_chunk_size": 0}, "logits_chunk_size"),
         (DualMomentumConfig, {"languages": ["en"]}, "languages"),
         (DualMomentumConfig, {"languages": ["en", "en"]}, "languages"),
-        (DualMomentumConfig, {"encoder_configs": {"en": small_encoder()}}, "encoder_configs"),
+        (DualMomentumConfig, {"encoder_configs": {"en": PLAIN}}, "encoder_configs"),
         (
             DualMomentumConfig,
-            {"encoder_configs": {"en": small_encoder(), "zh": small_encoder(hidden_size=8)}},
+            {"encoder_configs": {"en": PLAIN, "zh": {**PLAIN, "hidden_size": 8}}},
             "projection_dim",
         ),
         (DualMomentumConfig, {"pooling": "men"}, "pooling"),
@@ -84,32 +83,37 @@ def hictl(**options: Any) -> Any:
 
 
 def hictl_classifier(**options: Any) -> Any:
-    return HictlForSequenceClassification(HictlConfig(text_config=dict(BERT), **options))
+    return HictlForSequenceClassification(HictlConfig(text_config=PLAIN, **options))
 
 
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "no weight": (
-        lambda: build(generative_weight=0, alignment_weight=0, similarity_weight=0)(**make_batch()),
+        lambda: lightweight(generative_weight=0, alignment_weight=0, similarity_weight=0)(**lightweight_batch()),
         "weight",
     ),
     **{
         f"{task} without {label}": (
-            lambda task=task, label=label: build(generative_task=task)(**without(make_batch(task), label)),
+            lambda task=task, label=label: lightweight(generative_task=task)(
+                **without(lightweight_batch(task=task), label)
+            ),
             label,
         )
         for task, label in (("ugt", "masked_ids"), ("mlm", "mlm_labels"), ("mlm+xtr", "original_ids"))
     },
-    "set without mask id": (lambda: build(label_mode="set")(**make_batch()), "mask_token_id"),
-    "unknown language": (lambda: small_model()(**small_batch(languages=("en", "de"))), "de"),
+    "set without mask id": (
+        lambda: lightweight(label_mode="set")(**without(lightweight_batch(), "mask_token_id")),
+        "mask_token_id",
+    ),
+    "unknown language": (lambda: dual()(**dual_batch(languages=("en", "de"))), "de"),
     "masks without texts": (
-        lambda: small_model(mask_duplicates=True)(**without(small_batch(), "target_texts")),
+        lambda: dual(mask_duplicates=True)(**without(dual_batch(), "target_texts")),
         "texts",
     ),
     "more keys than rows": (
         lambda: MemoryQueue(5, 1).enqueue(torch.zeros(6, 1), torch.zeros(6).long(), torch.zeros(6).long()),
         "queue_size",
     ),
-    "which vocabulary": (lambda: small_model().resize_token_embeddings(44), "en, fr"),
+    "which vocabulary": (lambda: dual().resize_token_embeddings(44), "en, fr"),
     "no bag of words": (lambda: hictl()(**without(tiny_batch(framed_tokenizer()), "joint_input_ids")), "joint_input"),
     "no word": (lambda: hictl()(**wordless_batch()), "word"),
     "too many negatives": (lambda: hictl(negative_words=500)(**tiny_batch(framed_tokenizer())), "500"),
