@@ -182,7 +182,7 @@ class DataConverter:
                 check_tokenizers(self.tokenizers, filter(None, known))
             elif default in (*UNNAMED, UNDETERMINED):
                 raise XlsrError(
-                    f"{place} names no languages, of which each has its own tokenizer. Add the columns "
+                    f"{place} names no languages, but each has its own tokenizer. Add the columns "
                     f"{' and '.join(reader.kind.languages)}, or use a dict such as {{'en-de': dataset}}."
                 )
             else:

@@ -96,7 +96,7 @@ class Reader:
             nothing = [None] * len(batch["text"])
             columns = [batch[name] if name in batch else nothing for name in ("text", "document", "lang", "position")]
             for text, document, lang, position in zip(*columns, strict=True):
-                lang = lang or self.languages[0]
+                lang, position = lang or self.languages[0], None if position is None else int(position)
                 expected = (document, lang, None if position is None else position - 1)
                 if document is not None and before[1:] == expected and _filled(text) and _filled(before[0]):
                     yield {"first": before[0], "second": text, "lang": lang}

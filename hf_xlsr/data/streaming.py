@@ -112,7 +112,7 @@ class _Drawn(NamedTuple):
 
     stream: int
     epoch: int
-    index: int
+    number: int
     row: Row
 
 
@@ -217,7 +217,7 @@ class StreamBatches(FeatureBatches):
             columns = self.streams[number].encoder.encode([drawn[place].row for place in places])
             columns.pop("length", None)
             for place, *values in zip(places, *columns.values(), strict=True):
-                numbers = {"index": drawn[place].index, "epoch": drawn[place].epoch}
+                numbers = {"index": drawn[place].number, "epoch": drawn[place].epoch}
                 features[place] = {**dict(zip(columns, values, strict=True)), **numbers}
         return features
 
