@@ -102,10 +102,10 @@ class XlsrTrainingArguments(TrainingArguments):
         if self.precision not in ("from_flags", "auto") or not (self.bf16 or self.fp16):
             chosen = choose_precision(self.precision, cpu=self.use_cpu)
             self.bf16, self.fp16 = chosen == "bfloat16", chosen == "float16"
-        if self.label_smoothing_factor and not self.smooths_labels:
-            raise XlsrError("label_smoothing_factor has no effect on this loss. Remove it.")
-        if self.matryoshka_dims and not self.trains_embeddings:
-            raise XlsrError("matryoshka_dims has no effect on this loss. Remove it.")
+        effective = {"label_smoothing_factor": self.smooths_labels, "matryoshka_dims": self.trains_embeddings}
+        for name, has_effect in effective.items():
+            if getattr(self, name) and not has_effect:
+                raise XlsrError(f"{name} has no effect on this loss. Remove it.")
         if self.early_stopping_patience:
             if not self.metric_for_best_model:
                 raise XlsrError("early_stopping_patience needs metric_for_best_model.")

@@ -41,6 +41,8 @@ REFUSED = {
     "compute_loss_func": "the model computes its own loss",
     "model_init": "hyperparameter search is not supported",
 }
+# Training arguments that count or draw the rows of all training data.
+NEEDS_STORED = {"queue_prefill": True, "optimization": "released"}
 
 
 def last_whole_checkpoint(folder: str | Path, processes: int = 1) -> Path | None:
@@ -109,13 +111,7 @@ def converter_of(args: Any, tokenizers: Any, encoders: Iterable[Any], **options:
 
 
 def languages_of(pairs: Any) -> list[str]:
-    """The languages of prepared pairs, sorted; of a stream, those of its first thousand rows.
-
-    Raises:
-        XlsrError: there are no pairs.
-    """
-    if pairs is None:
-        raise XlsrError("`train_dataset` is missing, which names the languages of a shared encoder.")
+    """The languages of prepared pairs, sorted; of a stream, those of its first thousand rows."""
     if isinstance(pairs, StreamedRows):
         rows = chain.from_iterable(islice(stream.read(stream.data.iter(100)), 1000) for stream in pairs.streams)
         named = {row[side] for row in rows for side in ("source_lang", "target_lang")}
@@ -199,13 +195,15 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
         self.args, self.evaluations = args, list(evaluations)
         if evaluator is not None:
             self.evaluations.append(self._evaluation_by(evaluator, model))
-        for name, instead in REFUSED.items():
+        no_rows = (
+            {} if args.evaluates_rows else {"compute_metrics": "losses are of whole batches; use evaluations=[...]"}
+        )
+        for name, instead in {**REFUSED, **no_rows}.items():
             if kwargs.get(name) is not None:
                 raise XlsrError(f"`{name}` is not supported: {instead}.")
-        if kwargs.get("compute_metrics") is not None and not args.evaluates_rows:
-            raise XlsrError("`compute_metrics` is not supported: losses are of whole batches. Use evaluations=[...].")
-        if max(args.matryoshka_dims or [0]) > base_model(model).config.hidden_size:
-            raise XlsrError(f"`matryoshka_dims` must be widths of sentence embeddings, got {args.matryoshka_dims}.")
+        for name, value in NEEDS_STORED.items():
+            if isinstance(kwargs.get("train_dataset"), StreamedRows) and getattr(args, name, None) == value:
+                raise XlsrError(f"`{name}` must not be {value} for a stream, whose rows are not known in advance.")
         check_sharding(args, refusal=self.no_sharding, adapters=base_model(model) is not model)
         self.eval_sets = self.converted_sets(eval_dataset)
         if args.load_best_model_at_end and args.metric_for_best_model == "loss" and not self.eval_sets:
@@ -231,13 +229,9 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
             XlsrError: the trainer's model makes no sentence embeddings, or a text needs its language.
         """
         languages = getattr(base_model(model).config, "encoder_configs", None) or {}
-        if not self.args.trains_embeddings:
+        if len(languages) > 1 or not self.args.trains_embeddings:
             raise XlsrError(
-                "`evaluator` is not supported: the model makes no sentence embeddings. Use evaluations=[...]."
-            )
-        if len(languages) > 1:
-            raise XlsrError(
-                "`evaluator` is not supported with an encoder for each language, which evaluators do not name. Use "
+                "`evaluator` needs an encoder of sentences for all languages, since evaluators name none. Use "
                 "`eval_dataset`, or evaluations=[lambda encoder: evaluator(encoder.route('en'))]."
             )
         run: Any = SequentialEvaluator(list(evaluator)) if isinstance(evaluator, list | tuple) else evaluator

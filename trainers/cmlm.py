@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -145,11 +146,10 @@ class CmlmTrainer(XlsrTrainer):
                 seed=args.seed if args.data_seed is None else args.data_seed,
                 **rounding,
             )
-        if RETRIEVAL in self.datasets:
-            collators[RETRIEVAL] = PairCollator(tokenizer, masking="none", **rounding)
         if NLI in self.datasets:
             collators[NLI] = NliCollator(int(tokenizer.pad_token_id), **rounding)
-        return MultiTaskCollator(collators)
+        collators[RETRIEVAL] = PairCollator(tokenizer, masking="none", **rounding)  # also for evaluation
+        return MultiTaskCollator({task: collators[task] for task in (*self.datasets, RETRIEVAL)})
 
     def train_batches(self) -> tuple[Any, Any]:
         """Batches of the first task, each with a batch of every other task."""
@@ -165,7 +165,8 @@ class CmlmTrainer(XlsrTrainer):
 
     def convert_eval(self, data: Any) -> Any:
         """Translation pairs, or documents if they are trained on."""
-        return self.converter.pairs_or_running_text(data, "eval_dataset")
+        convert = self.converter.pairs_or_running_text if TEXT in self.datasets else self.converter.pairs
+        return convert(data, "eval_dataset")
 
     def eval_task(self, data: Any) -> str:
         task = RETRIEVAL if isinstance(data, PreparedPairs) else TEXT
@@ -190,10 +191,10 @@ class CmlmTrainer(XlsrTrainer):
         return super().compute_loss(model, self._by_task(inputs), *args, **kwargs)
 
     def _by_task(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        main, *others = self.datasets
-        parts: dict[str, dict[str, torch.Tensor]] = {task: {} for task in self.datasets}
+        main = next(iter(self.datasets))
+        parts: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)
         for name, value in inputs.items():
-            task = next((task for task in others if name.startswith(f"{task}_")), main)
+            task = next((task for task in WEIGHTS if task != main and name.startswith(f"{task}_")), main)
             parts[task][name if task == main else name[len(task) + 1 :]] = value
         text = parts.pop(TEXT, {})
         return {**text, **parts}

@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 
 from hf_xlsr.data.collators.dual_momentum import DualCollator, NliCollator
 from hf_xlsr.data.multitask import MultiTaskCollator
-from hf_xlsr.data.streaming import StreamedRows
 from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
@@ -111,8 +110,6 @@ class DualMomentumTrainer(XlsrTrainer):
         if kwargs.get("data_collator") is None:
             kwargs["data_collator"] = self._collator(args)
         self.step_keys = StepKeys()
-        if args.queue_prefill and isinstance(train_dataset, StreamedRows):
-            raise XlsrError("`queue_prefill` needs random pairs, which streams do not have. Set it to false.")
         super().__init__(model, args, train_dataset=train_dataset, **kwargs)
         self.add_callback(SoundStepCallback(self.step_keys, scaled=self.accelerator.scaler is not None))
         self.add_callback(MomentumCallback(self.step_keys, args.momentum_schedule))

@@ -8,12 +8,10 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 from hf_xlsr.data.collators.lightweight import PairCollator
-from hf_xlsr.data.streaming import StreamedRows
 from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
 from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
 from hf_xlsr.trainers.base import XlsrTrainer, converter_of, usable_length
 from hf_xlsr.trainers.pretrained import model_and_tokenizer
-from hf_xlsr.utils.errors import XlsrError
 
 MASKING_OF_TASK = {"ugt": "single", "smlm": "single", "xtr": "none", "mlm": "mlm", "mlm+xtr": "mlm"}
 
@@ -45,8 +43,8 @@ class LightweightTrainer(XlsrTrainer):
         **kwargs: As for `XlsrTrainer`.
 
     Raises:
-        XlsrError: the tokenizer has no mask token or more tokens than the model, the encoder has fewer positions than
-            the longest sentence has tokens, or `optimization` is `released` for a stream.
+        XlsrError: the tokenizer has no mask token or more tokens than the model, or the encoder has fewer positions
+            than the longest sentence has tokens.
 
     Example:
         `docs/train.md` has a complete script.
@@ -67,8 +65,6 @@ class LightweightTrainer(XlsrTrainer):
         check_token_ids(processing_class, vocab_size_of(model.encoder))
         self.converter = converter_of(args, processing_class, [model.encoder])
         train_dataset = self.converted(train_dataset, args)
-        if args.optimization == "released" and isinstance(train_dataset, StreamedRows):
-            raise XlsrError("`optimization` 'released' counts epochs, which streams do not have. Use 'trainer'.")
         self.max_length = usable_length([model.encoder], args.max_length, train_dataset)
         if kwargs.get("data_collator") is None:
             config: LightweightConfig = model.config

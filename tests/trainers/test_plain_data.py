@@ -143,6 +143,16 @@ def test_prompts_are_trained_evaluated_and_exported(encoder: str, tmp_path: Path
     assert np.allclose(SentenceTransformer(str(tmp_path / "st")).encode(SOURCES), vectors, atol=1e-5)
 
 
+@pytest.mark.parametrize("task", ["train_dataset", "retrieval_dataset"])
+def test_cmlm_of_one_task_is_measured_on_pairs(task: str, encoder: str, tmp_path: Path) -> None:
+    data = {task: TEXT if task == "train_dataset" else PAIRS}
+    sets = {"pairs": PAIRS, **({"text": TEXT} if task == "train_dataset" else {})}
+    args = arguments("Cmlm", tmp_path)
+    trainer = trainers.CmlmTrainer(model=f"{encoder}/plain", args=args, eval_dataset=sets, **data)
+    metrics = trainer.evaluate()
+    assert all(np.isfinite(metrics[f"eval_{name}_loss"]) for name in sets) and metrics["eval_pairs_accuracy"] > 0
+
+
 def test_evaluation_draws_nothing_from_training(encoder: str, tmp_path: Path) -> None:
     kinds = []
     for options in ({}, {"eval_strategy": "steps", "eval_steps": 1, "eval_dataset": PAIRS}):

@@ -109,7 +109,6 @@ CASES: list[tuple[str, Callable[[], dict[str, Any]], str]] = [
     ("Lightweight", lambda: {"compute_metrics": lambda *_: {}}, "compute_metrics"),
     ("Lightweight", lambda: {**BEST, "evaluations": [lambda encoder: {}]}, "metric_for_best_model"),
     ("Lightweight", lambda: {"optimization": "released", "train_dataset": stream(), "max_steps": 1}, "optimization"),
-    ("Lightweight", lambda: {"matryoshka_dims": [8, 32]}, "matryoshka_dims"),
     ("Translation", lambda: {"matryoshka_dims": [8]}, "matryoshka_dims"),
     ("Lightweight", lambda: {"model": {"en": "encoder", "fr": "encoder"}}, "model"),
     ("DualMomentum", lambda: {"queue_prefill": True, "train_dataset": stream(), "max_steps": 1}, "queue_prefill"),
