@@ -15,6 +15,18 @@ from hf_xlsr.utils.precision import PRECISIONS, choose_precision
 OPTIMIZATIONS = ("trainer", "released")
 OPTIMIZERS = ("trainer", "lamb")
 
+_RESUME = "a resumed training would see other data; remove it"
+_SAMPLER = "batches are drawn as `bucket_by_length`, `mixing` and `homogeneous_batches` say; remove it"
+# Training arguments that would be ignored, or corrupt a training or its checkpoints -> the fix. Recipes refuse them too.
+REFUSED: dict[str, str] = {
+    "save_only_model": "training could not resume from such checkpoints; remove it",
+    "ignore_data_skip": _RESUME,
+    "dataloader_in_order": _RESUME,
+    "remove_unused_columns": "the collators need all columns; remove it",
+    "parallelism_config": "each process trains on its share of a batch, with whole sentences; remove it",
+    **dict.fromkeys(("train_sampling_strategy", "length_column_name", "dataloader_drop_last"), _SAMPLER),
+}
+
 
 @dataclass
 class XlsrTrainingArguments(TrainingArguments):
@@ -30,18 +42,27 @@ class XlsrTrainingArguments(TrainingArguments):
         early_stopping_patience: Stop after this many evaluations without a better `metric_for_best_model`, and load the
             best checkpoint; 0 disables it. It sets `load_best_model_at_end`.
         early_stopping_threshold: Minimum improvement.
+        max_length: Sentences are truncated to this many tokens, special tokens included.
+        prompts: Text before every sentence; or by role (`source`, `target`) or language.
+        matryoshka_dims: Widths to which sentence embeddings can be truncated after training: the loss of sentence
+            embeddings is the mean over these widths.
+        num_proc: Processes that tokenise stored datasets.
+        shuffle_buffer_size: Rows of a stream that are in memory, shuffled and sorted by length together.
 
     Attributes:
         smooths_labels: Whether the loss supports `label_smoothing_factor`.
         evaluates_rows: Whether evaluation batches have `per_device_eval_batch_size` rows; protocols have their own
             batch size.
+        trains_embeddings: Whether the model makes sentence embeddings.
 
     Raises:
-        XlsrError: a choice is unknown, `label_smoothing_factor` has no effect, or `metric_for_best_model` is missing.
+        XlsrError: an argument would be ignored or corrupt checkpoints, a choice is unknown, `label_smoothing_factor` has
+            no effect, or `metric_for_best_model` is missing.
     """
 
     smooths_labels = False  # class attributes, not fields
     evaluates_rows = False
+    trains_embeddings = True
 
     precision: str = field(
         default="auto", metadata={"help": "of forward passes", "choices": (*PRECISIONS, "from_flags")}
@@ -52,6 +73,11 @@ class XlsrTrainingArguments(TrainingArguments):
     mixing_exponent: float = field(default=0.3, metadata={"help": "smoothing exponent of mixing 'temperature'"})
     early_stopping_patience: int = field(default=0, metadata={"help": "evaluations without improvement; 0 is never"})
     early_stopping_threshold: float = field(default=0.0, metadata={"help": "less than this is no improvement"})
+    max_length: int = field(default=200, metadata={"help": "tokens to which sentences are truncated"})
+    prompts: str | dict[str, str] | None = field(default=None, metadata={"help": "text before sentences"})
+    matryoshka_dims: list[int] | None = field(default=None, metadata={"help": "widths of truncated embeddings"})
+    num_proc: int | None = field(default=None, metadata={"help": "processes that tokenise"})
+    shuffle_buffer_size: int = field(default=10_000, metadata={"help": "rows of a stream shuffled together"})
     remove_unused_columns: bool = field(default=False, metadata={"help": "the collator needs columns forward lacks"})
     ddp_find_unused_parameters: bool | None = field(
         default=False, metadata={"help": "every parameter of our models gets a gradient in every step"}
@@ -69,13 +95,17 @@ class XlsrTrainingArguments(TrainingArguments):
             value = getattr(self, item.name)
             if value is not None and value not in (choices := item.metadata.get("choices") or [value]):
                 raise XlsrError(f"Invalid {item.name} '{value}'; {did_you_mean(str(value), choices)}")
+            if item.name in REFUSED and value != item.default:
+                raise XlsrError(f"`{item.name}` is not supported: {REFUSED[item.name]}.")
         if self.precision != "from_flags":
             self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
         if self.precision not in ("from_flags", "auto") or not (self.bf16 or self.fp16):
             chosen = choose_precision(self.precision, cpu=self.use_cpu)
             self.bf16, self.fp16 = chosen == "bfloat16", chosen == "float16"
-        if self.label_smoothing_factor and not self.smooths_labels:
-            raise XlsrError("label_smoothing_factor has no effect on this loss. Remove it.")
+        effective = {"label_smoothing_factor": self.smooths_labels, "matryoshka_dims": self.trains_embeddings}
+        for name, has_effect in effective.items():
+            if getattr(self, name) and not has_effect:
+                raise XlsrError(f"{name} has no effect on this loss. Remove it.")
         if self.early_stopping_patience:
             if not self.metric_for_best_model:
                 raise XlsrError("early_stopping_patience needs metric_for_best_model.")
@@ -83,6 +113,8 @@ class XlsrTrainingArguments(TrainingArguments):
             # A resume needs the number of evaluations without improvement.
             self.restore_callback_states_from_checkpoint = True
         super().__post_init__()
+        if getattr(self.accelerator_config, "split_batches", False):
+            raise XlsrError("`split_batches` is not supported: `per_device_train_batch_size` counts for each process.")
 
 
 def share_of_step(name: str, size: int, args: TrainingArguments) -> int:
@@ -131,6 +163,7 @@ class DualMomentumTrainingArguments(XlsrTrainingArguments):
     """
 
     homogeneous_batches: bool = field(default=True, metadata={"help": "fill each batch from one language pair"})
+    max_length: int = field(default=128, metadata={"help": "tokens to which sentences are truncated"})
     momentum_schedule: str = field(
         default="constant", metadata={"help": "of the momentum encoders", "choices": MOMENTUM_SCHEDULES}
     )
@@ -145,6 +178,7 @@ class DualMomentumTrainingArguments(XlsrTrainingArguments):
 class HictlTrainingArguments(XlsrTrainingArguments):
     """Arguments of `HictlTrainer`. Languages are mixed equally, as in the paper."""
 
+    max_length: int = field(default=128, metadata={"help": "tokens of a sentence, or of a joined pair"})
     mixing: str = field(default="equal", metadata={"help": "of languages", "choices": MIXINGS})
     homogeneous_batches: bool = field(default=False, metadata={"help": "fill each batch from one language"})
 
@@ -163,6 +197,7 @@ class CmlmTrainingArguments(XlsrTrainingArguments):
         nli_batch_size: Pairs of natural language inference in an optimiser step, likewise.
     """
 
+    max_length: int = field(default=256, metadata={"help": "tokens to which sentences are truncated"})
     optimizer: str = field(default="trainer", metadata={"help": "optimiser", "choices": OPTIMIZERS})
     mixing: str = field(default="temperature", metadata={"help": "of languages", "choices": MIXINGS})
     retrieval_batch_size: int | None = field(default=None, metadata={"help": "translation pairs in an optimiser step"})

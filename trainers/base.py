@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import json
 import pickle
-import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from sentence_transformers.sentence_transformer.evaluation import SequentialEvaluator
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
 from transformers import EarlyStoppingCallback, Trainer
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import seed_worker
 
-from hf_xlsr.data.sampling import LengthBucketBatchSampler
+from hf_xlsr.data.multitask import MAIN
+from hf_xlsr.data.plain import DataConverter
+from hf_xlsr.data.prepared import PreparedPairs
+from hf_xlsr.data.streaming import StreamedRows
 from hf_xlsr.encoders.stock import max_positions
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
+from hf_xlsr.trainers.data_flow import DataFlow
+from hf_xlsr.trainers.evaluation import evaluation_loss, translation_accuracy
 from hf_xlsr.trainers.hub import SlimPushes
 from hf_xlsr.trainers.live_encoder import LiveEncoder
 from hf_xlsr.trainers.sharding import check_sharding, fit_sharded, set_up_sharding
@@ -33,12 +36,13 @@ Evaluation = Callable[[LiveEncoder], Mapping[str, float]]
 PLAIN_ATTENTION_TOKENS = 200
 
 
-# Trainer arguments that would be ignored or silently change training.
+# Arguments of Trainer that would be ignored or silently change training.
 REFUSED = {
     "compute_loss_func": "the model computes its own loss",
-    "compute_metrics": "use evaluations=[...]",
     "model_init": "hyperparameter search is not supported",
 }
+# Training arguments that count or draw the rows of all training data.
+NEEDS_STORED = {"queue_prefill": True, "optimization": "released"}
 
 
 def last_whole_checkpoint(folder: str | Path, processes: int = 1) -> Path | None:
@@ -93,6 +97,29 @@ def usable_length(encoders: Iterable[Any], max_length: int, data: Any, *, togeth
     return min(max_length, positions)
 
 
+def converter_of(args: Any, tokenizers: Any, encoders: Iterable[Any], **options: Any) -> DataConverter:
+    """A converter of plain data.
+
+    Args:
+        args: Training arguments, for `max_length`, `prompts` and `num_proc`.
+        tokenizers: One, or by language.
+        encoders: Stock encoders, for their positions.
+        **options: For `DataConverter`.
+    """
+    length = usable_length(encoders, args.max_length, None)
+    return DataConverter(tokenizers, max_length=length, prompts=args.prompts, num_proc=args.num_proc, **options)
+
+
+def languages_of(pairs: Any) -> list[str]:
+    """The languages of prepared pairs, sorted; of a stream, those of its first thousand rows."""
+    if isinstance(pairs, StreamedRows):
+        rows = chain.from_iterable(islice(stream.read(stream.data.iter(100)), 1000) for stream in pairs.streams)
+        named = {row[side] for row in rows for side in ("source_lang", "target_lang")}
+    else:
+        named = {language for pair in pairs.language_pairs for language in pair}
+    return sorted(named)
+
+
 def attention_for(implementation: str, device: str, dtype: torch.dtype | None, max_length: int) -> str:
     """The fastest attention implementation for training.
 
@@ -117,29 +144,15 @@ def attention_for(implementation: str, device: str, dtype: torch.dtype | None, m
     return "eager" if slow and max_length <= PLAIN_ATTENTION_TOKENS else implementation
 
 
-def _start_worker(worker_id: int, num_workers: int, rank: int) -> None:
-    """Seeds a data loader worker as Trainer does, and makes it ignore the signals that stop a training.
+class XlsrTrainer(DataFlow, SlimPushes, Trainer):
+    """`transformers.Trainer` for models that return `losses` by name.
 
-    A terminal's Ctrl-C, launchers and schedulers signal every process. If workers ended, the training would fail before
-    it saves its checkpoint. Workers end with their training process.
-
-    Args:
-        worker_id: Number of the worker.
-        num_workers: Workers of a training process.
-        rank: Rank of the training process.
-    """
-    for number in GracefulStopCallback.SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    seed_worker(worker_id, num_workers=num_workers, rank=rank)
-
-
-class XlsrTrainer(SlimPushes, Trainer):
-    """`transformers.Trainer` for models that return `losses` by name, and prepared datasets.
-
-    - Batches come from `LengthBucketBatchSampler`, already split over processes.
+    - Data are what `hf_xlsr.data.plain.DataConverter` takes: datasets of `datasets`, streams, lists of dicts, dicts of
+      these, or prepared data. Batches of similar length come from `LengthBucketBatchSampler`, or `StreamBatches` for
+      streams, already split over processes.
     - Each loss part is logged as `loss/NAME`, averaged since the last log and over processes, as are the model's
       `statistics` under their own names.
-    - `evaluate` runs protocols on the live model and returns metrics as `eval_NAME`, for early stopping and
+    - `evaluate` measures the live model and returns metrics as `eval_NAME`, for early stopping and
       `metric_for_best_model`.
     - On a CPU under bfloat16, attention is computed by plain matrix products (see `attention_for`).
     - Ctrl-C saves a checkpoint; `stopped_early` says so.
@@ -148,14 +161,16 @@ class XlsrTrainer(SlimPushes, Trainer):
         model: Any of this package's models, with or without adapters.
         args: Training arguments of the trainer's own class.
         evaluations: Functions from an encoder to metrics by name, run by `evaluate`.
+        evaluator: One evaluator of sentence-transformers or a list of them, likewise.
+        eval_dataset: Translation pairs in any form of `train_dataset`, or a dict of them, each measured under its name:
+            `eval_loss` (of batches of `per_device_eval_batch_size` rows) and `eval_accuracy` (see
+            `hf_xlsr.trainers.evaluation.translation_accuracy`).
         **kwargs: As for `Trainer`; `processing_class` is the tokenizer.
 
     Raises:
-        XlsrError: an argument of `Trainer` would be ignored or silently change training.
+        XlsrError: an argument of `Trainer` would be ignored or silently change training, or data are unsuitable.
     """
 
-    # Whether the examples of a batch are compared with each other.
-    contrast = True
     # Why weights cannot be sharded over processes; empty if they can.
     no_sharding = ""
     # How to compute the model's outputs for given sentences.
@@ -165,16 +180,36 @@ class XlsrTrainer(SlimPushes, Trainer):
     model: Any
     processing_class: Any
     train_dataset: Any
+    max_length: int  # set by each trainer
 
-    def __init__(self, model: Any, args: Any, *, evaluations: Sequence[Evaluation] = (), **kwargs: Any) -> None:
-        self.evaluations = list(evaluations)
-        if self.evaluations:
-            # Trainer requires an eval_dataset for an eval_strategy; protocols have their own text.
-            kwargs.setdefault("eval_dataset", self.evaluations)
-        for name, instead in REFUSED.items():
+    def __init__(
+        self,
+        model: Any,
+        args: Any,
+        *,
+        evaluations: Sequence[Evaluation] = (),
+        evaluator: Any = None,
+        eval_dataset: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        self.args, self.evaluations = args, list(evaluations)
+        if evaluator is not None:
+            self.evaluations.append(self._evaluation_by(evaluator, model))
+        no_rows = (
+            {} if args.evaluates_rows else {"compute_metrics": "losses are of whole batches; use evaluations=[...]"}
+        )
+        for name, instead in {**REFUSED, **no_rows}.items():
             if kwargs.get(name) is not None:
                 raise XlsrError(f"`{name}` is not supported: {instead}.")
+        for name, value in NEEDS_STORED.items():
+            if isinstance(kwargs.get("train_dataset"), StreamedRows) and getattr(args, name, None) == value:
+                raise XlsrError(f"`{name}` must not be {value} for a stream, whose rows are not known in advance.")
         check_sharding(args, refusal=self.no_sharding, adapters=base_model(model) is not model)
+        self.eval_sets = self.converted_sets(eval_dataset)
+        if args.load_best_model_at_end and args.metric_for_best_model == "loss" and not self.eval_sets:
+            raise XlsrError("`load_best_model_at_end` needs an `eval_dataset`, or `metric_for_best_model`.")
+        # Trainer requires an eval_dataset for an eval_strategy; protocols have their own text.
+        kwargs["eval_dataset"] = self.eval_sets or self.evaluations or None
         super().__init__(model, args, **kwargs)
         if self.is_fsdp_enabled:
             set_up_sharding(self)
@@ -186,6 +221,26 @@ class XlsrTrainer(SlimPushes, Trainer):
         self._graceful_stop = GracefulStopCallback()
         self.add_callback(SamplerEpochCallback())
         self.add_callback(self._graceful_stop)
+
+    def _evaluation_by(self, evaluator: Any, model: Any) -> Evaluation:
+        """Calls evaluators of sentence-transformers.
+
+        Raises:
+            XlsrError: the trainer's model makes no sentence embeddings, or a text needs its language.
+        """
+        languages = getattr(base_model(model).config, "encoder_configs", None) or {}
+        if len(languages) > 1 or not self.args.trains_embeddings:
+            raise XlsrError(
+                "`evaluator` needs an encoder of sentences for all languages, since evaluators name none. Use "
+                "`eval_dataset`, or evaluations=[lambda encoder: evaluator(encoder.route('en'))]."
+            )
+        run: Any = SequentialEvaluator(list(evaluator)) if isinstance(evaluator, list | tuple) else evaluator
+
+        def measure(encoder: Any) -> Mapping[str, float]:
+            found = run(encoder, epoch=self.state.epoch or 0, steps=self.state.global_step)
+            return found if isinstance(found, Mapping) else {"evaluator": found}
+
+        return measure
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """As `Trainer.train`; `resume_from_checkpoint=True` resumes from the newest complete checkpoint.
@@ -249,45 +304,6 @@ class XlsrTrainer(SlimPushes, Trainer):
         """Whether a signal ended the last training."""
         return self._graceful_stop.stopped
 
-    def get_train_dataloader(self) -> DataLoader:
-        """Length-bucketed batches. accelerate does not wrap the loader, since the sampler splits over processes."""
-        args = self.args
-        data, sampler = self.train_batches()
-        workers = args.dataloader_num_workers
-        return DataLoader(
-            data,
-            batch_sampler=sampler,
-            collate_fn=self.data_collator,
-            num_workers=workers,
-            multiprocessing_context=args.dataloader_multiprocessing_context,
-            pin_memory=args.dataloader_pin_memory and args.device.type == "cuda",
-            persistent_workers=args.dataloader_persistent_workers,
-            prefetch_factor=args.dataloader_prefetch_factor,
-            worker_init_fn=partial(_start_worker, num_workers=workers, rank=args.process_index),
-        )
-
-    @property
-    def data_seed(self) -> int:
-        """Random seed of the data."""
-        return self.args.data_seed if self.args.data_seed is not None else self.args.seed
-
-    def train_batches(self) -> tuple[Dataset, Any]:
-        """The training data and a batch sampler of its keys. Trainers of several tasks override it."""
-        data, args = self.train_dataset, self.args
-        return data, LengthBucketBatchSampler(
-            data.lengths,
-            self._train_batch_size,
-            groups=data.groups,
-            mixing=args.mixing,
-            exponent=args.mixing_exponent,
-            homogeneous=args.homogeneous_batches,
-            bucket=args.bucket_by_length,
-            seed=self.data_seed,
-            num_processes=args.world_size,
-            process_index=args.process_index,
-            contrast=self.contrast,
-        )
-
     def compute_loss(
         self,
         model: nn.Module,
@@ -296,6 +312,8 @@ class XlsrTrainer(SlimPushes, Trainer):
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
         """The model's loss; its parts and statistics are accumulated for the next log."""
+        if self.args.matryoshka_dims:
+            inputs = {**inputs, "matryoshka_dims": self.args.matryoshka_dims}
         outputs = model(**inputs)
         if model.training:
             parts = {f"loss/{name}": value for name, value in outputs.losses.items()}
@@ -325,33 +343,58 @@ class XlsrTrainer(SlimPushes, Trainer):
     def live_encoder(self) -> LiveEncoder:
         """The model as an encoder for evaluation and mining."""
         tokenizer = self.processing_class
-        limit = min(getattr(self.data_collator, "max_length", 200), tokenizer.model_max_length)
+        limit = min(getattr(self.data_collator, "max_length", self.args.max_length), tokenizer.model_max_length)
         model = self.accelerator.unwrap_model(self.model)
-        return LiveEncoder(model, tokenizer, max_length=limit, autocast_dtype=self.autocast_dtype)
+        options: dict[str, Any] = {"autocast_dtype": self.autocast_dtype, "prompts": self.args.prompts}
+        return LiveEncoder(model, tokenizer, max_length=limit, **options)
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Runs the protocols on the live model.
+        """Measures the live model on `eval_dataset`, by the evaluator and by the evaluations.
+
+        Args:
+            eval_dataset: Measured instead of all these, in any form that the trainer takes.
+            ignore_keys: Outputs that `compute_metrics` does not get.
+            metric_key_prefix: Before the name of each metric.
 
         Raises:
-            XlsrError: the trainer has no `evaluations`, or another dataset is given.
+            XlsrError: there is nothing to measure.
         """
-        if not self.evaluations or eval_dataset not in (None, self.evaluations):
-            raise XlsrError("`eval_dataset` is not supported. Give the trainer evaluations=[...].")
-        encoder, metrics = self.live_encoder(), {}
-        for evaluation in self.evaluations:
-            metrics.update({f"{metric_key_prefix}_{name}": value for name, value in evaluation(encoder).items()})
+        sets = self.eval_sets if eval_dataset is None else self.converted_sets(eval_dataset)
+        if not sets and not self.evaluations:
+            raise XlsrError(
+                "`eval_dataset` is missing. Give the trainer eval_dataset, evaluator or evaluations=[...]."
+            )
+        metrics: dict[str, float] = {}
+        for name, data in sets.items():
+            prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
+            metrics |= self.evaluate_data(data, prefix, ignore_keys)
+        if sets is self.eval_sets and self.evaluations:
+            encoder = self.live_encoder()
+            for evaluation in self.evaluations:
+                metrics.update({f"{metric_key_prefix}_{name}": value for name, value in evaluation(encoder).items()})
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
+    def evaluate_data(self, data: Any, prefix: str, ignore_keys: list[str] | None = None) -> dict[str, float]:
+        """Metrics of one evaluation dataset."""
+        metrics = {"loss": evaluation_loss(self, data, self.eval_task(data))}
+        if self.args.trains_embeddings and isinstance(data, PreparedPairs):
+            metrics |= translation_accuracy(self.live_encoder(), data)
+        return {f"{prefix}_{name}": value for name, value in metrics.items()}
+
+    def eval_task(self, data: Any) -> str:
+        """Which task of a collator of several tasks evaluation data are."""
+        return MAIN
+
     def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """As `Trainer.predict`, for models with outputs by row and rows in the collator's format.
+        """As `Trainer.predict`, for models with outputs by row.
 
         Raises:
-            XlsrError: the model's outputs are losses of whole batches, or the dataset is prepared for training.
+            XlsrError: the model's outputs are losses of whole batches.
         """
-        if not self.args.evaluates_rows or hasattr(test_dataset, "lengths"):
+        if not self.args.evaluates_rows:
             raise XlsrError(f"`test_dataset` is not supported. Use {self.predicts_by}.")
-        return super().predict(test_dataset, *args, **kwargs)
+        return super().predict(self.convert_eval(test_dataset), *args, **kwargs)

@@ -24,7 +24,8 @@ PART_OF_EPOCH = 1e-6  # less than any step's
 class SamplerEpochCallback(TrainerCallback):
     """Sets the epoch of the batch sampler, also when an epoch is resumed in the middle.
 
-    Trainer sets it only on samplers that accelerate wrapped, and not on a resume under several processes.
+    Trainer sets it only on samplers that accelerate wrapped, and not on a resume under several processes. Streams are one
+    endless epoch.
     """
 
     def on_epoch_begin(
@@ -35,6 +36,8 @@ class SamplerEpochCallback(TrainerCallback):
         train_dataloader: Any = None,
         **kwargs: Any,
     ) -> None:
+        if train_dataloader.batch_size is None and train_dataloader.batch_sampler is None:
+            return
         updates = -(-len(train_dataloader) // args.gradient_accumulation_steps)
         train_dataloader.batch_sampler.set_epoch(state.global_step // max(updates, 1))
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset
 
 from hf_xlsr.data.collators.cmlm import CmlmCollator
 from hf_xlsr.data.collators.dual_momentum import NliCollator
 from hf_xlsr.data.collators.lightweight import PairCollator
-from hf_xlsr.data.multitask import MultiTaskBatchSampler, MultiTaskCollator, MultiTaskDataset
-from hf_xlsr.data.sampling import LengthBucketBatchSampler
+from hf_xlsr.data.multitask import MAIN, MultiTaskCollator
+from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.encoders.stock import check_token_ids, max_positions, vocab_size_of
+from hf_xlsr.modeling.cmlm import CmlmModel
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import CmlmTrainingArguments, share_of_step
-from hf_xlsr.trainers.base import XlsrTrainer
+from hf_xlsr.trainers.base import XlsrTrainer, converter_of
+from hf_xlsr.trainers.pretrained import NLI_LABELS, model_and_tokenizer
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
 
@@ -69,13 +71,13 @@ class CmlmTrainer(XlsrTrainer):
     the others run in parallel.
 
     Args:
-        model: The model, with or without adapters.
+        model: The model, with or without adapters; or, with default settings, an encoder: a folder, Hub id or
+            `SentenceTransformer`.
         args: `CmlmTrainingArguments`.
-        processing_class: The tokenizer.
-        train_dataset: `PreparedRunningText`, for conditional masked language modelling.
-        retrieval_dataset: `PreparedPairs`, for bitext retrieval.
-        nli_dataset: `PreparedRows` of `prepare_nli`; the model needs `nli_labels`.
-        max_length: Sentences are truncated to this many tokens.
+        processing_class: The tokenizer; by default that of the model's place.
+        train_dataset: Documents for conditional masked language modelling, see `DataConverter.running_text`.
+        retrieval_dataset: Translation pairs for bitext retrieval, see `DataConverter.pairs`.
+        nli_dataset: Inference pairs, see `DataConverter.inference`; the model needs `nli_labels`.
         **kwargs: As for `XlsrTrainer`.
 
     Raises:
@@ -91,27 +93,35 @@ class CmlmTrainer(XlsrTrainer):
         model: Any,
         args: Any,
         *,
-        processing_class: Any,
+        processing_class: Any = None,
         train_dataset: Any = None,
         retrieval_dataset: Any = None,
         nli_dataset: Any = None,
-        max_length: int = 256,
         **kwargs: Any,
     ) -> None:
+        labels = 0 if nli_dataset is None else NLI_LABELS
+        model, processing_class = model_and_tokenizer(
+            CmlmModel, model, processing_class, seed=args.seed, nli_labels=labels
+        )
         ours = base_model(model)
         check_token_ids(processing_class, vocab_size_of(ours.encoder))
-        self.max_length, config = max_length, ours.config
+        self.max_length, config = args.max_length, ours.config
+        self.converter = converter_of(args, processing_class, [ours.encoder])
+        converts = {TEXT: self.converter.running_text, RETRIEVAL: self.converter.pairs, NLI: self.converter.inference}
         given = {TEXT: train_dataset, RETRIEVAL: retrieval_dataset, NLI: nli_dataset}
-        self.datasets = {
-            task: data for task, data in given.items() if data is not None and getattr(config, WEIGHTS[task])
-        }
+        with args.main_process_first(desc="tokenising"):
+            self.datasets = {
+                task: converts[task](data, "train_dataset" if task == TEXT else f"{task}_dataset")
+                for task, data in given.items()
+                if data is not None and getattr(config, WEIGHTS[task])
+            }
         if not self.datasets:
             raise XlsrError("No task has both data and a weight (cmlm_weight, retrieval_weight, nli_weight) above 0.")
         room, before = max_positions(ours.encoder), config.positions_before if TEXT in self.datasets else 0
-        if room is not None and max_length + before > room:
+        if room is not None and self.max_length + before > room:
             raise XlsrError(
                 f"`max_length` must be at most {room - before} ({room} positions of the encoder, {before} before a "
-                f"sentence), got {max_length}. prefix_positions 'first' needs fewer."
+                f"sentence), got {self.max_length}. prefix_positions 'first' needs fewer."
             )
         if NLI in self.datasets and not config.nli_labels:
             raise XlsrError("`nli_dataset` needs a classifier. Set nli_labels to 3.")
@@ -136,36 +146,31 @@ class CmlmTrainer(XlsrTrainer):
                 seed=args.seed if args.data_seed is None else args.data_seed,
                 **rounding,
             )
-        if RETRIEVAL in self.datasets:
-            collators[RETRIEVAL] = PairCollator(tokenizer, masking="none", **rounding)
         if NLI in self.datasets:
             collators[NLI] = NliCollator(int(tokenizer.pad_token_id), **rounding)
-        return MultiTaskCollator(collators)
+        collators[RETRIEVAL] = PairCollator(tokenizer, masking="none", **rounding)  # also for evaluation
+        return MultiTaskCollator({task: collators[task] for task in (*self.datasets, RETRIEVAL)})
 
-    def train_batches(self) -> tuple[Dataset, Any]:
+    def train_batches(self) -> tuple[Any, Any]:
         """Batches of the first task, each with a batch of every other task."""
-        main, *others = (self._batches(task, number) for number, task in enumerate(self.datasets))
-        names = list(self.datasets)[1:]
-        return MultiTaskDataset(self.datasets), MultiTaskBatchSampler(main, dict(zip(names, others, strict=True)))
+        batches: dict[str, Any] = {}
+        for number, (task, data) in enumerate(self.datasets.items()):
+            name = f"{task}_batch_size"
+            size = getattr(self.args, name, None)
+            options: dict[str, Any] = {} if size is None else {"batch_option": name}
+            size = None if size is None else share_of_step(name, size, self.args)
+            options |= {"seed": self.data_seed + number, "contrast": task == RETRIEVAL}
+            batches[task] = self.batches(data, size, **options)
+        return self.join_tasks(self.datasets, batches)
 
-    def _batches(self, task: str, number: int) -> LengthBucketBatchSampler:
-        args, data = self.args, self.datasets[task]
-        name = f"{task}_batch_size"
-        size = getattr(args, name, None)
-        return LengthBucketBatchSampler(
-            data.lengths,
-            self._train_batch_size if size is None else share_of_step(name, size, args),
-            groups=data.groups,
-            mixing=args.mixing,
-            exponent=args.mixing_exponent,
-            homogeneous=args.homogeneous_batches,
-            bucket=args.bucket_by_length,
-            seed=self.data_seed + number,
-            batch_option="per_device_train_batch_size" if size is None else name,
-            num_processes=args.world_size,
-            process_index=args.process_index,
-            contrast=task == RETRIEVAL,
-        )
+    def convert_eval(self, data: Any) -> Any:
+        """Translation pairs, or documents if they are trained on."""
+        convert = self.converter.pairs_or_running_text if TEXT in self.datasets else self.converter.pairs
+        return convert(data, "eval_dataset")
+
+    def eval_task(self, data: Any) -> str:
+        task = RETRIEVAL if isinstance(data, PreparedPairs) else TEXT
+        return MAIN if task == next(iter(self.datasets)) else task
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         here = self.optimizer is not None and LAMB_VALUE in self.optimizer.defaults
@@ -186,10 +191,10 @@ class CmlmTrainer(XlsrTrainer):
         return super().compute_loss(model, self._by_task(inputs), *args, **kwargs)
 
     def _by_task(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        main, *others = self.datasets
-        parts: dict[str, dict[str, torch.Tensor]] = {task: {} for task in self.datasets}
+        main = next(iter(self.datasets))
+        parts: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)
         for name, value in inputs.items():
-            task = next((task for task in others if name.startswith(f"{task}_")), main)
+            task = next((task for task in WEIGHTS if task != main and name.startswith(f"{task}_")), main)
             parts[task][name if task == main else name[len(task) + 1 :]] = value
         text = parts.pop(TEXT, {})
         return {**text, **parts}

@@ -10,15 +10,14 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch.utils.data import Dataset
 
 from hf_xlsr.data.collators.dual_momentum import DualCollator, NliCollator
-from hf_xlsr.data.multitask import MultiTaskBatchSampler, MultiTaskCollator, MultiTaskDataset
-from hf_xlsr.data.sampling import LengthBucketBatchSampler
+from hf_xlsr.data.multitask import MultiTaskCollator
 from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
+from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
 from hf_xlsr.trainers.arguments import share_of_step
-from hf_xlsr.trainers.base import XlsrTrainer, usable_length
+from hf_xlsr.trainers.base import XlsrTrainer, converter_of, languages_of, usable_length
 from hf_xlsr.trainers.live_encoder import LiveEncoder
 from hf_xlsr.trainers.momentum_callbacks import (
     MemoryQueueCallback,
@@ -27,6 +26,7 @@ from hf_xlsr.trainers.momentum_callbacks import (
     StepKeys,
     base_model,
 )
+from hf_xlsr.trainers.pretrained import NLI_LABELS, TOKENIZERS, dual_model_and_tokenizers
 from hf_xlsr.trainers.queue_prefill import QueuePrefillCallback
 from hf_xlsr.utils.errors import XlsrError
 
@@ -46,12 +46,14 @@ class DualMomentumTrainer(XlsrTrainer):
     encoders are part of the checkpoint, also with adapters.
 
     Args:
-        model: `DualMomentumModel`, or one in a PEFT wrapper (see `hf_xlsr.trainers.adapters.add_adapters`).
+        model: `DualMomentumModel`, or one in a PEFT wrapper (see `hf_xlsr.trainers.adapters.add_adapters`). With default
+            settings also a dict from language to encoder, or one encoder of all languages: folders, Hub ids or
+            `SentenceTransformer` objects.
         args: `DualMomentumTrainingArguments`.
-        tokenizers: Fast tokenizer of each language.
-        train_dataset: `PreparedPairs`, tokenised by them.
-        nli_dataset: `PreparedRows` of `prepare_nli` for the auxiliary task of appendix B; the model needs `nli_labels`.
-        max_length: Sentences are truncated to this many tokens.
+        tokenizers: Fast tokenizer of each language; by default those of the encoders' places.
+        train_dataset: Translation pairs, see `DataConverter.pairs`.
+        nli_dataset: Inference pairs for the auxiliary task of appendix B, see `DataConverter.inference`; the model needs
+            `nli_labels`.
         **kwargs: As for `XlsrTrainer`.
 
     Raises:
@@ -69,15 +71,29 @@ class DualMomentumTrainer(XlsrTrainer):
         model: Any,
         args: Any,
         *,
-        tokenizers: Mapping[str, Any],
+        tokenizers: Mapping[str, Any] | None = None,
+        train_dataset: Any = None,
         nli_dataset: Any = None,
-        max_length: int = 128,
         **kwargs: Any,
     ) -> None:
+        def languages(encoder: Any, tokenizer: Any) -> list[str]:
+            nonlocal train_dataset
+            self.converter = converter_of(args, tokenizer, [encoder])
+            train_dataset = self.converted(train_dataset, args)
+            return languages_of(train_dataset)
+
+        labels = 0 if nli_dataset is None else NLI_LABELS
+        model, self.tokenizers = dual_model_and_tokenizers(
+            model, tokenizers, languages, seed=args.seed, nli_labels=labels
+        )
         ours = base_model(model)
         config: DualMomentumConfig = ours.config
-        self.tokenizers, self.nli_dataset = dict(tokenizers), nli_dataset
-        self.max_length = usable_length(ours.encoders.values(), max_length, kwargs.get("train_dataset"))
+        encoders = ours.encoders.values()
+        self.converter = converter_of(args, self.tokenizers, encoders, languages=config.languages)
+        train_dataset = self.converted(train_dataset, args)
+        with args.main_process_first(desc="tokenising"):
+            self.nli_dataset = None if nli_dataset is None else self.converter.inference(nli_dataset)
+        self.max_length = usable_length(ours.encoders.values(), args.max_length, train_dataset)
         for language in config.languages or ():
             tokens = vocab_size_of(ours.encoders[config.encoder_of(language)])
             check_token_ids(self.tokenizers[language], tokens, of=f" of '{language}'")
@@ -94,7 +110,7 @@ class DualMomentumTrainer(XlsrTrainer):
         if kwargs.get("data_collator") is None:
             kwargs["data_collator"] = self._collator(args)
         self.step_keys = StepKeys()
-        super().__init__(model, args, **kwargs)
+        super().__init__(model, args, train_dataset=train_dataset, **kwargs)
         self.add_callback(SoundStepCallback(self.step_keys, scaled=self.accelerator.scaler is not None))
         self.add_callback(MomentumCallback(self.step_keys, args.momentum_schedule))
         self.add_callback(MemoryQueueCallback(self.step_keys))
@@ -118,24 +134,16 @@ class DualMomentumTrainer(XlsrTrainer):
             pairs if self.nli_dataset is None else MultiTaskCollator({PAIRS: pairs, NLI: NliCollator(pads, **options)})
         )
 
-    def train_batches(self) -> tuple[Dataset, Any]:
+    def train_batches(self) -> tuple[Any, Any]:
         """Batches of pairs, each with a batch of the auxiliary task if there is one."""
-        pairs, batches = super().train_batches()
         if self.nli_dataset is None:
-            return pairs, batches
-        args = self.args
-        nli = LengthBucketBatchSampler(
-            self.nli_dataset.lengths,
-            self.nli_rows,
-            groups=self.nli_dataset.groups,
-            homogeneous=True,  # a language has its own encoder
-            bucket=args.bucket_by_length,
-            seed=self.data_seed + 1,
-            batch_option="nli_batch_size",
-            num_processes=args.world_size,
-            process_index=args.process_index,
-        )
-        return MultiTaskDataset({PAIRS: pairs, NLI: self.nli_dataset}), MultiTaskBatchSampler(batches, {NLI: nli})
+            return super().train_batches()
+        options: dict[str, Any] = {"seed": self.data_seed + 1, "batch_option": "nli_batch_size"}
+        # A language has its own encoder.
+        options |= {"homogeneous": True, "mixing": "proportional"}
+        nli = self.batches(self.nli_dataset, self.nli_rows, **options)
+        data = {PAIRS: self.train_dataset, NLI: self.nli_dataset}
+        return self.join_tasks(data, {PAIRS: self.batches(self.train_dataset), NLI: nli})
 
     def compute_loss(
         self,
@@ -161,7 +169,9 @@ class DualMomentumTrainer(XlsrTrainer):
         model = base_model(self.accelerator.unwrap_model(self.model))
         languages = model.config.languages
         tokenizers = {language: self.tokenizers[language] for language in languages}
-        return LiveEncoder(model, tokenizers, max_length=self.max_length, autocast_dtype=self.autocast_dtype)
+        shared = languages[0] if SHARED in model.config.encoder_configs else None
+        options = {"max_length": self.max_length, "prompts": self.args.prompts, "default_route": shared}
+        return LiveEncoder(model, tokenizers, autocast_dtype=self.autocast_dtype, **options)
 
     def _load_best_model(self) -> None:
         super()._load_best_model()
@@ -172,6 +182,11 @@ class DualMomentumTrainer(XlsrTrainer):
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         super()._save(output_dir, state_dict=state_dict)
         model = self.accelerator.unwrap_model(self.model)
+        for language in self.tokenizers if self.args.should_save else ():
+            place = (
+                Path(output_dir or self.args.output_dir) / TOKENIZERS / base_model(model).config.encoder_of(language)
+            )
+            self.tokenizers[language].save_pretrained(str(place))
         if base_model(model) is not model and self.args.should_save:
             state = base_model(model).state_dict()
             extra = {name: value.contiguous() for name, value in state.items() if name.startswith(EXTRA_STATE)}

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed
+from datasets import Dataset, DatasetDict
 from sklearn.metrics import f1_score, matthews_corrcoef
+from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from hf_xlsr.data.collators.classification import LabelledCollator
-from hf_xlsr.data.labelled import LabelledSet
+from hf_xlsr.data.labelled import LabelledSet, encode_texts
+from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.encoders.stock import check_token_ids, max_positions, vocab_size_of
 from hf_xlsr.evaluation.outcomes import pearson, spearman
 from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
@@ -23,6 +26,7 @@ from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.utils.distributed import process_index, world_size
 from hf_xlsr.utils.errors import XlsrError
 
+TEXT_COLUMNS = (("premise", "hypothesis"), ("sentence1", "sentence2"), ("text", "text_pair"), ("text",))
 # Of outputs, `(rows, outputs)`, and gold labels, `(rows,)`.
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "accuracy": lambda logits, gold: float((logits.argmax(1) == gold).mean()),
@@ -41,7 +45,9 @@ class FineTuneTrainingArguments(XlsrTrainingArguments):
     """
 
     evaluates_rows = True
+    trains_embeddings = False
 
+    max_length: int = field(default=128, metadata={"help": "tokens to which rows are truncated"})
     learning_rate: float = field(default=2.5e-5, metadata={"help": "at the start"})
     per_device_train_batch_size: int = field(default=32, metadata={"help": "rows per step and process"})
     per_device_eval_batch_size: int = field(default=128, metadata={"help": "rows evaluated together"})
@@ -146,9 +152,11 @@ class FineTuneTrainer(XlsrTrainer):
     Args:
         model: The classifier, or one in a PEFT wrapper.
         args: `FineTuneTrainingArguments`.
-        train_dataset: `PreparedRows` of `prepare_labelled`.
+        train_dataset: Labelled rows: `PreparedRows` of `prepare_labelled`; or a dataset of `datasets` or a list of dicts
+            with the columns `text`, `text` and `text_pair`, `premise` and `hypothesis`, or `sentence1` and `sentence2`,
+            and `label`.
+        eval_dataset: Likewise, or a `LabelledSet`; `compute_metrics` gets its outputs.
         processing_class: The tokenizer.
-        max_length: Rows are truncated to this many tokens in evaluation.
         evaluations: Functions from a `LiveClassifier` to metrics by name, such as
             `partial(evaluate_sets, sets=[...], protocol="fine-tuning")`.
         **kwargs: As for `XlsrTrainer`.
@@ -163,17 +171,40 @@ class FineTuneTrainer(XlsrTrainer):
     contrast = False
     predicts_by = "live_classifier().logits(LabelledSet)"
 
-    def __init__(self, model: Any, args: Any, *, processing_class: Any, max_length: int = 128, **kwargs: Any) -> None:
+    def __init__(
+        self, model: Any, args: Any, *, processing_class: Any, train_dataset: Any = None, **kwargs: Any
+    ) -> None:
         check_token_ids(processing_class, vocab_size_of(base_model(model).encoder))
         if kwargs.get("data_collator") is None:
             kwargs["data_collator"] = LabelledCollator(
                 processing_class.pad_token_id,
-                max_length=max_length,
+                max_length=args.max_length,
                 pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
             )
-        _check_fit(base_model(model), kwargs.get("train_dataset"), max_length)
-        self.max_length = max_length
-        super().__init__(model, args, processing_class=processing_class, **kwargs)
+        self.max_length, self.processing_class = args.max_length, processing_class
+        train_dataset = self.converted(train_dataset, args)
+        _check_fit(base_model(model), train_dataset, self.max_length)
+        super().__init__(model, args, processing_class=processing_class, train_dataset=train_dataset, **kwargs)
+
+    def convert(self, data: Any, name: str) -> Any:
+        """Labelled rows, tokenised."""
+        return data if hasattr(data, "lengths") else labelled_rows(data, self.processing_class, self.max_length, name)
+
+    def convert_eval(self, data: Any) -> Any:
+        """The rows of labelled data for `LabelledCollator`."""
+        if isinstance(data, LabelledSet):
+            return data.features(self.processing_class, self.max_length)
+        if isinstance(data, list) and data and "input_ids" in data[0]:
+            return data
+        return self.convert(next(iter(data.values())) if isinstance(data, DatasetDict) else data, "eval_dataset").rows
+
+    def evaluate_data(self, data: Any, prefix: str, ignore_keys: list[str] | None = None) -> dict[str, float]:
+        """Loss of labelled rows, and what `compute_metrics` gives."""
+        loader = DataLoader(data, batch_size=self.args.eval_batch_size, collate_fn=self.data_collator)
+        options: dict[str, Any] = {"ignore_keys": ignore_keys, "metric_key_prefix": prefix}
+        alone = None if self.compute_metrics else True
+        outputs = self.evaluation_loop(self.accelerator.prepare(loader), "Evaluation", alone, **options)
+        return dict(outputs.metrics or {})
 
     def live_encoder(self) -> Any:
         """The model as a classifier, each process with its share of the rows.
@@ -197,6 +228,37 @@ class FineTuneTrainer(XlsrTrainer):
             share=share,
             progress=not self.args.disable_tqdm,
         )
+
+
+def labelled_rows(data: Any, tokenizer: Any, max_length: int, name: str) -> PreparedRows:
+    """Tokenises labelled texts.
+
+    Args:
+        data: A dataset or a list of dicts.
+        tokenizer: Tokenizer of the classifier.
+        max_length: In tokens.
+        name: Name of the argument in errors.
+
+    Raises:
+        XlsrError: the data are empty or lack columns.
+    """
+    rows = Dataset.from_list(data) if isinstance(data, list) else data
+    columns = next((some for some in TEXT_COLUMNS if set(some) <= set(rows.column_names)), None)
+    if not len(rows) or columns is None or "label" not in rows.column_names:
+        raise XlsrError(
+            f"`{name}` must have rows of `label` and {' or '.join(map(str, TEXT_COLUMNS))}, got {len(rows)} rows of "
+            f"{', '.join(rows.column_names)}."
+        )
+    label = rows.features["label"]
+    names = getattr(label, "names", None) or (sorted(rows.unique("label")) if "int" in label.dtype else [])
+
+    def encode(batch: dict[str, list[Any]]) -> dict[str, Any]:
+        ids, _ = encode_texts([batch[column] for column in columns], tokenizer, max_length)
+        languages = batch.get("lang") or ["und"] * len(batch["label"])
+        return {**ids, "label": batch["label"], "lang": languages, "length": list(map(len, ids["input_ids"]))}
+
+    tokenised = rows.map(encode, batched=True, remove_columns=rows.column_names, desc="tokenising")
+    return PreparedRows(tokenised, {"labels": dict.fromkeys(names, 0)})
 
 
 def _check_fit(model: Any, data: Any, max_length: int) -> None:

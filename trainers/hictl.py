@@ -7,20 +7,23 @@ from typing import Any
 import torch
 
 from hf_xlsr.data.collators.hictl import HictlCollator
+from hf_xlsr.data.prepared import ConcatenatedRows, PreparedRows
 from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
+from hf_xlsr.modeling.hictl import HictlForPreTraining
 from hf_xlsr.trainers.adapters import base_model
-from hf_xlsr.trainers.base import XlsrTrainer, usable_length
+from hf_xlsr.trainers.base import XlsrTrainer, converter_of, usable_length
+from hf_xlsr.trainers.pretrained import model_and_tokenizer
 
 
 class HictlTrainer(XlsrTrainer):
     """`XlsrTrainer` for `HictlForPreTraining`: batches of several languages, masked and joined as the model needs.
 
     Args:
-        model: The model, with or without adapters.
+        model: The model, with or without adapters; or, with default settings, an encoder: a folder, Hub id or
+            `SentenceTransformer`.
         args: `HictlTrainingArguments`.
-        train_dataset: `PreparedPairs`, `PreparedRows` of sentences, or both as `ConcatenatedRows`.
-        processing_class: The tokenizer.
-        max_length: Sentences, and joined pairs, are truncated to this many tokens.
+        train_dataset: Translation pairs, sentences, or a dict with both; see `DataConverter.pairs_and_texts`.
+        processing_class: The tokenizer; by default that of the model's place.
         **kwargs: As for `XlsrTrainer`.
 
     Raises:
@@ -31,21 +34,32 @@ class HictlTrainer(XlsrTrainer):
         `docs/train.md` has a complete script.
     """
 
-    def __init__(self, model: Any, args: Any, *, processing_class: Any, max_length: int = 128, **kwargs: Any) -> None:
-        tokenizer, ours = processing_class, base_model(model)
+    def __init__(
+        self, model: Any, args: Any, *, train_dataset: Any = None, processing_class: Any = None, **kwargs: Any
+    ) -> None:
+        model, tokenizer = model_and_tokenizer(HictlForPreTraining, model, processing_class, seed=args.seed)
+        ours = base_model(model)
         check_token_ids(tokenizer, vocab_size_of(ours.encoder))
+        self.converter = converter_of(args, tokenizer, [ours.encoder])
+        train_dataset = self.converted(train_dataset, args)
+        self.max_length = usable_length([ours.encoder], args.max_length, train_dataset, together=2)
         if kwargs.get("data_collator") is None:
             kwargs["data_collator"] = HictlCollator(
                 tokenizer,
                 mlm_probability=ours.config.mlm_probability,
                 seed=args.data_seed if args.data_seed is not None else args.seed,
-                max_length=usable_length([ours.encoder], max_length, kwargs.get("train_dataset"), together=2),
+                max_length=self.max_length,
                 pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
             )
-        super().__init__(model, args, processing_class=tokenizer, **kwargs)
+        super().__init__(model, args, processing_class=tokenizer, train_dataset=train_dataset, **kwargs)
         rows = len(ours.encoder.get_input_embeddings().weight)
         spare = torch.arange(min(len(tokenizer), rows), rows)  # if the table is larger than the vocabulary
         self._special_ids = torch.cat([torch.tensor(tokenizer.all_special_ids, dtype=torch.long), spare])
+
+    def convert(self, data: Any, name: str) -> Any:
+        """Pairs and sentences, grouped by language instead of language pair."""
+        rows = self.converter.pairs_and_texts(data, name)
+        return ConcatenatedRows([rows]) if rows is not data and isinstance(rows, PreparedRows) else rows
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Adds the rows of the embedding table that are not words."""

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import HfApi, ModelCardData
+from sentence_transformers import SentenceTransformer
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
@@ -19,6 +20,8 @@ from hf_xlsr.export.card import code, part_card, python_text
 from hf_xlsr.export.hub_errors import hub_errors
 from hf_xlsr.export.hub_names import TAG
 from hf_xlsr.export.hub_upload import CARD, RepoUpload, check_upload, folder_files
+from hf_xlsr.trainers.adapters import base_model
+from hf_xlsr.trainers.live_encoder import named_prompts
 from hf_xlsr.utils.access_tokens import redact_tokens
 from hf_xlsr.utils.errors import XlsrError
 
@@ -84,8 +87,7 @@ class SlimPushes(_Base):
         """
         if self.hub_model_id is None:
             self.init_hf_repo(token=token, private=private)
-        if getattr(self, "is_fsdp_enabled", False):
-            raise XlsrError("push_to_hub does not support sharded weights. Use hf-xlsr push after the run.")
+        self._check_whole_weights()
         if not self.is_world_process_zero():
             return None
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
@@ -109,6 +111,34 @@ class SlimPushes(_Base):
             self.push_in_progress = PushInProgress(jobs)
             return job.result() if blocking else job
 
+    def to_sentence_transformer(self) -> SentenceTransformer:
+        """The live model in stock modules of sentence-transformers, with the prompts of training; adapters are merged."""
+        trainer: Any = self
+        tokenizer = getattr(self, "tokenizers", None) or trainer.processing_class
+        options = {"max_length": trainer.max_length, **self.export_options}
+        exported = merged_copy(self).to_sentence_transformer(tokenizer, **options)
+        exported.prompts |= named_prompts(self.args.prompts)
+        if isinstance(self.args.prompts, str):
+            exported.default_prompt_name = "default"
+        return exported
+
+    def save_sentence_transformer(self, path: str | Path) -> None:
+        """Writes a folder that `SentenceTransformer(path)` loads without this package.
+
+        Args:
+            path: The folder to create, by the main process.
+
+        Raises:
+            XlsrError: weights are sharded, or the model has no stock form.
+        """
+        self._check_whole_weights()
+        if self.is_world_process_zero():
+            self.to_sentence_transformer().save(str(path), create_model_card=False)
+
+    def _check_whole_weights(self) -> None:
+        if getattr(self, "is_fsdp_enabled", False):
+            raise XlsrError("Sharded weights cannot be exported during training. Use hf-xlsr export or push after it.")
+
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         token, self.args.hub_token = self.args.hub_token, None  # the arguments are saved with the weights
         try:
@@ -124,6 +154,12 @@ class SlimPushes(_Base):
             self.push_to_hub(f"Training in progress, step {self.state.global_step}", blocking=False)
 
 
+def merged_copy(trainer: Any) -> Any:
+    """The live model; a copy with merged adapters if it has some, which training needs."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    return copy.deepcopy(model).merge_and_unload() if hasattr(model, "merge_and_unload") else model
+
+
 def export_trainer(trainer: Any, folder: Path, repo: str) -> str:
     """Exports the live model of a trainer.
 
@@ -135,20 +171,16 @@ def export_trainer(trainer: Any, folder: Path, repo: str) -> str:
     Returns:
         The card.
     """
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    if hasattr(model, "merge_and_unload"):  # merge a copy, since training needs the adapters
-        model = copy.deepcopy(model).merge_and_unload()
-    tokenizer = getattr(trainer, "tokenizers", None) or trainer.processing_class
+    model = base_model(trainer.accelerator.unwrap_model(trainer.model))
     encodes = hasattr(model, "to_sentence_transformer")
     if encodes:
-        length = getattr(trainer.data_collator, "max_length", None) or getattr(trainer, "max_length", 200)
-        exported = model.to_sentence_transformer(tokenizer, max_length=length, **trainer.export_options)
-        exported.save(str(folder), create_model_card=False)
+        trainer.to_sentence_transformer().save(str(folder), create_model_card=False)
         use = f"model = SentenceTransformer({python_text(repo)})"
         lines = ["from sentence_transformers import SentenceTransformer", "", use]
     else:
+        model = merged_copy(trainer)
         model.save_pretrained(folder)
-        tokenizer.save_pretrained(str(folder))
+        trainer.processing_class.save_pretrained(str(folder))
         name = type(model).__name__
         lines = [f"from hf_xlsr import {name}", "", f"model = {name}.from_pretrained({python_text(repo)})"]
     languages = list(getattr(model.config, "languages", None) or [])

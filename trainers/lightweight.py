@@ -10,7 +10,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from hf_xlsr.data.collators.lightweight import PairCollator
 from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
 from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
-from hf_xlsr.trainers.base import XlsrTrainer, usable_length
+from hf_xlsr.trainers.base import XlsrTrainer, converter_of, usable_length
+from hf_xlsr.trainers.pretrained import model_and_tokenizer
 
 MASKING_OF_TASK = {"ugt": "single", "smlm": "single", "xtr": "none", "mlm": "mlm", "mlm+xtr": "mlm"}
 
@@ -34,16 +35,16 @@ class LightweightTrainer(XlsrTrainer):
     """`XlsrTrainer` for `LightweightDualTransformer`: masks tokens for the generative task.
 
     Args:
-        model: The model; its configuration names the generative task.
+        model: The model, whose configuration names the generative task; or, with default settings, an encoder: a folder,
+            Hub id or `SentenceTransformer`.
         args: `LightweightTrainingArguments`.
-        train_dataset: `PreparedPairs`.
-        processing_class: The tokenizer.
-        max_length: Sentences are truncated to this many tokens.
+        train_dataset: Translation pairs, see `DataConverter.pairs`.
+        processing_class: The tokenizer; by default that of the model's place.
         **kwargs: As for `XlsrTrainer`.
 
     Raises:
-        XlsrError: the tokenizer has no mask token or more tokens than the model, or the encoder has fewer positions than
-            the longest sentence has tokens.
+        XlsrError: the tokenizer has no mask token or more tokens than the model, or the encoder has fewer positions
+            than the longest sentence has tokens.
 
     Example:
         `docs/train.md` has a complete script.
@@ -51,14 +52,20 @@ class LightweightTrainer(XlsrTrainer):
 
     def __init__(
         self,
-        model: LightweightDualTransformer,
+        model: Any,
         args: Any,
         *,
-        processing_class: Any,
-        max_length: int = 200,
+        train_dataset: Any = None,
+        processing_class: Any = None,
         **kwargs: Any,
     ) -> None:
+        model, processing_class = model_and_tokenizer(
+            LightweightDualTransformer, model, processing_class, seed=args.seed
+        )
         check_token_ids(processing_class, vocab_size_of(model.encoder))
+        self.converter = converter_of(args, processing_class, [model.encoder])
+        train_dataset = self.converted(train_dataset, args)
+        self.max_length = usable_length([model.encoder], args.max_length, train_dataset)
         if kwargs.get("data_collator") is None:
             config: LightweightConfig = model.config
             kwargs["data_collator"] = PairCollator(
@@ -67,10 +74,10 @@ class LightweightTrainer(XlsrTrainer):
                 mask_punctuation=config.mask_punctuation,
                 mlm_probability=config.mlm_probability,
                 seed=args.data_seed if args.data_seed is not None else args.seed,
-                max_length=usable_length([model.encoder], max_length, kwargs.get("train_dataset")),
+                max_length=self.max_length,
                 pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
             )
-        super().__init__(model, args, processing_class=processing_class, **kwargs)
+        super().__init__(model, args, processing_class=processing_class, train_dataset=train_dataset, **kwargs)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Adds the id of `<mask>` for label mode `set`."""

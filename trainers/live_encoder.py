@@ -7,14 +7,43 @@ from typing import Any
 
 import numpy as np
 import torch
+from sentence_transformers.util import (
+    cos_sim,
+    pairwise_cos_sim,
+    quantize_embeddings,
+    truncate_embeddings,
+)
 from transformers import PreTrainedModel
 
-from hf_xlsr.data.collators.padding import pad_rows
+from hf_xlsr.data.collators.padding import pad_rows, truncate_row
 from hf_xlsr.utils.pooling import normalize
+
+Prompts = str | Mapping[str, str] | None
+
+
+def named_prompts(prompts: Prompts) -> dict[str, str]:
+    """Prompts by name, as sentence-transformers has them: `default` for a single one; `query` and `document` are those
+    of sources and targets.
+
+    Example:
+        >>> named_prompts({"source": "query: ", "target": "passage: "})["document"]
+        'passage: '
+    """
+    if isinstance(prompts, str):
+        return {"default": prompts}
+    given = dict(prompts or {})
+    roles = {"query": "source", "document": "target"}
+    return {**{name: given[role] for name, role in roles.items() if role in given}, **given}
+
+
+class _NoCard:
+    """What evaluators of sentence-transformers write their metrics to; the trainer logs them."""
+
+    def set_evaluation_metrics(self, *_: Any, **__: Any) -> None: ...
 
 
 class LiveEncoder:
-    """Encodes with the current weights; the model keeps its mode.
+    """Encodes with the current weights; the model keeps its mode. Evaluators of sentence-transformers take it as `model`.
 
     Args:
         model: With `encode_sentences`.
@@ -22,7 +51,15 @@ class LiveEncoder:
             the routes: `encode(sentences, task="zh")`.
         max_length: Sentences are truncated to this many tokens.
         autocast_dtype: Precision of the pass; by default that of the weights.
+        prompts: Text before every sentence; or by name or language.
+        default_route: Route of sentences without `task`.
     """
+
+    similarity_fn_name = "cosine"
+    similarity = staticmethod(cos_sim)
+    similarity_pairwise = staticmethod(pairwise_cos_sim)
+    model_card_data = _NoCard()
+    truncate_dim: int | None = None
 
     def __init__(
         self,
@@ -31,43 +68,89 @@ class LiveEncoder:
         *,
         max_length: int = 200,
         autocast_dtype: torch.dtype | None = None,
+        prompts: Prompts = None,
+        default_route: str | None = None,
     ) -> None:
         self.model: Any = model
-        self.tokenizer = tokenizer
+        self.tokenizer, self.default_route = tokenizer, default_route
         self.routes = tuple(tokenizer) if isinstance(tokenizer, Mapping) else ()
-        self.max_length, self.autocast_dtype = max_length, autocast_dtype
+        self.max_length, self.autocast_dtype, self.prompts = max_length, autocast_dtype, named_prompts(prompts)
 
-    @torch.no_grad()
+    @property
+    def device(self) -> torch.device:
+        """Device of the model."""
+        return self.model.device
+
+    def route(self, language: str) -> LiveEncoder:
+        """The encoder of a language, whose `encode` needs no `task`."""
+        options: dict[str, Any] = {"max_length": self.max_length, "autocast_dtype": self.autocast_dtype}
+        return LiveEncoder(self.model, self.tokenizer, **options, prompts=self.prompts, default_route=language)
+
     def encode(
         self,
         sentences: str | Sequence[str],
         batch_size: int = 64,
         normalize_embeddings: bool = False,
         task: str | None = None,
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        precision: str | None = None,
+        truncate_dim: int | None = None,
         **_: Any,
-    ) -> np.ndarray:
-        """Sentence embeddings in the given order, `(sentences, width)`, float32; `(width,)` for a single sentence."""
+    ) -> Any:
+        """Sentence embeddings in the given order, as `SentenceTransformer.encode`.
+
+        Returns:
+            `(sentences, width)`, float32, or `(width,)` for a single sentence: a NumPy array, a tensor with
+            `convert_to_tensor`, or a list of tensors without `convert_to_numpy`.
+        """
         if isinstance(sentences, str):
-            one: np.ndarray = self.encode([sentences], batch_size, normalize_embeddings, task)[0]
-            return one
-        tokenizer, options = self.tokenizer, {}
-        if self.routes:
-            tokenizer, options = self.tokenizer[task], {"language": task}
-        if not sentences:
-            return np.empty((0, self.model.config.hidden_size), dtype=np.float32)
-        truncation = {"truncation": True, "max_length": self.max_length}
-        ids = tokenizer(list(sentences), return_attention_mask=False, verbose=False, **truncation)["input_ids"]
+            options: dict[str, Any] = {"prompt_name": prompt_name, "prompt": prompt, "precision": precision}
+            options |= {"convert_to_numpy": convert_to_numpy, "convert_to_tensor": convert_to_tensor}
+            options |= {"truncate_dim": truncate_dim, "normalize_embeddings": normalize_embeddings, "task": task}
+            return self.encode([sentences], batch_size, **options)[0]
+        task = task or self.default_route
+        tokenizer = self.tokenizer[task] if self.routes else self.tokenizer
+        if prompt is None:
+            prompt = self.prompts.get(prompt_name or task or "", self.prompts.get("default", ""))
+        texts = [prompt + sentence for sentence in sentences]
+        options = {"truncation": True, "max_length": self.max_length, "return_attention_mask": False}
+        ids = tokenizer(texts, verbose=False, **options)["input_ids"] if texts else []
+        vectors = torch.from_numpy(self.encode_ids(ids, batch_size, task=task))
+        if (width := truncate_dim or self.truncate_dim) is not None:
+            vectors = truncate_embeddings(vectors, width)
+        if normalize_embeddings:
+            vectors = normalize(vectors)
+        found: Any = quantize_embeddings(vectors, precision) if precision else vectors  # type: ignore[arg-type]
+        if convert_to_tensor:
+            return torch.as_tensor(found, device=self.device)
+        return np.asarray(found) if convert_to_numpy else list(torch.as_tensor(found))
+
+    def encode_query(self, sentences: str | Sequence[str], **options: Any) -> Any:
+        """`encode` with the prompt `query`, if there is one."""
+        return self.encode(sentences, **{"prompt_name": "query", **options})
+
+    def encode_document(self, sentences: str | Sequence[str], **options: Any) -> Any:
+        """`encode` with the prompt `document`, if there is one."""
+        return self.encode(sentences, **{"prompt_name": "document", **options})
+
+    @torch.no_grad()
+    def encode_ids(self, ids: Sequence[Sequence[int]], batch_size: int = 64, *, task: str | None = None) -> np.ndarray:
+        """Sentence embeddings of token ids, `(sentences, width)`, float32."""
+        tokenizer = self.tokenizer[task] if self.routes else self.tokenizer
+        language = {"language": task} if self.routes else {}
+        result = np.empty((len(ids), self.model.config.hidden_size), dtype=np.float32)
         order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
         was_training, device = self.model.training, self.model.device
         self.model.eval()
-        parts = []
         with torch.autocast(device.type, dtype=self.autocast_dtype, enabled=self.autocast_dtype is not None):
             for start in range(0, len(order), batch_size):
-                rows = [ids[index] for index in order[start : start + batch_size]]
+                places = order[start : start + batch_size]
+                rows = [truncate_row(ids[place], self.max_length) for place in places]
                 batch = [torch.from_numpy(array).to(device) for array in pad_rows(rows, tokenizer.pad_token_id)]
-                vectors = self.model.encode_sentences(*batch, **options).float()
-                parts.append((normalize(vectors) if normalize_embeddings else vectors).cpu())
+                result[places] = self.model.encode_sentences(*batch, **language).float().cpu().numpy()
         self.model.train(was_training)
-        result = np.empty((len(order), self.model.config.hidden_size), dtype=np.float32)
-        result[order] = torch.cat(parts).numpy()
         return result

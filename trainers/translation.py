@@ -15,7 +15,7 @@ from hf_xlsr.encoders.stock import max_positions
 from hf_xlsr.modeling.hictl.modeling_generation import check_vocabulary, sentence_ends
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
-from hf_xlsr.trainers.base import XlsrTrainer
+from hf_xlsr.trainers.base import XlsrTrainer, converter_of
 from hf_xlsr.utils.errors import XlsrError
 
 
@@ -32,6 +32,8 @@ class TranslationTrainingArguments(XlsrTrainingArguments):
     """
 
     smooths_labels = True
+    trains_embeddings = False
+    max_length: int = field(default=128, metadata={"help": "tokens to which sentences are truncated"})
     learning_rate: float = field(default=2e-5, metadata={"help": "at the start"})
     lr_scheduler_type: str = field(default="inverse_sqrt", metadata={"help": "of transformers"})
     freeze_encoder: bool = field(default=False, metadata={"help": "train the decoder alone"})
@@ -111,9 +113,9 @@ class TranslationTrainer(XlsrTrainer):
     Args:
         model: `HictlForConditionalGeneration`, or one in a PEFT wrapper.
         args: `TranslationTrainingArguments`.
-        train_dataset: `PreparedPairs`, source to target; step one uses all language pairs together.
-        processing_class: The encoder's tokenizer, which tokenised the pairs.
-        max_length: Sentences are truncated to this many tokens.
+        train_dataset: Translation pairs, source to target, see `DataConverter.pairs`; step one uses all language pairs
+            together.
+        processing_class: The encoder's tokenizer.
         **kwargs: As for `XlsrTrainer`.
 
     Raises:
@@ -133,23 +135,24 @@ class TranslationTrainer(XlsrTrainer):
         args: TranslationTrainingArguments,
         *,
         processing_class: Any,
-        max_length: int = 128,
+        train_dataset: Any = None,
         **kwargs: Any,
     ) -> None:
-        ours = base_model(model)
+        ours, self.max_length = base_model(model), args.max_length
         if args.freeze_encoder and ours is not model:
             raise XlsrError("freeze_encoder would also freeze the encoder's adapters. Set it to false.")
-        _check_fit(ours, processing_class, max_length)
+        _check_fit(ours, processing_class, self.max_length)
+        self.converter = converter_of(args, processing_class, [ours.encoder])
+        train_dataset = self.converted(train_dataset, args)
         if args.freeze_encoder:
             ours.freeze_encoder()
         if kwargs.get("data_collator") is None:
             kwargs["data_collator"] = TranslationCollator(
                 processing_class.pad_token_id,
-                max_length=max_length,
+                max_length=self.max_length,
                 pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
             )
-        self.max_length = max_length
-        super().__init__(model, args, processing_class=processing_class, **kwargs)
+        super().__init__(model, args, processing_class=processing_class, train_dataset=train_dataset, **kwargs)
 
     def compute_loss(
         self,

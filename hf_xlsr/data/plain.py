@@ -135,6 +135,10 @@ class DataConverter:
         """
         return self._convert(data, name, "running text")
 
+    def pairs_or_running_text(self, data: Any, name: str = "eval_dataset") -> Any:
+        """Translation pairs or running text."""
+        return self._convert(data, name, "pairs", "running text")
+
     def _convert(self, data: Any, name: str, *forms: str) -> Any:
         if hasattr(data, "lengths") or isinstance(data, StreamedRows):
             return data

@@ -14,6 +14,7 @@ import torch
 from pydantic import Field, create_model
 from transformers import PreTrainedConfig, TrainingArguments
 
+from hf_xlsr.trainers.arguments import REFUSED
 from hf_xlsr.utils.validation import Section
 
 # Bounds that transformers checks late or not at all.
@@ -26,22 +27,20 @@ BOUNDS: dict[str, dict[str, float]] = {
     "gradient_accumulation_steps": {"ge": 1},
     "max_steps": {"ge": -1},
 }
-_RESUME = "it changes what a resumed run sees; remove it"
-_SAMPLER = "batches are drawn as `bucket_by_length`, `mixing` and `homogeneous_batches` say; remove it"
-# Training arguments that would be ignored, or corrupt a run, its checkpoints or its card.
-REFUSED: dict[str, str] = {
+# Training arguments with another place in a recipe, or that have no effect on prepared data.
+ELSEWHERE: dict[str, str] = {
     "output_dir": "write it at the top of the recipe",
     "seed": "write it at the top of the recipe",
     "bf16": "set training.precision instead",
     "fp16": "set training.precision instead",
+    "max_length": "set data.max_length instead",
+    "num_proc": "set data.num_proc instead",
+    **dict.fromkeys(
+        ("prompts", "shuffle_buffer_size"),
+        "the data of recipes are tokenised by their preparation; remove it",
+    ),
     "hub_token": "it would be stored in the run's folder; log in with `hf auth login`, or set HF_TOKEN",
     "resume_from_checkpoint": "a run resumes from its last checkpoint by itself; remove it",
-    "save_only_model": "a run could not resume from such checkpoints; remove it",
-    "ignore_data_skip": _RESUME,
-    "dataloader_in_order": _RESUME,
-    "remove_unused_columns": "the collators need all columns; remove it",
-    "parallelism_config": "YAML cannot hold it; remove it",
-    **dict.fromkeys(("train_sampling_strategy", "length_column_name", "dataloader_drop_last"), _SAMPLER),
 }
 PROTOCOL_BATCH = {"per_device_eval_batch_size": "protocols evaluate; set evaluation.batch_size instead"}
 
@@ -88,7 +87,8 @@ def training_section(arguments: type[TrainingArguments]) -> type[Section]:
 
 def refused(arguments: Any) -> dict[str, str]:
     """Training arguments that recipes refuse -> the fix."""
-    return REFUSED if arguments.evaluates_rows else {**REFUSED, **PROTOCOL_BATCH}
+    embeddings = {} if arguments.trains_embeddings else {"matryoshka_dims": "it has no effect on this loss; remove it"}
+    return {**REFUSED, **ELSEWHERE, **embeddings, **({} if arguments.evaluates_rows else PROTOCOL_BATCH)}
 
 
 def argument_help(owner: type) -> dict[str, str]:

@@ -25,7 +25,7 @@ from hf_xlsr.trainers import DualMomentumTrainer
 def trainer_of(folder, **options):
     data, tokenizers = pairs_data(), tokenizers_of(("en", "fr"))
     args = arguments(folder, push_to_hub=True, hub_model_id="me/live", save_steps=2, **options)
-    return DualMomentumTrainer(tiny_dual(), args, tokenizers=tokenizers, train_dataset=data, max_length=32)
+    return DualMomentumTrainer(tiny_dual(), args, tokenizers=tokenizers, train_dataset=data)
 """
 
 
@@ -101,7 +101,7 @@ def test_trainer_pushes_merged_adapters(hub: HubServer, worker: Worker, tmp_path
         "from hf_xlsr.trainers.adapters import add_adapters\n"
         f"args = arguments({str(tmp_path)!r}, push_to_hub=True, hub_model_id='me/live', hub_strategy='end')\n"
         "trainer = DualMomentumTrainer(add_adapters(tiny_dual(), rank=2), args, tokenizers=tokenizers_of(('en', 'fr')),\n"
-        "                  train_dataset=pairs_data(), max_length=32)\n"
+        "                  train_dataset=pairs_data())\n"
         "trainer.train()\ntrainer.push_to_hub()\n"
         "assert any('lora' in name for name, _ in trainer.model.named_parameters())",  # training could go on
     )

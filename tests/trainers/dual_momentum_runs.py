@@ -74,6 +74,7 @@ def tiny_dual(dropout: float = 0.0, shared: bool = False, **options: Any) -> Dua
 def arguments(folder: Path, **options: Any) -> DualMomentumTrainingArguments:
     defaults: dict[str, Any] = {
         "precision": "float32",
+        "max_length": 32,
         "use_cpu": True,
         "learning_rate": 1e-2,
         "per_device_train_batch_size": 16,
@@ -106,5 +107,4 @@ def trainer_of(
         train_dataset=pairs_data() if train_dataset is None else train_dataset,
         nli_dataset=nli_dataset,
         evaluations=evaluations,
-        max_length=32,
     )

@@ -22,6 +22,7 @@ def arguments(folder: Path, **options: Any) -> LightweightTrainingArguments:
         "logging_steps": 4,
         "save_strategy": "no",
         "precision": "float32",
+        "max_length": 32,
         "disable_tqdm": True,
         "report_to": "none",
         **options,
@@ -44,5 +45,4 @@ def trainer_of(tokenizer: Any, prepared: PreparedPairs, folder: Path, **options:
         train_dataset=prepared,
         processing_class=tokenizer,
         evaluations=evaluations,
-        max_length=32,
     )

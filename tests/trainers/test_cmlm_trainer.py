@@ -110,7 +110,13 @@ def test_projected_vectors_are_not_exported(recipe_of: Any, tmp_path: Path) -> N
 
 
 def arguments(tmp_path: Path, **options: Any) -> CmlmTrainingArguments:
-    values = {"per_device_train_batch_size": 4, "max_steps": 1, "precision": "float32", "report_to": "none"}
+    values = {
+        "per_device_train_batch_size": 4,
+        "max_steps": 1,
+        "precision": "float32",
+        "report_to": "none",
+        "max_length": 32,
+    }
     return CmlmTrainingArguments(output_dir=str(tmp_path / "out"), **{**values, **options})
 
 
@@ -142,7 +148,7 @@ def test_lamb_keeps_groups_of_weight_decay(
             max_steps=2,
         )
         model = tiny_cmlm(len(tokenizer))
-        trainer = CmlmTrainer(model, args, train_dataset=text, processing_class=tokenizer, max_length=32)
+        trainer = CmlmTrainer(model, args, train_dataset=text, processing_class=tokenizer)
         trainer.train(**resume)
         return trainer.optimizer.optimizer
 
@@ -202,7 +208,6 @@ def test_homogeneous_batches(tmp_path: Path) -> None:
         retrieval_dataset=data,
         nli_dataset=data,
         processing_class=tokenizer,
-        max_length=32,
     )
     _, sampler = trainer.train_batches()
     seen: dict[str, list[int]] = {"main": [], "retrieval": [], "nli": []}

@@ -60,8 +60,10 @@ def test_unused_rows_are_no_negative_words(tmp_path: Path, monkeypatch: pytest.M
     tokenizer, drawn = framed_tokenizer(), []
     model = tiny_hictl(len(tokenizer) + 64)
     data = SimpleNamespace(lengths=np.array([5] * 8), groups=np.zeros(8, int))
-    arguments = HictlTrainingArguments(output_dir=str(tmp_path), use_cpu=True, precision="float32", max_steps=1)
-    trainer = HictlTrainer(model, arguments, train_dataset=data, processing_class=tokenizer, max_length=32)
+    arguments = HictlTrainingArguments(
+        output_dir=str(tmp_path), use_cpu=True, precision="float32", max_steps=1, max_length=32
+    )
+    trainer = HictlTrainer(model, arguments, train_dataset=data, processing_class=tokenizer)
 
     def noted(*inputs: Any, **options: Any) -> torch.Tensor:
         drawn.append(draw_negative_words(*inputs, **options))

@@ -129,7 +129,13 @@ def test_token_is_masked(
     monkeypatch.setitem(sys.modules, "trackio", recorder)
     monkeypatch.setattr("transformers.integrations.integration_utils.is_trackio_available", lambda: True)
     args = LightweightTrainingArguments(
-        output_dir=str(tmp_path), max_steps=1, report_to="trackio", hub_token=TOKEN, precision="float32", save_steps=1
+        output_dir=str(tmp_path),
+        max_steps=1,
+        report_to="trackio",
+        hub_token=TOKEN,
+        precision="float32",
+        save_steps=1,
+        max_length=32,
     )
-    LightweightTrainer(tiny_model, args, train_dataset=prepared, processing_class=tokenizer, max_length=32).train()
+    LightweightTrainer(tiny_model, args, train_dataset=prepared, processing_class=tokenizer).train()
     assert recorder.config["hub_token"] == "<HUB_TOKEN>" and TOKEN not in repr(recorder.config)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 from cmlm_helpers import tiny_cmlm
-from conftest import tiny_encoder
+from conftest import make_pairs, tiny_encoder
+from datasets import Dataset, IterableDataset
 from dual_momentum_runs import pairs_data, tiny_dual, tokenizers_of
 from dual_momentum_runs import trainer_of as dual_trainer
 from hictl_helpers import framed_tokenizer, tiny_hictl
@@ -30,6 +31,20 @@ from hf_xlsr.utils.errors import XlsrError
 LONG = SimpleNamespace(lengths=[60] * 8, groups=[0] * 8, language_pairs=None)
 TEXT = SimpleNamespace(lengths=[5] * 8, groups=[0] * 8)
 
+BEST: dict[str, Any] = {"load_best_model_at_end": True, "eval_strategy": "steps", "save_strategy": "steps"}
+WITHOUT_EFFECT: list[dict[str, Any]] = [
+    {"save_only_model": True},
+    {"ignore_data_skip": True},
+    {"dataloader_in_order": False},
+    {"dataloader_drop_last": True},
+    {"remove_unused_columns": True},
+    {"train_sampling_strategy": "sequential"},
+]
+
+
+def stream() -> IterableDataset:
+    return Dataset.from_list(make_pairs(20)).to_iterable_dataset()
+
 
 def made(kind: str, folder: Path, **options: Any) -> Any:
     """A trainer of a method on its own tiny model; options of the arguments' class go there."""
@@ -37,8 +52,10 @@ def made(kind: str, folder: Path, **options: Any) -> Any:
     arguments_class: Any = getattr(trainers, f"{kind}TrainingArguments")
     known = {field.name for field in dataclasses.fields(arguments_class)}
     chosen = {name: options.pop(name) for name in list(options) if name in known}
-    args = arguments_class(output_dir=str(folder), report_to="none", **{"precision": "float32", **chosen})
-    given: dict[str, Any] = {"processing_class": tokenizer, "max_length": 32, **options}
+    args = arguments_class(
+        output_dir=str(folder), report_to="none", **{"precision": "float32", "max_length": 32, **chosen}
+    )
+    given: dict[str, Any] = {"processing_class": tokenizer, **options}
     models: dict[str, Callable[[], Any]] = {
         "Lightweight": lambda: model_of(tokenizer),
         "Hictl": lambda: tiny_hictl(len(tokenizer)),
@@ -87,7 +104,16 @@ CASES: list[tuple[str, Callable[[], dict[str, Any]], str]] = [
     ("Lightweight", lambda: {"mixing": "magic"}, "mixing"),
     ("Lightweight", lambda: {"precision": "float16", "use_cpu": True}, "float16"),
     ("Lightweight", lambda: {"early_stopping_patience": 2}, "metric_for_best_model"),
+    *(("Lightweight", lambda option=option: {**option}, next(iter(option))) for option in WITHOUT_EFFECT),
+    ("Lightweight", lambda: {"accelerator_config": {"split_batches": True}}, "split_batches"),
     ("Lightweight", lambda: {"compute_metrics": lambda *_: {}}, "compute_metrics"),
+    ("Lightweight", lambda: {**BEST, "evaluations": [lambda encoder: {}]}, "metric_for_best_model"),
+    ("Lightweight", lambda: {"optimization": "released", "train_dataset": stream(), "max_steps": 1}, "optimization"),
+    ("Translation", lambda: {"matryoshka_dims": [8]}, "matryoshka_dims"),
+    ("Lightweight", lambda: {"model": {"en": "encoder", "fr": "encoder"}}, "model"),
+    ("DualMomentum", lambda: {"queue_prefill": True, "train_dataset": stream(), "max_steps": 1}, "queue_prefill"),
+    ("DualMomentum", lambda: {"evaluator": lambda encoder: {}}, "evaluator"),
+    *((kind, lambda: {"evaluator": lambda encoder: {}}, "evaluator") for kind in ("FineTune", "Translation")),
     ("Lightweight", lambda: {"compute_loss_func": lambda *_: 0}, "compute_loss_func"),
     ("Lightweight", lambda: {"train_dataset": LONG, "max_length": 200}, "max_length"),
     ("Hictl", lambda: {"train_dataset": LONG, "max_length": 200}, "max_length"),
@@ -148,8 +174,9 @@ def test_vocabulary_of_adapters() -> None:
 def test_calls_of_a_trainer(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
     trainer = trainer_of(tokenizer, prepared, tmp_path, evaluations=[lambda encoder: {"toy/accuracy": 0.5}])
     assert trainer.evaluate()["eval_toy/accuracy"] == 0.5
+    assert 0 < trainer.evaluate(prepared)["eval_accuracy"] < 1
     with pytest.raises(XlsrError, match="eval_dataset"):
-        trainer.evaluate(prepared)
+        trainer_of(tokenizer, prepared, tmp_path).evaluate()
     for data in (prepared, []):
         with pytest.raises(XlsrError, match="test_dataset"):
             trainer.predict(data)

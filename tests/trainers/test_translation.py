@@ -28,6 +28,7 @@ def arguments(folder: Path, **options: Any) -> TranslationTrainingArguments:
         "logging_steps": 1,
         "save_strategy": "no",
         "report_to": "none",
+        "max_length": 32,
         "disable_tqdm": True,
     }
     return TranslationTrainingArguments(output_dir=str(folder), **{**defaults, **options})
@@ -41,7 +42,6 @@ def trainer_of(
         arguments(folder, **options),
         train_dataset=translation_pairs() if data is None else data,
         processing_class=translation_tokenizer(),
-        max_length=32,
         evaluations=evaluations,
     )
 

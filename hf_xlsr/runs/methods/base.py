@@ -229,7 +229,8 @@ class Method(ABC):
             options["eval_strategy"] = "no"
         options = {key: value for key, value in options.items() if value is not None}
         with self.explained("training"):
-            return self.arguments_class(output_dir=str(folder), seed=recipe.seed, **options)
+            options |= {"output_dir": str(folder), "seed": recipe.seed, "max_length": recipe.data.max_length}
+            return self.arguments_class(**options)
 
     def build_trainer(self, arguments: Any, data: Any, sets: Mapping[str, Any]) -> XlsrTrainer:
         """The trainer, with its model.
@@ -244,7 +245,6 @@ class Method(ABC):
             self.build_model(data),
             arguments,
             train_dataset=data.train,
-            max_length=self.recipe.data.max_length,
             evaluations=self.evaluations(sets),
             **self.trainer_options(data),
         )

@@ -1,0 +1,119 @@
+"""Training from Python on own data: files, streams, resume after SIGKILL, and bad input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset, IterableDataset, load_dataset
+from sentence_transformers import SentenceTransformer
+from story_helpers import Script, assert_equal, killed_and_resumed, weights, write_files
+
+from hf_xlsr import DualMomentumModel, DualMomentumTrainer, DualMomentumTrainingArguments, XlsrError
+from hf_xlsr.trainers.base import last_whole_checkpoint
+
+SCRIPT = """
+from datasets import load_dataset
+from hf_xlsr import DualMomentumModel, DualMomentumTrainer, DualMomentumTrainingArguments
+
+model = DualMomentumModel.from_encoders({"en": "encoders/en", "zh": "encoders/zh"}, queue_size=64, momentum=0.9)
+trainer = DualMomentumTrainer(
+    model=model,
+    args=DualMomentumTrainingArguments(
+        output_dir="out", max_steps=60, per_device_train_batch_size=16, learning_rate=1e-2, save_steps=10,
+        eval_strategy="steps", eval_steps=20, report_to="none", use_cpu=True,
+    ),
+    train_dataset=load_dataset("csv", data_files="pairs.tsv", sep="\\t", split="train"),
+    eval_dataset=load_dataset("csv", data_files="dev.tsv", sep="\\t", split="train"),
+)
+trainer.train()
+print("accuracy", trainer.evaluate()["eval_accuracy"])
+trainer.save_sentence_transformer("out/model")
+"""
+FROM_STREAM = ('"pairs.tsv", sep="\\t", split="train"', '"pairs.tsv", sep="\\t", split="train", streaming=True')
+WORKER = ("use_cpu=True", "use_cpu=True, dataloader_num_workers=1")
+RESUME = ("trainer.train()", "trainer.train(resume_from_checkpoint=True)")
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("encoders")
+    write_files(folder)
+    return folder
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["files", "stream"])
+def test_momentum_contrast_survives_a_kill(streamed: bool, tmp_path: Path) -> None:
+    script = SCRIPT.replace(*FROM_STREAM).replace(*WORKER) if streamed else SCRIPT
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+        write_files(tmp_path / name)
+    text = Script(script, tmp_path / "whole").finish()
+    assert 0 <= float(text.rsplit("accuracy ", 1)[1].split()[0]) <= 1
+    killed_and_resumed(script, tmp_path / "killed", RESUME)
+    assert_equal(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
+    model = SentenceTransformer(str(tmp_path / "killed" / "out" / "model"))
+    assert model.encode(["one red bird"], task="en").shape == model.encode(["un"], task="zh").shape == (1, 16)
+
+
+def trained(folder: Path, out: Path, data: Any, resume: bool = False, **options: Any) -> DualMomentumTrainer:
+    model = DualMomentumModel.from_encoders(
+        {name: str(folder / "encoders" / name) for name in ("en", "zh")}, queue_size=64
+    )
+    args = DualMomentumTrainingArguments(
+        output_dir=str(out), per_device_train_batch_size=16, report_to="none", use_cpu=True, **options
+    )
+    trainer = DualMomentumTrainer(model=model, args=args, train_dataset=data)
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+def named(rows: Dataset) -> Dataset:
+    return rows.rename_columns({"en": "source", "zh": "target"})
+
+
+BAD: list[tuple[Callable[[Dataset], Any], str]] = [
+    (lambda rows: rows.select([]), "train_dataset"),
+    (lambda rows: [], "train_dataset"),
+    (lambda rows: rows.remove_columns("zh"), "expected"),
+    (
+        lambda rows: rows.add_column("source_lang", ["de"] * len(rows)).rename_columns(
+            {"en": "source", "zh": "target"}
+        ),
+        "de",
+    ),
+    (lambda rows: {"en-de": named(rows)}, "de"),
+    (lambda rows: rows.to_iterable_dataset().remove_columns("zh"), "expected"),
+    (lambda rows: "pairs.tsv", "train_dataset"),
+]
+
+
+@pytest.mark.parametrize(("change", "key"), BAD)
+def test_bad_data(change: Callable[[Dataset], Any], key: str, encoders: Path, tmp_path: Path) -> None:
+    rows = load_dataset("csv", data_files=str(encoders / "pairs.tsv"), sep="\t", split="train")
+    with pytest.raises(XlsrError, match=key):
+        trained(encoders, tmp_path, change(rows))
+
+
+def test_stream_that_fails_midway_leaves_checkpoints(encoders: Path, tmp_path: Path) -> None:
+    rows = load_dataset("csv", data_files=str(encoders / "pairs.tsv"), sep="\t", split="train").to_list()
+    broken = tmp_path / "broken"
+
+    def read() -> Iterator[dict[str, str]]:
+        for turn in range(10):  # a thousand rows are read together
+            if turn == 6 and broken.exists():
+                raise OSError("the disk was removed")
+            yield from rows
+
+    def train(**resume: Any) -> DualMomentumTrainer:
+        data = IterableDataset.from_generator(read)
+        return trained(encoders, tmp_path, data, max_steps=80, save_steps=20, shuffle_buffer_size=64, **resume)
+
+    broken.touch()
+    with pytest.raises(OSError, match="disk was removed"):
+        train()
+    assert last_whole_checkpoint(tmp_path)
+    broken.unlink()
+    assert train(resume=True).state.global_step == 80

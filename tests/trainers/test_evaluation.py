@@ -1,0 +1,68 @@
+"""Loss and accuracy on evaluation data: naive twins, and the same numbers on two processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_pairs
+from dual_momentum_runs import LANGUAGES, pairs_data, tiny_dual, tokenizers_of, trainer_of
+from two_processes import run_on_two_processes
+
+from hf_xlsr.trainers.evaluation import evaluation_batches, translation_accuracy
+
+
+def measured(folder: Path, batch: int) -> dict[str, float]:
+    """Metrics of a trained model on plain pairs."""
+    rows = make_pairs(24, seed=8)
+    sides = [{"fr": row["target"], "en": row["source"]} for row in rows[16:]]
+    options = {"per_device_eval_batch_size": batch, "max_steps": 2, "per_device_train_batch_size": 2 * batch}
+    trainer = trainer_of(folder, model=tiny_dual(in_batch_negatives=True), **options)
+    trainer.train()
+    metrics = trainer.evaluate({"en-fr": rows[:16], "mixed": {"fr-en": sides, "other": rows[:4]}})
+    if torch.distributed.is_initialized() and torch.distributed.get_rank() == 0:
+        (folder / "metrics.json").write_text(json.dumps(metrics))
+    return metrics
+
+
+def test_two_processes_measure_the_same(tmp_path: Path) -> None:
+    (tmp_path / "two").mkdir()
+    run_on_two_processes(measured, tmp_path / "two", 4, folder=tmp_path)
+    one = measured(tmp_path / "one", 8)
+    assert {"eval_en-fr_loss", "eval_mixed_en-fr_mean_accuracy", "eval_mixed_fr-en_src2trg_accuracy"} <= set(one)
+    assert json.loads((tmp_path / "two" / "metrics.json").read_text()) == pytest.approx(one, abs=2e-5)
+
+
+def test_accuracy_is_that_of_a_naive_search(tmp_path: Path) -> None:
+    pairs = pairs_data([("en", "fr"), ("fr", "en")], count=60)
+    encoder = trainer_of(tmp_path).live_encoder()
+    metrics = translation_accuracy(encoder, pairs)
+    for source, target in pairs.language_pairs:
+        rows = [row for row in pairs.rows if (row["source_lang"], row["target_lang"]) == (source, target)]
+        texts = {
+            side: [tokenizers_of(LANGUAGES)[lang].decode(row[f"{side}_ids"], skip_special_tokens=True) for row in rows]
+            for side, lang in (("source", source), ("target", target))
+        }
+        one = encoder.encode(texts["source"], task=source, normalize_embeddings=True)
+        other = encoder.encode(texts["target"], task=target, normalize_embeddings=True)
+        found = (one @ other.T).argmax(1)
+        right = np.mean([texts["target"][place] == texts["target"][row] for row, place in enumerate(found)])
+        assert metrics[f"{source}-{target}_src2trg_accuracy"] == right
+    means = [value for name, value in metrics.items() if name.endswith("mean_accuracy")]
+    assert metrics["accuracy"] == np.mean(means)
+
+
+def test_batches_cover_every_row_on_any_number_of_processes() -> None:
+    class Rows(list[Any]):
+        lengths, groups = (3, 9, 4, 8, 5, 7, 6), (0, 1, 0, 1, 0, 1, 1)
+
+    data = Rows([0] * 7)
+    for homogeneous in (False, True):
+        one = list(evaluation_batches(data, 4, homogeneous=homogeneous))
+        assert sorted(sum(one, [])) == list(range(7)) and max(map(len, one)) - min(map(len, one)) <= 1
+        parts = [list(evaluation_batches(data, 2, homogeneous=homogeneous, processes=2, rank=r)) for r in (0, 1)]
+        assert all(len(a) == len(b) and not set(a) & set(b) for a, b in zip(*parts, strict=True))

@@ -1,0 +1,186 @@
+"""Every trainer on data and models as users have them: plain datasets, streams, encoders by folder or object."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_pairs, tiny_encoder
+from datasets import Dataset
+from hictl_helpers import framed_tokenizer
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.evaluation import (
+    BinaryClassificationEvaluator,
+    EmbeddingSimilarityEvaluator,
+    InformationRetrievalEvaluator,
+    MSEEvaluator,
+    TranslationEvaluator,
+    TripletEvaluator,
+)
+from sklearn.metrics import accuracy_score
+from test_fine_tune import make_model
+from test_fine_tune import tokenizer as labelled_tokenizer
+from transformers import AutoConfig
+from translation_helpers import translation_tokenizer, words_model
+
+from hf_xlsr import trainers
+from hf_xlsr.encoders.stock import encoder_from_config
+from hf_xlsr.export import export_sentence_transformer
+
+PRETRAINING = ["Lightweight", "DualMomentum", "Hictl", "Cmlm"]
+ROWS = make_pairs(96, seed=4)
+PAIRS = Dataset.from_list([{"en": row["source"], "fr": row["target"]} for row in ROWS])
+TEXT = Dataset.from_list([{"text": ". ".join(row["source"] for row in ROWS[i : i + 4])} for i in range(0, 96, 4)])
+SOURCES, TARGETS = PAIRS["en"][:12], PAIRS["fr"][:12]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Folder of an encoder whose tokenizer frames sentences."""
+    torch.manual_seed(0)
+    folder, tokenizer = tmp_path_factory.mktemp("encoder"), framed_tokenizer()
+    made = encoder_from_config(AutoConfig.for_model(**tiny_encoder(len(tokenizer))))
+    export_sentence_transformer(made, tokenizer, folder / "st", max_length=32)
+    for part in (made, tokenizer):
+        part.save_pretrained(str(folder / "plain"))
+    return str(folder)
+
+
+def arguments(kind: str, folder: Path, **options: Any) -> Any:
+    values = {"precision": "float32", "use_cpu": True, "max_steps": 2, "per_device_train_batch_size": 8}
+    values |= {"max_length": 24, "report_to": "none", "disable_tqdm": True, "save_strategy": "no", **options}
+    return getattr(trainers, f"{kind}TrainingArguments")(output_dir=str(folder), **values)
+
+
+def trainer_of(kind: str, model: Any, folder: Path, streamed: bool = False, **options: Any) -> Any:
+    pairs, text = (data.to_iterable_dataset() if streamed else data for data in (PAIRS, TEXT))
+    data: dict[str, Any] = {"train_dataset": pairs}
+    if kind == "Cmlm":
+        data = {"train_dataset": text, "retrieval_dataset": pairs}
+    fields = {name: options.pop(name) for name in list(options) if name not in ("evaluator", "eval_dataset")}
+    args = arguments(kind, folder, **fields)
+    trainer = getattr(trainers, f"{kind}Trainer")(model=model, args=args, **data, **options)
+    if kind == "Hictl":
+        trainer.model.config.negative_words = 16  # the vocabulary is tiny
+    return trainer
+
+
+def evaluators(encoder: str) -> list[Any]:
+    numbers = [str(number) for number in range(12)]
+    queries, corpus = dict(zip(numbers, SOURCES, strict=True)), dict(zip(numbers, TARGETS, strict=True))
+    return [
+        TranslationEvaluator(SOURCES, TARGETS, name="en-fr"),
+        EmbeddingSimilarityEvaluator(SOURCES, TARGETS, np.linspace(0, 1, 12).tolist()),
+        BinaryClassificationEvaluator(SOURCES, TARGETS, [0, 1] * 6),
+        InformationRetrievalEvaluator(queries, corpus, {number: {number} for number in numbers}),
+        MSEEvaluator(SOURCES, TARGETS, teacher_model=SentenceTransformer(f"{encoder}/st", device="cpu")),
+        TripletEvaluator(SOURCES, TARGETS, TARGETS[::-1]),
+    ]
+
+
+@pytest.mark.parametrize("kind", PRETRAINING)
+def test_folder_pairs_and_export(kind: str, encoder: str, tmp_path: Path) -> None:
+    options = {"eval_strategy": "steps", "eval_steps": 1, "evaluator": evaluators(encoder)}
+    trainer = trainer_of(kind, f"{encoder}/plain", tmp_path, eval_dataset=PAIRS.select(range(12)), **options)
+    trainer.train()
+    measured = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
+    assert len(measured) == 2 and np.isfinite([entry["eval_loss"] for entry in measured]).all()
+    last = measured[-1]
+    assert last["eval_accuracy"] == pytest.approx(last["eval_en-fr_mean_accuracy"])  # our count and the evaluator's
+    assert {"eval_spearman_cosine", "eval_cosine_ndcg@10", "eval_negative_mse", "eval_cosine_ap"} <= last.keys()
+    trainer.save_sentence_transformer(tmp_path / "st")
+    loaded = SentenceTransformer(str(tmp_path / "st"), device="cpu")
+    live = trainer.live_encoder().encode(SOURCES, normalize_embeddings=True, convert_to_tensor=True)
+    torch.testing.assert_close(loaded.encode(SOURCES, convert_to_tensor=True), live, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", PRETRAINING)
+def test_sentence_transformer_and_streams(kind: str, encoder: str, tmp_path: Path) -> None:
+    model = SentenceTransformer(f"{encoder}/st", device="cpu")
+    model.max_seq_length = 24
+    before = model.encode(SOURCES, normalize_embeddings=True)
+    trainer = trainer_of(kind, model, tmp_path, streamed=True, eval_dataset={"dev": PAIRS.to_iterable_dataset()})
+    if kind != "Hictl":  # its vectors are projected
+        assert np.allclose(trainer.live_encoder().encode(SOURCES, normalize_embeddings=True), before, atol=1e-5)
+    trainer.train()
+    assert trainer.state.global_step == 2 and trainer.evaluate()["eval_dev_accuracy"] > 0
+
+
+@pytest.mark.parametrize("kind", PRETRAINING)
+def test_saved_model_by_folder(kind: str, encoder: str, tmp_path: Path) -> None:
+    trainer = trainer_of(kind, f"{encoder}/plain", tmp_path)
+    trainer.save_model(str(tmp_path / "saved"))
+    again = trainer_of(kind, str(tmp_path / "saved"), tmp_path)
+    one, other = (each.live_encoder().encode(SOURCES) for each in (trainer, again))
+    assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("kind", PRETRAINING)
+def test_hard_negatives_and_matryoshka_change_the_loss(kind: str, encoder: str, tmp_path: Path) -> None:
+    negatives = PAIRS.add_column("negative", PAIRS["fr"][::-1]).add_column(
+        "negative_1", PAIRS["fr"][1:] + PAIRS["fr"][:1]
+    )
+    losses = []
+    for data, dims in ((PAIRS, None), (negatives, None), (PAIRS, [4, 16])):
+        trainer = trainer_of(kind, f"{encoder}/plain", tmp_path, eval_dataset=data, matryoshka_dims=dims)
+        if kind == "DualMomentum":
+            trainer.model.config.in_batch_negatives = True  # the queues are empty
+        losses.append(trainer.evaluate()["eval_loss"])
+    assert losses[1] > losses[0] != losses[2]
+
+
+def test_prompts_are_trained_evaluated_and_exported(encoder: str, tmp_path: Path) -> None:
+    trainer = trainer_of("Lightweight", f"{encoder}/plain", tmp_path, prompts="one two ")
+    plain = trainer_of("Lightweight", trainer.model, tmp_path)
+    first, prompted = trainer.train_dataset[0, 0]["source_ids"], plain.processing_class("one two " + SOURCES[0])
+    assert first[:-1] == prompted["input_ids"][: len(first) - 1] and len(first) == min(len(prompted["input_ids"]), 24)
+    vectors = plain.live_encoder().encode(["one two " + text for text in SOURCES], normalize_embeddings=True)
+    assert np.array_equal(trainer.live_encoder().encode(SOURCES, normalize_embeddings=True), vectors)
+    trainer.save_sentence_transformer(tmp_path / "st")
+    assert np.allclose(SentenceTransformer(str(tmp_path / "st")).encode(SOURCES), vectors, atol=1e-5)
+
+
+@pytest.mark.parametrize("task", ["train_dataset", "retrieval_dataset"])
+def test_cmlm_of_one_task_is_measured_on_pairs(task: str, encoder: str, tmp_path: Path) -> None:
+    data = {task: TEXT if task == "train_dataset" else PAIRS}
+    sets = {"pairs": PAIRS, **({"text": TEXT} if task == "train_dataset" else {})}
+    args = arguments("Cmlm", tmp_path)
+    trainer = trainers.CmlmTrainer(model=f"{encoder}/plain", args=args, eval_dataset=sets, **data)
+    metrics = trainer.evaluate()
+    assert all(np.isfinite(metrics[f"eval_{name}_loss"]) for name in sets) and metrics["eval_pairs_accuracy"] > 0
+
+
+def test_evaluation_draws_nothing_from_training(encoder: str, tmp_path: Path) -> None:
+    kinds = []
+    for options in ({}, {"eval_strategy": "steps", "eval_steps": 1, "eval_dataset": PAIRS}):
+        trainer = trainer_of("Hictl", f"{encoder}/plain", tmp_path, seed=3, **options)
+        trainer.train()
+        kinds.append(trainer.live_encoder().encode(SOURCES))
+    assert np.array_equal(*kinds)
+
+
+def test_fine_tuning_of_plain_rows_with_compute_metrics(tmp_path: Path) -> None:
+    rows = [{"text": row["source"], "label": int("one" in row["source"])} for row in ROWS]
+    trainer = trainers.FineTuneTrainer(
+        model=make_model(num_labels=2),
+        args=arguments("FineTune", tmp_path, eval_strategy="steps", eval_steps=1),
+        train_dataset=rows,
+        eval_dataset={"dev": Dataset.from_list(rows[:30])},
+        compute_metrics=lambda outputs: {"accuracy": accuracy_score(outputs.label_ids, outputs.predictions.argmax(1))},
+        processing_class=labelled_tokenizer(),
+    )
+    trainer.train()
+    metrics = trainer.evaluate()
+    assert 0 <= metrics["eval_dev_accuracy"] <= 1 and np.isfinite(metrics["eval_dev_loss"])
+
+
+def test_translation_of_plain_pairs_with_a_loss(tmp_path: Path) -> None:
+    args = arguments("Translation", tmp_path)
+    options: dict[str, Any] = {"processing_class": translation_tokenizer(), "eval_dataset": ROWS[:10]}
+    trainer = trainers.TranslationTrainer(model=words_model(), args=args, train_dataset=ROWS, **options)
+    before = trainer.evaluate()
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] < before["eval_loss"] and "eval_accuracy" not in before

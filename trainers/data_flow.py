@@ -1,0 +1,146 @@
+"""From the data that users give to the batches of a trainer."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from datasets import Dataset, DatasetDict, IterableDataset
+from torch.utils.data import DataLoader
+from transformers.trainer_utils import seed_worker
+
+from hf_xlsr.data.multitask import MultiTaskBatchSampler, MultiTaskDataset
+from hf_xlsr.data.plain import DataConverter
+from hf_xlsr.data.sampling import LengthBucketBatchSampler
+from hf_xlsr.data.streaming import FeatureBatches, KeyedBatches, MultiTaskBatches, StreamBatches, StreamedRows
+from hf_xlsr.trainers.callbacks import GracefulStopCallback
+
+if TYPE_CHECKING:
+    from transformers import Trainer as _Base
+else:
+    _Base = object
+
+
+def _start_worker(worker_id: int, num_workers: int, rank: int) -> None:
+    """Seeds a data loader worker as Trainer does, and makes it ignore the signals that stop a training.
+
+    A terminal's Ctrl-C, launchers and schedulers signal every process. If workers ended, the training would fail before
+    it saves its checkpoint. Workers end with their training process.
+
+    Args:
+        worker_id: Number of the worker.
+        num_workers: Workers of a training process.
+        rank: Rank of the training process.
+    """
+    for number in GracefulStopCallback.SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    seed_worker(worker_id, num_workers=num_workers, rank=rank)
+
+
+class DataFlow(_Base):
+    """Mixin for `Trainer`: data in any form, split over processes by their own batches.
+
+    Attributes:
+        converter: Converts data; set by each trainer.
+    """
+
+    # Whether the examples of a batch are compared with each other.
+    contrast = True
+    args: Any
+    data_collator: Any
+    train_dataset: Any
+    converter: DataConverter
+
+    def convert(self, data: Any, name: str) -> Any:
+        """What the trainer reads, from the training data that users give. Trainers of other data override it."""
+        return self.converter.pairs(data, name)
+
+    def convert_eval(self, data: Any) -> Any:
+        """Likewise for evaluation data."""
+        return self.converter.pairs(data, "eval_dataset")
+
+    def converted(self, data: Any, args: Any, name: str = "train_dataset") -> Any:
+        """`convert`, first on the main process, which fills the cache of `datasets`."""
+        with args.main_process_first(desc="tokenising"):
+            return None if data is None else self.convert(data, name)
+
+    def converted_sets(self, data: Any) -> dict[str, Any]:
+        """Evaluation data by name, converted; the name of a single dataset is empty."""
+        named = data if isinstance(data, Mapping) else {} if data is None else {"": data}
+        sets: dict[str, Any] = {}
+        for name, one in named.items():
+            rows = Dataset.from_list(list(one)) if isinstance(one, IterableDataset | list) else one
+            # The name of a dataset may name the languages of its rows.
+            rows = DatasetDict({name: rows}) if name and isinstance(rows, Dataset) else rows
+            with self.args.main_process_first(desc="tokenising"):
+                sets[name] = self.convert_eval(rows)
+        return sets
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Length-bucketed batches. accelerate does not wrap the loader, since the batches are split over processes."""
+        args = self.args
+        data, sampler = self.train_batches()
+        workers = args.dataloader_num_workers
+        batching: dict[str, Any] = {"batch_size": None} if sampler is None else {"batch_sampler": sampler}
+        return DataLoader(
+            data,
+            **batching,
+            collate_fn=self.data_collator,
+            num_workers=workers,
+            multiprocessing_context=args.dataloader_multiprocessing_context,
+            pin_memory=args.dataloader_pin_memory and args.device.type == "cuda",
+            persistent_workers=args.dataloader_persistent_workers,
+            prefetch_factor=args.dataloader_prefetch_factor,
+            worker_init_fn=partial(_start_worker, num_workers=workers, rank=args.process_index),
+        )
+
+    @property
+    def data_seed(self) -> int:
+        """Random seed of the data."""
+        return self.args.data_seed if self.args.data_seed is not None else self.args.seed
+
+    def batches(self, data: Any, batch_size: int | None = None, **options: Any) -> Any:
+        """Batches of a dataset as the arguments say: of keys, or of features if it is streamed.
+
+        Args:
+            data: Prepared or streamed rows.
+            batch_size: Rows per batch and process; by default `per_device_train_batch_size`.
+            **options: Other values of `LengthBucketBatchSampler` than the arguments'.
+        """
+        args = self.args
+        options = {
+            "mixing": args.mixing,
+            "exponent": args.mixing_exponent,
+            "homogeneous": args.homogeneous_batches,
+            "bucket": args.bucket_by_length,
+            "seed": self.data_seed,
+            "num_processes": args.world_size,
+            "process_index": args.process_index,
+            "contrast": self.contrast,
+            **options,
+        }
+        size = self._train_batch_size if batch_size is None else batch_size
+        if isinstance(data, StreamedRows):
+            # One endless epoch, as max_steps ends training.
+            return StreamBatches(data, size, epochs=None, buffer_size=args.shuffle_buffer_size, **options)
+        return LengthBucketBatchSampler(data.lengths, size, groups=data.groups, **options)
+
+    def train_batches(self) -> tuple[Any, Any]:
+        """The training data and a batch sampler of its keys, or streamed batches and None."""
+        batches = self.batches(self.train_dataset)
+        return (batches, None) if isinstance(batches, FeatureBatches) else (self.train_dataset, batches)
+
+    @staticmethod
+    def join_tasks(datasets: Mapping[str, Any], batches: Mapping[str, Any]) -> tuple[Any, Any]:
+        """As `train_batches`, with a batch of every task; the first task sets the epoch."""
+        main, *others = batches
+        if not any(isinstance(one, FeatureBatches) for one in batches.values()):
+            rest = {task: batches[task] for task in others}
+            return MultiTaskDataset(datasets), MultiTaskBatchSampler(batches[main], rest)
+        streams = {
+            task: one if isinstance(one, FeatureBatches) else KeyedBatches(datasets[task], one, epochs=None)
+            for task, one in batches.items()
+        }
+        return MultiTaskBatches(streams[main], {task: streams[task] for task in others}, epochs=None), None

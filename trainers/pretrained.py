@@ -1,0 +1,182 @@
+"""A trainer's model and tokenizers from what users give: models, folders and ids, encoders of sentence-transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sentence_transformers import SentenceTransformer
+from torch import nn
+from transformers import AutoConfig, AutoTokenizer, set_seed
+
+from hf_xlsr.encoders.stock import encoder_from_pretrained
+from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
+from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
+from hf_xlsr.modeling.pretraining import EncoderWithLmHead
+from hf_xlsr.trainers.adapters import base_model
+from hf_xlsr.utils.errors import XlsrError
+
+TOKENIZERS = "tokenizers"  # folder of a checkpoint
+NLI_LABELS = 3
+
+
+@dataclass
+class Part:
+    """A pretrained encoder.
+
+    Args:
+        encoder: A stock encoder without its pooler.
+        tokenizer: Its tokenizer.
+        pooling: That of sentence-transformers; None if unknown.
+    """
+
+    encoder: Any
+    tokenizer: Any
+    pooling: str | None = None
+
+    def options(self, config_class: Any) -> dict[str, Any]:
+        """Values of a model's configuration that the encoder decides."""
+        known = "pooling" in getattr(config_class, "__dataclass_fields__", {})
+        return {"pooling": self.pooling} if self.pooling and known else {}
+
+
+def read_part(model: Any) -> Part | dict[str, Part]:
+    """Pretrained encoders: one, or by route.
+
+    Args:
+        model: Folder or Hub id, or a `SentenceTransformer` of `Transformer`, `Pooling` and `Normalize`.
+
+    Raises:
+        XlsrError: the model does not load or has modules that training would drop.
+    """
+    if isinstance(model, str | Path):
+        if not (Path(model) / "modules.json").is_file():
+            return Part(encoder_from_pretrained(str(model)), AutoTokenizer.from_pretrained(model))
+        model = SentenceTransformer(str(model), device="cpu", trust_remote_code=False)
+    first, *rest = list(model)
+    if not hasattr(first, "sub_modules"):
+        return _part([first, *rest])
+    return {name: _part([*modules, *rest]) for name, modules in first.sub_modules.items()}
+
+
+def _part(modules: list[Any]) -> Part:
+    names = [type(module).__name__ for module in modules]
+    if names[:1] != ["Transformer"] or not set(names[1:]) <= {"Pooling", "Normalize"}:
+        raise XlsrError(f"`model` must be a Transformer, a Pooling and Normalize, got {', '.join(names)}.")
+    encoder = modules[0].model
+    if getattr(encoder, "pooler", None) is not None:
+        encoder.pooler = None  # DDP would wait for its gradient
+    pooling = next((module.pooling_mode for module in modules if hasattr(module, "pooling_mode")), None)
+    return Part(encoder.float(), modules[0].tokenizer, pooling)
+
+
+def _is_saved(model: Any, model_class: Any) -> bool:
+    if not isinstance(model, str | Path) or (Path(model) / "modules.json").is_file():
+        return False
+    try:
+        return AutoConfig.from_pretrained(model).model_type == model_class.config_class.model_type
+    except (OSError, ValueError):
+        return False  # loading the encoder says why
+
+
+def tokenizer_of(encoder: Any, folder: str | Path | None = None) -> Any:
+    """The tokenizer from the place that an encoder was loaded from.
+
+    Args:
+        encoder: A stock encoder.
+        folder: Another place.
+
+    Raises:
+        XlsrError: there is none.
+    """
+    place = str(folder or getattr(encoder, "name_or_path", ""))
+    try:
+        if place:
+            return AutoTokenizer.from_pretrained(place)
+    except (OSError, ValueError):
+        pass
+    raise XlsrError(f"The tokenizer of the encoder ('{place}') is missing. Give `processing_class` or `tokenizers`.")
+
+
+def model_and_tokenizer(
+    model_class: Any, model: Any, tokenizer: Any = None, *, seed: int, **options: Any
+) -> tuple[Any, Any]:
+    """A model with one encoder, and its tokenizer.
+
+    Args:
+        model_class: Class of the model.
+        model: One of that class, with or without adapters; a folder or Hub id of one or of an encoder; or a
+            `SentenceTransformer`.
+        tokenizer: By default that of the model's place.
+        seed: Random seed of new weights.
+        **options: Values of the configuration of a new model.
+    """
+    if isinstance(model, nn.Module) and not isinstance(model, SentenceTransformer):
+        return model, tokenizer or tokenizer_of(base_model(model).encoder)
+    if _is_saved(model, model_class):
+        return model_class.from_pretrained(model), tokenizer or tokenizer_of(None, model)
+    part = read_part(model) if isinstance(model, str | Path | SentenceTransformer) else None
+    if not isinstance(part, Part):
+        raise XlsrError(f"`model` must be a {model_class.__name__}, or a single encoder by folder, id or object.")
+    config_class = model_class.config_class
+    attention = {"attn_implementation": part.encoder.config._attn_implementation}
+    config = config_class(text_config=part.encoder.config, **attention, **part.options(config_class), **options)
+    set_seed(seed)
+    if issubclass(model_class, EncoderWithLmHead):
+        made = model_class(config, part.encoder)
+        if made.lm_head is not None and (place := part.encoder.name_or_path):
+            made.lm_head.load_pretrained(place)
+    else:
+        made = model_class(config)
+        made.encoder.load_state_dict(part.encoder.state_dict())
+    return made, tokenizer or part.tokenizer
+
+
+def dual_model_and_tokenizers(
+    model: Any,
+    tokenizers: Mapping[str, Any] | None,
+    languages: Callable[[Any, Any], list[str]],
+    *,
+    seed: int,
+    **options: Any,
+) -> tuple[Any, dict[str, Any]]:
+    """A `DualMomentumModel`, and a tokenizer for each language.
+
+    Args:
+        model: A `DualMomentumModel`, with or without adapters, or its folder or Hub id; a mapping from language to
+            encoder; or an encoder of all languages. Encoders are folders, Hub ids or `SentenceTransformer` objects.
+        tokenizers: By default those of the encoders' places.
+        languages: The languages of the training data, for a shared encoder and its tokenizer.
+        seed: Random seed of new weights.
+        **options: Values of the configuration of a new model.
+    """
+    if isinstance(model, nn.Module) and not isinstance(model, SentenceTransformer):
+        return model, dict(tokenizers) if tokenizers else _tokenizers_of(base_model(model))
+    if _is_saved(model, DualMomentumModel):
+        made = DualMomentumModel.from_pretrained(model)
+        return made, dict(tokenizers) if tokenizers else _tokenizers_of(made, Path(model) / TOKENIZERS)
+    read = {name: read_part(one) for name, one in model.items()} if isinstance(model, Mapping) else read_part(model)
+    parts: dict[str, Any] = read if isinstance(read, dict) else {SHARED: read}
+    if not all(isinstance(part, Part) for part in parts.values()):
+        raise XlsrError("`model` must have one encoder for each language, got an encoder with routes for one.")
+    shared = parts.get(SHARED)
+    named = languages(shared.encoder, tokenizers or shared.tokenizer) if shared else list(parts)
+    encoders = {name: part.encoder for name, part in parts.items()}
+    configs = {name: encoder.config for name, encoder in encoders.items()}
+    pooling = next(iter(parts.values())).options(DualMomentumConfig)
+    config = DualMomentumConfig(languages=named, encoder_configs=configs, **pooling, **options)
+    set_seed(seed)
+    own = {language: (shared or parts[language]).tokenizer for language in named}
+    return DualMomentumModel(config, encoders), {**own, **(tokenizers or {})}
+
+
+def _tokenizers_of(model: Any, folder: Path | None = None) -> dict[str, Any]:
+    config = model.config
+    names = {language: config.encoder_of(language) for language in config.languages}
+    found = {
+        name: tokenizer_of(model.encoders[name], None if folder is None else folder / name)
+        for name in dict.fromkeys(names.values())
+    }
+    return {language: found[name] for language, name in names.items()}
