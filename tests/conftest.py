@@ -14,6 +14,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if "HF_MODULES_CACHE" not in os.environ or "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp(prefix="hf-xlsr-modules-")
     atexit.register(shutil.rmtree, os.environ["HF_MODULES_CACHE"], ignore_errors=True)
+if "HF_XLSR_CACHE" not in os.environ or "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["HF_XLSR_CACHE"] = tempfile.mkdtemp(prefix="hf-xlsr-cache-")
+    atexit.register(shutil.rmtree, os.environ["HF_XLSR_CACHE"], ignore_errors=True)
 
 import random  # noqa: E402
 from pathlib import Path  # noqa: E402

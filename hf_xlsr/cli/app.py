@@ -18,6 +18,7 @@ from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
 # Verb -> module and name of its function or `Typer`, and a summary.
 VERBS: dict[str, tuple[str, str, str]] = {
     "train": ("train", "train", "Train by a recipe, evaluate, export, write the card."),
+    "prepare": ("prepare", "prepare", "Prepare the data of a recipe ahead of its training."),
     "evaluate": ("evaluate", "evaluate", "Evaluate any sentence encoder under a protocol."),
     "compare": ("evaluate", "compare", "Compare encoders: tables with intervals, and tests of the differences."),
     "plot": ("plot", "plot", "Plot translation pairs, retrieval results, retrieved languages or training runs."),
@@ -70,9 +71,9 @@ def load_verb(name: str) -> Any:
     module, member, _ = VERBS[name]
     found = getattr(import_module(f"hf_xlsr.cli.{module}"), member)
     if not isinstance(found, typer.Typer):
-        app, train = typer.Typer(add_completion=False), name == "train"
-        extra = {"allow_extra_args": True, "ignore_unknown_options": True} if train else {}
-        app.command(name, cls=TrainVerb if train else Verb, context_settings={**HELP, **extra})(found)
+        app, recipe = typer.Typer(add_completion=False), name in ("train", "prepare")
+        extra = {"allow_extra_args": True, "ignore_unknown_options": True} if recipe else {}
+        app.command(name, cls=TrainVerb if name == "train" else Verb, context_settings={**HELP, **extra})(found)
         found = app
     return typer.main.get_command(found)
 

@@ -257,6 +257,9 @@ class RemoveEvaluation:
     def __init__(self, texts: Iterable[str] | SeenHashes) -> None:
         self._keys = texts if isinstance(texts, SeenHashes) else evaluation_keys({"text": text} for text in texts)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._keys.digest()})"
+
     def apply(self, rows: list[Row]) -> list[Row | None]:
         keys = [[match_key(row[column]) for column in text_columns(row)] for row in rows]
         found = iter(self._keys.contains_many([key for row_keys in keys for key in row_keys]).tolist())

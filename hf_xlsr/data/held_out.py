@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from hf_xlsr.data.columns import selecting_columns
 from hf_xlsr.data.corpora.catalog import CORPORA
-from hf_xlsr.data.normalization import match_key
 from hf_xlsr.data.sources import RowFilter, as_list, as_source, check_source, expand, open_source
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import atomic_write
 
 EVERY_COLUMN = "*"
 
@@ -45,33 +41,6 @@ def held_out_texts(sources: Sequence[Any], *, languages: Sequence[str]) -> Itera
                 sides = ("source", "target") if len(pair) > 1 else ("first", "second")
                 for row in open_source(source, languages=pair, split="test", required=sides):
                     yield from (row[side] for side in sides)
-
-
-def remember_evaluated(folder: Path, texts: Iterable[str]) -> None:
-    """Stores a hash of the evaluation sentences next to prepared data, or checks an earlier one.
-
-    Args:
-        folder: Folder of the prepared data, or of its parts.
-        texts: Sentences of all development and test sets, in any order.
-
-    Raises:
-        XlsrError: the data was prepared with other sentences.
-    """
-    keys = sorted({match_key(text) for text in texts})
-    evaluated = hashlib.sha256("\n".join(keys).encode("utf-8", "surrogatepass")).hexdigest()
-    marker = folder / "evaluated.txt"
-    before = marker.read_text("utf-8") if marker.is_file() else None
-    prepared = [*folder.glob("prepared.json"), *folder.glob("*/prepared.json")]
-    if prepared and before not in (None, evaluated):
-        raise XlsrError(
-            f"the dev or test data has changed since its sentences were removed from the training data in {folder}; "
-            "start again with --overwrite true or in another --output_dir."
-        )
-    # Written before the data: a killed preparation starts again with the current sentences.
-    if before != evaluated:
-        folder.mkdir(parents=True, exist_ok=True)
-        with atomic_write(marker) as file:
-            file.write_text(evaluated, "utf-8")
 
 
 def _language_pairs(source: Any, languages: Sequence[str]) -> list[Sequence[str]]:

@@ -14,7 +14,7 @@ from datasets import Sequence as ListOf
 
 from hf_xlsr.data.cleaning import RemoveEvaluation, Sample, build_cleaner
 from hf_xlsr.data.formats.quarantine import Quarantine
-from hf_xlsr.data.preparation import Row, RowKind, map_rows, num_longer, prepare_rows, vocabulary_hash
+from hf_xlsr.data.preparation import Row, RowEncoder, RowKind, num_longer, prepare_rows
 from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list, as_source, open_texts, source_name
@@ -266,8 +266,9 @@ def prepare_labelled(
     limit: int | None = None,
     overlap: str = "text",
     seed: int = 1,
+    num_proc: int = 1,
 ) -> PreparedRows:
-    """Reads, cleans and tokenises labelled rows into `folder`, or loads what a finished call left there.
+    """Reads, cleans and tokenises labelled rows, or finds them in the cache.
 
     Args:
         sources: One source or several; see `labelled_rows`.
@@ -285,6 +286,7 @@ def prepare_labelled(
         overlap: `text` removes rows with a text of an evaluation set; `row` only rows all of whose texts are in one row
             of an evaluation set, for data whose splits share texts by design (Quora's question pairs).
         seed: Chooses the rows of a source with `sample`, and those of `fraction`.
+        num_proc: Number of processes that tokenise.
 
     Returns:
         Rows of `input_ids`, `label`, `lang` and, where the tokenizer has them, `token_type_ids`; the report has `pairs`
@@ -308,19 +310,21 @@ def prepare_labelled(
     unlabelled: Counter[str] = Counter()
     more: dict[str, Any] = {"languages": languages, "unlabelled": unlabelled, "seed": seed}
 
-    def tokenize(rows: Dataset) -> tuple[Dataset, dict[str, Any]]:
-        tokenised, counts = _tokenize(kind, rows, tokenizer, max_length)
-        return tokenised, {**counts, **label_facts(rows, task), "unlabelled": unlabelled}
-
-    rows, report = prepare_rows(
+    _, rows, report = prepare_rows(
         kind,
         lambda quarantine: labelled_rows(views, task, quarantine=quarantine, **more),
         sources=views,
+        languages=languages,
         folder=folder,
         cleaner=cleaner,
-        tokenize=tokenize,
-        vocabulary=vocabulary_hash(tokenizer),
+        tokenizers=tokenizer,
+        max_length=max_length,
+        describe=lambda rows: {**label_facts(rows, task), "unlabelled": unlabelled},
+        encoder=lambda tokenizer: LabelledEncoder(kind, tokenizer, max_length),
+        key=task,
         limit=limit,
+        seed=seed,
+        num_proc=num_proc,
     )
     return PreparedRows(rows, report)
 
@@ -330,6 +334,23 @@ def label_facts(rows: Dataset, task: LabelledTask) -> dict[str, Any]:
     by_label = Counter(rows["label"])
     labels = {name: by_label[number] for number, name in enumerate(task.labels)}
     return {"pairs": len(rows), "languages": sorted(rows.unique("lang")), "labels": labels}
+
+
+class LabelledEncoder(RowEncoder):
+    """Tokenises the texts of a row as one sequence."""
+
+    def features(self) -> Features:
+        ids = {name: ListOf(Value("int32")) for name in _id_columns(self.tokenizers)}
+        return Features(
+            {**ids, "label": Value(self.kind.kept["label"]), "lang": Value("string"), "length": Value("int32")}
+        )
+
+    def __call__(self, batch: dict[str, list[Any]]) -> dict[str, Any]:
+        columns, truncated = encode_texts([batch[name] for name in self.kind.texts], self.tokenizers, self.max_length)
+        lengths = [len(ids) for ids in columns["input_ids"]]
+        self.counts.counts["truncated"][""] += truncated
+        self.counts.counts["tokens"][""] += sum(lengths)
+        return {**columns, "label": batch["label"], "lang": batch["lang"], "length": lengths}
 
 
 class RemoveEvaluationRows(RemoveEvaluation):
@@ -383,24 +404,3 @@ def encode_texts(
 
 def _id_columns(tokenizer: Any) -> list[str]:
     return [name for name in ("input_ids", "token_type_ids") if name in tokenizer.model_input_names]
-
-
-def _tokenize(kind: RowKind, rows: Dataset, tokenizer: Any, max_length: int) -> tuple[Dataset, dict[str, Any]]:
-    counts = {"num_truncated": 0, "tokens": 0}
-
-    def encode(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        columns, truncated = encode_texts([batch[name] for name in kind.texts], tokenizer, max_length)
-        lengths = [len(ids) for ids in columns["input_ids"]]
-        counts["num_truncated"] += truncated
-        counts["tokens"] += sum(lengths)
-        return {**columns, "label": batch["label"], "lang": batch["lang"], "length": lengths}
-
-    features = Features(
-        {
-            **{name: ListOf(Value("int32")) for name in _id_columns(tokenizer)},
-            "label": rows.features["label"],
-            "lang": Value("string"),
-            "length": Value("int32"),
-        }
-    )
-    return map_rows(rows, encode, features, [vocabulary_hash(tokenizer), max_length]), counts

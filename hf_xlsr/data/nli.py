@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset
 
 from hf_xlsr.data.cleaning import Cleaner
 from hf_xlsr.data.collators.masking import counter_uniform
@@ -16,7 +15,7 @@ from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.labelled import LabelledTask, label_facts, with_labels
 from hf_xlsr.data.pairs import with_removal
-from hf_xlsr.data.preparation import Row, RowKind, check_tokenizers, prepare_rows, tokenize_rows, vocabulary_hash
+from hf_xlsr.data.preparation import Row, RowKind, check_tokenizers, prepare_rows
 from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list, as_source, default_language, open_source, open_texts, source_name
@@ -42,8 +41,9 @@ def prepare_nli(
     evaluation_texts: Iterable[str] | SeenHashes,
     max_length: int = 200,
     seed: int = 1,
+    num_proc: int = 1,
 ) -> PreparedRows:
-    """Reads, cleans and tokenises labelled pairs into `folder`, or loads what a finished call left there.
+    """Reads, cleans and tokenises labelled pairs, or finds them in the cache.
 
     Args:
         sources: One source or several: rows of `premise`, `hypothesis`, `label` (see `label_number`) and, if a file
@@ -56,6 +56,7 @@ def prepare_nli(
         evaluation_texts: Sentences that are removed from both sides, or their `evaluation_keys`.
         max_length: Longer sentences are truncated to this many tokens.
         seed: Chooses the rows of a source with `sample`.
+        num_proc: Number of processes that tokenise.
 
     Returns:
         Rows of `premise_ids`, `hypothesis_ids`, `label` and `lang`; the report has `pairs`, `languages`, `labels` (rows
@@ -66,10 +67,6 @@ def prepare_nli(
     """
     sources, unlabelled = as_list(sources), Counter[str]()
     check_tokenizers(tokenizers, [default_language(source, languages) for source in sources])
-
-    def tokenize(rows: Dataset) -> tuple[Dataset, dict[str, Any]]:
-        tokenised, counts = tokenize_rows(NLI, rows, tokenizers, max_length=max_length)
-        return tokenised, {**counts, **label_facts(rows, TASK), "unlabelled": unlabelled.total()}
 
     def read(quarantine: Quarantine) -> Iterator[Row]:
         options: dict[str, Any] = {"languages": languages, "quarantine": quarantine, "seed": seed}
@@ -87,14 +84,18 @@ def prepare_nli(
             for row in with_labels(rows, TASK, place, unlabelled):
                 yield {name: row[name] for name in (*SIDES, "label", "lang")}
 
-    rows, report = prepare_rows(
+    _, rows, report = prepare_rows(
         NLI,
         read,
         sources=sources,
+        languages=languages,
         folder=folder,
         cleaner=with_removal(Cleaner(), evaluation_texts),
-        tokenize=tokenize,
-        vocabulary=vocabulary_hash(tokenizers),
+        tokenizers=tokenizers,
+        max_length=max_length,
+        describe=lambda rows: {**label_facts(rows, TASK), "unlabelled": unlabelled.total()},
+        seed=seed,
+        num_proc=num_proc,
     )
     return PreparedRows(rows, report)
 

@@ -1,4 +1,4 @@
-"""Translation pairs and single sentences of a recipe, tokenised once per run folder."""
+"""Translation pairs and single sentences of a recipe, tokenised."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from hf_xlsr.data.cleaning import Cleaner, RemoveEvaluation, Row, Sample, build_cleaner, build_text_cleaner
 from hf_xlsr.data.formats.quarantine import Quarantine
-from hf_xlsr.data.preparation import RowKind, check_tokenizers, prepare_rows, tokenize_rows, vocabulary_hash
+from hf_xlsr.data.preparation import RowKind, check_tokenizers, prepare_rows, tokenize_rows
 from hf_xlsr.data.prepared import PreparedPairs, PreparedRows
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list, expand, open_source, open_texts
@@ -64,8 +64,9 @@ def prepare(
     folder: str | Path,
     seed: int,
     tokenizers: Mapping[str, str] | None = None,
+    num_proc: int = 1,
 ) -> PreparedData:
-    """Reads, cleans and tokenises the training pairs into `folder`, or loads what a finished call left there.
+    """Reads, cleans and tokenises the training pairs, or finds them in the cache.
 
     Args:
         data: The recipe's `data` section.
@@ -73,48 +74,47 @@ def prepare(
             `tokenizers`.
         languages: All languages of the recipe.
         evaluation_texts: Sentences that are removed from both sides, or their `evaluation_keys`.
-        folder: Gets `data/`, `tokenizer/`, `rejected.jsonl` and, last of all, `prepared.json`.
+        folder: Folder of the run: gets `prepared.json`, `tokenizer/` and perhaps `rejected.jsonl`; see `prepare_rows`.
         seed: Chooses sampled rows and the text that a tokenizer is trained on.
         tokenizers: Language -> path or id of an existing tokenizer; copies go to `tokenizer/LANGUAGE/`.
+        num_proc: Number of processes that tokenise.
 
     Raises:
         XlsrError: what `prepare_rows` and tokenizer training raise.
     """
-    folder, sources, length = Path(folder), as_list(data["train"]), data["max_length"]
+    sources, length = as_list(data["train"]), data["max_length"]
     paths = {language: str(path) for language, path in (tokenizers or {}).items()}
-    given: Any = None
+    section, given = tokenizer or {}, None
     if paths:
         by_path = {path: load_tokenizer(path, "tokenizers") for path in dict.fromkeys(paths.values())}
         given = {language: by_path[path] for language, path in paths.items()}
         check_tokenizers(given, languages)  # before hours of reading
-    elif (tokenizer or {}).get("path"):
-        given = load_tokenizer(expand(tokenizer["path"]), "tokenizer.path")  # type: ignore[index]
-
-    def tokenize(pairs: Dataset) -> tuple[Dataset, dict[str, Any]]:
-        language_pairs(pairs)  # raises for pairs in one language, before a tokenizer is trained on them
-        columns = [(side, f"{side}_lang") for side in PAIRS.texts]
-        chosen = given or trained_tokenizer(pairs, tokenizer or {}, columns=columns, max_length=length, seed=seed)
-        # Saved before their first use: tokenizers keep the limits of their last call.
-        for language, one in chosen.items() if paths else [("", chosen)]:
-            one.save_pretrained(str(folder / "tokenizer" / language))
-        tokenised, counts = tokenize_pairs(pairs, chosen, max_length=length)
-        return tokenised, {**counts, **({} if paths else {"vocab_size": len(chosen)})}
-
-    rows, report = prepare_rows(
+    elif section.get("path"):
+        given = load_tokenizer(expand(section["path"]), "tokenizer.path")
+    columns = [(side, f"{side}_lang") for side in PAIRS.texts]
+    options = {"columns": columns, "max_length": length, "seed": seed}
+    path, rows, report = prepare_rows(
         PAIRS,
         lambda quarantine: chain.from_iterable(
             open_source(source, languages=languages, quarantine=quarantine, seed=seed) for source in sources
         ),
         sources=sources,
+        languages=languages,
         folder=folder,
         cleaner=with_removal(
             build_cleaner(data["cleaning"] or [], languages=list(languages)), evaluation_texts, data["fraction"], seed
         ),
-        tokenize=tokenize,
-        vocabulary=vocabulary_hash(given),
+        tokenizers=given,
+        max_length=length,
+        describe=pair_facts,
+        key=None if given else [section, seed],
+        train=None if given else lambda pairs: trained_tokenizer(pairs, section, **options),
+        keep_tokenizers=True,
         limit=data["limit"],
+        seed=seed,
+        num_proc=num_proc,
     )
-    train, saved = PreparedPairs(rows, report), folder / "tokenizer"
+    train, saved = PreparedPairs(rows, report), path / "tokenizer"
     if not paths:
         return PreparedData(train, AutoTokenizer.from_pretrained(str(saved)), report)
     copies = {path: saved / language for language, path in paths.items()}
@@ -132,8 +132,9 @@ def prepare_texts(
     cleaning: Any = ("normalize", "deduplicate"),
     max_length: int = 200,
     seed: int = 1,
+    num_proc: int = 1,
 ) -> PreparedRows:
-    """Reads, cleans and tokenises single sentences into `folder`, or loads what a finished call left there.
+    """Reads, cleans and tokenises single sentences, or finds them in the cache.
 
     Args:
         sources: One source or several: rows of `text` and, if a file has it, `lang`.
@@ -144,6 +145,7 @@ def prepare_texts(
         cleaning: Steps as in a recipe; those that compare two sides are ignored.
         max_length: Longer sentences are truncated to this many tokens.
         seed: Chooses the rows of a source with `sample`.
+        num_proc: Number of processes that tokenise.
 
     Returns:
         Rows of `text_ids` and `lang`; the report has `texts` and `languages`.
@@ -157,18 +159,18 @@ def prepare_texts(
         for source in sources:
             yield from open_texts(source, TEXTS.texts, languages=languages, quarantine=quarantine, seed=seed)
 
-    def tokenize(rows: Dataset) -> tuple[Dataset, dict[str, Any]]:
-        tokenised, counts = tokenize_rows(TEXTS, rows, tokenizers, max_length=max_length)
-        return tokenised, {"texts": len(rows), **counts, "languages": sorted(rows.unique("lang"))}
-
-    rows, report = prepare_rows(
+    _, rows, report = prepare_rows(
         TEXTS,
         read,
         sources=sources,
+        languages=languages,
         folder=folder,
         cleaner=with_removal(build_text_cleaner(cleaning or [], languages=list(languages)), evaluation_texts),
-        tokenize=tokenize,
-        vocabulary=vocabulary_hash(tokenizers),
+        tokenizers=tokenizers,
+        max_length=max_length,
+        describe=lambda rows: {"texts": len(rows), "languages": sorted(rows.unique("lang"))},
+        seed=seed,
+        num_proc=num_proc,
     )
     return PreparedRows(rows, report)
 
@@ -179,13 +181,13 @@ def tokenize_pairs(pairs: Dataset, tokenizers: Any, *, max_length: int = 200) ->
     Raises:
         XlsrError: both sides of a pair are in one language, or what `tokenize_rows` raises.
     """
-    found = language_pairs(pairs)
+    facts = pair_facts(pairs)
     tokenised, counts = tokenize_rows(PAIRS, pairs, tokenizers, max_length=max_length)
-    return tokenised, {"pairs": len(pairs), **counts, "language_pairs": [list(pair) for pair in found]}
+    return tokenised, {**counts, **facts}
 
 
-def language_pairs(pairs: Dataset) -> list[tuple[str, str]]:
-    """The language pairs of a dataset, sorted.
+def pair_facts(pairs: Dataset) -> dict[str, Any]:
+    """Counts of pairs for a report: `pairs` and `language_pairs`, sorted.
 
     Raises:
         XlsrError: both sides of a pair are in one language.
@@ -199,7 +201,7 @@ def language_pairs(pairs: Dataset) -> list[tuple[str, str]]:
                 f"both sides of a training pair are in one language ({source_lang or 'unnamed'}); name two languages "
                 "in data.languages and data.train."
             )
-    return sorted(found)
+    return {"pairs": len(pairs), "language_pairs": [list(pair) for pair in sorted(found)]}
 
 
 def with_removal(

@@ -1,36 +1,39 @@
-"""One preparation for every kind of row: read, clean, store, tokenise and save, once per folder."""
+"""One preparation for every kind of row: read, clean, store and tokenise, once for all runs that need the same rows."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from datasets import Dataset, Features, Value, load_from_disk
+from datasets import Dataset, Features, Value
 from datasets import Sequence as ListOf
-from datasets.exceptions import DatasetGenerationError
+from huggingface_hub import HfApi
 
 from hf_xlsr.data.cleaning import Cleaner
+from hf_xlsr.data.corpora.catalog import CORPORA
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import expand_braces
 from hf_xlsr.data.seen import hash64
+from hf_xlsr.data.shards import Encoder, join_shards, read_json, store_rows, tokenize_shard, write_json
 from hf_xlsr.data.sources import as_list, as_source, expand
+from hf_xlsr.utils.cache import address_of, cache_folder, cached, content_hash
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.files import atomic_write
-from hf_xlsr.utils.hashing import file_sha256
+from hf_xlsr.utils.processes import run_shards
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 2
-"""Version of prepared folders: since 2 every row names its languages."""
+FORMAT = 3
+"""Version of prepared data and of what readers and cleaning make of a file: part of every address."""
 
 # Shares of unknown tokens in a language. Good vocabularies stay below 1 %, also in Chinese; where a vocabulary lacks a
 # script, nearly all tokens but spaces are unknown.
@@ -72,77 +75,208 @@ class RowKind:
         return Features({**ids, **{name: Value(dtype) for name, dtype in columns.items()}})
 
 
+@dataclass
+class RowEncoder:
+    """Tokenises each text with the tokenizer of its language.
+
+    Args:
+        kind: Columns of the rows.
+        tokenizers: One tokenizer, or a mapping from language to tokenizer.
+        max_length: Longer texts are truncated to this many tokens, special tokens included.
+    """
+
+    kind: RowKind
+    tokenizers: Any
+    max_length: int
+
+    def __post_init__(self) -> None:
+        self.counts = TokenCounts(self.tokenizers, self.max_length)
+
+    def features(self) -> Features:
+        return self.kind.token_features()
+
+    def __call__(self, batch: dict[str, list[Any]]) -> dict[str, Any]:
+        kind = self.kind
+        languages = kind.languages * (len(kind.texts) // len(kind.languages))
+        ids = {
+            f"{text}_ids": self.counts.tokenize(batch[text], batch[language])
+            for text, language in zip(kind.texts, languages, strict=True)
+        }
+        lengths = [max(map(len, row)) for row in zip(*ids.values(), strict=True)]
+        texts = {f"{text}_text": text_identities(batch[text]) for text in kind.texts if kind.identities}
+        kept = {name: batch[name] for name in (*kind.kept, *kind.languages)}
+        return {**ids, **texts, **kept, "length": lengths}
+
+
+class PreparedFolder(NamedTuple):
+    """Prepared rows in the cache.
+
+    Attributes:
+        path: Their folder, with `rows.arrow`, `report.json`, `rejected.jsonl` for bad lines, and perhaps `tokenizer/`.
+        rows: The tokenised rows, memory-mapped.
+        report: Counts of the preparation.
+    """
+
+    path: Path
+    rows: Dataset
+    report: dict[str, Any]
+
+
 def prepare_rows(
     kind: RowKind,
     read: Callable[[Quarantine], Iterable[Row]],
     *,
     sources: Sequence[Any],
+    languages: Sequence[str],
     folder: str | Path,
     cleaner: Cleaner,
-    tokenize: Callable[[Dataset], tuple[Dataset, dict[str, Any]]],
-    vocabulary: str | None,
+    tokenizers: Any,
+    max_length: int,
+    describe: Callable[[Dataset], dict[str, Any]],
+    encoder: Callable[[Any], Encoder] | None = None,
+    key: Any = None,
+    train: Callable[[Dataset], Any] | None = None,
+    keep_tokenizers: bool = False,
     finish: Callable[[Iterable[Row]], Iterable[Row]] = iter,
     limit: int | None = None,
-) -> tuple[Dataset, dict[str, Any]]:
-    """Reads, cleans, tokenises and saves rows, or loads what a finished call left in the folder.
+    seed: int = 1,
+    num_proc: int = 1,
+) -> PreparedFolder:
+    """Reads, cleans and tokenises rows into the cache, or finds there what an earlier call made of the same.
 
     Every row that is read is kept, dropped by a cleaning step (`cleaning`), or quarantined (`rejected`); rows after
-    `limit` are not read.
+    `limit` are not read. This process reads and cleans, in order; at the same time others tokenise, in shards of 20,000
+    rows. A killed call resumes with the shards that are missing.
 
     Args:
         kind: Columns of the rows.
         read: Yields rows; bad lines go to the quarantine.
-        sources: Sources of the rows; their local files are checked for changes.
-        folder: Gets `data/`, `rejected.jsonl` and, last of all, `prepared.json`.
+        sources: Sources of the rows.
+        languages: Languages of the recipe.
+        folder: Folder of the run; gets copies of the report (`prepared.json`, with the path in the cache as `cache`), the
+            bad lines and the tokenizers.
         cleaner: Cleans the rows.
-        tokenize: Returns the tokenised rows and their counts.
-        vocabulary: See `prepare_once`.
+        tokenizers: One tokenizer, or a mapping from language to tokenizer; None with `train`.
+        max_length: Longer texts are truncated to this many tokens.
+        describe: The caller's part of the report, from the clean rows; may raise an error.
+        encoder: Makes an encoder from tokenizers; `RowEncoder` by default.
+        key: What else the rows depend on.
+        train: Trains a tokenizer on the clean rows.
+        keep_tokenizers: Store the tokenizers with the rows; of one, `vocab_size` is in the report.
         finish: Changes the clean rows before they are stored.
         limit: Keep at most this many clean rows.
-
-    Returns:
-        The tokenised rows and the counts, with `cleaning` and `rejected`.
+        seed: Of `read`; part of the address where a source draws rows.
+        num_proc: Number of processes that tokenise.
 
     Raises:
-        XlsrError: no row is left; a file or the vocabulary has changed; what reading, cleaning or tokenising raise.
+        XlsrError: no row is left; `folder` was used for other data; what reading, cleaning and tokenising raise.
     """
-    folder = Path(folder)
+    drawn = any(as_source(source).get("sample") or "{lang}" in str(source) for source in sources)
+    cleaning = [repr(step) for step in cleaner.steps]
+    address = address_of(
+        [
+            FORMAT,
+            (kind.texts, kind.languages, dict(kind.kept), kind.identities),
+            languages,
+            cleaning,
+            limit,
+            max_length,
+        ]
+        + [key, tokenizer_hash(tokenizers), seed if drawn else None, [source_content(source) for source in sources]]
+    )
 
-    def make() -> dict[str, Any]:
-        with Quarantine(folder / "rejected.jsonl") as quarantine:
-            clean = islice(finish(cleaner(read(quarantine))), limit)
-            rows = store_rows(clean, kind.text_features(), folder / "rows", empty=kind.empty)
+    pointer = Path(folder) / "prepared.json"
+    if pointer.is_file() and Path(read_json(pointer)["cache"]).name != address:
+        raise XlsrError(
+            f"the data of {folder} were prepared from other files, tokenizers, options or dev and test sets; start again "
+            "with --overwrite true or in another --output_dir."
+        )
+
+    def clean(place: Path) -> Iterator[int]:
+        """Stores the clean rows and yields the number of each shard; the counts are written at the end."""
+        number = -1
+        with Quarantine(place / "rejected.jsonl") as quarantine:
+            rows = islice(finish(cleaner(read(quarantine))), limit)
+            for number in store_rows(rows, kind.text_features(), place / "clean.arrow"):
+                yield number
+            quarantine.path = place.with_suffix("") / "rejected.jsonl"  # where the folder will be
             if quarantine.total:
                 logger.warning("%s", quarantine.report())
-            counts = {"rejected": dict(quarantine.counts), "cleaning": dict(cleaner.counts)}
-        tokenised, more = tokenize(rows)
-        tokenised.save_to_disk(str(folder / "data"))
-        return {**more, **counts}
+            counts = {"rejected": quarantine.counts, "cleaning": cleaner.counts}
+        if number < 0:
+            raise XlsrError(kind.empty)
+        report = {**describe(Dataset.from_file(str(place / "clean.arrow"))), **counts}
+        write_json(place / "clean.json", {"shards": number + 1, "report": report})
 
-    report = prepare_once(folder, sources, make, vocabulary)
-    return load_from_disk(str(folder / "data")), report
+    def make(place: Path) -> None:
+        cleaned, chosen = place / "clean.json", tokenizers
+        shards: Iterable[int] = range(read_json(cleaned)["shards"]) if cleaned.is_file() else clean(place)
+        if train is not None or num_proc == 1:
+            shards = list(shards)
+        if train is not None:
+            chosen = train(Dataset.from_file(str(place / "clean.arrow")))
+        if keep_tokenizers:  # before their first use: tokenizers keep the limits of their last call
+            for language, one in chosen.items() if isinstance(chosen, Mapping) else [("", chosen)]:
+                one.save_pretrained(str(place / "tokenizer" / language))
+        encode = encoder(chosen) if encoder else RowEncoder(kind, chosen, max_length)
+        work = partial(tokenize_shard, place, encode, tokenizer_hash(chosen))
+        run_shards(work, shards, num_proc=num_proc, description="tokenising")
+        stored = read_json(cleaned)
+        join_shards(place, encode, stored["shards"])
+        size = {"vocab_size": len(chosen)} if keep_tokenizers and not isinstance(chosen, Mapping) else {}
+        write_json(place / "report.json", {**encode.counts.report(), **size, **stored["report"]})
+        for part in (*place.glob("clean.*"), *place.glob("shards/*")):
+            part.unlink()
+        (place / "shards").rmdir()
+
+    path = cached(address, make)
+    rows, report = Dataset.from_file(str(path / "rows.arrow")), read_json(path / "report.json")
+    rows._fingerprint = address
+    _record(path, report, Path(folder))
+    return PreparedFolder(path, rows, report)
 
 
-def store_rows(rows: Iterable[Row], features: Features, cache_dir: str | Path, *, empty: str) -> Dataset:
-    """Writes the columns in `features` of rows to a memory-mapped Arrow file, whose hash becomes the fingerprint.
+def _record(path: Path, report: Mapping[str, Any], folder: Path) -> None:
+    """Copies what a run keeps of its prepared data."""
+    pointer = folder / "prepared.json"
+    if pointer.is_file():
+        return  # of several processes, one copies
+    folder.mkdir(parents=True, exist_ok=True)
+    if (path / "tokenizer").is_dir():
+        shutil.copytree(path / "tokenizer", folder / "tokenizer", dirs_exist_ok=True)
+    if (path / "rejected.jsonl").is_file():
+        shutil.copyfile(path / "rejected.jsonl", folder / "rejected.jsonl")
+    write_json(pointer, {**report, "cache": str(path)})
 
-    Raises:
-        XlsrError: `rows` is empty (with the message `empty`), or raises it.
-    """
-    stream = ({name: row[name] for name in features} for row in rows)
-    first = next(stream, None)
-    if first is None:
-        raise XlsrError(empty)
-    try:  # this fingerprint only names the file
-        dataset = Dataset.from_generator(
-            lambda: chain([first], stream), features=features, cache_dir=str(cache_dir), fingerprint="rows"
-        )
-    except DatasetGenerationError as error:
-        if isinstance(error.__cause__, XlsrError):  # from a row further down
-            raise error.__cause__ from None
-        raise
-    dataset._fingerprint = file_sha256(Path(dataset.cache_files[0]["filename"]))[:16]
-    return dataset
+
+def source_content(source: Any) -> list[Any]:
+    """What a source yields depends on: its options, and hashes of its files or the revision of its data set."""
+    options = as_source(source)
+    content: list[Any] = [{name: value for name, value in options.items() if name != "path"}]
+    if options.get("corpus") in CORPORA:
+        content.append(hub_revision(CORPORA[options["corpus"]].hub_id))
+    for path in as_list(expand(options["path"])) if options.get("path") else ():
+        for file in expand_braces(path)[0]:
+            files = sorted(part for part in file.rglob("*") if part.is_file()) if file.is_dir() else [file]
+            content += [
+                (part.name, content_hash(part) if part.is_file() else hub_revision(str(path))) for part in files
+            ]
+    return content
+
+
+def hub_revision(dataset: str | None) -> str | None:
+    """The newest commit of a dataset on the Hub; without a connection, the last one that this cache met."""
+    if not dataset:
+        return None
+    known = cache_folder() / "files" / address_of(dataset)
+    try:
+        revision = HfApi().dataset_info(dataset, timeout=10).sha
+        known.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(known) as file:
+            file.write_text(str(revision), "utf-8")
+    except (OSError, ValueError):  # the reader reports it
+        return known.read_text("utf-8") if known.is_file() else None
+    return revision
 
 
 def tokenize_rows(
@@ -162,41 +296,17 @@ def tokenize_rows(
     Raises:
         XlsrError: a language has no tokenizer, or most of its tokens are unknown.
     """
-    languages = kind.languages * (len(kind.texts) // len(kind.languages))
-    for name in kind.languages:
-        check_tokenizers(tokenizers, rows.unique(name))
-    counts = TokenCounts(tokenizers, max_length)
-
-    def encode(batch: dict[str, list[Any]]) -> dict[str, Any]:
-        ids = {
-            f"{text}_ids": counts.tokenize(batch[text], batch[language])
-            for text, language in zip(kind.texts, languages, strict=True)
-        }
-        lengths = [max(map(len, row)) for row in zip(*ids.values(), strict=True)]
-        texts = {f"{text}_text": text_identities(batch[text]) for text in kind.texts if kind.identities}
-        kept = {name: batch[name] for name in (*kind.kept, *kind.languages)}
-        return {**ids, **texts, **kept, "length": lengths}
-
-    settings = [vocabulary_hash(tokenizers), max_length, kind.identities]
-    tokenised = map_rows(rows, encode, kind.token_features(), settings)
-    return tokenised, counts.report()
-
-
-def map_rows(rows: Dataset, encode: Any, features: Features, settings: Sequence[Any]) -> Dataset:
-    """Maps stored rows to new columns on disk, batch by batch.
-
-    The new fingerprint is a hash of the old one and of `settings`: what else the result depends on.
-    """
-    address = json.dumps([FORMAT, rows._fingerprint, *settings, str(features)])
-    return rows.map(
+    encode = RowEncoder(kind, tokenizers, max_length)
+    tokenised = rows.map(
         encode,
         batched=True,
         remove_columns=rows.column_names,
-        features=features,
-        new_fingerprint=hashlib.sha256(address.encode()).hexdigest()[:16],
+        features=encode.features(),
+        new_fingerprint=address_of([FORMAT, rows._fingerprint, tokenizer_hash(tokenizers), max_length, str(kind)]),
         load_from_cache_file=False,  # `encode` also counts
         desc="tokenising",
     )
+    return tokenised, encode.counts.report()
 
 
 def text_identities(texts: Sequence[str]) -> np.ndarray:
@@ -242,33 +352,44 @@ class TokenCounts:
 
     def __init__(self, tokenizers: Any, max_length: int) -> None:
         self.tokenizers, self.max_length = tokenizers, max_length
-        self._truncated = 0
-        self._tokens: Counter[str] = Counter()
-        self._framing: Counter[str] = Counter()  # special tokens around the texts
-        self._unknown: Counter[str] = Counter()
+        # By name and language; `framing` are the special tokens around the texts.
+        self.counts: dict[str, Counter[str]] = {
+            name: Counter() for name in ("truncated", "tokens", "framing", "unknown")
+        }
+
+    def clear(self) -> None:
+        """Counts from 0 again."""
+        for counter in self.counts.values():
+            counter.clear()
+
+    def add(self, counts: Mapping[str, Mapping[str, int]]) -> None:
+        """Adds the `counts` of another object."""
+        for name, counter in self.counts.items():
+            counter.update(counts[name])
 
     def tokenize(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
         """Token ids of texts, each with the tokenizer of its language; a truncated text keeps its special tokens.
 
         Raises:
-            XlsrError: most tokens of a language are unknown.
+            XlsrError: a language has no tokenizer, or most of its tokens are unknown.
         """
+        check_tokenizers(self.tokenizers, set(languages))
         chosen = [_tokenizer_of(self.tokenizers, language) for language in languages]
         result: list[list[int]] = [[] for _ in texts]
         for one in {id(part): part for part in chosen}.values():
             places = [place for place, part in enumerate(chosen) if part is one]
             batch = [texts[place] for place in places]
             ids = one(batch, truncation=True, max_length=self.max_length, **_ENCODING)["input_ids"]
-            self._truncated += num_longer(one, [batch], ids, self.max_length)
+            self.counts["truncated"][""] += num_longer(one, [batch], ids, self.max_length)
             frame, unknown = one([""], **_ENCODING)["input_ids"][0], one.unk_token_id
             for place, row in zip(places, map(list, ids), strict=True):
                 result[place], language = row, languages[place]
-                self._tokens[language] += len(row)
-                self._framing[language] += len(frame)
+                self.counts["tokens"][language] += len(row)
+                self.counts["framing"][language] += len(frame)
                 if unknown is not None:  # some tokenizers frame sentences with the unknown token
-                    self._unknown[language] += max(0, row.count(unknown) - list(frame).count(unknown))
+                    self.counts["unknown"][language] += max(0, row.count(unknown) - list(frame).count(unknown))
         for language in set(languages):
-            if self._tokens[language] >= _MIN_TOKENS and self._share(language) > _MAX_SHARE:
+            if self.counts["tokens"][language] >= _MIN_TOKENS and self._share(language) > _MAX_SHARE:
                 raise XlsrError(
                     f"{self._share(language):.0%} of the tokens in '{language}' are unknown to the tokenizer; use a "
                     "tokenizer of that language, or train one on text that includes it."
@@ -277,17 +398,18 @@ class TokenCounts:
 
     def report(self) -> dict[str, int]:
         """`num_truncated`, `tokens` and `unknown_tokens` so far; warns of languages with many unknown tokens."""
-        for language in self._unknown:
+        for language in self.counts["unknown"]:
             if (share := self._share(language)) > _WARN_SHARE:
                 logger.warning("%.0f %% of the tokens in '%s' are unknown to the tokenizer.", 100 * share, language)
         return {
-            "num_truncated": self._truncated,
-            "tokens": self._tokens.total(),
-            "unknown_tokens": self._unknown.total(),
+            "num_truncated": self.counts["truncated"].total(),
+            "tokens": self.counts["tokens"].total(),
+            "unknown_tokens": self.counts["unknown"].total(),
         }
 
     def _share(self, language: str) -> float:
-        return self._unknown[language] / max(1, self._tokens[language] - self._framing[language])
+        words = self.counts["tokens"][language] - self.counts["framing"][language]
+        return self.counts["unknown"][language] / max(1, words)
 
 
 def num_longer(tokenizer: Any, sides: Sequence[Sequence[str]], ids: Sequence[Sequence[int]], max_length: int) -> int:
@@ -303,92 +425,26 @@ def num_longer(tokenizer: Any, sides: Sequence[Sequence[str]], ids: Sequence[Seq
     return sum(len(row) > max_length for row in whole)
 
 
-def vocabulary_hash(tokenizers: Any) -> str | None:
-    """A short hash of the token ids of one tokenizer, or of one for each language; None for None."""
+def tokenizer_hash(tokenizers: Any) -> str | None:
+    """A short hash of what one tokenizer makes of text, or one for each language; None for None.
+
+    Example:
+        >>> from hf_xlsr.data.tokenization import train_tokenizer
+        >>> words = ["The cat sat"] * 50
+        >>> lower, cased = (train_tokenizer(words, vocab_size=12, lowercase=flag) for flag in (True, False))
+        >>> tokenizer_hash(lower) == tokenizer_hash({"en": lower}) or tokenizer_hash(lower) == tokenizer_hash(cased)
+        False
+    """
     if tokenizers is None:
         return None
     named = tokenizers if isinstance(tokenizers, Mapping) else {"": tokenizers}
-    tokens = [(name, sorted(named[name].get_vocab().items())) for name in sorted(named)]
-    return hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:16]
+    return address_of([(name, _tokenizer_state(named[name])) for name in sorted(named)])
 
 
-def prepare_once(
-    folder: Path, sources: Sequence[Any], make: Callable[[], dict[str, Any]], vocabulary: str | None = None
-) -> dict[str, Any]:
-    """Makes data in a folder, unless a finished call did so and its files have not changed since.
-
-    Args:
-        folder: Gets the data and, when they are complete, `prepared.json`.
-        sources: Sources of the data.
-        make: Makes the data in the folder and returns a report for JSON.
-        vocabulary: `vocabulary_hash` of the tokenizers; None where the tokenizer is trained on the data.
-
-    Returns:
-        The report of this call or of the finished one.
-
-    Raises:
-        XlsrError: a file, the vocabulary or the format of the folder has changed, or what `make` raises.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as scratch:
-        ...     first = prepare_once(Path(scratch), [], lambda: {"pairs": 7})
-        ...     prepare_once(Path(scratch), [], lambda: {"pairs": 8})["pairs"]
-        7
-    """
-    marker, files = folder / "prepared.json", _files_of(sources)
-    if not marker.is_file():
-        for part in ("data", "tokenizer", "rows"):
-            shutil.rmtree(folder / part, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        content = {name: [_state_of(file) for file in found] for name, found in files.items()}
-        report = make()
-        shutil.rmtree(folder / "rows", ignore_errors=True)
-        facts = {"format": FORMAT, "content": content, "vocabulary": vocabulary}
-        with atomic_write(marker) as file:
-            file.write_text(json.dumps({**report, **facts}, indent=2), "utf-8")
-    stored: dict[str, Any] = json.loads(marker.read_text("utf-8"))
-    if stored.get("format") != FORMAT:
-        stale = ["another version of hf-xlsr"]
-    else:
-        stale = ["another vocabulary"] if stored["vocabulary"] != vocabulary else []
-        stale += [
-            f"another version of {name}"
-            for name, states in stored["content"].items()
-            if not _same_content(states, files.get(name, []))
-        ]
-    if stale:
-        raise XlsrError(
-            f"the data in {folder} was prepared with {stale[0]}; start again with --overwrite true or in another "
-            "--output_dir."
-        )
-    return stored
-
-
-def _files_of(sources: Sequence[Any]) -> dict[str, list[Path]]:
-    """The local files of sources by their last names, so that a data folder may move as a whole."""
-    files: dict[str, list[Path]] = {}
-    for source in sources:
-        for path in as_list(expand(as_source(source).get("path", ""))):
-            for file in expand_braces(path)[0]:
-                if file.is_file():
-                    files.setdefault(file.name, []).append(file)
-    return files
-
-
-def _state_of(file: Path) -> dict[str, Any]:
-    status = file.stat()
-    return {"bytes": status.st_size, "changed_ns": status.st_mtime_ns, "sha256": file_sha256(file)}
-
-
-def _same_content(then: Sequence[Mapping[str, Any]], now: Sequence[Path]) -> bool:
-    """Whether files are unchanged. A file is only hashed where its time differs, as after a copy."""
-    if len(then) != len(now):
-        return False
-    for state, file in zip(then, now, strict=True):
-        status = file.stat()
-        if status.st_size != state["bytes"]:
-            return False
-        if status.st_mtime_ns != state["changed_ns"] and file_sha256(file) != state["sha256"]:
-            return False
-    return True
+def _tokenizer_state(tokenizer: Any) -> Any:
+    options = (tokenizer.model_input_names, tokenizer.truncation_side, tokenizer.special_tokens_map)
+    if not tokenizer.is_fast:
+        return type(tokenizer).__name__, options, sorted(tokenizer.get_vocab().items())
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    # Each call sets these two.
+    return options, {name: value for name, value in state.items() if name not in ("truncation", "padding")}

@@ -18,7 +18,7 @@ from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces, read_rows
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.data.pairs import load_tokenizer, trained_tokenizer, with_removal
-from hf_xlsr.data.preparation import Row, RowKind, check_tokenizers, prepare_rows, tokenize_rows, vocabulary_hash
+from hf_xlsr.data.preparation import Row, RowKind, check_tokenizers, prepare_rows
 from hf_xlsr.data.prepared import PreparedRows, examples_of
 from hf_xlsr.data.sampling import ExampleKey
 from hf_xlsr.data.seen import SeenHashes
@@ -102,8 +102,9 @@ def prepare_running_text(
     cleaning: Any = ("normalize", "deduplicate"),
     max_length: int = 200,
     seed: int = 1,
+    num_proc: int = 1,
 ) -> PreparedRunningText:
-    """Reads, cleans and tokenises running text into `folder`, or loads what a finished call left there.
+    """Reads, cleans and tokenises running text, or finds it in the cache.
 
     A sentence that cleaning or an evaluation set removes, and a bad line of a file, leave a gap: the sentences around it
     are not neighbours. A sentence without neighbours is dropped.
@@ -118,6 +119,7 @@ def prepare_running_text(
         cleaning: Steps as in a recipe; those that compare two sides are ignored.
         max_length: Longer sentences are truncated to this many tokens.
         seed: Chooses the rows of a source with `sample`, and the text that a tokenizer is trained on.
+        num_proc: Number of processes that tokenise.
 
     Returns:
         The pairs. The report has `sentences`, `pairs`, `documents` (unbroken stretches of two or more sentences),
@@ -141,8 +143,7 @@ def prepare_running_text(
         ...     [text.tokenizer.decode(text[0, index]["second_ids"]) for index in range(len(text))]
         ['it slept', 'it ran']
     """
-    folder, sources = Path(folder), as_list(sources)
-    options: Mapping[str, Any] | None = None
+    sources, options = as_list(sources), None
     if isinstance(tokenizers, Mapping) and not any(map(callable, tokenizers.values())):  # tokenizers are callable
         options = tokenizers
         tokenizers = load_tokenizer(expand(options["path"]), "tokenizer.path") if options.get("path") else None
@@ -155,8 +156,8 @@ def prepare_running_text(
         )
     counts = {"documents": 0, "single": 0}
 
-    def tokenize(rows: Dataset) -> tuple[Dataset, dict[str, Any]]:
-        chosen, pairs, made = tokenizers, len(rows) - counts["documents"], {}
+    def describe(rows: Dataset) -> dict[str, Any]:
+        pairs = len(rows) - counts["documents"]
         logger.info("%d sentences make %d consecutive pairs; %d had no neighbour.", len(rows), pairs, counts["single"])
         if counts["single"] > len(rows):
             logger.warning(
@@ -165,28 +166,31 @@ def prepare_running_text(
                 counts["single"],
                 len(rows) + counts["single"],
             )
-        if options is not None:
-            chosen = chosen or trained_tokenizer(rows, options, max_length=max_length, seed=seed)
-            # Saved before its first use: tokenizers keep the limits of their last call.
-            chosen.save_pretrained(str(folder / "tokenizer"))
-            made = {"vocab_size": len(chosen)}
-        tokenised, tokens = tokenize_rows(SENTENCES, rows, chosen, max_length=max_length)
-        facts = {"sentences": len(rows), "pairs": pairs, "languages": sorted(rows.unique("lang"))}
-        return tokenised, {**facts, **counts, **made, **tokens}
+        return {"sentences": len(rows), "pairs": pairs, "languages": sorted(rows.unique("lang")), **counts}
 
-    rows, report = prepare_rows(
+    trained = options is not None and tokenizers is None
+    path, rows, report = prepare_rows(
         SENTENCES,
         lambda quarantine: read_running_text(sources, languages=languages, quarantine=quarantine, seed=seed),
         sources=sources,
+        languages=languages,
         folder=folder,
         cleaner=cleaner,
-        tokenize=tokenize,
-        vocabulary=vocabulary_hash(tokenizers),
+        tokenizers=tokenizers,
+        max_length=max_length,
+        describe=describe,
+        key=[options, seed] if trained else options is None,
+        train=(lambda rows: trained_tokenizer(rows, options or {}, max_length=max_length, seed=seed))
+        if trained
+        else None,
+        keep_tokenizers=options is not None,
         finish=lambda clean: mark_neighbours(clean, counts),
+        seed=seed,
+        num_proc=num_proc,
     )
     tokenizer = None if isinstance(tokenizers, Mapping) else tokenizers
     if options is not None:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder / "tokenizer"))
+        tokenizer = AutoTokenizer.from_pretrained(str(path / "tokenizer"))
     return PreparedRunningText(rows, report, tokenizer)
 
 

@@ -87,6 +87,11 @@ class SeenHashes:
         new[first[fresh]] = True
         return new
 
+    def digest(self) -> str:
+        """A hash of the set, the same for every order of its keys."""
+        hashes = np.concatenate([np.fromiter(self._buffer, np.uint64, len(self._buffer)), *self._arrays])
+        return hashlib.sha256(np.sort(hashes).tobytes()).hexdigest()
+
     def contains_many(self, keys: Sequence[str | bytes]) -> np.ndarray:
         """Whether each key was added before, `(len(keys),)`, bool."""
         hashes, inverse = np.unique(_hash_array(keys), return_inverse=True)

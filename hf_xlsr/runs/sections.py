@@ -78,6 +78,7 @@ class DataSection(Section):
     fraction: float = Field(1.0, gt=0, le=1, description="share of the cleaned pairs to train on")
     limit: int | None = Field(None, ge=1, description="maximum number of pairs")
     max_length: int = Field(200, ge=1, description="sentences are truncated to this many tokens")
+    num_proc: int = Field(1, ge=1, description="number of processes that prepare the data", exclude=True)
 
 
 class AdaptersSection(Section):

@@ -21,7 +21,7 @@ from transformers import logging as transformers_logging
 from transformers.integrations import WandbCallback
 from transformers.trainer import TRAINER_STATE_NAME
 
-from hf_xlsr.data.held_out import held_out_texts, remember_evaluated
+from hf_xlsr.data.held_out import held_out_texts
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.evaluation.results import save_results
 from hf_xlsr.runs.card import write_card
@@ -51,12 +51,7 @@ class RunResult:
 
 
 def prepare_data(method: Method, folder: Path, sets: Mapping[str, Any]) -> Any:
-    """Data and tokenizers of a recipe, made in `folder` or loaded from it.
-
-    Raises:
-        XlsrError: what the method raises, or the folder holds data prepared for other evaluation sets.
-    """
-    remember_evaluated(folder, method.evaluation_texts(sets))
+    """Data and tokenizers of a recipe, from the cache or made there; `folder` gets what a run keeps of them."""
     held_out = held_out_texts(as_list(method.recipe.data.held_out), languages=method.recipe.languages)
     return method.prepare(folder, chain(method.evaluation_texts(sets), held_out))
 

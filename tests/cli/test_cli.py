@@ -85,7 +85,7 @@ def test_changed_training_data(
     command = ["train", str(toy), "--output_dir", str(tmp_path / "run")]
     assert main(command) == 0
     write_pairs("pairs.tsv", 150)
-    assert "pairs.tsv" in failing(capsys, *command)
+    assert "--overwrite" in failing(capsys, *command)
     assert main([*command, "--overwrite", "true"]) == 0
 
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from datasets import Dataset, concatenate_datasets, load_from_disk
+from datasets import Dataset, concatenate_datasets
 from tokenizer_helpers import framed_tokenizer, word_tokenizer
 
+from hf_xlsr.data import shards
 from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.labelled import LabelledTask, prepare_labelled
 from hf_xlsr.data.nli import prepare_nli
@@ -98,6 +103,17 @@ def tokenizer() -> Any:
     return framed_tokenizer(WORDS)
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HF_XLSR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(shards, "SHARD_ROWS", 3)
+    return tmp_path / "cache"
+
+
+def addresses(cache: Path) -> set[str]:
+    return {path.parent.name for path in cache.glob("*/report.json")}
+
+
 @pytest.mark.parametrize("run", KINDS)
 def test_every_row_is_kept_dropped_or_quarantined(run: Prepare, file: str, tokenizer: Any, tmp_path: Path) -> None:
     data = run(file, tmp_path / "out", tokenizer, ["Two!"])
@@ -106,75 +122,130 @@ def test_every_row_is_kept_dropped_or_quarantined(run: Prepare, file: str, token
     assert steps[0]["in"] + sum(report["rejected"].values()) == len(ROWS)
     assert steps[0]["in"] - sum(step["in"] - step["out"] for step in steps) == steps[-1]["out"]
     single = report.get("single", 0)  # running text also drops sentences without a neighbour
-    assert len(load_from_disk(str(tmp_path / "out" / "data"))) == steps[-1]["out"] - single
+    assert len(data.rows) == steps[-1]["out"] - single
     assert sum(report["rejected"].values()) == 1
     assert len((tmp_path / "out" / "rejected.jsonl").read_text("utf-8").splitlines()) == 1
     assert report["cleaning"]["remove_evaluation"]["in"] - steps[-1]["out"] == 1
     assert report["num_truncated"] == 0 and report["tokens"] > 0
-    keys = run(file, tmp_path / "keys" / "out", tokenizer, evaluation_keys([{"text": "two"}]))
-    assert keys.report["cleaning"] == report["cleaning"]
+    keys = run(file, tmp_path / "keys", tokenizer, evaluation_keys([{"text": "two"}]))
+    assert keys.report == report
 
 
 @pytest.mark.parametrize("run", KINDS)
-def test_finished_preparation_is_reused(run: Prepare, file: str, tokenizer: Any, tmp_path: Path) -> None:
-    folder = tmp_path / "out"
-    first, marker = run(file, folder, tokenizer), folder / "prepared.json"
-    written = marker.stat().st_mtime_ns
-    again = run(file, folder, tokenizer)
-    assert marker.stat().st_mtime_ns == written and again.report == first.report and again[3, 0] == first[3, 0]
-    assert not (folder / "rows").exists()
-    marker.unlink()  # as after a call that was killed
-    assert run(file, folder, tokenizer)[3, 0] == first[3, 0]
+def test_equal_content_is_prepared_once(run: Prepare, file: str, tokenizer: Any, tmp_path: Path, cache: Path) -> None:
+    first = run(file, tmp_path / "one", tokenizer)
+    (tmp_path / "elsewhere").mkdir()
+    copy = shutil.copy(file, tmp_path / "elsewhere")
+    os.utime(copy, (1, 1))
+    again = run(copy, tmp_path / "two", tokenizer)
+    assert again.report == first.report and again[3, 0] == first[3, 0] and len(addresses(cache)) == 1
+    assert again.rows._fingerprint == first.rows._fingerprint
+    assert json.loads((tmp_path / "two" / "prepared.json").read_text("utf-8")).items() > first.report.items()
+    assert {path.suffix for path in cache.iterdir() if path.name != "files"} == {"", ".lock"}
 
 
 @pytest.mark.parametrize("run", KINDS)
-@pytest.mark.parametrize("change", ["file", "vocabulary", "version"])
-def test_stale_data_are_refused(change: str, run: Prepare, file: str, tokenizer: Any, tmp_path: Path) -> None:
-    folder, marker = tmp_path / "out", tmp_path / "out" / "prepared.json"
-    run(file, folder, tokenizer)
+@pytest.mark.parametrize("change", ["file", "vocabulary", "held out", "version"])
+def test_changed_input_is_prepared_anew(
+    change: str, run: Prepare, file: str, tokenizer: Any, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, held = run(file, tmp_path / "out", tokenizer), ["four"] if change == "held out" else []
     if change == "file":
-        write(Path(file), ROWS[:3])
+        status, content = os.stat(file), Path(file).read_bytes()
+        Path(file).write_bytes(content.replace(b"four", b"size"))
+        os.utime(file, (status.st_atime, status.st_mtime + 1))
+        tokenizer = framed_tokenizer([*WORDS[:-1], "size"])
     elif change == "vocabulary":
-        tokenizer = framed_tokenizer([*WORDS, "more"])
-    else:
-        stored = json.loads(marker.read_text("utf-8"))
-        del stored["format"]
-        marker.write_text(json.dumps(stored), "utf-8")
-    with pytest.raises(XlsrError, match="--overwrite true"):
-        run(file, folder, tokenizer)
+        tokenizer = framed_tokenizer(WORDS[::-1])
+    elif change == "version":
+        monkeypatch.setattr("hf_xlsr.data.preparation.FORMAT", 0)
+    with pytest.raises(XlsrError, match="--overwrite true"):  # a run that is resumed
+        run(file, tmp_path / "out", tokenizer, held)
+    again = run(file, tmp_path / "other", tokenizer, held)
+    assert len(addresses(cache)) == 2 and again.rows._fingerprint != first.rows._fingerprint
+    assert (len(again) < len(first)) == (change == "held out")
 
 
 @pytest.mark.parametrize("run", KINDS)
-def test_nothing_left_is_an_error(run: Prepare, file: str, tokenizer: Any, tmp_path: Path) -> None:
+def test_nothing_left_is_an_error(run: Prepare, file: str, tokenizer: Any, tmp_path: Path, cache: Path) -> None:
     with pytest.raises(XlsrError, match="left|empty"):
         run(file, tmp_path / "out", tokenizer, [*ENGLISH, "one two"])
-    assert not (tmp_path / "out" / "prepared.json").exists()
+    assert not addresses(cache) and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("run", KINDS)
-def test_fingerprint_depends_on_text_and_vocabulary(run: Prepare, file: str, tokenizer: Any, tmp_path: Path) -> None:
-    def fingerprint(name: str, path: str, tokenizer: Any) -> str:
-        run(path, tmp_path / name / "out", tokenizer)
-        return load_from_disk(str(tmp_path / name / "out" / "data"))._fingerprint
+def test_two_tokenizers_before_map(run: Prepare, file: str, tokenizer: Any, tmp_path: Path) -> None:
+    other = framed_tokenizer(WORDS[::-1])
+    ids = []
+    for name, one in (("one", tokenizer), ("two", other)):
+        rows = run(file, tmp_path / name, one).rows
+        column = next(name for name in rows.column_names if name.endswith("_ids"))
+        ids.append(rows.map(lambda row, column=column: {"first": row[column]})["first"][:])
+    assert ids[0] != ids[1]
 
-    first = fingerprint("a", file, tokenizer)
-    assert first == fingerprint("b", file, tokenizer)
-    assert first != fingerprint("c", file, framed_tokenizer(WORDS[::-1]))
-    assert first != fingerprint("d", write(tmp_path / "other.parquet", ROWS[:4]), tokenizer)
+
+def test_one_process_or_two(file: str, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for size, num_proc in ((3, 1), (2, 2), (50, 1)):
+        monkeypatch.setattr(shards, "SHARD_ROWS", size)
+        monkeypatch.setenv("HF_XLSR_CACHE", str(tmp_path / f"cache {size}"))
+        source = {"path": file, "columns": {"text": "first"}}
+        options: dict[str, Any] = {"languages": ["en"], "evaluation_texts": ["two"], "num_proc": num_proc}
+        texts = prepare_texts(source, tokenizers=tokenizer, folder=tmp_path / f"{size}", **options)
+        results.append((texts.rows[:], texts.report))
+    assert results[0] == results[1] == results[2] and results[0][1]["texts"] == 4
 
 
-def test_copied_file_is_accepted_and_same_size_change_is_not(file: str, tokenizer: Any, tmp_path: Path) -> None:
-    first = texts_of(file, tmp_path / "out", tokenizer)
-    (tmp_path / "elsewhere").mkdir()
-    copy = Path(shutil.move(file, tmp_path / "elsewhere" / Path(file).name))
-    os.utime(copy, (1, 1))
-    assert texts_of(str(copy), tmp_path / "out", tokenizer).report == first.report
-    content = bytearray(copy.read_bytes())
-    content[-1] ^= 1
-    copy.write_bytes(content)
-    os.utime(copy, (2, 2))
-    with pytest.raises(XlsrError, match=r"rows\.parquet"):
-        texts_of(str(copy), tmp_path / "out", tokenizer)
+KILLED = """
+import sys, time
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from hf_xlsr.data import shards
+from hf_xlsr.data.pairs import prepare_texts
+
+class Slow(PreTrainedTokenizerFast):
+    def __call__(self, *arguments, **options):
+        time.sleep(0.02)
+        return super().__call__(*arguments, **options)
+
+if __name__ == "__main__":
+    shards.SHARD_ROWS = 10
+    prepare_texts(sys.argv[1], languages=["en"], tokenizers=Slow.from_pretrained(sys.argv[2]), folder=sys.argv[3],
+                  evaluation_texts=["one 7"], num_proc=2)
+"""
+
+
+@pytest.mark.parametrize("victim", ["worker", "parent"])
+def test_killed_preparation_resumes(victim: str, tokenizer: Any, tmp_path: Path, cache: Path) -> None:
+    lines = [f"{word} {number}" for number in range(400) for word in ("one", "two")]
+    (tmp_path / "text.txt").write_text("\n".join([*lines, "one 5", ""]), "utf-8")  # a duplicate
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    (tmp_path / "killed.py").write_text(KILLED, "utf-8")
+    names = ["killed.py", "text.txt", "tokenizer", "out"]
+    process = subprocess.Popen([sys.executable, *names], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    while len(done := list(cache.glob("*/shards/*.json"))) < 3:
+        assert process.poll() is None
+        time.sleep(0.01)
+    workers = [child for child in psutil.Process(process.pid).children() if "spawn_main" in "".join(child.cmdline())]
+    (workers[0] if victim == "worker" else process).kill()
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode and ("num_proc" in errors or victim == "parent")
+    psutil.wait_procs(workers, timeout=10)
+    assert not any(worker.is_running() for worker in workers) and not addresses(cache)
+    before = {path: path.stat().st_mtime_ns for path in done}
+
+    written = []
+    original = shards.write_json
+    options: dict[str, Any] = {"languages": ["en"], "tokenizers": tokenizer, "evaluation_texts": ["one 7"]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards, "SHARD_ROWS", 10)
+        patch.setattr(shards, "write_json", lambda path, content: (written.append(path), original(path, content)))
+        data = prepare_texts(str(tmp_path / "text.txt"), folder=tmp_path / "out", **options)
+        assert written and not before.keys() & set(written)
+        patch.setenv("HF_XLSR_CACHE", str(tmp_path / "whole"))
+        whole = prepare_texts(str(tmp_path / "text.txt"), folder=tmp_path / "whole run", **options)
+    assert data.rows[:] == whole.rows[:] and data.report == whole.report
+    steps = list(data.report["cleaning"].values())
+    assert steps[0]["in"] == 801 and len(data) == 801 - sum(step["in"] - step["out"] for step in steps) == 799
 
 
 # Token counts.
@@ -347,8 +418,8 @@ def test_tokenizer_per_language(wide: Path, paths: dict[str, str], tmp_path: Pat
             )
             assert source == target
     assert {path.name for path in (tmp_path / "run" / "tokenizer").iterdir()} == set(LANGUAGES)
-    with pytest.raises(XlsrError, match="another vocabulary"):
-        prepared(wide, tmp_path / "run", tokenizers={**paths, "fr": paths["en"]})
+    other = prepared(wide, tmp_path / "other", tokenizers={**paths, "fr": paths["en"]})
+    assert other.tokenizers["fr"] is other.tokenizers["en"]
 
 
 def test_trained_tokenizer_is_kept(wide: Path, tmp_path: Path) -> None:

@@ -189,6 +189,7 @@ class Method(ABC):
             "languages": self.recipe.languages,
             "evaluation_texts": evaluation_keys({"text": text} for text in evaluation_texts),
             "seed": self.recipe.seed,
+            "num_proc": self.recipe.data.num_proc,
         }
 
     @abstractmethod

@@ -150,11 +150,9 @@ class ClassificationMethod(FineTuningMethod):
         train = prepare_labelled(
             recipe.data.train,
             task=self.task,
-            languages=recipe.languages,
             tokenizer=tokenizer,
             folder=folder,
-            evaluation_texts=evaluation_texts,
-            seed=recipe.seed,
+            **self.reading(evaluation_texts),
             **recipe.data.model_dump(include={"max_length", "cleaning", "fraction", "limit", "overlap"}),
         )
         return ClassificationData(train, tokenizer, train.report)

@@ -1,0 +1,78 @@
+"""Work in parts over several processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context, parent_process
+from threading import Thread
+from typing import Any, TypeVar
+
+from tqdm.auto import tqdm
+
+from hf_xlsr.utils.errors import XlsrError
+
+Shard = TypeVar("Shard")
+_work: Callable[[Any], None]
+
+
+def run_shards(
+    work: Callable[[Shard], None], shards: Iterable[Shard], *, num_proc: int = 1, description: str = ""
+) -> None:
+    """Calls `work` on every shard, in any order.
+
+    `work` writes its result to a file, atomically, and returns at once where that file exists: so the same call resumes
+    after a kill.
+
+    Args:
+        work: Picklable for several processes, to each of which it is sent once.
+        shards: Worked on while the next ones are being made.
+        num_proc: Number of processes; one works in this process.
+        description: Name of the progress bar.
+
+    Raises:
+        XlsrError: a process was killed, or what `work` raises.
+
+    Example:
+        >>> run_shards(print, ["a", "b"])
+        a
+        b
+    """
+    bar: dict[str, Any] = {"desc": description, "unit": "shard", "disable": None}
+    if num_proc == 1:
+        for shard in tqdm(shards, **bar):
+            work(shard)
+        return
+    # A fork would copy the locks of the threads of tokenizers and PyTorch.
+    with ProcessPoolExecutor(num_proc, get_context("spawn"), _start, (work,)) as pool:
+        try:
+            for job in tqdm([pool.submit(_run, shard) for shard in shards], **bar):
+                job.result()
+        except BrokenProcessPool:
+            raise XlsrError(
+                f"a process was killed while {description or 'working'}, often for lack of memory. The same command "
+                "resumes; a lower `num_proc` needs less memory."
+            ) from None
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _start(work: Callable[[Any], None]) -> None:
+    global _work
+    _work = work
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Ends this process with its parent, also a killed one, so that no two write one shard."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+    os._exit(1)
+
+
+def _run(shard: Any) -> None:
+    _work(shard)
