@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,10 +26,11 @@ from hf_xlsr.data.plain_rows import (
     Tokenization,
     open_reader,
 )
-from hf_xlsr.data.preparation import RowKind, check_tokenizers
+from hf_xlsr.data.preparation import RowKind, check_tokenizers, tokenizer_hash
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedPairs, PreparedRows
 from hf_xlsr.data.running_text import SENTENCES, PreparedRunningText
 from hf_xlsr.data.streaming import Stream, StreamedRows
+from hf_xlsr.utils.cache import address_of
 from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
@@ -203,7 +202,7 @@ class DataConverter:
             remove_columns=data.column_names,
             features=encoder.features,
             num_proc=self.num_proc,
-            new_fingerprint=_hash(settings),
+            new_fingerprint=address_of(settings),
             desc="tokenising",
         )
         if (skipped := len(data) - len(tokenised)) > 0:
@@ -236,28 +235,9 @@ class DataConverter:
         )
 
     @cached_property
-    def _identity(self) -> list[Any]:
+    def _identity(self) -> str | None:
         """What the token ids of a text depend on."""
-        named = self.tokenizers if isinstance(self.tokenizers, Mapping) else {"": self.tokenizers}
-        seen = {id(one): tokenizer_hash(one) for one in named.values()}
-        return [(name, seen[id(named[name])]) for name in sorted(named)]
-
-
-def tokenizer_hash(tokenizer: Any) -> str:
-    """A hash of what the token ids of a text depend on: vocabulary, merges, normalisation, special tokens.
-
-    The limits and padding of the last call, which fast tokenizers keep, do not change it.
-    """
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        state: Any = [sorted(tokenizer.get_vocab().items()), repr(sorted(tokenizer.init_kwargs.items()))]
-    else:
-        state = {**json.loads(backend.to_str()), "truncation": None, "padding": None}
-    return _hash([type(tokenizer).__name__, tokenizer.truncation_side, state])
-
-
-def _hash(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+        return tokenizer_hash(self.tokenizers)
 
 
 def _parts(data: Any, name: str, key: str = "") -> Iterator[tuple[str, Any]]:

@@ -438,7 +438,8 @@ def tokenizer_hash(tokenizers: Any) -> str | None:
     if tokenizers is None:
         return None
     named = tokenizers if isinstance(tokenizers, Mapping) else {"": tokenizers}
-    return address_of([(name, _tokenizer_state(named[name])) for name in sorted(named)])
+    states = {id(one): _tokenizer_state(one) for one in named.values()}  # languages may share one
+    return address_of([(name, states[id(named[name])]) for name in sorted(named)])
 
 
 def _tokenizer_state(tokenizer: Any) -> Any:

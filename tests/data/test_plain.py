@@ -9,7 +9,8 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, concatenate_datasets
 from tokenizer_helpers import word_tokenizer
 
-from hf_xlsr.data.plain import DataConverter, tokenizer_hash
+from hf_xlsr.data.plain import DataConverter
+from hf_xlsr.data.preparation import tokenizer_hash
 from hf_xlsr.data.prepared import ConcatenatedRows
 from hf_xlsr.utils.errors import XlsrError
 
