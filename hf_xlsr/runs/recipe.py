@@ -17,6 +17,7 @@ from hf_xlsr.data.sources import as_list
 from hf_xlsr.runs.fields import training_section
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods import Method, get_method
+from hf_xlsr.runs.own_data import OPTIONS, with_own_data
 from hf_xlsr.runs.sections import dotted_keys, validated
 from hf_xlsr.utils.access_tokens import check_no_token
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
@@ -186,6 +187,26 @@ def parse_overrides(arguments: Sequence[str], recipe: Mapping[str, Any]) -> dict
     return result
 
 
+def own_options(arguments: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
+    """Separates the options of `with_own_data` from other overrides.
+
+    Values are text, or YAML where they start with a bracket; several are a list or a repeated option.
+
+    Example:
+        >>> own_options(["--train", "a.tsv", "--seed", "2", "--languages", "[en, de]"])
+        ({'train': ['a.tsv'], 'languages': ['en', 'de']}, ['--seed=2'])
+    """
+    given: dict[str, list[Any]] = {}
+    others: list[str] = []
+    for key, text in _options(arguments):
+        if key not in OPTIONS:
+            others.append(f"--{key}={text}")
+            continue
+        value = parse_yaml(text, f"--{key}") if text.startswith(("[", "{")) or text == "null" else text
+        given.setdefault(key, []).extend(value if isinstance(value, list) else [value])
+    return given, others
+
+
 def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     waiting = list(arguments)
     while waiting:
@@ -279,14 +300,19 @@ def load_runs(name_or_path: str, arguments: Sequence[str] = (), only: Sequence[s
         if name not in names:
             known = did_you_mean(name, names) if names else "it has no list of runs."
             raise XlsrError(f"recipe '{recipe['name']}' has no run '{name}' for --only; {known}")
+    given, arguments = own_options(arguments)
+
+    def own(content: Mapping[str, Any]) -> Mapping[str, Any]:
+        return with_own_data(content, given, method_of(content)) if given else content
+
     overrides = parse_overrides(arguments, recipe)
     if not runs:
-        return [resolve(recipe, overrides)]
+        return [resolve(own(recipe), overrides)]
     resolved: list[Method] = []
     # A stage needs the stages before it; other runs that are not selected are skipped.
     chosen = [run for run in runs if kind == "stages" or not only or run.name in only]
     for run in chosen:
-        method = resolve(merge(recipe, run.set), overrides)
+        method = resolve(own(merge(recipe, run.set)), overrides)
         full = method.recipe
         full.output_dir = str(Path(full.output_dir) / run.name)
         full.name = f"{recipe['name']}/{run.name}"

@@ -39,6 +39,11 @@ Sources = Annotated[Any, AfterValidator(_check_sources)]
 NamedSources = Annotated[Any, AfterValidator(_check_named_sources)]
 
 
+def holds_named_sources(field: FieldInfo) -> bool:
+    """Whether a key takes `NamedSources`."""
+    return _check_named_sources in {getattr(part, "func", None) for part in field.metadata}
+
+
 def holds_sources(field: FieldInfo) -> bool:
     """Whether a key takes `Sources` or `NamedSources`."""
     return bool({_check_sources, _check_named_sources} & {getattr(part, "func", None) for part in field.metadata})
@@ -133,7 +138,8 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _fill_in(self) -> Recipe:
         self.output_dir = os.path.expandvars(self.output_dir or f"outputs/{self.name}")
-        if len(set(self.languages)) < self.min_languages:
+        # A recipe for one's own data names no languages; training without them is an error.
+        if self.languages and len(set(self.languages)) < self.min_languages:
             raise ValueError(f"languages: a cross-lingual encoder needs two, e.g. [en, fr], got {self.languages}")
         return self
 

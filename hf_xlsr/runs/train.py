@@ -96,6 +96,7 @@ def train_recipe(method: Method, console: Console | None = None) -> RunResult:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()  # of saving and loading small models; training has its own bar
     started = time.monotonic()
+    method.check_complete()
     with state.main_process_first():
         sets = method.evaluation_sets()
     arguments = method.arguments(folder.training, sets)
@@ -218,6 +219,7 @@ def _finish(
         "threads": torch.get_num_threads(),
         "dimension": finished.dimension,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        **({"comparison": finished.comparison} if finished.comparison else {}),
     }
     save_results(folder.results, finished.metrics, settings=settings, data_hashes=finished.data_hashes)
     write_card(folder.card, method, finished.metrics, settings)

@@ -12,8 +12,8 @@ from hf_xlsr.runs.recipe import recipe_names
 
 
 def runs_of(method: str) -> list[dict[str, Any]]:
-    """Every run of every recipe of a method."""
-    return [run for name in recipe_names() for run in loaded(name) if run["method"] == method]
+    """Every run of every recipe of a method that brings its data."""
+    return [run for name in recipe_names() for run in loaded(name) if run["method"] == method and run["languages"]]
 
 
 def mostly_slow(runs: Iterable[dict[str, Any]], *fast: str) -> list[Any]:

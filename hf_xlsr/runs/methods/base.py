@@ -44,12 +44,14 @@ class Finished:
         metrics: What was measured on the test set; empty without one.
         plots: Images.
         data_hashes: Test set -> hash of its texts.
+        comparison: Metric -> its value `before` and `after` training, and their `difference`.
         dimension: Width of an embedding.
     """
 
     metrics: Results
     plots: list[Path] = field(default_factory=list)
     data_hashes: dict[str, str] = field(default_factory=dict)
+    comparison: dict[str, dict[str, float]] = field(default_factory=dict)
     dimension: int = 0
 
 
@@ -117,6 +119,20 @@ class Method(ABC):
         """Keys of mappings inside `model` that a recipe may have, as `model.encoder.hidden_size`."""
         return []
 
+    @classmethod
+    def encoder_keys(cls, encoders: Mapping[str, str]) -> dict[str, Any]:
+        """Keys of `model` that start the recipe from other encoders.
+
+        Args:
+            encoders: Language -> path or id; one for all languages under an empty name.
+
+        Raises:
+            XlsrError: the method takes other encoders.
+        """
+        if set(encoders) != {""}:
+            raise XlsrError(f"--encoder must be one path or id for method '{cls.name}', got {', '.join(encoders)}.")
+        return {"encoder": {"path": encoders[""]}}
+
     @contextmanager
     def explained(self, place: str) -> Iterator[None]:
         """Raises a library's error about a value as one line with the recipe's name and the key of the value."""
@@ -182,6 +198,18 @@ class Method(ABC):
                 f"recipe '{self.recipe.name}': training.{key} needs a metric of the dev set, got '{best}'; "
                 f"{did_you_mean(best, known)}"
             )
+
+    def check_complete(self) -> None:
+        """Checks that a recipe for one's own data has been given what it leaves open.
+
+        Raises:
+            XlsrError: languages or encoders are missing.
+        """
+        missing = [] if self.recipe.languages else ["--train FILE", "--languages en,de"]
+        if not {"encoders", "encoder", "start"} & {*self.recipe.model}:
+            missing.append("--encoder ID")
+        if missing:
+            raise XlsrError(f"recipe '{self.recipe.name}' needs {' and '.join(missing)}.")
 
     def reading(self, evaluation_texts: Iterator[str]) -> dict[str, Any]:
         """Arguments that all functions of preparation take."""

@@ -173,6 +173,10 @@ class CmlmMethod(OneEncoderMethod):
     def _projected(self) -> bool:
         return self.recipe.model.get("sentence_vector") == "projected"
 
+    @property
+    def pretrained(self) -> bool:
+        return super().pretrained and not self._projected
+
     def export(self, trainer: XlsrTrainer, path: Path) -> Any:
         """As the base; `projected` has no stock module, so it is evaluated live and not exported."""
         return trainer.live_encoder() if self._projected else super().export(trainer, path)

@@ -39,9 +39,9 @@ class DualMomentumRecipe(SentenceEncoderRecipe):
     @model_validator(mode="after")
     def _check_encoders(self) -> DualMomentumRecipe:
         encoders = self.model.get("encoders") or {}
-        if set(encoders) not in ({SHARED}, set(self.languages)):
+        if self.languages and encoders and set(encoders) not in ({SHARED}, set(self.languages)):
             raise ValueError(
-                f"model.encoders names {', '.join(encoders) or 'nothing'}; name an encoder for each of "
+                f"model.encoders names {', '.join(encoders)}; name an encoder for each of "
                 f"{', '.join(self.languages)}, or one as '{SHARED}'"
             )
         return self
@@ -74,6 +74,10 @@ class DualMomentumMethod(SentenceEncoderMethod):
     @classmethod
     def nested_keys(cls, content: Mapping[str, Any]) -> list[str]:
         return [f"model.encoders.{name}" for name in (*as_list(content.get("languages")), SHARED)]
+
+    @classmethod
+    def encoder_keys(cls, encoders: Mapping[str, str]) -> dict[str, Any]:
+        return {"encoders": {name or SHARED: path for name, path in encoders.items()}}
 
     @cached_property
     def config(self) -> DualMomentumConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
@@ -16,7 +17,10 @@ from hf_xlsr.runs.sections import AdaptersSection, Recipe
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer
 
-START = (str, Field(description="an encoder, a HICTL model or the folder of a run: a path or an id on the Hub"))
+START = (
+    str | None,
+    Field(None, description="an encoder, a HICTL model or the folder of a run: a path or an id on the Hub"),
+)
 
 
 class FineTuningRecipe(Recipe):
@@ -32,6 +36,10 @@ class FineTuningMethod(Method):
     config_class = HictlConfig
 
     recipe: FineTuningRecipe
+
+    @classmethod
+    def encoder_keys(cls, encoders: Mapping[str, str]) -> dict[str, Any]:
+        return {"start": super().encoder_keys(encoders)["encoder"]["path"]}
 
     @property
     def start(self) -> str:

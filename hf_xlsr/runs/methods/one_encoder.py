@@ -96,6 +96,10 @@ class OneEncoderMethod(SentenceEncoderMethod):
         path = self.encoder_section.get("path")
         return expand(path) if path else None
 
+    @property
+    def pretrained(self) -> bool:
+        return bool(self.encoder_path or self.recipe.start_from)
+
     def tokenizer_options(self) -> dict[str, Any]:
         """The section `tokenizer`; without a path, that of the weights that `start_from` names.
 

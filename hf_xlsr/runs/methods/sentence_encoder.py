@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from pydantic import Field
@@ -13,6 +14,7 @@ from rich.console import Console
 
 from hf_xlsr.data.pairs import evaluation_rows
 from hf_xlsr.data.sources import as_list, source_name
+from hf_xlsr.encoders.cache import CachedEncoder
 from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.encoders.stock import max_positions
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba
@@ -22,6 +24,7 @@ from hf_xlsr.evaluation.results import Results
 from hf_xlsr.evaluation.rows import both_sides, by_pair
 from hf_xlsr.export import save_export
 from hf_xlsr.mining.search.extraction import mine_vectors
+from hf_xlsr.runs.comparison import compare, comparison_table, guard_metrics, guard_rows, retrieval
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import Evaluations, Finished, Method
 from hf_xlsr.runs.sections import AdaptersSection, Recipe, Sources
@@ -45,6 +48,11 @@ class RetrievalSection(Section):
     """How the dev and test sets are measured."""
 
     protocol: Literal["tatoeba", "xsr"] = Field("tatoeba", description="how translations are retrieved")
+    guard: Sources = Field(
+        None,
+        description="sets that training should not make worse: pairs of other languages, or rows of `sentence1`, "
+        "`sentence2` and `score` (mapped by `columns`)",
+    )
     pool: Sources = Field(None, description="further candidates for `xsr` on the test set")
     batch_size: int = Field(128, ge=1, description="sentences encoded together")
     plot_pairs: int = Field(15, ge=0, description="test pairs to plot")
@@ -101,11 +109,38 @@ class SentenceEncoderMethod(Method):
         options = {"max_length": self.recipe.data.max_length, **self.recipe.export.model_dump()}
         return save_export(model.to_sentence_transformer(tokenizer, **options), path)
 
-    def evaluation_sets(self) -> dict[str, list[dict[str, Any]]]:
-        return evaluation_sets(self.recipe)
+    def evaluation_sets(self) -> dict[str, Any]:
+        guard = [guard_rows(source, self.recipe.languages) for source in as_list(self.recipe.evaluation.guard)]
+        return {**evaluation_sets(self.recipe), "guard": guard}
 
     def evaluation_texts(self, sets: Mapping[str, Any]) -> Iterator[str]:
-        return evaluation_texts(sets)
+        yield from evaluation_texts(sets)
+        for _, rows in sets["guard"]:
+            for row in rows:
+                yield from (row[name] for name in ("source", "target", "sentence1", "sentence2") if name in row)
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether the recipe starts from trained weights, with which the result can be compared."""
+        return True
+
+    def start_encoder(self, data: Any, folder: str) -> Any:
+        """The encoder that training starts from, exported to `folder` as the trained one is."""
+        model = merged(self.build_model(data))
+        options = {"max_length": self.recipe.data.max_length, **self.recipe.export.model_dump()}
+        return save_export(model.to_sentence_transformer(data.tokenizers or data.tokenizer, **options), Path(folder))
+
+    def compared(self, encoder: Any, sets: Mapping[str, Any]) -> dict[str, float]:
+        """What is measured before and after training: dev and test by `retrieval`, and the guard sets."""
+        cached, size = CachedEncoder(encoder), self.recipe.evaluation.batch_size
+        metrics: dict[str, float] = {}
+        for split in ("dev", "test"):
+            if sets[split]:
+                name = source_name(as_list(getattr(self.recipe.data, split))[0])
+                metrics |= retrieval(cached, sets[split], name=name, split=split, batch_size=size)
+        for name, rows in sets["guard"]:
+            metrics |= guard_metrics(cached, name, rows, size)
+        return metrics
 
     def evaluations(self, sets: Mapping[str, Any]) -> Evaluations:
         return [partial(self.evaluate, rows=sets["dev"], split="dev")] if sets["dev"] else []
@@ -146,6 +181,11 @@ class SentenceEncoderMethod(Method):
             console.print(results_table(finished.metrics, title=f"{self.recipe.name}: test"))
             languages, rows = next(iter(by_pair(test).items()))
             finished.plots += self._show_alignment(folder.path / "tsne.png", encoder, rows, languages, console)
+        if self.pretrained and (sets["dev"] or test or sets["guard"]):
+            with TemporaryDirectory() as start:
+                measure = partial(self.compared, sets=sets)
+                finished.comparison = compare(measure, self.start_encoder(data, start), encoder)
+            console.print(comparison_table(finished.comparison, title=f"{self.recipe.name}: before and after"))
         return finished
 
     def _show_alignment(

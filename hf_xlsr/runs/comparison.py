@@ -1,0 +1,81 @@
+"""A trained sentence encoder next to the encoder that it started from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from hf_xlsr.data.columns import parse_columns
+from hf_xlsr.data.sources import as_source, open_source, open_texts, source_name
+from hf_xlsr.evaluation.protocols.sts import sts
+from hf_xlsr.evaluation.protocols.tatoeba import tatoeba
+from hf_xlsr.evaluation.protocols.xsim import xsim
+from hf_xlsr.evaluation.report import metric_value, split_key
+from hf_xlsr.evaluation.rows import both_sides, by_language, by_pair
+
+Rows = list[dict[str, Any]]
+SCORED = ("sentence1", "sentence2", "score")
+COUNTS = ("pairs", "dropped")
+
+
+def guard_rows(source: Any, languages: Sequence[str]) -> tuple[str, Rows]:
+    """Name and rows of a guard set: scored pairs where its `columns` map `score`, else translation pairs."""
+    options = as_source(source)
+    scored = "score" in parse_columns(options.get("columns"))
+    rows = (
+        open_texts(options, SCORED, languages=languages, split="dev")
+        if scored
+        else open_source(options, languages=languages, split="dev")
+    )
+    return source_name(options), list(rows)
+
+
+def retrieval(encoder: Any, rows: Rows, *, name: str, split: str, batch_size: int) -> dict[str, float]:
+    """Accuracy of `tatoeba` and error of `xsim`, for each language pair of the rows."""
+    metrics: dict[str, float] = {}
+    for pair, chosen in by_pair(rows).items():
+        common: dict[str, Any] = {"languages": pair, "name": name, "split": split, "batch_size": batch_size}
+        for protocol in (tatoeba, xsim):
+            metrics.update(protocol(encoder, *both_sides(chosen), **common))
+    return metrics
+
+
+def guard_metrics(encoder: Any, name: str, rows: Rows, batch_size: int) -> dict[str, float]:
+    """Metrics of a guard set: `sts` for scored pairs, else `retrieval`."""
+    if not rows or "score" not in rows[0]:
+        return retrieval(encoder, rows, name=name, split="guard", batch_size=batch_size)
+    metrics: dict[str, float] = {}
+    for language, chosen in by_language(rows).items():
+        found = sts(encoder, {name: chosen}, language=language, split="guard", batch_size=batch_size)
+        metrics.update({key: value for key, value in found.items() if key.endswith("/spearman_all")})
+    return metrics
+
+
+def compare(measure: Callable[[Any], Mapping[str, float]], start: Any, trained: Any) -> dict[str, dict[str, float]]:
+    """The same metrics of two encoders.
+
+    Returns:
+        Metric -> `before`, `after` and `difference`; counts are left out.
+
+    Example:
+        >>> compare(lambda encoder: {"set-tatoeba/en-de/dev/accuracy": encoder}, 0.5, 0.75)
+        {'set-tatoeba/en-de/dev/accuracy': {'before': 0.5, 'after': 0.75, 'difference': 0.25}}
+    """
+    before, after = measure(start), measure(trained)
+    return {
+        key: {"before": before[key], "after": value, "difference": value - before[key]}
+        for key, value in after.items()
+        if split_key(key)[3] not in COUNTS
+    }
+
+
+def comparison_table(comparison: Mapping[str, Mapping[str, float]], title: str) -> Table:
+    """The comparison for the console."""
+    table = Table("metric", "before", "after", "difference", title=title)
+    for key, values in comparison.items():
+        metric = split_key(key)[3]
+        before, after, change = (metric_value(metric, value) for value in values.values())
+        table.add_row(key, before, after, change if change.startswith("-") else f"+{change}")
+    return table

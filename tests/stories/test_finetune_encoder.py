@@ -1,0 +1,121 @@
+"""Fine-tune an encoder on own pairs, and compare it with its start, as docs/train.md says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_helpers import failing
+from conftest import loaded, make_pairs
+
+from hf_xlsr.cli import main
+from hf_xlsr.data.cleaning import match_key
+from hf_xlsr.data.pairs import evaluation_rows
+from hf_xlsr.utils.errors import XlsrError
+
+SMALL = ["--max_steps", "6", "--queue_size", "32", "--max_length", "32", "--per_device_train_batch_size", "8"]
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """Own files: pairs with named columns, pairs of another language, scored pairs, and lines in two files."""
+    pairs = make_pairs(120)
+    for name, languages in (("pairs.tsv", "en\tde"), ("other.tsv", "en\tfr")):
+        rows = [languages, *(f"{pair['source']}\t{pair['target']}" for pair in pairs[: None if "p" in name else 40])]
+        (tmp_path / name).write_text("\n".join(rows) + "\n", "utf-8")
+    scored = [
+        f"{pair['source']}\t{pair['source'][:-2]}\t{number % 6}" for number, pair in enumerate(make_pairs(20, 9))
+    ]
+    (tmp_path / "scored.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *scored]) + "\n", "utf-8")
+    for side, language in (("source", "en"), ("target", "de")):
+        (tmp_path / f"lines.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs), "utf-8")
+    return tmp_path
+
+
+def test_finetune_compares_with_start(own: Path, tiny_encoder_folder: str) -> None:
+    train = ["train", "finetune", "--encoder", tiny_encoder_folder, "--train", str(own / "pairs.tsv")]
+    guard = ["--guard", str(own / "other.tsv"), "--guard", str(own / "scored.tsv")]
+    assert main([*train, "--languages", "en,de", *guard, *SMALL, "--output_dir", str(own / "run")]) == 0
+    comparison = json.loads((own / "run" / "results.json").read_text("utf-8"))["settings"]["comparison"]
+    assert {tuple(key.split("/")[:3]) for key in comparison} == {
+        ("pairs-tatoeba", "en-de", "dev"),
+        ("pairs-xsim", "en-de", "dev"),
+        ("other-tatoeba", "en-fr", "guard"),
+        ("other-xsim", "en-fr", "guard"),
+        ("scored-sts", "en", "guard"),
+    }
+    for values in comparison.values():
+        assert values["difference"] == values["after"] - values["before"]
+    assert any(values["difference"] for values in comparison.values())
+    assert list((own / "run" / "model").rglob("model.safetensors"))
+
+
+def test_dev_set_is_drawn_and_removed_from_training(own: Path, tiny_encoder_folder: str) -> None:
+    train = ["train", "finetune", "--encoder", tiny_encoder_folder, "--train", str(own / "lines.{en,de}")]
+    assert main([*train, "--languages", "[en, de]", *SMALL, "--output_dir", str(own / "run")]) == 0
+    (recipe,) = loaded("finetune", [*train[2:], "--languages", "en,de"])
+    dev = evaluation_rows(recipe["data"]["dev"], languages=["en", "de"], split="dev")
+    assert dev == evaluation_rows(recipe["data"]["dev"], languages=["en", "de"], split="dev")
+    assert 2 <= len(dev) <= 30
+    seen = {match_key(row[side]) for row in dev for side in ("source", "target")}
+    all_rows = evaluation_rows(recipe["data"]["train"], languages=["en", "de"], split="train")
+    left = [row for row in all_rows if not {match_key(row["source"]), match_key(row["target"])} & seen]
+    report = json.loads((own / "run" / "results.json").read_text("utf-8"))["settings"]["data"]
+    assert report["pairs"] == len({(row["source"], row["target"]) for row in left}) < len(all_rows)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "more", "keys"),
+    [
+        ("quickstart", [], {"encoder": {"path": "ID"}}),
+        ("moco_en_de_open", [], {"encoders": {"shared": "ID"}}),
+        ("hictl_open", [], {"encoder": {"path": "ID"}}),
+        ("cmlm_open/stages", [], {"encoder": {"path": "ID"}}),
+        ("hictl_multi30k_en_de", [], {"start": "ID"}),
+    ],
+)
+def test_own_data_replace_those_of_a_recipe(own: Path, recipe: str, more: list[str], keys: Any) -> None:
+    name = recipe.removesuffix("/stages")
+    options = ["--encoder", "ID", "--train", str(own / "pairs.tsv"), "--languages", "en,de", *more]
+    for run in loaded(name, options):
+        data = run["data"]
+        assert [source["columns"] for source in data["train"]] == [{"source": "en", "target": "de"}]
+        assert data["dev"][0]["hash_split"] == "held" and not data["test"] and not data.get("monolingual")
+        assert {key: run["model"][key] for key in keys} == keys and run["languages"] == ["en", "de"]
+
+
+def test_an_encoder_for_each_language_and_several_files(own: Path) -> None:
+    files = f"[{own}/pairs.tsv, {own}/other.tsv]"
+    encoders = ["--encoder", "en=A", "--encoder", "de=B", "--encoder", "fr=C"]
+    (run,) = loaded("start_dual_momentum", [*encoders, "--train", files, "--languages", "en,de,fr", "--dev", "null"])
+    assert run["model"]["encoders"] == {"en": "A", "de": "B", "fr": "C"} and not run["data"]["dev"]
+    assert [source["languages"] for source in run["data"]["train"]] == [["en", "de"], ["en", "fr"]]
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        (["--train", "pairs.tsv"], "--languages"),
+        (["--languages", "en,de"], "--encoder"),
+        (["--encoder", "ID"], "--train"),
+        (["--encoder", "ID", "--train", "missing.tsv", "--languages", "en,de"], "missing.tsv"),
+    ],
+)
+def test_missing_options_are_named(
+    own: Path, options: list[str], key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(own)
+    assert key in failing(capsys, "train", "finetune", *options)
+
+
+def test_method_with_one_encoder_refuses_several() -> None:
+    with pytest.raises(XlsrError, match="--encoder"):
+        loaded("start_hictl", ["--encoder", "en=A", "--encoder", "de=B"])
+
+
+def test_scale_of_starting_recipes() -> None:
+    for name in ("dual_momentum", "lightweight", "hictl", "cmlm", "classification", "translation"):
+        (run,) = loaded(f"start_{name}")
+        assert run["method"] == name and not run["data"]["train"]
