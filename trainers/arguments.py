@@ -8,7 +8,7 @@ import torch
 from transformers import TrainingArguments
 
 from hf_xlsr.data.sampling import MIXINGS
-from hf_xlsr.trainers.momentum_callbacks import MOMENTUM_SCHEDULES
+from hf_xlsr.modeling.dual_momentum.momentum import MOMENTUM_SCHEDULES
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.precision import PRECISIONS, choose_precision
 

@@ -16,16 +16,11 @@ from hf_xlsr.data.multitask import MultiTaskCollator
 from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
+from hf_xlsr.modeling.dual_momentum.momentum import SoundStepCallback, StepKeys
 from hf_xlsr.trainers.arguments import share_of_step
 from hf_xlsr.trainers.base import XlsrTrainer, converter_of, languages_of, usable_length
 from hf_xlsr.trainers.live_encoder import LiveEncoder
-from hf_xlsr.trainers.momentum_callbacks import (
-    MemoryQueueCallback,
-    MomentumCallback,
-    SoundStepCallback,
-    StepKeys,
-    base_model,
-)
+from hf_xlsr.trainers.momentum_callbacks import MemoryQueueCallback, MomentumCallback, base_model
 from hf_xlsr.trainers.pretrained import NLI_LABELS, TOKENIZERS, dual_model_and_tokenizers
 from hf_xlsr.trainers.queue_prefill import QueuePrefillCallback
 from hf_xlsr.utils.errors import XlsrError
@@ -111,7 +106,7 @@ class DualMomentumTrainer(XlsrTrainer):
             kwargs["data_collator"] = self._collator(args)
         self.step_keys = StepKeys()
         super().__init__(model, args, train_dataset=train_dataset, **kwargs)
-        self.add_callback(SoundStepCallback(self.step_keys, scaled=self.accelerator.scaler is not None))
+        self.add_callback(SoundStepCallback(self.step_keys))
         self.add_callback(MomentumCallback(self.step_keys, args.momentum_schedule))
         self.add_callback(MemoryQueueCallback(self.step_keys))
         if args.queue_prefill:

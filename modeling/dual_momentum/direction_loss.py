@@ -27,6 +27,7 @@ def direction_loss(
     negative_texts: torch.Tensor | None = None,
     *,
     matryoshka_dims: Sequence[int] | None = None,
+    gather: bool = True,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Equation 2 over a batch: queries of one language, keys of the other, its queue as negatives.
 
@@ -42,6 +43,7 @@ def direction_loss(
         negative_texts: Hashes of their texts, `(negatives,)`: with `texts`, a negative that is a query's own
             translation does not count.
         matryoshka_dims: Numbers of dimensions of truncated, renormalised queries, keys and queue; see `matryoshka_mean`.
+        gather: Whether in-batch negatives come from all processes.
 
     Returns:
         The mean loss, and the statistics of `DualMomentumOutput`.
@@ -65,12 +67,13 @@ def direction_loss(
         statistics["queue/filled"] = queries.new_tensor(count / queue.size)
     others, own_column = None, None
     if config.in_batch_negatives:
-        others = gather_rows(keys)
-        own_column = len(bank) + process_index() * len(keys) + torch.arange(len(keys), device=keys.device)
+        others = gather_rows(keys) if gather else keys
+        first = len(bank) + (process_index() * len(keys) if gather else 0)
+        own_column = first + torch.arange(len(keys), device=keys.device)
     if texts is not None and examples is not None:
         if others is not None:
-            queue_texts = torch.cat([queue_texts, gather_rows(texts)])
-            queue_examples = torch.cat([queue_examples, gather_rows(examples)])
+            queue_texts = torch.cat([queue_texts, gather_rows(texts) if gather else texts])
+            queue_examples = torch.cat([queue_examples, gather_rows(examples) if gather else examples])
         rows, columns = matching_pairs(texts, queue_texts)
         own = examples[rows] == queue_examples[columns]
         for name, chosen in (("queue/stale", own), ("queue/duplicates", ~own)):

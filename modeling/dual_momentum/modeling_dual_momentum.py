@@ -20,12 +20,12 @@ from hf_xlsr.modeling.base import XlsrPreTrainedModel
 from hf_xlsr.modeling.negatives import encode_negatives
 from hf_xlsr.modeling.nli_head import NliHead
 from hf_xlsr.utils.distributed import gather_ragged
-from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.pooling import normalize, pool
 
 from .configuration_dual_momentum import SHARED, DualMomentumConfig
 from .direction_loss import direction_loss
 from .memory_queue import NO_TEXT, MemoryQueue
+from .momentum import momentum_pairs, update_averages
 from .saved_weights import check_same, fitting_weights
 
 if TYPE_CHECKING:
@@ -231,20 +231,8 @@ class DualMomentumModel(XlsrPreTrainedModel):
         Raises:
             XlsrError: a trained parameter has no counterpart, as with adapters on the base encoders alone.
         """
-        for base, momentum in (
-            (self.encoders, self.momentum_encoders),
-            (self.projections, self.momentum_projections),
-        ):
-            counterparts = dict(momentum.named_parameters())
-            for name, parameter in base.named_parameters():
-                if not parameter.requires_grad:
-                    continue
-                if name not in counterparts:
-                    raise XlsrError(
-                        f"Trained parameter '{name}' has no momentum counterpart. Add adapters to the momentum encoders "
-                        "too, as hf_xlsr.trainers.adapters.add_adapters does."
-                    )
-                yield parameter, counterparts[name]
+        yield from momentum_pairs(self.encoders, self.momentum_encoders)
+        yield from momentum_pairs(self.projections, self.momentum_projections)
 
     def starting_weights(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Selects the weights of another model to start training from; see `fitting_weights`.
@@ -261,21 +249,14 @@ class DualMomentumModel(XlsrPreTrainedModel):
             self.momentum_encoders.load_state_dict(self.encoders.state_dict())
             self.momentum_projections.load_state_dict(self.projections.state_dict())
 
-    @torch.no_grad()
     def momentum_update(self, momentum: float | None = None) -> None:
         """Equation 1: `momentum * average + (1 - momentum) * base` for each momentum parameter.
 
         Args:
             momentum: By default the configuration's.
         """
-        if not self.config.use_momentum:
-            return
-        pairs = list(self.momentum_pairs())
-        if not pairs:
-            return
-        bases, averages = (list(side) for side in zip(*pairs, strict=True))
-        share = self.config.momentum if momentum is None else momentum
-        torch._foreach_lerp_(averages, [base.detach().to(average) for base, average in pairs], 1 - share)
+        if self.config.use_momentum:
+            update_averages(self.momentum_pairs(), self.config.momentum if momentum is None else momentum)
 
     def enqueue(self, language: str, keys: torch.Tensor, texts: torch.Tensor, examples: torch.Tensor) -> None:
         """Adds keys to the queue of a language; see `MemoryQueue.enqueue`."""

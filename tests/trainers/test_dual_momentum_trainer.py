@@ -17,7 +17,6 @@ from dual_momentum_runs import LANGUAGES, pairs_data, tiny_dual, tokenizers_of, 
 
 from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.encoders.routing import routes_of
-from hf_xlsr.trainers.momentum_callbacks import SoundStepCallback
 
 
 def test_micro_batches_train_like_one_batch(tmp_path: Path) -> None:
@@ -120,9 +119,6 @@ def test_step_skipped_by_the_gradient_scaler(optim: str, tmp_path: Path) -> None
     """What float16 does on a GPU, with the scaler of the processor; fused optimisers do not say that they skipped."""
     trainer = trainer_of(tmp_path, per_device_train_batch_size=16, max_steps=4, optim=optim)
     trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    for callback in trainer.callback_handler.callbacks:
-        if isinstance(callback, SoundStepCallback):
-            callback.scaled = True
     poison_call(trainer, "loss", call=2)
     states: list[dict[str, torch.Tensor]] = []
     keep_states(trainer, states)

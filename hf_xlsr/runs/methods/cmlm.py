@@ -15,6 +15,7 @@ from hf_xlsr.data.nli import prepare_nli
 from hf_xlsr.data.pairs import PreparedData, load_tokenizer, prepare
 from hf_xlsr.data.running_text import prepare_running_text
 from hf_xlsr.data.sources import as_list, expand
+from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel
 from hf_xlsr.runs.fields import section_of
 from hf_xlsr.runs.methods.base import DROPOUT
@@ -72,12 +73,7 @@ class CmlmMethod(OneEncoderMethod):
     paper = (
         "*Universal Sentence Representation Learning with Conditional Masked Language Model* (Yang et al., EMNLP 2021)"
     )
-    citation = """@inproceedings{yang2021universal,
-  title     = {Universal Sentence Representation Learning with Conditional Masked Language Model},
-  author    = {Yang, Ziyi and Yang, Yinfei and Cer, Daniel and Law, Jax and Darve, Eric},
-  booktitle = {Proceedings of EMNLP},
-  year      = {2021}
-}"""
+    citation = citations.CMLM
     recipe_class = CmlmRecipe
     model_section = section_of(CmlmConfig, without=("text_config", "nli_labels"), dropout=DROPOUT, encoder=ENCODER)
     config_class = CmlmConfig

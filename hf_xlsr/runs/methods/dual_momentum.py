@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from hf_xlsr.data.nli import prepare_nli
 from hf_xlsr.data.pairs import PreparedData, prepare
 from hf_xlsr.data.sources import as_list, expand
+from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
 from hf_xlsr.runs.fields import section_of
@@ -52,12 +53,7 @@ class DualMomentumMethod(SentenceEncoderMethod):
 
     name = "dual_momentum"
     paper = "*Aligning Cross-lingual Sentence Representations with Dual Momentum Contrast* (Wang et al., EMNLP 2021)"
-    citation = """@inproceedings{wang2021aligning,
-  title     = {Aligning Cross-lingual Sentence Representations with Dual Momentum Contrast},
-  author    = {Wang, Liang and Zhao, Wei and Liu, Jingming},
-  booktitle = {Proceedings of EMNLP},
-  year      = {2021}
-}"""
+    citation = citations.DUAL_MOMENTUM
     recipe_class = DualMomentumRecipe
     model_section = section_of(
         DualMomentumConfig,

@@ -8,11 +8,12 @@ from typing import Any
 from pydantic import Field
 
 from hf_xlsr.data.sources import expand
+from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import encoder_folder
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import Method
-from hf_xlsr.runs.methods.hictl import HICTL_CITATION, HICTL_PAPER
+from hf_xlsr.runs.methods.hictl import HICTL_PAPER
 from hf_xlsr.runs.sections import AdaptersSection, Recipe
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer
@@ -32,7 +33,7 @@ class FineTuningRecipe(Recipe):
 class FineTuningMethod(Method):
     """A method whose `model.start` names an encoder, a HICTL model or a run."""
 
-    paper, citation = HICTL_PAPER, HICTL_CITATION
+    paper, citation = HICTL_PAPER, citations.HICTL
     config_class = HictlConfig
 
     recipe: FineTuningRecipe

@@ -12,6 +12,7 @@ from hf_xlsr.data.collators.hictl import HictlCollator
 from hf_xlsr.data.pairs import PreparedData, load_tokenizer, prepare, prepare_texts
 from hf_xlsr.data.prepared import ConcatenatedRows
 from hf_xlsr.data.sources import as_list, expand
+from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.hictl import HictlConfig, HictlForPreTraining
 from hf_xlsr.runs.fields import section_of
 from hf_xlsr.runs.methods.base import DROPOUT
@@ -27,12 +28,6 @@ from hf_xlsr.trainers.hictl import HictlTrainer
 from hf_xlsr.utils.errors import XlsrError
 
 HICTL_PAPER = "*On Learning Universal Representations Across Languages* (Wei et al., ICLR 2021)"
-HICTL_CITATION = """@inproceedings{wei2021learning,
-  title     = {On Learning Universal Representations Across Languages},
-  author    = {Wei, Xiangpeng and Weng, Rongxiang and Hu, Yue and Xing, Luxi and Yu, Heng and Luo, Weihua},
-  booktitle = {International Conference on Learning Representations},
-  year      = {2021}
-}"""
 # Values of the configuration that only other models of the family read.
 _OTHER_MODELS = (
     "text_config",
@@ -65,7 +60,7 @@ class HictlMethod(OneEncoderMethod):
     """
 
     name = "hictl"
-    paper, citation = HICTL_PAPER, HICTL_CITATION
+    paper, citation = HICTL_PAPER, citations.HICTL
     recipe_class = HictlRecipe
     model_section = section_of(HictlConfig, without=_OTHER_MODELS, dropout=DROPOUT, encoder=ENCODER)
     config_class = HictlConfig

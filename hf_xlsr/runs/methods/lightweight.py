@@ -9,6 +9,7 @@ from typing import Any, Literal
 from hf_xlsr.data.collators.masking import MaskDrawer
 from hf_xlsr.data.pairs import PreparedData, prepare
 from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_pretrained
+from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
 from hf_xlsr.modeling.lightweight.configuration_lightweight import paper_encoder_config
 from hf_xlsr.runs.fields import section_of
@@ -28,12 +29,7 @@ class LightweightMethod(OneEncoderMethod):
 
     name = "lightweight"
     paper = "*Lightweight Cross-Lingual Sentence Representation Learning* (Mao et al., ACL 2021)"
-    citation = """@inproceedings{mao2021lightweight,
-  title     = {Lightweight Cross-Lingual Sentence Representation Learning},
-  author    = {Mao, Zhuoyuan and Gupta, Prakhar and Wang, Pei and Chu, Chenhui and Jaggi, Martin and Kurohashi, Sadao},
-  booktitle = {Proceedings of ACL-IJCNLP},
-  year      = {2021}
-}"""
+    citation = citations.LIGHTWEIGHT
     recipe_class = LightweightRecipe
     model_section = section_of(LightweightConfig, without=("text_config",), encoder=ENCODER)
     config_class = LightweightConfig

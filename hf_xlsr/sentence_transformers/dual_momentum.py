@@ -1,0 +1,374 @@
+"""Dual momentum contrast (Wang et al., 2021) as a loss for `SentenceTransformerTrainer`."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed
+from accelerate.utils import extract_model_from_parallel
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.util import batch_to_device
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import TrainerControl, TrainerState, TrainingArguments
+
+from hf_xlsr.modeling import citations
+from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import DualMomentumConfig
+from hf_xlsr.modeling.dual_momentum.direction_loss import direction_loss
+from hf_xlsr.modeling.dual_momentum.memory_queue import MemoryQueue
+from hf_xlsr.modeling.dual_momentum.momentum import (
+    SoundStepCallback,
+    StepKeys,
+    momentum_pairs,
+    scheduled_momentum,
+    update_averages,
+    was_skipped,
+)
+from hf_xlsr.sentence_transformers.losses import Features
+from hf_xlsr.utils.distributed import gather_ragged, gather_with_gradient, world_size
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import atomic_write
+from hf_xlsr.utils.pooling import normalize
+
+HASH_FACTOR = 6364136223846793005  # Knuth's, modulo 2^64
+SIDES = ("source", "target")
+
+
+class DualMomentumLoss(nn.Module):
+    r"""Contrast with the keys of a momentum encoder in two memory queues, equations 1 to 3 of the paper.
+
+    .. math:: L(x, y) = -\log \frac{\exp(h_x \cdot h_{y_0} / \tau)}{\sum_{i=0}^K \exp(h_x \cdot h_{y_i} / \tau)}
+
+    where `h` are unit vectors, `y_0` is the translation and `y_1 .. y_K` are the queue; the loss is `L(x, y) + L(y, x)`.
+    A frozen copy of the model, which follows it by `momentum`, computes the keys. Copy and queues are not saved with the
+    model. Add `DualMomentumCallback(loss)` to the trainer's callbacks, which updates both once per optimiser
+    step. Add adapters to the model before making the loss.
+
+    Columns: (source, target), and any number of hard negatives, which are further candidates of all sources.
+
+    Args:
+        model: The trained model; with a `Router`, `router_mapping` of the training arguments chooses the routes.
+        queue_size: Keys in each queue; 0 for none.
+        momentum: Of the copy; 1 keeps it as it was.
+        temperature: Divides the cosines.
+        queue_storage: `float32`, `bfloat16` or `int8`.
+        in_batch_negatives: Also take the other keys of the batch as negatives.
+        mask_stale_keys: Do not take older keys of the same pair as negatives.
+        mask_duplicates: Do not take equal sentences of other pairs as negatives.
+        matryoshka_dims: Numbers of dimensions of truncated embeddings, see `hf_xlsr.losses.matryoshka_mean`.
+        gather_across_devices: Whether in-batch and hard negatives come from all processes; keys of the queues always do.
+
+    Raises:
+        StrictDataclassError: a value is invalid.
+
+    Example:
+        `docs/sentence-transformers.md` has a complete script.
+    """
+
+    citation = citations.DUAL_MOMENTUM
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        queue_size: int = 65_536,
+        momentum: float = 0.999,
+        temperature: float = 0.04,
+        *,
+        queue_storage: str = "float32",
+        in_batch_negatives: bool = False,
+        mask_stale_keys: bool = False,
+        mask_duplicates: bool = False,
+        matryoshka_dims: Sequence[int] | None = None,
+        gather_across_devices: bool = False,
+    ) -> None:
+        super().__init__()
+        self.arguments: dict[str, Any] = {
+            "queue_size": queue_size,
+            "momentum": momentum,
+            "temperature": temperature,
+            "queue_storage": queue_storage,
+            "in_batch_negatives": in_batch_negatives,
+            "mask_stale_keys": mask_stale_keys,
+            "mask_duplicates": mask_duplicates,
+        }
+        self.config = DualMomentumConfig(**self.arguments)
+        self.matryoshka_dims, self.gather_across_devices = matryoshka_dims, gather_across_devices
+        self.model = model
+        card: Any = {id(model.model_card_data): None}  # it refers to the trainer
+        # Not named `model`, which the trainer replaces by the wrapped one.
+        self.momentum_model = copy.deepcopy(model, card).requires_grad_(False).eval()
+        if next(model.parameters()).dtype in (torch.bfloat16, torch.float16):
+            self.momentum_model.float()  # small updates would be rounded away
+        self.queues = nn.ModuleDict()
+        if queue_size:
+            device = next(model.parameters()).device
+            with torch.no_grad():
+                width = self._keys(batch_to_device(model.preprocess(["a"], task=_any_route(model)), device)).shape[1]
+            self.queues.update({side: MemoryQueue(queue_size, width, queue_storage) for side in SIDES})
+            self.queues.to(device)
+        self.waiting: list[tuple[torch.Tensor, ...]] = []  # keys of both sides, their hashes, those of the pairs
+        self.steps_end = False  # whether somebody calls `finish_step`
+
+    def train(self, mode: bool = True) -> DualMomentumLoss:
+        """Sets the mode; the momentum encoder stays in evaluation mode."""
+        super().train(mode)
+        self.momentum_model.eval()
+        return self
+
+    def _keys(self, features: dict[str, Any]) -> torch.Tensor:
+        return _unit(self.momentum_model(dict(features))["sentence_embedding"])
+
+    def _queue(self, side: str) -> MemoryQueue | None:
+        return cast(MemoryQueue, self.queues[side]) if side in self.queues else None
+
+    def forward(self, sentence_features: Features, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        """The losses of both directions, whose sum is the loss; in training the keys wait for the end of the step.
+
+        Args:
+            sentence_features: Batches of source, target and hard negatives.
+            labels: Unused.
+
+        Raises:
+            XlsrError: an optimiser step was made without `finish_step`, as without `DualMomentumCallback`.
+        """
+        columns = list(sentence_features)
+        with torch.no_grad():
+            keys = [self._keys(features) for features in columns]
+            texts = [text_hashes(features) for features in columns]
+            pairs = texts[0] * HASH_FACTOR + texts[1]
+        source, target = (_unit(self.model(features)["sentence_embedding"]) for features in columns[:2])
+        negatives = negative_texts = None
+        if columns[2:]:
+            negatives, negative_texts = torch.cat(keys[2:]), torch.cat(texts[2:])
+            if self.gather_across_devices:
+                negatives, negative_texts = gather_with_gradient(negatives), gather_with_gradient(negative_texts)
+        options: dict[str, Any] = {"matryoshka_dims": self.matryoshka_dims, "gather": self.gather_across_devices}
+        onward, _ = direction_loss(
+            self.config, source, keys[1], self._queue("target"), texts[1], pairs, negatives, negative_texts, **options
+        )
+        back, _ = direction_loss(self.config, target, keys[0], self._queue("source"), texts[0], pairs, **options)
+        if self.model.training and torch.is_grad_enabled():
+            self._wait(keys[0], keys[1], texts[0], texts[1], pairs)
+        return {"source_to_target": onward, "target_to_source": back}
+
+    def _wait(self, *parts: torch.Tensor) -> None:
+        """Keeps keys until the end of the step; gradients that are gone show that nobody has ended the last one."""
+        if self.waiting and not self.steps_end and all(weight.grad is None for weight in self.model.parameters()):
+            raise XlsrError("DualMomentumLoss needs `callbacks=[DualMomentumCallback(loss)]` in the trainer.")
+        self.waiting.append(parts)
+
+    @torch.no_grad()
+    def finish_step(self, momentum: float | None = None) -> None:
+        """Updates the momentum encoder (equation 1) and enqueues the keys of all micro-batches and processes.
+
+        `DualMomentumCallback` calls it; a training loop of your own calls it after each optimiser step.
+
+        Args:
+            momentum: By default that of the loss.
+        """
+        self.steps_end = True
+        update_averages(self.momentum_pairs(), self.config.momentum if momentum is None else momentum)
+        waiting, self.waiting = self.waiting, []
+        if not self.queues:
+            return
+        # Processes may have batches of different datasets, and so none for this loss.
+        parts = [torch.cat(part) for part in zip(*waiting, strict=True)] or self._no_keys()
+        source, target, source_texts, target_texts, pairs = map(gather_ragged, parts)
+        for side, keys, texts in (("source", source, source_texts), ("target", target, target_texts)):
+            cast(MemoryQueue, self.queues[side]).enqueue(keys, texts, pairs)
+
+    def _no_keys(self) -> list[torch.Tensor]:
+        values, texts = (getattr(self.queues["source"], name)[:0] for name in ("values", "texts"))
+        return [values.float(), values.float(), texts, texts, texts]
+
+    def momentum_pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+        """Pairs of a trained parameter and its momentum counterpart."""
+        return momentum_pairs(extract_model_from_parallel(self.model), self.momentum_model)
+
+    @torch.no_grad()
+    def fill_queues(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        *,
+        tasks: tuple[str | None, str | None] = (None, None),
+        batch_size: int = 64,
+    ) -> None:
+        """Fills the queues before training, so that the first step has all negatives.
+
+        Args:
+            sources: Sentences, at most `queue_size`.
+            targets: Their translations, in the same order.
+            tasks: Routes of both sides, for a `Router`.
+            batch_size: Pairs encoded at a time.
+        """
+        for start in range(0, len(sources), batch_size):
+            columns = []
+            for texts, task in zip((sources, targets), tasks, strict=True):
+                batch = list(texts[start : start + batch_size])
+                options = {} if task is None else {"task": task}
+                features = batch_to_device(
+                    self.momentum_model.preprocess(batch, **options), self.momentum_model.device
+                )
+                columns.append({**features, **options})
+            hashes = [text_hashes(features) for features in columns]
+            pairs = hashes[0] * HASH_FACTOR + hashes[1]
+            for side, features, own in zip(SIDES, columns, hashes, strict=True):
+                cast(MemoryQueue, self.queues[side]).enqueue(self._keys(features), own, pairs)
+
+    def synchronize(self) -> None:
+        """Copies the momentum weights of the first process to the others, as DDP copies those of the model."""
+        if world_size() > 1:
+            for weight in self.momentum_model.parameters():
+                torch.distributed.broadcast(weight, 0)
+
+    def training_state(self) -> dict[str, torch.Tensor]:
+        """Queues and momentum weights, which a checkpoint of the model lacks; frozen weights are those of the model."""
+        momentum = dict(self.momentum_model.named_parameters())
+        model: Any = extract_model_from_parallel(self.model)
+        trained = [name for name, weight in model.named_parameters() if weight.requires_grad]
+        state: dict[str, torch.Tensor] = {f"momentum_model.{name}": momentum[name] for name in trained}
+        return state | {f"queues.{name}": buffer for name, buffer in self.queues.state_dict().items()}
+
+    @torch.no_grad()
+    def load_training_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Restores `training_state`.
+
+        Raises:
+            XlsrError: queues or trained weights differ from those of this loss.
+        """
+        own = self.training_state()
+        shapes = [{name: (tuple(part.shape), part.dtype) for name, part in one.items()} for one in (own, state)]
+        if shapes[0] != shapes[1]:
+            differing = sorted(name for name, _ in set(shapes[0].items()) ^ set(shapes[1].items()))
+            raise XlsrError(
+                f"The checkpoint has another model, `queue_size` or `queue_storage`: {differing[0]} differs."
+            )
+        for name, part in own.items():
+            part.copy_(state[name])
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """Arguments of the loss, for the model card."""
+        more = {"matryoshka_dims": self.matryoshka_dims, "gather_across_devices": self.gather_across_devices}
+        return self.arguments | more
+
+
+class DualMomentumCallback(SoundStepCallback):
+    """Ends the optimiser steps of `DualMomentumLoss`, and keeps its queues and momentum weights in the checkpoints.
+
+    A step whose gradient is not finite is dropped: no update, no momentum, no keys.
+
+    Args:
+        loss: The loss of the trainer, or its dict of losses; those that are not a `DualMomentumLoss` are ignored.
+        schedule: Momentum during training, see `hf_xlsr.modeling.dual_momentum.momentum.scheduled_momentum`.
+
+    Raises:
+        XlsrError: at the start of a resumed training, the checkpoint lacks the queues or has others.
+    """
+
+    FILE = "dual_momentum_loss.safetensors"
+
+    def __init__(self, loss: nn.Module | Mapping[str, nn.Module], schedule: str = "constant") -> None:
+        super().__init__(StepKeys())
+        named = loss if isinstance(loss, Mapping) else {"loss": loss}
+        parts = {f"{name}.{path}": part for name, one in named.items() for path, part in one.named_modules()}
+        # One loss may serve several datasets.
+        found = {id(part): (name, part) for name, part in parts.items() if isinstance(part, DualMomentumLoss)}
+        self.losses: dict[str, DualMomentumLoss] = dict(found.values())
+        self.schedule = schedule
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        for loss in self.losses.values():
+            loss.steps_end = True
+            loss.synchronize()
+        if state.global_step:
+            given = args.resume_from_checkpoint
+            path = given if isinstance(given, (str, os.PathLike)) else None
+            self._load(Path(path or f"{args.output_dir}/checkpoint-{state.global_step}"))
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        super().on_step_begin(args, state, control, **kwargs)
+        for loss in self.losses.values():
+            loss.waiting = []
+
+    def on_optimizer_step(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        optimizer: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        for loss in self.losses.values():
+            if was_skipped(optimizer, self.keys):
+                loss.waiting = []
+                continue
+            momentum = float(loss.config.momentum)
+            loss.finish_step(scheduled_momentum(momentum, state.global_step, state.max_steps, self.schedule))
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if args.should_save:
+            tensors = {
+                f"{name}:{key}": part.detach().contiguous()
+                for name, loss in self.losses.items()
+                for key, part in loss.training_state().items()
+            }
+            with atomic_write(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / self.FILE) as partial:
+                save_file(tensors, partial)
+
+    def _load(self, folder: Path) -> None:
+        file = folder / self.FILE
+        if not file.is_file():
+            raise XlsrError(
+                f"Missing {file}. Resume from a complete checkpoint in `output_dir`, or set `resume_from_checkpoint` of "
+                "the training arguments."
+            )
+        tensors = load_file(file)
+        for name, loss in self.losses.items():
+            prefix = f"{name}:"
+            loss.load_training_state(
+                {key.removeprefix(prefix): part for key, part in tensors.items() if key.startswith(prefix)}
+            )
+
+
+def _any_route(model: SentenceTransformer) -> str | None:
+    """A route of a model with routes, all of which have embeddings of one width."""
+    first: Any = next(model.children())
+    return next(iter(first.sub_modules)) if hasattr(first, "sub_modules") else None
+
+
+def _unit(vectors: torch.Tensor) -> torch.Tensor:
+    return normalize(vectors if vectors.dtype == torch.float64 else vectors.float())
+
+
+def text_hashes(features: Mapping[str, Any]) -> torch.Tensor:
+    """A hash of each text's tokens, whatever its padding, `(batch,)` int64.
+
+    Args:
+        features: `input_ids` and `attention_mask`, or `offsets` of concatenated texts.
+
+    Example:
+        >>> ids = torch.tensor([[5, 6, 0], [5, 6, 7]])
+        >>> hashes = text_hashes({"input_ids": ids, "attention_mask": (ids > 0).long()})
+        >>> bool(hashes[0] == text_hashes({"input_ids": ids[:1, :2]})[0]), bool(hashes[0] == hashes[1])
+        (True, False)
+    """
+    ids = features["input_ids"]
+    if "offsets" in features:
+        texts = ids.tensor_split(features["offsets"][1:].cpu())
+        ids, mask = (pad_sequence(list(rows), batch_first=True) for rows in (texts, [row * 0 + 1 for row in texts]))
+    else:
+        mask = features.get("attention_mask", torch.ones_like(ids))
+    powers = torch.full_like(ids[0], HASH_FACTOR, dtype=torch.long).cumprod(0)
+    places = (mask.cumsum(1) - 1).clamp(min=0)
+    return ((ids + 1) * powers[places] * mask).sum(1)

@@ -1,0 +1,180 @@
+"""In-batch losses of sentence pairs for `SentenceTransformerTrainer`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from sentence_transformers import SentenceTransformer
+from torch import nn
+
+from hf_xlsr.losses import additive_margin_loss, alignment_loss, sentence_contrast_loss, similarity_loss
+from hf_xlsr.modeling import citations
+from hf_xlsr.utils.distributed import gather_with_gradient
+
+Features = Iterable[dict[str, Any]]
+
+
+class LossParts(dict[str, torch.Tensor]):
+    """Parts of a loss by name, which losses around it scale and add like a scalar.
+
+    Example:
+        >>> 0.0 + 0.5 * LossParts(a=torch.tensor(2.0)) + LossParts(a=torch.tensor(3.0))
+        {'a': tensor(4.)}
+    """
+
+    def __rmul__(self, factor: float) -> LossParts:
+        return LossParts({name: factor * value for name, value in self.items()})
+
+    __mul__ = __rmul__
+
+    def __add__(self, other: Any) -> LossParts:
+        return LossParts({name: value + (other[name] if other else 0.0) for name, value in self.items()})
+
+    __radd__ = __add__
+
+
+class PairLoss(nn.Module):
+    """A loss of the embeddings of translations, with the columns of `MultipleNegativesRankingLoss`.
+
+    Args:
+        model: The trained model.
+        gather_across_devices: Whether the sentences of all processes are one batch.
+    """
+
+    citation: str
+
+    def __init__(self, model: SentenceTransformer, *, gather_across_devices: bool = False) -> None:
+        super().__init__()
+        self.model = model
+        self.gather_across_devices = gather_across_devices
+
+    def embed(self, sentence_features: Features) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Embeddings of the sources and targets, `(batch, width)`, and of all hard negatives, or None."""
+        columns = [self.model(features)["sentence_embedding"] for features in sentence_features]
+        if self.gather_across_devices:
+            columns = [gather_with_gradient(column) for column in columns]
+        source, target, *negatives = columns
+        return source, target, torch.cat(negatives) if negatives else None
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """Arguments of the loss, for the model card."""
+        return {name: value for name, value in vars(self).items() if name != "training" and not name.startswith("_")}
+
+
+class AdditiveMarginLoss(PairLoss):
+    """Bitext retrieval of CMLM (Yang et al., 2021), section 4.2: see `hf_xlsr.losses.additive_margin_loss`.
+
+    Columns: (source, target), and any number of hard negatives, which are further candidates of all sources.
+
+    Args:
+        model: The trained model.
+        margin: Subtracted from the similarity of each pair.
+        scale: Multiplies similarities and margin. 1 as in the paper; cosines need more, such as 20.
+        normalize: Compare by cosine instead of the paper's inner product.
+        gather_across_devices: Whether the sentences of all processes are one batch.
+
+    Example:
+        >>> from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+        >>> from tokenizers import Tokenizer, models
+        >>> words = Tokenizer(models.WordLevel({"one": 0, "two": 1, "un": 2, "deux": 3}, unk_token="one"))
+        >>> model = SentenceTransformer(modules=[StaticEmbedding(words, embedding_dim=4)], device="cpu")
+        >>> loss = AdditiveMarginLoss(model, scale=20, normalize=True)
+        >>> sorted(loss.get_config_dict())
+        ['gather_across_devices', 'margin', 'normalize', 'scale']
+        >>> loss([model.preprocess(["one", "two"]), model.preprocess(["un", "deux"])]).shape
+        torch.Size([])
+    """
+
+    citation = citations.CMLM
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        margin: float = 0.3,
+        scale: float = 1.0,
+        *,
+        normalize: bool = False,
+        gather_across_devices: bool = False,
+    ) -> None:
+        super().__init__(model, gather_across_devices=gather_across_devices)
+        self.margin, self.scale, self.normalize = margin, scale, normalize
+
+    def forward(self, sentence_features: Features, labels: torch.Tensor | None = None) -> torch.Tensor:
+        """The loss, a scalar; `labels` are unused."""
+        embeddings = self.embed(sentence_features)
+        return additive_margin_loss(*embeddings, margin=self.margin, scale=self.scale, normalize=self.normalize)
+
+
+class SentenceContrastLoss(PairLoss):
+    """Sentence-level contrast of HICTL (Wei et al., 2021), equations 2 to 4: see `hf_xlsr.losses.sentence_contrast_loss`.
+
+    Columns: (source, target), and any number of hard negatives, which are further candidates of all sentences.
+
+    Args:
+        model: The trained model.
+        temperature: Divides the cosines; the paper has none, which is 1.
+        gather_across_devices: Whether the sentences of all processes are one batch.
+    """
+
+    citation = citations.HICTL
+
+    def __init__(
+        self, model: SentenceTransformer, temperature: float = 1.0, *, gather_across_devices: bool = False
+    ) -> None:
+        super().__init__(model, gather_across_devices=gather_across_devices)
+        self.temperature = temperature
+
+    def forward(self, sentence_features: Features, labels: torch.Tensor | None = None) -> torch.Tensor:
+        """The loss, a scalar; `labels` are unused."""
+        return sentence_contrast_loss(*self.embed(sentence_features), temperature=self.temperature)
+
+
+class AlignmentSimilarityLoss(PairLoss):
+    """Alignment and similarity of the lightweight dual transformer (Mao et al., 2021), equations 5 to 7.
+
+    See `hf_xlsr.losses.alignment_loss` and `similarity_loss`. Columns: (source, target), and any number of hard
+    negatives, which are further candidates of all sources in the alignment.
+
+    Args:
+        model: The trained model.
+        alignment_weight: Factor of equation 5; 0 disables it.
+        similarity_weight: Factor of equation 6; 0 disables it.
+        alignment_temperature: Divides the similarities of equation 5.
+        similarity_temperature: Divides the similarities of equation 6.
+        normalize: Compare by cosine instead of the paper's inner product.
+        gather_across_devices: Whether the sentences of all processes are one batch.
+    """
+
+    citation = citations.LIGHTWEIGHT
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        alignment_weight: float = 2.0,
+        similarity_weight: float = 2.0,
+        *,
+        alignment_temperature: float = 1.0,
+        similarity_temperature: float = 1.0,
+        normalize: bool = False,
+        gather_across_devices: bool = False,
+    ) -> None:
+        super().__init__(model, gather_across_devices=gather_across_devices)
+        self.alignment_weight, self.alignment_temperature = alignment_weight, alignment_temperature
+        self.similarity_weight, self.similarity_temperature = similarity_weight, similarity_temperature
+        self.normalize = normalize
+
+    def forward(self, sentence_features: Features, labels: torch.Tensor | None = None) -> LossParts:
+        """The weighted parts by name, whose sum is the loss; `labels` are unused."""
+        source, target, negatives = self.embed(sentence_features)
+        parts = LossParts()
+        if self.alignment_weight:
+            temperature = self.alignment_temperature
+            value = alignment_loss(source, target, negatives, temperature=temperature, normalize=self.normalize)
+            parts["alignment"] = self.alignment_weight * value
+        if self.similarity_weight:
+            temperature = self.similarity_temperature
+            value = similarity_loss(source, target, temperature=temperature, normalize=self.normalize)
+            parts["similarity"] = self.similarity_weight * value
+        return parts

@@ -1,0 +1,121 @@
+"""Evaluators and removal of language bias: the protocols' values, routes, CSV, model selection."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sentence_transformers.evaluation import SequentialEvaluator
+from st_helpers import queue_loss, routed_model, rows, shared_model, trainer_of
+
+from hf_xlsr.encoders.debias import fit_debias
+from hf_xlsr.evaluation import BuccData, bucc, language_bias, tatoeba, xsim
+from hf_xlsr.sentence_transformers import (
+    BuccEvaluator,
+    LanguageBiasEvaluator,
+    TatoebaEvaluator,
+    XsimEvaluator,
+    debias,
+)
+
+
+def bitext(count: int, seed: int) -> BuccData:
+    pairs = rows(count, seed).to_dict()
+    ids = [str(number) for number in range(count)]
+    gold = frozenset((number, number) for number in ids[: count // 2])
+    return BuccData(ids, pairs["en"], ids, pairs["fr"], gold)
+
+
+@pytest.mark.parametrize("name", ["", "dev"])
+@pytest.mark.parametrize("routed", [False, True], ids=["shared", "router"])
+def test_values_are_those_of_the_protocols(routed: bool, name: str, tmp_path: Path) -> None:
+    model = (routed_model if routed else shared_model)(tmp_path)
+    texts, pair = rows(32).to_dict(), ("en", "fr")
+    tune, test = bitext(32, 1), bitext(32, 7)
+    sides: Any = {"languages": pair, "name": "x"}
+    evaluators = {
+        TatoebaEvaluator(texts["en"], texts["fr"], name, languages=pair): (
+            tatoeba(model, texts["en"], texts["fr"], **sides),
+            "accuracy",
+        ),
+        XsimEvaluator(texts["en"], texts["fr"], name, k=3, languages=pair): (
+            xsim(model, texts["en"], texts["fr"], k=3, **sides),
+            "error",
+        ),
+        BuccEvaluator(tune, test, name, languages=pair): (bucc(model, tune, test, **sides), "f1"),
+        LanguageBiasEvaluator(texts, name): (language_bias(model, texts, name="x"), "bias"),
+    }
+    prefix = f"{name}_" if name else ""
+    for evaluator, (expected, metric) in evaluators.items():
+        found = evaluator(model, str(tmp_path / "eval"), epoch=1, steps=5)
+        evaluator(model, str(tmp_path / "eval"), epoch=2, steps=9)
+        assert evaluator.primary_metric == prefix + metric
+        of_tests = [value for key, value in expected.items() if key.endswith(f"/test/{metric}")]
+        assert found[evaluator.primary_metric] == pytest.approx(of_tests[-1])
+        assert evaluator.greater_is_better == (metric in ("accuracy", "f1"))
+        with (tmp_path / "eval" / evaluator.csv_file).open() as file:
+            header, first, second = csv.reader(file)
+        assert [first[:2], second[:2]] == [["1", "5"], ["2", "9"]]
+        assert float(first[header.index(metric)]) == pytest.approx(of_tests[-1])
+        assert json.dumps(evaluator.get_config_dict()) and evaluator.description
+
+
+def test_routes_of_query_and_document(tmp_path: Path) -> None:
+    model, texts = routed_model(tmp_path), rows(32).to_dict()
+    by_route = TatoebaEvaluator(texts["en"], texts["fr"], routes={"source": "en", "target": "fr"})(model)
+    assert by_route == TatoebaEvaluator(texts["en"], texts["fr"], languages=("en", "fr"))(model)
+
+
+def test_best_checkpoint_is_chosen_by_an_evaluator(tmp_path: Path) -> None:
+    """Evaluators run on the live model in training, one after the other."""
+    loss, texts = queue_loss(model := shared_model(tmp_path)), rows(24, 5).to_dict()
+    evaluators = [
+        XsimEvaluator(texts["en"], texts["fr"], "dev"),
+        LanguageBiasEvaluator(texts),
+        TatoebaEvaluator(texts["en"], texts["fr"], "dev"),
+    ]
+    options = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    options |= {"load_best_model_at_end": True, "metric_for_best_model": "dev_accuracy"}
+    trainer = trainer_of(model, loss, tmp_path / "run", evaluator=SequentialEvaluator(evaluators), **options)
+    trainer.train()
+    measured = [entry for entry in trainer.state.log_history if "eval_dev_accuracy" in entry]
+    assert len(measured) == 2 and {"eval_dev_error", "eval_en_bias"} <= set(measured[0])
+    assert trainer.state.best_metric == max(entry["eval_dev_accuracy"] for entry in measured)
+
+
+@pytest.mark.parametrize("routed", [False, True], ids=["shared", "router"])
+def test_debias_gives_a_stock_model(routed: bool, tmp_path: Path) -> None:
+    model, texts = (routed_model if routed else shared_model)(tmp_path), rows(40).to_dict()
+    plain = debias(model, texts, components=2)
+    vectors = plain.encode(texts["fr"][:5], task="fr")
+    expected = fit_debias(model, texts, components=2).apply(
+        model.encode(texts["fr"][:5], **({"task": "fr"} if routed else {})), "fr"
+    )
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    lengths = np.linalg.norm(debias(model, texts, normalize=True).encode(texts["en"][:5], task="en"), axis=1)
+    np.testing.assert_allclose(lengths, 1, atol=1e-5)
+    plain.save_pretrained(str(tmp_path / "plain"))
+    code = (
+        "import sys; sys.modules['hf_xlsr'] = None\n"
+        "from sentence_transformers import SentenceTransformer\n"
+        f"model = SentenceTransformer({str(tmp_path / 'plain')!r}, device='cpu')\n"
+        f"print(model.encode({texts['fr'][:5]!r}, task='fr').tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    np.testing.assert_allclose(json.loads(done.stdout.splitlines()[-1]), vectors, atol=1e-6)
+
+
+def test_import_is_light() -> None:
+    code = (
+        "import sys, hf_xlsr.sentence_transformers as package\n"
+        "assert not {'torch', 'sentence_transformers'} & set(sys.modules)\n"
+        "assert all(getattr(package, name) for name in package.__all__)\n"
+        "assert not {'faiss', 'mteb', 'matplotlib', 'hf_xlsr.trainers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,270 @@
+"""Losses inside `SentenceTransformerTrainer`: accumulation, processes, adapters, datasets, checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import DatasetDict
+from forked_command import SERVER
+from sentence_transformers.losses import MultipleNegativesRankingLoss
+from st_helpers import QUEUE, features_of, queue_loss, routed_model, rows, shared_model, trainer_of
+from transformers import TrainerCallback
+from two_processes import run_on_two_processes
+
+from hf_xlsr.sentence_transformers import (
+    AdditiveMarginLoss,
+    AlignmentSimilarityLoss,
+    DualMomentumCallback,
+    DualMomentumLoss,
+    SentenceContrastLoss,
+)
+from hf_xlsr.utils.errors import XlsrError
+
+SGD = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
+
+
+def state_of(loss: Any) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in loss.state_dict().items()}
+
+
+def test_micro_batches_train_like_one_batch(tmp_path: Path) -> None:
+    """With queue negatives alone, accumulation is a larger batch, and steps with empty queues change nothing."""
+    states = []
+    for batch, accumulation in ((16, 1), (4, 4)):
+        loss = queue_loss(model := shared_model(tmp_path))
+        options = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation, **SGD}
+        trainer_of(model, loss, tmp_path, rows(80), max_steps=5, **options).train()
+        states.append(state_of(loss))
+    fresh = state_of(queue_loss(shared_model(tmp_path)))
+    for name, value in states[0].items():
+        torch.testing.assert_close(states[1][name], value, rtol=1e-4, atol=1e-5, msg=name)
+    assert torch.equal(states[0]["queues.source.texts"], states[1]["queues.source.texts"])
+    assert int(states[0]["queues.source.filled"]) == QUEUE
+    moved = [
+        name for name in states[0] if name.startswith("momentum") and not torch.equal(states[0][name], fresh[name])
+    ]
+    assert len(moved) > 20
+
+
+def test_evaluation_leaves_the_queues_alone(tmp_path: Path) -> None:
+    loss = queue_loss(model := shared_model(tmp_path))
+    trainer = trainer_of(model, loss, tmp_path, max_steps=2)
+    trainer.train()
+    before = state_of(loss)
+    metrics = trainer.evaluate(rows(16, 5))
+    assert metrics["eval_loss"] > 0 and not loss.waiting
+    assert all(torch.equal(value, before[name]) for name, value in state_of(loss).items())
+
+
+def test_missing_callback_is_an_error_at_the_second_step(tmp_path: Path) -> None:
+    loss = queue_loss(model := shared_model(tmp_path))
+    trainer = trainer_of(model, loss, tmp_path)
+    trainer.remove_callback(DualMomentumCallback)
+    with pytest.raises(XlsrError, match="DualMomentumCallback"):
+        trainer.train()
+
+
+def test_filled_queues_are_those_of_training(tmp_path: Path) -> None:
+    """The same texts have the same keys and hashes, with a route per side and other padding."""
+    loss, other = (queue_loss(model := routed_model(tmp_path)) for _ in range(2))
+    data = rows(16)
+    other.fill_queues(data["en"], data["fr"], tasks=("en", "fr"), batch_size=5)
+    model.train()
+    loss.model.train()
+    loss(features_of(loss.model, data, {"en": "en", "fr": "fr"}))
+    loss.finish_step(momentum=1.0)
+    for name, value in loss.queues.state_dict().items():
+        torch.testing.assert_close(other.queues.state_dict()[name], value)
+
+
+@pytest.mark.parametrize("scaler", [False, True], ids=["float32", "float16"])
+def test_step_that_is_not_finite_is_dropped(scaler: bool, tmp_path: Path) -> None:
+    loss = queue_loss(model := shared_model(tmp_path))
+    states: list[dict[str, torch.Tensor]] = []
+
+    class Keep(TrainerCallback):
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            states.append(state_of(loss))
+
+    trainer = trainer_of(model, loss, tmp_path, callbacks=[Keep()], max_steps=3)
+    if scaler:
+        trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    original, calls = model.forward, [0]
+
+    def poisoned(features: Any, **kwargs: Any) -> Any:
+        output = original(features, **kwargs)
+        calls[0] += 1
+        if calls[0] == 3:  # the source of the second step
+            output["sentence_embedding"] = output["sentence_embedding"] * float("nan")
+        return output
+
+    model.forward = poisoned
+    trainer.train()
+    assert all(torch.equal(states[0][name], value) for name, value in states[1].items())
+    assert int(states[2]["queues.source.filled"]) == 16
+
+
+def test_adapters(tmp_path: Path) -> None:
+    """The averages of trained adapters move, those of frozen weights do not; only the former are in checkpoints."""
+    peft = pytest.importorskip("peft")
+    model = shared_model(tmp_path)
+    model.add_adapter(peft.LoraConfig(task_type="FEATURE_EXTRACTION", r=2, target_modules=["query", "value"]))
+    loss = queue_loss(model)
+    before = state_of(loss)
+    trainer_of(model, loss, tmp_path, save_strategy="steps", save_steps=2).train()
+    moved = {name for name, value in state_of(loss).items() if not torch.equal(value, before[name])}
+    averages = {name for name in moved if name.startswith("momentum_model.")}
+    assert averages and all("lora" in name for name in averages)
+    assert all("lora" in name for name in loss.training_state() if not name.startswith("queues."))
+    with pytest.raises(XlsrError, match="counterpart"):
+        late = queue_loss(plain := shared_model(tmp_path))
+        plain.add_adapter(peft.LoraConfig(task_type="FEATURE_EXTRACTION", r=2, target_modules=["query"]))
+        late.finish_step()
+
+
+def losses_of(model: Any) -> dict[str, Any]:
+    """A loss per dataset."""
+    return {
+        "queue": queue_loss(model),
+        "margin": AdditiveMarginLoss(model, normalize=True, scale=20),
+        "contrast": SentenceContrastLoss(model, temperature=0.1),
+        "structure": AlignmentSimilarityLoss(model, normalize=True),
+        "ranking": MultipleNegativesRankingLoss(model),
+    }
+
+
+def test_loss_per_dataset_and_plain_result(tmp_path: Path) -> None:
+    """Several losses train one model; it loads without this package, and its card names papers and parts."""
+    losses = losses_of(model := shared_model(tmp_path))
+    data = DatasetDict({name: rows(32, seed) for seed, name in enumerate(losses)})
+    trainer = trainer_of(model, losses, tmp_path, data, max_steps=10, eval_strategy="no")
+    trainer.train()
+    logged = {name for entry in trainer.state.log_history for name in entry}
+    assert {"source_to_target", "similarity"} <= logged
+    assert losses["queue"].queues["target"].count > 0
+    model.save_pretrained(str(tmp_path / "saved"))
+    card = (tmp_path / "saved" / "README.md").read_text("utf-8")
+    assert "wang2021aligning" in card and "queue_size" in card and "yang2021universal" in card
+    vector = model.encode("one two").tolist()
+    code = (
+        "import sys; sys.modules['hf_xlsr'] = None\n"
+        "from sentence_transformers import SentenceTransformer\n"
+        f"print(SentenceTransformer({str(tmp_path / 'saved')!r}, device='cpu').encode('one two').tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == pytest.approx(vector, abs=1e-6)
+
+
+def two_datasets(model: Any) -> tuple[dict[str, Any], DatasetDict]:
+    names = ("one", "two")
+    return {name: queue_loss(model) for name in names}, DatasetDict({name: rows(64, 4) for name in names})
+
+
+def train_in_two(folder: Path, kind: str) -> None:
+    torch.set_num_threads(1)
+    model = (routed_model if kind == "router" else shared_model)(folder)
+    data: Any = rows(64)
+    if kind == "datasets":
+        loss, data = two_datasets(model)
+    elif kind == "queue" or kind == "router":
+        loss = queue_loss(model, in_batch_negatives=kind == "queue", gather_across_devices=True)
+    else:
+        loss = {
+            "margin": AdditiveMarginLoss(model, gather_across_devices=True),
+            "structure": AlignmentSimilarityLoss(model, gather_across_devices=True),
+        }[kind]
+    # Adam after a warm-up: differences of single gradients would be visible.
+    size = 8 // int(os.environ.get("WORLD_SIZE", "1"))
+    options: dict[str, Any] = {"router_mapping": {"en": "en", "fr": "fr"}} if kind == "router" else {}
+    options |= {"per_device_train_batch_size": size, "max_steps": 4, **SGD}
+    if kind == "router":
+        options["ddp_find_unused_parameters"] = False
+        for name, weight in model.named_parameters():
+            weight.requires_grad_("pooler" not in name)
+    trainer = trainer_of(model, loss, folder, data, **options)
+    trainer.train()
+    rank = int(os.environ.get("RANK", "-1"))
+    losses = loss.values() if isinstance(loss, dict) else [loss]
+    torch.save([part.state_dict() for part in losses], folder / f"state{rank}.pt")
+
+
+@pytest.mark.parametrize("kind", ["queue", "router", "margin", "structure", "datasets"])
+def test_two_processes_train_like_one(kind: str, tmp_path: Path) -> None:
+    run_on_two_processes(train_in_two, tmp_path, kind, folder=tmp_path)
+    first, second = (torch.load(tmp_path / f"state{rank}.pt") for rank in range(2))
+    plain = [{name.replace("model.module.", "model."): value for name, value in part.items()} for part in first]
+    for one, other in zip(first, second, strict=True):
+        assert all(torch.equal(other[name], value) for name, value in one.items())
+    if kind == "datasets":  # processes have batches of different datasets
+        assert sum(int(part["queues.source.filled"]) for part in first) == 32
+        return
+    train_in_two(tmp_path, kind)
+    (alone,) = torch.load(tmp_path / "state-1.pt")
+    for name, value in alone.items():
+        torch.testing.assert_close(plain[0][name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+class KillAfter(TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train_killed(folder: Path, step: int | None) -> None:
+    """Two queue losses of one model; killed after a step, or resumed from the last checkpoint."""
+    torch.set_num_threads(1)
+    losses, data = two_datasets(model := shared_model(folder))
+    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6, "gradient_accumulation_steps": 2}
+    callbacks = [KillAfter(step)] if step else []
+    trainer = trainer_of(model, losses, folder / "run", data, callbacks=callbacks, **options)
+    trainer.train(resume_from_checkpoint=step is None)
+    torch.save([loss.state_dict() for loss in losses.values()], folder / "state.pt")
+
+
+def test_resume_after_sigkill_is_exact(tmp_path: Path) -> None:
+    states = []
+    for kind in ("whole", "killed"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        if kind == "killed":
+            killed = SERVER.Process(target=train_killed, args=(folder, 5))
+            killed.start()
+            killed.join(200)
+            assert killed.exitcode == -signal.SIGKILL
+            train_killed(folder, None)
+        else:
+            train_killed(folder, 99)
+        states.append(torch.load(folder / "state.pt"))
+    for whole, resumed in zip(*states, strict=True):
+        assert int(whole["queues.source.filled"]) > 0
+        assert all(torch.equal(resumed[name], value) for name, value in whole.items())
+
+
+@pytest.mark.parametrize("change", [{"queue_size": 32}, {"queue_storage": "int8"}, "no file"])
+def test_resume_with_another_queue_is_refused(change: Any, tmp_path: Path) -> None:
+    loss = queue_loss(model := shared_model(tmp_path))
+    trainer_of(model, loss, tmp_path / "run", max_steps=2, save_strategy="steps", save_steps=1).train()
+    if change == "no file":
+        (tmp_path / "run" / "checkpoint-2" / DualMomentumCallback.FILE).unlink()
+        change = {}
+    other = queue_loss(model, **change)
+    with pytest.raises(XlsrError, match="queue" if change else "Missing"):
+        trainer_of(model, other, tmp_path / "run", max_steps=4).train(resume_from_checkpoint=True)
+
+
+def test_invalid_arguments_are_named(tmp_path: Path) -> None:
+    model = shared_model(tmp_path)
+    for option in ({"temperature": 0.0}, {"momentum": 2.0}, {"queue_storage": "int4"}, {"queue_size": 0}):
+        with pytest.raises(Exception, match=next(iter(option))):
+            DualMomentumLoss(model, **option)
