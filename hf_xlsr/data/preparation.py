@@ -153,7 +153,7 @@ def prepare_rows(
         read: Yields rows; bad lines go to the quarantine.
         sources: Sources of the rows.
         languages: Languages of the recipe.
-        folder: Folder of the run; gets copies of the report (`prepared.json`, with the path in the cache as `cache`), the
+        folder: Folder of the run; gets copies of the report (`prepared.json`, with the address as `cache`), the
             bad lines and the tokenizers.
         cleaner: Cleans the rows.
         tokenizers: One tokenizer, or a mapping from language to tokenizer; None with `train`.
@@ -186,7 +186,7 @@ def prepare_rows(
     )
 
     pointer = Path(folder) / "prepared.json"
-    if pointer.is_file() and Path(read_json(pointer)["cache"]).name != address:
+    if pointer.is_file() and read_json(pointer)["cache"] != address:
         raise XlsrError(
             f"the data of {folder} were prepared from other files, tokenizers, options or dev and test sets; start again "
             "with --overwrite true or in another --output_dir."
@@ -246,7 +246,7 @@ def _record(path: Path, report: Mapping[str, Any], folder: Path) -> None:
         shutil.copytree(path / "tokenizer", folder / "tokenizer", dirs_exist_ok=True)
     if (path / "rejected.jsonl").is_file():
         shutil.copyfile(path / "rejected.jsonl", folder / "rejected.jsonl")
-    write_json(pointer, {**report, "cache": str(path)})
+    write_json(pointer, {**report, "cache": path.name})
 
 
 def source_content(source: Any) -> list[Any]:

@@ -12,7 +12,8 @@ from hf_xlsr.data.sources import as_source, open_source, open_texts, source_name
 from hf_xlsr.evaluation.protocols.sts import sts
 from hf_xlsr.evaluation.protocols.tatoeba import tatoeba
 from hf_xlsr.evaluation.protocols.xsim import xsim
-from hf_xlsr.evaluation.report import metric_value, split_key
+from hf_xlsr.evaluation.report import metric_value
+from hf_xlsr.evaluation.results import Results
 from hf_xlsr.evaluation.rows import both_sides, by_language, by_pair
 
 Rows = list[dict[str, Any]]
@@ -32,14 +33,14 @@ def guard_rows(source: Any, languages: Sequence[str]) -> tuple[str, Rows]:
     return source_name(options), list(rows)
 
 
-def retrieval(encoder: Any, rows: Rows, *, name: str, split: str, batch_size: int) -> dict[str, float]:
+def retrieval(encoder: Any, rows: Rows, *, name: str, split: str, batch_size: int) -> Results:
     """Accuracy of `tatoeba` and error of `xsim`, for each language pair of the rows."""
-    metrics: dict[str, float] = {}
+    results = Results()
     for pair, chosen in by_pair(rows).items():
         common: dict[str, Any] = {"languages": pair, "name": name, "split": split, "batch_size": batch_size}
         for protocol in (tatoeba, xsim):
-            metrics.update(protocol(encoder, *both_sides(chosen), **common))
-    return metrics
+            results |= protocol(encoder, *both_sides(chosen), **common)
+    return results
 
 
 def guard_metrics(encoder: Any, name: str, rows: Rows, batch_size: int) -> dict[str, float]:
@@ -67,7 +68,7 @@ def compare(measure: Callable[[Any], Mapping[str, float]], start: Any, trained: 
     return {
         key: {"before": before[key], "after": value, "difference": value - before[key]}
         for key, value in after.items()
-        if split_key(key)[3] not in COUNTS
+        if key.rpartition("/")[2] not in COUNTS
     }
 
 
@@ -75,7 +76,7 @@ def comparison_table(comparison: Mapping[str, Mapping[str, float]], title: str) 
     """The comparison for the console."""
     table = Table("metric", "before", "after", "difference", title=title)
     for key, values in comparison.items():
-        metric = split_key(key)[3]
+        metric = key.rpartition("/")[2]
         before, after, change = (metric_value(metric, value) for value in values.values())
         table.add_row(key, before, after, change if change.startswith("-") else f"+{change}")
     return table
