@@ -38,6 +38,7 @@ Job = dict[str, Any]
 Step = Callable[[str, bool], "dict[str, Any] | None"]
 CASES = (
     *("attention", "cmlm", "dual_momentum", "hictl", "lightweight", "mining", "onnx_files", "queue_info_nce"),
+    "queue_loss",
     "senteval",
 )
 

@@ -1,0 +1,156 @@
+"""Our queue loss against two losses of sentence-transformers, inside its trainer, in equal CPU time each.
+
+`--pairs`, `--dev`, `--test` are sources as in recipes, e.g. `{path: pairs.tsv, columns: "source=en,target=zh"}`.
+`--run` takes the pairs of a finished `hf-xlsr train` run instead, such as `across_moco.yaml`.
+
+A training ends after `--budget` seconds of CPU time, over which the learning rate rises and falls linearly. Filling the
+queues, tokenization and padding count. With several `--rates` or `--temperatures` each loss first trains with all of them
+(seed 0), and the best accuracy on dev decides. Finished trainings in `--folder` are not repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from datasets import Dataset
+from transformers import TrainerCallback
+
+from benchmarks import training
+from benchmarks.harness import Job, Step
+
+SIDES = ("dual_momentum", "cached", "ranking")
+GRID = {"seed": "seeds"}
+ALONE, MEMORY = True, False
+DEFAULTS: Job = {"run": "", "pairs": "", "dev": "", "test": "", "encoders": "", "budget": 240.0, "seeds": [1, 2, 3]}
+DEFAULTS |= {"rates": [5e-5], "temperatures": [0.04], "batch": 64, "queue": 4096, "momentum": 0.99, "length": 64}
+DEFAULTS |= {"languages": ["en", "zh"], "folder": "outputs/benchmarks/queue_loss"}
+QUICK: Job = {"budget": 0.5, "seeds": [1], "batch": 8, "queue": 64}
+TINY: Job = {"width": 64, "layers": 1, "vocabulary": 1000, "words": 8, "batch": 8, "steps": 20}
+
+
+class Budget(TrainerCallback):
+    """Ends the training when its CPU time is spent."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.started, self.steps = seconds, time.process_time(), 0
+
+    def rate(self, step: int) -> float:
+        """Factor of the learning rate: up in a tenth of the time, then down to 0."""
+        spent = (time.process_time() - self.started) / self.seconds
+        return max(0.0, min(0.01 + spent / 0.1, (1 - spent) / 0.9))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.steps = state.global_step
+        control.should_training_stop = time.process_time() - self.started >= self.seconds
+
+
+def sentences(source: str, languages: list[str]) -> Dataset:
+    """The pairs of a source."""
+    from hf_xlsr.data.sources import open_source
+
+    options = yaml.safe_load(os.path.expandvars(source))
+    return Dataset.from_list(
+        [{side: row[side] for side in ("source", "target")} for row in open_source(options, languages=languages)]
+    )
+
+
+def model_of(job: Job) -> Any:
+    """One encoder for both languages, or one for each (`en=DIR,zh=DIR`), with mean pooling."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Normalize, Router, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    routes: dict[str, list[Any]] = {}
+    for name, _, path in (part.rpartition("=") for part in os.path.expandvars(job["encoders"]).split(",")):
+        module = Transformer(path, max_seq_length=job["length"])
+        routes[name] = [module, Pooling(module.get_embedding_dimension(), pooling_mode="mean")]
+    first = routes[""] if "" in routes else [Router(routes, default_route=next(iter(routes)))]
+    return SentenceTransformer(modules=[*first, Normalize()])
+
+
+def train(side: str, job: Job, seed: int, rate: float, temperature: float) -> dict[str, Any]:
+    """Trains once and measures on dev and test; a finished training is read."""
+    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments, losses
+
+    from benchmarks.papers.controls import training_pairs
+    from hf_xlsr.sentence_transformers import DualMomentumCallback, DualMomentumLoss, TatoebaEvaluator, XsimEvaluator
+    from hf_xlsr.utils.files import atomic_write
+
+    file = Path(job["folder"]) / f"{side}-{seed}-{rate:g}-{temperature:g}.json"
+    if file.is_file():
+        found: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        return found
+    torch.manual_seed(seed)
+    languages, model = job["languages"], model_of(job)
+    routed = len(list(model[0].children())) and hasattr(model[0], "sub_modules")
+    pairs = training_pairs(Path(job["run"]), 200_000, seed) if job["run"] else sentences(job["pairs"], languages)
+    pairs = pairs.shuffle(seed=seed)
+    budget = Budget(job["budget"])
+    both: Any = {
+        "scale": 1 / temperature,
+        "directions": ("query_to_doc", "doc_to_query"),
+        "partition_mode": "per_direction",
+    }
+    loss: Any
+    if side == "dual_momentum":
+        masks = {"mask_stale_keys": True, "mask_duplicates": True}
+        loss = DualMomentumLoss(model, job["queue"], job["momentum"], temperature, **masks)
+        tasks: Any = tuple(languages) if routed else (None, None)
+        last = pairs[-job["queue"] :]
+        loss.fill_queues(last["source"], last["target"], tasks=tasks)
+    elif side == "cached":
+        loss = losses.CachedMultipleNegativesRankingLoss(model, mini_batch_size=job["batch"], **both)
+    else:
+        loss = losses.MultipleNegativesRankingLoss(model, **both)
+    arguments = SentenceTransformerTrainingArguments(
+        output_dir=str(file.with_suffix("")), num_train_epochs=1000, seed=seed, report_to="none", disable_tqdm=True,
+        per_device_train_batch_size=job["batch"] * (8 if side == "cached" else 1), max_grad_norm=10.0, save_strategy="no",
+        logging_strategy="no", dataloader_drop_last=True, use_cpu=not torch.accelerator.is_available(),
+        router_mapping=dict(zip(("source", "target"), languages, strict=True)) if routed else {},
+    )  # fmt: skip
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, budget.rate)
+    SentenceTransformerTrainer(
+        model, arguments, train_dataset=pairs, loss=loss, callbacks=[DualMomentumCallback(loss), budget],
+        optimizers=(optimizer, schedule),
+    ).train()  # fmt: skip
+    found = {"seconds": time.process_time() - budget.started, "steps": budget.steps}
+    for name in ("dev", "test"):
+        data = sentences(job[name], languages)
+        for evaluator in (TatoebaEvaluator, XsimEvaluator):
+            measured = evaluator(data["source"][:], data["target"][:], name, languages=tuple(languages))
+            found[measured.primary_metric] = measured(model)[measured.primary_metric]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(file) as partial:
+        partial.write_text(json.dumps(found), "utf-8")
+    return found
+
+
+def prepare(job: Job, sides: list[str]) -> Step:
+    """Synthetic pairs and an encoder unless data are given."""
+    job = dict(job)
+    if not (job["run"] or job["pairs"]):
+        folder = Path(job["folder"]) / "material"
+        if not folder.is_dir():
+            folder.mkdir(parents=True)
+            training.make_material(folder, TINY)
+        source = f'{{path: "{folder}/pairs.tsv"}}'
+        job |= {"pairs": source, "dev": source, "test": source, "encoders": f"{folder}/encoder"}
+
+    def step(side: str, warm_up: bool) -> dict[str, Any]:
+        if warm_up:
+            return {}
+        choices = list(product(job["rates"], job["temperatures"]))
+        if len(choices) > 1:
+            choices.sort(key=lambda choice: -train(side, job, 0, *choice)["dev_accuracy"])
+        rate, temperature = choices[0]
+        return {**train(side, job, job["seed"], rate, temperature), "rate": rate, "temperature": temperature}
+
+    return step
