@@ -89,6 +89,14 @@ def test_changed_training_data(
     assert main([*command, "--overwrite", "true"]) == 0
 
 
+def test_training_finds_what_prepare_made(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_XLSR_CACHE", str(tmp_path / "cache"))
+    assert main(["prepare", str(toy), "--max_length", "16"]) == 0
+    (made,) = (tmp_path / "cache").glob("*/report.json")
+    assert main(["train", str(toy), "--max_length", "16", "--output_dir", str(tmp_path / "run")]) == 0
+    assert list((tmp_path / "cache").glob("*/report.json")) == [made]
+
+
 def test_readme_command(write_pairs: Any, tmp_path: Path) -> None:
     """Own data instead of the quickstart's corpus, without dev and test set."""
     command = ["train", "quickstart", "--data.train.path", str(write_pairs()), "--data.dev", "null", "--data.test"]
