@@ -224,5 +224,5 @@ def test_data_of_another_vocabulary(recipe_of: Any, tmp_path: Path) -> None:
     train_recipe(recipe)
     words = [f"word{number}" for number in range(40)]
     train_tokenizer(words, vocab_size=60, algorithm="bpe", frame=True).save_pretrained(tmp_path / "tokenizer")
-    with pytest.raises(XlsrError, match="vocabulary"):
+    with pytest.raises(XlsrError, match="tokenizers"):
         train_recipe(recipe)
