@@ -93,7 +93,9 @@ def _texts(folder: Path, wide: list[dict[str, str]]) -> None:
     (folder / "mine.yaml").write_text(RECIPE, "utf-8")
     tsv(folder / "queries.tsv", wide[:20])
     tsv(folder / "more.tsv", wide[20:])
-    tsv(folder / "pairs.tsv", [{side: row[side] for side in ("source", "target")} for row in make_pairs(160, seed=6)])
+    pairs = [{side: row[side] for side in ("source", "target")} for row in make_pairs(160, seed=6)]
+    tsv(folder / "pairs.tsv", pairs)
+    parquet(folder / "pairs.parquet", pairs)
 
 
 def _tables(folder: Path, wide: list[dict[str, str]]) -> None:
@@ -152,7 +154,8 @@ def _logs(folder: Path) -> None:
 
 
 def _models(folder: Path, export: str, tokenizer: Any) -> None:
-    for name in ("MODEL", "intfloat/multilingual-e5-small"):
+    ids = ("intfloat/multilingual-e5-small", "google-bert/bert-base-uncased", "hfl/chinese-roberta-wwm-ext")
+    for name in ("MODEL", *ids):
         place = folder / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(export, target_is_directory=True)
