@@ -21,7 +21,7 @@ from hf_xlsr.export.hub_errors import hub_errors
 from hf_xlsr.export.hub_names import TAG
 from hf_xlsr.export.hub_upload import CARD, RepoUpload, check_upload, folder_files
 from hf_xlsr.trainers.adapters import base_model
-from hf_xlsr.trainers.live_encoder import named_prompts
+from hf_xlsr.trainers.live_encoder import set_prompts
 from hf_xlsr.utils.access_tokens import redact_tokens
 from hf_xlsr.utils.errors import XlsrError
 
@@ -117,9 +117,7 @@ class SlimPushes(_Base):
         tokenizer = getattr(self, "tokenizers", None) or trainer.processing_class
         options = {"max_length": trainer.max_length, **self.export_options}
         exported = merged_copy(self).to_sentence_transformer(tokenizer, **options)
-        exported.prompts |= named_prompts(self.args.prompts)
-        if isinstance(self.args.prompts, str):
-            exported.default_prompt_name = "default"
+        set_prompts(exported, self.args.prompts)
         return exported
 
     def save_sentence_transformer(self, path: str | Path) -> None:

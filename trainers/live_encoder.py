@@ -42,6 +42,13 @@ class _NoCard:
     def set_evaluation_metrics(self, *_: Any, **__: Any) -> None: ...
 
 
+def set_prompts(model: Any, prompts: Prompts) -> None:
+    """Gives a sentence-transformers model the prompts of training; a single one becomes its default."""
+    model.prompts |= named_prompts(prompts)
+    if isinstance(prompts, str):
+        model.default_prompt_name = "default"
+
+
 class LiveEncoder:
     """Encodes with the current weights; the model keeps its mode. Evaluators of sentence-transformers take it as `model`.
 

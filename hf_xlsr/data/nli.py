@@ -42,6 +42,7 @@ def prepare_nli(
     max_length: int = 200,
     seed: int = 1,
     num_proc: int = 1,
+    prompt: str = "",
 ) -> PreparedRows:
     """Reads, cleans and tokenises labelled pairs, or finds them in the cache.
 
@@ -57,6 +58,7 @@ def prepare_nli(
         max_length: Longer sentences are truncated to this many tokens.
         seed: Chooses the rows of a source with `sample`.
         num_proc: Number of processes that tokenise.
+        prompt: Put before every text.
 
     Returns:
         Rows of `premise_ids`, `hypothesis_ids`, `label` and `lang`; the report has `pairs`, `languages`, `labels` (rows
@@ -96,6 +98,7 @@ def prepare_nli(
         describe=lambda rows: {**label_facts(rows, TASK), "unlabelled": unlabelled.total()},
         seed=seed,
         num_proc=num_proc,
+        prompt=prompt,
     )
     return PreparedRows(rows, report)
 

@@ -65,6 +65,7 @@ def prepare(
     seed: int,
     tokenizers: Mapping[str, str] | None = None,
     num_proc: int = 1,
+    prompt: str = "",
 ) -> PreparedData:
     """Reads, cleans and tokenises the training pairs, or finds them in the cache.
 
@@ -78,6 +79,7 @@ def prepare(
         seed: Chooses sampled rows and the text that a tokenizer is trained on.
         tokenizers: Language -> path or id of an existing tokenizer; copies go to `tokenizer/LANGUAGE/`.
         num_proc: Number of processes that tokenise.
+        prompt: Put before every text.
 
     Raises:
         XlsrError: what `prepare_rows` and tokenizer training raise.
@@ -113,6 +115,7 @@ def prepare(
         limit=data["limit"],
         seed=seed,
         num_proc=num_proc,
+        prompt=prompt,
     )
     train, saved = PreparedPairs(rows, report), path / "tokenizer"
     if not paths:
@@ -133,6 +136,7 @@ def prepare_texts(
     max_length: int = 200,
     seed: int = 1,
     num_proc: int = 1,
+    prompt: str = "",
 ) -> PreparedRows:
     """Reads, cleans and tokenises single sentences, or finds them in the cache.
 
@@ -146,6 +150,7 @@ def prepare_texts(
         max_length: Longer sentences are truncated to this many tokens.
         seed: Chooses the rows of a source with `sample`.
         num_proc: Number of processes that tokenise.
+        prompt: Put before every text.
 
     Returns:
         Rows of `text_ids` and `lang`; the report has `texts` and `languages`.
@@ -171,6 +176,7 @@ def prepare_texts(
         describe=lambda rows: {"texts": len(rows), "languages": sorted(rows.unique("lang"))},
         seed=seed,
         num_proc=num_proc,
+        prompt=prompt,
     )
     return PreparedRows(rows, report)
 

@@ -26,10 +26,11 @@ from hf_xlsr.data.plain_rows import (
     Tokenization,
     open_reader,
 )
-from hf_xlsr.data.preparation import RowKind, check_tokenizers, tokenizer_hash
+from hf_xlsr.data.preparation import RowKind, check_tokenizers
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedPairs, PreparedRows
 from hf_xlsr.data.running_text import SENTENCES, PreparedRunningText
 from hf_xlsr.data.streaming import Stream, StreamedRows
+from hf_xlsr.data.tokenization import tokenizer_hash
 from hf_xlsr.utils.cache import address_of
 from hf_xlsr.utils.errors import XlsrError
 

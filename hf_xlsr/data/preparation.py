@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections import Counter
@@ -25,6 +24,7 @@ from hf_xlsr.data.formats.reading import expand_braces
 from hf_xlsr.data.seen import hash64
 from hf_xlsr.data.shards import Encoder, join_shards, read_json, store_rows, tokenize_shard, write_json
 from hf_xlsr.data.sources import as_list, as_source, expand
+from hf_xlsr.data.tokenization import tokenizer_hash
 from hf_xlsr.utils.cache import address_of, cache_folder, cached, content_hash
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.files import atomic_write
@@ -83,11 +83,13 @@ class RowEncoder:
         kind: Columns of the rows.
         tokenizers: One tokenizer, or a mapping from language to tokenizer.
         max_length: Longer texts are truncated to this many tokens, special tokens included.
+        prompt: Put before every text.
     """
 
     kind: RowKind
     tokenizers: Any
     max_length: int
+    prompt: str = ""
 
     def __post_init__(self) -> None:
         self.counts = TokenCounts(self.tokenizers, self.max_length)
@@ -99,7 +101,7 @@ class RowEncoder:
         kind = self.kind
         languages = kind.languages * (len(kind.texts) // len(kind.languages))
         ids = {
-            f"{text}_ids": self.counts.tokenize(batch[text], batch[language])
+            f"{text}_ids": self.counts.tokenize([self.prompt + one for one in batch[text]], batch[language])
             for text, language in zip(kind.texts, languages, strict=True)
         }
         lengths = [max(map(len, row)) for row in zip(*ids.values(), strict=True)]
@@ -132,6 +134,7 @@ def prepare_rows(
     cleaner: Cleaner,
     tokenizers: Any,
     max_length: int,
+    prompt: str = "",
     describe: Callable[[Dataset], dict[str, Any]],
     encoder: Callable[[Any], Encoder] | None = None,
     key: Any = None,
@@ -158,6 +161,7 @@ def prepare_rows(
         cleaner: Cleans the rows.
         tokenizers: One tokenizer, or a mapping from language to tokenizer; None with `train`.
         max_length: Longer texts are truncated to this many tokens.
+        prompt: Put before every text.
         describe: The caller's part of the report, from the clean rows; may raise an error.
         encoder: Makes an encoder from tokenizers; `RowEncoder` by default.
         key: What else the rows depend on.
@@ -182,7 +186,13 @@ def prepare_rows(
             limit,
             max_length,
         ]
-        + [key, tokenizer_hash(tokenizers), seed if drawn else None, [source_content(source) for source in sources]]
+        + [
+            key,
+            prompt,
+            tokenizer_hash(tokenizers),
+            seed if drawn else None,
+            [source_content(source) for source in sources],
+        ]
     )
 
     pointer = Path(folder) / "prepared.json"
@@ -218,7 +228,7 @@ def prepare_rows(
         if keep_tokenizers:  # before their first use: tokenizers keep the limits of their last call
             for language, one in chosen.items() if isinstance(chosen, Mapping) else [("", chosen)]:
                 one.save_pretrained(str(place / "tokenizer" / language))
-        encode = encoder(chosen) if encoder else RowEncoder(kind, chosen, max_length)
+        encode = encoder(chosen) if encoder else RowEncoder(kind, chosen, max_length, prompt)
         work = partial(tokenize_shard, place, encode, tokenizer_hash(chosen))
         run_shards(work, shards, num_proc=num_proc, description="tokenising")
         stored = read_json(cleaned)
@@ -423,29 +433,3 @@ def num_longer(tokenizer: Any, sides: Sequence[Sequence[str]], ids: Sequence[Seq
         return 0
     whole = tokenizer(*([side[place] for place in full] for side in sides), truncation=False, **_ENCODING)["input_ids"]
     return sum(len(row) > max_length for row in whole)
-
-
-def tokenizer_hash(tokenizers: Any) -> str | None:
-    """A short hash of what one tokenizer makes of text, or one for each language; None for None.
-
-    Example:
-        >>> from hf_xlsr.data.tokenization import train_tokenizer
-        >>> words = ["The cat sat"] * 50
-        >>> lower, cased = (train_tokenizer(words, vocab_size=12, lowercase=flag) for flag in (True, False))
-        >>> tokenizer_hash(lower) == tokenizer_hash({"en": lower}) or tokenizer_hash(lower) == tokenizer_hash(cased)
-        False
-    """
-    if tokenizers is None:
-        return None
-    named = tokenizers if isinstance(tokenizers, Mapping) else {"": tokenizers}
-    states = {id(one): _tokenizer_state(one) for one in named.values()}  # languages may share one
-    return address_of([(name, states[id(named[name])]) for name in sorted(named)])
-
-
-def _tokenizer_state(tokenizer: Any) -> Any:
-    options = (tokenizer.model_input_names, tokenizer.truncation_side, tokenizer.special_tokens_map)
-    if not tokenizer.is_fast:
-        return type(tokenizer).__name__, options, sorted(tokenizer.get_vocab().items())
-    state = json.loads(tokenizer.backend_tokenizer.to_str())
-    # Each call sets these two.
-    return options, {name: value for name, value in state.items() if name not in ("truncation", "padding")}

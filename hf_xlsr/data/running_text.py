@@ -103,6 +103,7 @@ def prepare_running_text(
     max_length: int = 200,
     seed: int = 1,
     num_proc: int = 1,
+    prompt: str = "",
 ) -> PreparedRunningText:
     """Reads, cleans and tokenises running text, or finds it in the cache.
 
@@ -120,6 +121,7 @@ def prepare_running_text(
         max_length: Longer sentences are truncated to this many tokens.
         seed: Chooses the rows of a source with `sample`, and the text that a tokenizer is trained on.
         num_proc: Number of processes that tokenise.
+        prompt: Put before every text.
 
     Returns:
         The pairs. The report has `sentences`, `pairs`, `documents` (unbroken stretches of two or more sentences),
@@ -187,6 +189,7 @@ def prepare_running_text(
         finish=lambda clean: mark_neighbours(clean, counts),
         seed=seed,
         num_proc=num_proc,
+        prompt=prompt,
     )
     tokenizer = None if isinstance(tokenizers, Mapping) else tokenizers
     if options is not None:

@@ -21,6 +21,7 @@ from tokenizers import (
 )
 from transformers import PreTrainedTokenizerFast
 
+from hf_xlsr.utils.cache import address_of
 from hf_xlsr.utils.errors import XlsrError, require_choice
 
 PAD, UNK, MASK = "<pad>", "<unk>", "<mask>"
@@ -322,3 +323,28 @@ def _renumber(processor: Any, new: dict[int, int]) -> None:
         if end in processor:
             name, old = processor[end]
             processor[end] = [name, new[old]]
+
+
+def tokenizer_hash(tokenizers: Any) -> str | None:
+    """A short hash of what one tokenizer makes of text, or one for each language; None for None.
+
+    Example:
+        >>> words = ["The cat sat"] * 50
+        >>> lower, cased = (train_tokenizer(words, vocab_size=12, lowercase=flag) for flag in (True, False))
+        >>> tokenizer_hash(lower) == tokenizer_hash({"en": lower}) or tokenizer_hash(lower) == tokenizer_hash(cased)
+        False
+    """
+    if tokenizers is None:
+        return None
+    named = tokenizers if isinstance(tokenizers, Mapping) else {"": tokenizers}
+    states = {id(one): _tokenizer_state(one) for one in named.values()}  # languages may share one
+    return address_of([(name, states[id(named[name])]) for name in sorted(named)])
+
+
+def _tokenizer_state(tokenizer: Any) -> Any:
+    options = (tokenizer.model_input_names, tokenizer.truncation_side, tokenizer.special_tokens_map)
+    if not tokenizer.is_fast:
+        return type(tokenizer).__name__, options, sorted(tokenizer.get_vocab().items())
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    # Each call sets these two.
+    return options, {name: value for name, value in state.items() if name not in ("truncation", "padding")}

@@ -35,10 +35,8 @@ ELSEWHERE: dict[str, str] = {
     "fp16": "set training.precision instead",
     "max_length": "set data.max_length instead",
     "num_proc": "set data.num_proc instead",
-    **dict.fromkeys(
-        ("prompts", "shuffle_buffer_size"),
-        "the data of recipes are tokenised by their preparation; remove it",
-    ),
+    "prompts": "set data.prompt instead",
+    "shuffle_buffer_size": "the data of recipes are not streamed; remove it",
     "hub_token": "it would be stored in the run's folder; log in with `hf auth login`, or set HF_TOKEN",
     "resume_from_checkpoint": "a run resumes from its last checkpoint by itself; remove it",
 }

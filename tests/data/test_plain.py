@@ -10,8 +10,8 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, concaten
 from tokenizer_helpers import word_tokenizer
 
 from hf_xlsr.data.plain import DataConverter
-from hf_xlsr.data.preparation import tokenizer_hash
 from hf_xlsr.data.prepared import ConcatenatedRows
+from hf_xlsr.data.tokenization import tokenizer_hash
 from hf_xlsr.utils.errors import XlsrError
 
 WORDS = "query : red blue green eins zwei drei vier . Red Blue Green".split()

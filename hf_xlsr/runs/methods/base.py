@@ -218,7 +218,13 @@ class Method(ABC):
             "evaluation_texts": evaluation_keys({"text": text} for text in evaluation_texts),
             "seed": self.recipe.seed,
             "num_proc": self.recipe.data.num_proc,
+            **({"prompt": self.prompt} if self.prompt else {}),
         }
+
+    @property
+    def prompt(self) -> str:
+        """Text before every sentence, in training and in the exported model."""
+        return str(getattr(self.recipe.data, "prompt", ""))
 
     @abstractmethod
     def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> Any:
@@ -259,6 +265,7 @@ class Method(ABC):
         options = {key: value for key, value in options.items() if value is not None}
         with self.explained("training"):
             options |= {"output_dir": str(folder), "seed": recipe.seed, "max_length": recipe.data.max_length}
+            options |= {"prompts": self.prompt} if self.prompt else {}
             return self.arguments_class(**options)
 
     def build_trainer(self, arguments: Any, data: Any, sets: Mapping[str, Any]) -> XlsrTrainer:

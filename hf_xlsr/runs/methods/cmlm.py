@@ -25,8 +25,8 @@ from hf_xlsr.runs.methods.one_encoder import (
     OneEncoderMethod,
     OneEncoderRecipe,
 )
-from hf_xlsr.runs.methods.sentence_encoder import NLI_LABELS, NliSection
-from hf_xlsr.runs.sections import DataSection, Sources
+from hf_xlsr.runs.methods.sentence_encoder import NLI_LABELS, NliSection, SentenceDataSection
+from hf_xlsr.runs.sections import Sources
 from hf_xlsr.trainers.arguments import CmlmTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.cmlm import CmlmTrainer
@@ -41,7 +41,7 @@ class CmlmPreparedData(PreparedData):
     pairs: Any = None
 
 
-class CmlmData(DataSection):
+class CmlmData(SentenceDataSection):
     """What is trained and measured on."""
 
     text: Sources = Field(None, description="running text: sentences in the order of their documents")

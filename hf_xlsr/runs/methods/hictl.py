@@ -22,7 +22,8 @@ from hf_xlsr.runs.methods.one_encoder import (
     OneEncoderMethod,
     OneEncoderRecipe,
 )
-from hf_xlsr.runs.sections import DataSection, Sources
+from hf_xlsr.runs.methods.sentence_encoder import SentenceDataSection
+from hf_xlsr.runs.sections import Sources
 from hf_xlsr.trainers.arguments import HictlTrainingArguments
 from hf_xlsr.trainers.hictl import HictlTrainer
 from hf_xlsr.utils.errors import XlsrError
@@ -39,7 +40,7 @@ _OTHER_MODELS = (
 )
 
 
-class HictlData(DataSection):
+class HictlData(SentenceDataSection):
     """What is trained and measured on."""
 
     monolingual: Sources = Field(None, description="sentences in one language: rows of `text` and, optionally, `lang`")

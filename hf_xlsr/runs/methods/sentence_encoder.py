@@ -27,9 +27,10 @@ from hf_xlsr.mining.search.extraction import mine_vectors
 from hf_xlsr.runs.comparison import compare, comparison_table, guard_metrics, guard_rows, retrieval
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import Evaluations, Finished, Method
-from hf_xlsr.runs.sections import AdaptersSection, Recipe, Sources
+from hf_xlsr.runs.sections import AdaptersSection, DataSection, Recipe, Sources
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer
+from hf_xlsr.trainers.live_encoder import set_prompts
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import can_plot
 from hf_xlsr.utils.hashing import data_hash
@@ -59,6 +60,12 @@ class RetrievalSection(Section):
     mined_pairs: int = Field(3, ge=0, description="pairs mined from the test set to print")
 
 
+class SentenceDataSection(DataSection):
+    """What is trained and measured on."""
+
+    prompt: str = Field("", description="text before every sentence, also in the exported model, such as `query: `")
+
+
 class ExportSection(Section):
     """How the model is written."""
 
@@ -68,6 +75,7 @@ class ExportSection(Section):
 class SentenceEncoderRecipe(Recipe):
     """Keys of recipes for sentence encoders."""
 
+    data: SentenceDataSection = SentenceDataSection()
     evaluation: RetrievalSection = RetrievalSection()
     export: ExportSection = ExportSection()
     adapters: AdaptersSection = AdaptersSection()
@@ -106,8 +114,13 @@ class SentenceEncoderMethod(Method):
         """Writes the sentence-transformers folder, and returns the encoder as that folder loads it."""
         model = merged(trainer.accelerator.unwrap_model(trainer.model))
         tokenizer = getattr(trainer, "tokenizers", None) or trainer.processing_class
+        return self._save(model, tokenizer, path)
+
+    def _save(self, model: Any, tokenizer: Any, path: Path) -> Any:
         options = {"max_length": self.recipe.data.max_length, **self.recipe.export.model_dump()}
-        return save_export(model.to_sentence_transformer(tokenizer, **options), path)
+        exported = model.to_sentence_transformer(tokenizer, **options)
+        set_prompts(exported, self.prompt or None)
+        return save_export(exported, path)
 
     def evaluation_sets(self) -> dict[str, Any]:
         guard = [guard_rows(source, self.recipe.languages) for source in as_list(self.recipe.evaluation.guard)]
@@ -126,9 +139,7 @@ class SentenceEncoderMethod(Method):
 
     def start_encoder(self, data: Any, folder: str) -> Any:
         """The encoder that training starts from, exported to `folder` as the trained one is."""
-        model = merged(self.build_model(data))
-        options = {"max_length": self.recipe.data.max_length, **self.recipe.export.model_dump()}
-        return save_export(model.to_sentence_transformer(data.tokenizers or data.tokenizer, **options), Path(folder))
+        return self._save(merged(self.build_model(data)), data.tokenizers or data.tokenizer, Path(folder))
 
     def compared(self, encoder: Any, sets: Mapping[str, Any]) -> dict[str, float]:
         """What is measured before and after training: dev and test by `retrieval`, and the guard sets."""
