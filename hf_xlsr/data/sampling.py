@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -9,6 +10,8 @@ from torch.utils.data import Sampler
 
 from hf_xlsr.data.tokenization import smoothed_shares
 from hf_xlsr.utils.errors import XlsrError
+
+logger = logging.getLogger(__name__)
 
 MIXINGS = ("proportional", "equal", "temperature")
 # Number of batches whose examples are sorted by length together: large for little padding, small for random batches.
@@ -58,7 +61,8 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
         groups: Group of each example, `0 .. n - 1`; one group when absent.
         mixing: See `group_counts`.
         exponent: See `group_counts`.
-        homogeneous: Fill each global batch from one group.
+        homogeneous: Fill each global batch from one group; groups smaller than one batch are skipped, with a warning that
+            counts them.
         bucket: Sort by length inside buckets; otherwise batches are random.
         seed: Seed of the run.
         num_processes: Processes that train together.
@@ -67,7 +71,7 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
         contrast: Whether a loss compares the examples of a batch, which needs two.
 
     Raises:
-        XlsrError: there are fewer examples than in one global batch, or a batch of one.
+        XlsrError: no batch can be filled, or a batch has one example.
 
     Example:
         >>> sampler = LengthBucketBatchSampler([3, 9, 4, 8], batch_size=2, seed=1)
@@ -107,12 +111,28 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
             )
         self.members = [np.flatnonzero(self.groups == group) for group in range(int(self.groups.max()) + 1)]
         self.counts = group_counts([len(members) for members in self.members], mixing, exponent)
-        # A group may have no examples.
-        smallest = min(count for count, members in zip(self.counts, self.members, strict=True) if len(members))
-        if homogeneous and smallest < self.global_batch:
+        if homogeneous:
+            self._skip_small(batch_option)
+
+    def _skip_small(self, batch_option: str) -> None:
+        """Draws no example of the groups that fill no batch."""
+        filled = [group for group, count in enumerate(self.counts) if count]  # a group may have no examples
+        small = [group for group in filled if self.counts[group] < self.global_batch]
+        lost = sum(self.counts[group] for group in small)
+        if small == filled:
             raise XlsrError(
-                f"homogeneous_batches: a language pair has {smallest:,} examples per epoch, fewer than one batch of "
-                f"{self.global_batch:,}; lower {batch_option} or use another mixing."
+                f"homogeneous_batches: no language pair has the {self.global_batch:,} examples per epoch of one batch; "
+                f"lower {batch_option} or use another mixing."
+            )
+        for group in small:
+            self.counts[group] = 0
+        if small and self.process_index == 0:
+            logger.warning(
+                "%d of %d language pairs (%s examples) are skipped: each has fewer than the %s of one batch.",
+                len(small),
+                len(filled),
+                f"{lost:,}",
+                f"{self.global_batch:,}",
             )
 
     def set_epoch(self, epoch: int) -> None:

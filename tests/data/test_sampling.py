@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -63,6 +64,15 @@ def test_homogeneous_batches_hold_one_group() -> None:
     assert all(len({groups[index] for index in batch}) == 1 for batch in batches)
     assert {groups[batch[0]] for batch in batches} == {0, 1, 2}
     assert len(batches) == len(sampler) == 7 + 5 + 2
+
+
+def test_small_groups_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    groups = [0] * 30 + [1] * 3 + [3] * 9
+    sampler = LengthBucketBatchSampler([5] * 42, 4, groups=groups, homogeneous=True)
+    batches = epoch_of(sampler, 0)
+    assert "1 of 3" in caplog.text and "(3 examples)" in caplog.text
+    assert {groups[index] for batch in batches for index in batch} == {0, 3}
+    assert len(batches) == len(sampler) == 7 + 2
 
 
 def test_equal_mixing() -> None:
