@@ -210,9 +210,11 @@ def prepare_rows(
             for number in store_rows(rows, kind.text_features(), place / "clean.arrow"):
                 yield number
             quarantine.path = place.with_suffix("") / "rejected.jsonl"  # where the folder will be
-            if quarantine.total:
-                logger.warning("%s", quarantine.report())
+            if faults := quarantine.report():
+                logger.warning("%s", faults)
             counts = {"rejected": quarantine.counts, "cleaning": cleaner.counts}
+            if quarantine.repairs:
+                counts["repaired"] = quarantine.repairs
         if number < 0:
             raise XlsrError(kind.empty)
         report = {**describe(Dataset.from_file(str(place / "clean.arrow"))), **counts}

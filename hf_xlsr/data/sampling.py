@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 from torch.utils.data import Sampler
 
 from hf_xlsr.data.tokenization import smoothed_shares
 from hf_xlsr.utils.errors import XlsrError
+
+logger = logging.getLogger(__name__)
 
 MIXINGS = ("proportional", "equal", "temperature")
 # Number of batches whose examples are sorted by length together: large for little padding, small for random batches.
@@ -58,7 +63,8 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
         groups: Group of each example, `0 .. n - 1`; one group when absent.
         mixing: See `group_counts`.
         exponent: See `group_counts`.
-        homogeneous: Fill each global batch from one group.
+        homogeneous: Fill each global batch from one group; groups smaller than one batch are skipped, with a warning that
+            counts them.
         bucket: Sort by length inside buckets; otherwise batches are random.
         seed: Seed of the run.
         num_processes: Processes that train together.
@@ -67,7 +73,7 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
         contrast: Whether a loss compares the examples of a batch, which needs two.
 
     Raises:
-        XlsrError: there are fewer examples than in one global batch, or a batch of one.
+        XlsrError: no batch can be filled, or a batch has one example.
 
     Example:
         >>> sampler = LengthBucketBatchSampler([3, 9, 4, 8], batch_size=2, seed=1)
@@ -91,8 +97,9 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
         batch_option: str = "per_device_train_batch_size",
         contrast: bool = True,
     ) -> None:
-        self.lengths = np.asarray(lengths, dtype=np.int64)
-        self.groups = np.zeros(len(self.lengths), dtype=np.int64) if groups is None else np.asarray(groups)
+        lengths = np.asarray(lengths)
+        # Sorting is fastest for 16 bits.
+        self.lengths = lengths.astype(np.min_scalar_type(lengths.max(initial=0)))
         self.batch_size, self.global_batch = batch_size, batch_size * num_processes
         self.homogeneous, self.bucket, self.seed = homogeneous, bucket, seed
         self.num_processes, self.process_index = num_processes, process_index
@@ -105,14 +112,30 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
                 f"the training data has {len(self.lengths):,} examples, fewer than one batch of {self.global_batch:,}; "
                 f"lower {batch_option}."
             )
-        self.members = [np.flatnonzero(self.groups == group) for group in range(int(self.groups.max()) + 1)]
+        self.members = _members(len(lengths), groups)
         self.counts = group_counts([len(members) for members in self.members], mixing, exponent)
-        # A group may have no examples.
-        smallest = min(count for count, members in zip(self.counts, self.members, strict=True) if len(members))
-        if homogeneous and smallest < self.global_batch:
+        if homogeneous:
+            self._skip_small(batch_option)
+
+    def _skip_small(self, batch_option: str) -> None:
+        """Draws no example of the groups that fill no batch."""
+        filled = [group for group, count in enumerate(self.counts) if count]  # a group may have no examples
+        small = [group for group in filled if self.counts[group] < self.global_batch]
+        lost = sum(self.counts[group] for group in small)
+        if small == filled:
             raise XlsrError(
-                f"homogeneous_batches: a language pair has {smallest:,} examples per epoch, fewer than one batch of "
-                f"{self.global_batch:,}; lower {batch_option} or use another mixing."
+                f"homogeneous_batches: no language pair has the {self.global_batch:,} examples per epoch of one batch; "
+                f"lower {batch_option} or use another mixing."
+            )
+        for group in small:
+            self.counts[group] = 0
+        if small and self.process_index == 0:
+            logger.warning(
+                "%d of %d language pairs (%s examples) are skipped: each has fewer than the %s of one batch.",
+                len(small),
+                len(filled),
+                f"{lost:,}",
+                f"{self.global_batch:,}",
             )
 
     def set_epoch(self, epoch: int) -> None:
@@ -127,41 +150,88 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
     def __iter__(self) -> Iterator[list[ExampleKey]]:
         epoch = self.epoch
         rng = np.random.default_rng([self.seed, epoch])
-        drawn = [
-            self._draw(members, count, group, epoch)
-            for group, (members, count) in enumerate(zip(self.members, self.counts, strict=True))
+        drawn = [group for group, count in enumerate(self.counts) if count]
+        lengths = self.lengths if self.bucket else None
+        splits = [
+            _Split(partial(self._draw, groups, epoch), lengths, self.global_batch, rng)
+            for groups in ([[group] for group in drawn] if self.homogeneous else [drawn])
         ]
-        if self.homogeneous:
-            batches = [batch for examples in drawn if len(examples) for batch in self._split(examples, rng)]
-        else:
-            batches = self._split(np.concatenate(drawn), rng)
-        for position in rng.permutation(len(batches)):
-            mine = batches[position][self.process_index * self.batch_size : (self.process_index + 1) * self.batch_size]
-            yield [(epoch, int(index)) for index in mine]
+        ends = np.cumsum([len(split.orders) for split in splits])
+        mine = slice(self.process_index * self.batch_size, (self.process_index + 1) * self.batch_size)
+        for position in rng.permutation(ends[-1]):
+            part = int(np.searchsorted(ends, position, side="right"))
+            batch = splits[part].batch(int(position - ends[part]))  # a negative number counts from the end
+            yield [(epoch, index) for index in batch[mine].tolist()]
 
-    def _draw(self, members: np.ndarray, count: int, group: int, epoch: int) -> np.ndarray:
-        """The group's next `count` examples of its endless sequence of permutations.
+    def _draw(self, groups: Sequence[int], epoch: int) -> np.ndarray:
+        """The next `count` examples of each group's endless sequence of permutations.
 
         A group drawn less than once per epoch thus shows all its examples before it repeats one.
         """
-        start, size = epoch * count, len(members)
-        if not count:
-            return members[:0]
-        rounds = range(start // size, (start + count - 1) // size + 1)
-        order = np.concatenate(
-            [np.random.default_rng([self.seed, group, 1, turn]).permutation(size) for turn in rounds]
-        )
-        return members[order[start % size : start % size + count]]
+        drawn = []
+        for group in groups:
+            members, count = self.members[group], self.counts[group]
+            start, size = epoch * count, len(members)
+            rounds = range(start // size, (start + count - 1) // size + 1)
+            orders = [np.random.default_rng([self.seed, group, 1, turn]).permutation(size) for turn in rounds]
+            order = orders[0] if len(orders) == 1 else np.concatenate(orders)
+            drawn.append(members[order[start % size : start % size + count]])
+        return drawn[0] if len(drawn) == 1 else np.concatenate(drawn)
 
-    def _split(self, examples: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-        examples = rng.permutation(examples)
-        if self.bucket:
-            width = self.global_batch * BATCHES_PER_BUCKET
-            buckets = [examples[start : start + width] for start in range(0, len(examples), width)]
-            examples = np.concatenate([bucket[np.argsort(self.lengths[bucket], kind="stable")] for bucket in buckets])
-        whole = len(examples) // self.global_batch
+
+class _Split:
+    """The batches of one sequence of examples; buckets are sorted by length when a batch first needs them.
+
+    All random numbers are drawn at once, so that the order of use does not matter.
+
+    Args:
+        draw: Gives the indices of the examples.
+        lengths: Length of each example of the dataset; None does not sort.
+        size: Examples per batch.
+        rng: Draws the shuffle, the examples to drop, and the order inside each batch.
+    """
+
+    def __init__(
+        self, draw: Callable[[], np.ndarray], lengths: np.ndarray | None, size: int, rng: np.random.Generator
+    ) -> None:
+        examples = draw()
+        kept_type, examples = examples.dtype, examples.astype(np.intp)  # numpy shuffles other types more slowly
+        rng.shuffle(examples)
+        self.examples, self.lengths, self.size = examples.astype(kept_type), lengths, size
+        del examples
+        self.width = size * BATCHES_PER_BUCKET
+        self.sorted = np.zeros(-(-len(self.examples) // self.width), dtype=bool)
+        whole = len(self.examples) // size
         # Drop from random places, not always the longest examples of the last bucket.
-        keep = np.sort(rng.permutation(len(examples))[: whole * self.global_batch])
-        batches = np.split(examples[keep], whole) if whole else []
+        dropped = np.sort(rng.permutation(len(self.examples))[whole * size :])
+        self.kept_before = dropped - np.arange(len(dropped))  # examples kept before each dropped one
         # Inside a batch the order is random again: processes must not get the short and the long half.
-        return [rng.permutation(batch) for batch in batches]
+        self.orders = np.tile(np.arange(size, dtype=np.min_scalar_type(size)), (whole, 1))
+        rng.permuted(self.orders, axis=1, out=self.orders)
+
+    def batch(self, number: int) -> np.ndarray:
+        """The examples of a batch."""
+        kept = np.arange(self.size) + number % len(self.orders) * self.size
+        places = kept + np.searchsorted(self.kept_before, kept, side="right")
+        if self.lengths is not None:
+            for bucket in range(places[0] // self.width, places[-1] // self.width + 1):
+                self._sort(bucket, self.lengths)
+        return self.examples[places[self.orders[number]]]
+
+    def _sort(self, bucket: int, lengths: np.ndarray) -> None:
+        if not self.sorted[bucket]:
+            examples = self.examples[bucket * self.width : (bucket + 1) * self.width]
+            examples[:] = examples[np.argsort(lengths[examples], kind="stable")]
+            self.sorted[bucket] = True
+
+
+def _members(count: int, groups: Sequence[int] | np.ndarray | None) -> list[np.ndarray]:
+    """The examples of each group."""
+    if groups is None:
+        return [np.arange(count, dtype=_index_type(count))]
+    groups = np.asarray(groups)
+    return [np.flatnonzero(groups == group).astype(_index_type(count)) for group in range(int(groups.max()) + 1)]
+
+
+def _index_type(size: int) -> type[np.signedinteger[Any]]:
+    return np.int32 if size < 2**31 else np.int64

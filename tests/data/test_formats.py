@@ -200,3 +200,28 @@ def test_optional_columns(kind: str, tmp_path: Path) -> None:
     assert first == {"text": "one", "split": "test"} and second["text"] == "two" and not second["split"]
     assert next(read_rows(path, **options)) == {"text": "one"}
     assert next(read_rows(path, optional=(), required=("lang",))) == {"lang": "x"}
+
+
+MALFORMED = {
+    "latin-1": ("a.tsv", "UTF-8", b"\xe9\tb\n", b"a\tb\n"),
+    "delimiter": ("a.tsv", "delimiter", b"a;b;c\n", b"a\tb\n"),
+    "moses": ("a.en", "UTF-8", b"\xe9\n", b"a\n"),
+    "not JSON": ("a.jsonl", "JSON", b"a\n", b'{"source": "a", "target": "b"}\n'),
+}
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+def test_malformed_file_stops_early(tmp_path: Path, kind: str) -> None:
+    name, cause, bad, good = MALFORMED[kind]
+    path = write(tmp_path, name, good * 1000 + bad * 251 + good)
+    source: Any = [path, write(tmp_path, "b.fr", b"b\n" * 1252)] if kind == "moses" else path
+    fails(source, name, cause, "251", "1,251")
+    write(tmp_path, name, good * 700 + bad * 150 + good * 500 + bad * 149)
+    if kind == "moses":
+        write(tmp_path, "b.fr", b"b\n" * 1499)
+    assert len(list(read_rows(source, quarantine=Quarantine()))) == 1200
+
+
+def test_many_empty_sides_are_served(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.tsv", "a\tb\n" + "a\t\n" * 2000)
+    assert len(list(read_rows(path, quarantine=Quarantine()))) == 1

@@ -5,6 +5,7 @@ import pytest
 from formats_helpers import fails, read_with_side_file, write
 
 from hf_xlsr.data.formats.lines import MAX_LINE
+from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.utils.errors import XlsrError
 
@@ -141,3 +142,15 @@ def test_catalogues(tmp_path, rule):
         "source": "Ouvrir\n",
         "target": "Open file",
     }
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-be"])
+def test_tmx_control_characters_are_dropped(tmp_path, encoding):
+    faults = ["\x01", "\0", "&#x1;", "&#031;", "&#X1F;"]
+    units = [unit(("en", f"a{fault}b é{i}"), ("fr", f"{fault}x&amp;&#9;y")) for i, fault in enumerate(faults * 900)]
+    content = tmx("\n".join(units)).replace("?>", f' encoding="{encoding[:6].rstrip("-")}"?>', 1)
+    path, quarantine = write(tmp_path, "a.tmx", content.encode(encoding)), Quarantine()
+    rows = list(read_rows(path, languages=("en", "fr"), quarantine=quarantine))
+    assert rows == [{"source": f"ab é{i}", "target": "x&\ty"} for i in range(4500)]
+    assert quarantine.repairs == {"control characters": 9000} and not quarantine.total
+    assert "9,000" in quarantine.report()

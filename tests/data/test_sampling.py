@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,6 +39,57 @@ def test_processes_split_the_batches_of_one_process(lengths: list[int], size: in
     assert whole == [sum(parts, []) for parts in zip(*shards, strict=True)]
 
 
+def naive_epoch(sampler: LengthBucketBatchSampler, lengths: list[int], groups: np.ndarray, epoch: int) -> list[Any]:
+    """The batches of all processes, with all examples sorted, split and permuted at once."""
+    rng = np.random.default_rng([sampler.seed, epoch])
+    drawn = []
+    for group, count in enumerate(sampler.counts):
+        members = np.flatnonzero(groups == group)
+        turns = range(epoch * count // max(1, len(members)), (epoch + 1) * count // max(1, len(members)) + 1)
+        endless = [np.random.default_rng([sampler.seed, group, 1, turn]).permutation(members) for turn in turns]
+        start = epoch * count - turns[0] * len(members)
+        drawn.append(np.concatenate(endless)[start : start + count])
+
+    def split(examples: np.ndarray) -> list[np.ndarray]:
+        examples, width = rng.permutation(examples), 50 * sampler.global_batch
+        if sampler.bucket:
+            buckets = [examples[start : start + width] for start in range(0, len(examples), width)]
+            sizes = np.asarray(lengths)
+            examples = np.concatenate([bucket[np.argsort(sizes[bucket], kind="stable")] for bucket in buckets])
+        whole = len(examples) // sampler.global_batch
+        keep = np.sort(rng.permutation(len(examples))[: whole * sampler.global_batch])
+        return [rng.permutation(batch) for batch in np.split(examples[keep], whole)]
+
+    parts = [part for part in drawn if len(part)] if sampler.homogeneous else [np.concatenate(drawn)]
+    batches = [batch for part in parts for batch in split(part)]
+    return [batches[place].tolist() for place in rng.permutation(len(batches))]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(20, 1500),
+    st.integers(1, 4),
+    st.sampled_from(["proportional", "equal", "temperature"]),
+    st.booleans(),
+    st.booleans(),
+    st.integers(1, 2),
+    st.integers(0, 3),
+)
+def test_lazy_batches_equal_naive_ones(
+    count: int, num_groups: int, mixing: str, homogeneous: bool, bucket: bool, processes: int, epoch: int
+) -> None:
+    rng = np.random.default_rng(count)
+    lengths, groups = rng.integers(1, 300, count).tolist(), rng.integers(0, num_groups, count)
+    options: dict[str, Any] = {"groups": groups, "mixing": mixing, "homogeneous": homogeneous, "bucket": bucket}
+    samplers = [
+        LengthBucketBatchSampler(lengths, 2, num_processes=processes, process_index=rank, **options)
+        for rank in range(processes)
+    ]
+    found = [sum(parts, []) for parts in zip(*(epoch_of(one, epoch) for one in samplers), strict=True)]
+    assert found == naive_epoch(samplers[0], lengths, groups, epoch)
+    assert len(found) == len(samplers[0])
+
+
 def test_batches_depend_on_seed_and_epoch() -> None:
     lengths = list(range(1, 101))
     one = LengthBucketBatchSampler(lengths, 4, seed=1)
@@ -63,6 +117,15 @@ def test_homogeneous_batches_hold_one_group() -> None:
     assert all(len({groups[index] for index in batch}) == 1 for batch in batches)
     assert {groups[batch[0]] for batch in batches} == {0, 1, 2}
     assert len(batches) == len(sampler) == 7 + 5 + 2
+
+
+def test_small_groups_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    groups = [0] * 30 + [1] * 3 + [3] * 9
+    sampler = LengthBucketBatchSampler([5] * 42, 4, groups=groups, homogeneous=True)
+    batches = epoch_of(sampler, 0)
+    assert "1 of 3" in caplog.text and "(3 examples)" in caplog.text
+    assert {groups[index] for batch in batches for index in batch} == {0, 3}
+    assert len(batches) == len(sampler) == 7 + 2
 
 
 def test_equal_mixing() -> None:

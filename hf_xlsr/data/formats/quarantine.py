@@ -31,6 +31,7 @@ class Quarantine:
     def __init__(self, path: Path | str | None = None) -> None:
         self.path = None if path is None else Path(path)
         self.counts: dict[str, int] = {}
+        self.repairs: dict[str, int] = {}
         self._file: TextIO | None = None
         if self.path is not None:
             self.path.unlink(missing_ok=True)
@@ -62,8 +63,17 @@ class Quarantine:
         entry = {"file": str(file), "line": line_number, "reason": reason, "text": text}
         self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
+    def repair(self, fault: str, count: int) -> None:
+        """Counts faults that a reader removed from lines it could use."""
+        if count:
+            self.repairs[fault] = self.repairs.get(fault, 0) + count
+
     def report(self) -> str:
-        """One sentence with the number of lines, their reasons and their file; empty for none."""
+        """The number of bad lines, their reasons and their file, and the number of repairs; empty for none."""
+        removed = ", ".join(f"{fault}: {count:,}" for fault, count in self.repairs.items())
+        return " ".join(filter(None, (self._bad_lines(), removed and f"Removed from the text: {removed}.")))
+
+    def _bad_lines(self) -> str:
         if not self.counts:
             return ""
         reasons = ", ".join(f"{n:,} {reason}" for reason, n in sorted(self.counts.items(), key=lambda item: -item[1]))

@@ -61,7 +61,8 @@ def read_rows(
     """Streams the rows of a corpus in bounded memory.
 
     Bad lines (wrong column count, not UTF-8, a NUL character, an empty required side, malformed JSON, more than 1 MiB)
-    go to the quarantine, and reading continues.
+    go to the quarantine, and reading continues, unless more than a fifth of a file is malformed. Control characters in
+    TMX are dropped and counted as repairs.
 
     Args:
         path: A file (`.gz`, `.bz2`, `.xz` and `.zst` are decompressed), line-aligned Moses files as a sequence or as
@@ -85,8 +86,8 @@ def read_rows(
         and `score` are as in the file.
 
     Raises:
-        XlsrError: a file is missing, damaged or of unknown format, lacks a column, or is not line-aligned with the
-            other; some of these only while iterating.
+        XlsrError: a file is missing, damaged, malformed or of unknown format, lacks a column, or is not line-aligned
+            with the other; some of these only while iterating.
 
     Example:
         >>> import tempfile
@@ -194,12 +195,13 @@ def _rows(source: Source, reader: Reader, *, log: bool) -> Iterator[dict[str, An
             if fault is not None:
                 source.reject(number, fault, json.dumps(row, ensure_ascii=False, default=str) if raw is None else raw)
                 continue
+            source.num_rows += 1
             count += 1
             yield row
     except BrokenFile as error:
         raise XlsrError(f"{source.name} cannot be read after its first {count:,} rows ({error}).") from error
     finally:
-        if log and source.quarantine.total:
+        if log and source.quarantine.report():
             logger.warning("%s: %s", source.name, source.quarantine.report())
 
 

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hf_xlsr.data.columns import resolve_columns
 from hf_xlsr.data.formats.quarantine import Quarantine
+from hf_xlsr.utils.errors import XlsrError
+
+# A file with a larger share of malformed lines than this, after so many lines, is not what the options say.
+MAX_BAD, MIN_LINES = 0.2, 1000
+# Faults of lines that are malformed. Empty sides are not: catalogues and multilingual files have many.
+LIKELY_CAUSES = {
+    "invalid UTF-8": "the file is probably in another encoding; convert it to UTF-8",
+    "NUL character": "the file is probably UTF-16 or binary; convert it to UTF-8",
+    "over-long line": "the file probably has another format or is binary; set `format`",
+    "wrong column count": "the delimiter, or the format, is probably another one; check the file and `format`",
+    "unclosed quote": "quotation marks are probably text here; use a file in the format tsv",
+    "malformed quoting": "quotation marks are probably text here; use a file in the format tsv",
+    "malformed JSON": "the file is probably not one JSON object per line; check `format`",
+}
 
 
 class BadLine(Exception):
@@ -19,7 +34,7 @@ class BrokenFile(Exception):
     """The file cannot be read any further; the message is the cause."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Source:
     """A corpus to read.
 
@@ -36,6 +51,8 @@ class Source:
         default_split: Split of a dataset with several, when none is named.
         config: Configuration of a dataset.
         quarantine: Gets bad lines.
+        num_rows: Rows read so far, good and bad.
+        malformed: Bad lines so far, by those reasons that have a likely cause.
     """
 
     name: str
@@ -50,14 +67,31 @@ class Source:
     default_split: str = "train"
     optional: tuple[str, ...] | None = None
     selecting: tuple[str, ...] = ()
+    num_rows: int = 0
+    malformed: Counter[str] = field(default_factory=Counter)
 
     def resolve(self, names: Collection[str]) -> dict[str, str]:
         """Our name -> column, for a table that has columns of these names."""
         return resolve_columns(self.columns, self.required, names, self.name, self.optional, self.selecting)
 
     def reject(self, number: int, reason: object, text: str | bytes, path: Path | None = None) -> None:
-        """Sends a line to the quarantine, under the source's name unless one of several files is meant."""
+        """Sends a line to the quarantine, under the source's name unless one of several files is meant.
+
+        Raises:
+            XlsrError: too many lines are malformed.
+        """
         self.quarantine.reject(path or self.name, number, str(reason), text)
+        self.num_rows += 1
+        if str(reason) not in LIKELY_CAUSES:
+            return
+        self.malformed[str(reason)] += 1
+        bad = self.malformed.total()
+        if self.num_rows >= MIN_LINES and bad > MAX_BAD * self.num_rows:
+            counts = ", ".join(f"{count:,} {name}" for name, count in self.malformed.most_common())
+            raise XlsrError(
+                f"{path or self.name}: {bad:,} of the first {self.num_rows:,} lines are malformed ({counts}); "
+                f"{LIKELY_CAUSES[self.malformed.most_common(1)[0][0]]}."
+            )
 
 
 # Line number, row by our names, and the raw line (None where a format has none).

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
+import io
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
@@ -15,6 +18,12 @@ from hf_xlsr.utils.extras import require_package
 
 # Elements of a segment with codes of the native format, such as "<b>" or "{\b", and no words.
 CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})
+# What XML forbids, as characters and as references to them.
+_CONTROLS = re.compile(
+    rb"[\0-\x08\x0b\x0c\x0e-\x1f]|&#(?:x0*(?:[0-8bcef]|1[\da-f])|0*(?:[0-8]|1[124-9]|2\d|3[01]));", re.IGNORECASE
+)
+_OPEN_REFERENCE = re.compile(rb"&[#\w]{0,20}\Z")
+_UTF16 = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
 XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
@@ -126,14 +135,33 @@ def _units(source: Source, collector: _Collector) -> Iterator[_Unit]:
 
     failure: Exception | None = None
     with open_binary(source.paths[0]) as file:
-        block = b" "
-        while block and failure is None:
+        blocks = _blocks(source, file)
+        block: str | bytes | None = b""
+        while block is not None and failure is None:
             try:
-                block = file.read1(BLOCK)
-                collector.parser.feed(block) if block else collector.parser.close()
-            except (DefusedXmlException, ParseError, *READ_ERRORS) as error:
+                block = next(blocks, None)
+                collector.parser.close() if block is None else collector.parser.feed(block)
+            except (DefusedXmlException, ParseError, UnicodeError, *READ_ERRORS) as error:
                 failure = error
             ended, collector.ended = collector.ended, []
             yield from ended  # those before a failure too
     if failure is not None:
         raise BrokenFile(cause(failure)) from failure
+
+
+def _blocks(source: Source, file: io.BufferedReader) -> Iterator[str | bytes]:
+    """The file in blocks without control characters, each of which would end the document."""
+    start = file.peek(2)[:2]
+    encoding = _UTF16.get(start)
+    decoder = codecs.getincrementaldecoder(encoding)() if encoding else None
+    block, kept = b" ", b""
+    while block:
+        block = file.read1(BLOCK)
+        data = kept + (decoder.decode(block, final=not block).encode() if decoder else block)
+        open_reference = _OPEN_REFERENCE.search(data) if block else None
+        end = open_reference.start() if open_reference else len(data)
+        text, count = _CONTROLS.subn(b"", data[:end])
+        kept = data[end:]
+        source.quarantine.repair("control characters", count)
+        # The parser takes a str for text whatever encoding the document declares.
+        yield text.decode() if decoder else text
