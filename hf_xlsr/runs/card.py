@@ -21,6 +21,7 @@ from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.runs.sections import Recipe
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import write_text
 
 # In the code of a card until `card_for` knows where the model goes.
 PLACE = "path/to/this/folder"
@@ -75,7 +76,7 @@ def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> s
 
 def write_card(path: str | Path, run: Method, metrics: Results, settings: Mapping[str, Any]) -> None:
     """Writes `render_card` to a file."""
-    Path(path).write_text(render_card(run, metrics, settings), "utf-8")
+    write_text(path, render_card(run, metrics, settings))
 
 
 def card_of_run(
