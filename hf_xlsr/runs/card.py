@@ -16,6 +16,7 @@ from hf_xlsr.evaluation.report import metric_unit, metric_value
 from hf_xlsr.evaluation.results import Results, load_results
 from hf_xlsr.export.card import code, one_line, prose, public_path, python_text, recipe_block
 from hf_xlsr.runs.card_metadata import UNKNOWN, card_metadata, licence_of, starting_points, training_sources
+from hf_xlsr.runs.comparison import comparison_rows
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.runs.recipe import read_run
@@ -55,11 +56,14 @@ def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> s
             description=prose(recipe.description),
             languages=[prose(language) for language in languages],
             dimension=settings["dimension"],
-            recipe_name=code(recipe.name),
+            recipe_name=code(recipe.name) if recipe.description else "",
             recipe=recipe_block(recipe.settings()),
             method_paper=run.paper,
             metrics={code(key, cell=True): _shown(key, value) for key, value in metrics.items()},
             protocols=_protocols(metrics),
+            comparison=[
+                (code(key, cell=True), *values) for key, *values in comparison_rows(settings.get("comparison") or {})
+            ],
             facts=_facts(run, settings),
             licence=_licence_sentence(recipe),
             max_length=prose(recipe.data.max_length),

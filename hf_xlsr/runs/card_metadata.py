@@ -16,11 +16,10 @@ from hf_xlsr.data.sources import as_list, as_source
 from hf_xlsr.export.card import one_line
 from hf_xlsr.export.hub_names import TAG, is_hub_id
 from hf_xlsr.runs.methods.base import Method
-from hf_xlsr.runs.sections import Recipe
+from hf_xlsr.runs.sections import TRAINING_PLACES, Recipe
 from hf_xlsr.utils.errors import XlsrError
 
 UNKNOWN = "unknown"  # licence of the weights where none was chosen and none follows from the base models
-TRAINING_PLACES = ("text", "monolingual", "train")  # running text, sentences, pairs or labelled texts
 
 
 def card_metadata(run: Method, metrics: Mapping[str, float]) -> ModelCardData:
