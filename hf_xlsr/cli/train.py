@@ -28,10 +28,14 @@ def train(
         print(yaml.safe_dump_all([run.recipe.settings() for run in runs], sort_keys=False, allow_unicode=True), end="")
         return 0
     from hf_xlsr.runs.folder import RunFolder
+    from hf_xlsr.runs.inputs import check_inputs
     from hf_xlsr.runs.train import train_recipe
 
-    for run in runs:
-        if len(runs) > 1 and RunFolder(run.recipe.output_dir).done(run.recipe.settings()):
+    done = [len(runs) > 1 and RunFolder(run.recipe.output_dir).done(run.recipe.settings()) for run in runs]
+    if waiting := [run for run, finished in zip(runs, done, strict=True) if not finished]:
+        check_inputs(waiting)
+    for run, finished in zip(runs, done, strict=True):
+        if finished:
             print(f"{run.recipe.name} is done: {run.recipe.output_dir}")
         elif train_recipe(run).stopped:
             return 130

@@ -26,6 +26,7 @@ from hf_xlsr.data.sources import as_list
 from hf_xlsr.evaluation.results import save_results
 from hf_xlsr.runs.card import write_card
 from hf_xlsr.runs.folder import RunFolder
+from hf_xlsr.runs.inputs import check_inputs
 from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer, last_whole_checkpoint
@@ -94,6 +95,8 @@ def train_recipe(method: Method, console: Console | None = None) -> RunResult:
     # Soft wrap: sentences and paths can be searched and copied.
     console = console or Console(quiet=not state.is_main_process, soft_wrap=True)
     folder = RunFolder(method.recipe.output_dir)
+    method.check_complete()
+    check_inputs([method])
     with folder.locked() if state.is_main_process else nullcontext():
         return _train(method, settings, folder, state, console)
 
@@ -104,7 +107,6 @@ def _train(
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()  # of saving and loading small models; training has its own bar
     started = time.monotonic()
-    method.check_complete()
     with state.main_process_first():
         sets = method.evaluation_sets()
     arguments = method.arguments(folder.training, sets)
