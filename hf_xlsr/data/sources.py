@@ -116,10 +116,14 @@ def check_source(value: Any) -> dict[str, Any]:
     return source
 
 
+def variables_of(path: Any) -> list[str]:
+    """Names of the environment variables of a path, or a list of paths."""
+    return list(dict.fromkeys(re.findall(r"\$\{?(\w+)\}?", " ".join(map(str, as_list(path))))))
+
+
 def unset_variables(path: Any) -> list[str]:
-    """Names of the environment variables of a path, or a list of paths, that are not set."""
-    found = re.findall(r"\$\{?(\w+)\}?", " ".join(map(str, as_list(path))))
-    return [name for name in dict.fromkeys(found) if name not in os.environ]
+    """Those of `variables_of` that are not set."""
+    return [name for name in variables_of(path) if name not in os.environ]
 
 
 def expand(path: Any) -> Any:

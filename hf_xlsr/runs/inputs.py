@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from hf_xlsr.data.formats.reading import detect_format, expand_braces
-from hf_xlsr.data.sources import as_list, as_source, expand, unset_variables
+from hf_xlsr.data.sources import as_list, as_source, expand, unset_variables, variables_of
 from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.runs.sections import Recipe, holds_sources
 from hf_xlsr.utils.errors import XlsrError
@@ -58,6 +58,17 @@ def missing_files(source: Mapping[str, Any], languages: Sequence[str] = ()) -> l
     except XlsrError:  # an unknown suffix
         on_hub = False
     return [] if on_hub else missing
+
+
+def needs(recipe: Recipe) -> list[str]:
+    """What a recipe reads, in words: environment variables, corpora, other paths and ids, or own data."""
+    sources = [source for _, source in data_sources(recipe)]
+    corpora = [f"corpus {source['corpus']}" for source in sources if source.get("corpus")]
+    paths = [str(path) for source in sources for path in as_list(source.get("path"))]
+    paths += weights(recipe).values() if not recipe.start_from else []
+    variables = [f"${name}" for name in variables_of(paths)]
+    others = [path for path in paths if not variables_of(path)]
+    return list(dict.fromkeys([*([] if sources else ["own data"]), *variables, *corpora, *others]))
 
 
 def check_inputs(runs: Sequence[Method]) -> None:
