@@ -17,6 +17,7 @@ import torch.distributed
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hf_xlsr.utils.distributed import process_index
+from hf_xlsr.utils.files import write_json
 
 PART_OF_EPOCH = 1e-6  # less than any step's
 
@@ -139,7 +140,7 @@ class TrainingClockCallback(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_world_process_zero:
-            file = Path(str(args.output_dir)) / self.FILE
-            file.write_text(json.dumps(round(self._before + time.monotonic() - self._started, 3)), "utf-8")
+            seconds = self._before + time.monotonic() - self._started
+            write_json(Path(str(args.output_dir)) / self.FILE, round(seconds, 3))
 
     on_train_end = on_save

@@ -89,7 +89,7 @@ def compare(
     """Compare encoders: tables with intervals, and tests of the differences."""
     from hf_xlsr.evaluation import comparison
     from hf_xlsr.evaluation.results import load_results
-    from hf_xlsr.utils.files import atomic_write
+    from hf_xlsr.utils.files import write_text
 
     chosen = form or comparison.ENDINGS.get(Path(output or "").suffix, "markdown")
     require_choice("--format", chosen, comparison.FORMATS)
@@ -98,8 +98,7 @@ def compare(
     if output is None:
         print(text, end="")
     else:
-        with atomic_write(output) as file:
-            file.write_text(text, "utf-8")
+        write_text(output, text)
 
 
 def _protocols_table() -> Any:

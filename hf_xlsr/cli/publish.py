@@ -55,7 +55,7 @@ def card(
     """Write the card of a run again."""
     from hf_xlsr.runs.card import card_of_run
     from hf_xlsr.runs.folder import RunFolder
-    from hf_xlsr.utils.files import check_writable
+    from hf_xlsr.utils.files import check_writable, write_text
 
     folder = RunFolder(run)
     places = [Path(output)] if output else [folder.card, folder.model / "README.md"]
@@ -66,5 +66,5 @@ def card(
     text = card_of_run(run, chosen)
     for place in places:
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text, "utf-8")
+        write_text(place, text)
         print(place)

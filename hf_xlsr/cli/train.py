@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
+WIDTH, SHOWN_LANGUAGES = 80, 15
+Word = Annotated[str | None, typer.Argument(help="Only entries that contain this text.")]
 Recipe = Annotated[str, typer.Argument(help="Name of a built-in recipe, or path of a YAML file.")]
 
 
@@ -28,10 +32,14 @@ def train(
         print(yaml.safe_dump_all([run.recipe.settings() for run in runs], sort_keys=False, allow_unicode=True), end="")
         return 0
     from hf_xlsr.runs.folder import RunFolder
+    from hf_xlsr.runs.inputs import check_inputs
     from hf_xlsr.runs.train import train_recipe
 
-    for run in runs:
-        if len(runs) > 1 and RunFolder(run.recipe.output_dir).done(run.recipe.settings()):
+    done = [len(runs) > 1 and RunFolder(run.recipe.output_dir).done(run.recipe.settings()) for run in runs]
+    if waiting := [run for run, finished in zip(runs, done, strict=True) if not finished]:
+        check_inputs(waiting)
+    for run, finished in zip(runs, done, strict=True):
+        if finished:
             print(f"{run.recipe.name} is done: {run.recipe.output_dir}")
         elif train_recipe(run).stopped:
             return 130
@@ -48,38 +56,56 @@ def tokenizer(recipe: Recipe, output: Annotated[str, typer.Option(help="Folder f
     print(train_tokenizer_of(load_runs(recipe)[0], output))
 
 
-def recipes() -> None:
-    """List the recipes."""
-    from hf_xlsr.runs.recipe import read_recipe, recipe_names
+def recipes(word: Word = None) -> None:
+    """List the recipes by method, with what they read."""
+    from hf_xlsr.runs.inputs import needs
+    from hf_xlsr.runs.recipe import load_runs, read_recipe, recipe_names
 
-    found = [read_recipe(name) for name in recipe_names()]
-    _print_rows(
-        [
-            {
-                "recipe": recipe["name"],
-                "languages": " ".join(recipe.get("languages") or []),
-                "runs": len(recipe.get("runs") or []) or 1,
-                "description": " ".join(str(recipe.get("description", "")).split()),
-            }
-            for recipe in found
-        ]
-    )
+    found: dict[str, dict[str, list[str]]] = {}
+    for name in recipe_names():
+        recipe, runs = read_recipe(name), load_runs(name)
+        languages = recipe.get("languages") or ["any language"]
+        facts = [" ".join(languages) if len(languages) <= SHOWN_LANGUAGES else f"{len(languages)} languages"]
+        facts += [f"{len(runs)} runs"] if len(runs) > 1 else []
+        inputs = dict.fromkeys(part for run in runs for part in needs(run.recipe))
+        texts = [str(recipe.get("description", "")), f"{', '.join(facts)}; needs {', '.join(inputs)}"]
+        found.setdefault(runs[0].name, {})[name] = texts
+    _print_groups(found, word)
 
 
-def corpora() -> None:
-    """List the named corpora."""
+def corpora(word: Word = None) -> None:
+    """List the named corpora by kind."""
     from hf_xlsr.data.corpora.loading import corpora_table
 
-    _print_rows(corpora_table())
+    found: dict[str, dict[str, list[str]]] = {}
+    for row in corpora_table():
+        origin = row["source"] if row["hub_id"] == "-" else f"{row['source']}, {row['hub_id']}"
+        texts = [f"{row['languages']}; {row['size']}; splits {row['splits']}", f"{origin}; licence: {row['licence']}"]
+        found.setdefault(row["kind"], {})[row["name"]] = [*texts, *([row["note"]] if row["note"] != "-" else [])]
+    _print_groups(found, word)
 
 
-def _print_rows(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(*rows[0], show_lines=False)
-    for row in rows:
-        values = (" ".join(map(str, v)) if isinstance(v, (list, tuple)) else str(v or "") for v in row.values())
-        table.add_row(*map(escape, values))
-    Console().print(table)
+def _print_groups(groups: Mapping[str, Mapping[str, Sequence[str]]], word: str | None) -> None:
+    """Prints names with indented texts below, in groups; with a word, those that contain it."""
+    shown = 0
+    for group, entries in groups.items():
+        chosen = {
+            name: texts
+            for name, texts in entries.items()
+            if (word or "").casefold() in " ".join((group, name, *texts)).casefold()
+        }
+        if chosen:
+            print(f"{chr(10) if shown else ''}{group}")
+        for name, texts in chosen.items():
+            print(f"  {name}")
+            for text in texts:
+                layout: dict[str, Any] = {
+                    "initial_indent": " " * 6,
+                    "subsequent_indent": " " * 6,
+                    "break_on_hyphens": False,
+                }
+                for line in textwrap.wrap(" ".join(text.split()), WIDTH, break_long_words=False, **layout):
+                    print(line)
+        shown += len(chosen)
+    if not shown:
+        print(f"nothing found for '{word}'")

@@ -22,12 +22,12 @@ from hf_xlsr.data.corpora.catalog import CORPORA
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import expand_braces
 from hf_xlsr.data.seen import hash64
-from hf_xlsr.data.shards import Encoder, join_shards, read_json, store_rows, tokenize_shard, write_json
+from hf_xlsr.data.shards import Encoder, join_shards, read_json, store_rows, tokenize_shard
 from hf_xlsr.data.sources import as_list, as_source, expand
 from hf_xlsr.data.tokenization import tokenizer_hash
 from hf_xlsr.utils.cache import address_of, cache_folder, cached, content_hash
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
-from hf_xlsr.utils.files import atomic_write
+from hf_xlsr.utils.files import write_json, write_text
 from hf_xlsr.utils.processes import run_shards
 
 logger = logging.getLogger(__name__)
@@ -284,8 +284,7 @@ def hub_revision(dataset: str | None) -> str | None:
     try:
         revision = HfApi().dataset_info(dataset, timeout=10).sha
         known.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(known) as file:
-            file.write_text(str(revision), "utf-8")
+        write_text(known, str(revision))
     except (OSError, ValueError):  # the reader reports it
         return known.read_text("utf-8") if known.is_file() else None
     return revision

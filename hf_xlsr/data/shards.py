@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from datasets import Features
 
-from hf_xlsr.utils.files import atomic_write
+from hf_xlsr.utils.files import atomic_write, write_json
 
 SHARD_ROWS = 20_000
 # Rows that are tokenised and stored together.
@@ -102,8 +102,3 @@ def join_shards(folder: Path, encode: Encoder, shards: int) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(path.read_text("utf-8"))
     return content
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    with atomic_write(path) as file:
-        file.write_text(json.dumps(content, indent=2), "utf-8")

@@ -116,6 +116,16 @@ def check_source(value: Any) -> dict[str, Any]:
     return source
 
 
+def variables_of(path: Any) -> list[str]:
+    """Names of the environment variables of a path, or a list of paths."""
+    return list(dict.fromkeys(re.findall(r"\$\{?(\w+)\}?", " ".join(map(str, as_list(path))))))
+
+
+def unset_variables(path: Any) -> list[str]:
+    """Those of `variables_of` that are not set."""
+    return [name for name in variables_of(path) if name not in os.environ]
+
+
 def expand(path: Any) -> Any:
     """Expands environment variables of a path or a list of paths.
 
@@ -124,9 +134,8 @@ def expand(path: Any) -> Any:
     """
     if isinstance(path, (list, tuple)):
         return [expand(part) for part in path]
-    for name in re.findall(r"\$\{?(\w+)\}?", str(path)):
-        if name not in os.environ:
-            raise XlsrError(f"path '{path}' needs the environment variable {name}, which is not set.")
+    if unset := unset_variables(path):
+        raise XlsrError(f"path '{path}' needs the environment variable {unset[0]}, which is not set.")
     return os.path.expandvars(str(path))
 
 

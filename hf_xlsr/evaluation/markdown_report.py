@@ -14,6 +14,7 @@ from urllib.parse import quote
 from hf_xlsr.evaluation.report import lower_is_better, metric_unit, metric_value
 from hf_xlsr.evaluation.results import AVERAGE, Result, Results, mean_over_languages, metrics_of
 from hf_xlsr.evaluation.retrieval_lists import NeighbourList, neighbours_markdown
+from hf_xlsr.utils.files import write_text
 from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
 
 LEGEND = (
@@ -68,7 +69,7 @@ def markdown_report(
     lines += _provenance(results)
     file = home / "report.md"
     home.mkdir(parents=True, exist_ok=True)
-    file.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    write_text(file, "\n".join(lines).rstrip() + "\n")
     return file
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from hf_xlsr.evaluation.outcomes import Outcomes, interval
 from hf_xlsr.utils.errors import XlsrError, error_line
-from hf_xlsr.utils.files import atomic_write
+from hf_xlsr.utils.files import atomic_write, write_text
 
 PACKAGES = (
     "torch",
@@ -232,8 +232,7 @@ def save_results(
         columns = {f"{key}/{n}": one for key, of in results.outcomes.items() for n, one in enumerate(of.columns)}
         with atomic_write(file.with_suffix(".npz")) as partial, partial.open("wb") as stream:
             np.savez_compressed(stream, allow_pickle=False, **columns)
-    with atomic_write(file) as partial:
-        partial.write_text(text, encoding="utf-8")
+    write_text(file, text)
 
 
 def load_results(path: str | os.PathLike[str]) -> dict[str, Any]:

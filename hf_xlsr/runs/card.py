@@ -16,11 +16,13 @@ from hf_xlsr.evaluation.report import metric_unit, metric_value
 from hf_xlsr.evaluation.results import Results, load_results
 from hf_xlsr.export.card import code, one_line, prose, public_path, python_text, recipe_block
 from hf_xlsr.runs.card_metadata import UNKNOWN, card_metadata, licence_of, starting_points, training_sources
+from hf_xlsr.runs.comparison import comparison_rows
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.runs.sections import Recipe
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import write_text
 
 # In the code of a card until `card_for` knows where the model goes.
 PLACE = "path/to/this/folder"
@@ -54,11 +56,14 @@ def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> s
             description=prose(recipe.description),
             languages=[prose(language) for language in languages],
             dimension=settings["dimension"],
-            recipe_name=code(recipe.name),
+            recipe_name=code(recipe.name) if recipe.description else "",
             recipe=recipe_block(recipe.settings()),
             method_paper=run.paper,
             metrics={code(key, cell=True): _shown(key, value) for key, value in metrics.items()},
             protocols=_protocols(metrics),
+            comparison=[
+                (code(key, cell=True), *values) for key, *values in comparison_rows(settings.get("comparison") or {})
+            ],
             facts=_facts(run, settings),
             licence=_licence_sentence(recipe),
             max_length=prose(recipe.data.max_length),
@@ -75,7 +80,7 @@ def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> s
 
 def write_card(path: str | Path, run: Method, metrics: Results, settings: Mapping[str, Any]) -> None:
     """Writes `render_card` to a file."""
-    Path(path).write_text(render_card(run, metrics, settings), "utf-8")
+    write_text(path, render_card(run, metrics, settings))
 
 
 def card_of_run(

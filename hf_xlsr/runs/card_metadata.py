@@ -15,12 +15,12 @@ from hf_xlsr.data.formats.reading import detect_format
 from hf_xlsr.data.sources import as_list, as_source
 from hf_xlsr.export.card import one_line
 from hf_xlsr.export.hub_names import TAG, is_hub_id
+from hf_xlsr.runs.inputs import weights
 from hf_xlsr.runs.methods.base import Method
-from hf_xlsr.runs.sections import Recipe
+from hf_xlsr.runs.sections import TRAINING_PLACES, Recipe
 from hf_xlsr.utils.errors import XlsrError
 
 UNKNOWN = "unknown"  # licence of the weights where none was chosen and none follows from the base models
-TRAINING_PLACES = ("text", "monolingual", "train")  # running text, sentences, pairs or labelled texts
 
 
 def card_metadata(run: Method, metrics: Mapping[str, float]) -> ModelCardData:
@@ -69,14 +69,7 @@ def base_models(recipe: Recipe) -> list[str]:
 
 def starting_points(recipe: Recipe) -> list[str]:
     """Folders and Hub ids of the weights that a run started from, as the recipe writes them."""
-    model, encoder = recipe.model, recipe.model.get("encoder")
-    paths = [
-        *(model.get("encoders") or {}).values(),
-        encoder.get("path") if isinstance(encoder, Mapping) else None,
-        model.get("start"),
-        recipe.start_from,
-    ]
-    return list(dict.fromkeys(str(path) for path in paths if path))
+    return list(dict.fromkeys(path for key, path in weights(recipe).items() if key != "tokenizer.path"))
 
 
 def training_sources(recipe: Recipe) -> Iterator[dict[str, Any]]:

@@ -72,11 +72,18 @@ def compare(measure: Callable[[Any], Mapping[str, float]], start: Any, trained: 
     }
 
 
+def comparison_rows(comparison: Mapping[str, Mapping[str, float]]) -> list[tuple[str, str, str, str]]:
+    """Metric, before, after and signed difference, as text."""
+    rows = []
+    for key, values in comparison.items():
+        before, after, change = (metric_value(key.rpartition("/")[2], value) for value in values.values())
+        rows.append((key, before, after, change if change.startswith("-") else f"+{change}"))
+    return rows
+
+
 def comparison_table(comparison: Mapping[str, Mapping[str, float]], title: str) -> Table:
     """The comparison for the console."""
     table = Table("metric", "before", "after", "difference", title=title)
-    for key, values in comparison.items():
-        metric = key.rpartition("/")[2]
-        before, after, change = (metric_value(metric, value) for value in values.values())
-        table.add_row(key, before, after, change if change.startswith("-") else f"+{change}")
+    for row in comparison_rows(comparison):
+        table.add_row(*row)
     return table

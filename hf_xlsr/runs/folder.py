@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import atomic_write
+from hf_xlsr.utils.files import write_json
 
 # Keys that may change when a run resumes: its place, and what follows training.
 FREE_KEYS = {"name", "output_dir", "overwrite", "description", "evaluation", "export", "card"}
@@ -32,6 +35,7 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.training = self.path / "training"
+        self.preparing = self.path / "training.partial"  # until the data of a new run are prepared
         self.recipe = self.training / "recipe.json"
         self.log = self.training / "log.json"
         self.final = self.training / "final"
@@ -45,33 +49,78 @@ class RunFolder:
         """Number of processes of the run."""
         return int(json.loads(self.recipe.read_text("utf-8")).get("processes") or 1)
 
-    def claim(self, recipe: Mapping[str, Any]) -> None:
-        """Takes the folder for a new run of `recipe`, or for resuming the same run.
+    @property
+    def started(self) -> bool:
+        """Whether the run has trained weights."""
+        return self.final.exists() or any(self.training.glob("checkpoint-*"))
+
+    @property
+    def outputs(self) -> list[Path]:
+        """What a finished run writes outside `training`."""
+        return [self.model, self.results, self.card, self.path / "loss.png", self.path / "tsne.png"]
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps other processes from training in this folder; the lock of a killed process is free.
+
+        A folder that stays empty is removed.
+
+        Raises:
+            XlsrError: another process trains here, or the path is a file.
+        """
+        if self.path.is_file():
+            raise XlsrError(f"output folder '{self.path}' is a file; use another --output_dir.")
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            with FileLock(lock := self.path / ".lock", timeout=0):
+                try:
+                    yield
+                finally:
+                    shutil.rmtree(self.preparing, ignore_errors=True)
+                    if list(self.path.iterdir()) == [lock]:
+                        lock.unlink()
+                        self.path.rmdir()
+        except Timeout:
+            raise XlsrError(
+                f"another process trains in '{self.path}'; wait for it, or use another --output_dir."
+            ) from None
+
+    def reserve(self, recipe: Mapping[str, Any]) -> Path:
+        """Where to prepare the data of a run: in `training` to resume it, else in `preparing`, until `claim`.
 
         Args:
-            recipe: A resolved recipe; with `overwrite` true, an existing run is removed first.
+            recipe: A resolved recipe; with `overwrite` true, or before its first checkpoint, an existing run is ignored.
 
         Raises:
             XlsrError: the folder holds another run, or other files.
         """
-        outputs = [self.model, self.results, self.card, self.path / "loss.png", self.path / "tsne.png"]
-        if recipe["overwrite"] and self.recipe.is_file():
-            for old in (self.training, *outputs):
-                # Of a link, the target stays.
-                shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink(missing_ok=True)
-        if self.recipe.is_file():
+        shutil.rmtree(self.preparing, ignore_errors=True)
+        if not self.recipe.is_file():
+            training_taken = self.training.is_dir() and any(self.training.iterdir())
+            if training_taken or any(path.exists() for path in self.outputs):
+                raise XlsrError(f"output folder '{self.path}' holds other files; use another --output_dir.")
+        elif self.started and not recipe["overwrite"]:
             there = json.loads(self.recipe.read_text("utf-8"))
             if different := differing_keys(there, json.loads(json.dumps(recipe))):
                 raise XlsrError(
                     f"output folder '{self.path}' holds a run with other {', '.join(different[:4])}; use another "
                     "--output_dir, or --overwrite true."
                 )
-            return
-        training_taken = self.training.is_dir() and any(self.training.iterdir())
-        if self.path.is_file() or training_taken or any(path.exists() for path in outputs):
-            raise XlsrError(f"output folder '{self.path}' holds other files; use another --output_dir.")
-        self.training.mkdir(parents=True, exist_ok=True)
-        self._write(recipe)
+            return self.training
+        self.preparing.mkdir()
+        return self.preparing
+
+    def claim(self, recipe: Mapping[str, Any]) -> None:
+        """Takes the folder for a new run with the data in `preparing`; an existing run is removed.
+
+        Args:
+            recipe: That of `reserve`.
+        """
+        for old in (self.training, *self.outputs):
+            # Of a link, the target stays.
+            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink(missing_ok=True)
+        write_json(self.preparing / self.recipe.name, recipe)
+        self.preparing.rename(self.training)
 
     def record_recipe(self, recipe: Mapping[str, Any]) -> None:
         """Stores the recipe for export and evaluation, and removes earlier results.
@@ -80,7 +129,7 @@ class RunFolder:
             recipe: That of `claim`; keys that follow training may have changed.
         """
         self.results.unlink(missing_ok=True)
-        self._write(recipe)
+        write_json(self.recipe, recipe)
 
     def done(self, recipe: Mapping[str, Any]) -> bool:
         """Whether a run of this recipe, with its evaluation, is finished."""
@@ -90,10 +139,6 @@ class RunFolder:
         here = json.loads(json.dumps(recipe))
         there.pop("processes", None)
         return all(there.get(key) == here.get(key) for key in {*there, *here} - {"output_dir", "overwrite"})
-
-    def _write(self, recipe: Mapping[str, Any]) -> None:
-        with atomic_write(self.recipe) as file:
-            file.write_text(json.dumps(recipe, indent=2, ensure_ascii=False), "utf-8")
 
 
 def differing_keys(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -11,8 +11,9 @@ from typing import Any
 from hf_xlsr.data.columns import MissingColumn, parse_columns
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces, read_rows
-from hf_xlsr.data.sources import as_list, as_source, expand
+from hf_xlsr.data.sources import as_list, as_source, expand, unset_variables
 from hf_xlsr.evaluation.languages import language_of_name
+from hf_xlsr.runs.inputs import missing_files
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.sections import holds_named_sources, holds_sources
 from hf_xlsr.utils.errors import XlsrError
@@ -116,7 +117,9 @@ def guard_source(value: Any) -> dict[str, Any]:
 
 
 def column_names(path: str) -> list[str]:
-    """The columns of a table, or the labels of Moses files; empty for formats with fixed columns."""
+    """The columns of a table, or the labels of Moses files; empty for formats with fixed columns and missing files."""
+    if unset_variables(path) or missing_files({"path": path}):  # an error of `check_inputs`
+        return []
     if detect_format(expand_braces(expand(path))[0]) in ("tmx", "po", "mo"):
         return []
     try:

@@ -18,13 +18,15 @@ from hf_xlsr.runs.fields import training_section
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods import Method, get_method
 from hf_xlsr.runs.own_data import OPTIONS, with_own_data
-from hf_xlsr.runs.sections import dotted_keys, validated
+from hf_xlsr.runs.sections import TRAINING_PLACES, dotted_keys, validated
 from hf_xlsr.utils.access_tokens import check_no_token
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
 from hf_xlsr.utils.validation import Section
 
 # Lists of runs: independent, or one after the other.
 LISTS = ("runs", "stages")
+# Keys that describe the model of a recipe; they do not hold for other data, languages or encoders.
+DESCRIBING = ("description", "card")
 
 
 class ListedRun(Section):
@@ -117,6 +119,8 @@ def read_recipe(name_or_path: str, *, above: Sequence[str] = ()) -> dict[str, An
     if base:
         for key in LISTS:
             merged.pop(key, None)
+        if trained_on(below) != trained_on(merged):
+            merged = {key: value for key, value in merged.items() if key not in DESCRIBING or key in content}
         merged.update({key: content[key] for key in LISTS if key in content})
     merged["name"] = name
     if content.get("name") is not None:
@@ -230,6 +234,47 @@ def _full_key(key: str, dotted: Sequence[str]) -> str:
     raise XlsrError(f"unknown option --{key}; {did_you_mean(key, dotted)}")
 
 
+def trained_on(recipe: Mapping[str, Any]) -> list[Any]:
+    """Languages, training data and encoders of a merged recipe: what its name and description are about."""
+    keys = ("data", "model", "nli")
+    data, model, nli = (part if isinstance(part := recipe.get(key), Mapping) else {} for key in keys)
+    encoder = model.get("encoder")
+    encoders = [
+        model.get("encoders"),
+        model.get("start"),
+        encoder.get("path") if isinstance(encoder, Mapping) else encoder,
+    ]
+    return [
+        as_list(recipe.get("languages")),
+        [data.get(place) for place in TRAINING_PLACES],
+        nli.get("train"),
+        encoders,
+    ]
+
+
+def named_for_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe that a user changed, without the description and the name of another model.
+
+    The new name is that of `output_dir`, where one is given, else of the method; the default of `output_dir` stays.
+
+    Args:
+        before: The recipe, merged.
+        after: The recipe with the changes.
+
+    Example:
+        >>> before = {"name": "bible", "method": "hictl", "description": "On the Bible.", "languages": ["en", "fr"]}
+        >>> named_for_changes(before, {**before, "languages": ["en", "de"]})
+        {'name': 'hictl', 'method': 'hictl', 'languages': ['en', 'de'], 'output_dir': 'outputs/bible'}
+    """
+    if trained_on(before) == trained_on(after):
+        return dict(after)
+    kept = {key: value for key, value in after.items() if key not in DESCRIBING or value != before.get(key)}
+    folder = after.get("output_dir")
+    if after.get("name") == before.get("name"):
+        kept["name"] = (Path(str(folder)).name if folder else "") or after.get("method")
+    return {**kept, "output_dir": folder or f"outputs/{after.get('name')}"}
+
+
 def resolve(recipe: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Method:
     """Binds a recipe with overrides to its method.
 
@@ -302,20 +347,21 @@ def load_runs(name_or_path: str, arguments: Sequence[str] = (), only: Sequence[s
             raise XlsrError(f"recipe '{recipe['name']}' has no run '{name}' for --only; {known}")
     given, arguments = own_options(arguments)
 
-    def own(content: Mapping[str, Any]) -> Mapping[str, Any]:
-        return with_own_data(content, given, method_of(content)) if given else content
+    def own(content: Mapping[str, Any]) -> Method:
+        changed = with_own_data(content, given, method_of(content)) if given else content
+        return resolve(named_for_changes(content, merge(changed, overrides)))
 
     overrides = parse_overrides(arguments, recipe)
     if not runs:
-        return [resolve(own(recipe), overrides)]
+        return [own(recipe)]
     resolved: list[Method] = []
     # A stage needs the stages before it; other runs that are not selected are skipped.
     chosen = [run for run in runs if kind == "stages" or not only or run.name in only]
     for run in chosen:
-        method = resolve(own(merge(recipe, run.set)), overrides)
+        method = own(merge(recipe, run.set))
         full = method.recipe
         full.output_dir = str(Path(full.output_dir) / run.name)
-        full.name = f"{recipe['name']}/{run.name}"
+        full.name = f"{full.name}/{run.name}"
         if kind == "stages" and resolved and "start_from" not in run.set:
             full.start_from = resolved[-1].recipe.output_dir
         resolved.append(method)

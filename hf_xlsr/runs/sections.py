@@ -13,6 +13,7 @@ from hf_xlsr.data.sources import OneOrMore, Source, as_list, check_source
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.validation import Section, explain
 
+TRAINING_PLACES = ("text", "monolingual", "train")  # running text, sentences, pairs or labelled texts
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import chain
@@ -26,6 +26,7 @@ from hf_xlsr.data.sources import as_list
 from hf_xlsr.evaluation.results import save_results
 from hf_xlsr.runs.card import write_card
 from hf_xlsr.runs.folder import RunFolder
+from hf_xlsr.runs.inputs import check_inputs
 from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.trainers.adapters import merged
 from hf_xlsr.trainers.base import XlsrTrainer, last_whole_checkpoint
@@ -33,6 +34,7 @@ from hf_xlsr.trainers.callbacks import TrainingClockCallback
 from hf_xlsr.trainers.sharding import gather_model
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import can_plot
+from hf_xlsr.utils.files import write_json
 
 
 @dataclass
@@ -93,18 +95,27 @@ def train_recipe(method: Method, console: Console | None = None) -> RunResult:
     # Soft wrap: sentences and paths can be searched and copied.
     console = console or Console(quiet=not state.is_main_process, soft_wrap=True)
     folder = RunFolder(method.recipe.output_dir)
+    method.check_complete()
+    check_inputs([method])
+    with folder.locked() if state.is_main_process else nullcontext():
+        return _train(method, settings, folder, state, console)
+
+
+def _train(
+    method: Method, settings: Mapping[str, Any], folder: RunFolder, state: PartialState, console: Console
+) -> RunResult:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()  # of saving and loading small models; training has its own bar
     started = time.monotonic()
-    method.check_complete()
     with state.main_process_first():
         sets = method.evaluation_sets()
     arguments = method.arguments(folder.training, sets)
     method.check(arguments, sets)
     with state.main_process_first():
-        if state.is_main_process:
+        place = folder.reserve(settings) if state.is_main_process else folder.training
+        data = prepare_data(method, place, sets)
+        if place == folder.preparing:
             folder.claim(settings)
-        data = prepare_data(method, folder.training, sets)
     console.print(f"[bold]{method.recipe.name}[/]: {method.describe_data(data.report)}")
     trainer = method.build_trainer(arguments, data, sets)
     trainer.add_callback(TrainingClockCallback())
@@ -199,7 +210,7 @@ def _finish(
         whole.save_pretrained(folder.merged)
         if trainer.processing_class is not None:
             trainer.processing_class.save_pretrained(folder.merged)
-    folder.log.write_text(json.dumps(trainer.state.log_history, indent=2), "utf-8")
+    write_json(folder.log, trainer.state.log_history)
     # A run shorter than logging_steps logs no loss.
     if any("loss" in entry for entry in trainer.state.log_history) and can_plot():
         from hf_xlsr.evaluation.plots import plot_curves

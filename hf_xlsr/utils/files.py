@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -9,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from hf_xlsr.utils.errors import XlsrError
 
@@ -64,6 +66,17 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         partial.replace(file)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Writes a text file atomically, as UTF-8."""
+    with atomic_write(path) as partial:
+        partial.write_text(text, "utf-8")
+
+
+def write_json(path: str | os.PathLike[str], content: Any) -> None:
+    """Writes a JSON file atomically."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False))
 
 
 def check_writable(path: str | os.PathLike[str], option: str, *, folder: bool = False) -> None:

@@ -276,3 +276,22 @@ def test_export_loads_without_the_package(exported: Path, tmp_path: Path) -> Non
     vectors = np.load(tmp_path / "v.npy")
     assert vectors.shape == (2, 16)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected", "absent"),
+    [
+        (["recipes"], ["moco_bert_ablation_temperature", "start_cmlm", "own data", "$HF_XLSR_DATA"], []),
+        (["recipes", "QUICK"], ["lightweight", "quickstart", "corpus bible"], ["dual_momentum"]),
+        (["corpora"], ["tatoeba", "parallel", "Helsinki-NLP/opus-100"], []),
+        (["corpora", "bible"], ["31,102"], ["opus-100"]),
+        (["recipes", "xyzzy"], ["xyzzy"], ["quickstart"]),
+    ],
+)
+def test_lists_fit_a_terminal(
+    words: list[str], expected: list[str], absent: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert all(part in text for part in expected) and not any(part in text for part in absent)
+    assert max(map(len, text.splitlines())) <= 80

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from huggingface_hub import ModelCard
 
@@ -40,3 +42,42 @@ def test_run_without_a_test_set() -> None:
     card = ModelCard(render_card(load_runs("quickstart")[0], Results(), SETTINGS))
     assert card.data.eval_results is None and "Not measured" in card.text
     assert "model-index" not in yaml.safe_load(card.data.to_yaml())
+
+
+@pytest.mark.parametrize(
+    ("changes", "title"),
+    [
+        ([], "quickstart"),
+        (["--data.limit", "9"], "quickstart"),
+        (["--languages", "en,de"], "lightweight"),
+        (["--encoder", "ID"], "lightweight"),
+        (["--train", "own.tsv", "--languages", "en,fr", "--output_dir", "runs/support"], "support"),
+        (["--data.train.path", "own.tsv", "--name", "ours"], "ours"),
+    ],
+)
+def test_card_describes_the_model_that_was_trained(
+    changes: list[str], title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.tsv").write_text("en\tfr\none\tun\n", "utf-8")
+    (run,) = load_runs("quickstart", changes)
+    text = render_card(run, METRICS, SETTINGS)
+    assert f"\n# {title}\n" in text
+    assert ("World English Bible" in text) == ("the recipe `quickstart`" in text) == (title == "quickstart")
+    folders = {"support": "runs/support", "ours": "outputs/ours"}
+    assert run.recipe.output_dir == folders.get(title, "outputs/quickstart")
+
+
+def test_base_with_other_data(tmp_path: Path) -> None:
+    for more, description in (("seed: 2", "World English Bible"), ("languages: [en, de]", "")):
+        (tmp_path / "mine.yaml").write_text(f"base: quickstart\n{more}\n", "utf-8")
+        (run,) = load_runs(str(tmp_path / "mine.yaml"))
+        assert run.recipe.name == "mine" and description in run.recipe.description
+        assert bool(run.recipe.description) == bool(description)
+
+
+def test_comparison_with_the_start() -> None:
+    key = "pairs-tatoeba/en-de/dev/accuracy"
+    comparison = {key: {"before": 0.5, "after": 0.75, "difference": 0.25}}
+    text = render_card(load_runs("quickstart")[0], METRICS, {**SETTINGS, "comparison": comparison})
+    assert f"| `{key}` | 50.0 | 75.0 | +25.0 |" in text

@@ -38,7 +38,12 @@ def test_finetune_compares_with_start(own: Path, tiny_encoder_folder: str) -> No
     train = ["train", "finetune", "--encoder", tiny_encoder_folder, "--train", str(own / "pairs.tsv")]
     guard = ["--guard", str(own / "other.tsv"), "--guard", str(own / "scored.tsv")]
     assert main([*train, "--languages", "en,de", *guard, *SMALL, "--output_dir", str(own / "run")]) == 0
-    comparison = json.loads((own / "run" / "results.json").read_text("utf-8"))["settings"]["comparison"]
+    settings = json.loads((own / "run" / "results.json").read_text("utf-8"))["settings"]
+    comparison = settings["comparison"]
+    assert (
+        f"{settings['dimension']}-dimensional" in (own / "run" / "README.md").read_text("utf-8")
+        and settings["dimension"]
+    )
     assert {tuple(key.split("/")[:3]) for key in comparison} == {
         ("pairs-tatoeba", "en-de", "dev"),
         ("pairs-xsim", "en-de", "dev"),

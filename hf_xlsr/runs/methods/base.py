@@ -44,15 +44,15 @@ class Finished:
         metrics: What was measured on the test set; empty without one.
         plots: Images.
         data_hashes: Test set -> hash of its texts.
-        comparison: Metric -> its value `before` and `after` training, and their `difference`.
         dimension: Width of an embedding.
+        comparison: Metric -> its value `before` and `after` training, and their `difference`.
     """
 
     metrics: Results
     plots: list[Path] = field(default_factory=list)
     data_hashes: dict[str, str] = field(default_factory=dict)
-    comparison: dict[str, dict[str, float]] = field(default_factory=dict)
     dimension: int = 0
+    comparison: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 class _Constant:

@@ -29,6 +29,7 @@ from hf_xlsr.runs.methods.sentence_encoder import evaluation_sets, evaluation_te
 from hf_xlsr.runs.sections import DataSection, Sources
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.translation import LiveTranslator, TranslationTrainer, TranslationTrainingArguments
+from hf_xlsr.utils.files import write_text
 from hf_xlsr.utils.hashing import data_hash
 from hf_xlsr.utils.validation import Section
 
@@ -184,7 +185,7 @@ class TranslationMethod(FineTuningMethod):
                 console.print(f"{key}: {signature}", highlight=False)
             finished.data_hashes["test"] = data_hash(row[side] for row in test for side in ("source", "target"))
             data.report["bleu_signatures"] = signatures
-            (folder.training / "translations.txt").write_text("".join(f"{text}\n" for text in translations), "utf-8")
+            write_text(folder.training / "translations.txt", "".join(f"{text}\n" for text in translations))
             for row, text in islice(zip(test, translations, strict=True), self.recipe.evaluation.shown):
                 for line in (row["source"], f"  {text}", f"  ({row['target']})"):
                     console.print(line, highlight=False, markup=False)

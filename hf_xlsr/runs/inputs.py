@@ -1,0 +1,100 @@
+"""What a recipe reads: data, encoders and environment variables, checked together before anything runs."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from hf_xlsr.data.formats.reading import detect_format, expand_braces
+from hf_xlsr.data.sources import as_list, as_source, expand, unset_variables, variables_of
+from hf_xlsr.runs.methods.base import Method
+from hf_xlsr.runs.sections import Recipe, holds_sources
+from hf_xlsr.utils.errors import XlsrError
+
+
+def data_sources(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every source of a recipe, in all of its sections, with its key."""
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from data_sources(value, f"{prefix}{name}.")
+        elif holds_sources(field):
+            named = isinstance(value, Mapping) and not {"path", "corpus"} & {*value}
+            for part, sources in value.items() if named else [("", value)]:
+                for source in as_list(sources):
+                    yield f"{prefix}{name}.{part}".rstrip("."), as_source(source)
+
+
+def weights(recipe: Recipe) -> dict[str, str]:
+    """Folders and Hub ids of encoders, tokenizers and weights by key, as the recipe writes them."""
+    model, encoder = recipe.model, recipe.model.get("encoder")
+    tokenizer = getattr(recipe, "tokenizer", None)
+    found = {
+        **{f"model.encoders.{name}": path for name, path in (model.get("encoders") or {}).items()},
+        "model.encoder.path": encoder.get("path") if isinstance(encoder, Mapping) else None,
+        "model.start": model.get("start"),
+        "tokenizer.path": tokenizer.path if tokenizer else None,
+        "start_from": recipe.start_from,
+    }
+    return {key: str(path) for key, path in found.items() if path}
+
+
+def missing_files(source: Mapping[str, Any], languages: Sequence[str] = ()) -> list[str]:
+    """Files of a source that do not exist, with `{lang}` for each language; datasets on the Hub are not looked up."""
+    path = expand(source["path"])
+    if "{lang}" in str(path):
+        each = [{**source, "path": str(path).replace("{lang}", language)} for language in languages]
+        return [file for one in each for file in missing_files(one)]
+    if isinstance(path, str) and glob.has_magic(path):
+        return [] if glob.glob(str(Path(path).expanduser()), recursive=True) else [path]
+    files = expand_braces(path)[0]
+    missing = [str(file) for file in files if not file.exists()]
+    try:
+        on_hub = missing and (source.get("format") or detect_format(files)) == "datasets"
+    except XlsrError:  # an unknown suffix
+        on_hub = False
+    return [] if on_hub else missing
+
+
+def needs(recipe: Recipe) -> list[str]:
+    """What a recipe reads, in words: environment variables, corpora, other paths and ids, or own data."""
+    sources = [source for _, source in data_sources(recipe)]
+    corpora = [f"corpus {source['corpus']}" for source in sources if source.get("corpus")]
+    paths = [str(path) for source in sources for path in as_list(source.get("path"))]
+    paths += weights(recipe).values() if not recipe.start_from else []
+    variables = [f"${name}" for name in variables_of(paths)]
+    others = [path for path in paths if not variables_of(path)]
+    return list(dict.fromkeys([*([] if sources else ["own data"]), *variables, *corpora, *others]))
+
+
+def check_inputs(runs: Sequence[Method]) -> None:
+    """Checks that all files, folders and environment variables of runs exist, before the first one starts.
+
+    Raises:
+        XlsrError: some are missing; the error names them all.
+    """
+    variables: dict[str, None] = {}
+    missing: dict[str, str] = {}  # path -> key
+    earlier = {run.recipe.output_dir for run in runs}
+    for recipe in (run.recipe for run in runs):
+        for key, source in data_sources(recipe):
+            if unset := unset_variables(source.get("path")):
+                variables |= dict.fromkeys(unset)
+            elif source.get("path"):
+                languages = as_list(source.get("languages")) or recipe.languages
+                missing |= {file: key for file in missing_files(source, languages)}
+        for key, path in weights(recipe).items():
+            if unset := unset_variables(path):
+                variables |= dict.fromkeys(unset)
+                continue
+            local = path.startswith((".", "/", "~", "$")) or key == "start_from"
+            if local and path not in earlier and not Path(expand(path)).expanduser().exists():
+                missing[expand(path)] = key
+    if variables or missing:
+        parts = [f"the environment variable {name}" for name in variables]
+        parts += [f"'{path}' ({key})" for path, key in missing.items()]
+        raise XlsrError(f"recipe '{runs[0].recipe.name}' needs {', '.join(parts)}, which cannot be found.")

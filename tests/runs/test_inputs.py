@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_helpers import failing
+
+ENCODERS = "model: {encoders: {en: $HOMES/en, fr: ./no_encoder}}"
+RECIPE = """
+method: dual_momentum
+languages: [en, fr]
+data:
+  train: [train.tsv, "no_train.{en,fr}"]
+  dev: $CORPORA/dev.tsv
+  test: [no_test.tsv, 'no.{lang}.tsv']
+  held_out: [{path: no/*.parquet, columns: "*"}]
+nli: {train: no_nli.tsv}
+evaluation: {guard: owner/dataset}
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("CORPORA", "HOMES"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "train.tsv").write_text("source\ttarget\na\tb\n", "utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "list_of_runs", ["", "runs: [{name: one}, {name: two, set: {data: {test: no_test_two.tsv}}}]"]
+)
+def test_missing_inputs_are_named_together(
+    list_of_runs: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "mine.yaml").write_text(f"{RECIPE}{ENCODERS}\n{list_of_runs}\n", "utf-8")
+    error = failing(capsys, "train", "mine.yaml")
+    expected = [
+        "CORPORA",
+        "HOMES",
+        "no_train.en",
+        "no_train.fr",
+        "no_test.tsv",
+        "no/*.parquet",
+        "no_nli.tsv",
+        "no_encoder",
+    ]
+    assert not [name for name in [*expected, *(["no_test_two.tsv"] if list_of_runs else [])] if name not in error]
+    assert "'train.tsv'" not in error and "owner/dataset" not in error
+    assert not (folder / "outputs").exists()
+
+
+def test_missing_files_of_options_are_named_together(capsys: pytest.CaptureFixture[str]) -> None:
+    files = ["--train", "a.tsv", "--dev", "$CORPORA/b.tsv", "--guard", "c.tsv", "--encoder", "./d"]
+    error = failing(capsys, "train", "finetune", *files, "--languages", "en,de")
+    assert not [name for name in ("a.tsv", "CORPORA", "c.tsv", "./d") if name not in error]
