@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from cli_helpers import failing
 from conftest import loaded, make_pairs
+from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import main
 from hf_xlsr.data.cleaning import match_key
@@ -37,8 +38,25 @@ def own(tmp_path: Path) -> Path:
 def test_finetune_compares_with_start(own: Path, tiny_encoder_folder: str) -> None:
     train = ["train", "finetune", "--encoder", tiny_encoder_folder, "--train", str(own / "pairs.tsv")]
     guard = ["--guard", str(own / "other.tsv"), "--guard", str(own / "scored.tsv")]
-    assert main([*train, "--languages", "en,de", *guard, *SMALL, "--output_dir", str(own / "run")]) == 0
+    assert (
+        main(
+            [
+                *train,
+                "--languages",
+                "en,de",
+                *guard,
+                "--data.prompt",
+                "one: ",
+                *SMALL,
+                "--output_dir",
+                str(own / "run"),
+            ]
+        )
+        == 0
+    )
     settings = json.loads((own / "run" / "results.json").read_text("utf-8"))["settings"]
+    model = SentenceTransformer(str(own / "run" / "model"), device="cpu")
+    assert model.prompts[str(model.default_prompt_name)] == "one: "
     comparison = settings["comparison"]
     assert (
         f"{settings['dimension']}-dimensional" in (own / "run" / "README.md").read_text("utf-8")
