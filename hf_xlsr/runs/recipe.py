@@ -182,7 +182,8 @@ def parse_overrides(arguments: Sequence[str], recipe: Mapping[str, Any]) -> dict
         if clashing:
             raise XlsrError(f"--{full} and --{clashing[0]} override the same value; remove one of them.")
         seen.append(full)
-        value = parse_yaml(text, f"--{key}")
+        # A prompt such as `query: ` would be a mapping in YAML.
+        value = text if text.rstrip().endswith(":") else parse_yaml(text, f"--{key}")
         target = result
         *parents, leaf = full.split(".")
         for parent in parents:
