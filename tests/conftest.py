@@ -19,6 +19,7 @@ if "HF_XLSR_CACHE" not in os.environ or "PYTEST_XDIST_WORKER" in os.environ:
     atexit.register(shutil.rmtree, os.environ["HF_XLSR_CACHE"], ignore_errors=True)
 
 import random  # noqa: E402
+from collections.abc import Iterator  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -43,6 +44,14 @@ FRENCH = (
 ).split()
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache_of_this_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Prepared data of one test file are never those of another: their addresses may be equal."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_XLSR_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def loaded(name: str, *arguments: Any, **options: Any) -> list[dict[str, Any]]:

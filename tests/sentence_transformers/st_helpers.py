@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,17 @@ QUEUE = 64
 
 
 def encoder_folder(folder: Path, seed: int = 0) -> str:
-    """An encoder without dropout, as folders of the Hub hold them."""
-    if not (folder / "config.json").is_file():
+    """An encoder without dropout, as folders of the Hub hold them; two processes may ask for it at once."""
+    if not folder.is_dir():
+        begun = folder.with_name(f"{folder.name}-{os.getpid()}")
         texts = [pair[side] for pair in make_pairs(200) for side in ("source", "target")]
         tokenizer = train_tokenizer(texts, vocab_size=80, algorithm="bpe", max_length=32)
         torch.manual_seed(seed)
         dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-        encoder_from_config(AutoConfig.for_model(**tiny_encoder(len(tokenizer)), **dropout)).save_pretrained(folder)
-        tokenizer.save_pretrained(str(folder))
+        encoder_from_config(AutoConfig.for_model(**tiny_encoder(len(tokenizer)), **dropout)).save_pretrained(begun)
+        tokenizer.save_pretrained(str(begun))
+        with contextlib.suppress(OSError):  # the other process was first
+            begun.rename(folder)
     return str(folder)
 
 
