@@ -5,13 +5,15 @@
 
 A training ends after `--budget` seconds of CPU time, over which the learning rate rises and falls linearly. Filling the
 queues, tokenization and padding count. With several `--rates` or `--temperatures` each loss first trains with all of them
-(seed 0), and the best accuracy on dev decides. Finished trainings in `--folder` are not repeated.
+(seed 0), and the best accuracy on dev decides. Figures are means over `--seeds`. Finished trainings are not repeated.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import statistics
 import time
 from itertools import product
 from pathlib import Path
@@ -26,11 +28,10 @@ from benchmarks import training
 from benchmarks.harness import Job, Step
 
 SIDES = ("dual_momentum", "cached", "ranking")
-GRID = {"seed": "seeds"}
 ALONE, MEMORY = True, False
-DEFAULTS: Job = {"run": "", "pairs": "", "dev": "", "test": "", "encoders": "", "budget": 240.0, "seeds": [1, 2, 3]}
+DEFAULTS: Job = {"run": "", "pairs": "", "dev": "", "test": "", "encoder": "", "budget": 240.0, "seeds": [1, 2, 3]}
 DEFAULTS |= {"rates": [5e-5], "temperatures": [0.04], "batch": 64, "queue": 4096, "momentum": 0.99, "length": 64}
-DEFAULTS |= {"languages": ["en", "zh"], "folder": "outputs/benchmarks/queue_loss"}
+DEFAULTS |= {"cached_batches": 2, "languages": ["en", "zh"], "folder": "outputs/benchmarks/queue_loss"}
 QUICK: Job = {"budget": 0.5, "seeds": [1], "batch": 8, "queue": 64}
 TINY: Job = {"width": 64, "layers": 1, "vocabulary": 1000, "words": 8, "batch": 8, "steps": 20}
 
@@ -62,17 +63,15 @@ def sentences(source: str, languages: list[str]) -> Dataset:
 
 
 def model_of(job: Job) -> Any:
-    """One encoder for both languages, or one for each (`en=DIR,zh=DIR`), with mean pooling."""
+    """One encoder for both languages, with mean pooling."""
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.base.modules import Normalize, Router, Transformer
+    from sentence_transformers.base.modules import Normalize
     from sentence_transformers.sentence_transformer.modules import Pooling
 
-    routes: dict[str, list[Any]] = {}
-    for name, _, path in (part.rpartition("=") for part in os.path.expandvars(job["encoders"]).split(",")):
-        module = Transformer(path, max_seq_length=job["length"])
-        routes[name] = [module, Pooling(module.get_embedding_dimension(), pooling_mode="mean")]
-    first = routes[""] if "" in routes else [Router(routes, default_route=next(iter(routes)))]
-    return SentenceTransformer(modules=[*first, Normalize()])
+    from benchmarks.papers.controls import transformer
+
+    module = transformer(os.path.expandvars(job["encoder"]), argparse.Namespace(max_length=job["length"], dropout=0.0))
+    return SentenceTransformer(modules=[module, Pooling(module.get_embedding_dimension(), "mean"), Normalize()])
 
 
 def train(side: str, job: Job, seed: int, rate: float, temperature: float) -> dict[str, Any]:
@@ -82,6 +81,7 @@ def train(side: str, job: Job, seed: int, rate: float, temperature: float) -> di
     from benchmarks.papers.controls import training_pairs
     from hf_xlsr.sentence_transformers import DualMomentumCallback, DualMomentumLoss, TatoebaEvaluator, XsimEvaluator
     from hf_xlsr.utils.files import atomic_write
+    from hf_xlsr.utils.precision import choose_precision
 
     file = Path(job["folder"]) / f"{side}-{seed}-{rate:g}-{temperature:g}.json"
     if file.is_file():
@@ -89,31 +89,27 @@ def train(side: str, job: Job, seed: int, rate: float, temperature: float) -> di
         return found
     torch.manual_seed(seed)
     languages, model = job["languages"], model_of(job)
-    routed = len(list(model[0].children())) and hasattr(model[0], "sub_modules")
     pairs = training_pairs(Path(job["run"]), 200_000, seed) if job["run"] else sentences(job["pairs"], languages)
     pairs = pairs.shuffle(seed=seed)
+    half = choose_precision("auto") == "bfloat16"
     budget = Budget(job["budget"])
-    both: Any = {
-        "scale": 1 / temperature,
-        "directions": ("query_to_doc", "doc_to_query"),
-        "partition_mode": "per_direction",
-    }
-    loss: Any
+    both: Any = {"directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"}
+    both["scale"], loss = 1 / temperature, None
     if side == "dual_momentum":
-        masks = {"mask_stale_keys": True, "mask_duplicates": True}
-        loss = DualMomentumLoss(model, job["queue"], job["momentum"], temperature, **masks)
-        tasks: Any = tuple(languages) if routed else (None, None)
+        sizes = (job["queue"], job["momentum"], temperature)
+        loss = DualMomentumLoss(model, *sizes, mask_stale_keys=True, mask_duplicates=True)
         last = pairs[-job["queue"] :]
-        loss.fill_queues(last["source"], last["target"], tasks=tasks)
+        with torch.autocast("cpu", torch.bfloat16, enabled=half and not torch.accelerator.is_available()):
+            loss.fill_queues(last["source"], last["target"])
     elif side == "cached":
         loss = losses.CachedMultipleNegativesRankingLoss(model, mini_batch_size=job["batch"], **both)
     else:
         loss = losses.MultipleNegativesRankingLoss(model, **both)
     arguments = SentenceTransformerTrainingArguments(
         output_dir=str(file.with_suffix("")), num_train_epochs=1000, seed=seed, report_to="none", disable_tqdm=True,
-        per_device_train_batch_size=job["batch"] * (8 if side == "cached" else 1), max_grad_norm=10.0, save_strategy="no",
-        logging_strategy="no", dataloader_drop_last=True, use_cpu=not torch.accelerator.is_available(),
-        router_mapping=dict(zip(("source", "target"), languages, strict=True)) if routed else {},
+        per_device_train_batch_size=job["batch"] * (job["cached_batches"] if side == "cached" else 1),
+        max_grad_norm=10.0, save_strategy="no", logging_strategy="no", dataloader_drop_last=True, bf16=half,
+        use_cpu=not torch.accelerator.is_available(),
     )  # fmt: skip
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, budget.rate)
@@ -142,7 +138,7 @@ def prepare(job: Job, sides: list[str]) -> Step:
             folder.mkdir(parents=True)
             training.make_material(folder, TINY)
         source = f'{{path: "{folder}/pairs.tsv"}}'
-        job |= {"pairs": source, "dev": source, "test": source, "encoders": f"{folder}/encoder"}
+        job |= {"pairs": source, "dev": source, "test": source, "encoder": f"{folder}/encoder"}
 
     def step(side: str, warm_up: bool) -> dict[str, Any]:
         if warm_up:
@@ -151,6 +147,11 @@ def prepare(job: Job, sides: list[str]) -> Step:
         if len(choices) > 1:
             choices.sort(key=lambda choice: -train(side, job, 0, *choice)["dev_accuracy"])
         rate, temperature = choices[0]
-        return {**train(side, job, job["seed"], rate, temperature), "rate": rate, "temperature": temperature}
+        runs = [train(side, job, seed, rate, temperature) for seed in job["seeds"]]
+        columns = {name: [run[name] for run in runs] for name in runs[0]}
+        figures: dict[str, Any] = {"seconds": statistics.mean(columns.pop("seconds"))}
+        for name, values in columns.items():
+            figures[name] = f"{statistics.mean(values):.4g} ({min(values):.4g}-{max(values):.4g})"
+        return {**figures, "rate": rate, "temperature": temperature}
 
     return step
