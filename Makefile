@@ -42,7 +42,8 @@ bench-gpu: $(STAMP)  ## everything that needs a GPU, in resumable slices
 	$(BIN)/python -m benchmarks.gpu
 
 docs: $(STAMP)  ## the site of docs/, in build/site
-	$(BIN)/zensical build --strict
+	rm -rf build/lib && $(BIN)/python setup.py -q build_py  # one hf_xlsr/ with modeling/ and trainers/ in it
+	$(BIN)/python -m zensical build --strict
 
 release-check: $(STAMP)  ## build, look at and try out the wheel with the lowest and the newest versions of what it needs
 	$(BIN)/python tests/release_check.py --keep dist

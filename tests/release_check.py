@@ -9,6 +9,7 @@ torch is over two gigabytes where it comes with CUDA: `--torch` takes one versio
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import tempfile
 import venv
 import zipfile
 from email.parser import Parser
+from hashlib import sha256
 from pathlib import Path
 
 import tomllib
@@ -31,7 +33,7 @@ IN_WHEEL = (
         "hf_xlsr/recipes/quickstart.yaml",
         "hf_xlsr/model_cards/card.md.jinja",
     ),
-    *("hf_xlsr/modeling/encoders.py", "hf_xlsr/trainers/base.py"),
+    *("hf_xlsr/modeling/cmlm/modeling_cmlm.py", "hf_xlsr/trainers/base.py"),
 )
 IN_SDIST = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "hf_xlsr/encoders/stock.py")
 OUTSIDE = re.compile(r"(^|/)(tests|benchmarks|docs|outputs|\.venv|__pycache__)/")
@@ -62,10 +64,18 @@ def build(folder: Path) -> tuple[Path, Path]:
     """The sdist, and the wheel that is built from the sdist, so that the sdist is known to hold everything.
 
     Raises:
-        Wrong: either does not build, or its metadata do not render.
+        Wrong: either does not build, its metadata do not render, or a second build gives another wheel.
     """
-    run([sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)])
-    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    commit_time = run(["git", "log", "-1", "--format=%ct"], cwd=ROOT).strip()
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": commit_time}
+    with tempfile.TemporaryDirectory() as again:
+        for place in (str(folder), again):
+            run([sys.executable, "-m", "build", "--outdir", place, str(ROOT)], env=environment)
+        (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+        digests = {sha256(path.read_bytes()).hexdigest() for path in (wheel, Path(again) / wheel.name)}
+    if len(digests) > 1:
+        raise Wrong("two builds of the same commit give different wheels.")
+    say(f"sha256   {digests.pop()} (two builds)")
     run([sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(sdist)])
     return wheel, sdist
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.papers.evaluate import PROMPTS, evaluate
 from benchmarks.papers.figures import Figures
-from benchmarks.papers.report import picture_of, report_lines, write_page
+from benchmarks.papers.report import picture_of, write_report
 from benchmarks.papers.tables import ROOT, Row, Table, read_tables
 
 STOPPED = 130  # exit status of `hf-xlsr train` after Ctrl-C
@@ -87,6 +87,7 @@ def main() -> int:
         parser.error(f"--only names {', '.join(sorted(unknown))}; choose from {', '.join(names)}")
     kept, home, images = Figures(options.docs / "figures.json"), options.output.resolve(), options.docs / "images"
     images.mkdir(exist_ok=True)
+    (options.docs / "results").mkdir(exist_ok=True)
     # A handler, not SIG_IGN, which the training would inherit: it alone answers Ctrl-C, and leaves a checkpoint.
     signal.signal(signal.SIGINT, lambda *_: None)
     failed = 0
@@ -104,7 +105,7 @@ def main() -> int:
                 print(f"{table.name}, {row.name}, seed {seed} failed: {error}", file=sys.stderr)
                 failed += 1
         draw(table, home, images)
-    write_page(options.docs / "results.md", report_lines(book, kept, images))
+    write_report(book, kept, options.docs)
     return int(failed > 0)
 
 

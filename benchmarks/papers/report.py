@@ -11,7 +11,9 @@ from benchmarks.papers.tables import SEEDS, Book, Claim, Table
 from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
 
 BEGIN, END = "<!-- papers -->", "<!-- /papers -->"
-SHOWN, CONTRADICTED, NOT_SHOWN, OPEN = "shown", "contradicted", "not shown at this size", "open"
+SHOWN, OPPOSITE, NO_DIFFERENCE, OPEN = "shown", "opposite at this size", "no difference beyond the seeds", "open"
+TOO_SHORT = "too short to tell"
+CLAIM = ("claim", "measure", "first", "second", "verdict")
 Spreads = Mapping[str, Mapping[str, Spread]]  # by column title and row name
 
 
@@ -27,7 +29,7 @@ def verdict(better: Spread | None, worse: Spread | None, fixed: bool = False, ma
     Example:
         >>> low = Spread.of({1: 1.0, 2: 1.1, 3: 1.9})
         >>> verdict(Spread.of({1: 2.0, 2: 2.1, 3: 2.2}), low), verdict(Spread.of({1: 1.8, 2: 2.1, 3: 2.2}), low)
-        ('shown', 'not shown at this size')
+        ('shown', 'no difference beyond the seeds')
     """
     if better is None or worse is None:
         return OPEN
@@ -36,7 +38,7 @@ def verdict(better: Spread | None, worse: Spread | None, fixed: bool = False, ma
         return OPEN
     if better.low + margin > worse.high:
         return SHOWN
-    return CONTRADICTED if better.high + margin < worse.low else NOT_SHOWN
+    return OPPOSITE if better.high + margin < worse.low else NO_DIFFERENCE
 
 
 def figure(spread: Spread | None, digits: int) -> str:
@@ -53,7 +55,7 @@ def figure(spread: Spread | None, digits: int) -> str:
 
 
 def table_lines(table: Table, spreads: Spreads, trained: Mapping[str, Any]) -> list[str]:
-    """Section of a table; `trained` comes from `Figures.trained`."""
+    """Page of a table; `trained` comes from `Figures.trained`."""
     rows = [row for row in table.rows if not row.hidden]
     several: list[str] = []
     body: list[list[str]] = []
@@ -67,7 +69,7 @@ def table_lines(table: Table, spreads: Spreads, trained: Mapping[str, Any]) -> l
         fewer = [f"; of {spread.count}" if spread and spread.count < count else "" for spread in found]
         body.append([label, *map("".join, zip(cells, fewer, strict=True))])
     command = f"`python -m benchmarks.papers --only {table.name}`"
-    text = [f"{table.paper} {command}; equal {table.equal} in all rows{table.but and ', but '}{table.but}."]
+    text = [f"{command}. All rows have equal {table.equal}{table.but and ', but '}{table.but}."]
     if several:
         others = "; seed 1 of the others" if len(several) < len(rows) else ""
         text.append(f"Several seeds of {', '.join(several)}{others}.")
@@ -77,13 +79,15 @@ def table_lines(table: Table, spreads: Spreads, trained: Mapping[str, Any]) -> l
         minutes = f"{trained['seconds'] / 60:.0f} minutes in all"
         text.append(f"{trained['trainings']} trainings, {minutes}{where}{threads}.")
     header = [" ", *(escape_markdown(column.title) for column in table.columns)]
-    lines = [f"### {escape_markdown(table.title)}", "", " ".join(text), "", *markdown_table(header, body), ""]
-    lines += [f"- {claim_line(table, claim, spreads)}" for claim in table.claims]
-    return [*lines, *([""] if table.claims else []), *([table.note, ""] if table.note else [])]
+    lines = [f"# {escape_markdown(table.title)}", "", table.paper, "", *markdown_table(header, body), ""]
+    if table.claims:
+        claims = [claim_cells(table, claim, spreads) for claim in table.claims]
+        lines += [*markdown_table(CLAIM, claims, numbers_from=len(CLAIM)), ""]
+    return [*lines, *([table.note, ""] if table.note else []), " ".join(text), ""]
 
 
-def claim_line(table: Table, claim: Claim, spreads: Spreads) -> str:
-    """A claim, its figures and its verdict."""
+def claim_cells(table: Table, claim: Claim, spreads: Spreads) -> list[str]:
+    """A claim, what was measured, the two figures, and the verdict."""
     digits = {column.title: column.digits for column in table.columns}
     named = ((claim.better, claim.column), (claim.worse, claim.against or claim.column))
     better, worse = sides = [spreads[title].get(name) for name, title in named]
@@ -91,10 +95,11 @@ def claim_line(table: Table, claim: Claim, spreads: Spreads) -> str:
     if (claim.better == claim.worse or claim.goes_on) and better and worse:
         both = {seed: value - worse.by_seed[seed] for seed, value in better.by_seed.items() if seed in worse.by_seed}
         better, worse, fixed = Spread.of(both) if both else None, Spread.of({0: 0.0}), True
-    shown = " against ".join(figure(side, digits[title]) for side, (_, title) in zip(sides, named, strict=True))
+    found = verdict(better, worse, fixed=fixed, margin=claim.margin)
     what = escape_markdown(" against ".join(dict.fromkeys(title for _, title in named)))
-    text = claim.text + (" (ours)" if claim.ours else "")
-    return f"{text} ({what}: {shown}): **{verdict(better, worse, fixed=fixed, margin=claim.margin)}**."
+    figures = [figure(side, digits[title]) for side, (_, title) in zip(sides, named, strict=True)]
+    said = TOO_SHORT if table.short and found == OPPOSITE else found
+    return [claim.text + (" (ours)" if claim.ours else ""), what, *figures, said]
 
 
 def draw(table: Table, spreads: Spreads, path: Path) -> None:
@@ -138,36 +143,29 @@ def picture_of(table: Table, images: Path, kind: str = "") -> Path:
     return images / f"papers_{table.name}{kind and '_'}{kind}.png"
 
 
-def report_lines(book: Book, kept: Figures, images: Path) -> list[str]:
-    """The page: all claims, then each table with two rows or more; draws the plots over the axes."""
-    glance: list[list[str]] = []
-    sections: list[str] = []
+def write_report(book: Book, kept: Figures, docs: Path) -> None:
+    """Writes a page for each table with two rows or more, draws its plot, and puts all claims into `results.md`."""
+    claims: list[list[str]] = []
     for table in book.tables:
         spreads = kept.spreads(table)
         measured = {name for values in spreads.values() for name in values}
         if len(measured) < 2 or measured <= {row.name for row in table.rows if row.encoder}:
             continue
-        sections += table_lines(table, spreads, kept.trained(table))
+        lines = table_lines(table, spreads, kept.trained(table))
         captions = {"": table.title}
         if table.axis:
-            draw(table, spreads, picture_of(table, images))
+            draw(table, spreads, picture_of(table, docs / "images"))
         if table.tsne:
             captions["tsne"] = f"{table.title}: translations of {table.row(table.tsne).title}"
         captions |= {picture.kind: f"{table.title}: {picture.caption}" for picture in table.pictures}
         for kind, caption in captions.items():
-            file = picture_of(table, images, kind)
+            file = picture_of(table, docs / "images", kind)
             if file.is_file():
-                sections += [f"![{escape_markdown(caption)}]({images.name}/{file.name})", ""]
-        for claim in table.claims:
-            said, _, result = claim_line(table, claim, spreads).rpartition(": ")
-            glance.append([escape_markdown(table.title), said, result.rstrip(".")])
-    header = ["comparison", "claim, and what was measured", "verdict"]
-    lines = ["## The papers' comparisons at this size", "", book.introduction.strip(), ""]
-    return [*lines, *([*markdown_table(header, glance, numbers_from=3), ""] if glance else []), *sections]
-
-
-def write_page(page: Path, lines: list[str]) -> None:
-    """Replaces what is between the two marks of a page."""
+                lines += [f"![{escape_markdown(caption)}](../images/{file.name})", ""]
+        (docs / "results" / f"{table.name}.md").write_text("\n".join(lines).rstrip() + "\n", "utf-8")
+        link = f"[{escape_markdown(table.title)}](results/{table.name}.md)"
+        claims += [[link, *claim_cells(table, claim, spreads)] for claim in table.claims]
+    page = docs / "results.md"
     before, rest = page.read_text("utf-8").split(BEGIN)
-    after = rest.split(END)[1]
-    page.write_text(f"{before}{BEGIN}\n\n" + "\n".join(lines).rstrip() + f"\n\n{END}{after}", "utf-8")
+    written = "\n".join(markdown_table(["comparison", *CLAIM], claims, numbers_from=6))
+    page.write_text(f"{before}{BEGIN}\n\n{written}\n\n{END}{rest.split(END)[1]}", "utf-8")

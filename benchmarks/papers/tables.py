@@ -90,6 +90,7 @@ class Table(Strict):
     tsne: str = ""
     pictures: tuple[Picture, ...] = ()
     note: str = ""
+    short: bool = False
     _places: dict[str, tuple[Table, Row]] = PrivateAttr(default_factory=dict)
 
     def row(self, name: str) -> Row:
@@ -128,9 +129,8 @@ class Table(Strict):
 
 
 class Book(Strict):
-    """The file: the introduction of the page and all tables."""
+    """The file: all tables."""
 
-    introduction: str
     tables: tuple[Table, ...]
 
 

@@ -36,7 +36,7 @@ class HictlClassifierOutput(SequenceClassifierOutput):
 
 
 class HictlForSequenceClassification(XlsrPreTrainedModel):
-    """An output layer on a stock encoder (section 3.2: "[CLS] [...] is fed into an extra output-layer").
+    """An output layer on a stock encoder (section 3.2: the [CLS] state "is fed into an extra output-layer").
 
     The state of the first token of a sentence, or of a pair in one row, passes dropout and one linear layer. With several
     labels the loss is cross-entropy; with one it is the mean squared error. The paper does not specify dropout: the

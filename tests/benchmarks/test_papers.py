@@ -13,13 +13,12 @@ from result_helpers import results
 import benchmarks.papers.__main__ as loop
 from benchmarks.papers.evaluate import UNITS, calls
 from benchmarks.papers.figures import Figures, Spread, metrics_of, value_of
-from benchmarks.papers.report import BEGIN, END, report_lines, verdict, write_page
+from benchmarks.papers.report import BEGIN, END, verdict, write_report
 from benchmarks.papers.tables import ROOT, Book, Column, read_tables
 from hf_xlsr.evaluation.results import Results, save_results
 from hf_xlsr.runs.recipe import load_runs
 
 TABLES = """
-introduction: What this is.
 tables:
   - name: queue
     title: Size of the queue
@@ -55,16 +54,19 @@ def finish(folder: Path, value: float = 0.5) -> None:
     save_results(folder / "evaluations" / "en-de" / "sts-1.json", results(metrics), settings={})
 
 
-def test_published_page_follows_from_kept_figures(tmp_path: Path) -> None:
-    page = tmp_path / "results.md"
+def test_published_pages_follow_from_kept_figures(tmp_path: Path) -> None:
+    copied(tmp_path)
     published = (ROOT / "docs" / "results.md").read_text("utf-8")
     before, after = published.split(BEGIN)[0], published.split(END)[1]
-    page.write_text(f"{before}{BEGIN}\nold\n{END}{after}", "utf-8")
-    lines = report_lines(
-        read_tables(ROOT / "benchmarks/papers/tables.yaml"), Figures(ROOT / "docs/figures.json"), copied(tmp_path)
-    )
-    write_page(page, lines)
-    assert page.read_text("utf-8") == published
+    (tmp_path / "results.md").write_text(f"{before}{BEGIN}\nold\n{END}{after}", "utf-8")
+    (tmp_path / "results").mkdir()
+    book = read_tables(ROOT / "benchmarks/papers/tables.yaml")
+    write_report(book, Figures(ROOT / "docs/figures.json"), tmp_path)
+    assert (tmp_path / "results.md").read_text("utf-8") == published
+    written = list((tmp_path / "results").iterdir())
+    assert len(written) == len(book.tables)
+    for page in written:
+        assert page.read_text("utf-8") == (ROOT / "docs" / "results" / page.name).read_text("utf-8"), page.name
 
 
 def copied(folder: Path) -> Path:
@@ -102,8 +104,8 @@ def test_every_published_row_resolves_to_one_recipe(tmp_path: Path, monkeypatch:
     ("better", "worse", "fixed", "margin", "said"),
     [
         ([2.0, 2.1, 2.2], [1.0, 1.1, 1.9], False, 0.0, "shown"),
-        ([1.9, 2.1, 2.2], [1.0, 1.1, 1.9], False, 0.0, "not shown at this size"),
-        ([1.0, 1.1, 1.2], [1.3, 1.4, 1.5], False, 0.0, "contradicted"),
+        ([1.9, 2.1, 2.2], [1.0, 1.1, 1.9], False, 0.0, "no difference beyond the seeds"),
+        ([1.0, 1.1, 1.2], [1.3, 1.4, 1.5], False, 0.0, "opposite at this size"),
         ([1.0, 1.1, 1.2], [1.3, 1.4, 1.5], False, 0.6, "shown"),
         ([2.0, 2.1], [1.0, 1.1, 1.2], False, 0.0, "open"),
         ([2.0, 2.1, 2.2], [1.0], False, 0.0, "open"),
@@ -197,7 +199,8 @@ def test_loop_trains_each_run_once_and_keeps_its_figures(
     prompts = [command[-1] for command in shell.commands if "e5-small" in " ".join(command) and "evaluate" in command]
     assert prompts == ["query: "]
     page = (tmp_path / "docs" / "results.md").read_text("utf-8")
-    assert "| 4,096 \\| more | 60.0 |" in page and "**shown**" in page and page.endswith("after\n")
+    assert "(results/queue.md) | Longer is better | STS | 60.0 | 40.0 | shown |" in page and page.endswith("after\n")
+    assert "| 4,096 \\| more | 60.0 |" in (tmp_path / "docs" / "results" / "queue.md").read_text("utf-8")
     again = Shell()
     assert run_loop(tmp_path, book, monkeypatch, again) == 0 and not again.commands
 

@@ -10,8 +10,6 @@ import importlib
 import json
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
@@ -311,26 +309,6 @@ def test_links_lead_somewhere(page: Path) -> None:
         if anchor:
             headings = re.findall(r"^#+ (.*)$", re.sub(FENCED, "", file.read_text("utf-8")), re.MULTILINE)
             assert anchor in [slug(heading) for heading in headings], f"{page.name} links to {target}"
-
-
-def test_site_has_every_page() -> None:
-    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
-    named = [
-        page for section in site["nav"] for pages in section.values() for entry in pages for page in entry.values()
-    ]
-    assert sorted(named) == sorted(page.name for page in PAGES[1:])
-
-
-@pytest.mark.slow
-def test_site_builds_without_a_warning(tmp_path: Path) -> None:
-    zensical = shutil.which("zensical", path=str(Path(sys.executable).parent))
-    if zensical is None:
-        pytest.skip("needs the extra docs")
-    shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
-    done = subprocess.run([zensical, "build", "--strict"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "build" / "site" / "index.html").is_file()
 
 
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)

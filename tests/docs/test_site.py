@@ -1,0 +1,56 @@
+"""The site: every page is in its navigation, every public name in the reference, and it builds without a warning."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCED = ("", ".encoders", ".evaluation", ".export", ".losses", ".mining", ".sentence_transformers")
+
+
+def pages(nav: Any) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for entry in nav.values() if isinstance(nav, dict) else nav:
+            yield from pages(entry)
+
+
+def test_navigation_has_every_page() -> None:
+    text = (ROOT / "mkdocs.yml").read_text("utf-8").replace("!!python/name:", "")
+    written = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    assert sorted(pages(yaml.safe_load(text)["nav"])) == sorted(written)
+
+
+def test_reference_has_every_public_name() -> None:
+    text = "".join(page.read_text("utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))
+    shown = re.findall(r"^::: ([\w.]+)\.(\w+)$", text, re.MULTILINE)
+    for module, name in shown:
+        assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
+    public = {name for package in REFERENCED for name in importlib.import_module(f"hf_xlsr{package}").__all__}
+    assert public - {name for _, name in shown} == {"__version__"}
+
+
+@pytest.mark.slow
+def test_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("zensical")
+    pytest.importorskip("mkdocstrings")
+    for name in ("docs", "hf_xlsr", "modeling", "trainers", "model_cards"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    for name in ("mkdocs.yml", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    for command in (["setup.py", "-q", "build_py"], ["-m", "zensical", "build", "--strict"]):
+        done = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    losses = (tmp_path / "build" / "site" / "api" / "losses.html").read_text("utf-8")
+    assert "alignment_loss" in losses
