@@ -87,8 +87,6 @@ def mine(
     **given: Any,
 ) -> int:
     """Find translations in two texts."""
-    import numpy as np
-
     from hf_xlsr.mining.outputs import write_pairs
     from hf_xlsr.mining.pipeline import run_mining
     from hf_xlsr.mining.report import read_labels, write_report
@@ -104,7 +102,7 @@ def mine(
         vectors = (
             (read_vectors(source_vectors), read_vectors(target_vectors)) if source_vectors and target_vectors else None
         )
-        pairs = {name: _pairs(files, options.languages) if files else None for name, files in given_pairs.items()}
+        pairs = {name: _pairs(files, options.languages) if files else None for name, files in pairs_given.items()}
         mined = run_mining(source, target, folder, options, encoder=model, vectors=vectors, known=pairs["known"])
         if not mined.is_main:
             return None
@@ -113,24 +111,21 @@ def mine(
             curve = mined.gold_curve(pairs["gold"])
         elif labels:
             curve = mined.label_curve(read_labels(labels))
+        estimate: dict[str, Any] = {}
+        lowest = threshold
         if curve is not None:
-            place = curve.choose(precision) if threshold is None else int(np.searchsorted(curve.threshold, threshold))
-            chosen = curve.at(min(place, len(curve.threshold) - 1)) | {"basis": curve.basis}
-        else:
-            chosen = {}
-        lowest = chosen["threshold"] if chosen and threshold is None else threshold
+            place = curve.choose(precision) if lowest is None else curve.place(lowest)
+            estimate = {**curve.at(place), "basis": curve.basis}
+            lowest = estimate["threshold"] if lowest is None else lowest
         kept = mined.best(lowest, options.max_pairs)
         write_pairs(output, kept.sentences(), format=format, languages=options.languages)
         page = f"{output}.report.html"
-        all_rows = mined.sentences() if mined.texts else iter(())
-        write_report(
-            page, all_rows, mined.rows.score, title=f"{source} and {target}", languages=options.languages, curve=curve,
-            threshold=lowest,
-        )  # fmt: skip
-        report = {**kept.report, "estimate": chosen, "page": page, "histogram": histogram(mined.rows.score, lowest)}
+        given = {"title": f"{source} and {target}", "languages": options.languages, "curve": curve}
+        write_report(page, mined.sentences(), mined.rows.score, threshold=lowest, **given)
+        report = {**kept.report, "estimate": estimate, "page": page, "histogram": histogram(mined.rows.score, lowest)}
         return _finish(output, folder, report, kept.sentences())
 
-    given_pairs = {"known": known, "gold": gold}
+    pairs_given = {"known": known, "gold": gold}
     return _run(run, options, output, format, work, keep_work, json)
 
 

@@ -131,8 +131,8 @@ def read_texts(
     save_rows(folder / ROWS, _rows(spans, kept), (count, 3), np.int64)
     spans.unlink()
     given = len(kept) - len(hidden)  # lines that were not skipped
-    sentences = int(kept[:given].sum())
-    return {"lines": lines - len(hidden), "skipped": skipped, "duplicates": given - sentences, "sentences": sentences}
+    distinct = int(kept[:given].sum())
+    return {"lines": lines - len(hidden), "skipped": skipped, "duplicates": given - distinct, "sentences": distinct}
 
 
 def _raw_lines(sentences: Sentences, name: str, stack: ExitStack) -> Iterator[bytes]:

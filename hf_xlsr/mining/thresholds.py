@@ -63,6 +63,10 @@ class Curve:
             raise XlsrError(f"`precision` {precision:g} is out of reach: the estimate is at most {best:.3f}.")
         return int(reached[0])
 
+    def place(self, threshold: float) -> int:
+        """Place of the lowest score that is at least the threshold."""
+        return min(int(np.searchsorted(self.threshold, threshold)), len(self.threshold) - 1)
+
     def at(self, place: int) -> dict[str, float]:
         """All figures at one threshold."""
         names = ("threshold", "precision", "low", "high", "pairs", *(("recall",) if self.recall is not None else ()))
