@@ -46,8 +46,9 @@ class Made:
         """Noisy vectors, alike for equal numbers."""
         import numpy as np
 
-        seeds = [(int(text.split()[-1]), text.startswith("en")) for text in sentences]
-        return np.stack([np.random.default_rng(n).normal(size=32) + np.random.default_rng([n, en]).normal(size=32) / 2 for n, en in seeds])  # fmt: skip # noqa: E501
+        seeds = [(int("".join(filter(str.isdigit, text)) or 0), text.startswith("en")) for text in sentences]
+        draws = [(np.random.default_rng(seed[0]), np.random.default_rng(seed)) for seed in seeds]
+        return np.stack([same.normal(size=32) + own.normal(size=32) / 2 for same, own in draws])
 
 
 def prepare(job: Job, sides: list[str]) -> Step:

@@ -120,8 +120,8 @@ def mine(
         kept = mined.best(lowest, options.max_pairs)
         write_pairs(output, kept.sentences(), format=format, languages=options.languages)
         page = f"{output}.report.html"
-        given = {"title": f"{source} and {target}", "languages": options.languages, "curve": curve}
-        write_report(page, mined.sentences(), mined.rows.score, threshold=lowest, **given)
+        shown: dict[str, Any] = {"title": f"{source} and {target}", "languages": options.languages, "curve": curve}
+        write_report(page, mined.sentences(), mined.rows.score, threshold=lowest, **shown)
         report = {**kept.report, "estimate": estimate, "page": page, "histogram": histogram(mined.rows.score, lowest)}
         return _finish(output, folder, report, kept.sentences())
 
