@@ -40,6 +40,7 @@ CASES = (
     *("attention", "cmlm", "dual_momentum", "hictl", "lightweight", "mining", "onnx_files", "queue_info_nce"),
     "queue_loss",
     "senteval",
+    "thresholds",
 )
 
 

@@ -18,11 +18,16 @@ from hf_xlsr.utils.errors import XlsrError
 if TYPE_CHECKING:
     from hf_xlsr.mining.options import MiningOptions
 
-PANEL = "Search"
+PANEL, CHOOSING = "Search", "Choosing the threshold"
+BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 def _search(help: str) -> Any:
     return typer.Option(help=help, rich_help_panel=PANEL)
+
+
+def _choosing(help: str) -> Any:
+    return typer.Option(help=help, rich_help_panel=CHOOSING)
 
 
 Model = Annotated[str | None, typer.Option(help="Folder or Hub id that sentence-transformers loads.")]
@@ -59,7 +64,17 @@ def mine(
         str | None, typer.Option(metavar="FILE", help="Embeddings of TARGET instead of a model: .npy, a row per line.")
     ] = None,
     retrieval: Annotated[str | None, _search("max, intersection, forward or backward (default max).")] = None,
-    threshold: Annotated[float | None, _search("Lowest score to keep; by default all.")] = None,
+    threshold: Annotated[float | None, _choosing("Lowest score to keep; by default all.")] = None,
+    known: Annotated[
+        list[str] | None, _choosing("Translations in any format, hidden among the sentences to choose the threshold.")
+    ] = None,
+    gold: Annotated[
+        list[str] | None, _choosing("All translations between the two texts, in any format, to choose the threshold.")
+    ] = None,
+    labels: Annotated[str | None, _choosing("Labels saved from the report, to choose the threshold.")] = None,
+    precision: Annotated[
+        float | None, _choosing("Precision that the chosen threshold reaches; by default it has the best F1.")
+    ] = None,
     many: Annotated[
         bool, typer.Option("--many", help="Use a sentence in several pairs.", rich_help_panel=PANEL)
     ] = False,
@@ -74,8 +89,11 @@ def mine(
     """Find translations in two texts."""
     from hf_xlsr.mining.outputs import write_pairs
     from hf_xlsr.mining.pipeline import run_mining
+    from hf_xlsr.mining.report import read_labels, write_report
 
     given |= {"retrieval": retrieval, "threshold": threshold, "duplicates": duplicates, "max_pairs": max_pairs}
+    if sum(map(bool, (known, gold, labels))) > 1 or (precision is not None and not (known or gold or labels)):
+        raise XlsrError("Choose the threshold by one of --known, --gold and --labels; --precision needs one of them.")
     options = mining_options(given | {"one_to_one": False if many else None}, quiet=json)
     if (source_vectors is None) != (target_vectors is None):
         raise XlsrError("Give both --source-vectors and --target-vectors.")
@@ -84,12 +102,30 @@ def mine(
         vectors = (
             (read_vectors(source_vectors), read_vectors(target_vectors)) if source_vectors and target_vectors else None
         )
-        mined = run_mining(source, target, folder, options, encoder=model, vectors=vectors)
+        pairs = {name: _pairs(files, options.languages) if files else None for name, files in pairs_given.items()}
+        mined = run_mining(source, target, folder, options, encoder=model, vectors=vectors, known=pairs["known"])
         if not mined.is_main:
             return None
-        write_pairs(output, mined.sentences(), format=format, languages=options.languages)
-        return _finish(output, folder, mined.report, mined.sentences())
+        curve = mined.curve
+        if pairs["gold"] is not None:
+            curve = mined.gold_curve(pairs["gold"])
+        elif labels:
+            curve = mined.label_curve(read_labels(labels))
+        estimate: dict[str, Any] = {}
+        lowest = threshold
+        if curve is not None:
+            place = curve.choose(precision) if lowest is None else curve.place(lowest)
+            estimate = {**curve.at(place), "basis": curve.basis}
+            lowest = estimate["threshold"] if lowest is None else lowest
+        kept = mined.best(lowest, options.max_pairs)
+        write_pairs(output, kept.sentences(), format=format, languages=options.languages)
+        page = f"{output}.report.html"
+        shown: dict[str, Any] = {"title": f"{source} and {target}", "languages": options.languages, "curve": curve}
+        write_report(page, mined.sentences(), mined.rows.score, threshold=lowest, **shown)
+        report = {**kept.report, "estimate": estimate, "page": page, "histogram": histogram(mined.rows.score, lowest)}
+        return _finish(output, folder, report, kept.sentences())
 
+    pairs_given = {"known": known, "gold": gold}
     return _run(run, options, output, format, work, keep_work, json)
 
 
@@ -113,6 +149,7 @@ def score(
 ) -> int:
     """Score given pairs by margin and cosine."""
     from hf_xlsr.mining.outputs import SCORE_COLUMNS, write_pairs
+    from hf_xlsr.mining.report import write_report
     from hf_xlsr.mining.scoring import run_scoring
 
     options = mining_options(given, quiet=json)
@@ -124,7 +161,10 @@ def score(
         if not scored.is_main:
             return None
         write_pairs(output, scored.sentences(), columns=SCORE_COLUMNS, format=format, languages=options.languages)
-        return _finish(output, folder, {**scored.report, "bad_lines": sources.bad_lines}, scored.sentences())
+        page, scores = f"{output}.report.html", scored.scores.score
+        write_report(page, scored.sentences(), scores, title=" and ".join(pairs), languages=options.languages)
+        report = {**scored.report, "bad_lines": sources.bad_lines, "page": page, "histogram": histogram(scores)}
+        return _finish(output, folder, report, scored.sentences())
 
     return _run(run, options, output, format, work, keep_work, json)
 
@@ -184,6 +224,32 @@ def _finish(output: str, work: Path, report: Mapping[str, Any], rows: Iterator[d
     return {**report, "skipped_lines": saved, "output": output, "first": list(islice(rows, 3))}
 
 
+def histogram(scores: Any, threshold: float | None = None, bars: int = 40) -> str:
+    """The distribution of scores in one line of blocks; a bar in front of the threshold.
+
+    Examples:
+        >>> histogram([1.0, 1.0, 1.1, 1.2], bars=3)
+        '1.000 █▄▄ 1.200'
+    """
+    import numpy as np
+
+    if not len(scores):
+        return ""
+    counts, edges = np.histogram(scores, bars)
+    blocks = [BLOCKS[int(np.ceil(8 * count / counts.max()))] for count in counts.tolist()]
+    if threshold is not None and edges[0] < threshold <= edges[-1]:
+        blocks.insert(int(np.searchsorted(edges[:-1], threshold)), "|")
+    return f"{edges[0]:.3f} {''.join(blocks)} {edges[-1]:.3f}"
+
+
+def _pairs(paths: list[str], languages: Sequence[str] | None) -> list[tuple[str, str]]:
+    """Source and target of all rows of files."""
+    from hf_xlsr.data.formats.reading import read_rows
+
+    rows = read_rows(paths[0] if len(paths) == 1 else paths, languages=list(languages) if languages else None)
+    return [(row["source"], row["target"]) for row in rows]
+
+
 class _Column:
     """One column of the file of pairs, read again in each iteration."""
 
@@ -234,7 +300,14 @@ def _print_summary(report: Mapping[str, Any]) -> None:
     if "threshold" in report:
         scores = report["scores"]
         table.add_row("scores", f"{scores[0]:.4f} to {scores[1]:.4f}" if scores else "none")
-        table.add_row("threshold", "none" if report["threshold"] is None else f"{report['threshold']:g}")
+        table.add_row("threshold", "none" if report["threshold"] is None else f"{report['threshold']:.4f}")
+    if estimate := report.get("estimate"):
+        low, high = (f"{100 * estimate[name]:.1f}" for name in ("low", "high"))
+        recall = f", recall {100 * estimate['recall']:.1f} %" if "recall" in estimate else ""
+        table.add_row("estimate", f"precision {100 * estimate['precision']:.1f} % ({low}-{high}){recall}")
+        table.add_row("", f"from {estimate['basis']}")
+    table.add_row("histogram", report["histogram"])
+    table.add_row("report", escape(report["page"]))
     table.add_row("seconds", ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in report["seconds"].items()))
     if report["reused"]:
         table.add_row("done before", ", ".join(report["reused"]))

@@ -85,13 +85,11 @@ class MiningOptions:
 
     @property
     def extraction(self) -> ExtractionOptions:
-        """Options of `extract_pairs`."""
+        """Options of `extract_pairs`; threshold and maximum apply to its result."""
         return {
             "margin": self.margin,
             "retrieval": self.retrieval,
-            "threshold": self.threshold,
             "one_to_one": self.one_to_one,
-            "max_pairs": self.max_pairs,
         }
 
     def search_device(self, encoded: bool) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from hf_xlsr.mining.search.extraction import MinedBitext, extract_pairs
 from hf_xlsr.mining.search.neighbours import check_widths
 from hf_xlsr.mining.stages import Processes, Stages, TextSide, TextSides, job_folder, vector_stage
 from hf_xlsr.mining.texts import Sentences, TextStore
+from hf_xlsr.mining.thresholds import Curve, HiddenPairs, gold_curve, hidden_curve, label_curve
 from hf_xlsr.mining.work_folder import save_array, save_rows
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import array_hash
@@ -39,6 +41,7 @@ class MiningRun:
         pairs: By line of the inputs, from 0.
         rows: The same pairs by row of `texts`.
         texts: Sentences of both sides; None for matrices.
+        curve: Precision and recall by threshold, if known pairs were hidden.
         report: Counts, sizes of neighbourhoods, method, recall, seconds by stage.
         is_main: Whether this is the main process, which writes the output.
     """
@@ -48,6 +51,31 @@ class MiningRun:
     texts: tuple[TextStore, TextStore] | None
     report: dict[str, Any]
     is_main: bool = True
+    curve: Curve | None = None
+
+    def best(self, threshold: float | None, max_pairs: int | None = None) -> MiningRun:
+        """The run with the pairs of at least this score alone, and at most so many."""
+        count = len(self.rows) if threshold is None else int((self.rows.score >= threshold).sum())
+        first = slice(min(count, len(self.rows) if max_pairs is None else max_pairs))
+        pairs, rows = (
+            MinedBitext(all.source[first], all.target[first], all.score[first]) for all in (self.pairs, self.rows)
+        )
+        scores = [float(rows.score[-1]), float(rows.score[0])] if len(rows) else None
+        report = {**self.report, "pairs": len(rows), "threshold": threshold, "scores": scores}
+        return replace(self, pairs=pairs, rows=rows, report=report)
+
+    def gold_curve(self, gold: Iterable[tuple[str, str]]) -> Curve:
+        """Precision and recall by threshold against all translations that are in the texts, as sentences."""
+        assert self.texts is not None, "matrices have no sentences"
+        pairs = set(gold)
+        there = [store.holds(pair[side] for pair in pairs) for side, store in enumerate(self.texts)]
+        right = np.array([(row["source"], row["target"]) in pairs for row in self.sentences()], bool)
+        return gold_curve(right, int((there[0] & there[1]).sum()), self.rows.score)
+
+    def label_curve(self, labels: Mapping[tuple[str, str], bool]) -> Curve:
+        """Precision by threshold from labels of some of the pairs, by source and target."""
+        found = [(row["score"], (row["source"], row["target"])) for row in self.sentences()]
+        return label_curve([(score, labels[pair]) for score, pair in found if pair in labels], self.rows.score)
 
     def sentences(self) -> Iterator[dict[str, Any]]:
         """The pairs with their texts, best first, for `write_pairs`; lines are numbered from 1."""
@@ -74,6 +102,8 @@ def mine_bitext(
     *,
     encoder: Encoder | str | None = None,
     folder: str | os.PathLike[str] | None = None,
+    known: Iterable[tuple[str, str]] | None = None,
+    precision: float | None = None,
     **changes: Any,
 ) -> MinedBitext:
     """Finds sentences that are likely translations of each other in two texts, or rows in two matrices.
@@ -90,6 +120,8 @@ def mine_bitext(
         encoder: Anything with a sentence-transformers style `encode`, or the folder or Hub id of a model, which is
             loaded only if something is left to encode. Not for matrices.
         folder: Work folder of the stages; a temporary one if None.
+        known: Pairs of translations that are hidden among the sentences to choose the threshold, see `hidden_curve`.
+        precision: With known pairs, the precision that the threshold must reach; by default it has the best F1.
         **changes: Fields of `MiningOptions` that replace those of `options`.
 
     Returns:
@@ -108,7 +140,11 @@ def mine_bitext(
     """
     options = replace(options or MiningOptions(), **changes)
     with job_folder(folder) as work:
-        return run_mining(source, target, work, options, encoder=encoder).pairs
+        run = run_mining(source, target, work, options, encoder=encoder, known=known)
+        threshold = options.threshold
+        if run.curve is not None and threshold is None:
+            threshold = float(run.curve.threshold[run.curve.choose(precision)])
+        return run.best(threshold, options.max_pairs).pairs
 
 
 def run_mining(
@@ -119,8 +155,9 @@ def run_mining(
     *,
     encoder: Encoder | str | None = None,
     vectors: tuple[np.ndarray, np.ndarray] | None = None,
+    known: Iterable[tuple[str, str]] | None = None,
 ) -> MiningRun:
-    """`mine_bitext` with a report, and with access to the texts as long as the folder exists.
+    """All pairs with a report, and with access to the texts as long as the folder exists; `best` applies a threshold.
 
     Args:
         source: A file, a list of sentences or a matrix.
@@ -129,10 +166,14 @@ def run_mining(
         options: The options.
         encoder: As in `mine_bitext`.
         vectors: Vectors of the lines of both texts instead of an encoder: `(lines, width)` each.
+        known: As in `mine_bitext`.
 
     Raises:
         XlsrError: see `mine_bitext`.
     """
+    hidden = HiddenPairs() if known is None else HiddenPairs.sample(known)
+    if hidden.whole and encoder is None:
+        raise XlsrError("Known pairs (--known) need an encoder (--model), to encode them like the texts.")
     given = {"source": source, "target": target}
     if vectors is None and hasattr(source, "__array__") and hasattr(target, "__array__"):
         given, vectors = {}, (np.asanyarray(source), np.asanyarray(target))
@@ -147,7 +188,7 @@ def run_mining(
     languages = dict(zip(SIDES, options.languages or (None, None), strict=True))
     duplicates = options.duplicates or ("keep" if matrices else "merge")
     texts = TextSides(
-        {side: TextSide(text, languages[side], duplicates) for side, text in given.items()},
+        {side: TextSide(text, languages[side], duplicates, getattr(hidden, side)) for side, text in given.items()},
         None if encoder is None else LazyEncoder(encoder, options.device or processes.device, options.dtype),
         options.encoding,
     )
@@ -159,17 +200,24 @@ def run_mining(
         for side, matrix in matrices.items():
             lines = report.setdefault(side, {"name": side, "sentences": len(matrix)}).get("lines", len(matrix))
             found[side] = _unit_vectors(stages, side, matrix, stores.get(side), lines)
+        lines = {side: store.lines(np.arange(len(store))) for side, store in stores.items()} if hidden.whole else {}
+        without = {side: own >= report[side]["lines"] for side, own in lines.items()}
         if processes.is_main:
-            _mine(stages, found, options, options.search_device(encoder is not None))
+            _mine(stages, found, without, options, options.search_device(encoder is not None))
         report |= stages["pairs"].wait()
-        rows = pairs = MinedBitext(*(np.load(stages.work.path / "pairs" / f"{name}.npy") for name in PAIR_ARRAYS))
-        if stores:
-            pairs = MinedBitext(stores["source"].lines(rows.source), stores["target"].lines(rows.target), rows.score)
+        rows, *joint = (_load(stages.work.path / "pairs", kind) for kind in (("", "hidden.") if without else ("",)))
+        pairs, *joint = (_by_line(one, stores) for one in (rows, *joint))
         processes.barrier()
-    report |= {"pairs": len(rows), "threshold": options.threshold}
-    report["scores"] = [float(rows.score[-1]), float(rows.score[0])] if len(rows) else None
-    report |= stages.report()
-    return MiningRun(pairs, rows, (stores["source"], stores["target"]) if stores else None, report, processes.is_main)
+    curve = None
+    if joint and processes.is_main:
+        counts, sentences = ([report[side][name] for side in SIDES] for name in ("lines", "sentences"))
+        present = [
+            set((lines[side][without[side]] - count).tolist()) for side, count in zip(SIDES, counts, strict=True)
+        ]
+        curve = hidden_curve(hidden, joint[0], counts, sentences, present, rows.score)
+    texts_of_sides = (stores["source"], stores["target"]) if stores else None
+    run = MiningRun(pairs, rows, texts_of_sides, report | stages.report(), processes.is_main, curve)
+    return run.best(None)
 
 
 def _plan(
@@ -186,6 +234,15 @@ def _plan(
     plan["neighbours"] = {"vectors": vectors, "k": options.k, "method": options.method}
     plan["pairs"] = {"neighbours": plan["neighbours"], **options.extraction}
     return inputs, plan
+
+
+def _load(folder: Path, kind: str = "") -> MinedBitext:
+    return MinedBitext(*(np.load(folder / f"{kind}{name}.npy") for name in PAIR_ARRAYS))
+
+
+def _by_line(rows: MinedBitext, stores: Mapping[str, TextStore]) -> MinedBitext:
+    """The pairs by line; rows of matrices are lines."""
+    return replace(rows, **{side: store.lines(getattr(rows, side)) for side, store in stores.items()})
 
 
 def _unit_vectors(stages: Stages, side: str, matrix: np.ndarray, store: TextStore | None, lines: int) -> np.ndarray:
@@ -227,8 +284,14 @@ def _normalized(matrix: np.ndarray) -> Iterator[np.ndarray]:
         yield block / np.linalg.norm(block, axis=1, keepdims=True)
 
 
-def _mine(stages: Stages, vectors: Mapping[str, np.ndarray], options: MiningOptions, device: str) -> None:
-    """Neighbours and pairs, saved in the work folder, unless they are."""
+def _mine(
+    stages: Stages,
+    vectors: Mapping[str, np.ndarray],
+    without: Mapping[str, np.ndarray],
+    options: MiningOptions,
+    device: str,
+) -> None:
+    """Neighbours and pairs, saved in the work folder, unless they are; pairs with and without hidden rows."""
     if stages["pairs"].result is not None:
         stages.reused += ["neighbours", "pairs"]
         return
@@ -252,7 +315,10 @@ def _mine(stages: Stages, vectors: Mapping[str, np.ndarray], options: MiningOpti
         if size < options.k:
             logger.warning("k is %d, but %s sentences have only %d neighbours.", options.k, side, size)
     with stages.timed("pairs"):
-        mined = extract_pairs(both, **options.extraction)
-        for name in PAIR_ARRAYS:
-            save_array(stages.work.path / "pairs" / f"{name}.npy", getattr(mined, name))
+        for kind, rows in (
+            {"": (without["source"], without["target"]), "hidden.": None}.items() if without else [("", None)]
+        ):
+            mined = extract_pairs(both, without=rows, **options.extraction)
+            for name in PAIR_ARRAYS:
+                save_array(stages.work.path / "pairs" / f"{kind}{name}.npy", getattr(mined, name))
         stages["pairs"].finish(**found)

@@ -6,7 +6,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -132,11 +132,13 @@ class TextSide:
         sentences: A file or a list of sentences.
         language: Its language, for an encoder that routes by language.
         duplicates: See `read_texts`.
+        hidden: More sentences, which follow the others.
     """
 
     sentences: Sentences
     language: str | None = None
     duplicates: str = "merge"
+    hidden: Sequence[str] = ()
 
     @property
     def path(self) -> str | None:
@@ -187,6 +189,8 @@ class TextSides:
             digest = input_hash(text.sentences, side)
             inputs[side] = {"name": os.path.abspath(text.path) if text.path else None, "sha256": digest}
             read = {"sha256": digest, "duplicates": text.duplicates}
+            if text.hidden:
+                read["hidden"] = input_hash(text.hidden, side)
             plan[_text_stage(side)] = read
             if self.encoder is not None:
                 routes = self.encoding.get("routes")
@@ -225,6 +229,7 @@ class TextSides:
                         folder,
                         name=name,
                         duplicates=text.duplicates,
+                        hidden=text.hidden,
                         memory=stages.memory,
                         show_progress_bar=stages.show_progress_bar,
                     )

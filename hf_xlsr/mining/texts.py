@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -56,6 +57,7 @@ def read_texts(
     *,
     name: str,
     duplicates: str = "merge",
+    hidden: Sequence[str] = (),
     memory: int | None = None,
     show_progress_bar: bool = False,
 ) -> dict[str, Any]:
@@ -71,6 +73,7 @@ def read_texts(
         name: Name of this side in messages.
         duplicates: `merge`: equal lines count as one sentence, under the number of the first; `keep`: each line counts;
             `drop`: texts that occur twice are left out.
+        hidden: More sentences, numbered after the others.
         memory: Bytes that may be allocated for finding equal lines.
         show_progress_bar: Show one.
 
@@ -94,7 +97,8 @@ def read_texts(
             tqdm(desc=f"reading {name}", unit=" lines", unit_scale=True, disable=not show_progress_bar)
         )
         end = 0
-        for batch in _batches(_raw_lines(sentences, name, stack)):
+        more = (text.encode("utf-8", "surrogatepass") for text in hidden)
+        for batch in _batches(chain(_raw_lines(sentences, name, stack), more)):
             texts, ends, numbers, hashes = list[bytes](), list[int](), list[int](), list[int]()
             for line in batch:
                 lines += 1
@@ -126,7 +130,9 @@ def read_texts(
     count = int(kept.sum())
     save_rows(folder / ROWS, _rows(spans, kept), (count, 3), np.int64)
     spans.unlink()
-    return {"lines": lines, "skipped": skipped, "duplicates": len(kept) - count, "sentences": count}
+    given = len(kept) - len(hidden)  # lines that were not skipped
+    distinct = int(kept[:given].sum())
+    return {"lines": lines - len(hidden), "skipped": skipped, "duplicates": given - distinct, "sentences": distinct}
 
 
 def _raw_lines(sentences: Sentences, name: str, stack: ExitStack) -> Iterator[bytes]:
@@ -140,7 +146,7 @@ def _raw_lines(sentences: Sentences, name: str, stack: ExitStack) -> Iterator[by
         raise XlsrError(f"{name} cannot be read to its end: {error}.") from error
 
 
-def _batches(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
+def _batches(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
     batch: list[bytes] = []
     size = 0
     for line in lines:
@@ -212,6 +218,11 @@ class TextStore:
             self._file.seek(start)
             found[place] = self._file.read(stop - start).decode("utf-8")
         return found
+
+    def holds(self, texts: Iterable[str]) -> np.ndarray:
+        """Whether each text is one of the sentences, bool."""
+        wanted = np.array([hash64(text.encode("utf-8", "surrogatepass")) for text in texts], np.uint64)
+        return np.isin(wanted, np.fromfile(self.folder / HASHES, np.uint64))
 
     def rows_of_lines(self) -> np.ndarray:
         """Row of each line that was not skipped, in the order of the file, if equal lines were merged; int64."""

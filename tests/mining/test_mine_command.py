@@ -113,6 +113,44 @@ def test_summary(fake: str, files: list[str], tmp_path: Path, capsys: Capture, m
     assert "source.vectors" in report["reused"] and report["skipped_lines"]["source"].endswith("source.skipped.jsonl")
 
 
+@pytest.mark.parametrize("choice", ["known", "gold", "labels"])
+def test_threshold_is_chosen(choice: str, fake: str, files: list[str], tmp_path: Path, capsys: Capture):
+    output, given = tmp_path / "pairs.jsonl", tmp_path / "given.tsv"
+    words = ["mine", *files, "--model", fake, "--output", str(output)]
+    everything = run(words, capsys)["pairs"]
+    rows = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
+    same = [row["source"].split()[1] == row["target"].split()[1] for row in rows]
+    if choice == "labels":
+        lines = ["label\tscore\tsource\ttarget"]
+        kinds = zip(rows, same, strict=True)
+        lines += [
+            f"{'accept' if ok else 'reject'}\t{row['score']}\t{row['source']}\t{row['target']}" for row, ok in kinds
+        ]
+    elif choice == "gold":
+        lines = [f"{row['source']}\t{row['target']}" for row, ok in zip(rows, same, strict=True) if ok]
+    else:
+        lines = [f"en {n} word\tfr {n} word" for n in range(100, 300)]
+    write_lines(given, lines)
+    report = run([*words, f"--{choice}", str(given), "--precision", "0.9"], capsys)
+    assert report["pairs"] <= everything and report["threshold"] == report["estimate"]["threshold"]
+    assert report["estimate"]["precision"] >= 0.9 and report["estimate"]["low"] <= report["estimate"]["high"]
+    assert all(json.loads(line)["score"] >= report["threshold"] for line in output.read_text("utf-8").splitlines())
+    page = Path(report["page"]).read_text("utf-8")
+    assert report["estimate"]["basis"] in page and "REPORT-DATA" not in page
+
+
+def test_report_escapes_texts(fake: str, tmp_path: Path, capsys: Capture):
+    attack = "</script><script>alert(1)</script> <img src=x onerror=alert(2)> \u2028"
+    files = [write_lines(tmp_path / f"{name}.txt", [f"{name} 1 {attack}", f"{name} 2"]) for name in ("en", "ar")]
+    output = str(tmp_path / "pairs.tsv")
+    languages = ["--languages", "en,ar"]
+    report = run(["mine", *map(str, files), "--model", fake, *languages, "--output", output], capsys)
+    page = Path(report["page"]).read_text("utf-8")
+    assert page.count("<script") == 2 and "<img" not in page and '"rtl"' in page
+    data = page.split('id="data">')[1].split("</script>")[0]
+    assert attack in json.loads(data)["pairs"][0]["source"]
+
+
 @pytest.mark.parametrize("suffix", ["tsv", "parquet", "tmx"])
 def test_options(suffix: str, fake: str, files: list[str], tmp_path: Path, capsys: Capture):
     output = tmp_path / f"pairs.{suffix}"

@@ -93,6 +93,7 @@ def test_only_changes_are_redone(files: tuple[Path, Path], tmp_path: Path):
     def run(**options: Any) -> tuple[int, dict[str, Any]]:
         encoder = NumberEncoder()
         done = run_mining(*files, tmp_path / "work", MiningOptions(**options), encoder=encoder)
+        done = done.best(options.get("threshold"))
         assert_same_pairs(done.pairs, mine_bitext(*files, encoder=NumberEncoder(), **options))
         return sum(map(len, encoder.calls)) - len(PROBES), done.report
 
@@ -100,6 +101,8 @@ def test_only_changes_are_redone(files: tuple[Path, Path], tmp_path: Path):
     sentences, report = run()
     assert sentences == 0 and report["seconds"].keys() <= {"encode"} and "pairs" in report["reused"]
     sentences, report = run(threshold=1.2)
+    assert sentences == 0 and "pairs" in report["reused"]
+    sentences, report = run(margin="distance")
     assert sentences == 0 and "pairs" not in report["reused"] and "neighbours" in report["reused"]
     assert run(k=2)[0] == 0
     write_lines(files[1], TARGET[:30])

@@ -86,6 +86,7 @@ def extract_pairs(
     threshold: float | None = None,
     one_to_one: bool = True,
     max_pairs: int | None = None,
+    without: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> MinedBitext:
     """Pairs from the neighbourhoods of both sides.
 
@@ -104,6 +105,7 @@ def extract_pairs(
         threshold: Lowest score that is kept; None keeps all.
         one_to_one: Use each row in at most one pair.
         max_pairs: Number of best pairs to keep; None keeps all.
+        without: Rows of both sides that take no part, bool, `(n,)` and `(m,)`; they still count as neighbours in means.
 
     Returns:
         The pairs, best first.
@@ -124,11 +126,12 @@ def extract_pairs(
         return MinedBitext(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float64))
     source_means = neighbours.forward_similarities.mean(axis=1, dtype=np.float64)
     target_means = neighbours.backward_similarities.mean(axis=1, dtype=np.float64)
+    no_source, no_target = without or (None, None)
     forward, forward_scores = _best(
-        neighbours.forward_similarities, neighbours.forward_indices, source_means, target_means, margin
+        neighbours.forward_similarities, neighbours.forward_indices, source_means, target_means, margin, no_target
     )
     backward, backward_scores = _best(
-        neighbours.backward_similarities, neighbours.backward_indices, target_means, source_means, margin
+        neighbours.backward_similarities, neighbours.backward_indices, target_means, source_means, margin, no_source
     )
     # A pair that both sides propose is kept once, as the forward one: its score is the same.
     mutual = backward[forward] == np.arange(source_count)
@@ -138,6 +141,9 @@ def extract_pairs(
         use_forward &= mutual
     elif retrieval == "max":
         use_backward[forward[mutual]] = False
+    if without is not None:
+        use_forward &= ~without[0] & np.isfinite(forward_scores)
+        use_backward &= ~without[1] & np.isfinite(backward_scores)
     if threshold is not None:
         use_forward &= forward_scores >= threshold
         use_backward &= backward_scores >= threshold
@@ -152,7 +158,12 @@ def extract_pairs(
 
 
 def _best(
-    similarities: np.ndarray, indices: np.ndarray, own_means: np.ndarray, other_means: np.ndarray, margin: str
+    similarities: np.ndarray,
+    indices: np.ndarray,
+    own_means: np.ndarray,
+    other_means: np.ndarray,
+    margin: str,
+    without: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The neighbour of each row with the best margin, and that margin."""
     best = np.empty(len(indices), np.int64)
@@ -161,6 +172,8 @@ def _best(
         rows = slice(start, start + ROWS_AT_ONCE)
         found = np.asarray(indices[rows])
         scores = margin_scores(similarities[rows], own_means[rows, None], other_means[found], margin)
+        if without is not None:
+            scores[without[found]] = -np.inf
         place = scores.argmax(axis=1)[:, None]
         best[rows] = np.take_along_axis(found, place, axis=1)[:, 0]
         best_scores[rows] = np.take_along_axis(scores, place, axis=1)[:, 0]
