@@ -63,13 +63,20 @@ class LightweightOutput(ModelOutput):
 
 
 class GenerativeHead(nn.Module):
-    """The fully connected layer between sentence embedding and tied decoder (figure 1, left)."""
+    """The fully connected layer between sentence embedding and tied decoder (figure 1, left).
 
-    def __init__(self, width: int, vocab_size: int, eps: float = 1e-12) -> None:
+    Args:
+        width: Of the embedding.
+        vocab_size: Entries of the decoder's bias.
+        kind: `linear` (the paper), or `released` (swish and layer normalisation behind it).
+    """
+
+    def __init__(self, width: int, vocab_size: int, kind: str = "linear") -> None:
         super().__init__()
         self.dense = nn.Linear(width, width)
-        self.activation = nn.SiLU()
-        self.norm = nn.LayerNorm(width, eps=eps)
+        released = kind == "released"
+        self.activation = nn.SiLU() if released else nn.Identity()
+        self.norm = nn.LayerNorm(width, eps=1e-12) if released else nn.Identity()
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -101,7 +108,7 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
         super().__init__(config)
         text_config = config.get_text_config()
         self.encoder = encoder_from_config(text_config)
-        self.head = GenerativeHead(text_config.hidden_size, text_config.vocab_size)
+        self.head = GenerativeHead(text_config.hidden_size, text_config.vocab_size, config.generative_head)
         self.post_init()
         if config.initialization == "released":
             self._initialize_like_released_code()

@@ -24,6 +24,7 @@ PAPER = {
     "model.encoder.attention_probs_dropout_prob": 0.1,
     "model.generative_task": "ugt",
     "model.label_mode": "accumulate",
+    "model.generative_head": "linear",
     "model.generative_weight": 1.0,
     "model.alignment_weight": 2.0,
     "model.similarity_weight": 2.0,
@@ -38,7 +39,7 @@ DEPARTURES: dict[str, dict[str, Any]] = {
     "lightweight_en_de": {},
     "lightweight_en_es": {},
     "lightweight_en_it": {"training.num_train_epochs": 30, "training.warmup_steps": 6 / 30},
-    "lightweight_en_fr_released": {"model.label_mode": "set"},
+    "lightweight_en_fr_released": {"model.label_mode": "set", "model.generative_head": "released"},
     **{f"lightweight_ablation_layers/layers-{n}": {"model.encoder.num_hidden_layers": n} for n in (1, 2, 3, 4, 5, 6)},
     **{
         f"lightweight_ablation_tasks/{task.replace('+', '-')}": {"model.generative_task": task}
