@@ -34,6 +34,8 @@ class HictlTrainer(XlsrTrainer):
         `docs/train.md` has a complete script.
     """
 
+    token_labels = "lm_labels"
+
     def __init__(
         self, model: Any, args: Any, *, train_dataset: Any = None, processing_class: Any = None, **kwargs: Any
     ) -> None:

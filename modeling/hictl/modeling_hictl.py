@@ -123,6 +123,7 @@ class HictlForPreTraining(EncoderWithLmHead):
         negative_input_ids: torch.Tensor | None = None,
         negative_attention_mask: torch.Tensor | None = None,
         matryoshka_dims: Sequence[int] | None = None,
+        masked_tokens: torch.Tensor | None = None,
         return_loss: bool = True,
     ) -> HictlOutput:
         """Encodes stacked pairs and computes equation 7. `HictlCollator` makes the batches.
@@ -143,6 +144,8 @@ class HictlForPreTraining(EncoderWithLmHead):
             matryoshka_dims: Numbers of dimensions of truncated embeddings: the contrast of sentences is the mean
                 over these, see `matryoshka_mean`.
                 None for whole embeddings.
+            masked_tokens: Mean number of masked tokens of a micro-batch and process in the optimiser step; `XlsrTrainer`
+                gives it under accumulation, so that the masked LM's loss is a mean over all tokens of the step.
             return_loss: False returns embeddings only.
 
         Raises:
@@ -178,7 +181,9 @@ class HictlForPreTraining(EncoderWithLmHead):
             query = states[:, 0]
             if self.lm_head is not None:
                 table, size = self.get_input_embeddings().weight, config.logits_chunk_size
-                losses["lm"] = self.lm_head.loss(states, lm_labels, table, chunk_size=size)
+                losses["lm"] = self.lm_head.loss(
+                    states, lm_labels, table, chunk_size=size, masked_tokens=masked_tokens
+                )
         if config.word_weight and joint_input_ids is not None and special_ids is not None:
             if config.word_query == "plain":
                 query = self.first_states(joint_input_ids, joint_attention_mask)
