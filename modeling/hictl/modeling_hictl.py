@@ -123,6 +123,7 @@ class HictlForPreTraining(EncoderWithLmHead):
         negative_input_ids: torch.Tensor | None = None,
         negative_attention_mask: torch.Tensor | None = None,
         matryoshka_dims: Sequence[int] | None = None,
+        positive_probability: float = 0.0,
         masked_tokens: torch.Tensor | None = None,
         return_loss: bool = True,
     ) -> HictlOutput:
@@ -144,6 +145,8 @@ class HictlForPreTraining(EncoderWithLmHead):
             matryoshka_dims: Numbers of dimensions of truncated embeddings: the contrast of sentences is the mean
                 over these, see `matryoshka_mean`.
                 None for whole embeddings.
+            positive_probability: Mean probability that the contrast of sentences gave to translations in the last steps,
+                which `HictlTrainer` counts: times `negative_interpolation`, it is the hardness of negative sentences.
             masked_tokens: Mean number of masked tokens of a micro-batch and process in the optimiser step; `XlsrTrainer`
                 gives it under accumulation, so that the masked LM's loss is a mean over all tokens of the step.
             return_loss: False returns embeddings only.
@@ -169,7 +172,11 @@ class HictlForPreTraining(EncoderWithLmHead):
                 self.encode_sentences, (input_ids, attention_mask), negative_input_ids, negative_attention_mask
             )
             losses["sentence"] = matryoshka_mean(
-                partial(sentence_contrast_loss, temperature=config.sentence_temperature),
+                partial(
+                    sentence_contrast_loss,
+                    temperature=config.sentence_temperature,
+                    hardness=config.negative_interpolation * positive_probability,
+                ),
                 matryoshka_dims,
                 gather_with_gradient(source),
                 gather_with_gradient(target),
