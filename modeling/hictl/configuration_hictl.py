@@ -52,7 +52,7 @@ class HictlConfig(PreTrainedConfig):
 
     model_type = "hictl"
     sub_configs_defaults = {"text_config": SubConfigSpec(config_class=AutoConfig, model_type="xlm-roberta")}
-    keys_to_ignore_at_inference = ["losses", "source_embeds", "target_embeds"]
+    keys_to_ignore_at_inference = ["losses", "statistics", "source_embeds", "target_embeds"]
 
     text_config: PreTrainedConfig | dict | None = None
     sentence_temperature: float | int = interval(min=0, exclude_min=True)(default=1.0)

@@ -76,7 +76,8 @@ def test_unused_rows_are_no_negative_words(tmp_path: Path, monkeypatch: pytest.M
     batch = tiny_batch(tokenizer)
     del batch["special_ids"]
     for _ in range(5):
-        trainer.compute_loss(model, batch)
+        _, outputs = trainer.compute_loss(model, batch, True)
+        assert 0 <= outputs.statistics["hard_words"] <= 1
     tokens = torch.cat(drawn)
     assert tokens.numel() and int(tokens.max()) < len(tokenizer)
 
