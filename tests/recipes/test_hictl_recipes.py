@@ -38,6 +38,7 @@ def test_fifteen_languages() -> None:
     assert set(run["languages"]) == LANGUAGES
     assert {source["languages"][1] for source in run["data"]["train"]} == LANGUAGES - {"en"}
     assert {source["languages"][0] for source in run["data"]["monolingual"]} == LANGUAGES
+    assert all(source["split_sentences"] for source in run["data"]["monolingual"])  # articles otherwise
 
 
 @pytest.mark.parametrize("group", ["iwslt", "wmt"])
