@@ -9,6 +9,7 @@ import pytest
 import yaml
 from recipe_helpers import mostly_slow, runs_of, value_of
 
+from hf_xlsr.data.cleaning import build_cleaner
 from hf_xlsr.data.held_out import held_out_texts
 from hf_xlsr.runs.recipe import merge, resolve
 from hf_xlsr.runs.train import train_recipe
@@ -139,6 +140,24 @@ def test_paper_values(name: str) -> None:
         assert value_of(RUNS[name], key) == (pytest.approx(value) if isinstance(value, float) else value), key
 
 
+@pytest.mark.parametrize(
+    ("language", "kept"),
+    [
+        ("fr", "La maison rouge est au bord de la rivière."),
+        ("de", "Das rote Haus steht am Ufer des Flusses."),
+        ("es", "La casa roja está a la orilla del río."),
+        ("it", "La casa rossa si trova sulla riva del fiume."),
+    ],
+)
+def test_third_languages_are_removed(language: str, kept: str) -> None:
+    """By a foreign letter, or by the words of a whole sentence."""
+    cleaner = build_cleaner(RUNS[f"lightweight_en_{language}"]["data"]["cleaning"], ["en", language])
+    english = "The red house stands on the bank of the river."
+    others = ["Dom na brzegu należał do Łukasza.", "Het rode huis staat aan de oever van de rivier.", "Дом у реки."]
+    rows = [{"source": english, "target": text} for text in (kept, *others)]
+    assert [row["target"] for row in cleaner(rows)] == [kept]
+
+
 def test_bucc_is_held_out_of_news_commentary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_XLSR_DATA", str(tmp_path))
     (tmp_path / "bucc2018").mkdir()
@@ -162,7 +181,7 @@ def test_recipe_runs(run: dict[str, Any], write_pairs: Any, tiny_encoder_folder:
     rows = {"train": write_pairs("train.tsv", 60), "dev": write_pairs("dev.tsv", 10, seed=2)}
     rows["test"] = write_pairs("test.tsv", 10, seed=3)
     shrunk["data"].update({split: {"path": str(path)} for split, path in rows.items()}, held_out=[])
-    shrunk["data"]["cleaning"] = [step for step in shrunk["data"]["cleaning"] if step != "language"]
+    shrunk["data"]["cleaning"] = [step for step in shrunk["data"]["cleaning"] if "language" not in step]
     shrunk["evaluation"]["pool"] = None
     shrunk["output_dir"] = str(tmp_path / "run")
     result = train_recipe(resolve(shrunk))
