@@ -56,7 +56,13 @@ class LmHead(nn.Module):
         return self.norm(self.activation(self.dense(states)))
 
     def loss(
-        self, states: torch.Tensor, labels: torch.Tensor, table: torch.Tensor, *, chunk_size: int
+        self,
+        states: torch.Tensor,
+        labels: torch.Tensor,
+        table: torch.Tensor,
+        *,
+        chunk_size: int,
+        masked_tokens: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Mean negative log-likelihood of the masked tokens of all processes.
 
@@ -65,13 +71,14 @@ class LmHead(nn.Module):
             labels: Original tokens at masked positions, -100 elsewhere, `(batch, length)`.
             table: Embedding table, `(vocabulary, width)`; the decoder of a head without its own.
             chunk_size: Maximum number of logits in memory at a time.
+            masked_tokens: Mean number of masked tokens of a micro-batch and process; see `scaled_to_mean`.
 
         Returns:
             A scalar, scaled so that its average over processes is the mean over all masked tokens.
         """
         weight = table if self.decoder is None else self.decoder.weight
         loss = masked_lm_loss(states, labels, weight, self.bias, transform=self, chunk_size=chunk_size)
-        return scaled_to_mean(loss, (labels != IGNORE).sum())
+        return scaled_to_mean(loss, (labels != IGNORE).sum(), masked_tokens)
 
     def initialize(self) -> None:
         """Sets the bias, which `_init_weights` of transformers does not know."""

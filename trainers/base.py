@@ -21,6 +21,7 @@ from hf_xlsr.data.plain import DataConverter
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.streaming import StreamedRows
 from hf_xlsr.encoders.stock import max_positions
+from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
 from hf_xlsr.trainers.data_flow import DataFlow
@@ -175,6 +176,8 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
     no_sharding = ""
     # How to compute the model's outputs for given sentences.
     predicts_by = "live_encoder().encode(sentences)"
+    # Key of a batch's labels of masked tokens, whose loss is a mean over the tokens of a whole step; empty without.
+    token_labels = ""
     # Wider types in Trainer.
     args: Any
     model: Any
@@ -304,6 +307,14 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
         """Whether a signal ended the last training."""
         return self._graceful_stop.stopped
 
+    def get_batch_samples(self, *args: Any) -> Any:
+        """The micro-batches of a step and, under accumulation, the masked tokens of all of them and all processes."""
+        batches, items = super().get_batch_samples(*args)
+        if len(batches) > 1 and self.token_labels in batches[0]:
+            count = sum((batch[self.token_labels] != IGNORE).sum() for batch in batches)
+            items = self.accelerator.gather(torch.as_tensor(count, device=self.args.device)).sum().clamp_min(1)
+        return batches, items
+
     def compute_loss(
         self,
         model: nn.Module,
@@ -314,6 +325,9 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
         """The model's loss; its parts and statistics are accumulated for the next log."""
         if self.args.matryoshka_dims:
             inputs = {**inputs, "matryoshka_dims": self.args.matryoshka_dims}
+        if self.token_labels and num_items_in_batch is not None:
+            parts_of_step = self.current_gradient_accumulation_steps * self.args.world_size
+            inputs = {**inputs, "masked_tokens": num_items_in_batch / parts_of_step}
         outputs = model(**inputs)
         if model.training:
             parts = {f"loss/{name}": value for name, value in outputs.losses.items()}

@@ -132,6 +132,7 @@ class CmlmTrainer(XlsrTrainer):
             kwargs["data_collator"] = self._collator(processing_class, config, args)
         if args.optimizer == "lamb" and (options := lamb_options(args)):
             kwargs["optimizer_cls_and_kwargs"] = options
+        self.token_labels = "labels" if TEXT in self.datasets else ""  # those of inference are classes
         main = next(iter(self.datasets.values()))
         super().__init__(model, args, processing_class=processing_class, train_dataset=main, **kwargs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from hf_xlsr.modeling.hictl import HictlForPreTraining
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.base import XlsrTrainer, converter_of, usable_length
 from hf_xlsr.trainers.pretrained import model_and_tokenizer
+
+RECENT, STEPS = "RecentContrast", 100  # place in the trainer's state, and optimiser steps that are remembered
 
 
 class HictlTrainer(XlsrTrainer):
@@ -34,6 +37,8 @@ class HictlTrainer(XlsrTrainer):
         `docs/train.md` has a complete script.
     """
 
+    token_labels = "lm_labels"
+
     def __init__(
         self, model: Any, args: Any, *, train_dataset: Any = None, processing_class: Any = None, **kwargs: Any
     ) -> None:
@@ -52,6 +57,7 @@ class HictlTrainer(XlsrTrainer):
                 pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
             )
         super().__init__(model, args, processing_class=tokenizer, train_dataset=train_dataset, **kwargs)
+        self._step_losses: list[float] = []
         rows = len(ours.encoder.get_input_embeddings().weight)
         spare = torch.arange(min(len(tokenizer), rows), rows)  # if the table is larger than the vocabulary
         self._special_ids = torch.cat([torch.tensor(tokenizer.all_special_ids, dtype=torch.long), spare])
@@ -61,7 +67,25 @@ class HictlTrainer(XlsrTrainer):
         rows = self.converter.pairs_and_texts(data, name)
         return ConcatenatedRows([rows]) if rows is not data and isinstance(rows, PreparedRows) else rows
 
-    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Adds the rows of the embedding table that are not words."""
-        special_ids = self._special_ids.to(inputs["input_ids"].device)
-        return super().compute_loss(model, {**inputs, "special_ids": special_ids}, *args, **kwargs)
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Adds the rows of the embedding table that are not words, and how easy the contrast of sentences was."""
+        given = {**inputs, "special_ids": self._special_ids.to(inputs["input_ids"].device)}
+        if not base_model(self.model).config.negative_interpolation:
+            return super().compute_loss(model, given, return_outputs, *args, **kwargs)
+        # The trainer's state is part of every checkpoint.
+        kept: Any = self.state.stateful_callbacks
+        recent = kept.setdefault(RECENT, {"args": {}, "attributes": {"probabilities": []}})
+        probabilities = recent["attributes"]["probabilities"]
+        given["positive_probability"] = sum(probabilities) / max(len(probabilities), 1)
+        loss, outputs = super().compute_loss(model, given, True, *args, **kwargs)
+        if model.training and "sentence" in outputs.losses:
+            self._step_losses.append(outputs.losses["sentence"].item())
+            if len(self._step_losses) == self.current_gradient_accumulation_steps:
+                # Half of equation 4 is the mean over the sentences of both languages.
+                mean = sum(self._step_losses) / len(self._step_losses) / 2
+                probabilities += [math.exp(-mean)] if math.isfinite(mean) else []
+                del probabilities[:-STEPS]
+                self._step_losses.clear()
+        return (loss, outputs) if return_outputs else loss

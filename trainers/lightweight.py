@@ -50,6 +50,8 @@ class LightweightTrainer(XlsrTrainer):
         `docs/train.md` has a complete script.
     """
 
+    token_labels = "mlm_labels"
+
     def __init__(
         self,
         model: Any,

@@ -17,7 +17,7 @@ from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.preparation import RowKind, check_tokenizers, prepare_rows, tokenize_rows
 from hf_xlsr.data.prepared import PreparedPairs, PreparedRows
 from hf_xlsr.data.seen import SeenHashes
-from hf_xlsr.data.sources import as_list, expand, open_source, open_texts
+from hf_xlsr.data.sources import as_list, as_source, expand, open_source, open_texts
 from hf_xlsr.data.tokenization import smoothed_text, train_tokenizer
 from hf_xlsr.utils.errors import XlsrError, error_line
 
@@ -141,7 +141,8 @@ def prepare_texts(
     """Reads, cleans and tokenises single sentences, or finds them in the cache.
 
     Args:
-        sources: One source or several: rows of `text` and, if a file has it, `lang`.
+        sources: One source or several: rows of `text` and, if a file has it, `lang`. With `split_sentences` a text is a
+            document.
         languages: Languages of the recipe; see `open_texts`.
         tokenizers: One tokenizer, or a mapping from language to tokenizer.
         folder: As in `prepare`, but another folder.
@@ -158,11 +159,18 @@ def prepare_texts(
     Raises:
         XlsrError: what `prepare_rows` raises.
     """
+    from hf_xlsr.data.running_text import split_sentences  # which imports this module
+
     sources = as_list(sources)
 
     def read(quarantine: Quarantine) -> Iterator[Row]:
         for source in sources:
-            yield from open_texts(source, TEXTS.texts, languages=languages, quarantine=quarantine, seed=seed)
+            rows = open_texts(source, TEXTS.texts, languages=languages, quarantine=quarantine, seed=seed)
+            if not as_source(source).get("split_sentences"):
+                yield from rows
+                continue
+            for row in rows:
+                yield from ({**row, "text": text} for text in split_sentences(row["text"], row["lang"]))
 
     _, rows, report = prepare_rows(
         TEXTS,

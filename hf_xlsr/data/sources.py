@@ -22,7 +22,7 @@ from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.validation import Section, explain
 
 _VERSIONS = ("source_version", "target_version")
-_CORPUS_KEYS = {"corpus", "languages", "split", "distinct", "limit", "sample", *_VERSIONS}
+_CORPUS_KEYS = {"corpus", "languages", "split", "distinct", "limit", "sample", "split_sentences", *_VERSIONS}
 
 
 def as_list(value: Any) -> list[Any]:
@@ -65,6 +65,9 @@ class Source(Section):
     hash_modulus: int = Field(100, ge=1, description="100 holds out about 1 %")
     distinct: bool = Field(
         False, description="skip rows with a text seen before on the same side, for evaluation by retrieval"
+    )
+    split_sentences: bool = Field(
+        False, description="split each text of monolingual data into sentences; `limit` and `sample` count texts"
     )
     limit: int | None = Field(None, ge=1, description="maximum number of rows (of pairs, with `parallel`)")
     sample: int | None = Field(

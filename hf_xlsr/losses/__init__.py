@@ -13,7 +13,7 @@ from hf_xlsr.losses.sentence_contrast import sentence_contrast_loss
 from hf_xlsr.losses.similarity import similarity_loss
 from hf_xlsr.losses.sparse_targets import sparse_target_cross_entropy
 from hf_xlsr.losses.unified_generative import generative_labels, generative_loss, swap_sides
-from hf_xlsr.losses.word_contrast import bags_of_words, draw_negative_words, word_contrast_loss
+from hf_xlsr.losses.word_contrast import bags_of_words, draw_negative_words, hard_word_share, word_contrast_loss
 
 __all__ = [
     "STORAGES",
@@ -24,6 +24,7 @@ __all__ = [
     "draw_negative_words",
     "generative_labels",
     "generative_loss",
+    "hard_word_share",
     "masked_lm_loss",
     "matching_pairs",
     "matryoshka_mean",

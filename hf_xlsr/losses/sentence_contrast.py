@@ -70,8 +70,28 @@ def check_temperature(temperature: float) -> None:
         raise XlsrError(f"`temperature` must be above 0 and finite, got {temperature}.")
 
 
+def _interpolated_cosines(
+    cosines: torch.Tensor, rows: torch.Tensor, candidates: torch.Tensor, positives: torch.Tensor, hardness: float
+) -> torch.Tensor:
+    """Cosines of each row and `row + share * (candidate - row)`, from norms and cosines: no vector of a pair is made."""
+    rows, candidates = rows.to(cosines.dtype), candidates.to(cosines.dtype)
+    with torch.no_grad():
+        distances = torch.cdist(rows, candidates)
+        ratios = distances.gather(1, positives.unsqueeze(1)) / distances
+        shares = ratios.nan_to_num(1.0).clamp(max=1.0) ** hardness
+    own = (1 - shares) * torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    other = shares * torch.linalg.vector_norm(candidates, dim=1)
+    squares = own**2 + 2 * own * other * cosines + other**2
+    return (own + other * cosines) / squares.clamp_min(torch.finfo(squares.dtype).tiny).sqrt()
+
+
 def sentence_contrast_loss(
-    source: torch.Tensor, target: torch.Tensor, negatives: torch.Tensor | None = None, *, temperature: float = 1.0
+    source: torch.Tensor,
+    target: torch.Tensor,
+    negatives: torch.Tensor | None = None,
+    *,
+    temperature: float = 1.0,
+    hardness: float = 0.0,
 ) -> torch.Tensor:
     r"""Contrast of each sentence and its translation with all other sentences of the batch, in both languages.
 
@@ -80,6 +100,13 @@ def sentence_contrast_loss(
 
     with `s` the cosine over the temperature, and `L(y_i)` likewise: 2n - 2 negatives for each sentence. The paper has
     no temperature, which is 1.0; the loss then stays well above 0, since cosines are between -1 and 1.
+
+    With `hardness`, each negative `k` of a sentence `x` moves towards it (the published HICTL, ICLR 2021, section 3.2):
+
+    .. math:: \hat k = x + \lambda (k - x), \quad \lambda = (d^+ / d^-)^h \text{ where } d^- > d^+, \text{ else } 1
+
+    with `d+` and `d-` the Euclidean distances of `x` to its translation and to `k`. At 1 it is as near as the
+    translation. Here no gradient flows through `λ`.
 
     A vector of zeros is orthogonal to all. A sentence that is twice in the batch is a negative of itself, as in the
     paper.
@@ -92,6 +119,7 @@ def sentence_contrast_loss(
             translation. Since all other sentences are candidates of both sides here, they are negatives of all `x_i` and
             of all `y_i`.
         temperature: Divides the cosines.
+        hardness: Exponent `h`, from 0 (negatives as they are) to 1.
 
     Returns:
         A scalar, computed in float32 (float64 for float64 input), also under autocast.
@@ -110,9 +138,13 @@ def sentence_contrast_loss(
     check_shapes(source=source, target=target, rows=2)
     check_temperature(temperature)
     both = torch.cat([source, target])
-    candidates = unit_rows(both if negatives is None else torch.cat([both, negatives]))
+    vectors = both if negatives is None else torch.cat([both, negatives])
+    candidates, own = unit_rows(vectors), torch.arange(len(both), device=both.device)
+    positives = own.roll(len(source))
     with torch.autocast(both.device.type, enabled=False):
-        logits = candidates[: len(both)] @ candidates.T / temperature  # (2 * batch, 2 * batch + negatives)
-        own = torch.arange(len(both), device=both.device)
+        logits = candidates[: len(both)] @ candidates.T  # (2 * batch, 2 * batch + negatives)
+        if hardness:
+            logits = _interpolated_cosines(logits, both, vectors, positives, hardness)
+        logits = logits / temperature
         logits[own, own] = -math.inf
-        return 2 * F.cross_entropy(logits, own.roll(len(source)))
+        return 2 * F.cross_entropy(logits, positives)

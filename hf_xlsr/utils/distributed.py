@@ -37,20 +37,24 @@ def own_generator(device: torch.device) -> torch.Generator | None:
     return torch.Generator(device).manual_seed(seed)
 
 
-def scaled_to_mean(mean: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+def scaled_to_mean(mean: torch.Tensor, count: torch.Tensor, per_batch: torch.Tensor | None = None) -> torch.Tensor:
     """Scales the mean of this process so that its average over processes is the mean over all of their elements.
 
     Args:
         mean: A scalar.
         count: Number of elements on this process.
+        per_batch: Mean number of elements of a micro-batch and process in an optimiser step: the result's average over
+            both is the mean over all elements of the step.
 
     Example:
         >>> scaled_to_mean(torch.tensor(3.0), torch.tensor(2)).item()
         3.0
     """
+    here = count.to(mean.dtype)
+    if per_batch is not None:
+        return mean * here / per_batch
     if world_size() == 1:
         return mean
-    here = count.to(mean.dtype)
     return mean * here * world_size() / gather_rows(here.unsqueeze(0)).sum().clamp_min(1)
 
 

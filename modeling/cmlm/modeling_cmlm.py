@@ -171,6 +171,7 @@ class CmlmModel(EncoderWithLmHead):
         retrieval: Batch | None = None,
         nli: Batch | None = None,
         matryoshka_dims: Sequence[int] | None = None,
+        masked_tokens: torch.Tensor | None = None,
     ) -> CmlmOutput:
         """Computes the losses of the batch's tasks. `CmlmTrainer` makes the batches.
 
@@ -189,12 +190,14 @@ class CmlmModel(EncoderWithLmHead):
             matryoshka_dims: Numbers of dimensions of truncated embeddings: the loss of retrieval is the mean over
                 these, see `matryoshka_mean`.
                 None for whole embeddings.
+            masked_tokens: Mean number of masked tokens of a micro-batch and process in the optimiser step; `XlsrTrainer`
+                gives it under accumulation, so that the masked LM's loss is a mean over all tokens of the step.
         """
         config, losses, statistics = self.config, {}, {}
         source = target = None
         if second_input_ids is not None:
             losses["cmlm"] = self._cmlm_loss(
-                first_input_ids, first_attention_mask, second_input_ids, second_attention_mask, labels
+                first_input_ids, first_attention_mask, second_input_ids, second_attention_mask, labels, masked_tokens
             )
         if retrieval is not None:
             pairs = retrieval["input_ids"], retrieval["attention_mask"]
@@ -215,7 +218,13 @@ class CmlmModel(EncoderWithLmHead):
         return CmlmOutput(weighted_sum(losses, weights), losses, statistics, source, target)
 
     def _cmlm_loss(
-        self, first: Any, first_mask: torch.Tensor | None, second: Any, second_mask: torch.Tensor | None, labels: Any
+        self,
+        first: Any,
+        first_mask: torch.Tensor | None,
+        second: Any,
+        second_mask: torch.Tensor | None,
+        labels: Any,
+        masked_tokens: torch.Tensor | None,
     ) -> torch.Tensor:
         views = None
         if self.config.conditioning == "none":
@@ -231,7 +240,7 @@ class CmlmModel(EncoderWithLmHead):
             states = self.skip(torch.cat([states[chosen], views.flatten(1).to(states.dtype)[rows]], 1))
             labels = labels[chosen]
         table, size = self.get_input_embeddings().weight, self.config.logits_chunk_size
-        return self.lm_head.loss(states, labels, table, chunk_size=size)
+        return self.lm_head.loss(states, labels, table, chunk_size=size, masked_tokens=masked_tokens)
 
     def _nli_loss(self, nli: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Cross-entropy and accuracy."""

@@ -23,6 +23,8 @@ class HictlConfig(PreTrainedConfig):
     Args:
         text_config: Configuration of the encoder, a config object or a dict with `model_type`.
         sentence_temperature: Divides the cosines of equations 2 and 3. The paper's text has none, which is 1.
+        negative_interpolation: How far negative sentences move towards a sentence as the contrast gets easier: the ζ of
+            the published version, which has 0.9; see `sentence_contrast_loss`. 0 (the earlier text) leaves them.
         word_temperature: Divides the cosines of equation 5, likewise.
         sampling_temperature: Divides the cosines that are the sampling weights of negative words; the paper samples
             "according to the normalized similarities".
@@ -50,10 +52,11 @@ class HictlConfig(PreTrainedConfig):
 
     model_type = "hictl"
     sub_configs_defaults = {"text_config": SubConfigSpec(config_class=AutoConfig, model_type="xlm-roberta")}
-    keys_to_ignore_at_inference = ["losses", "source_embeds", "target_embeds"]
+    keys_to_ignore_at_inference = ["losses", "statistics", "source_embeds", "target_embeds"]
 
     text_config: PreTrainedConfig | dict | None = None
     sentence_temperature: float | int = interval(min=0, exclude_min=True)(default=1.0)
+    negative_interpolation: float | int = interval(min=0, max=1)(default=0.0)
     word_temperature: float | int = interval(min=0, exclude_min=True)(default=1.0)
     sampling_temperature: float | int = interval(min=0, exclude_min=True)(default=1.0)
     negative_words: int = interval(min=1)(default=512)

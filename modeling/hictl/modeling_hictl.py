@@ -14,6 +14,7 @@ from transformers.utils import ModelOutput, can_return_tuple
 from hf_xlsr.losses import (
     bags_of_words,
     draw_negative_words,
+    hard_word_share,
     matryoshka_mean,
     sentence_contrast_loss,
     weighted_sum,
@@ -29,6 +30,8 @@ from .configuration_hictl import HictlConfig
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+WATCHED_PAIRS = 8  # of a batch, in the statistic of negative words
+
 
 @dataclass
 class HictlOutput(ModelOutput):
@@ -37,12 +40,14 @@ class HictlOutput(ModelOutput):
     Args:
         loss: Equation 7, a scalar.
         losses: Its parts by name, before weighting: `lm`, `sentence`, `word`.
+        statistics: `hard_words`, the share of negative words among the 1 % most similar to the pair, of a few pairs.
         source_embeds: Projected first states of the first half of the batch, `(batch, width)`, not normalised.
         target_embeds: Those of the second half, `(batch, width)`.
     """
 
     loss: torch.Tensor | None = None
     losses: dict[str, torch.Tensor] | None = None
+    statistics: dict[str, torch.Tensor] | None = None
     source_embeds: torch.Tensor | None = None
     target_embeds: torch.Tensor | None = None
 
@@ -123,6 +128,8 @@ class HictlForPreTraining(EncoderWithLmHead):
         negative_input_ids: torch.Tensor | None = None,
         negative_attention_mask: torch.Tensor | None = None,
         matryoshka_dims: Sequence[int] | None = None,
+        positive_probability: float = 0.0,
+        masked_tokens: torch.Tensor | None = None,
         return_loss: bool = True,
     ) -> HictlOutput:
         """Encodes stacked pairs and computes equation 7. `HictlCollator` makes the batches.
@@ -143,6 +150,10 @@ class HictlForPreTraining(EncoderWithLmHead):
             matryoshka_dims: Numbers of dimensions of truncated embeddings: the contrast of sentences is the mean
                 over these, see `matryoshka_mean`.
                 None for whole embeddings.
+            positive_probability: Mean probability that the contrast of sentences gave to translations in the last steps,
+                which `HictlTrainer` counts: times `negative_interpolation`, it is the hardness of negative sentences.
+            masked_tokens: Mean number of masked tokens of a micro-batch and process in the optimiser step; `XlsrTrainer`
+                gives it under accumulation, so that the masked LM's loss is a mean over all tokens of the step.
             return_loss: False returns embeddings only.
 
         Raises:
@@ -156,6 +167,7 @@ class HictlForPreTraining(EncoderWithLmHead):
         if return_loss and missing:
             raise XlsrError(f"Missing inputs: {', '.join(missing)}. Use HictlCollator.")
         losses: dict[str, torch.Tensor] = {}
+        statistics: dict[str, torch.Tensor] = {}
         source = target = None
         if config.sentence_weight or not return_loss:
             source, target = self.encode_sentences(input_ids, attention_mask).chunk(2)
@@ -166,7 +178,11 @@ class HictlForPreTraining(EncoderWithLmHead):
                 self.encode_sentences, (input_ids, attention_mask), negative_input_ids, negative_attention_mask
             )
             losses["sentence"] = matryoshka_mean(
-                partial(sentence_contrast_loss, temperature=config.sentence_temperature),
+                partial(
+                    sentence_contrast_loss,
+                    temperature=config.sentence_temperature,
+                    hardness=config.negative_interpolation * positive_probability,
+                ),
                 matryoshka_dims,
                 gather_with_gradient(source),
                 gather_with_gradient(target),
@@ -178,18 +194,22 @@ class HictlForPreTraining(EncoderWithLmHead):
             query = states[:, 0]
             if self.lm_head is not None:
                 table, size = self.get_input_embeddings().weight, config.logits_chunk_size
-                losses["lm"] = self.lm_head.loss(states, lm_labels, table, chunk_size=size)
+                losses["lm"] = self.lm_head.loss(
+                    states, lm_labels, table, chunk_size=size, masked_tokens=masked_tokens
+                )
         if config.word_weight and joint_input_ids is not None and special_ids is not None:
             if config.word_query == "plain":
                 query = self.first_states(joint_input_ids, joint_attention_mask)
             if query is not None:
-                losses["word"] = self._word_loss(query, joint_input_ids, joint_attention_mask, special_ids)
+                losses["word"], statistics["hard_words"] = self._word_loss(
+                    query, joint_input_ids, joint_attention_mask, special_ids
+                )
         weights = {"lm": config.lm_weight, "sentence": config.sentence_weight, "word": config.word_weight}
         loss = weighted_sum(losses, weights)
         if source is None:
             # DDP waits for the gradient of every parameter, including the unused projection.
             loss = loss + 0.0 * sum(parameter.sum() for parameter in self.projection.parameters())
-        return HictlOutput(loss=loss, losses=losses, source_embeds=source, target_embeds=target)
+        return HictlOutput(loss=loss, losses=losses, statistics=statistics, source_embeds=source, target_embeds=target)
 
     def _word_loss(
         self,
@@ -197,7 +217,7 @@ class HictlForPreTraining(EncoderWithLmHead):
         joint_input_ids: torch.Tensor,
         joint_attention_mask: torch.Tensor | None,
         special_ids: torch.Tensor,
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         config, table = self.config, self.get_input_embeddings().weight
         mask = torch.ones_like(joint_input_ids) if joint_attention_mask is None else joint_attention_mask
         bags = bags_of_words(joint_input_ids, mask, special_ids)
@@ -213,7 +233,8 @@ class HictlForPreTraining(EncoderWithLmHead):
             special_ids=special_ids,
             temperature=config.sampling_temperature,
         )
-        return word_contrast_loss(query, table, bags, negatives, temperature=config.word_temperature)
+        loss = word_contrast_loss(query, table, bags, negatives, temperature=config.word_temperature)
+        return loss, hard_word_share(query[:WATCHED_PAIRS], table, negatives[:WATCHED_PAIRS])
 
     def to_sentence_transformer(self, tokenizer: Any, **options: Any) -> SentenceTransformer:
         """The encoder as a stock sentence-transformers model: first state, projection, unit length.

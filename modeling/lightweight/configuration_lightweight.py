@@ -48,6 +48,8 @@ class LightweightConfig(PreTrainedConfig):
         pooling: `mean` (the paper), `max` or `cls`.
         generative_task: `ugt` (the paper), `smlm`, `xtr`, `mlm`, or `mlm+xtr` (half the token-level masked LM, half
             the reconstruction, as `ugt` halves its two).
+        generative_head: The layer in front of the decoder. `linear`: one fully connected layer (the paper), or
+            `released`: with swish and layer normalisation (released code).
         label_mode: `accumulate` (the paper's equations) or `set` (released code).
         mask_punctuation: Whether `ugt` and `smlm` may mask a punctuation token (released code: no).
         mlm_probability: Share of masked tokens for `mlm` (80/10/10 as in BERT).
@@ -78,6 +80,7 @@ class LightweightConfig(PreTrainedConfig):
     text_config: PreTrainedConfig | dict | None = None
     pooling: Literal["mean", "max", "cls"] = "mean"
     generative_task: Literal["ugt", "smlm", "xtr", "mlm", "mlm+xtr"] = "ugt"
+    generative_head: Literal["linear", "released"] = "linear"
     label_mode: Literal["accumulate", "set"] = "accumulate"
     mask_punctuation: bool = False
     mlm_probability: float = interval(min=0, max=1, exclude_min=True, exclude_max=True)(default=0.15)

@@ -63,13 +63,20 @@ class LightweightOutput(ModelOutput):
 
 
 class GenerativeHead(nn.Module):
-    """The fully connected layer between sentence embedding and tied decoder (figure 1, left)."""
+    """The fully connected layer between sentence embedding and tied decoder (figure 1, left).
 
-    def __init__(self, width: int, vocab_size: int, eps: float = 1e-12) -> None:
+    Args:
+        width: Of the embedding.
+        vocab_size: Entries of the decoder's bias.
+        kind: `linear` (the paper), or `released` (swish and layer normalisation behind it).
+    """
+
+    def __init__(self, width: int, vocab_size: int, kind: str = "linear") -> None:
         super().__init__()
         self.dense = nn.Linear(width, width)
-        self.activation = nn.SiLU()
-        self.norm = nn.LayerNorm(width, eps=eps)
+        released = kind == "released"
+        self.activation = nn.SiLU() if released else nn.Identity()
+        self.norm = nn.LayerNorm(width, eps=1e-12) if released else nn.Identity()
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -101,7 +108,7 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
         super().__init__(config)
         text_config = config.get_text_config()
         self.encoder = encoder_from_config(text_config)
-        self.head = GenerativeHead(text_config.hidden_size, text_config.vocab_size)
+        self.head = GenerativeHead(text_config.hidden_size, text_config.vocab_size, config.generative_head)
         self.post_init()
         if config.initialization == "released":
             self._initialize_like_released_code()
@@ -153,6 +160,7 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
         negative_input_ids: torch.Tensor | None = None,
         negative_attention_mask: torch.Tensor | None = None,
         matryoshka_dims: Sequence[int] | None = None,
+        masked_tokens: torch.Tensor | None = None,
         return_loss: bool = True,
     ) -> LightweightOutput:
         """Encodes the stacked pairs and computes equation 7.
@@ -172,6 +180,8 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
             matryoshka_dims: Numbers of dimensions of truncated embeddings: equations 5 and 6 are means over these,
                 see `matryoshka_mean`.
                 None for whole embeddings.
+            masked_tokens: Mean number of masked tokens of a micro-batch and process in the optimiser step; `XlsrTrainer`
+                gives it under accumulation, so that the masked LM's loss is a mean over all tokens of the step.
             return_loss: False returns embeddings only.
 
         Raises:
@@ -185,7 +195,15 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
         config, losses = self.config, {}
         if config.generative_weight:
             losses["generative"] = self._generative(
-                states, pooled, input_ids, attention_mask, original_ids, masked_ids, mlm_labels, mask_token_id
+                states,
+                pooled,
+                input_ids,
+                attention_mask,
+                original_ids,
+                masked_ids,
+                mlm_labels,
+                mask_token_id,
+                masked_tokens,
             )
         if config.alignment_weight or config.similarity_weight:
             negatives = None
@@ -229,6 +247,7 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
         masked_ids: torch.Tensor | None,
         mlm_labels: torch.Tensor | None,
         mask_token_id: int | None,
+        masked_tokens: torch.Tensor | None,
     ) -> torch.Tensor:
         """The configured generative task; sentence-level tasks read the sentence embedding (figure 1)."""
         task, chunk = self.config.generative_task, self.config.logits_chunk_size
@@ -239,7 +258,7 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
         parts = []
         if mlm_labels is not None and task.startswith("mlm"):
             loss = masked_lm_loss(states, mlm_labels, table, bias, transform=self.head, chunk_size=chunk)
-            parts.append(scaled_to_mean(loss, (mlm_labels != IGNORE).sum()))
+            parts.append(scaled_to_mean(loss, (mlm_labels != IGNORE).sum(), masked_tokens))
         if task != "mlm":
             labels = generative_labels(
                 input_ids if original_ids is None else original_ids,

@@ -441,6 +441,18 @@ def test_limit_fraction_and_sample(wide: Path, paths: dict[str, str], tmp_path: 
     assert len(one) == 4 and one == same and any(one != other for other in others)
 
 
+def test_articles_are_split_into_sentences(tmp_path: Path, tokenizer: Any) -> None:
+    articles = tmp_path / "articles.jsonl"
+    articles.write_text('{"text": "one two.\\n\\nthree four. One"}\n{"text": "Two"}\n{"text": "Four"}\n', "utf-8")
+    source, options = {"path": str(articles), "limit": 2}, {"languages": ["en"], "tokenizers": tokenizer}
+    for split, expected in ((False, 2), (True, 4)):
+        given = {**source, "split_sentences": split}
+        texts = prepare_texts(given, folder=tmp_path / f"{split}", evaluation_texts=[], **options)
+        assert texts.report["texts"] == expected
+    first = [tokenizer.decode(texts[0, row]["text_ids"], skip_special_tokens=True) for row in (0, 1)]
+    assert "two" in first[0] and "three" in first[1] and "three" not in first[0]
+
+
 def test_texts_are_grouped_by_language(tmp_path: Path, tokenizer: Any) -> None:
     english, french = tmp_path / "en.txt", tmp_path / "fr.jsonl"
     english.write_text("one two\nthree\none two\nfour\n", "utf-8")

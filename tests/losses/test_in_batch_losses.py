@@ -29,6 +29,10 @@ LOSSES: dict[str, tuple[Any, dict[str, Any]]] = {
         {"margin": 0.3, "scale": 20.0, "cosine": True},
     ),
     "sentence contrast": (sentence_contrast_loss, {"cosine": True, "both": True}),
+    "interpolated contrast": (
+        partial(sentence_contrast_loss, temperature=0.3, hardness=0.7),
+        {"scale": 1 / 0.3, "cosine": True, "both": True, "hardness": 0.7},
+    ),
     "cold contrast": (
         partial(sentence_contrast_loss, temperature=0.3),
         {"scale": 1 / 0.3, "cosine": True, "both": True},
@@ -54,8 +58,13 @@ def naive(
     scale: float = 1.0,
     cosine: bool = False,
     both: bool = False,
+    hardness: float = 0.0,
 ) -> torch.Tensor:
     """The papers' sums, sentence by sentence. `both`: with the own language, and hard negatives in both directions."""
+
+    def moved(query: torch.Tensor, positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
+        near, far = (positive - query).norm().item(), (negative - query).norm().item()
+        return query + (near / far) ** hardness * (negative - query) if far > near else negative
 
     def similarity(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return one @ other / (one.norm() * other.norm() if cosine else 1.0)
@@ -67,7 +76,8 @@ def naive(
                 side[row] for side in ((other, own) if both else (other,)) for row in range(len(own)) if row != index
             ]
             right = torch.exp(scale * (similarity(query, other[index]) - margin))
-            wrong = torch.stack([torch.exp(scale * similarity(query, candidate)) for candidate in [*rest, *more]])
+            hardened = [moved(query, other[index], candidate) for candidate in [*rest, *more]]
+            wrong = torch.stack([torch.exp(scale * similarity(query, candidate)) for candidate in hardened])
             total = total - torch.log(right / (right + wrong.sum()))
     return total / len(source)
 
@@ -141,7 +151,7 @@ def test_order_does_not_matter(name: str) -> None:
     torch.testing.assert_close(loss(source[order], target[order], negatives.flip(0)), expected)
     torch.testing.assert_close(loss(target, source), loss(source, target))
     assert not torch.allclose(loss(source[order], target), loss(source, target))
-    if options.get("cosine"):
+    if options.get("cosine") and not options.get("hardness"):
         scales = torch.arange(1, 6, dtype=torch.float64).unsqueeze(1)
         torch.testing.assert_close(loss(source * scales, target / scales, 7 * negatives), expected)
 

@@ -137,6 +137,18 @@ def test_decoder_is_tied() -> None:
     assert table.weight.grad[MASK].norm() > 0  # from the decoder alone
 
 
+def test_head_is_one_layer_unless_released() -> None:
+    rows = torch.randn(3, PLAIN["hidden_size"])
+    for kind in ("linear", "released"):
+        head = lightweight(generative_head=kind).head
+        expected = rows @ head.dense.weight.T + head.dense.bias
+        if kind == "released":
+            expected = expected * expected.sigmoid()
+            centred = expected - expected.mean(1, keepdim=True)
+            expected = centred / centred.square().mean(1, keepdim=True).sqrt()
+        torch.testing.assert_close(head(rows), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_released_initialisation() -> None:
     model = lightweight({**PLAIN, "vocab_size": 2000, "num_hidden_layers": 3}, initialization="released")
     table = model.get_input_embeddings().weight

@@ -9,6 +9,8 @@ import pytest
 import yaml
 from recipe_helpers import mostly_slow, runs_of, value_of
 
+from hf_xlsr.data.cleaning import build_cleaner
+from hf_xlsr.data.held_out import held_out_texts
 from hf_xlsr.runs.recipe import merge, resolve
 from hf_xlsr.runs.train import train_recipe
 
@@ -24,6 +26,7 @@ PAPER = {
     "model.encoder.attention_probs_dropout_prob": 0.1,
     "model.generative_task": "ugt",
     "model.label_mode": "accumulate",
+    "model.generative_head": "linear",
     "model.generative_weight": 1.0,
     "model.alignment_weight": 2.0,
     "model.similarity_weight": 2.0,
@@ -33,20 +36,27 @@ PAPER = {
     "training.warmup_steps": 3 / 12,
     "data.fraction": 1.0,
 }
+GENERATIVE_ALONE = {"model.alignment_weight": 0.0, "model.similarity_weight": 0.0}
 DEPARTURES: dict[str, dict[str, Any]] = {
     "lightweight_en_fr": {},
     "lightweight_en_de": {},
     "lightweight_en_es": {},
     "lightweight_en_it": {"training.num_train_epochs": 30, "training.warmup_steps": 6 / 30},
-    "lightweight_en_fr_released": {"model.label_mode": "set"},
-    **{f"lightweight_ablation_layers/layers-{n}": {"model.encoder.num_hidden_layers": n} for n in (1, 2, 3, 4, 5, 6)},
+    "lightweight_en_fr_released": {"model.label_mode": "set", "model.generative_head": "released"},
     **{
-        f"lightweight_ablation_tasks/{task.replace('+', '-')}": {"model.generative_task": task}
-        for task in ("mlm", "smlm", "xtr", "mlm+xtr", "ugt")
+        f"lightweight_ablation_{run}": {**values, "languages": languages}
+        for ending, languages in (("", ["en", "fr"]), ("_en_es", ["en", "es"]))
+        for run, values in {
+            **{f"layers{ending}/layers-{n}": {"model.encoder.num_hidden_layers": n} for n in (1, 2, 3, 4, 5, 6)},
+            **{
+                f"tasks{ending}/{task.replace('+', '-')}": {"model.generative_task": task, **GENERATIVE_ALONE}
+                for task in ("mlm", "smlm", "xtr", "mlm+xtr", "ugt")
+            },
+            f"contrast{ending}/ugt": GENERATIVE_ALONE,
+            f"contrast{ending}/ugt-align": {"model.similarity_weight": 0.0},
+            f"contrast{ending}/ugt-align-sim": {},
+        }.items()
     },
-    "lightweight_ablation_contrast/ugt": {"model.alignment_weight": 0.0, "model.similarity_weight": 0.0},
-    "lightweight_ablation_contrast/ugt-align": {"model.similarity_weight": 0.0},
-    "lightweight_ablation_contrast/ugt-align-sim": {},
     **{f"lightweight_ablation_batch/batch-{n}": {"training.per_device_train_batch_size": n} for n in (64, 128, 256)},
     **{f"lightweight_ablation_corpus/corpus-{n:g}": {"data.fraction": n / 100} for n in (12.5, 25, 50, 100)},
     **{
@@ -130,7 +140,37 @@ def test_paper_values(name: str) -> None:
         assert value_of(RUNS[name], key) == (pytest.approx(value) if isinstance(value, float) else value), key
 
 
-@pytest.mark.parametrize("run", mostly_slow(RUNS.values(), *FAST))
+@pytest.mark.parametrize(
+    ("language", "kept"),
+    [
+        ("fr", "La maison rouge est au bord de la rivière."),
+        ("de", "Das rote Haus steht am Ufer des Flusses."),
+        ("es", "La casa roja está a la orilla del río."),
+        ("it", "La casa rossa si trova sulla riva del fiume."),
+    ],
+)
+def test_third_languages_are_removed(language: str, kept: str) -> None:
+    """By a foreign letter, or by the words of a whole sentence."""
+    cleaner = build_cleaner(RUNS[f"lightweight_en_{language}"]["data"]["cleaning"], ["en", language])
+    english = "The red house stands on the bank of the river."
+    others = ["Dom na brzegu należał do Łukasza.", "Het rode huis staat aan de oever van de rivier.", "Дом у реки."]
+    rows = [{"source": english, "target": text} for text in (kept, *others)]
+    assert [row["target"] for row in cleaner(rows)] == [kept]
+
+
+def test_bucc_is_held_out_of_news_commentary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_XLSR_DATA", str(tmp_path))
+    (tmp_path / "bucc2018").mkdir()
+    files = [f"zh-en.{part}.{side}" for part in ("sample", "training", "test") for side in ("zh", "en")]
+    for file in files:
+        (tmp_path / "bucc2018" / file).write_text(f'id-1\ttext of {file}\nid-2\t"more\n', "utf-8")
+    for name in MOMENTUM_DEPARTURES:
+        sources = [source for source in RUNS[name]["data"]["held_out"] if "/bucc2018/" in source["path"]]
+        texts = set(held_out_texts(sources, languages=["en", "zh"]))
+        assert texts == {*(f"text of {file}" for file in files), '"more'}, name
+
+
+@pytest.mark.parametrize("run", mostly_slow((run for name, run in RUNS.items() if "_en_es/" not in name), *FAST))
 def test_recipe_runs(run: dict[str, Any], write_pairs: Any, tiny_encoder_folder: str, tmp_path: Path) -> None:
     shrunk = merge(run, yaml.safe_load(SHRINK))
     if run["method"] == "dual_momentum":
@@ -141,7 +181,7 @@ def test_recipe_runs(run: dict[str, Any], write_pairs: Any, tiny_encoder_folder:
     rows = {"train": write_pairs("train.tsv", 60), "dev": write_pairs("dev.tsv", 10, seed=2)}
     rows["test"] = write_pairs("test.tsv", 10, seed=3)
     shrunk["data"].update({split: {"path": str(path)} for split, path in rows.items()}, held_out=[])
-    shrunk["data"]["cleaning"] = [step for step in shrunk["data"]["cleaning"] if step != "language"]
+    shrunk["data"]["cleaning"] = [step for step in shrunk["data"]["cleaning"] if "language" not in step]
     shrunk["evaluation"]["pool"] = None
     shrunk["output_dir"] = str(tmp_path / "run")
     result = train_recipe(resolve(shrunk))
