@@ -95,6 +95,8 @@ def _texts(folder: Path, wide: list[dict[str, str]]) -> None:
     tsv(folder / "more.tsv", wide[20:])
     pairs = [{side: row[side] for side in ("source", "target")} for row in make_pairs(160, seed=6)]
     tsv(folder / "pairs.tsv", pairs)
+    known = make_pairs(400, seed=6)
+    tsv(folder / "known.tsv", [{"source": row["source"], "target": row["target"]} for row in known])
     parquet(folder / "pairs.parquet", pairs)
 
 
