@@ -15,8 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from hf_xlsr.encoders.stock import max_positions, no_pooler
-
-MAX_LENGTH = 200
+from hf_xlsr.encoders.trained import MAX_LENGTH
 
 
 def encoder_modules(encoder: PreTrainedModel, tokenizer: Any, *, pooling: str, max_length: int) -> list[Module]:
