@@ -207,6 +207,9 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
         for name, value in NEEDS_STORED.items():
             if isinstance(kwargs.get("train_dataset"), StreamedRows) and getattr(args, name, None) == value:
                 raise XlsrError(f"`{name}` must not be {value} for a stream, whose rows are not known in advance.")
+        width = base_model(model).config.hidden_size if args.matryoshka_dims else 0
+        if not all(0 < dim <= width for dim in args.matryoshka_dims or ()):
+            raise XlsrError(f"`matryoshka_dims` must be from 1 to {width}, got {args.matryoshka_dims}.")
         check_sharding(args, refusal=self.no_sharding, adapters=base_model(model) is not model)
         self.eval_sets = self.converted_sets(eval_dataset)
         if args.load_best_model_at_end and args.metric_for_best_model == "loss" and not self.eval_sets:

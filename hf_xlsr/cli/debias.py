@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hf_xlsr.cli.options import extended, new_folder, parse_languages, parse_routes, read_vectors, shared
+from hf_xlsr.cli.options import MODEL, extended, new_folder, parse_languages, parse_routes, read_vectors, shared
 from hf_xlsr.cli.verb import HELP, Verb
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import atomic_write
@@ -34,7 +34,7 @@ debias = typer.Typer(
     )
 )
 def fit(
-    model: Annotated[str, typer.Argument(help="Folder or id that sentence-transformers loads.")],
+    model: Annotated[str, typer.Argument(help=MODEL)],
     output: Annotated[str, typer.Option(help="Folder for what is found.")],
     texts: Annotated[
         list[str],
@@ -80,7 +80,7 @@ def apply(
         str | None, typer.Option(metavar="FILE", help="Vectors of one language, .npy, one row per text.")
     ] = None,
     language: Annotated[str | None, typer.Option(help="Language of the vectors.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model to write with the removal, instead of vectors.")] = None,
+    model: Annotated[str | None, typer.Option(help=f"{MODEL} Written with the removal, instead of vectors.")] = None,
     normalize: Annotated[bool, typer.Option("--normalize", help="Scale to length 1 afterwards.")] = False,
     device: Annotated[str | None, typer.Option(help="Device of the model; by default cpu.")] = None,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_xlsr.cli.options import data_options, encoder_options, extended, labelled, shared
+from hf_xlsr.cli.options import MODEL, data_options, encoder_options, extended, labelled, shared
 from hf_xlsr.evaluation.registry import FOR_ALL, PROTOCOLS, option_specs, specs_of
 from hf_xlsr.utils.errors import XlsrError, require_choice
 
@@ -32,7 +32,7 @@ def protocol_parameters() -> list[Parameter]:
 
 @extended(*shared(), *protocol_parameters())
 def evaluate(
-    model: Annotated[str | None, typer.Argument(help="Folder or id that sentence-transformers loads.")] = None,
+    model: Annotated[str | None, typer.Argument(help=MODEL)] = None,
     protocol: Annotated[
         str | None, typer.Option(help="A protocol, or several with commas that take the same data.")
     ] = None,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_xlsr.cli.options import new_folder, parse_named
+from hf_xlsr.cli.options import MODEL, new_folder, parse_named
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
 
@@ -16,7 +16,7 @@ TRAINED = "Of a run or a saved model"
 
 
 def export(
-    place: Annotated[str, typer.Argument(help="Folder of a run, of a checkpoint or saved model, or of an export.")],
+    model: Annotated[str, typer.Argument(help=f"{MODEL} Of a run, the trained weights are exported.")],
     output: Annotated[str, typer.Option(help="Folder, new or empty.")],
     onnx: Annotated[
         bool, typer.Option("--onnx", help="Also onnx/model.onnx: tokens to sentence embeddings in one graph.")
@@ -30,28 +30,38 @@ def export(
         typer.Option(help="FOLDER, or LANG=FOLDER for each; by default the one next to it.", rich_help_panel=TRAINED),
     ] = None,
 ) -> None:
-    """Export a run's encoder: sentence-transformers, AutoModel, ONNX."""
+    """Export an encoder: sentence-transformers, AutoModel, ONNX."""
     from transformers import logging as transformers_logging
+
+    from hf_xlsr.encoders.loading import load_encoder
+    from hf_xlsr.encoders.places import find_model
+    from hf_xlsr.encoders.trained import trained_sentence_transformer
+    from hf_xlsr.export.hub_upload import folder_files
 
     transformers_logging.disable_progress_bar()
     home = new_folder(output).absolute()
     if onnx or int8:
         require_package("onnx", "onnxscript", "onnxruntime")
-    source = _finished(Path(place))
-    if source is None:
-        from hf_xlsr.runs.trained import trained_sentence_transformer
-
-        model = trained_sentence_transformer(place, tokenizer=_tokenizer(tokenizer), max_length=max_length)
+    source = find_model(model, trained=True)
+    copied = {}
+    if source.architecture:
+        exported = trained_sentence_transformer(source, tokenizer=_tokenizer(tokenizer), max_length=max_length)
     elif max_length or tokenizer:
         given = "--max-length" if max_length else "--tokenizer"
-        raise XlsrError(f"{given} is only for a run or a saved model, but '{place}' is an export.")
+        raise XlsrError(f"{given} is only for a run or a saved model, but '{model}' is neither.")
+    elif (Path(source.path) / "modules.json").is_file():
+        copied = folder_files(Path(source.path))
+    else:
+        exported = load_encoder(model, "cpu")
     partial = home.with_name(home.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        if source is None:
-            _save(model, place, max_length, partial)
+        if copied:
+            for name, file in copied.items():
+                (partial / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, partial / name)
         else:
-            shutil.copytree(source, partial)
+            _save(exported, model, max_length, partial)
         files: dict[str, dict[str, float]] = {}
         if onnx or int8:
             from hf_xlsr.export.onnx_files import write_onnx
@@ -67,14 +77,6 @@ def export(
         print(f"{folder / 'model.onnx'}: at most {numbers['difference']:.0e} from torch")
         if "cosine_int8" in numbers:
             print(f"{folder / 'model_int8.onnx'}: cosine with torch {numbers['cosine_int8']:.4f} or more")
-
-
-def _finished(place: Path) -> Path | None:
-    """The sentence-transformers folder at a place, or of a run whose training folder was deleted."""
-    if (place / "modules.json").is_file():
-        return place
-    model = place / "model"
-    return model if (model / "modules.json").is_file() and not (place / "training").is_dir() else None
 
 
 def _save(model: Any, place: str, max_length: int | None, folder: Path) -> None:

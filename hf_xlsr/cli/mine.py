@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_xlsr.cli.options import extended, parse_languages, parse_routes, read_vectors, shared
+from hf_xlsr.cli.options import MODEL, extended, parse_languages, parse_routes, read_vectors, shared
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def _choosing(help: str) -> Any:
     return typer.Option(help=help, rich_help_panel=CHOOSING)
 
 
-Model = Annotated[str | None, typer.Option(help="Folder or Hub id that sentence-transformers loads.")]
+Model = Annotated[str | None, typer.Option(help=MODEL)]
 Output = Annotated[str, typer.Option(help="File of pairs: .tsv, .jsonl, .parquet or .tmx.")]
 Format = Annotated[str | None, typer.Option(help="Format of the output; by default by its suffix.")]
 Work = Annotated[str | None, typer.Option(metavar="FOLDER", help="Folder to resume from; by default OUTPUT.work.")]
@@ -133,7 +133,7 @@ def mine(
 def score(
     pairs: Annotated[list[str], typer.Argument(help="File of pairs in any supported format, or two Moses files.")],
     output: Output,
-    model: Annotated[str, typer.Option(help="Folder or Hub id that sentence-transformers loads.")],
+    model: Annotated[str, typer.Option(help=MODEL)],
     columns: Annotated[str | None, typer.Option(help="Our column = column of the file: source=en,target=de.")] = None,
     source_pool: Annotated[
         str | None, typer.Option(metavar="FILE", help="Sources to compare with; by default those of the pairs.")

@@ -16,6 +16,7 @@ def _option(help: str, panel: str | None = None, metavar: str | None = None, min
     return typer.Option(help=help, rich_help_panel=panel, metavar=metavar, min=min, show_default=False)
 
 
+MODEL = "Folder of a run, a checkpoint, a saved model or an export, or a Hub id."
 READING, ENCODING = "Reading data", "Encoding"
 # Option -> its type, help and default.
 SHARED: dict[str, tuple[Any, Any]] = {

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_xlsr.cli.options import REQUIRED, data_options, encoder_options, extended, labelled, shared
+from hf_xlsr.cli.options import MODEL, REQUIRED, data_options, encoder_options, extended, labelled, shared
 from hf_xlsr.cli.verb import HELP, Verb
 from hf_xlsr.utils.errors import XlsrError
 
@@ -18,7 +18,7 @@ plot = typer.Typer(
     add_completion=False,
 )
 Picture = Annotated[str, typer.Option(help="The picture: .png, .pdf or .svg.")]
-Model = Annotated[str, typer.Argument(help="Folder or id that sentence-transformers loads.")]
+Model = Annotated[str, typer.Argument(help=MODEL)]
 Models = Annotated[list[str], typer.Argument(help="Models; LABEL=PATH names one in the plot.")]
 Results = Annotated[list[str], typer.Argument(help="Results files; LABEL=PATH names one in the plot.")]
 Runs = Annotated[list[str], typer.Argument(help="Folders of runs; LABEL=PATH names one in the plot.")]

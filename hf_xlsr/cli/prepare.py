@@ -21,10 +21,13 @@ def prepare(
 
     They go to the cache, where runs find them. A killed call resumes. Any key of the recipe may follow as --key value.
     """
+    from hf_xlsr.runs.inputs import check_inputs
     from hf_xlsr.runs.recipe import load_runs
     from hf_xlsr.runs.train import prepare_data
 
-    for run in load_runs(recipe, [*context.args, "--data.num_proc", str(num_proc)], only=only):
+    runs = load_runs(recipe, [*context.args, "--data.num_proc", str(num_proc)], only=only)
+    check_inputs(runs)
+    for run in runs:
         with tempfile.TemporaryDirectory() as scratch:
             data = prepare_data(run, Path(scratch), run.evaluation_sets())
         print(f"{run.recipe.name}: {run.describe_data(data.report)}")

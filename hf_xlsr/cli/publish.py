@@ -7,11 +7,13 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-Run = Annotated[str, typer.Argument(help="Folder of a finished run.")]
+from hf_xlsr.cli.options import MODEL
+
+Place = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL)]
 
 
 def push(
-    run: Run,
+    model: Place,
     repo: Annotated[str, typer.Option(metavar="OWNER/NAME", help="Repository of the encoder.")],
     private: Annotated[bool, typer.Option("--private", help="Make it private; the training state always is.")] = False,
     what: Annotated[
@@ -26,21 +28,23 @@ def push(
     ] = False,
     message: Annotated[str | None, typer.Option(help="Message of the commit.")] = None,
 ) -> None:
-    """Push a run to the Hub.
+    """Push a run or a model to the Hub.
 
     The access token is that of HF_TOKEN or of `hf auth login`. The same command resumes an interrupted upload.
     """
     from hf_xlsr.runs.publish import push_run
 
-    for one in push_run(run, repo, what=what, adapters=adapters, private=private, exist_ok=exist_ok, message=message):
+    for one in push_run(
+        model, repo, what=what, adapters=adapters, private=private, exist_ok=exist_ok, message=message
+    ):
         shown = "private" if one.private else "public"
         print(f"{one.url} ({shown}): {one.files} files, {one.size / 1e6:.1f} MB")
 
 
 def card(
-    run: Run,
+    model: Place,
     output: Annotated[
-        str | None, typer.Option(help="File; by default the run's own cards, README.md and model/README.md.")
+        str | None, typer.Option(help="File; by default README.md of the model, and of its run.")
     ] = None,
     license: Annotated[
         str | None, typer.Option(help="Licence of the weights by its name on the Hub, e.g. apache-2.0.")
@@ -52,18 +56,21 @@ def card(
         list[str] | None, typer.Option(metavar="OWNER/NAME", help="Datasets on the Hub that it was trained on.")
     ] = None,
 ) -> None:
-    """Write the card of a run again."""
-    from hf_xlsr.runs.card import card_of_run
+    """Write the card of a run or a model."""
+    from hf_xlsr.encoders.places import find_model
+    from hf_xlsr.runs.card import card_of_model, card_of_run
     from hf_xlsr.runs.folder import RunFolder
     from hf_xlsr.utils.files import check_writable, write_text
 
-    folder = RunFolder(run)
-    places = [Path(output)] if output else [folder.card, folder.model / "README.md"]
+    folder = RunFolder(model)
+    of_run = folder.recipe.is_file()
+    own = [folder.card, folder.model / "README.md"] if of_run else [Path(find_model(model).path) / "README.md"]
+    places = [Path(output)] if output else own
     for place in places:
         check_writable(place, "--output" if output else "the card")
     given = {"license": license, "base_model": base_model, "datasets": datasets}
     chosen: dict[str, Any] = {key: value for key, value in given.items() if value}
-    text = card_of_run(run, chosen)
+    text = (card_of_run if of_run else card_of_model)(model, chosen)
     for place in places:
         place.parent.mkdir(parents=True, exist_ok=True)
         write_text(place, text)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from hf_xlsr.encoders.places import find_model
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import update_from_file
 
@@ -42,7 +43,8 @@ def content_hash(model: str | os.PathLike[str] | Any) -> str:
     """
     if not isinstance(model, (str, os.PathLike)):
         return loaded_hash(model)
-    folder = Path(model) if Path(model).is_dir() else _cached_folder(str(model))
+    found = find_model(os.fspath(model)).path
+    folder = Path(found) if Path(found).is_dir() else _cached_folder(found)
     files = {
         path.relative_to(folder).as_posix(): path
         for path in folder.rglob("*")

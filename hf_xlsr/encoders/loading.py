@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from hf_xlsr.encoders.places import find_model
+from hf_xlsr.encoders.trained import trained_sentence_transformer
 from hf_xlsr.utils.devices import resolve_device
 from hf_xlsr.utils.errors import XlsrError, error_line, require_choice
 
@@ -19,7 +20,7 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
     """Loads a model by sentence-transformers, or its ONNX files.
 
     Args:
-        model: Folder or Hub id.
+        model: Folder of a run, a saved model or an export, or a Hub id, see `find_model`.
         device: For instance `cpu` or `cuda:1`; chosen by sentence-transformers if None.
         dtype: Precision of the weights, `float32`, `bfloat16` or `float16`; as stored if None. bfloat16 is about twice
             as fast on hardware that supports it; cosines change by some thousandths. `onnx` and `onnx-int8` are the
@@ -29,39 +30,27 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
         XlsrError: the model cannot be loaded, the device is unavailable, or the dtype is unknown.
     """
     check_choice(model, device, dtype)
-    _check_exported(Path(model))
-    from sentence_transformers import SentenceTransformer
-
+    place = find_model(model)
     if dtype is not None and dtype.startswith("onnx"):
         from hf_xlsr.encoders.onnx import OnnxEncoder
 
-        return OnnxEncoder(model, int8=dtype == "onnx-int8")
+        return OnnxEncoder(place.path, int8=dtype == "onnx-int8")
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.util import get_device_name
+
     options: dict[str, Any] = {} if dtype is None else {"model_kwargs": {"dtype": dtype}}
     try:
-        loaded = SentenceTransformer(model, device=device, trust_remote_code=False, **options)
+        if place.architecture:
+            loaded = trained_sentence_transformer(place).to(device or get_device_name())
+        else:
+            loaded = SentenceTransformer(place.path, device=device, trust_remote_code=False, **options)
         # sentence-transformers leaves a Dense inside a Router in float32.
         return loaded.to(getattr(torch, dtype)) if dtype in ("bfloat16", "float16") else loaded
+    except XlsrError:
+        raise
     except Exception as error:  # a damaged folder raises errors of many types
         reason = error_line(error, 200) or type(error).__name__
         raise XlsrError(f"Model '{model}' cannot be loaded by sentence-transformers: {reason}") from error
-
-
-def _check_exported(folder: Path) -> None:
-    """Checks that a folder is not a model with training heads, which sentence-transformers would load as an encoder."""
-    config = folder / "config.json"
-    if (folder / "modules.json").is_file() or not config.is_file():
-        return
-    import hf_xlsr
-
-    try:
-        name = (json.loads(config.read_text("utf-8")).get("architectures") or [""])[0]
-    except (ValueError, AttributeError):
-        return  # sentence-transformers raises
-    if name in hf_xlsr.__all__:
-        raise XlsrError(
-            f"Model '{folder}' is a {name} of training. Give the folder 'model' of its run, or the result of "
-            f"`hf-xlsr export {folder} --output FOLDER`."
-        )
 
 
 def check_dtype(dtype: str | None) -> None:
@@ -99,7 +88,8 @@ def check_choice(model: str, device: str | None = None, dtype: str | None = None
         raise XlsrError(f"`device` must be cpu for {dtype}, got '{device}'.")
     if device is not None:
         resolve_device(device)
-    if not Path(model).is_dir() and (model.startswith((".", "/", "~")) or model.count("/") != 1):
+    path = find_model(model).path
+    if not Path(path).is_dir() and (path.startswith((".", "/", "~")) or path.count("/") != 1):
         raise XlsrError(f"Model folder '{model}' is missing. Give a folder or a Hub id (owner/name).")
 
 

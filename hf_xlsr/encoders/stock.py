@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import MODEL_MAPPING, AutoConfig, AutoModel, PreTrainedConfig
 
@@ -19,6 +20,23 @@ def no_pooler(config: PreTrainedConfig) -> dict[str, bool]:
     encoder_class = MODEL_MAPPING.get(type(config), None)
     takes_it = isinstance(encoder_class, type) and "add_pooling_layer" in inspect.signature(encoder_class).parameters
     return {"add_pooling_layer": False} if takes_it else {}
+
+
+def new_pooler(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
+    """Weights of the pooler that an architecture has, by name: `tanh` of the first state; empty without a pooler.
+
+    Example:
+        >>> from transformers import BertConfig
+        >>> new_pooler(BertConfig(vocab_size=9, hidden_size=2, num_hidden_layers=1, num_attention_heads=1))
+        {'pooler.dense.weight': tensor([[1., 0.],
+                [0., 1.]]), 'pooler.dense.bias': tensor([0., 0.])}
+    """
+    if not no_pooler(config):
+        return {}
+    with torch.device("meta"):
+        names = AutoModel.from_config(config).state_dict()
+    shapes = {name: value.shape for name, value in names.items() if name.startswith("pooler.")}
+    return {name: torch.eye(*shape) if len(shape) == 2 else torch.zeros(shape) for name, shape in shapes.items()}
 
 
 def encoder_from_config(config: PreTrainedConfig, **options: Any) -> Any:

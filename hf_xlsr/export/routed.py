@@ -12,8 +12,8 @@ from sentence_transformers.base.modules.module import Module
 from torch import nn
 from transformers import PreTrainedModel
 
+from hf_xlsr.encoders.trained import MAX_LENGTH
 from hf_xlsr.export.sentence_transformer import (
-    MAX_LENGTH,
     encoder_modules,
     projection_module,
     save_export,

@@ -14,13 +14,15 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import nn
 from transformers import PreTrainedModel
 
-from hf_xlsr.encoders.stock import max_positions, no_pooler
-
-MAX_LENGTH = 200
+from hf_xlsr.encoders.stock import max_positions, new_pooler
+from hf_xlsr.encoders.trained import MAX_LENGTH
 
 
 def encoder_modules(encoder: PreTrainedModel, tokenizer: Any, *, pooling: str, max_length: int) -> list[Module]:
-    """`Transformer` and `Pooling` around a copy of an encoder, in float32 and without its pooler.
+    """`Transformer` and `Pooling` around a copy of an encoder, in float32.
+
+    An encoder without the pooler of its architecture gets one, so that it loads without warnings and that checkpoints of
+    sentence-transformers' own trainer resume. Embeddings do not depend on it.
 
     Args:
         encoder: A stock Hugging Face encoder.
@@ -32,20 +34,12 @@ def encoder_modules(encoder: PreTrainedModel, tokenizer: Any, *, pooling: str, m
         The two modules, on the CPU.
     """
     max_length = min(max_length, max_positions(encoder) or max_length)
-    # Embeddings do not depend on the pooler. Without the option its weights would be random after loading.
-    options = no_pooler(encoder.config)
-    weights = encoder.state_dict()
-    if options:
-        weights = {name: weight for name, weight in weights.items() if not name.startswith("pooler.")}
     with tempfile.TemporaryDirectory() as folder:
-        encoder.save_pretrained(folder, state_dict=weights)
+        encoder.save_pretrained(folder, state_dict={**new_pooler(encoder.config), **encoder.state_dict()})
         tokenizer.save_pretrained(folder)
         # In transformers 5 a model comes back in the precision that it was saved in.
-        loading = {**options, "dtype": torch.float32}
-        transformer: Any = Transformer(folder, max_seq_length=max_length, model_kwargs=loading)
-    # The stock class reads `model_kwargs` from its configuration file and does not write them.
-    transformer.model_kwargs = options
-    transformer.config_keys = [*transformer.config_keys, *(["model_kwargs"] if options else [])]
+        transformer = Transformer(folder, max_seq_length=max_length, model_kwargs={"dtype": torch.float32})
+    transformer.model_kwargs = {}
     return [transformer, Pooling(encoder.config.hidden_size, pooling_mode=pooling)]
 
 

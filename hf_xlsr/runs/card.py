@@ -7,14 +7,19 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import ModelCardData
 from jinja2 import Environment, StrictUndefined
+from langcodes import tag_is_valid
 
 from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.sources import as_list
+from hf_xlsr.encoders.loading import finite_length, load_encoder
+from hf_xlsr.encoders.routing import routes_of
 from hf_xlsr.evaluation.registry import PROTOCOLS
 from hf_xlsr.evaluation.report import metric_unit, metric_value
 from hf_xlsr.evaluation.results import Results, load_results
-from hf_xlsr.export.card import code, one_line, prose, public_path, python_text, recipe_block
+from hf_xlsr.export.card import code, one_line, part_card, prose, public_path, python_text, recipe_block
+from hf_xlsr.export.hub_names import TAG
 from hf_xlsr.runs.card_metadata import UNKNOWN, card_metadata, licence_of, starting_points, training_sources
 from hf_xlsr.runs.comparison import comparison_rows
 from hf_xlsr.runs.folder import RunFolder
@@ -105,6 +110,43 @@ def card_of_run(
         return render_card(type(method).bind(content), results["metrics"], results.get("settings") or {})
     except KeyError as error:
         raise XlsrError(f"results.json of run '{run}' has no {error}.") from None
+
+
+def card_of_model(name: str, chosen: Mapping[str, Any] | None = None) -> str:
+    """The card of a model without a run: what it makes of texts, and how it is loaded.
+
+    Args:
+        name: As in `find_model`.
+        chosen: `license`, `base_model` and `datasets`.
+
+    Raises:
+        XlsrError: the model cannot be loaded.
+    """
+    encoder = load_encoder(name, "cpu")
+    routes = routes_of(encoder)
+    given: dict[str, Any] = {
+        key: [*map(one_line, value)] if isinstance(value, list) else one_line(value)
+        for key, value in (chosen or {}).items()
+    }
+    data = ModelCardData(
+        language=[route for route in routes if route != "und" and tag_is_valid(route)] or None,
+        library_name="sentence-transformers",
+        pipeline_tag="sentence-similarity",
+        tags=["sentence-transformers", "feature-extraction", TAG],
+        **given,
+    )
+    length = finite_length(encoder)
+    facts = f"Sentence embeddings of {encoder.get_embedding_dimension()} dimensions"
+    facts += f", of the first {length} tokens of a text" if length else ""
+    task = f", task={python_text(routes[0])}" if routes else ""
+    lines = [
+        "from sentence_transformers import SentenceTransformer",
+        "",
+        f'model = SentenceTransformer("{PLACE}")',
+        f"vectors = model.encode([{', '.join(map(python_text, EXAMPLES))}]{task})",
+    ]
+    paragraphs = [f"{facts}.", *([f"Routes: {', '.join(map(code, routes))}."] if routes else [])]
+    return part_card(data, title=Path(name).name, paragraphs=paragraphs, example="\n".join(lines))
 
 
 def card_for(card: str, place: str) -> str:

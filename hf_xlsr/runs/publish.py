@@ -12,16 +12,17 @@ from typing import Any
 from huggingface_hub import ModelCardData
 from safetensors.torch import load_file, save_file
 
+from hf_xlsr.encoders.loading import load_encoder
+from hf_xlsr.encoders.places import ADAPTERS, find_model
 from hf_xlsr.export.card import code, one_line, part_card
 from hf_xlsr.export.hub_names import check_repo, is_hub_id
 from hf_xlsr.export.hub_upload import CARD, RepoUpload, UploadResult, folder_files, push_uploads
 from hf_xlsr.modeling.hub import push_model
-from hf_xlsr.runs.card import card_for
+from hf_xlsr.runs.card import card_for, card_of_model
 from hf_xlsr.runs.card_metadata import base_models, licence_of, starting_points
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.runs.recipe import read_run
-from hf_xlsr.runs.starting import ADAPTERS
 from hf_xlsr.trainers.base import last_whole_checkpoint
 from hf_xlsr.utils.errors import XlsrError, require_choice
 
@@ -54,7 +55,7 @@ def push_run(
     token: str | None = None,
     message: str | None = None,
 ) -> list[UploadResult]:
-    """Pushes what a finished run left.
+    """Pushes what a finished run left, or a model.
 
     The encoder goes to `repo`: the sentence-transformers folder, its card, its plots. The training state goes to
     `repo` with `-training` appended, which is always private: checkpoints (queues, momentum encoders, optimiser),
@@ -62,7 +63,7 @@ def push_run(
     resumes an interrupted upload.
 
     Args:
-        run: The run's folder.
+        run: The run's folder; or, for the encoder alone, the folder of a saved model or an export.
         repo: OWNER/NAME.
         what: `encoder`, `training` or `all`.
         adapters: Push only the LoRA adapters instead of the encoder.
@@ -80,6 +81,10 @@ def push_run(
     check_repo(repo)
     require_choice("what", what, PARTS)
     folder = RunFolder(run)
+    if what == "encoder" and not adapters and not folder.recipe.is_file():
+        with tempfile.TemporaryDirectory() as scratch:
+            uploads = [_model(str(run), repo, private, Path(scratch) / "model")]
+            return push_uploads(uploads, token=token, exist_ok=exist_ok, message=message)
     method = read_run(folder)
     with tempfile.TemporaryDirectory() as scratch:
         uploads = []
@@ -98,6 +103,18 @@ def _encoder(folder: RunFolder, method: Method, repo: str, private: bool, scratc
     files = folder_files(folder.model, without=(CARD, *LEFT_OUT))
     files |= {name: folder.path / name for name in ("loss.png", "tsne.png") if (folder.path / name).is_file()}
     return RepoUpload(repo, card_for(card.read_text("utf-8"), repo), files, private)
+
+
+def _model(name: str, repo: str, private: bool, scratch: Path) -> RepoUpload:
+    """A model without a run: of a saved model, its export."""
+    home = Path(find_model(name).path)
+    if not home.is_dir():
+        raise XlsrError(f"'{name}' must be the folder of a run, a saved model or an export.")
+    card = (home / CARD).read_text("utf-8") if (home / CARD).is_file() else card_of_model(name)
+    if not (home / "modules.json").is_file():
+        home = scratch
+        load_encoder(name, "cpu").save(str(home), create_model_card=False)
+    return RepoUpload(repo, card_for(card, repo), folder_files(home, without=(CARD, *LEFT_OUT)), private)
 
 
 def _training(folder: RunFolder, method: Method, repo: str) -> RepoUpload:

@@ -7,31 +7,8 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-from hf_xlsr.data.sources import expand
-from hf_xlsr.runs.folder import RunFolder
+from hf_xlsr.encoders.places import weights_folder
 from hf_xlsr.utils.errors import XlsrError, error_line
-
-ADAPTERS = "adapter_model.safetensors"
-
-
-def weights_folder(path: str | Path) -> Path:
-    """The folder that holds the weights of a finished run, with adapters merged, or of a saved model.
-
-    Args:
-        path: `output_dir` of a run, or a folder of `save_pretrained`. Environment variables are expanded.
-
-    Raises:
-        XlsrError: there are no weights.
-    """
-    run = RunFolder(expand(path))
-    folders = (run.merged, run.final, run.path)
-    for folder in folders:
-        if any(folder.glob("model*.safetensors")):
-            return folder
-    found = (
-        "only adapters, without the encoder" if any((one / ADAPTERS).is_file() for one in folders) else "no weights"
-    )
-    raise XlsrError(f"'{run.path}' holds {found}; expected a finished run, one of its checkpoints, or a saved model.")
 
 
 def start_from(model: Any, path: str | Path) -> dict[str, int]:

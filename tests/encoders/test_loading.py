@@ -37,7 +37,7 @@ def test_dtype_of_weights(tiny_export: str):
         ("MODEL", {"device": "cuda", "dtype": "onnx"}, "device"),
         ("MODEL", {"dtype": "onnx-int8"}, "--int8"),
         ("./none", {}, "none"),
-        ("training", {}, "LightweightDualTransformer"),
+        ("training", {}, "--tokenizer"),
         ("torn", {}, "torn"),
     ],
 )

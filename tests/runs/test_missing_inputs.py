@@ -28,14 +28,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize("verb", ["train", "prepare"])
 @pytest.mark.parametrize(
     "list_of_runs", ["", "runs: [{name: one}, {name: two, set: {data: {test: no_test_two.tsv}}}]"]
 )
 def test_missing_inputs_are_named_together(
-    list_of_runs: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    list_of_runs: str, verb: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "mine.yaml").write_text(f"{RECIPE}{ENCODERS}\n{list_of_runs}\n", "utf-8")
-    error = failing(capsys, "train", "mine.yaml")
+    error = failing(capsys, verb, "mine.yaml")
     expected = [
         "CORPORA",
         "HOMES",

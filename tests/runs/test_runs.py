@@ -8,13 +8,13 @@ import pytest
 from conftest import make_pairs
 from sentence_transformers import SentenceTransformer
 
+from hf_xlsr.encoders.loading import load_encoder
 from hf_xlsr.evaluation.results import load_results
 from hf_xlsr.runs.card import card_of_run
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.recipe import load_runs, merge, read_run, resolve
 from hf_xlsr.runs.train import prepare_data, train_recipe
-from hf_xlsr.runs.trained import trained_sentence_transformer
 from hf_xlsr.trainers.hub import export_trainer
 from hf_xlsr.utils.errors import XlsrError
 
@@ -91,7 +91,7 @@ def test_run_with_another_export(run: Method, tmp_path: Path) -> None:
     assert read_run(folder).recipe.settings()["export"] == {"normalize": False}
     # What is made of the run again is what the run left.
     assert card_of_run(folder.path) == folder.card.read_text("utf-8")
-    assert len(list(trained_sentence_transformer(folder.path).children())) == 2
+    assert len(list(load_encoder(str(folder.path)).children())) == 2
 
 
 @pytest.mark.parametrize("run", ["lightweight"], indirect=True)

@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 from cli_helpers import failing
 from conftest import loaded, make_pairs
+from forked_command import Command
+from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
+from story_helpers import assert_equal
 
 from hf_xlsr.cli import main
 from hf_xlsr.data.cleaning import match_key
 from hf_xlsr.data.pairs import evaluation_rows
+from hf_xlsr.trainers.base import last_whole_checkpoint
 from hf_xlsr.utils.errors import XlsrError
 
 SMALL = ["--max_steps", "6", "--queue_size", "32", "--max_length", "32", "--per_device_train_batch_size", "8"]
@@ -73,6 +77,25 @@ def test_finetune_compares_with_start(own: Path, tiny_encoder_folder: str) -> No
         assert values["difference"] == values["after"] - values["before"]
     assert any(values["difference"] for values in comparison.values())
     assert list((own / "run" / "model").rglob("model.safetensors"))
+
+
+@pytest.mark.slow
+def test_killed_finetuning_ends_alike(own: Path, tiny_encoder_folder: str) -> None:
+    train = ["train", "finetune", "--encoder", tiny_encoder_folder, "--train", str(own / "pairs.tsv")]
+    train += ["--languages", "en,de", *SMALL[2:], "--max_steps", "60", "--save_strategy", "steps", "--save_steps", "5"]
+    for name in ("whole", "killed"):
+        command = Command(*train, "--output_dir", own / name, log=own / "log.txt")
+        if name == "killed":
+            command.wait_for(lambda: last_whole_checkpoint(own / "killed" / "training"))
+            command.kill()
+            assert not (own / "killed" / "training" / "final").exists(), "the run was over before it was killed"
+            command = Command(*train, "--output_dir", own / name, log=own / "log.txt")
+            assert "resuming from" in command.finish()
+        command.finish()
+    whole, killed = (
+        load_file(own / name / "training" / "final" / "model.safetensors") for name in ("whole", "killed")
+    )
+    assert_equal(whole, killed)
 
 
 def test_dev_set_is_drawn_and_removed_from_training(own: Path, tiny_encoder_folder: str) -> None:

@@ -109,6 +109,7 @@ CASES: list[tuple[str, Callable[[], dict[str, Any]], str]] = [
     ("Lightweight", lambda: {"compute_metrics": lambda *_: {}}, "compute_metrics"),
     ("Lightweight", lambda: {**BEST, "evaluations": [lambda encoder: {}]}, "metric_for_best_model"),
     ("Lightweight", lambda: {"optimization": "released", "train_dataset": stream(), "max_steps": 1}, "optimization"),
+    *((kind, lambda: {"matryoshka_dims": [8, 999]}, "matryoshka_dims") for kind in ("Cmlm", "Hictl", "DualMomentum")),
     ("Translation", lambda: {"matryoshka_dims": [8]}, "matryoshka_dims"),
     ("Lightweight", lambda: {"model": {"en": "encoder", "fr": "encoder"}}, "model"),
     ("DualMomentum", lambda: {"queue_prefill": True, "train_dataset": stream(), "max_steps": 1}, "queue_prefill"),

@@ -10,9 +10,9 @@ from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
 from hf_xlsr.data.pairs import load_tokenizer
 from hf_xlsr.data.sources import expand
+from hf_xlsr.encoders.places import weights_folder
 from hf_xlsr.encoders.stock import DROPOUTS, check_token_ids
 from hf_xlsr.runs.methods.sentence_encoder import SentenceEncoderMethod, SentenceEncoderRecipe
-from hf_xlsr.runs.starting import weights_folder
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.validation import Section
 

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from transformers import PreTrainedConfig
 
 from hf_xlsr.data.pairs import load_tokenizer
+from hf_xlsr.encoders.places import ModelPlace
 from hf_xlsr.encoders.stock import max_positions
-from hf_xlsr.export.sentence_transformer import MAX_LENGTH
-from hf_xlsr.runs.folder import RunFolder
-from hf_xlsr.runs.recipe import read_run
-from hf_xlsr.runs.starting import weights_folder
 from hf_xlsr.utils.errors import XlsrError, error_line
+
+MAX_LENGTH = 200
 
 
 def trained_sentence_transformer(
-    place: str | Path,
+    place: ModelPlace,
     *,
     tokenizer: str | Mapping[str, str] | None = None,
     max_length: int | None = None,
 ) -> Any:
-    """The sentence-transformers model of a run or of a saved model.
+    """The sentence-transformers model of a saved model of this package.
 
-    The recipe of a run, also for a checkpoint in its folder, gives `max_length` and whether embeddings are normalised.
+    The recipe of its run gives `max_length`, the prompt, and whether embeddings are normalised.
 
     Args:
-        place: `output_dir` of a finished run, one of its checkpoints, or a folder that `save_pretrained` of one of this
-            package's models wrote.
+        place: From `find_model`, with an `architecture`.
         tokenizer: Folder or id, or one for each language; by default that of the run, or the one in the folder.
         max_length: Maximum number of tokens, instead of the recipe's.
 
@@ -38,38 +36,37 @@ def trained_sentence_transformer(
         A `SentenceTransformer`, on the CPU.
 
     Raises:
-        XlsrError: the weights or the tokenizer are missing or invalid, or the model is not a sentence encoder.
+        XlsrError: the tokenizer is missing, weights are invalid, or the model is not a sentence encoder.
 
     Example:
         >>> from hf_xlsr import LightweightConfig, LightweightDualTransformer
         >>> from hf_xlsr.data.tokenization import train_tokenizer
+        >>> from hf_xlsr.encoders.places import find_model
         >>> tokenizer = train_tokenizer(["a red house", "a blue river"], vocab_size=30, algorithm="bpe", max_length=16)
         >>> encoder = {"model_type": "bert", "vocab_size": len(tokenizer), "hidden_size": 8, "num_attention_heads": 1}
         >>> LightweightDualTransformer(LightweightConfig(text_config=encoder)).save_pretrained("saved")
         >>> _ = tokenizer.save_pretrained("saved")
-        >>> trained_sentence_transformer("saved").encode(["a red river"]).shape
+        >>> trained_sentence_transformer(find_model("saved")).encode(["a red river"]).shape
         (1, 8)
     """
-    weights, run = weights_folder(place), RunFolder(place)
-    training = run.training if run.recipe.is_file() else run.path.parent
-    model = _load(weights)
-    recipe = read_run(RunFolder(training.parent)).recipe if (training / "recipe.json").is_file() else None
-    given = _tokenizers(model, weights, training, tokenizer)
-    limit = _max_length(model, given, max_length, recipe.data.max_length if recipe else None)
-    return model.to_sentence_transformer(given, max_length=limit, **(recipe.export.model_dump() if recipe else {}))
-
-
-def _load(folder: Path) -> Any:
     import hf_xlsr
 
-    name = (PreTrainedConfig.get_config_dict(folder)[0].get("architectures") or [""])[0]
-    model_class = getattr(hf_xlsr, name) if name in hf_xlsr.__all__ else None
+    weights, model_class = Path(place.path), getattr(hf_xlsr, place.architecture)
     if not hasattr(model_class, "to_sentence_transformer"):
-        raise XlsrError(f"'{folder}' holds a model of class '{name}', which is not a sentence encoder of hf-xlsr.")
+        raise XlsrError(f"'{weights}' holds a {place.architecture}, which is not a sentence encoder.")
     try:
-        return model_class.from_pretrained(folder, dtype="float32")  # type: ignore[union-attr]
+        model = model_class.from_pretrained(weights, dtype="float32")
     except (SafetensorError, RuntimeError) as error:
-        raise XlsrError(f"The model in '{folder}' cannot be loaded ({error_line(error, 200)}).") from error
+        raise XlsrError(f"The model in '{weights}' cannot be loaded ({error_line(error, 200)}).") from error
+    training = place.training or weights.parent
+    recipe = json.loads((training / "recipe.json").read_text("utf-8")) if place.training else {}
+    given = _tokenizers(model, weights, training, tokenizer)
+    data = recipe.get("data") or {}
+    limit = _max_length(model, given, max_length, data.get("max_length"))
+    exported = model.to_sentence_transformer(given, max_length=limit, **recipe.get("export", {}))
+    if prompt := data.get("prompt"):
+        exported.prompts["default"], exported.default_prompt_name = prompt, "default"
+    return exported
 
 
 def _tokenizers(model: Any, weights: Path, training: Path, given: str | Mapping[str, str] | None) -> Any:

@@ -1,0 +1,111 @@
+"""Every verb takes every kind of folder that holds a model."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_pairs, tiny_encoder
+from test_cli import TOY
+
+from hf_xlsr import LightweightConfig, LightweightDualTransformer
+from hf_xlsr.cli import main
+from hf_xlsr.encoders.loading import load_encoder
+from hf_xlsr.encoders.places import find_model
+from hf_xlsr.runs import publish
+from hf_xlsr.runs.recipe import load_runs
+from hf_xlsr.runs.train import train_recipe
+from hf_xlsr.utils.errors import XlsrError
+
+DATA = ["--data", "pairs.tsv", "--columns", "source=en,target=fr", "--languages", "en,fr"]
+VERBS = {
+    "evaluate": ["evaluate", "MODEL", "--protocol", "tatoeba", *DATA, "--output", "out"],
+    "mine": ["mine", "en.txt", "fr.txt", "--model", "MODEL", "--languages", "en,fr", "--output", "out.tsv"],
+    "score": [
+        "score",
+        "pairs.tsv",
+        "--columns",
+        "source=en,target=fr",
+        "--model",
+        "MODEL",
+        "--languages",
+        "en,fr",
+        "--output",
+        "out.tsv",
+    ],
+    "debias": ["debias", "fit", "MODEL", "--texts", "en=en.txt", "fr=fr.txt", "--output", "out"],
+    "plot": ["plot", "heatmap", "MODEL", *DATA, "--output", "out.png"],
+    "export": ["export", "MODEL", "--output", "out"],
+    "push": ["push", "MODEL", "--repo", "me/model"],
+    "card": ["card", "MODEL", "--license", "mit"],
+}
+KINDS = ("run", "checkpoint", "saved", "export", "stock")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
+    home = tmp_path_factory.mktemp("named")
+    pairs = make_pairs(40)
+    lines = [f"{pair['source']}\t{pair['target']}\n" for pair in pairs]
+    for name, count, seed in (("train", 200, 1), ("test", 12, 9)):
+        rows = (f"{pair['source']}\t{pair['target']}\n" for pair in make_pairs(count, seed))
+        (home / f"{name}.tsv").write_text("".join(rows), "utf-8")
+    (home / "pairs.tsv").write_text("".join(["en\tfr\n", *lines]), "utf-8")
+    for side, language in (("source", "en"), ("target", "fr")):
+        (home / f"{language}.txt").write_text("".join(f"{pair[side]}\n" for pair in pairs), "utf-8")
+    (home / "one.yaml").write_text(TOY.format(train=home / "train.tsv", test=home / "test.tsv"), "utf-8")
+    more = ["--data.prompt", "one: ", "--save_strategy", "steps", "--output_dir", str(home / "run")]
+    train_recipe(load_runs(str(home / "one.yaml"), more)[0])
+    shutil.move(home / "run" / "training" / "checkpoint-4", home / "run" / "training" / "kept")
+    torch.manual_seed(0)
+    model = LightweightDualTransformer(LightweightConfig(text_config=tiny_encoder(len(tokenizer))))
+    for part, name in ((model, "saved"), (model.encoder, "stock")):
+        part.save_pretrained(home / name)
+        tokenizer.save_pretrained(home / name)
+    shutil.copytree(home / "run" / "model", home / "export")
+    (home / "export" / "README.md").unlink()
+    (home / "checkpoint").symlink_to(home / "run" / "training" / "kept")
+    return home
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("verb", list(VERBS))
+def test_verb_takes_folder(
+    verb: str, kind: str, folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in folders.iterdir():
+        if place.is_file():
+            shutil.copy(place, tmp_path)
+    shutil.copytree(folders / "run", tmp_path / "run")
+    if kind != "run":
+        shutil.copytree(folders / kind, tmp_path / kind)
+    name = "run/training/kept" if kind == "checkpoint" else kind
+    monkeypatch.chdir(tmp_path)
+    uploads: list[Any] = []
+    monkeypatch.setattr(
+        publish, "push_uploads", lambda made, **_: uploads.extend((one.card, *one.files) for one in made) or []
+    )
+    assert main([name if word == "MODEL" else word for word in VERBS[verb]]) == 0
+    if verb == "push":
+        assert "modules.json" in uploads[0] and 'SentenceTransformer("me/model")' in uploads[0][0]
+    if verb == "card":
+        card = (Path(find_model(name).path) / "README.md").read_text("utf-8")
+        assert "license: mit" in card and "SentenceTransformer(" in card
+    if verb == "export":
+        given, exported = (load_encoder(place, "cpu").encode(["one two"]) for place in (name, "out"))
+        np.testing.assert_allclose(given, exported, atol=1e-6)
+
+
+def test_model_of_a_run(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOMES", str(folders))
+    assert find_model("$HOMES/run").path == str(folders / "run" / "model")
+    weights = find_model("$HOMES/run", trained=True)
+    assert (weights.architecture, weights.training) == ("LightweightDualTransformer", folders / "run" / "training")
+    assert load_encoder(weights.path).default_prompt_name == "default"
+    monkeypatch.delenv("HOMES")
+    with pytest.raises(XlsrError, match="HOMES"):
+        find_model("$HOMES/run")
