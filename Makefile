@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help quickstart test test-all behaviour quality bench bench-gpu docs release-check clean
+.PHONY: help quickstart test test-all behaviour quality bench bench-gpu docs notebooks release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -42,8 +42,13 @@ bench-gpu: $(STAMP)  ## everything that needs a GPU, in resumable slices
 	$(BIN)/python -m benchmarks.gpu
 
 docs: $(STAMP)  ## the site of docs/, in build/site
-	rm -rf build/lib && $(BIN)/python setup.py -q build_py  # one hf_xlsr/ with modeling/ and trainers/ in it
+	rm -rf build/lib docs/notebooks && $(BIN)/python setup.py -q build_py  # one hf_xlsr/ with modeling/ and trainers/ in it
+	$(BIN)/jupyter nbconvert --log-level WARN --to markdown --output-dir docs/notebooks notebooks/*.ipynb
+	perl -pi -e 's#\.\./docs/#../#g' docs/notebooks/*.md
 	$(BIN)/python -m zensical build --strict
+
+notebooks: $(STAMP)  ## run the notebooks and keep their outputs
+	TQDM_DISABLE=1 PYTHONWARNINGS=ignore $(BIN)/jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
 
 release-check: $(STAMP)  ## build, look at and try out the wheel with the lowest and the newest versions of what it needs
 	$(BIN)/python tests/release_check.py --keep dist

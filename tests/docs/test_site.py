@@ -28,7 +28,8 @@ def pages(nav: Any) -> Iterator[str]:
 
 def test_navigation_has_every_page() -> None:
     text = (ROOT / "mkdocs.yml").read_text("utf-8").replace("!!python/name:", "")
-    written = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    written = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    written |= {f"notebooks/{notebook.stem}.md" for notebook in (ROOT / "notebooks").glob("*.ipynb")}
     assert sorted(pages(yaml.safe_load(text)["nav"])) == sorted(written)
 
 
@@ -45,12 +46,17 @@ def test_reference_has_every_public_name() -> None:
 def test_site_builds_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("zensical")
     pytest.importorskip("mkdocstrings")
-    for name in ("docs", "hf_xlsr", "modeling", "trainers", "model_cards"):
+    pytest.importorskip("nbconvert")
+    for name in ("docs", "hf_xlsr", "modeling", "trainers", "model_cards", "notebooks"):
         shutil.copytree(ROOT / name, tmp_path / name)
     for name in ("mkdocs.yml", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
-    for command in (["setup.py", "-q", "build_py"], ["-m", "zensical", "build", "--strict"]):
+    convert = "-m nbconvert --to markdown --output-dir docs/notebooks".split()
+    notebooks = [f"notebooks/{path.name}" for path in (ROOT / "notebooks").glob("*.ipynb")]
+    for command in (["setup.py", "-q", "build_py"], [*convert, *notebooks], ["-m", "zensical", "build", "--strict"]):
         done = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
+        for page in (tmp_path / "docs" / "notebooks").glob("*.md"):
+            page.write_text(page.read_text("utf-8").replace("../docs/", "../"), "utf-8")
     losses = (tmp_path / "build" / "site" / "api" / "losses.html").read_text("utf-8")
     assert "alignment_loss" in losses
