@@ -1,4 +1,4 @@
 // Wide tables scroll sideways; the keyboard must reach them.
 addEventListener("load", () => {
-  for (const box of document.querySelectorAll(".md-typeset__scrollwrap, .md-typeset pre > code")) box.tabIndex = 0;
+  for (const box of document.querySelectorAll(".md-typeset__scrollwrap, .md-typeset pre")) box.tabIndex = 0;
 });
