@@ -29,7 +29,7 @@ from hf_xlsr.runs.recipe import load_runs, parse_yaml
 from hf_xlsr.utils.errors import XlsrError
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Pages all of whose blocks have tests of their own.
 WHOLLY_TESTED = {"export.md": "export/test_export_docs.py", "extend.md": "docs/test_extend.py"}
 # Their Python has tests of its own, which look closer.
@@ -319,12 +319,10 @@ def slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
-METHOD_PAGE = (ROOT / "docs" / "methods.md").read_text("utf-8")
-
-
 def test_equations_name_code() -> None:
     """Tables from equation to code: each dotted path imports, and lies in the file that its row names."""
-    rows = re.findall(r"^\|.*\| `(hf_xlsr\.[\w.]+)` \| `([\w/.]+)` \|$", METHOD_PAGE, re.MULTILINE)
+    text = "".join(page.read_text("utf-8") for page in PAGES if page.parent.name == "methods")
+    rows = re.findall(r"^\|.*\| `(hf_xlsr\.[\w.]+)` \| `([\w/.]+)` \|$", text, re.MULTILINE)
     assert len(rows) >= 40
     for path, file in rows:
         value, module = resolve(path)
