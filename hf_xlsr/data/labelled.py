@@ -13,8 +13,9 @@ from datasets import Dataset, Features, Value
 from datasets import Sequence as ListOf
 
 from hf_xlsr.data.cleaning import RemoveEvaluation, Sample, build_cleaner
+from hf_xlsr.data.encoding import Row, RowEncoder, RowKind, num_longer
 from hf_xlsr.data.formats.quarantine import Quarantine
-from hf_xlsr.data.preparation import Row, RowEncoder, RowKind, num_longer, prepare_rows
+from hf_xlsr.data.preparation import prepare_rows
 from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list, as_source, open_texts, source_name
@@ -320,7 +321,7 @@ def prepare_labelled(
         tokenizers=tokenizer,
         max_length=max_length,
         describe=lambda rows: {**label_facts(rows, task), "unlabelled": unlabelled},
-        encoder=lambda tokenizer: LabelledEncoder(kind, tokenizer, max_length),
+        encoder=LabelledEncoder,
         key=task,
         limit=limit,
         seed=seed,
@@ -339,18 +340,22 @@ def label_facts(rows: Dataset, task: LabelledTask) -> dict[str, Any]:
 class LabelledEncoder(RowEncoder):
     """Tokenises the texts of a row as one sequence."""
 
+    @property
     def features(self) -> Features:
-        ids = {name: ListOf(Value("int32")) for name in _id_columns(self.tokenizers)}
+        """Columns of tokenised rows."""
+        ids = {name: ListOf(Value("int32")) for name in _id_columns(self.counts.tokenizers)}
         return Features(
             {**ids, "label": Value(self.kind.kept["label"]), "lang": Value("string"), "length": Value("int32")}
         )
 
-    def __call__(self, batch: dict[str, list[Any]]) -> dict[str, Any]:
-        columns, truncated = encode_texts([batch[name] for name in self.kind.texts], self.tokenizers, self.max_length)
+    def encode(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """Columns of `features`."""
+        texts, counts = [[row[name] for row in rows] for name in self.kind.texts], self.counts
+        columns, truncated = encode_texts(texts, counts.tokenizers, counts.max_length)
         lengths = [len(ids) for ids in columns["input_ids"]]
-        self.counts.counts["truncated"][""] += truncated
-        self.counts.counts["tokens"][""] += sum(lengths)
-        return {**columns, "label": batch["label"], "lang": batch["lang"], "length": lengths}
+        counts.counts["truncated"][""] += truncated
+        counts.counts["tokens"][""] += sum(lengths)
+        return {**columns, **{name: [row[name] for row in rows] for name in ("label", "lang")}, "length": lengths}
 
 
 class RemoveEvaluationRows(RemoveEvaluation):

@@ -13,8 +13,9 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 
 from hf_xlsr.data.cleaning import Cleaner, RemoveEvaluation, Row, Sample, build_cleaner, build_text_cleaner
+from hf_xlsr.data.encoding import RowKind, check_tokenizers
 from hf_xlsr.data.formats.quarantine import Quarantine
-from hf_xlsr.data.preparation import RowKind, check_tokenizers, prepare_rows, tokenize_rows
+from hf_xlsr.data.preparation import prepare_rows
 from hf_xlsr.data.prepared import PreparedPairs, PreparedRows
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list, expand, open_source, open_texts
@@ -179,17 +180,6 @@ def prepare_texts(
         prompt=prompt,
     )
     return PreparedRows(rows, report)
-
-
-def tokenize_pairs(pairs: Dataset, tokenizers: Any, *, max_length: int = 200) -> tuple[Dataset, dict[str, Any]]:
-    """`tokenize_rows` for translation pairs; the counts also have `pairs` and `language_pairs`, sorted.
-
-    Raises:
-        XlsrError: both sides of a pair are in one language, or what `tokenize_rows` raises.
-    """
-    facts = pair_facts(pairs)
-    tokenised, counts = tokenize_rows(PAIRS, pairs, tokenizers, max_length=max_length)
-    return tokenised, {**counts, **facts}
 
 
 def pair_facts(pairs: Dataset) -> dict[str, Any]:

@@ -14,19 +14,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, IterableDataset, concatenate_datasets
 
+from hf_xlsr.data.encoding import Prompts, RowEncoder, RowKind, check_tokenizers
 from hf_xlsr.data.nli import NLI
 from hf_xlsr.data.pairs import PAIRS, TEXTS
 from hf_xlsr.data.plain_rows import (
     CONSECUTIVE,
     UNDETERMINED,
     UNNAMED,
-    Prompts,
     Reader,
     StoredRows,
-    Tokenization,
     open_reader,
 )
-from hf_xlsr.data.preparation import RowKind, check_tokenizers
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedPairs, PreparedRows
 from hf_xlsr.data.running_text import SENTENCES, PreparedRunningText
 from hf_xlsr.data.streaming import Stream, StreamedRows
@@ -224,16 +222,10 @@ class DataConverter:
             reader.ordered,
         )
 
-    def _encoder(self, reader: Reader | StoredRows, kind: RowKind) -> Tokenization | StoredRows:
+    def _encoder(self, reader: Reader | StoredRows, kind: RowKind) -> RowEncoder | StoredRows:
         if isinstance(reader, StoredRows):
             return replace(reader, kind=kind)
-        return Tokenization(
-            kind,
-            self.tokenizers,
-            max_length=self.max_length,
-            prompts=self.prompts,
-            negatives=bool(reader.negatives),
-        )
+        return RowEncoder(kind, self.tokenizers, self.max_length, self.prompts, bool(reader.negatives))
 
     @cached_property
     def _identity(self) -> str | None:

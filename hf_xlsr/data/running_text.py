@@ -14,11 +14,12 @@ from transformers import AutoTokenizer
 
 from hf_xlsr.data.cleaning import Sample, build_text_cleaner
 from hf_xlsr.data.columns import PLACE_COLUMNS, parse_columns
+from hf_xlsr.data.encoding import Row, RowKind, check_tokenizers
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces, read_rows
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.data.pairs import load_tokenizer, trained_tokenizer, with_removal
-from hf_xlsr.data.preparation import Row, RowKind, check_tokenizers, prepare_rows
+from hf_xlsr.data.preparation import prepare_rows
 from hf_xlsr.data.prepared import PreparedRows, examples_of
 from hf_xlsr.data.sampling import ExampleKey
 from hf_xlsr.data.seen import SeenHashes

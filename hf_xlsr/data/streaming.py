@@ -16,8 +16,8 @@ from datasets import IterableDataset
 from torch.utils.data import IterableDataset as TorchIterableDataset
 from torch.utils.data import get_worker_info
 
+from hf_xlsr.data.encoding import Row, RowKind
 from hf_xlsr.data.multitask import MAIN, TASK, EpochBatchSampler
-from hf_xlsr.data.preparation import Row, RowKind
 from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
