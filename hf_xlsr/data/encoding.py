@@ -1,10 +1,10 @@
-"""One kind of row: its columns, and how its texts become token ids."""
+"""The kinds of rows, and how their texts become token ids."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 Prompts = str | Mapping[str, str] | None
+UNDETERMINED = "und"
+"""Language of texts that nothing names, as in ISO 639-2."""
 
 # Shares of unknown tokens in a language. Good vocabularies stay below 1 %, also in Chinese; where a vocabulary lacks a
 # script, nearly all tokens but spaces are unknown.
@@ -36,6 +38,8 @@ class RowKind:
         languages: The language column of each text, or one for all texts.
         kept: Further columns and their types, stored as they are.
         identities: Also store `TEXT_text`, the signed `hash64` of each text: equal for equal texts.
+        names: Other names of `texts` in data of users.
+        accepted: All columns that data of users may have, for errors.
         empty: Error message when no row is left.
     """
 
@@ -43,7 +47,15 @@ class RowKind:
     languages: tuple[str, ...] = ("lang",)
     kept: Mapping[str, str] = field(default_factory=dict)
     identities: bool = False
+    names: tuple[tuple[str, ...], ...] = ()
+    accepted: str = ""
     empty: str = "no row is left after cleaning; check the sources and the counts of each cleaning step."
+
+    def columns_of(self, names: Collection[str]) -> tuple[str, ...] | None:
+        """The first of `texts` and `names` that data with these columns has; None also where one of `kept` is missing."""
+        if not set(self.kept) - {"continues"} <= set(names):
+            return None
+        return next((some for some in (self.texts, *self.names) if set(some) <= set(names)), None)
 
     def text_features(self) -> Features:
         """Columns of a row before tokenisation."""
@@ -59,6 +71,55 @@ class RowKind:
         return Features(
             {**ids, **{name: Value(kind) for name, kind in columns.items()}, **(more if negatives else {})}
         )
+
+
+PAIRS = RowKind(
+    ("source", "target"),
+    ("source_lang", "target_lang"),
+    identities=True,
+    names=(("anchor", "positive"), ("english", "non_english")),
+    accepted="`source` and `target`, `anchor` and `positive` (also `negative`, `negative_1`, ...), `english` and "
+    "`non_english`, `translation` ({'en': ..., 'de': ...}), or two columns named by languages",
+    empty="the training corpus is empty: no pair was read, or cleaning removed every one; check data.train and the "
+    "counts of data.cleaning.",
+)
+TEXTS = RowKind(
+    ("text",),
+    accepted="`text` (also `lang`)",
+    empty="no monolingual sentence is left: none was read, or all are in evaluation sets; check data.monolingual.",
+)
+NLI = RowKind(
+    ("premise", "hypothesis"),
+    kept={"label": "int32"},
+    names=(("sentence1", "sentence2"),),
+    accepted="`premise`, `hypothesis` and `label`, or `sentence1`, `sentence2` and `label` (also `lang`)",
+    empty="no labelled pair of premise and hypothesis is left: none was read, none has a label, or all are in "
+    "evaluation sets; check the NLI sources.",
+)
+SENTENCES = RowKind(
+    ("text",),
+    kept={"continues": "bool"},
+    accepted="`text` with a document, or `document` and `text` with a sentence (also `position`, `lang`)",
+    empty="no two consecutive sentences are left: none were read, every document has one sentence, or cleaning and the "
+    "evaluation sets removed the neighbours; check the sources of running text and their columns.",
+)
+CONSECUTIVE = RowKind(("first", "second"))
+"""Two consecutive sentences of running text in one row, as streams have them."""
+_NO_LABELLED = (
+    "no labelled row is left: none was read, none has a label, or all are in evaluation sets; check data.train and the "
+    "counts of data.cleaning."
+)
+LABELLED = {
+    "pair": RowKind(
+        ("first", "second"),
+        kept={"label": "int32"},
+        names=(("premise", "hypothesis"), ("sentence1", "sentence2"), ("text", "text_pair")),
+        accepted="`premise` and `hypothesis`, `sentence1` and `sentence2`, or `text` and `text_pair`, and `label`",
+        empty=_NO_LABELLED,
+    ),
+    "single": RowKind(("text",), kept={"label": "int32"}, accepted="`text` and `label`", empty=_NO_LABELLED),
+}
+"""Labelled texts and pairs of texts, each row tokenised as one sequence; labels of regressions are `float32`."""
 
 
 class RowEncoder:

@@ -11,21 +11,14 @@ from typing import Any
 import langcodes
 from datasets import Features
 
-from hf_xlsr.data.encoding import Row, RowKind, lengths_of, text_identities
-from hf_xlsr.data.nli import NLI, label_number
-from hf_xlsr.data.pairs import PAIRS
-from hf_xlsr.data.running_text import PAIR, split_sentences
+from hf_xlsr.data.encoding import PAIRS, UNDETERMINED, Row, RowKind, lengths_of, text_identities
+from hf_xlsr.data.nli import label_number
+from hf_xlsr.data.running_text import split_sentences
 from hf_xlsr.utils.errors import XlsrError
 
-CONSECUTIVE = RowKind(PAIR)
-"""Two consecutive sentences of running text in one row, as streams have them."""
 UNNAMED = ("source", "target")
 """Languages of pairs whose rows, dataset and model name none."""
-UNDETERMINED = "und"
-"""Language of texts that nothing names, as in ISO 639-2."""
 
-PAIR_COLUMNS = (("source", "target"), ("anchor", "positive"), ("english", "non_english"))
-NLI_COLUMNS = (("premise", "hypothesis"), ("sentence1", "sentence2"))
 Batch = Mapping[str, Sequence[Any]]
 
 
@@ -219,23 +212,16 @@ def open_reader(
     if all(name in first for name in (*(f"{text}_ids" for text in kind.texts), *kind.kept)):
         named = (one,) if len(kind.languages) == 1 else pair or UNNAMED
         return StoredRows(kind, named, ("negative_ids",) if "negative_ids" in first else (), "continues" in kind.kept)
+    columns = kind.columns_of(first)
     if kind is not PAIRS:
-        columns = _first_of(NLI_COLUMNS, first) if kind is NLI else ("text",)
-        needed = (*(columns or ()), *(("label",) if kind is NLI else ()))
-        if columns is None or any(name not in first for name in needed):
-            return None
-        return Reader(kind, columns, (one,), labels=tuple(labels), documents="document" not in first)
-    columns = _first_of(PAIR_COLUMNS, first)
+        documents = "document" not in first
+        return Reader(kind, columns, (one,), labels=tuple(labels), documents=documents) if columns else None
     if columns is None and isinstance(first.get("translation"), Mapping):
         columns = ("translation",)
     if columns is None:
         pair = columns = _language_columns(first, pair or languages or ())
     negatives = tuple(name for name in first if re.fullmatch(r"negatives?(_\d+)?", name))
     return Reader(kind, columns, pair or UNNAMED, negatives) if columns else None
-
-
-def _first_of(forms: Sequence[tuple[str, ...]], first: Mapping[str, Any]) -> tuple[str, ...] | None:
-    return next((form for form in forms if all(name in first for name in form)), None)
 
 
 def _key_languages(key: str, languages: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -62,7 +62,7 @@ def prepare_rows(
     folder: str | Path,
     cleaner: Cleaner,
     tokenizers: Any,
-    max_length: int,
+    max_length: int = 200,
     prompt: str = "",
     describe: Callable[[Dataset], dict[str, Any]],
     encoder: Callable[..., RowEncoder] = RowEncoder,
