@@ -174,17 +174,6 @@ def test_nothing_left_is_an_error(run: Prepare, file: str, tokenizer: Any, tmp_p
     assert not addresses(cache) and not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("run", KINDS)
-def test_two_tokenizers_before_map(run: Prepare, file: str, tokenizer: Any, tmp_path: Path) -> None:
-    other = framed_tokenizer(WORDS[::-1])
-    ids = []
-    for name, one in (("one", tokenizer), ("two", other)):
-        rows = run(file, tmp_path / name, one).rows
-        column = next(name for name in rows.column_names if name.endswith("_ids"))
-        ids.append(rows.map(lambda row, column=column: {"first": row[column]})["first"][:])
-    assert ids[0] != ids[1]
-
-
 def test_one_process_or_two(file: str, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
     for size, num_proc in ((3, 1), (2, 2), (50, 1)):
