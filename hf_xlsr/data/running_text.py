@@ -121,6 +121,7 @@ def prepare_running_text(
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
         >>> with tempfile.TemporaryDirectory() as scratch:
         ...     file = Path(scratch) / "stories.txt"
         ...     _ = file.write_text("the cat sat\\nit slept\\nit woke\\n\\na dog came\\nit ran\\n")
