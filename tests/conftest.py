@@ -25,11 +25,10 @@ from typing import Any  # noqa: E402
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
-from datasets import Dataset  # noqa: E402
 from transformers import AutoConfig  # noqa: E402
 
 from hf_xlsr import LightweightConfig, LightweightDualTransformer  # noqa: E402
-from hf_xlsr.data.pairs import tokenize_pairs  # noqa: E402
+from hf_xlsr.data.plain import DataConverter  # noqa: E402
 from hf_xlsr.data.prepared import PreparedPairs  # noqa: E402
 from hf_xlsr.data.tokenization import train_tokenizer  # noqa: E402
 from hf_xlsr.encoders.stock import encoder_from_config  # noqa: E402
@@ -83,7 +82,7 @@ def tokenizer(pairs: list[dict[str, str]]) -> Any:
 
 @pytest.fixture(scope="session")
 def prepared(pairs: list[dict[str, str]], tokenizer: Any) -> PreparedPairs:
-    return PreparedPairs(tokenize_pairs(Dataset.from_list(pairs), tokenizer, max_length=32)[0])
+    return DataConverter(tokenizer, max_length=32).pairs(pairs)
 
 
 @pytest.fixture

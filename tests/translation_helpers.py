@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 from conftest import make_pairs
-from datasets import Dataset
 from transformers import AutoConfig
 
-from hf_xlsr.data.pairs import tokenize_pairs
+from hf_xlsr.data.plain import DataConverter
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.encoders.stock import encoder_from_config
@@ -91,8 +90,7 @@ def small_batch(seed: int = 0, vocab_size: int = 30) -> dict[str, torch.Tensor]:
 
 
 def translation_pairs(count: int = 96, seed: int = 1) -> PreparedPairs:
-    tokenised, _ = tokenize_pairs(Dataset.from_list(make_pairs(count, seed)), translation_tokenizer(), max_length=32)
-    return PreparedPairs(tokenised)
+    return DataConverter(translation_tokenizer(), max_length=32).pairs(make_pairs(count, seed))
 
 
 def encoder_folder(folder: Path, algorithm: str = "bpe", **values: Any) -> str:

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed
-from datasets import Dataset, DatasetDict
+from datasets import DatasetDict
 from sklearn.metrics import f1_score, matthews_corrcoef
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from hf_xlsr.data.collators.classification import LabelledCollator
-from hf_xlsr.data.labelled import LabelledSet, encode_texts
-from hf_xlsr.data.prepared import PreparedRows
+from hf_xlsr.data.labelled import LabelledSet, convert_labelled
 from hf_xlsr.encoders.stock import check_token_ids, max_positions, vocab_size_of
 from hf_xlsr.evaluation.outcomes import pearson, spearman
 from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
@@ -26,7 +25,6 @@ from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.utils.distributed import process_index, world_size
 from hf_xlsr.utils.errors import XlsrError
 
-TEXT_COLUMNS = (("premise", "hypothesis"), ("sentence1", "sentence2"), ("text", "text_pair"), ("text",))
 # Of outputs, `(rows, outputs)`, and gold labels, `(rows,)`.
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "accuracy": lambda logits, gold: float((logits.argmax(1) == gold).mean()),
@@ -188,7 +186,9 @@ class FineTuneTrainer(XlsrTrainer):
 
     def convert(self, data: Any, name: str) -> Any:
         """Labelled rows, tokenised."""
-        return data if hasattr(data, "lengths") else labelled_rows(data, self.processing_class, self.max_length, name)
+        if hasattr(data, "lengths"):
+            return data
+        return convert_labelled(data, self.processing_class, self.max_length, name)
 
     def convert_eval(self, data: Any) -> Any:
         """The rows of labelled data for `LabelledCollator`."""
@@ -228,37 +228,6 @@ class FineTuneTrainer(XlsrTrainer):
             share=share,
             progress=not self.args.disable_tqdm,
         )
-
-
-def labelled_rows(data: Any, tokenizer: Any, max_length: int, name: str) -> PreparedRows:
-    """Tokenises labelled texts.
-
-    Args:
-        data: A dataset or a list of dicts.
-        tokenizer: Tokenizer of the classifier.
-        max_length: In tokens.
-        name: Name of the argument in errors.
-
-    Raises:
-        XlsrError: the data are empty or lack columns.
-    """
-    rows = Dataset.from_list(data) if isinstance(data, list) else data
-    columns = next((some for some in TEXT_COLUMNS if set(some) <= set(rows.column_names)), None)
-    if not len(rows) or columns is None or "label" not in rows.column_names:
-        raise XlsrError(
-            f"`{name}` must have rows of `label` and {' or '.join(map(str, TEXT_COLUMNS))}, got {len(rows)} rows of "
-            f"{', '.join(rows.column_names)}."
-        )
-    label = rows.features["label"]
-    names = getattr(label, "names", None) or (sorted(rows.unique("label")) if "int" in label.dtype else [])
-
-    def encode(batch: dict[str, list[Any]]) -> dict[str, Any]:
-        ids, _ = encode_texts([batch[column] for column in columns], tokenizer, max_length)
-        languages = batch.get("lang") or ["und"] * len(batch["label"])
-        return {**ids, "label": batch["label"], "lang": languages, "length": list(map(len, ids["input_ids"]))}
-
-    tokenised = rows.map(encode, batched=True, remove_columns=rows.column_names, desc="tokenising")
-    return PreparedRows(tokenised, {"labels": dict.fromkeys(names, 0)})
 
 
 def _check_fit(model: Any, data: Any, max_length: int) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from datasets import Dataset, Features, Value
 from datasets import Sequence as ListOf
 
 from hf_xlsr.data.cleaning import RemoveEvaluation, Sample, build_cleaner
+from hf_xlsr.data.encoding import LABELLED, UNDETERMINED, Row, RowEncoder, RowKind, num_longer
 from hf_xlsr.data.formats.quarantine import Quarantine
-from hf_xlsr.data.preparation import Row, RowEncoder, RowKind, num_longer, prepare_rows
+from hf_xlsr.data.preparation import prepare_rows
 from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list, as_source, open_texts, source_name
@@ -22,7 +22,6 @@ from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
 
-TEXTS = {"pair": ("first", "second"), "single": ("text",)}
 CLASS_METRICS = ("accuracy", "f1", "matthews")
 SCORE_METRICS = ("pearson", "spearman")
 # Labels of rows whose annotators disagreed or whose label is not public.
@@ -72,9 +71,15 @@ class LabelledTask:
                 raise XlsrError(f"task.metrics: '{name}' is unsupported for this task; use {', '.join(known)}.")
 
     @property
+    def kind(self) -> RowKind:
+        """The columns of a row."""
+        kind = LABELLED[self.texts]
+        return kind if self.labels else replace(kind, kept={"label": "float32"})
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The text columns of a row."""
-        return TEXTS[self.texts]
+        return self.kind.texts
 
     @property
     def num_labels(self) -> int:
@@ -258,15 +263,13 @@ def prepare_labelled(
     task: LabelledTask,
     languages: Sequence[str],
     tokenizer: Any,
-    folder: str | Path,
     evaluation_texts: Iterable[str] | SeenHashes,
     max_length: int = 128,
     cleaning: Any = (),
     fraction: float = 1.0,
-    limit: int | None = None,
     overlap: str = "text",
     seed: int = 1,
-    num_proc: int = 1,
+    **options: Any,
 ) -> PreparedRows:
     """Reads, cleans and tokenises labelled rows, or finds them in the cache.
 
@@ -275,18 +278,16 @@ def prepare_labelled(
         task: Texts and labels.
         languages: Languages of the recipe.
         tokenizer: Tokenizer of the encoder; the two texts of a pair are one sequence.
-        folder: As in `prepare`.
         evaluation_texts: Texts that are removed from training, or their `evaluation_keys`; with `overlap` `row`, texts of
             `row_text`.
         max_length: Longer rows are truncated to this many tokens, the longer text of a pair first. 128 is the paper's
             value for pretraining.
         cleaning: Steps as in a recipe.
         fraction: Share of the rows that is kept.
-        limit: Keep at most this many clean rows.
         overlap: `text` removes rows with a text of an evaluation set; `row` only rows all of whose texts are in one row
             of an evaluation set, for data whose splits share texts by design (Quora's question pairs).
         seed: Chooses the rows of a source with `sample`, and those of `fraction`.
-        num_proc: Number of processes that tokenise.
+        **options: `folder`, `limit` and `num_proc` of `prepare_rows`.
 
     Returns:
         Rows of `input_ids`, `label`, `lang` and, where the tokenizer has them, `token_type_ids`; the report has `pairs`
@@ -297,12 +298,6 @@ def prepare_labelled(
     """
     check_tokenizer(tokenizer, task)
     views = [view for source in as_list(sources) for view in language_views(source, languages)]
-    kind = RowKind(
-        task.columns,
-        kept={"label": "int32" if task.labels else "float32"},
-        empty="no labelled row is left: none was read, none has a label, or all are in evaluation sets; check data.train "
-        "and the counts of data.cleaning.",
-    )
     cleaner = build_cleaner(cleaning or [], languages=list(languages))
     cleaner.steps.append({"text": RemoveEvaluation, "row": RemoveEvaluationRows}[overlap](evaluation_texts))
     if fraction != 1.0:
@@ -311,20 +306,18 @@ def prepare_labelled(
     more: dict[str, Any] = {"languages": languages, "unlabelled": unlabelled, "seed": seed}
 
     _, rows, report = prepare_rows(
-        kind,
+        task.kind,
         lambda quarantine: labelled_rows(views, task, quarantine=quarantine, **more),
         sources=views,
         languages=languages,
-        folder=folder,
         cleaner=cleaner,
         tokenizers=tokenizer,
         max_length=max_length,
         describe=lambda rows: {**label_facts(rows, task), "unlabelled": unlabelled},
-        encoder=lambda tokenizer: LabelledEncoder(kind, tokenizer, max_length),
+        encoder=LabelledEncoder,
         key=task,
-        limit=limit,
         seed=seed,
-        num_proc=num_proc,
+        **options,
     )
     return PreparedRows(rows, report)
 
@@ -339,18 +332,61 @@ def label_facts(rows: Dataset, task: LabelledTask) -> dict[str, Any]:
 class LabelledEncoder(RowEncoder):
     """Tokenises the texts of a row as one sequence."""
 
+    @property
     def features(self) -> Features:
-        ids = {name: ListOf(Value("int32")) for name in _id_columns(self.tokenizers)}
+        """Columns of tokenised rows."""
+        ids = {name: ListOf(Value("int32")) for name in _id_columns(self.counts.tokenizers)}
         return Features(
             {**ids, "label": Value(self.kind.kept["label"]), "lang": Value("string"), "length": Value("int32")}
         )
 
-    def __call__(self, batch: dict[str, list[Any]]) -> dict[str, Any]:
-        columns, truncated = encode_texts([batch[name] for name in self.kind.texts], self.tokenizers, self.max_length)
+    def encode(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """Columns of `features`."""
+        texts, counts = [[row[name] for row in rows] for name in self.kind.texts], self.counts
+        columns, truncated = encode_texts(texts, counts.tokenizers, counts.max_length)
         lengths = [len(ids) for ids in columns["input_ids"]]
-        self.counts.counts["truncated"][""] += truncated
-        self.counts.counts["tokens"][""] += sum(lengths)
-        return {**columns, "label": batch["label"], "lang": batch["lang"], "length": lengths}
+        counts.counts["truncated"][""] += truncated
+        counts.counts["tokens"][""] += sum(lengths)
+        return {**columns, **{name: [row[name] for row in rows] for name in ("label", "lang")}, "length": lengths}
+
+
+def convert_labelled(data: Any, tokenizer: Any, max_length: int, name: str) -> PreparedRows:
+    """Tokenises labelled texts that users have.
+
+    Args:
+        data: A dataset or a list of dicts, with columns of `LABELLED`.
+        tokenizer: Tokenizer of the classifier.
+        max_length: In tokens.
+        name: Name of the argument in errors.
+
+    Returns:
+        Rows as those of `prepare_labelled`; the report has `labels`.
+
+    Raises:
+        XlsrError: the data are empty or lack columns.
+    """
+    rows = Dataset.from_list(data) if isinstance(data, list) else data
+    found = ((kind, kind.columns_of(rows.column_names)) for kind in LABELLED.values())
+    kind, columns = next(((kind, columns) for kind, columns in found if columns), (None, None))
+    if not len(rows) or kind is None or columns is None:
+        expected = " or: ".join(kind.accepted for kind in LABELLED.values())
+        raise XlsrError(
+            f"`{name}` must have rows of {expected}, got {len(rows)} rows of {', '.join(rows.column_names)}."
+        )
+    label = rows.features["label"]
+    names = getattr(label, "names", None) or (sorted(rows.unique("label")) if "int" in label.dtype else [])
+    encoder = LabelledEncoder(replace(kind, kept={"label": "int32" if names else "float32"}), tokenizer, max_length)
+
+    def encode(batch: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+        texts = dict(zip(kind.texts, (batch[column] for column in columns), strict=True))
+        languages = batch.get("lang") or [UNDETERMINED] * len(batch["label"])
+        values = {**texts, "label": batch["label"], "lang": languages}
+        return encoder.encode([dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)])
+
+    tokenised = rows.map(
+        encode, batched=True, remove_columns=rows.column_names, features=encoder.features, desc="tokenising"
+    )
+    return PreparedRows(tokenised, {"labels": dict.fromkeys(names, 0)})
 
 
 class RemoveEvaluationRows(RemoveEvaluation):

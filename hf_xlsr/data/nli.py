@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,11 @@ import numpy as np
 from hf_xlsr.data.cleaning import Cleaner
 from hf_xlsr.data.collators.masking import counter_uniform
 from hf_xlsr.data.columns import parse_columns
+from hf_xlsr.data.encoding import NLI, Row, check_tokenizers
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.labelled import LabelledTask, label_facts, with_labels
 from hf_xlsr.data.pairs import with_removal
-from hf_xlsr.data.preparation import Row, RowKind, check_tokenizers, prepare_rows
+from hf_xlsr.data.preparation import prepare_rows
 from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list, as_source, default_language, open_source, open_texts, source_name
@@ -23,13 +23,6 @@ from hf_xlsr.utils.errors import XlsrError
 
 LABEL_NAMES = ("entailment", "neutral", "contradiction")
 TASK = LabelledTask(labels=LABEL_NAMES)
-SIDES = ("premise", "hypothesis")
-NLI = RowKind(
-    SIDES,
-    kept={"label": "int32"},
-    empty="no labelled pair of premise and hypothesis is left: none was read, none has a label, or all are in "
-    "evaluation sets; check the NLI sources.",
-)
 
 
 def prepare_nli(
@@ -37,12 +30,9 @@ def prepare_nli(
     *,
     languages: Sequence[str],
     tokenizers: Any,
-    folder: str | Path,
     evaluation_texts: Iterable[str] | SeenHashes,
-    max_length: int = 200,
     seed: int = 1,
-    num_proc: int = 1,
-    prompt: str = "",
+    **options: Any,
 ) -> PreparedRows:
     """Reads, cleans and tokenises labelled pairs, or finds them in the cache.
 
@@ -53,12 +43,9 @@ def prepare_nli(
             languages, drawn by the seed; `lang` is that of the premise.
         languages: Languages of the recipe; see `open_texts`.
         tokenizers: One tokenizer, or a mapping from language to tokenizer.
-        folder: As in `prepare`, but another folder.
         evaluation_texts: Sentences that are removed from both sides, or their `evaluation_keys`.
-        max_length: Longer sentences are truncated to this many tokens.
         seed: Chooses the rows of a source with `sample`.
-        num_proc: Number of processes that tokenise.
-        prompt: Put before every text.
+        **options: `folder`, `max_length`, `num_proc` and `prompt` of `prepare_rows`.
 
     Returns:
         Rows of `premise_ids`, `hypothesis_ids`, `label` and `lang`; the report has `pairs`, `languages`, `labels` (rows
@@ -71,34 +58,31 @@ def prepare_nli(
     check_tokenizers(tokenizers, [default_language(source, languages) for source in sources])
 
     def read(quarantine: Quarantine) -> Iterator[Row]:
-        options: dict[str, Any] = {"languages": languages, "quarantine": quarantine, "seed": seed}
+        common: dict[str, Any] = {"languages": languages, "quarantine": quarantine, "seed": seed}
         for source in sources:
             place = source_name(source)
             if "{lang}" not in str(as_source(source).get("columns")):
-                rows = open_texts(source, SIDES, more=("label",), **options)
+                rows = open_texts(source, NLI.texts, more=("label",), **common)
             elif isinstance(tokenizers, Mapping):
                 raise XlsrError(
                     f"NLI data '{place}' has premise and hypothesis in two languages, but each language has its own "
                     "encoder; name the columns of one language."
                 )
             else:
-                rows = _crossed_rows(source, **options)
+                rows = _crossed_rows(source, **common)
             for row in with_labels(rows, TASK, place, unlabelled):
-                yield {name: row[name] for name in (*SIDES, "label", "lang")}
+                yield {name: row[name] for name in (*NLI.texts, "label", "lang")}
 
     _, rows, report = prepare_rows(
         NLI,
         read,
         sources=sources,
         languages=languages,
-        folder=folder,
         cleaner=with_removal(Cleaner(), evaluation_texts),
         tokenizers=tokenizers,
-        max_length=max_length,
         describe=lambda rows: {**label_facts(rows, TASK), "unlabelled": unlabelled.total()},
         seed=seed,
-        num_proc=num_proc,
-        prompt=prompt,
+        **options,
     )
     return PreparedRows(rows, report)
 
@@ -124,16 +108,20 @@ def _crossed_rows(source: Any, *, languages: Sequence[str], seed: int, quarantin
     """One pair per row of a wide file, premise and hypothesis in two languages whose cells are filled."""
     columns = parse_columns(as_source(source)["columns"])
     wanted = [str(language) for language in as_list(as_source(source).get("languages")) or languages]
-    if len(set(wanted)) < 2 or not all("{lang}" in columns.get(side, "") for side in SIDES) or "label" not in columns:
+    if (
+        len(set(wanted)) < 2
+        or not all("{lang}" in columns.get(side, "") for side in NLI.texts)
+        or "label" not in columns
+    ):
         raise XlsrError(
             f"NLI data '{source_name(source)}' needs two or more `languages`, and `columns` with {{lang}} in premise and "
             "hypothesis, and with label."
         )
-    wide = {f"{side} {code}": columns[side].replace("{lang}", code) for side in SIDES for code in wanted}
+    wide = {f"{side} {code}": columns[side].replace("{lang}", code) for side in NLI.texts for code in wanted}
     wide["label"] = columns["label"]
     rows = open_source(source, languages=wanted, required=(), quarantine=quarantine, seed=seed, wide=wide)
     for number, row in enumerate(rows):
-        filled = [code for code in wanted if all(str(row[f"{side} {code}"] or "").strip() for side in SIDES)]
+        filled = [code for code in wanted if all(str(row[f"{side} {code}"] or "").strip() for side in NLI.texts)]
         if len(filled) < 2:
             quarantine.reject(source_name(source), number + 1, "fewer than two languages filled", str(row["label"]))
             continue

@@ -7,7 +7,8 @@ import unicodedata
 from functools import lru_cache
 from typing import Literal
 
-# Control characters that are not white space, surrogates, and format characters without a width.
+# Control characters that are not white space, surrogates, and format characters without a width. None is printable, and
+# `str.isprintable` is several times as fast as a search.
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ud800-\udfff\ufeff"
     "\ufff9-\ufffb\U0001d173-\U0001d17a\U000e0001]+"
@@ -33,7 +34,7 @@ def normalize_text(text: str, form: Literal["NFKC", "NFC"] = "NFKC", lowercase: 
     """
     text, before = _compose(text, form), ""
     # Characters that become adjacent can compose or change places, so that a joiner loses its neighbours.
-    while text != before and _INVISIBLE.search(text):
+    while text != before and not text.isprintable() and _INVISIBLE.search(text):
         text, before = _compose(_INVISIBLE.sub(_keep_joiner, text), form), text
     if lowercase:
         text = _compose(text.lower(), form)
@@ -91,7 +92,8 @@ def match_key(text: str) -> str:
         >>> match_key("?!")
         '?!'
     """
-    folded = _compose(_compose(_INVISIBLE.sub("", text), "NFKC").casefold(), "NFKC")
+    visible = text if text.isprintable() else _INVISIBLE.sub("", text)
+    folded = _compose(_compose(visible, "NFKC").casefold(), "NFKC")
     key = _compose(" ".join(folded.translate(_KEY_CHARACTERS).split()), "NFKC")
     return key if any(map(str.isalnum, key)) else " ".join(folded.split())
 

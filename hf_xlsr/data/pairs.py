@@ -13,25 +13,15 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 
 from hf_xlsr.data.cleaning import Cleaner, RemoveEvaluation, Row, Sample, build_cleaner, build_text_cleaner
+from hf_xlsr.data.encoding import PAIRS, TEXTS, check_tokenizers
 from hf_xlsr.data.formats.quarantine import Quarantine
-from hf_xlsr.data.preparation import RowKind, check_tokenizers, prepare_rows, tokenize_rows
+from hf_xlsr.data.preparation import prepare_rows
 from hf_xlsr.data.prepared import PreparedPairs, PreparedRows
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list, as_source, expand, open_source, open_texts
 from hf_xlsr.data.tokenization import smoothed_text, train_tokenizer
 from hf_xlsr.utils.errors import XlsrError, error_line
 
-PAIRS = RowKind(
-    ("source", "target"),
-    ("source_lang", "target_lang"),
-    identities=True,
-    empty="the training corpus is empty: no pair was read, or cleaning removed every one; check data.train and the "
-    "counts of data.cleaning.",
-)
-TEXTS = RowKind(
-    ("text",),
-    empty="no monolingual sentence is left: none was read, or all are in evaluation sets; check data.monolingual.",
-)
 _TOKENIZER_OPTIONS = ("vocab_size", "algorithm", "lowercase", "frame")
 
 
@@ -129,14 +119,10 @@ def prepare_texts(
     sources: Any,
     *,
     languages: Sequence[str],
-    tokenizers: Any,
-    folder: str | Path,
     evaluation_texts: Iterable[str] | SeenHashes,
     cleaning: Any = ("normalize", "deduplicate"),
-    max_length: int = 200,
     seed: int = 1,
-    num_proc: int = 1,
-    prompt: str = "",
+    **options: Any,
 ) -> PreparedRows:
     """Reads, cleans and tokenises single sentences, or finds them in the cache.
 
@@ -144,14 +130,10 @@ def prepare_texts(
         sources: One source or several: rows of `text` and, if a file has it, `lang`. With `split_sentences` a text is a
             document.
         languages: Languages of the recipe; see `open_texts`.
-        tokenizers: One tokenizer, or a mapping from language to tokenizer.
-        folder: As in `prepare`, but another folder.
         evaluation_texts: Sentences that are removed, or their `evaluation_keys`.
         cleaning: Steps as in a recipe; those that compare two sides are ignored.
-        max_length: Longer sentences are truncated to this many tokens.
         seed: Chooses the rows of a source with `sample`.
-        num_proc: Number of processes that tokenise.
-        prompt: Put before every text.
+        **options: `folder`, `tokenizers`, `max_length`, `num_proc` and `prompt` of `prepare_rows`.
 
     Returns:
         Rows of `text_ids` and `lang`; the report has `texts` and `languages`.
@@ -177,27 +159,12 @@ def prepare_texts(
         read,
         sources=sources,
         languages=languages,
-        folder=folder,
         cleaner=with_removal(build_text_cleaner(cleaning or [], languages=list(languages)), evaluation_texts),
-        tokenizers=tokenizers,
-        max_length=max_length,
         describe=lambda rows: {"texts": len(rows), "languages": sorted(rows.unique("lang"))},
         seed=seed,
-        num_proc=num_proc,
-        prompt=prompt,
+        **options,
     )
     return PreparedRows(rows, report)
-
-
-def tokenize_pairs(pairs: Dataset, tokenizers: Any, *, max_length: int = 200) -> tuple[Dataset, dict[str, Any]]:
-    """`tokenize_rows` for translation pairs; the counts also have `pairs` and `language_pairs`, sorted.
-
-    Raises:
-        XlsrError: both sides of a pair are in one language, or what `tokenize_rows` raises.
-    """
-    facts = pair_facts(pairs)
-    tokenised, counts = tokenize_rows(PAIRS, pairs, tokenizers, max_length=max_length)
-    return tokenised, {**counts, **facts}
 
 
 def pair_facts(pairs: Dataset) -> dict[str, Any]:

@@ -14,21 +14,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, IterableDataset, concatenate_datasets
 
-from hf_xlsr.data.nli import NLI
-from hf_xlsr.data.pairs import PAIRS, TEXTS
-from hf_xlsr.data.plain_rows import (
+from hf_xlsr.data.encoding import (
     CONSECUTIVE,
+    NLI,
+    PAIRS,
+    SENTENCES,
+    TEXTS,
     UNDETERMINED,
-    UNNAMED,
     Prompts,
+    RowEncoder,
+    RowKind,
+    check_tokenizers,
+)
+from hf_xlsr.data.plain_rows import (
+    UNNAMED,
     Reader,
     StoredRows,
-    Tokenization,
     open_reader,
 )
-from hf_xlsr.data.preparation import RowKind, check_tokenizers
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedPairs, PreparedRows
-from hf_xlsr.data.running_text import SENTENCES, PreparedRunningText
+from hf_xlsr.data.running_text import PreparedRunningText
 from hf_xlsr.data.streaming import Stream, StreamedRows
 from hf_xlsr.data.tokenization import tokenizer_hash
 from hf_xlsr.utils.cache import address_of
@@ -41,13 +46,6 @@ _VERSION = 1
 _SHARDS = 64  # of a stored dataset that is mixed with streams
 _SPLITS = {"train", "training", "validation", "valid", "val", "dev", "eval", "test"}
 _KINDS = {"pairs": PAIRS, "texts": TEXTS, "inference": NLI, "running text": SENTENCES}
-_ACCEPTED = {
-    "pairs": "`source` and `target`, `anchor` and `positive` (also `negative`, `negative_1`, ...), `english` and "
-    "`non_english`, `translation` ({'en': ..., 'de': ...}), or two columns named by languages",
-    "texts": "`text` (also `lang`)",
-    "inference": "`premise`, `hypothesis` and `label`, or `sentence1`, `sentence2` and `label` (also `lang`)",
-    "running text": "`text` with a document, or `document` and `text` with a sentence (also `position`, `lang`)",
-}
 _Part = tuple[str, Dataset | IterableDataset, Reader | StoredRows]
 
 
@@ -169,9 +167,8 @@ class DataConverter:
             if reader:
                 self._check_languages(reader, data, first, place)
                 return form, data, reader
-        raise XlsrError(
-            f"{place} has the columns {', '.join(first)}; expected {' or: '.join(_ACCEPTED[form] for form in forms)}."
-        )
+        expected = " or: ".join(_KINDS[form].accepted for form in forms)
+        raise XlsrError(f"{place} has the columns {', '.join(first)}; expected {expected}.")
 
     def _check_languages(self, reader: Any, data: Any, first: Mapping[str, Any], place: str) -> None:
         if not isinstance(self.tokenizers, Mapping) or getattr(reader, "columns", ()) == ("translation",):
@@ -224,16 +221,10 @@ class DataConverter:
             reader.ordered,
         )
 
-    def _encoder(self, reader: Reader | StoredRows, kind: RowKind) -> Tokenization | StoredRows:
+    def _encoder(self, reader: Reader | StoredRows, kind: RowKind) -> RowEncoder | StoredRows:
         if isinstance(reader, StoredRows):
             return replace(reader, kind=kind)
-        return Tokenization(
-            kind,
-            self.tokenizers,
-            max_length=self.max_length,
-            prompts=self.prompts,
-            negatives=bool(reader.negatives),
-        )
+        return RowEncoder(kind, self.tokenizers, self.max_length, self.prompts, bool(reader.negatives))
 
     @cached_property
     def _identity(self) -> str | None:

@@ -9,26 +9,17 @@ from itertools import chain, pairwise
 from typing import Any
 
 import langcodes
-from datasets import Features, Value
-from datasets import Sequence as ListOf
+from datasets import Features
 
-from hf_xlsr.data.nli import NLI, label_number
-from hf_xlsr.data.pairs import PAIRS
-from hf_xlsr.data.preparation import Row, RowKind, TokenCounts, check_tokenizers, text_identities
-from hf_xlsr.data.running_text import PAIR, split_sentences
+from hf_xlsr.data.encoding import PAIRS, UNDETERMINED, Row, RowKind, lengths_of, text_identities
+from hf_xlsr.data.nli import label_number
+from hf_xlsr.data.running_text import split_sentences
 from hf_xlsr.utils.errors import XlsrError
 
-CONSECUTIVE = RowKind(PAIR)
-"""Two consecutive sentences of running text in one row, as streams have them."""
 UNNAMED = ("source", "target")
 """Languages of pairs whose rows, dataset and model name none."""
-UNDETERMINED = "und"
-"""Language of texts that nothing names, as in ISO 639-2."""
 
-PAIR_COLUMNS = (("source", "target"), ("anchor", "positive"), ("english", "non_english"))
-NLI_COLUMNS = (("premise", "hypothesis"), ("sentence1", "sentence2"))
 Batch = Mapping[str, Sequence[Any]]
-Prompts = str | Mapping[str, str] | None
 
 
 @dataclass(frozen=True)
@@ -142,64 +133,6 @@ class Reader:
             yield {**row, "text": text, "continues": bool(continues[place])}
 
 
-def _features(kind: RowKind, negatives: bool) -> Features:
-    more = {"negative_ids": ListOf(ListOf(Value("int32"))), "negative_text": ListOf(Value("int64"))}
-    return Features({**kind.token_features(), **(more if negatives else {})})
-
-
-class Tokenization:
-    """Tokenises rows of a `Reader`.
-
-    Args:
-        kind: Columns of the rows.
-        tokenizers: One tokenizer, or a mapping from language to tokenizer.
-        max_length: Longer texts are truncated to this many tokens, special tokens included.
-        prompts: Put before texts: one for all, or by role (`source`, `target`, `text`, ...) or language.
-        negatives: Whether rows have `negatives`, texts in the language of the target.
-    """
-
-    def __init__(
-        self, kind: RowKind, tokenizers: Any, *, max_length: int, prompts: Prompts = None, negatives: bool = False
-    ) -> None:
-        self.kind, self.prompts, self.negatives = kind, prompts, negatives
-        self.counts = TokenCounts(tokenizers, max_length)
-        self.features = _features(kind, negatives)
-
-    def encode(self, rows: Sequence[Row]) -> dict[str, Any]:
-        """Columns of `features`."""
-        kind = self.kind
-        columns: dict[str, Any] = {name: [row[name] for row in rows] for name in (*kind.kept, *kind.languages)}
-        languages = kind.languages * (len(kind.texts) // len(kind.languages))
-        for role, language in zip(kind.texts, languages, strict=True):
-            texts = [row[role] for row in rows]
-            columns[f"{role}_ids"] = self._ids(texts, columns[language], role)
-            if kind.identities:
-                columns[f"{role}_text"] = text_identities(texts).tolist()
-        columns["length"] = [
-            max(map(len, ids)) for ids in zip(*(columns[f"{t}_ids"] for t in kind.texts), strict=True)
-        ]
-        if self.negatives:
-            texts = [text for row in rows for text in row["negatives"]]
-            languages_of = [row["target_lang"] for row in rows for _ in row["negatives"]]
-            found = zip(self._ids(texts, languages_of, "target"), text_identities(texts).tolist(), strict=True)
-            parts = [[next(found) for _ in row["negatives"]] for row in rows]
-            columns["negative_ids"] = [[ids for ids, _ in part] for part in parts]
-            columns["negative_text"] = [[identity for _, identity in part] for part in parts]
-        return columns
-
-    def _ids(self, texts: Sequence[str], languages: Sequence[str], role: str) -> list[list[int]]:
-        check_tokenizers(self.counts.tokenizers, set(languages))
-        prompts = {language: self._prompt(role, language) for language in set(languages)}
-        framed = [prompts[language] + text for text, language in zip(texts, languages, strict=True)]
-        # Running text keeps empty sentences, which are gaps.
-        return [ids if text else [] for ids, text in zip(self.counts.tokenize(framed, languages), texts, strict=True)]
-
-    def _prompt(self, role: str, language: str) -> str:
-        if isinstance(self.prompts, Mapping):
-            return self.prompts.get(role) or self.prompts.get(language) or ""
-        return self.prompts or ""
-
-
 @dataclass(frozen=True)
 class StoredRows:
     """Rows that are tokenised already, whose missing columns are filled.
@@ -219,7 +152,7 @@ class StoredRows:
     @property
     def features(self) -> Features:
         """Columns of a complete row."""
-        return _features(self.kind, bool(self.negatives))
+        return self.kind.token_features(bool(self.negatives))
 
     def __call__(self, batch: Batch) -> Iterator[Row]:
         """The rows of a batch."""
@@ -242,10 +175,9 @@ class StoredRows:
         """Columns of `features`."""
         columns: dict[str, Any] = {}
         for name in self.features:
-            values = [row.get(name) for row in rows]
+            values: list[Any] = [row.get(name) for row in rows]
             if name == "length":
-                sides = [[row[f"{text}_ids"] for text in self.kind.texts] for row in rows]
-                values = [max(map(len, side)) for side in sides]
+                values = lengths_of(*([row[f"{text}_ids"] for row in rows] for text in self.kind.texts))
             elif name.endswith("_text") and name not in rows[0]:  # equal ids instead of equal texts
                 ids = name.replace("_text", "_ids")
                 values = text_identities([str(list(row[ids])) for row in rows]).tolist()
@@ -280,23 +212,16 @@ def open_reader(
     if all(name in first for name in (*(f"{text}_ids" for text in kind.texts), *kind.kept)):
         named = (one,) if len(kind.languages) == 1 else pair or UNNAMED
         return StoredRows(kind, named, ("negative_ids",) if "negative_ids" in first else (), "continues" in kind.kept)
+    columns = kind.columns_of(first)
     if kind is not PAIRS:
-        columns = _first_of(NLI_COLUMNS, first) if kind is NLI else ("text",)
-        needed = (*(columns or ()), *(("label",) if kind is NLI else ()))
-        if columns is None or any(name not in first for name in needed):
-            return None
-        return Reader(kind, columns, (one,), labels=tuple(labels), documents="document" not in first)
-    columns = _first_of(PAIR_COLUMNS, first)
+        documents = "document" not in first
+        return Reader(kind, columns, (one,), labels=tuple(labels), documents=documents) if columns else None
     if columns is None and isinstance(first.get("translation"), Mapping):
         columns = ("translation",)
     if columns is None:
         pair = columns = _language_columns(first, pair or languages or ())
     negatives = tuple(name for name in first if re.fullmatch(r"negatives?(_\d+)?", name))
     return Reader(kind, columns, pair or UNNAMED, negatives) if columns else None
-
-
-def _first_of(forms: Sequence[tuple[str, ...]], first: Mapping[str, Any]) -> tuple[str, ...] | None:
-    return next((form for form in forms if all(name in first for name in form)), None)
 
 
 def _key_languages(key: str, languages: Sequence[str] | None) -> tuple[str, ...] | None:

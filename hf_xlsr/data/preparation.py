@@ -1,113 +1,42 @@
-"""One preparation for every kind of row: read, clean, store and tokenise, once for all runs that need the same rows."""
+"""One preparation for every kind of row: read, clean, store and tokenise, once for all runs that need the same rows.
+
+Clean rows are Arrow record batches ("shards") in one file; tokenised shards have a file each until all are there.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-from datasets import Dataset, Features, Value
-from datasets import Sequence as ListOf
+import pyarrow as pa
+from datasets import Dataset, Features
 from huggingface_hub import HfApi
 
 from hf_xlsr.data.cleaning import Cleaner
 from hf_xlsr.data.corpora.catalog import CORPORA
+from hf_xlsr.data.encoding import Row, RowEncoder, RowKind
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import expand_braces
-from hf_xlsr.data.seen import hash64
-from hf_xlsr.data.shards import Encoder, join_shards, read_json, store_rows, tokenize_shard
 from hf_xlsr.data.sources import as_list, as_source, expand
 from hf_xlsr.data.tokenization import tokenizer_hash
 from hf_xlsr.utils.cache import address_of, cache_folder, cached, content_hash
-from hf_xlsr.utils.errors import XlsrError, did_you_mean
-from hf_xlsr.utils.files import write_json, write_text
+from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.files import atomic_write, write_json, write_text
 from hf_xlsr.utils.processes import run_shards
 
 logger = logging.getLogger(__name__)
 
 FORMAT = 3
 """Version of prepared data and of what readers and cleaning make of a file: part of every address."""
-
-# Shares of unknown tokens in a language. Good vocabularies stay below 1 %, also in Chinese; where a vocabulary lacks a
-# script, nearly all tokens but spaces are unknown.
-_WARN_SHARE, _MAX_SHARE = 0.05, 0.3
-_MIN_TOKENS = 1000  # fewer tokens of a language are no evidence
-_ENCODING: dict[str, Any] = {"add_special_tokens": True, "return_attention_mask": False, "verbose": False}
-
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class RowKind:
-    """The columns of one kind of row.
-
-    Args:
-        texts: Columns that are tokenised, each to `TEXT_ids`.
-        languages: The language column of each text, or one for all texts.
-        kept: Further columns and their types, stored as they are.
-        identities: Also store `TEXT_text`, the signed `hash64` of each text: equal for equal texts.
-        empty: Error message when no row is left.
-    """
-
-    texts: tuple[str, ...]
-    languages: tuple[str, ...] = ("lang",)
-    kept: Mapping[str, str] = field(default_factory=dict)
-    identities: bool = False
-    empty: str = "no row is left after cleaning; check the sources and the counts of each cleaning step."
-
-    def text_features(self) -> Features:
-        """Columns of a row before tokenisation."""
-        columns = {**dict.fromkeys((*self.texts, *self.languages), "string"), **self.kept}
-        return Features({name: Value(dtype) for name, dtype in columns.items()})
-
-    def token_features(self) -> Features:
-        """Columns of a tokenised row; `length` is that of its longest text."""
-        columns = {**self.kept, **dict.fromkeys(self.languages, "string"), "length": "int32"}
-        columns |= {f"{text}_text": "int64" for text in self.texts if self.identities}
-        ids = {f"{text}_ids": ListOf(Value("int32")) for text in self.texts}
-        return Features({**ids, **{name: Value(dtype) for name, dtype in columns.items()}})
-
-
-@dataclass
-class RowEncoder:
-    """Tokenises each text with the tokenizer of its language.
-
-    Args:
-        kind: Columns of the rows.
-        tokenizers: One tokenizer, or a mapping from language to tokenizer.
-        max_length: Longer texts are truncated to this many tokens, special tokens included.
-        prompt: Put before every text.
-    """
-
-    kind: RowKind
-    tokenizers: Any
-    max_length: int
-    prompt: str = ""
-
-    def __post_init__(self) -> None:
-        self.counts = TokenCounts(self.tokenizers, self.max_length)
-
-    def features(self) -> Features:
-        return self.kind.token_features()
-
-    def __call__(self, batch: dict[str, list[Any]]) -> dict[str, Any]:
-        kind = self.kind
-        languages = kind.languages * (len(kind.texts) // len(kind.languages))
-        ids = {
-            f"{text}_ids": self.counts.tokenize([self.prompt + one for one in batch[text]], batch[language])
-            for text, language in zip(kind.texts, languages, strict=True)
-        }
-        lengths = [max(map(len, row)) for row in zip(*ids.values(), strict=True)]
-        texts = {f"{text}_text": text_identities(batch[text]) for text in kind.texts if kind.identities}
-        kept = {name: batch[name] for name in (*kind.kept, *kind.languages)}
-        return {**ids, **texts, **kept, "length": lengths}
+SHARD_ROWS = 20_000
+BATCH_ROWS = 1000  # tokenised and stored together
 
 
 class PreparedFolder(NamedTuple):
@@ -133,10 +62,10 @@ def prepare_rows(
     folder: str | Path,
     cleaner: Cleaner,
     tokenizers: Any,
-    max_length: int,
+    max_length: int = 200,
     prompt: str = "",
     describe: Callable[[Dataset], dict[str, Any]],
-    encoder: Callable[[Any], Encoder] | None = None,
+    encoder: Callable[..., RowEncoder] = RowEncoder,
     key: Any = None,
     train: Callable[[Dataset], Any] | None = None,
     keep_tokenizers: bool = False,
@@ -163,7 +92,7 @@ def prepare_rows(
         max_length: Longer texts are truncated to this many tokens.
         prompt: Put before every text.
         describe: The caller's part of the report, from the clean rows; may raise an error.
-        encoder: Makes an encoder from tokenizers; `RowEncoder` by default.
+        encoder: `RowEncoder` or a subclass.
         key: What else the rows depend on.
         train: Trains a tokenizer on the clean rows.
         keep_tokenizers: Store the tokenizers with the rows; of one, `vocab_size` is in the report.
@@ -230,7 +159,7 @@ def prepare_rows(
         if keep_tokenizers:  # before their first use: tokenizers keep the limits of their last call
             for language, one in chosen.items() if isinstance(chosen, Mapping) else [("", chosen)]:
                 one.save_pretrained(str(place / "tokenizer" / language))
-        encode = encoder(chosen) if encoder else RowEncoder(kind, chosen, max_length, prompt)
+        encode = encoder(kind, chosen, max_length, prompt)
         work = partial(tokenize_shard, place, encode, tokenizer_hash(chosen))
         run_shards(work, shards, num_proc=num_proc, description="tokenising")
         stored = read_json(cleaned)
@@ -259,6 +188,72 @@ def _record(path: Path, report: Mapping[str, Any], folder: Path) -> None:
     if (path / "rejected.jsonl").is_file():
         shutil.copyfile(path / "rejected.jsonl", folder / "rejected.jsonl")
     write_json(pointer, {**report, "cache": path.name})
+
+
+def store_rows(rows: Iterable[Mapping[str, Any]], features: Features, path: Path) -> Iterator[int]:
+    """Writes shards of rows to an Arrow file, one record batch each, and yields the number of each."""
+    stream, number = iter(rows), -1
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, features.arrow_schema) as writer:
+        while shard := list(islice(stream, SHARD_ROWS)):
+            columns = {name: [row[name] for row in shard] for name in features}
+            writer.write_batch(pa.RecordBatch.from_pydict(columns, features.arrow_schema))
+            number += 1
+            yield number
+
+
+def tokenize_shard(folder: Path, encoder: RowEncoder, salt: str | None, number: int) -> None:
+    """Tokenises one shard of `clean.arrow` into `shards/`, unless it is there with the same text.
+
+    Args:
+        folder: Of the preparation.
+        encoder: Has counted no row.
+        salt: Changes with the encoder.
+        number: Of the shard.
+    """
+    with pa.memory_map(str(folder / "clean.arrow")) as file:
+        reader = pa.ipc.open_stream(file)
+        for _ in range(number + 1):
+            batch = reader.read_next_batch()
+    digest = hashlib.sha256(str(salt).encode())
+    for column in batch.columns:
+        for buffer in column.buffers():
+            digest.update(buffer or b"")
+    target, marker = _shard_paths(folder, number)
+    if marker.is_file() and read_json(marker)["content"] == digest.hexdigest():
+        return
+    target.parent.mkdir(exist_ok=True)
+    encoder.counts.clear()
+    with atomic_write(target) as partial_file:
+        _write_tokens(partial_file, encoder, batch)
+    write_json(marker, {"content": digest.hexdigest(), "counts": encoder.counts.counts})
+
+
+def _shard_paths(folder: Path, number: int) -> tuple[Path, Path]:
+    return folder / "shards" / f"{number:06d}.arrow", folder / "shards" / f"{number:06d}.json"
+
+
+def _write_tokens(path: Path, encoder: RowEncoder, rows: pa.RecordBatch) -> None:
+    schema = encoder.features.arrow_schema
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
+        for start in range(0, len(rows), BATCH_ROWS):
+            columns = encoder.encode(rows.slice(start, BATCH_ROWS).to_pylist())
+            writer.write_batch(pa.RecordBatch.from_pydict(columns, schema))
+
+
+def join_shards(folder: Path, encoder: RowEncoder, shards: int) -> None:
+    """Joins the shards in order, and their counts: a dataset of thousands of files would need as many open files."""
+    encoder.counts.clear()
+    with (
+        atomic_write(folder / "rows.arrow") as partial_file,
+        pa.OSFile(str(partial_file), "wb") as file,
+        pa.ipc.new_stream(file, encoder.features.arrow_schema) as writer,
+    ):
+        for number in range(shards):
+            part, marker = _shard_paths(folder, number)
+            encoder.counts.add(read_json(marker)["counts"])
+            with pa.memory_map(str(part)) as source:
+                for batch in pa.ipc.open_stream(source):
+                    writer.write_batch(batch)
 
 
 def source_content(source: Any) -> list[Any]:
@@ -290,147 +285,6 @@ def hub_revision(dataset: str | None) -> str | None:
     return revision
 
 
-def tokenize_rows(
-    kind: RowKind, rows: Dataset, tokenizers: Any, *, max_length: int = 200
-) -> tuple[Dataset, dict[str, Any]]:
-    """Tokenises the texts of stored rows, each with the tokenizer of its language.
-
-    Args:
-        kind: Columns of the rows.
-        rows: Rows with `kind.text_features()`.
-        tokenizers: One tokenizer, or a mapping from language to tokenizer.
-        max_length: Longer texts are truncated to this many tokens, special tokens included.
-
-    Returns:
-        Rows with `kind.token_features()`, and the counts of `TokenCounts`.
-
-    Raises:
-        XlsrError: a language has no tokenizer, or most of its tokens are unknown.
-    """
-    encode = RowEncoder(kind, tokenizers, max_length)
-    tokenised = rows.map(
-        encode,
-        batched=True,
-        remove_columns=rows.column_names,
-        features=encode.features(),
-        new_fingerprint=address_of([FORMAT, rows._fingerprint, tokenizer_hash(tokenizers), max_length, str(kind)]),
-        load_from_cache_file=False,  # `encode` also counts
-        desc="tokenising",
-    )
-    return tokenised, encode.counts.report()
-
-
-def text_identities(texts: Sequence[str]) -> np.ndarray:
-    """`hash64` of each text as a signed number, `(len(texts),)`, int64, to find equal texts.
-
-    Example:
-        >>> first, second, third = text_identities(["yes", "no", "yes"])
-        >>> bool(first == third), bool(first == second)
-        (True, False)
-    """
-    return np.array([hash64(text) for text in texts], dtype=np.uint64).view(np.int64)
-
-
-def check_tokenizers(tokenizers: Any, languages: Iterable[str]) -> None:
-    """Raises an error for a language without a tokenizer, where each language has its own."""
-    for language in languages if isinstance(tokenizers, Mapping) else ():
-        if language not in tokenizers:
-            raise XlsrError(
-                f"language '{language}' of the training data has no tokenizer; {did_you_mean(language, tokenizers)}"
-            )
-
-
-def _tokenizer_of(tokenizers: Any, language: str) -> Any:
-    return tokenizers[language] if isinstance(tokenizers, Mapping) else tokenizers
-
-
-class TokenCounts:
-    """Tokenises texts, batch by batch, and counts tokens.
-
-    Args:
-        tokenizers: One tokenizer, or a mapping from language to tokenizer.
-        max_length: Longer texts are truncated to this many tokens, special tokens included.
-
-    Example:
-        >>> from hf_xlsr.data.tokenization import train_tokenizer
-        >>> tokenizer = train_tokenizer(["the cat sat", "le chat dort"] * 50, vocab_size=20, algorithm="bpe")
-        >>> counts = TokenCounts(tokenizer, max_length=12)
-        >>> [len(ids) for ids in counts.tokenize(["the cat", "the dort x cat sat"], ["en", "en"])]
-        [5, 12]
-        >>> counts.report()
-        {'num_truncated': 1, 'tokens': 17, 'unknown_tokens': 1}
-    """
-
-    def __init__(self, tokenizers: Any, max_length: int) -> None:
-        self.tokenizers, self.max_length = tokenizers, max_length
-        # By name and language; `framing` are the special tokens around the texts.
-        self.counts: dict[str, Counter[str]] = {
-            name: Counter() for name in ("truncated", "tokens", "framing", "unknown")
-        }
-
-    def clear(self) -> None:
-        """Counts from 0 again."""
-        for counter in self.counts.values():
-            counter.clear()
-
-    def add(self, counts: Mapping[str, Mapping[str, int]]) -> None:
-        """Adds the `counts` of another object."""
-        for name, counter in self.counts.items():
-            counter.update(counts[name])
-
-    def tokenize(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
-        """Token ids of texts, each with the tokenizer of its language; a truncated text keeps its special tokens.
-
-        Raises:
-            XlsrError: a language has no tokenizer, or most of its tokens are unknown.
-        """
-        check_tokenizers(self.tokenizers, set(languages))
-        chosen = [_tokenizer_of(self.tokenizers, language) for language in languages]
-        result: list[list[int]] = [[] for _ in texts]
-        for one in {id(part): part for part in chosen}.values():
-            places = [place for place, part in enumerate(chosen) if part is one]
-            batch = [texts[place] for place in places]
-            ids = one(batch, truncation=True, max_length=self.max_length, **_ENCODING)["input_ids"]
-            self.counts["truncated"][""] += num_longer(one, [batch], ids, self.max_length)
-            frame, unknown = one([""], **_ENCODING)["input_ids"][0], one.unk_token_id
-            for place, row in zip(places, map(list, ids), strict=True):
-                result[place], language = row, languages[place]
-                self.counts["tokens"][language] += len(row)
-                self.counts["framing"][language] += len(frame)
-                if unknown is not None:  # some tokenizers frame sentences with the unknown token
-                    self.counts["unknown"][language] += max(0, row.count(unknown) - list(frame).count(unknown))
-        for language in set(languages):
-            if self.counts["tokens"][language] >= _MIN_TOKENS and self._share(language) > _MAX_SHARE:
-                raise XlsrError(
-                    f"{self._share(language):.0%} of the tokens in '{language}' are unknown to the tokenizer; use a "
-                    "tokenizer of that language, or train one on text that includes it."
-                )
-        return result
-
-    def report(self) -> dict[str, int]:
-        """`num_truncated`, `tokens` and `unknown_tokens` so far; warns of languages with many unknown tokens."""
-        for language in self.counts["unknown"]:
-            if (share := self._share(language)) > _WARN_SHARE:
-                logger.warning("%.0f %% of the tokens in '%s' are unknown to the tokenizer.", 100 * share, language)
-        return {
-            "num_truncated": self.counts["truncated"].total(),
-            "tokens": self.counts["tokens"].total(),
-            "unknown_tokens": self.counts["unknown"].total(),
-        }
-
-    def _share(self, language: str) -> float:
-        words = self.counts["tokens"][language] - self.counts["framing"][language]
-        return self.counts["unknown"][language] / max(1, words)
-
-
-def num_longer(tokenizer: Any, sides: Sequence[Sequence[str]], ids: Sequence[Sequence[int]], max_length: int) -> int:
-    """How many rows were longer than `max_length` before truncation, which tokenizers do not report.
-
-    `sides` are the texts, or the first and the second texts, of the truncated rows `ids`.
-    """
-    # Only rows that fill the limit can be longer.
-    full = [place for place, row in enumerate(ids) if len(row) == max_length]
-    if not full:
-        return 0
-    whole = tokenizer(*([side[place] for place in full] for side in sides), truncation=False, **_ENCODING)["input_ids"]
-    return sum(len(row) > max_length for row in whole)
+def read_json(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return content

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,12 @@ from transformers import AutoTokenizer
 
 from hf_xlsr.data.cleaning import Sample, build_text_cleaner
 from hf_xlsr.data.columns import PLACE_COLUMNS, parse_columns
+from hf_xlsr.data.encoding import CONSECUTIVE, SENTENCES, Row, check_tokenizers
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import detect_format, expand_braces, read_rows
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.data.pairs import load_tokenizer, trained_tokenizer, with_removal
-from hf_xlsr.data.preparation import Row, RowKind, check_tokenizers, prepare_rows
+from hf_xlsr.data.preparation import prepare_rows
 from hf_xlsr.data.prepared import PreparedRows, examples_of
 from hf_xlsr.data.sampling import ExampleKey
 from hf_xlsr.data.seen import SeenHashes
@@ -37,13 +37,6 @@ from hf_xlsr.utils.extras import require_package
 
 logger = logging.getLogger(__name__)
 
-PAIR = ("first", "second")
-SENTENCES = RowKind(
-    ("text",),
-    kept={"continues": "bool"},
-    empty="no two consecutive sentences are left: none were read, every document has one sentence, or cleaning and the "
-    "evaluation sets removed the neighbours; check the sources of running text and their columns.",
-)
 # In some languages sentencex takes quadratic time in the length of a paragraph (Chinese: 30 s for 350,000 characters),
 # and it never splits between two quotation marks. Long text is therefore split in blocks of this many characters.
 BLOCK = 10_000
@@ -97,13 +90,11 @@ def prepare_running_text(
     *,
     languages: Sequence[str],
     tokenizers: Any,
-    folder: str | Path,
     evaluation_texts: Iterable[str] | SeenHashes,
     cleaning: Any = ("normalize", "deduplicate"),
     max_length: int = 200,
     seed: int = 1,
-    num_proc: int = 1,
-    prompt: str = "",
+    **more: Any,
 ) -> PreparedRunningText:
     """Reads, cleans and tokenises running text, or finds it in the cache.
 
@@ -115,13 +106,11 @@ def prepare_running_text(
         languages: Languages of the recipe; the first is that of a file that names none.
         tokenizers: One tokenizer; a mapping from language to tokenizer; or a recipe's `tokenizer` section: `path` of an
             existing one, or options of `trained_tokenizer`, kept in `folder/tokenizer/`.
-        folder: As in `prepare`, but another folder.
         evaluation_texts: Sentences that are removed, or their `evaluation_keys`.
         cleaning: Steps as in a recipe; those that compare two sides are ignored.
         max_length: Longer sentences are truncated to this many tokens.
         seed: Chooses the rows of a source with `sample`, and the text that a tokenizer is trained on.
-        num_proc: Number of processes that tokenise.
-        prompt: Put before every text.
+        **more: `folder`, `num_proc` and `prompt` of `prepare_rows`.
 
     Returns:
         The pairs. The report has `sentences`, `pairs`, `documents` (unbroken stretches of two or more sentences),
@@ -132,6 +121,7 @@ def prepare_running_text(
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
         >>> with tempfile.TemporaryDirectory() as scratch:
         ...     file = Path(scratch) / "stories.txt"
         ...     _ = file.write_text("the cat sat\\nit slept\\nit woke\\n\\na dog came\\nit ran\\n")
@@ -176,7 +166,6 @@ def prepare_running_text(
         lambda quarantine: read_running_text(sources, languages=languages, quarantine=quarantine, seed=seed),
         sources=sources,
         languages=languages,
-        folder=folder,
         cleaner=cleaner,
         tokenizers=tokenizers,
         max_length=max_length,
@@ -188,8 +177,7 @@ def prepare_running_text(
         keep_tokenizers=options is not None,
         finish=lambda clean: mark_neighbours(clean, counts),
         seed=seed,
-        num_proc=num_proc,
-        prompt=prompt,
+        **more,
     )
     tokenizer = None if isinstance(tokenizers, Mapping) else tokenizers
     if options is not None:
@@ -297,7 +285,7 @@ def _sentences(
     elif form == "sentences":
         yield from islice(_of_rows(options, columns, named[0], quarantine), options.get("limit"))
     for view in views if form in ("pairs", "documents") else ():
-        texts = PAIR if form == "pairs" else ("text",)
+        texts = CONSECUTIVE.texts if form == "pairs" else ("text",)
         rows = open_texts(view, texts, languages=named, quarantine=quarantine, seed=seed)
         yield from _of_pairs(rows) if form == "pairs" else _of_documents(rows)
 
@@ -373,13 +361,13 @@ def _with_losses(rows: Iterator[dict[str, Any]], quarantine: Quarantine) -> Iter
 
 def _form(options: Mapping[str, Any], columns: Mapping[str, str]) -> str:
     """The form of a table: `sentences`, `documents` or `pairs`."""
-    if any(side in columns for side in PAIR):
+    if any(side in columns for side in CONSECUTIVE.texts):
         return "pairs"
     try:
         first = next(_file_rows(options, columns, ("text",), Quarantine()), {})
     except XlsrError as no_text:
         try:
-            next(_file_rows(options, columns, PAIR, Quarantine()), None)
+            next(_file_rows(options, columns, CONSECUTIVE.texts, Quarantine()), None)
         except XlsrError:
             raise no_text from None
         return "pairs"

@@ -22,22 +22,70 @@ BATCHES_PER_BUCKET = 50
 ExampleKey = tuple[int, int]
 
 
+class Batching:
+    """How batches are made of rows, stored or streamed.
+
+    Args:
+        batch_size: Rows per batch and process.
+        mixing: `proportional` (each row once), `equal` (the same number from each group) or `temperature` (shares
+            proportional to `n ** exponent`).
+        exponent: Exponent of `temperature`.
+        homogeneous: Fill each global batch from one language pair or language; those with fewer rows than one batch are
+            skipped, with a warning that counts them.
+        bucket: Sort by length; otherwise batches are random.
+        seed: Seed of the run.
+        num_processes: Processes that train together. Each takes its slice of every global batch, so two processes of 64
+            see the batches of one process of 128.
+        process_index: This one's rank.
+        batch_option: Name of `batch_size` in errors.
+        contrast: Whether a loss compares the rows of a batch, which needs two.
+
+    Raises:
+        XlsrError: `contrast` and a batch of one row.
+    """
+
+    def __init__(
+        self,
+        batch_size: int,
+        *,
+        mixing: str = "proportional",
+        exponent: float = 0.3,
+        homogeneous: bool = False,
+        bucket: bool = True,
+        seed: int = 1,
+        num_processes: int = 1,
+        process_index: int = 0,
+        batch_option: str = "per_device_train_batch_size",
+        contrast: bool = True,
+    ) -> None:
+        self.batch_size, self.global_batch = batch_size, batch_size * num_processes
+        self.mixing, self.exponent, self.homogeneous = mixing, exponent, homogeneous
+        self.bucket, self.seed = bucket, seed
+        self.num_processes, self.process_index, self.batch_option = num_processes, process_index, batch_option
+        self.own = slice(process_index * batch_size, (process_index + 1) * batch_size)
+        if contrast and self.global_batch < 2:
+            raise XlsrError(f"{batch_option} must be above 1: a batch of one pair has no negatives.")
+
+
+def mixing_power(mixing: str, exponent: float) -> float:
+    """The power of a group's size to which its share is proportional."""
+    return {"proportional": 1.0, "equal": 0.0, "temperature": exponent}[mixing]
+
+
 def group_counts(sizes: Sequence[int], mixing: str = "proportional", exponent: float = 0.3) -> list[int]:
     """How many examples of each group an epoch draws; the sum is the number of all examples.
 
     Args:
         sizes: Examples in each group (language or language pair).
-        mixing: `proportional` (each example once), `equal` (the same number from each group) or `temperature` (shares
-            proportional to `n ** exponent`).
-        exponent: Exponent of `temperature`.
+        mixing: See `Batching`.
+        exponent: See `Batching`.
 
     Example:
         >>> group_counts([900, 100], "equal")
         [500, 500]
     """
-    power = {"proportional": 1.0, "equal": 0.0, "temperature": exponent}[mixing]
     total = sum(sizes)
-    shares = smoothed_shares({str(index): size for index, size in enumerate(sizes)}, power)
+    shares = smoothed_shares({str(index): size for index, size in enumerate(sizes)}, mixing_power(mixing, exponent))
     exact = [shares[str(index)] * total for index in range(len(sizes))]
     counts = [int(value) for value in exact]
     # The largest remainders get the examples lost by rounding down.
@@ -46,31 +94,21 @@ def group_counts(sizes: Sequence[int], mixing: str = "proportional", exponent: f
     return counts
 
 
-class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
+class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
     """Batches of examples of similar length, in random order, split over processes.
 
     An epoch is a pure function of `(seed, epoch)`: examples are drawn (each group without repetition until it is used
     up), shuffled, split into buckets of 50 batches, sorted by length inside a bucket, split into global batches, which
-    are shuffled. Each process takes its slice of every global batch, so two processes of 64 see the batches of one
-    process of 128. There is no other state: skipping the first `n` batches resumes exactly.
+    are shuffled. There is no other state: skipping the first `n` batches resumes exactly.
 
     It yields `(epoch, index)` pairs, so that all random draws of an example (its mask) depend on the example and the
     epoch, not on the worker that loads it.
 
     Args:
         lengths: Length of each example in tokens.
-        batch_size: Examples per batch and process.
+        batch_size: See `Batching`.
         groups: Group of each example, `0 .. n - 1`; one group when absent.
-        mixing: See `group_counts`.
-        exponent: See `group_counts`.
-        homogeneous: Fill each global batch from one group; groups smaller than one batch are skipped, with a warning that
-            counts them.
-        bucket: Sort by length inside buckets; otherwise batches are random.
-        seed: Seed of the run.
-        num_processes: Processes that train together.
-        process_index: This one's rank.
-        batch_option: Name of `batch_size` in errors.
-        contrast: Whether a loss compares the examples of a batch, which needs two.
+        **options: Of `Batching`.
 
     Raises:
         XlsrError: no batch can be filled, or a batch has one example.
@@ -87,37 +125,25 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
         batch_size: int,
         *,
         groups: Sequence[int] | np.ndarray | None = None,
-        mixing: str = "proportional",
-        exponent: float = 0.3,
-        homogeneous: bool = False,
-        bucket: bool = True,
-        seed: int = 1,
-        num_processes: int = 1,
-        process_index: int = 0,
-        batch_option: str = "per_device_train_batch_size",
-        contrast: bool = True,
+        **options: Any,
     ) -> None:
+        super().__init__(batch_size, **options)
         lengths = np.asarray(lengths)
         # Sorting is fastest for 16 bits.
         self.lengths = lengths.astype(np.min_scalar_type(lengths.max(initial=0)))
-        self.batch_size, self.global_batch = batch_size, batch_size * num_processes
-        self.homogeneous, self.bucket, self.seed = homogeneous, bucket, seed
-        self.num_processes, self.process_index = num_processes, process_index
         self.drop_last = True  # every batch is full: the in-batch losses compare rows over processes
         self.epoch = 0
-        if contrast and self.global_batch < 2:
-            raise XlsrError(f"{batch_option} must be above 1: a batch of one pair has no negatives.")
         if len(self.lengths) < self.global_batch:
             raise XlsrError(
                 f"the training data has {len(self.lengths):,} examples, fewer than one batch of {self.global_batch:,}; "
-                f"lower {batch_option}."
+                f"lower {self.batch_option}."
             )
         self.members = _members(len(lengths), groups)
-        self.counts = group_counts([len(members) for members in self.members], mixing, exponent)
-        if homogeneous:
-            self._skip_small(batch_option)
+        self.counts = group_counts([len(members) for members in self.members], self.mixing, self.exponent)
+        if self.homogeneous:
+            self._skip_small()
 
-    def _skip_small(self, batch_option: str) -> None:
+    def _skip_small(self) -> None:
         """Draws no example of the groups that fill no batch."""
         filled = [group for group, count in enumerate(self.counts) if count]  # a group may have no examples
         small = [group for group in filled if self.counts[group] < self.global_batch]
@@ -125,7 +151,7 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
         if small == filled:
             raise XlsrError(
                 f"homogeneous_batches: no language pair has the {self.global_batch:,} examples per epoch of one batch; "
-                f"lower {batch_option} or use another mixing."
+                f"lower {self.batch_option} or use another mixing."
             )
         for group in small:
             self.counts[group] = 0
@@ -157,11 +183,10 @@ class LengthBucketBatchSampler(Sampler[list[ExampleKey]]):
             for groups in ([[group] for group in drawn] if self.homogeneous else [drawn])
         ]
         ends = np.cumsum([len(split.orders) for split in splits])
-        mine = slice(self.process_index * self.batch_size, (self.process_index + 1) * self.batch_size)
         for position in rng.permutation(ends[-1]):
             part = int(np.searchsorted(ends, position, side="right"))
             batch = splits[part].batch(int(position - ends[part]))  # a negative number counts from the end
-            yield [(epoch, index) for index in batch[mine].tolist()]
+            yield [(epoch, index) for index in batch[self.own].tolist()]
 
     def _draw(self, groups: Sequence[int], epoch: int) -> np.ndarray:
         """The next `count` examples of each group's endless sequence of permutations.

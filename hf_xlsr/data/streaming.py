@@ -16,8 +16,9 @@ from datasets import IterableDataset
 from torch.utils.data import IterableDataset as TorchIterableDataset
 from torch.utils.data import get_worker_info
 
+from hf_xlsr.data.encoding import Row, RowKind
 from hf_xlsr.data.multitask import MAIN, TASK, EpochBatchSampler
-from hf_xlsr.data.preparation import Row, RowKind
+from hf_xlsr.data.sampling import Batching, mixing_power
 from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
@@ -116,14 +117,13 @@ class _Drawn(NamedTuple):
     row: Row
 
 
-class StreamBatches(FeatureBatches):
+class StreamBatches(Batching, FeatureBatches):
     """Batches of streamed rows of similar length.
 
     An epoch is a pure function of `(seed, epoch)`: each stream is shuffled by shard and buffer, by
     `IterableDataset.shuffle`, and mixed with the others; of each `buffer_size` rows, sorted by length, full batches are
     made and shuffled, and rows left over wait for the next ones. The last rows that fill no batch are dropped. Every
-    process reads all rows, but tokenises only its slice of each global batch: two processes of 64 see the batches of one
-    process of 128.
+    process reads all rows, but tokenises only its slice of each global batch.
 
     Several streams are mixed row by row, with shares by size, `proportional` or smoothed by `temperature`, if all
     sizes are known, and with equal shares otherwise. `proportional` yields each row once. With `equal` and
@@ -131,19 +131,10 @@ class StreamBatches(FeatureBatches):
 
     Args:
         data: Streams.
-        batch_size: Rows per batch and process.
-        mixing: `proportional`, `equal` or `temperature`.
-        exponent: Exponent of `temperature`.
-        homogeneous: Fill each global batch from one language pair or language; pairs with fewer rows than one batch are
-            skipped, with a warning that counts them.
-        bucket: Sort by length; otherwise batches are random.
-        seed: Seed of the run.
-        num_processes: Processes that train together.
-        process_index: This one's rank.
-        batch_option: Name of `batch_size` in errors.
-        contrast: Whether a loss compares the examples of a batch, which needs two.
+        batch_size: See `Batching`.
         buffer_size: Rows that are shuffled and sorted together, at least four global batches.
         epochs: See `FeatureBatches`.
+        **options: Of `Batching`.
 
     Raises:
         XlsrError: a batch of one row; or, when an epoch ends, fewer rows than one batch. Errors of a stream are raised
@@ -164,27 +155,14 @@ class StreamBatches(FeatureBatches):
         data: StreamedRows,
         batch_size: int,
         *,
-        mixing: str = "proportional",
-        exponent: float = 0.3,
-        homogeneous: bool = False,
-        bucket: bool = True,
-        seed: int = 1,
-        num_processes: int = 1,
-        process_index: int = 0,
-        batch_option: str = "per_device_train_batch_size",
-        contrast: bool = True,
         buffer_size: int = 10_000,
         epochs: int | None = 1,
+        **options: Any,
     ) -> None:
-        super().__init__(epochs)
-        self.streams, self.batch_size, self.global_batch = list(data.streams), batch_size, batch_size * num_processes
-        self.mixing, self.homogeneous, self.bucket, self.seed = mixing, homogeneous, bucket, seed
-        self.process_index, self.buffer_size = process_index, max(buffer_size, 4 * self.global_batch)
-        self.batch_option = batch_option
-        if contrast and self.global_batch < 2:
-            raise XlsrError(f"{batch_option} must be above 1: a batch of one pair has no negatives.")
-        sizes = [stream.size for stream in self.streams]
-        power = {"proportional": 1.0, "equal": 0.0, "temperature": exponent}[mixing]
+        Batching.__init__(self, batch_size, **options)
+        FeatureBatches.__init__(self, epochs)
+        self.streams, self.buffer_size = list(data.streams), max(buffer_size, 4 * self.global_batch)
+        sizes, power = [stream.size for stream in self.streams], mixing_power(self.mixing, self.exponent)
         self.shares = np.array([1.0 if None in sizes else float(size or 0) ** power for size in sizes])
 
     def draw(self, epoch: int) -> Iterator[list[_Drawn]]:
@@ -192,7 +170,7 @@ class StreamBatches(FeatureBatches):
         rng = np.random.default_rng([self.seed, epoch])
         rows, more = self._mixed(epoch), True
         waiting: dict[Any, list[_Drawn]] = {}
-        start, made = self.process_index * self.batch_size, Counter[Any]()
+        made = Counter[Any]()
         while more:
             read = list(islice(rows, self.buffer_size))
             more = len(read) == self.buffer_size
@@ -204,7 +182,7 @@ class StreamBatches(FeatureBatches):
                 batches += found
                 made[group] += len(found)
             for place in rng.permutation(len(batches)):
-                yield batches[place][start : start + self.batch_size]
+                yield batches[place][self.own]
         for group, rest in waiting.items():
             if self.homogeneous and not made[group] and self.process_index == 0:
                 logger.warning("%d rows of %s are skipped: fewer than a batch.", len(rest), "-".join(group))

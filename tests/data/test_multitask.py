@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -16,7 +16,6 @@ from hf_xlsr.data.multitask import (
     MultiTaskCollator,
     MultiTaskDataset,
     TaskKey,
-    endless_batches,
 )
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
 
@@ -82,20 +81,6 @@ def test_processes_split_the_batches_of_one_process(main: int, other: int, epoch
             assert keys_of(together, task) == sum((keys_of(part, task) for part in parts), [])
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.integers(2, 20), st.integers(2, 20))
-def test_every_example_of_every_task_is_seen(main: int, other: int) -> None:
-    sampler = make(2 * main, 3 * other)  # whole batches: nothing is left over
-    epochs = [epoch_of(sampler, epoch) for epoch in range(other)]
-    for epoch, batches in enumerate(epochs):
-        assert sorted(chain.from_iterable(keys_of(batch, MAIN) for batch in batches)) == [
-            (epoch, index) for index in range(2 * main)
-        ]
-    # `other` epochs of `main` batches are `main` epochs of `other` batches.
-    drawn = sorted(chain.from_iterable(keys_of(batch, "nli") for batches in epochs for batch in batches))
-    assert drawn == [(epoch, index) for epoch in range(main) for index in range(3 * other)]
-
-
 def test_simultaneous_iterations() -> None:
     sampler, expected = make(10, 33), [epoch_of(make(10, 33), epoch) for epoch in range(3)]
     assert epoch_of(sampler, 0) == expected[0]
@@ -107,13 +92,6 @@ def test_simultaneous_iterations() -> None:
     assert found + [one for one, _ in both] + list(first) == expected[1]
     assert [other for _, other in both] + list(second) == expected[1]
     assert epoch_of(sampler, 2) == expected[2]
-
-
-def test_endless_batches_start_anywhere() -> None:
-    sampler = LengthBucketBatchSampler([5] * 10, 2, seed=4)
-    in_a_row = [batch for epoch in range(4) for batch in epoch_of(sampler, epoch)]
-    for start in range(12):
-        assert list(islice(endless_batches(sampler, start), 7)) == in_a_row[start : start + 7]
 
 
 class Numbers(torch.utils.data.Dataset):

@@ -16,16 +16,17 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from datasets import Dataset, concatenate_datasets
+from datasets import Dataset
 from tokenizer_helpers import framed_tokenizer, word_tokenizer
 
-from hf_xlsr.data import shards
+from hf_xlsr.data import preparation
 from hf_xlsr.data.cleaning import evaluation_keys
+from hf_xlsr.data.encoding import TokenCounts, text_identities
 from hf_xlsr.data.labelled import LabelledTask, prepare_labelled
 from hf_xlsr.data.nli import prepare_nli
-from hf_xlsr.data.pairs import PreparedData, prepare, prepare_texts, tokenize_pairs
-from hf_xlsr.data.preparation import TokenCounts, text_identities
-from hf_xlsr.data.prepared import ConcatenatedRows, PreparedPairs, PreparedRows
+from hf_xlsr.data.pairs import PreparedData, prepare, prepare_texts
+from hf_xlsr.data.plain import DataConverter
+from hf_xlsr.data.prepared import ConcatenatedRows, PreparedRows
 from hf_xlsr.data.running_text import prepare_running_text
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.utils.errors import XlsrError
@@ -106,7 +107,7 @@ def tokenizer() -> Any:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HF_XLSR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(shards, "SHARD_ROWS", 3)
+    monkeypatch.setattr(preparation, "SHARD_ROWS", 3)
     return tmp_path / "cache"
 
 
@@ -173,21 +174,10 @@ def test_nothing_left_is_an_error(run: Prepare, file: str, tokenizer: Any, tmp_p
     assert not addresses(cache) and not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("run", KINDS)
-def test_two_tokenizers_before_map(run: Prepare, file: str, tokenizer: Any, tmp_path: Path) -> None:
-    other = framed_tokenizer(WORDS[::-1])
-    ids = []
-    for name, one in (("one", tokenizer), ("two", other)):
-        rows = run(file, tmp_path / name, one).rows
-        column = next(name for name in rows.column_names if name.endswith("_ids"))
-        ids.append(rows.map(lambda row, column=column: {"first": row[column]})["first"][:])
-    assert ids[0] != ids[1]
-
-
 def test_one_process_or_two(file: str, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
     for size, num_proc in ((3, 1), (2, 2), (50, 1)):
-        monkeypatch.setattr(shards, "SHARD_ROWS", size)
+        monkeypatch.setattr(preparation, "SHARD_ROWS", size)
         monkeypatch.setenv("HF_XLSR_CACHE", str(tmp_path / f"cache {size}"))
         source = {"path": file, "columns": {"text": "first"}}
         options: dict[str, Any] = {"languages": ["en"], "evaluation_texts": ["two"], "num_proc": num_proc}
@@ -199,7 +189,7 @@ def test_one_process_or_two(file: str, tokenizer: Any, tmp_path: Path, monkeypat
 KILLED = """
 import sys, time
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
-from hf_xlsr.data import shards
+from hf_xlsr.data import preparation
 from hf_xlsr.data.pairs import prepare_texts
 
 class Slow(PreTrainedTokenizerFast):
@@ -208,7 +198,7 @@ class Slow(PreTrainedTokenizerFast):
         return super().__call__(*arguments, **options)
 
 if __name__ == "__main__":
-    shards.SHARD_ROWS = 10
+    preparation.SHARD_ROWS = 10
     prepare_texts(sys.argv[1], languages=["en"], tokenizers=Slow.from_pretrained(sys.argv[2]), folder=sys.argv[3],
                   evaluation_texts=["one 7"], num_proc=2)
 """
@@ -234,11 +224,11 @@ def test_killed_preparation_resumes(victim: str, tokenizer: Any, tmp_path: Path,
     before = {path: path.stat().st_mtime_ns for path in done}
 
     written = []
-    original = shards.write_json
+    original = preparation.write_json
     options: dict[str, Any] = {"languages": ["en"], "tokenizers": tokenizer, "evaluation_texts": ["one 7"]}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shards, "SHARD_ROWS", 10)
-        patch.setattr(shards, "write_json", lambda path, content: (written.append(path), original(path, content)))
+        patch.setattr(preparation, "SHARD_ROWS", 10)
+        patch.setattr(preparation, "write_json", lambda path, content: (written.append(path), original(path, content)))
         data = prepare_texts(str(tmp_path / "text.txt"), folder=tmp_path / "out", **options)
         assert written and not before.keys() & set(written)
         patch.setenv("HF_XLSR_CACHE", str(tmp_path / "whole"))
@@ -317,27 +307,17 @@ def tokenizers() -> dict[str, Any]:
     return {"en": word_tokenizer(ENGLISH), "de": other, "fr": other}
 
 
-def pair_rows(*pairs: tuple[str, str, str, str]) -> Dataset:
+def pairs_in(*pairs: tuple[str, str, str, str]) -> list[dict[str, str]]:
     names = ("source_lang", "target_lang", "source", "target")
-    return Dataset.from_list([dict(zip(names, pair, strict=True)) for pair in pairs])
+    return [dict(zip(names, pair, strict=True)) for pair in pairs]
 
 
 def test_each_side_has_the_tokenizer_of_its_language(tokenizers: dict[str, Any]) -> None:
-    rows = pair_rows(
-        ("en", "de", "one two", "two"), ("de", "fr", "one", "four"), ("en", "de", "four", "one two three")
-    )
-    tokenised, counts = tokenize_pairs(rows, tokenizers, max_length=4)
+    rows = pairs_in(("en", "de", "one two", "two"), ("de", "fr", "one", "four"), ("en", "de", "four", "one two three"))
+    data = DataConverter(tokenizers, max_length=4).pairs(rows)
     # CLS and SEP are 2 and 3 in English, 6 and 7 behind the four words of the others.
-    assert tokenised["source_ids"][:] == [[2, 4, 5, 3], [6, 0, 7], [2, 7, 3]]
-    assert tokenised["target_ids"][:] == [[6, 1, 7], [6, 3, 7], [6, 0, 1, 7]]
-    assert counts == {
-        "pairs": 3,
-        "num_truncated": 1,  # a text of exactly four tokens is not truncated
-        "tokens": 20,
-        "unknown_tokens": 0,
-        "language_pairs": [["de", "fr"], ["en", "de"]],
-    }
-    data = PreparedPairs(tokenised)
+    assert data.rows["source_ids"][:] == [[2, 4, 5, 3], [6, 0, 7], [2, 7, 3]]
+    assert data.rows["target_ids"][:] == [[6, 1, 7], [6, 3, 7], [6, 0, 1, 7]]
     assert data.lengths.tolist() == [4, 3, 4] and data.groups.tolist() == [1, 0, 1]
     assert data.language_pairs == [("de", "fr"), ("en", "de")] and data.languages == ["fr", "de"]
     assert data[7, 0] == {
@@ -352,21 +332,8 @@ def test_each_side_has_the_tokenizer_of_its_language(tokenizers: dict[str, Any])
     }
 
 
-def test_concatenated_datasets_keep_their_languages(tokenizers: dict[str, Any]) -> None:
-    rows = [("en", "fr", "one", "two"), ("de", "fr", "two", "one"), ("en", "de", "four", "one")]
-    parts = [tokenize_pairs(pair_rows(row), tokenizers)[0] for row in rows]
-    data = PreparedPairs(concatenate_datasets(parts))
-    assert data.language_pairs == [("de", "fr"), ("en", "de"), ("en", "fr")] and data.groups.tolist() == [2, 0, 1]
-    assert [(row["source_lang"], row["target_lang"]) for row in data.__getitems__([(0, i) for i in range(3)])] == [
-        row[:2] for row in rows
-    ]
-    assert len({part._fingerprint for part in parts}) == 3
-
-
 def test_pairs_and_texts_count_for_one_language(tokenizers: dict[str, Any]) -> None:
-    pairs = PreparedPairs(
-        tokenize_pairs(pair_rows(("en", "fr", "one", "two"), ("en", "de", "one", "two")), tokenizers)[0]
-    )
+    pairs = DataConverter(tokenizers).pairs(pairs_in(("en", "fr", "one", "two"), ("en", "de", "one", "two")))
     texts = PreparedRows(Dataset.from_dict({"text_ids": [[1], [2, 3]], "length": [1, 2], "lang": ["fr", "sw"]}))
     both = ConcatenatedRows([pairs, texts])
     assert both.languages == ["de", "fr", "sw"] and both.groups.tolist() == [1, 0, 1, 2]

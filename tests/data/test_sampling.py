@@ -17,28 +17,6 @@ def epoch_of(sampler: LengthBucketBatchSampler, epoch: int) -> list[list[int]]:
     return [[index for _, index in batch] for batch in sampler]
 
 
-@settings(max_examples=30, deadline=None)
-@given(LENGTHS, st.integers(2, 8), st.integers(0, 3))
-def test_batches_are_full_and_without_repeats(lengths: list[int], size: int, epoch: int) -> None:
-    batches = epoch_of(LengthBucketBatchSampler(lengths, size, seed=3), epoch)
-    drawn = [index for batch in batches for index in batch]
-    assert all(len(batch) == size for batch in batches)
-    assert len(set(drawn)) == len(drawn) == len(lengths) // size * size
-
-
-@settings(max_examples=20, deadline=None)
-@given(LENGTHS, st.integers(1, 4), st.integers(2, 3))
-def test_processes_split_the_batches_of_one_process(lengths: list[int], size: int, processes: int) -> None:
-    if len(lengths) < size * processes:
-        return
-    whole = epoch_of(LengthBucketBatchSampler(lengths, size * processes, seed=5), 2)
-    shards = [
-        epoch_of(LengthBucketBatchSampler(lengths, size, seed=5, num_processes=processes, process_index=rank), 2)
-        for rank in range(processes)
-    ]
-    assert whole == [sum(parts, []) for parts in zip(*shards, strict=True)]
-
-
 def naive_epoch(sampler: LengthBucketBatchSampler, lengths: list[int], groups: np.ndarray, epoch: int) -> list[Any]:
     """The batches of all processes, with all examples sorted, split and permuted at once."""
     rng = np.random.default_rng([sampler.seed, epoch])
@@ -108,15 +86,6 @@ def test_buckets_leave_little_padding() -> None:
         return sum(len(batch) * lengths[batch].max() for batch in batches) / sum(lengths[b].sum() for b in batches)
 
     assert padded(True) < 1.1 < 1.7 < padded(False)
-
-
-def test_homogeneous_batches_hold_one_group() -> None:
-    groups = [0] * 30 + [1] * 20 + [2] * 11
-    sampler = LengthBucketBatchSampler([5] * 61, 4, groups=groups, homogeneous=True)
-    batches = epoch_of(sampler, 0)
-    assert all(len({groups[index] for index in batch}) == 1 for batch in batches)
-    assert {groups[batch[0]] for batch in batches} == {0, 1, 2}
-    assert len(batches) == len(sampler) == 7 + 5 + 2
 
 
 def test_small_groups_are_skipped(caplog: pytest.LogCaptureFixture) -> None:

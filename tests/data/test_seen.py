@@ -3,7 +3,6 @@ from __future__ import annotations
 import hashlib
 import tracemalloc
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,19 +30,6 @@ def test_answers_equal_a_set(calls: list[str | list[str]], limit: int) -> None:
             assert answers == expected
             assert len(ours) == len(twin)
             assert all(key in ours for key in keys) and "other" not in ours
-
-
-@pytest.mark.parametrize("limit", [5, 1 << 16])
-def test_many_keys_in_any_order(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seen, "BUFFER_LIMIT", limit)
-    count = 60_000
-    numbers = np.random.default_rng(1).integers(0, count // 2, count)
-    ours = SeenHashes()
-    new = [ours.add_many([f"row {number}" for number in batch]) for batch in np.array_split(numbers, 50)]
-    expected = np.zeros(count, dtype=bool)
-    expected[np.unique(numbers, return_index=True)[1]] = True
-    assert np.array_equal(np.concatenate(new), expected) and len(ours) == expected.sum()
-    assert not any(ours.contains_many([f"row {number}" for number in range(count, count + 1000)]))
 
 
 def test_eight_bytes_a_row() -> None:

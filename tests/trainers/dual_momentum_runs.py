@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 from conftest import ENGLISH, FRENCH
-from datasets import Dataset
 
 from hf_xlsr import DualMomentumConfig, DualMomentumModel
-from hf_xlsr.data.pairs import tokenize_pairs
+from hf_xlsr.data.plain import DataConverter
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.trainers import DualMomentumTrainer, DualMomentumTrainingArguments
@@ -48,8 +47,7 @@ def pairs_data(language_pairs: Sequence[tuple[str, str]] = (LANGUAGES,), count: 
             }
         )
     languages = sorted({language for pair in language_pairs for language in pair})
-    tokenised, _ = tokenize_pairs(Dataset.from_list(rows), tokenizers_of(languages), max_length=32)
-    return PreparedPairs(tokenised)
+    return DataConverter(tokenizers_of(languages), max_length=32).pairs(rows)
 
 
 def tiny_dual(dropout: float = 0.0, shared: bool = False, **options: Any) -> DualMomentumModel:

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from conftest import make_pairs
-from datasets import Dataset
 from forked_command import start_workers_by_fork
 from lightweight_trainers import trainer_of
 from transformers import TrainerCallback
 
-from hf_xlsr.data.pairs import tokenize_pairs
-from hf_xlsr.data.prepared import PreparedPairs
+from hf_xlsr.data.plain import DataConverter
 from hf_xlsr.data.tokenization import train_tokenizer
 
 
@@ -49,7 +47,7 @@ def main(folder: Path, number: int, step: int, each: bool, log: Path) -> None:
     pairs = make_pairs(200)
     texts = [pair[side] for pair in pairs for side in ("source", "target")]
     tokenizer = train_tokenizer(texts, vocab_size=80, algorithm="bpe", max_length=32)
-    prepared = PreparedPairs(tokenize_pairs(Dataset.from_list(pairs), tokenizer, max_length=32)[0])
+    prepared = DataConverter(tokenizer, max_length=32).pairs(pairs)
     # A step takes more batches than a worker loads ahead: the one that is finished needs the worker.
     options = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 8, "dataloader_num_workers": 1}
     trainer = trainer_of(tokenizer, prepared, folder, **options)

@@ -1,0 +1,297 @@
+"""The kinds of rows, and how their texts become token ids."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from datasets import Features, Value
+from datasets import Sequence as ListOf
+
+from hf_xlsr.data.seen import hash64
+from hf_xlsr.utils.errors import XlsrError, did_you_mean
+
+logger = logging.getLogger(__name__)
+
+Row = dict[str, Any]
+Prompts = str | Mapping[str, str] | None
+UNDETERMINED = "und"
+"""Language of texts that nothing names, as in ISO 639-2."""
+
+# Shares of unknown tokens in a language. Good vocabularies stay below 1 %, also in Chinese; where a vocabulary lacks a
+# script, nearly all tokens but spaces are unknown.
+_WARN_SHARE, _MAX_SHARE = 0.05, 0.3
+_MIN_TOKENS = 1000  # fewer tokens of a language are no evidence
+_ENCODING: dict[str, Any] = {"add_special_tokens": True, "return_attention_mask": False, "verbose": False}
+
+
+@dataclass(frozen=True)
+class RowKind:
+    """The columns of one kind of row.
+
+    Args:
+        texts: Columns that are tokenised, each to `TEXT_ids`.
+        languages: The language column of each text, or one for all texts.
+        kept: Further columns and their types, stored as they are.
+        identities: Also store `TEXT_text`, the signed `hash64` of each text: equal for equal texts.
+        names: Other names of `texts` in data of users.
+        accepted: All columns that data of users may have, for errors.
+        empty: Error message when no row is left.
+    """
+
+    texts: tuple[str, ...]
+    languages: tuple[str, ...] = ("lang",)
+    kept: Mapping[str, str] = field(default_factory=dict)
+    identities: bool = False
+    names: tuple[tuple[str, ...], ...] = ()
+    accepted: str = ""
+    empty: str = "no row is left after cleaning; check the sources and the counts of each cleaning step."
+
+    def columns_of(self, names: Collection[str]) -> tuple[str, ...] | None:
+        """The first of `texts` and `names` that data with these columns has; None also where one of `kept` is missing."""
+        if not set(self.kept) - {"continues"} <= set(names):
+            return None
+        return next((some for some in (self.texts, *self.names) if set(some) <= set(names)), None)
+
+    def text_features(self) -> Features:
+        """Columns of a row before tokenisation."""
+        columns = {**dict.fromkeys((*self.texts, *self.languages), "string"), **self.kept}
+        return Features({name: Value(dtype) for name, dtype in columns.items()})
+
+    def token_features(self, negatives: bool = False) -> Features:
+        """Columns of a tokenised row, perhaps with hard negatives; `length` is that of its longest text."""
+        columns = {**self.kept, **dict.fromkeys(self.languages, "string"), "length": "int32"}
+        columns |= {f"{text}_text": "int64" for text in self.texts if self.identities}
+        ids = {f"{text}_ids": ListOf(Value("int32")) for text in self.texts}
+        more = {"negative_ids": ListOf(ListOf(Value("int32"))), "negative_text": ListOf(Value("int64"))}
+        return Features(
+            {**ids, **{name: Value(kind) for name, kind in columns.items()}, **(more if negatives else {})}
+        )
+
+
+PAIRS = RowKind(
+    ("source", "target"),
+    ("source_lang", "target_lang"),
+    identities=True,
+    names=(("anchor", "positive"), ("english", "non_english")),
+    accepted="`source` and `target`, `anchor` and `positive` (also `negative`, `negative_1`, ...), `english` and "
+    "`non_english`, `translation` ({'en': ..., 'de': ...}), or two columns named by languages",
+    empty="the training corpus is empty: no pair was read, or cleaning removed every one; check data.train and the "
+    "counts of data.cleaning.",
+)
+TEXTS = RowKind(
+    ("text",),
+    accepted="`text` (also `lang`)",
+    empty="no monolingual sentence is left: none was read, or all are in evaluation sets; check data.monolingual.",
+)
+NLI = RowKind(
+    ("premise", "hypothesis"),
+    kept={"label": "int32"},
+    names=(("sentence1", "sentence2"),),
+    accepted="`premise`, `hypothesis` and `label`, or `sentence1`, `sentence2` and `label` (also `lang`)",
+    empty="no labelled pair of premise and hypothesis is left: none was read, none has a label, or all are in "
+    "evaluation sets; check the NLI sources.",
+)
+SENTENCES = RowKind(
+    ("text",),
+    kept={"continues": "bool"},
+    accepted="`text` with a document, or `document` and `text` with a sentence (also `position`, `lang`)",
+    empty="no two consecutive sentences are left: none were read, every document has one sentence, or cleaning and the "
+    "evaluation sets removed the neighbours; check the sources of running text and their columns.",
+)
+CONSECUTIVE = RowKind(("first", "second"))
+"""Two consecutive sentences of running text in one row, as streams have them."""
+_NO_LABELLED = (
+    "no labelled row is left: none was read, none has a label, or all are in evaluation sets; check data.train and the "
+    "counts of data.cleaning."
+)
+LABELLED = {
+    "pair": RowKind(
+        ("first", "second"),
+        kept={"label": "int32"},
+        names=(("premise", "hypothesis"), ("sentence1", "sentence2"), ("text", "text_pair")),
+        accepted="`premise` and `hypothesis`, `sentence1` and `sentence2`, or `text` and `text_pair`, and `label`",
+        empty=_NO_LABELLED,
+    ),
+    "single": RowKind(("text",), kept={"label": "int32"}, accepted="`text` and `label`", empty=_NO_LABELLED),
+}
+"""Labelled texts and pairs of texts, each row tokenised as one sequence; labels of regressions are `float32`."""
+
+
+class RowEncoder:
+    """Tokenises rows of text, each text with the tokenizer of its language, and counts tokens.
+
+    Args:
+        kind: Columns of the rows.
+        tokenizers: One tokenizer, or a mapping from language to tokenizer.
+        max_length: Longer texts are truncated to this many tokens, special tokens included.
+        prompts: Put before texts: one for all, or by role (`source`, `target`, `text`, ...) or language.
+        negatives: Whether rows have `negatives`, texts in the language of the target.
+    """
+
+    def __init__(
+        self, kind: RowKind, tokenizers: Any, max_length: int, prompts: Prompts = None, negatives: bool = False
+    ) -> None:
+        self.kind, self.prompts, self.negatives = kind, prompts, negatives
+        self.counts = TokenCounts(tokenizers, max_length)
+
+    @property
+    def features(self) -> Features:
+        """Columns of tokenised rows."""
+        return self.kind.token_features(self.negatives)
+
+    def encode(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """Columns of `features`."""
+        kind = self.kind
+        columns: dict[str, Any] = {name: [row[name] for row in rows] for name in (*kind.kept, *kind.languages)}
+        languages = kind.languages * (len(kind.texts) // len(kind.languages))
+        for role, language in zip(kind.texts, languages, strict=True):
+            texts = [row[role] for row in rows]
+            columns[f"{role}_ids"] = self._ids(texts, columns[language], role)
+            if kind.identities:
+                columns[f"{role}_text"] = text_identities(texts).tolist()
+        columns["length"] = lengths_of(*(columns[f"{text}_ids"] for text in kind.texts))
+        if self.negatives:
+            texts = [text for row in rows for text in row["negatives"]]
+            languages_of = [row["target_lang"] for row in rows for _ in row["negatives"]]
+            found = zip(self._ids(texts, languages_of, "target"), text_identities(texts).tolist(), strict=True)
+            parts = [[next(found) for _ in row["negatives"]] for row in rows]
+            columns["negative_ids"] = [[ids for ids, _ in part] for part in parts]
+            columns["negative_text"] = [[identity for _, identity in part] for part in parts]
+        return columns
+
+    def _ids(self, texts: Sequence[str], languages: Sequence[str], role: str) -> list[list[int]]:
+        prompts = {language: self._prompt(role, language) for language in set(languages)}
+        framed = [prompts[language] + text for text, language in zip(texts, languages, strict=True)]
+        # Running text keeps empty sentences, which are gaps.
+        return [ids if text else [] for ids, text in zip(self.counts.tokenize(framed, languages), texts, strict=True)]
+
+    def _prompt(self, role: str, language: str) -> str:
+        if isinstance(self.prompts, Mapping):
+            return self.prompts.get(role) or self.prompts.get(language) or ""
+        return self.prompts or ""
+
+
+def lengths_of(*sides: Sequence[Sequence[int]]) -> list[int]:
+    """The length of the longest text of each row."""
+    return [max(map(len, row)) for row in zip(*sides, strict=True)]
+
+
+def text_identities(texts: Sequence[str]) -> np.ndarray:
+    """`hash64` of each text as a signed number, `(len(texts),)`, int64, to find equal texts.
+
+    Example:
+        >>> first, second, third = text_identities(["yes", "no", "yes"])
+        >>> bool(first == third), bool(first == second)
+        (True, False)
+    """
+    return np.array([hash64(text) for text in texts], dtype=np.uint64).view(np.int64)
+
+
+def check_tokenizers(tokenizers: Any, languages: Iterable[str]) -> None:
+    """Raises an error for a language without a tokenizer, where each language has its own."""
+    for language in languages if isinstance(tokenizers, Mapping) else ():
+        if language not in tokenizers:
+            raise XlsrError(
+                f"language '{language}' of the training data has no tokenizer; {did_you_mean(language, tokenizers)}"
+            )
+
+
+def _tokenizer_of(tokenizers: Any, language: str) -> Any:
+    return tokenizers[language] if isinstance(tokenizers, Mapping) else tokenizers
+
+
+class TokenCounts:
+    """Tokenises texts, batch by batch, and counts tokens.
+
+    Args:
+        tokenizers: One tokenizer, or a mapping from language to tokenizer.
+        max_length: Longer texts are truncated to this many tokens, special tokens included.
+
+    Example:
+        >>> from hf_xlsr.data.tokenization import train_tokenizer
+        >>> tokenizer = train_tokenizer(["the cat sat", "le chat dort"] * 50, vocab_size=20, algorithm="bpe")
+        >>> counts = TokenCounts(tokenizer, max_length=12)
+        >>> [len(ids) for ids in counts.tokenize(["the cat", "the dort x cat sat"], ["en", "en"])]
+        [5, 12]
+        >>> counts.report()
+        {'num_truncated': 1, 'tokens': 17, 'unknown_tokens': 1}
+    """
+
+    def __init__(self, tokenizers: Any, max_length: int) -> None:
+        self.tokenizers, self.max_length = tokenizers, max_length
+        # By name and language; `framing` are the special tokens around the texts.
+        self.counts: dict[str, Counter[str]] = {
+            name: Counter() for name in ("truncated", "tokens", "framing", "unknown")
+        }
+
+    def clear(self) -> None:
+        """Counts from 0 again."""
+        for counter in self.counts.values():
+            counter.clear()
+
+    def add(self, counts: Mapping[str, Mapping[str, int]]) -> None:
+        """Adds the `counts` of another object."""
+        for name, counter in self.counts.items():
+            counter.update(counts[name])
+
+    def tokenize(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts, each with the tokenizer of its language; a truncated text keeps its special tokens.
+
+        Raises:
+            XlsrError: a language has no tokenizer, or most of its tokens are unknown.
+        """
+        check_tokenizers(self.tokenizers, set(languages))
+        chosen = [_tokenizer_of(self.tokenizers, language) for language in languages]
+        result: list[list[int]] = [[] for _ in texts]
+        for one in {id(part): part for part in chosen}.values():
+            places = [place for place, part in enumerate(chosen) if part is one]
+            batch = [texts[place] for place in places]
+            ids = one(batch, truncation=True, max_length=self.max_length, **_ENCODING)["input_ids"]
+            self.counts["truncated"][""] += num_longer(one, [batch], ids, self.max_length)
+            frame, unknown = one([""], **_ENCODING)["input_ids"][0], one.unk_token_id
+            for place, row in zip(places, map(list, ids), strict=True):
+                result[place], language = row, languages[place]
+                self.counts["tokens"][language] += len(row)
+                self.counts["framing"][language] += len(frame)
+                if unknown is not None:  # some tokenizers frame sentences with the unknown token
+                    self.counts["unknown"][language] += max(0, row.count(unknown) - list(frame).count(unknown))
+        for language in set(languages):
+            if self.counts["tokens"][language] >= _MIN_TOKENS and self._share(language) > _MAX_SHARE:
+                raise XlsrError(
+                    f"{self._share(language):.0%} of the tokens in '{language}' are unknown to the tokenizer; use a "
+                    "tokenizer of that language, or train one on text that includes it."
+                )
+        return result
+
+    def report(self) -> dict[str, int]:
+        """`num_truncated`, `tokens` and `unknown_tokens` so far; warns of languages with many unknown tokens."""
+        for language in self.counts["unknown"]:
+            if (share := self._share(language)) > _WARN_SHARE:
+                logger.warning("%.0f %% of the tokens in '%s' are unknown to the tokenizer.", 100 * share, language)
+        return {
+            "num_truncated": self.counts["truncated"].total(),
+            "tokens": self.counts["tokens"].total(),
+            "unknown_tokens": self.counts["unknown"].total(),
+        }
+
+    def _share(self, language: str) -> float:
+        words = self.counts["tokens"][language] - self.counts["framing"][language]
+        return self.counts["unknown"][language] / max(1, words)
+
+
+def num_longer(tokenizer: Any, sides: Sequence[Sequence[str]], ids: Sequence[Sequence[int]], max_length: int) -> int:
+    """How many rows were longer than `max_length` before truncation, which tokenizers do not report.
+
+    `sides` are the texts, or the first and the second texts, of the truncated rows `ids`.
+    """
+    # Only rows that fill the limit can be longer.
+    full = [place for place, row in enumerate(ids) if len(row) == max_length]
+    if not full:
+        return 0
+    whole = tokenizer(*([side[place] for place in full] for side in sides), truncation=False, **_ENCODING)["input_ids"]
+    return sum(len(row) > max_length for row in whole)
