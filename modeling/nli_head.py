@@ -19,7 +19,7 @@ class NliHead(nn.Module):
         labels: Classes.
         dropout: On the hidden units.
 
-    Example:
+    Examples:
         >>> NliHead(4, hidden_size=0)(torch.ones(2, 4), torch.zeros(2, 4)).shape
         torch.Size([2, 3])
     """

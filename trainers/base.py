@@ -80,7 +80,7 @@ def usable_length(encoders: Iterable[Any], max_length: int, data: Any, *, togeth
     Raises:
         XlsrError: sentences of the data would be truncated below the requested length.
 
-    Example:
+    Examples:
         >>> from transformers import BertConfig, BertModel
         >>> encoder = BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
         ...                                intermediate_size=8, max_position_embeddings=64))
@@ -137,7 +137,7 @@ def attention_for(implementation: str, device: str, dtype: torch.dtype | None, m
     Returns:
         `eager` instead of `sdpa` on a CPU under bfloat16 for sentences of up to 200 tokens, else `implementation`.
 
-    Example:
+    Examples:
         >>> attention_for("sdpa", "cpu", torch.bfloat16, 128)
         'eager'
     """

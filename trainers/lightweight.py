@@ -24,7 +24,7 @@ def released_learning_rate(step: int, *, beta2: float, decay_step: int) -> float
         beta2: Adam's second beta; the warm-up lasts `2 / (1 - beta2)` steps.
         decay_step: First step of the reduced rate.
 
-    Example:
+    Examples:
         >>> [round(released_learning_rate(s, beta2=0.999, decay_step=5000), 3) for s in (0, 999, 1999, 5000)]
         [0.001, 0.5, 1.0, 0.1]
     """

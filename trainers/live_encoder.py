@@ -25,7 +25,7 @@ def named_prompts(prompts: Prompts) -> dict[str, str]:
     """Prompts by name, as sentence-transformers has them: `default` for a single one; `query` and `document` are those
     of sources and targets.
 
-    Example:
+    Examples:
         >>> named_prompts({"source": "query: ", "target": "passage: "})["document"]
         'passage: '
     """

@@ -113,7 +113,7 @@ def labelled(sources: Iterable[str]) -> dict[str, str]:
     Raises:
         XlsrError: two labels are equal.
 
-    Example:
+    Examples:
         >>> labelled(["ours=runs/a/results.json", "runs/b.json"])
         {'ours': 'runs/a/results.json', 'b': 'runs/b.json'}
     """
@@ -134,7 +134,7 @@ def labelled(sources: Iterable[str]) -> dict[str, str]:
 def parse_languages(text: str | None) -> list[str]:
     """The codes of `--languages`; none without it.
 
-    Example:
+    Examples:
         >>> parse_languages("en, de")
         ['en', 'de']
     """
@@ -147,7 +147,7 @@ def parse_named(parts: Iterable[str], option: str) -> dict[str, str]:
     Raises:
         XlsrError: a part is not of this form.
 
-    Example:
+    Examples:
         >>> parse_named(["en=source", " de=target"], "--routes")
         {'en': 'source', 'de': 'target'}
     """

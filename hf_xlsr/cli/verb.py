@@ -18,7 +18,7 @@ def normalized(arguments: Sequence[str], known: Collection[str], several: Collec
         known: Option names.
         several: Those that may be repeated.
 
-    Example:
+    Examples:
         >>> list(normalized(["--batch_size", "8", "--data", "a", "b"], ["--batch-size", "--data"], ["--data"]))
         ['--batch-size', '8', '--data', 'a', '--data', 'b']
     """

@@ -34,7 +34,7 @@ def text_columns(row: Mapping[str, Any]) -> list[str]:
 def evaluation_keys(rows: Iterable[Mapping[str, Any]]) -> SeenHashes:
     """The match keys of all text columns of evaluation rows, for `RemoveEvaluation`.
 
-    Example:
+    Examples:
         >>> keys = evaluation_keys([{"source": "Hello!", "target": "Hallo!"}, {"text": "Bye"}])
         >>> match_key("hallo") in keys, len(keys)
         (True, 3)
@@ -198,7 +198,7 @@ class LanguageFilter(_Filter):
     Raises:
         XlsrError: a language is unknown or missing.
 
-    Example:
+    Examples:
         >>> keeps = LanguageFilter(languages=["en", "ru"]).keeps
         >>> keeps({"source": "Hello", "target": "Привет"}), keeps({"source": "Hello", "target": "Hello"})
         (True, False)
@@ -298,7 +298,7 @@ class Cleaner:
     Args:
         steps: The steps in order.
 
-    Example:
+    Examples:
         >>> cleaner = Cleaner([Normalize(), DropIdentical()])
         >>> list(cleaner([{"source": "a  b", "target": "c"}, {"source": "OK", "target": "ok."}]))
         [{'source': 'a b', 'target': 'c'}]
@@ -369,7 +369,7 @@ def build_cleaner(
     Raises:
         XlsrError: a step or an option is unknown, missing or invalid.
 
-    Example:
+    Examples:
         >>> cleaner = build_cleaner([{"normalize": {"form": "NFC"}}, "deduplicate", {"length": {"max_chars": 500}}])
         >>> [step.name for step in cleaner.steps]
         ['normalize', 'deduplicate', 'length']
@@ -387,7 +387,7 @@ def build_text_cleaner(
 
     Steps that compare two sides are ignored, and `deduplicate` on one of the sides compares the sentences.
 
-    Example:
+    Examples:
         >>> cleaner = build_text_cleaner(["ratio", {"deduplicate": {"on": "source"}}])
         >>> [row["text"] for row in cleaner([{"text": "Yes."}, {"text": "yes"}, {"text": "No."}])]
         ['Yes.', 'No.']

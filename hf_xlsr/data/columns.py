@@ -50,7 +50,7 @@ def parse_columns(text: str | Mapping[Any, Any] | None) -> dict[str, str]:
     Raises:
         XlsrError: a part is malformed, has none of our names, or one of our names occurs twice.
 
-    Example:
+    Examples:
         >>> parse_columns("en=source, fr=target")
         {'source': 'en', 'target': 'fr'}
         >>> parse_columns({"source": 0, "target": 1})
@@ -102,7 +102,7 @@ def resolve_columns(
     Raises:
         MissingColumn: the file lacks a column.
 
-    Example:
+    Examples:
         >>> resolve_columns({"target": "fr"}, ["source", "target"], ["source", "fr", "id"], "a.tsv")
         {'source': 'source', 'target': 'fr'}
     """
@@ -127,7 +127,7 @@ def selecting_columns(
     Raises:
         MissingColumn: the file lacks a column.
 
-    Example:
+    Examples:
         >>> selecting_columns(["id", "source"], ["source", "target"], ["id", "en", "de"], "a.tsv")
         {'_id': 'id'}
     """
@@ -146,7 +146,7 @@ def _require(names: Collection[str], column: str, ours: str, file: str, way: str
 def flat_names(record: Mapping[str, Any]) -> list[str]:
     """The dotted paths of all leaves of a nested record.
 
-    Example:
+    Examples:
         >>> flat_names({"id": 1, "translation": {"en": "a", "fr": "b"}})
         ['id', 'translation.en', 'translation.fr']
     """
@@ -159,7 +159,7 @@ def flat_names(record: Mapping[str, Any]) -> list[str]:
 def column_value(record: Mapping[str, Any], path: str) -> Any:
     """The value under a column's name or dotted path; None where it is missing.
 
-    Example:
+    Examples:
         >>> column_value({"translation": {"en": "a"}}, "translation.en")
         'a'
     """
@@ -173,7 +173,7 @@ def column_value(record: Mapping[str, Any], path: str) -> Any:
 def split_name(name: str) -> str:
     """`dev` for any of its names; another name in lower case and without spaces around.
 
-    Example:
+    Examples:
         >>> [split_name(name) for name in ("validation", "trial", "Test", "test_2016")]
         ['dev', 'dev', 'test', 'test_2016']
     """

@@ -184,7 +184,7 @@ def lengths_of(*sides: Sequence[Sequence[int]]) -> list[int]:
 def text_identities(texts: Sequence[str]) -> np.ndarray:
     """`hash64` of each text as a signed number, `(len(texts),)`, int64, to find equal texts.
 
-    Example:
+    Examples:
         >>> first, second, third = text_identities(["yes", "no", "yes"])
         >>> bool(first == third), bool(first == second)
         (True, False)
@@ -212,7 +212,7 @@ class TokenCounts:
         tokenizers: One tokenizer, or a mapping from language to tokenizer.
         max_length: Longer texts are truncated to this many tokens, special tokens included.
 
-    Example:
+    Examples:
         >>> from hf_xlsr.data.tokenization import train_tokenizer
         >>> tokenizer = train_tokenizer(["the cat sat", "le chat dort"] * 50, vocab_size=20, algorithm="bpe")
         >>> counts = TokenCounts(tokenizer, max_length=12)

@@ -46,7 +46,7 @@ class LabelledTask:
     Raises:
         XlsrError: both or neither of `labels` and `scores` are given, or a value does not fit.
 
-    Example:
+    Examples:
         >>> task = LabelledTask(labels=("entailment", "neutral", "contradiction"))
         >>> task.value("Neutral"), task.value(2), task.value("-"), task.columns, task.metrics
         (1, 2, None, ('first', 'second'), ('accuracy',))
@@ -124,7 +124,7 @@ def language_views(source: Any, languages: Sequence[str]) -> list[dict[str, Any]
         source: A source of a recipe.
         languages: Languages of the recipe, for sources that name none.
 
-    Example:
+    Examples:
         >>> wide = {"path": "xnli.tsv", "columns": "first=premise_{lang},label=label", "languages": ["en", "sw"]}
         >>> [(view["columns"], view["languages"]) for view in language_views(wide, ["en"])]
         [('first=premise_en,label=label', ['en']), ('first=premise_sw,label=label', ['sw'])]
@@ -401,7 +401,7 @@ class RemoveEvaluationRows(RemoveEvaluation):
 def row_text(row: Mapping[str, Any]) -> str:
     """The texts of a row joined by a tab.
 
-    Example:
+    Examples:
         >>> row_text({"first": "Who?", "second": "Why?", "lang": "en", "label": 0})
         'Who?\\tWhy?'
     """

@@ -61,7 +61,7 @@ def language_code(language: str) -> str:
     Args:
         language: A code such as `de`, `deu`, `deu_Latn`, `pt_BR`, `cmn`.
 
-    Example:
+    Examples:
         >>> [language_code(code) for code in ("deu", "cmn", "arb_Arab", "pt_BR", "swh", "zh-Hant", "kab")]
         ['de', 'zh', 'ar', 'pt', 'sw', 'zh', 'kab']
     """
@@ -78,7 +78,7 @@ def scripts_of(languages: Iterable[str]) -> frozenset[str]:
     Raises:
         XlsrError: the scripts of a language are unknown.
 
-    Example:
+    Examples:
         >>> sorted(scripts_of(["ja", "en"]))
         ['Hani', 'Hira', 'Kana', 'Latn']
     """
@@ -106,7 +106,7 @@ def foreign_letters(text: str, side: tuple[str, ...], row: tuple[str, ...] | Non
     Raises:
         XlsrError: the scripts, or with `row` the alphabet, of a language are unknown.
 
-    Example:
+    Examples:
         >>> foreign_letters("Это test", ("en",)), foreign_letters("Señor", ("en",), ("en", "fr"))
         (3, 1)
     """
@@ -183,7 +183,7 @@ def language_shares(languages: Sequence[str], *, place: str, advice: str) -> Cal
     Raises:
         XlsrError: py3langid is needed and missing, or cannot tell two of the languages apart.
 
-    Example:
+    Examples:
         >>> shares = language_shares(["en", "ru"], place="a text", advice="name its language")
         >>> shares("да, ok"), shares("Hello!"), shares("42")
         ((0.2, 0.8), (1.0, 0.0), None)

@@ -51,7 +51,7 @@ def endless_batches(sampler: EpochBatchSampler, start: int = 0) -> Iterator[list
     Yields:
         Batch `start`, `start + 1`, and so on.
 
-    Example:
+    Examples:
         >>> from hf_xlsr.data.sampling import LengthBucketBatchSampler
         >>> sampler = LengthBucketBatchSampler([3, 9, 4, 8], batch_size=2)
         >>> [batch[0][0] for batch in islice(endless_batches(sampler, start=3), 4)]  # the epochs
@@ -80,7 +80,7 @@ class MultiTaskBatchSampler(Sampler[list[TaskKey]]):
     Raises:
         XlsrError: a task has fewer examples than one batch.
 
-    Example:
+    Examples:
         >>> from hf_xlsr.data.sampling import LengthBucketBatchSampler
         >>> main, nli = LengthBucketBatchSampler([5] * 8, 4), LengthBucketBatchSampler([5] * 6, 2)
         >>> sampler = MultiTaskBatchSampler(main, {"nli": nli})
@@ -122,7 +122,7 @@ class MultiTaskDataset(TorchDataset):
     Args:
         datasets: Name -> dataset of each task, the main task first; their features are mappings.
 
-    Example:
+    Examples:
         >>> data = MultiTaskDataset({"pairs": [{"x": 1}, {"x": 2}], "nli": [{"y": 3}]})
         >>> data.__getitems__([TaskKey(MAIN, 1), TaskKey("nli", 0)])
         [{'task': 'main', 'x': 2}, {'task': 'nli', 'y': 3}]
@@ -157,7 +157,7 @@ class MultiTaskCollator:
     Returns:
         One mapping for all tasks in the batch.
 
-    Example:
+    Examples:
         >>> collate = MultiTaskCollator({"pairs": lambda rows: {"x": len(rows)}, "nli": lambda rows: {"x": len(rows)}})
         >>> collate([{"task": "main"}, {"task": "nli"}, {"task": "nli"}])
         {'x': 1, 'nli_x': 2}

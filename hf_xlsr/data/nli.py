@@ -96,7 +96,7 @@ def label_number(label: Any) -> int | None:
     Raises:
         ValueError: the label is invalid.
 
-    Example:
+    Examples:
         >>> label_number("neutral"), label_number(2), label_number("-")
         (1, 2, None)
     """

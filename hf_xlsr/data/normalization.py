@@ -28,7 +28,7 @@ def normalize_text(text: str, form: Literal["NFKC", "NFC"] = "NFKC", lowercase: 
         form: `NFKC` also replaces ligatures, full-width letters and other variants; `NFC` does not.
         lowercase: Lower-case the text.
 
-    Example:
+    Examples:
         >>> normalize_text("  ﬁne\u200b\u00a0 day ")
         'fine day'
     """
@@ -86,7 +86,7 @@ def match_key(text: str) -> str:
         Its letters, marks and digits in NFKC, case-folded, with single spaces between; for a text without letters and
         digits the folded text itself; empty only for a text without visible characters.
 
-    Example:
+    Examples:
         >>> match_key(" Don't  PANIC！")
         'don t panic'
         >>> match_key("?!")
@@ -101,7 +101,7 @@ def match_key(text: str) -> str:
 def width(text: str) -> int:
     """The length in characters, where Chinese, Japanese and Korean ones count two.
 
-    Example:
+    Examples:
         >>> width("ab"), width("漢字")
         (2, 4)
     """

@@ -239,7 +239,7 @@ def trained_tokenizer(
         max_length: `model_max_length` of the tokenizer.
         seed: Chooses the text.
 
-    Example:
+    Examples:
         >>> rows = Dataset.from_dict({"text": ["the cat sat", "le chat dort"] * 50, "lang": ["en", "fr"] * 50})
         >>> len(trained_tokenizer(rows, {"vocab_size": 20, "algorithm": "bpe"}))
         20

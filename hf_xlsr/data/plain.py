@@ -72,7 +72,7 @@ class DataConverter:
     Raises:
         XlsrError: a dataset is empty, lacks columns, or has a language without tokenizer; a dict has several splits.
 
-    Example:
+    Examples:
         >>> from hf_xlsr.data.tokenization import train_tokenizer
         >>> tokenizer = train_tokenizer(["the cat sat", "die Katze lag"] * 50, vocab_size=30, algorithm="bpe")
         >>> convert = DataConverter(tokenizer, languages=("en", "de"), max_length=32)

@@ -202,7 +202,7 @@ def open_reader(
         languages: Languages of the model: of two, source and target.
         labels: Names of the raw labels' numbers.
 
-    Example:
+    Examples:
         >>> reader = open_reader(PAIRS, {"anchor": "a cat", "positive": "eine Katze"}, key="en-de")
         >>> list(reader({"anchor": ["a dog", ""], "positive": ["ein Hund", "nichts"]}))
         [{'source': 'a dog', 'target': 'ein Hund', 'source_lang': 'en', 'target_lang': 'de'}]

@@ -32,7 +32,7 @@ class PreparedRows(TorchDataset):
         groups: Group of each example, `(n,)`.
         languages: Language of each group, sorted; of a language pair, the target language.
 
-    Example:
+    Examples:
         >>> rows = {"text_ids": [[4, 5], [6]], "length": [2, 1], "lang": ["sw", "en"]}
         >>> data = PreparedRows(Dataset.from_dict(rows))
         >>> data[3, 0]
@@ -66,7 +66,7 @@ class PreparedPairs(PreparedRows):
     Attributes:
         language_pairs: Source and target language of each group, sorted.
 
-    Example:
+    Examples:
         >>> rows = {"source_ids": [[4, 5]], "target_ids": [[6]], "length": [2]}
         >>> rows |= {"source_lang": ["en"], "target_lang": ["fr"]}
         >>> pairs = PreparedPairs(Dataset.from_dict(rows))
@@ -90,7 +90,7 @@ class ConcatenatedRows(TorchDataset):
         lengths: Length of each example in tokens, `(n,)`.
         groups: Group of each example, `(n,)`.
 
-    Example:
+    Examples:
         >>> rows = {"text_ids": [[4, 5], [6]], "length": [2, 1], "lang": ["en", "sw"]}
         >>> texts = PreparedRows(Dataset.from_dict(rows))
         >>> both = ConcatenatedRows([texts, texts])

@@ -60,7 +60,7 @@ class PreparedRunningText(PreparedRows):
         lengths: Length of the longer sentence of each pair in tokens, `(n,)`.
         groups: Language of each pair, `(n,)`.
 
-    Example:
+    Examples:
         >>> rows = {"text_ids": [[4], [5, 6], [7], [8], [9]], "length": [1, 2, 1, 1, 1]}
         >>> rows |= {"lang": ["en", "en", "en", "sw", "sw"], "continues": [True, True, False, True, False]}
         >>> text = PreparedRunningText(Dataset.from_dict(rows))
@@ -119,7 +119,7 @@ def prepare_running_text(
     Raises:
         XlsrError: what `prepare_rows` raises; a cleaning step that samples sentences.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from pathlib import Path
         >>> with tempfile.TemporaryDirectory() as scratch:
@@ -192,7 +192,7 @@ def mark_neighbours(rows: Iterable[Mapping[str, Any]], counts: dict[str, int]) -
         rows: Rows of `read_running_text`, cleaned.
         counts: `documents` and `single` are incremented.
 
-    Example:
+    Examples:
         >>> places = {"One.": 1, "Two.": 2, "Alone.": 4, "Three.": 6, "Four.": 7}
         >>> counts = {"documents": 0, "single": 0}
         >>> rows = ({"text": text, "lang": "en", "place": place} for text, place in places.items())
@@ -245,7 +245,7 @@ def read_running_text(
     Raises:
         XlsrError: what readers raise; columns of no form above; a key that removes single sentences of a document.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from pathlib import Path
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -409,7 +409,7 @@ def split_sentences(text: str, language: str) -> list[str]:
     Returns:
         The sentences that are not empty, with single spaces.
 
-    Example:
+    Examples:
         >>> split_sentences("Dr. Lee came  at 5.30 p.m. yesterday.\\nNobody\\nknew why.\\n\\nThe end", "en")
         ['Dr. Lee came at 5.30 p.m. yesterday.', 'Nobody knew why.', 'The end']
         >>> split_sentences("今天天气很好。我们走吧！", "zh-Hans")

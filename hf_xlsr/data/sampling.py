@@ -80,7 +80,7 @@ def group_counts(sizes: Sequence[int], mixing: str = "proportional", exponent: f
         mixing: See `Batching`.
         exponent: See `Batching`.
 
-    Example:
+    Examples:
         >>> group_counts([900, 100], "equal")
         [500, 500]
     """
@@ -113,7 +113,7 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
     Raises:
         XlsrError: no batch can be filled, or a batch has one example.
 
-    Example:
+    Examples:
         >>> sampler = LengthBucketBatchSampler([3, 9, 4, 8], batch_size=2, seed=1)
         >>> sorted(index for batch in sampler for _, index in batch)
         [0, 1, 2, 3]

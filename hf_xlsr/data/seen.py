@@ -13,7 +13,7 @@ BUFFER_LIMIT = 1 << 16  # hashes kept in a Python set (about 6 MB when full) bef
 def hash64(key: str | bytes) -> int:
     """The 64-bit BLAKE2b hash of a key, the same on every machine and in every run.
 
-    Example:
+    Examples:
         >>> hash64("Hello") == hash64(b"Hello")
         True
     """
@@ -39,7 +39,7 @@ class SeenHashes:
     Args:
         keys: The first keys.
 
-    Example:
+    Examples:
         >>> seen = SeenHashes()
         >>> seen.add("a"), seen.add("b"), seen.add("a")
         (True, True, False)

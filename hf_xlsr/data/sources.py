@@ -105,7 +105,7 @@ def check_source(value: Any) -> dict[str, Any]:
     Raises:
         XlsrError: a key is unknown or unsupported for the kind of source, or a value is invalid.
 
-    Example:
+    Examples:
         >>> check_source({"path": "pairs.tsv", "limt": 5})
         Traceback (most recent call last):
         ...
@@ -145,7 +145,7 @@ def expand(path: Any) -> Any:
 def as_source(value: Any) -> dict[str, Any]:
     """A source as a mapping; a string is a corpus if one has that name, else a path.
 
-    Example:
+    Examples:
         >>> as_source("bible"), as_source("pairs.tsv")
         ({'corpus': 'bible'}, {'path': 'pairs.tsv'})
     """
@@ -157,7 +157,7 @@ def as_source(value: Any) -> dict[str, Any]:
 def source_name(value: Any) -> str:
     """The name of a source in metric keys and cards: its corpus, or the stem of its file.
 
-    Example:
+    Examples:
         >>> source_name({"path": "data/test.en-fr.tsv.gz"})
         'test'
     """
@@ -171,7 +171,7 @@ class RowFilter:
     Args:
         options: A valid source; its keys `where`, `hash_split`, `hash_key`, `hash_modulus` are used.
 
-    Example:
+    Examples:
         >>> RowFilter({"where": {"lang": ["fr", "it"]}}).keeps({"lang": "de"})
         False
     """
@@ -235,7 +235,7 @@ def open_source(
         XlsrError: a key is unknown or unsupported for the kind of source, a source of pairs does not name its two
             languages, or what the readers raise.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = Path(folder) / "wide.tsv"

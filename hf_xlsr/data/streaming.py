@@ -140,7 +140,7 @@ class StreamBatches(Batching, FeatureBatches):
         XlsrError: a batch of one row; or, when an epoch ends, fewer rows than one batch. Errors of a stream are raised
             as they are.
 
-    Example:
+    Examples:
         >>> from hf_xlsr.data.plain import DataConverter
         >>> from hf_xlsr.data.tokenization import train_tokenizer
         >>> tokenizer = train_tokenizer(["the cat sat", "die Katze lag"] * 50, vocab_size=30, algorithm="bpe")
@@ -287,7 +287,7 @@ class MultiTaskBatches(FeatureBatches):
         others: Name -> batches of each other task.
         epochs: See `FeatureBatches`.
 
-    Example:
+    Examples:
         >>> from hf_xlsr.data.prepared import PreparedRows
         >>> from hf_xlsr.data.sampling import LengthBucketBatchSampler
         >>> from datasets import Dataset

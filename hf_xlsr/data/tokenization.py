@@ -39,13 +39,13 @@ MARKS = ("▁", "##")
 
 
 def smoothed_shares(sizes: Mapping[str, int], exponent: float = 0.3) -> dict[str, float]:
-    r"""Sampling shares :math:`q_l = n_l^\alpha / \sum_k n_k^\alpha` of languages of different sizes.
+    r"""Sampling shares `q_l = n_l^\alpha / \sum_k n_k^\alpha` of languages of different sizes.
 
     Args:
         sizes: Number of sentences of each language.
         exponent: The smoothing exponent: 1 is proportional, 0 equal.
 
-    Example:
+    Examples:
         >>> {k: round(v, 3) for k, v in smoothed_shares({"en": 1000, "sw": 10}, 0.3).items()}
         {'en': 0.799, 'sw': 0.201}
     """
@@ -133,7 +133,7 @@ def train_tokenizer(
     Raises:
         XlsrError: the algorithm is unknown, or the text is too small for the vocabulary size.
 
-    Example:
+    Examples:
         >>> tokenizer = train_tokenizer(["the cat sat", "le chat dort"] * 50, vocab_size=20, algorithm="bpe")
         >>> tokenizer.convert_tokens_to_ids("<mask>")
         2
@@ -219,7 +219,7 @@ def _make_reproducible(tokenizer: Tokenizer, special: int) -> None:
 def punctuation_ids(tokenizer: Any) -> np.ndarray:
     """Tokens without a letter or digit: True for punctuation and special tokens, `(vocabulary,)`.
 
-    Example:
+    Examples:
         >>> tokenizer = train_tokenizer(["yes, no. yes"] * 20, vocab_size=12, algorithm="bpe")
         >>> bool(punctuation_ids(tokenizer)[tokenizer.convert_tokens_to_ids(",")])
         True
@@ -252,7 +252,7 @@ def trim_vocabulary(tokenizer: Any, texts: Iterable[str]) -> tuple[PreTrainedTok
     Raises:
         XlsrError: the tokenizer is unsupported, or the texts are empty.
 
-    Example:
+    Examples:
         >>> whole = train_tokenizer(["red birds", "blue fish", "old stone"] * 50, vocab_size=18)
         >>> small, kept = trim_vocabulary(whole, ["red birds"])
         >>> small.tokenize("red birds") == whole.tokenize("red birds"), len(small) < len(whole)
@@ -328,7 +328,7 @@ def _renumber(processor: Any, new: dict[int, int]) -> None:
 def tokenizer_hash(tokenizers: Any) -> str | None:
     """A short hash of what one tokenizer makes of text, or one for each language; None for None.
 
-    Example:
+    Examples:
         >>> words = ["The cat sat"] * 50
         >>> lower, cased = (train_tokenizer(words, vocab_size=12, lowercase=flag) for flag in (True, False))
         >>> tokenizer_hash(lower) == tokenizer_hash({"en": lower}) or tokenizer_hash(lower) == tokenizer_hash(cased)

@@ -20,7 +20,7 @@ class CachedEncoder:
     Args:
         encoder: Anything with a sentence-transformers style `encode`.
 
-    Example:
+    Examples:
         >>> class Lengths:
         ...     def encode(self, texts, **kwargs):
         ...         print("encoding", texts)

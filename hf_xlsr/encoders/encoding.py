@@ -45,7 +45,7 @@ def unit_length(vectors: np.ndarray) -> np.ndarray:
     Returns:
         The same shape and type.
 
-    Example:
+    Examples:
         >>> unit_length(np.array([[3.0, 4.0], [0.0, 0.0]]))
         array([[0.6, 0.8],
                [0. , 0. ]])
@@ -90,7 +90,7 @@ def embed(
         XlsrError: there are no texts, `texts` is a string, `batch_size` is below 1, the encoder has no route for the
             language, or it does not return one finite vector per text.
 
-    Example:
+    Examples:
         >>> class Lengths:
         ...     def encode(self, texts, **kwargs):
         ...         return np.array([[len(text), 1.0] for text in texts])

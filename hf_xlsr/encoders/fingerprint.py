@@ -34,7 +34,7 @@ def content_hash(model: str | os.PathLike[str] | Any) -> str:
     Raises:
         XlsrError: the model is neither a folder nor in the local cache, or the folder is empty.
 
-    Example:
+    Examples:
         >>> _ = Path("model").mkdir(), Path("model/config.json").write_text("{}")
         >>> before = content_hash("model")
         >>> _ = Path("model/README.md").write_text("# Card")

@@ -59,7 +59,7 @@ def check_dtype(dtype: str | None) -> None:
     Raises:
         XlsrError: it does not.
 
-    Example:
+    Examples:
         >>> check_dtype("bf16")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ...
@@ -80,7 +80,7 @@ def check_choice(model: str, device: str | None = None, dtype: str | None = None
     Raises:
         XlsrError: the folder is missing, the device is unavailable, or the dtype is unknown or not for the device.
 
-    Example:
+    Examples:
         >>> check_choice("intfloat/multilingual-e5-small", "cpu", "bfloat16")
     """
     check_dtype(dtype)

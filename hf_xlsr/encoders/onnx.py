@@ -32,7 +32,7 @@ class OnnxEncoder:
     Raises:
         XlsrError: onnxruntime or the file is missing.
 
-    Example:
+    Examples:
         >>> encoder = OnnxEncoder("my-encoder", int8=True)  # doctest: +SKIP
         >>> encoder.encode(["Good morning."]).shape  # doctest: +SKIP
         (1, 512)

@@ -43,7 +43,7 @@ def export_parts(export: str | Path) -> dict[str, EncoderPart]:
     Raises:
         XlsrError: it is not such a folder, a module is unsupported, or one is outside of the folder.
 
-    Example:
+    Examples:
         >>> from transformers import BertConfig, BertModel
         >>> from hf_xlsr.data.tokenization import train_tokenizer
         >>> from hf_xlsr.export import export_sentence_transformer

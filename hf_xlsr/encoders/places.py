@@ -38,7 +38,7 @@ def find_model(name: str | Path, *, trained: bool = False) -> ModelPlace:
     Raises:
         XlsrError: an environment variable is not set, or a run has no weights.
 
-    Example:
+    Examples:
         >>> find_model("intfloat/multilingual-e5-small").path
         'intfloat/multilingual-e5-small'
     """

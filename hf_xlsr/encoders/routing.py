@@ -14,7 +14,7 @@ from hf_xlsr.utils.errors import XlsrError, require_choice
 def routes_of(encoder: Any) -> tuple[str, ...]:
     """The names of an encoder's routes: its attribute `routes`, or those of its sentence-transformers `Router`.
 
-    Example:
+    Examples:
         >>> class OneForEach:
         ...     routes = ("en", "zh")
         >>> routes_of(OneForEach())
@@ -43,7 +43,7 @@ def route_of(encoder: Any, language: str | None, routes: Mapping[str, str] | Non
         XlsrError: the encoder routes by language and has no route for this one, or the language is missing; or `routes`
             lacks the language or names a missing route.
 
-    Example:
+    Examples:
         >>> class OneForEach:
         ...     routes = ("en", "zh")
         >>> route_of(OneForEach(), "cmn")

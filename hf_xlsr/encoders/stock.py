@@ -25,7 +25,7 @@ def no_pooler(config: PreTrainedConfig) -> dict[str, bool]:
 def new_pooler(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
     """Weights of the pooler that an architecture has, by name: `tanh` of the first state; empty without a pooler.
 
-    Example:
+    Examples:
         >>> from transformers import BertConfig
         >>> new_pooler(BertConfig(vocab_size=9, hidden_size=2, num_hidden_layers=1, num_attention_heads=1))
         {'pooler.dense.weight': tensor([[1., 0.],
@@ -56,7 +56,7 @@ def encoder_from_config(config: PreTrainedConfig, **options: Any) -> Any:
 def resized_bias(bias: nn.Parameter, size: int) -> nn.Parameter:
     """A decoder's bias for another vocabulary size; new entries are 0.
 
-    Example:
+    Examples:
         >>> import torch
         >>> resized_bias(nn.Parameter(torch.ones(2)), 3).tolist()
         [1.0, 1.0, 0.0]
@@ -71,7 +71,7 @@ def resized_bias(bias: nn.Parameter, size: int) -> nn.Parameter:
 def vocab_size_of(encoder: Any) -> int | None:
     """Number of an encoder's token embeddings; None without a table of them (CANINE hashes characters).
 
-    Example:
+    Examples:
         >>> from transformers import BertConfig, BertModel
         >>> vocab_size_of(BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)))
         9
@@ -102,7 +102,7 @@ def check_token_ids(
     Raises:
         XlsrError: it has not.
 
-    Example:
+    Examples:
         >>> check_token_ids(range(10), 9, fix="Use its own.")
         Traceback (most recent call last):
         ...
@@ -139,7 +139,7 @@ DROPOUTS = STATE_DROPOUTS + ATTENTION_DROPOUTS
 def own_dropout(config: PreTrainedConfig, names: tuple[str, ...], otherwise: float) -> float:
     """The first of some dropouts that a configuration has; `otherwise` if none.
 
-    Example:
+    Examples:
         >>> from transformers import DistilBertConfig
         >>> own_dropout(DistilBertConfig(dropout=0.3), STATE_DROPOUTS, 0.0)
         0.3

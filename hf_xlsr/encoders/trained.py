@@ -38,7 +38,7 @@ def trained_sentence_transformer(
     Raises:
         XlsrError: the tokenizer is missing, weights are invalid, or the model is not a sentence encoder.
 
-    Example:
+    Examples:
         >>> from hf_xlsr import LightweightConfig, LightweightDualTransformer
         >>> from hf_xlsr.data.tokenization import train_tokenizer
         >>> from hf_xlsr.encoders.places import find_model

@@ -49,7 +49,7 @@ class BleuScore:
 def default_tokenizer(language: str) -> str:
     """The tokenizer that sacreBLEU is reported with for a target language.
 
-    Example:
+    Examples:
         >>> default_tokenizer("de"), default_tokenizer("zh"), default_tokenizer("zho_Hans")
         ('13a', 'zh', 'zh')
     """
@@ -100,7 +100,7 @@ def corpus_bleu(
     Raises:
         XlsrError: the lists differ in length or are empty, the tokenizer is unknown, or its package is not installed.
 
-    Example:
+    Examples:
         >>> result = corpus_bleu(["The cat sat on the mat."], ["The cat sat on a mat."])
         >>> round(100 * result.score, 2), result.signature.split("|")[3]
         (48.89, 'tok:13a')
@@ -153,7 +153,7 @@ def bleu(
     Raises:
         XlsrError: as `corpus_bleu`.
 
-    Example:
+    Examples:
         >>> class Shouting:
         ...     def translate(self, sentences, **options):
         ...         return [sentence.upper() for sentence in sentences]

@@ -30,7 +30,7 @@ class BuccData:
     Raises:
         XlsrError: ids and sentences differ in number, an id occurs twice, or `gold` is empty or has an unknown id.
 
-    Example:
+    Examples:
         >>> BuccData(["a1"], ["Hello."], ["b1", "b2"], ["Au revoir.", "Bonjour."], frozenset({("a1", "b2")})).targets
         ['Au revoir.', 'Bonjour.']
     """
@@ -101,7 +101,7 @@ def hide_pairs(rows: Iterable[Mapping[str, Any]], *, share: float, seed: int = 1
     Raises:
         XlsrError: there are no rows.
 
-    Example:
+    Examples:
         >>> data = hide_pairs([{"source": f"s{n}", "target": f"t{n}"} for n in range(10)], share=0.2)
         >>> len(data.sources), len(data.targets), len(data.gold)
         (6, 6, 2)

@@ -194,7 +194,7 @@ def fit_mlp(
     Returns:
         A function from features to label numbers, and the accuracy on `dev`.
 
-    Example:
+    Examples:
         >>> rows = np.repeat(np.eye(2, dtype=np.float32), 30, axis=0), np.repeat([0, 1], 30)
         >>> fit_mlp(rows, rows, classes=2, settings=MlpSettings((4,), 0.0, batch_size=10, epochs=99))[1]
         1.0

@@ -76,7 +76,7 @@ def write_report(
 def random_rows(rows: Sequence[AnyRow], count: int, seed: int) -> list[AnyRow]:
     """A random subset of rows, in their order; all when there are fewer.
 
-    Example:
+    Examples:
         >>> [row["id"] for row in random_rows([{"id": 0}, {"id": 1}], 5, seed=1)]
         [0, 1]
     """

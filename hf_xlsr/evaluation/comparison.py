@@ -85,7 +85,7 @@ def compare(results: Mapping[str, Any], metrics: Sequence[str] = ()) -> list[Com
     Raises:
         XlsrError: there is nothing to compare, or a metric is unknown.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from hf_xlsr.evaluation.results import measured
         >>> def encoder(right):
@@ -290,7 +290,7 @@ def _latex(table: ComparisonTable) -> list[str]:
 def _tex(text: str) -> str:
     """Text with the special characters of LaTeX escaped.
 
-    Example:
+    Examples:
         >>> _tex("100 % of a_b")
         '100 \\\\% of a\\\\_b'
     """

@@ -25,7 +25,7 @@ View = tuple[tuple[str, ...], "str | None"]
 def language_of_name(label: str, languages: Collection[str] = ()) -> str | None:
     """The language that a column or a file's suffix is named after, or None.
 
-    Example:
+    Examples:
         >>> [language_of_name(name) for name in ("fr", "translation.en", "deu_Latn", "src", "xx")]
         ['fr', 'en', 'deu_Latn', None, None]
     """
@@ -45,7 +45,7 @@ def pair_views(languages: Sequence[str], sides: tuple[str, str], *, each: bool, 
     Raises:
         XlsrError: both sides hold `{lang}`.
 
-    Example:
+    Examples:
         >>> pair_views(["en", "de", "fr"], ("en", "{lang}"), each=True, told=())
         [(('en', 'de'), 'de'), (('en', 'fr'), 'fr')]
         >>> pair_views([], ("fr", "en"), each=False, told=())
@@ -79,7 +79,7 @@ def pair_views(languages: Sequence[str], sides: tuple[str, str], *, each: bool, 
 def matching_languages(language: str, present: Collection[str]) -> set[str]:
     """The tags of a file that a language selects: the same tag, or else all tags of the same language.
 
-    Example:
+    Examples:
         >>> sorted(matching_languages("zh", {"zho_Hans", "zho_Hant", "deu_Latn"}))
         ['zho_Hans', 'zho_Hant']
         >>> matching_languages("zho_Hans", {"zho_Hans", "zho_Hant"})
@@ -95,7 +95,7 @@ def sentence_languages(tag: str) -> str:
 
     Capitals distinguish regions from languages, as in all tags.
 
-    Example:
+    Examples:
         >>> [sentence_languages(tag) for tag in ("fr-en", "es-es", "pt-BR", "zho_Hans", "fr+en")]
         ['fr+en', 'es', 'pt-BR', 'zho_Hans', 'fr+en']
     """
@@ -110,7 +110,7 @@ def metric_languages(tags: Collection[str]) -> dict[str, str]:
 
     Texts in two languages, such as sentence pairs, have both codes with a plus sign between.
 
-    Example:
+    Examples:
         >>> metric_languages(["eng", "zho_Hans", "zho_Hant", "eng+deu"])
         {'eng': 'en', 'zho_Hans': 'zho-Hans', 'zho_Hant': 'zho-Hant', 'eng+deu': 'en+de'}
         >>> metric_languages(["eng", "en", "eng_Latn"])

@@ -86,7 +86,7 @@ def metric_tables(results: Mapping[str, Results]) -> dict[str, list[str]]:
     Returns:
         Lines by heading, in the order of the keys.
 
-    Example:
+    Examples:
         >>> from hf_xlsr.evaluation.results import measured
         >>> of = {"a": 0.9, "b": 0.95}
         >>> where = "tatoeba", "tatoeba", ("en", "fr"), "test"

@@ -39,7 +39,7 @@ def load_metric(name: str, **options: Any) -> Any:
     Raises:
         XlsrError: the name is unknown, or `evaluate` is not installed.
 
-    Example:
+    Examples:
         >>> metric = load_metric("mining_f1")
         >>> metric.compute(predictions=[("s1", "t1"), ("s2", "t9")], references=[("s1", "t1")])["precision"]
         0.5
@@ -88,7 +88,7 @@ def mining_f1(predicted: Iterable[tuple[Any, Any]], gold: Iterable[tuple[Any, An
     Returns:
         `precision`, `recall` and `f1`, 0 where they have no denominator.
 
-    Example:
+    Examples:
         >>> mining_f1([("a", "A"), ("b", "C")], [("a", "A"), ("c", "C"), ("d", "D")])["f1"]
         0.4
     """

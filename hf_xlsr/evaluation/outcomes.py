@@ -20,7 +20,7 @@ class Outcomes(NamedTuple):
         statistic: Name of a function in `STATISTICS`.
         columns: What the function takes, each `(examples,)`.
 
-    Example:
+    Examples:
         >>> Outcomes("mean", (np.array([True, True, False, True]),)).value()
         0.75
     """
@@ -47,7 +47,7 @@ def f1(predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
 def pearson(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Pearson's correlation; 0 where it is not defined.
 
-    Example:
+    Examples:
         >>> float(pearson(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0]))), float(pearson(np.ones(3), np.arange(3)))
         (0.5, 0.0)
     """
@@ -93,7 +93,7 @@ def interval(outcomes: Outcomes, *, seed: int = 0, resamples: int = RESAMPLES) -
     References:
         Efron and Tibshirani (1993), An Introduction to the Bootstrap, section 13.3.
 
-    Example:
+    Examples:
         >>> low, high = interval(Outcomes("mean", (np.arange(1000) < 900,)))
         >>> round(low, 2), round(high, 2)
         (0.88, 0.92)
@@ -116,7 +116,7 @@ def p_value(first: Outcomes, second: Outcomes, *, seed: int = 0, resamples: int 
     References:
         McNemar (1947). Koehn (2004), Statistical Significance Tests for Machine Translation Evaluation.
 
-    Example:
+    Examples:
         >>> right = Outcomes("mean", (np.arange(100) < 90,))
         >>> p_value(right, Outcomes("mean", (np.arange(100) < 80,))), p_value(right, right)
         (0.001953125, 1.0)
@@ -143,7 +143,7 @@ def holm(p_values: list[float]) -> list[float]:
     References:
         Holm (1979), A Simple Sequentially Rejective Multiple Test Procedure.
 
-    Example:
+    Examples:
         >>> holm([0.01, 0.04, 0.03])
         [0.03, 0.06, 0.06]
     """

@@ -20,7 +20,7 @@ def sides_of(language: Languages) -> tuple[str, str]:
         language: One code for both sides; two, or two lower-case codes with a hyphen or a plus between (a plus in rows
             of mteb tasks). A region or a script with a capital (`pt-BR`, `zh-Hant`) is part of one code.
 
-    Example:
+    Examples:
         >>> sides_of("en"), sides_of("en-es"), sides_of("en+es"), sides_of(("pt-BR", "en")), sides_of("pt-BR")
         (('en', 'en'), ('en', 'es'), ('en', 'es'), ('pt-BR', 'en'), ('pt-BR', 'pt-BR'))
     """
@@ -34,7 +34,7 @@ def sides_of(language: Languages) -> tuple[str, str]:
 def distinct_languages(language: Languages) -> Languages:
     """One code where both sides are in one language, else two.
 
-    Example:
+    Examples:
         >>> distinct_languages("en"), distinct_languages(("en", "en")), distinct_languages("en-es")
         ('en', 'en', ('en', 'es'))
     """
@@ -45,7 +45,7 @@ def distinct_languages(language: Languages) -> Languages:
 def pair_languages(tag: str) -> Languages:
     """The languages of a sentence pair under one tag of a row.
 
-    Example:
+    Examples:
         >>> pair_languages("en"), pair_languages("en+de")
         ('en', ('en', 'de'))
     """
@@ -79,7 +79,7 @@ def pair_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
     Equal rows give exactly 1, so that pairs of equal sentences are tied.
 
-    Example:
+    Examples:
         >>> pair_cosines(np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[3.0, 4.0], [1.0, 0.0]]))
         array([1., 0.])
     """
@@ -91,7 +91,7 @@ def pair_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def pair_features(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """`[u, v, |u - v|, u * v]` of each pair of rows, `(n, 4 * width)`: the input of classifiers of sentence pairs.
 
-    Example:
+    Examples:
         >>> pair_features(np.array([[1.0, 2.0]]), np.array([[3.0, 1.0]]))
         array([[1., 2., 3., 1., 2., 1., 3., 2.]])
     """

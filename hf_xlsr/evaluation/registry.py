@@ -98,7 +98,7 @@ def specs_of(options: type[Options]) -> dict[str, OptionSpec]:
 def option_specs() -> dict[str, OptionSpec]:
     """The options of all protocols; it imports them. Defaults, which differ between protocols, are None.
 
-    Example:
+    Examples:
         >>> spec = option_specs()["margin"]
         >>> spec.choices, "xsim" in spec.protocols
         (('ratio', 'distance', 'absolute'), True)
@@ -176,7 +176,7 @@ def find_protocols(names: str | Sequence[str]) -> list[Protocol]:
     Raises:
         XlsrError: a name is unknown or occurs twice, or the protocols need different data.
 
-    Example:
+    Examples:
         >>> [protocol.name for protocol in find_protocols("tatoeba,xsim")]
         ['tatoeba', 'xsim']
     """

@@ -20,7 +20,7 @@ def metric_unit(metric: str) -> str:
     Shares (accuracy, precision, recall, error rates) are in per cent. Correlations, F1 and average precision (`ap`)
     are times 100, as papers print them. Thresholds, losses, margins, biases and seconds are unchanged.
 
-    Example:
+    Examples:
         >>> [metric_unit(name) for name in ("source_to_target_error", "weighted_f1", "all_spearman", "threshold")]
         ['%', '×100', '×100', '']
     """
@@ -33,7 +33,7 @@ def metric_unit(metric: str) -> str:
 def metric_value(metric: str, value: float) -> str:
     """A value as tables and plots write it, without its unit: a count as an integer, a plain number with four decimals.
 
-    Example:
+    Examples:
         >>> metric_value("pairs", 1000), metric_value("accuracy", 0.9449), metric_value("threshold", 1.08632)
         ('1000', '94.5', '1.0863')
     """
@@ -45,7 +45,7 @@ def metric_value(metric: str, value: float) -> str:
 def lower_is_better(metric: str) -> bool:
     """Whether a metric is an error or a loss.
 
-    Example:
+    Examples:
         >>> lower_is_better("error_rate"), lower_is_better("accuracy")
         (True, False)
     """

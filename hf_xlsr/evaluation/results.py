@@ -53,7 +53,7 @@ class Result(NamedTuple):
         low: Lower end of its 95 % interval, where outcomes of single examples are known.
         high: Upper end.
 
-    Example:
+    Examples:
         >>> record = Result("tico19", "xsim", "en-fr", "en", "fr", "test", "error", 0.1, 30)
         >>> record.key, record.is_mean
         ('tico19-xsim/en-fr/test/error', False)
@@ -101,7 +101,7 @@ class Results(dict[str, float]):
         records: The records by key.
         outcomes: Outcomes of single examples by key, of the values that are computed from them.
 
-    Example:
+    Examples:
         >>> both = measured("tico19", "xsim", ("en", "fr"), "test", {"error": 0.1, "pairs": 30})
         >>> both |= measured("tico19", "xsim", ("fr", "en"), "test", {"error": 0.3, "pairs": 30})
         >>> both["tico19-xsim/fr-en/test/error"], both.records["tico19-xsim/fr-en/test/error"].n
@@ -174,7 +174,7 @@ def mean_over_languages(results: Results) -> Results:
     Returns:
         `results`, then the means, with `mean-of-3` as languages, 3 being the number of language pairs.
 
-    Example:
+    Examples:
         >>> results = measured("tatoeba", "tatoeba", ("en", "fr"), "test", {"accuracy": 0.5})
         >>> results |= measured("tatoeba", "tatoeba", ("en", "de"), "test", {"accuracy": 1.0})
         >>> mean_over_languages(results)["tatoeba/mean-of-2/test/accuracy"]

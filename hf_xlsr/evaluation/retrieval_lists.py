@@ -63,7 +63,7 @@ def nearest_neighbour_lists(
         XlsrError: there are no queries or no candidates, or `k` is below 1.
         ValueError: queries and golds differ in number.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> class Lengths:
         ...     def encode(self, texts, **kwargs):

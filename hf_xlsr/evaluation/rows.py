@@ -40,7 +40,7 @@ def read_columns(rows: Iterable[Row], *, texts: Sequence[str], values: Sequence[
     Raises:
         XlsrError: a row lacks a column, or a text is not a string.
 
-    Example:
+    Examples:
         >>> rows = [{"text": "a", "label": 1}, {"text": "b", "label": 0}]
         >>> read_columns(rows, texts=["text"], values=["label"], name="train")
         [['a', 'b'], [1, 0]]
@@ -70,7 +70,7 @@ def number_labels(labels: Sequence[Any], name: str) -> dict[Hashable, int]:
     Raises:
         XlsrError: a label is missing or not hashable, or there are fewer than two.
 
-    Example:
+    Examples:
         >>> number_labels(["sport", "money", "sport"], "train")
         {'money': 0, 'sport': 1}
     """
@@ -124,7 +124,7 @@ def read_labelled(
     Raises:
         XlsrError: as `read_columns` and `number_labels` do, or a label is not among those of `train`.
 
-    Example:
+    Examples:
         >>> rows = [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}]
         >>> read_labelled(rows, rows, {"fr": rows[1:]}, texts=["text"])[2]
         {'fr': LabelledTexts(sides=(['b'],), labels=array([1]))}
@@ -165,7 +165,7 @@ def by_pair(rows: Iterable[AnyRow]) -> dict[tuple[str, str], list[AnyRow]]:
 def by_pair_either_way(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
     """Rows of each two languages; rows in the other order are swapped to the order of the first one.
 
-    Example:
+    Examples:
         >>> rows = [{"source": "day", "target": "Tag", "source_lang": "en", "target_lang": "de"},
         ...         {"source": "Nacht", "target": "night", "source_lang": "de", "target_lang": "en"}]
         >>> [(pair, [row["source"] for row in group]) for pair, group in by_pair_either_way(rows).items()]
@@ -181,7 +181,7 @@ def by_pair_either_way(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
 def in_order(rows: Iterable[Row], languages: tuple[str, str]) -> list[Row]:
     """Rows in a language pair, swapped where they are in the other order; rows without languages are in any.
 
-    Example:
+    Examples:
         >>> row = {"source": "Tag", "target": "day", "source_lang": "de", "target_lang": "en"}
         >>> [(row["source"], row["target"]) for row in in_order([row], ("en", "de"))]
         [('day', 'Tag')]
@@ -200,7 +200,7 @@ def in_order(rows: Iterable[Row], languages: tuple[str, str]) -> list[Row]:
 def both_sides(rows: Iterable[Row]) -> tuple[list[str], list[str]]:
     """Sources and targets of rows.
 
-    Example:
+    Examples:
         >>> both_sides([{"source": "day", "target": "Tag"}, {"source": "night", "target": "Nacht"}])
         (['day', 'night'], ['Tag', 'Nacht'])
     """

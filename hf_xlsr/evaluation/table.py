@@ -308,7 +308,7 @@ class Table:
 def parse_label(label: Any) -> Any:
     """A label as an integer where it is one, so that `1` of a TSV and 1 of a Parquet file are equal.
 
-    Example:
+    Examples:
         >>> [parse_label(label) for label in ("1", 1.0, True, "-1", "sports", " 2 ")]
         [1, 1, 1, -1, 'sports', 2]
     """
@@ -325,7 +325,7 @@ def parse_where(conditions: Sequence[str] | None) -> dict[str, list[str]]:
     Raises:
         XlsrError: a condition has no `=`.
 
-    Example:
+    Examples:
         >>> parse_where(["set=newstest2018", "lang=de", "lang=fr"])
         {'set': ['newstest2018'], 'lang': ['de', 'fr']}
     """
@@ -341,7 +341,7 @@ def parse_where(conditions: Sequence[str] | None) -> dict[str, list[str]]:
 def data_name(files: Sequence[str]) -> str:
     """Name of data in metric keys: the corpus, the task of mteb, or the stem of the first file.
 
-    Example:
+    Examples:
         >>> data_name(["mteb:XNLI"]), data_name(["data/tico19.test.parquet"]), data_name(["en-{lang}.tsv"])
         ('XNLI', 'tico19', 'en-xx')
     """

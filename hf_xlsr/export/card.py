@@ -24,7 +24,7 @@ KEPT_FOLDERS = 1
 def one_line(value: object) -> str:
     """The text without line breaks, control characters and access tokens.
 
-    Example:
+    Examples:
         >>> one_line("a name\\n---\\nlicense: mit")
         'a name --- license: mit'
     """
@@ -35,7 +35,7 @@ def one_line(value: object) -> str:
 def prose(value: object) -> str:
     """Markdown that renders as the given text.
 
-    Example:
+    Examples:
         >>> prose("<b>{{ 7 * 7 }}</b> [x](y)")
         '\\\\<b\\\\>\\\\{\\\\{ 7 \\\\* 7 \\\\}\\\\}\\\\</b\\\\> \\\\[x\\\\](y)'
     """
@@ -50,7 +50,7 @@ def code(value: object, *, cell: bool = False) -> str:
         value: Any value.
         cell: Escape bars, which end a cell of a table even inside code.
 
-    Example:
+    Examples:
         >>> code("a`b|c", cell=True)
         '`` a`b\\\\|c ``'
     """
@@ -64,7 +64,7 @@ def code(value: object, *, cell: bool = False) -> str:
 def python_text(text: str) -> str:
     """The text as a Python string literal on one line, in double quotes.
 
-    Example:
+    Examples:
         >>> print(python_text('a "b"'))
         "a \\"b\\""
     """
@@ -80,7 +80,7 @@ def code_block(text: str, language: str) -> str:
 def public_path(path: object) -> str:
     """A local path without most of its folders; Hub ids, names and paths that start with a variable stay complete.
 
-    Example:
+    Examples:
         >>> public_path("~/corpora/europarl.tsv"), public_path("${DATA}/news.tsv"), public_path("wmt/wmt14")
         ('.../corpora/europarl.tsv', '${DATA}/news.tsv', 'wmt/wmt14')
     """
@@ -119,7 +119,7 @@ def part_card(
         example: Code.
         language: Language of the example.
 
-    Example:
+    Examples:
         >>> card = part_card(ModelCardData(tags=["lora"]), title="a", paragraphs=["b"], example="c")
         >>> print(card)
         ---

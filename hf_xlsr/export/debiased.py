@@ -28,7 +28,7 @@ def removal_module(debias: Debias, language: str) -> Dense:
     Returns:
         A `Dense` from `width` to `width` without activation, float32.
 
-    Example:
+    Examples:
         >>> debias = Debias(components={"fr": np.array([[1.0], [0.0]])}, counts={"fr": 9}, shares={"fr": 0.5})
         >>> removal_module(debias, "fr").linear.weight.tolist()
         [[0.0, 0.0], [0.0, 1.0]]
@@ -69,7 +69,7 @@ def debias_sentence_transformer(
     Raises:
         XlsrError: the widths differ, `truncate_dim` is set, or the model has no route for a fitted language.
 
-    Example:
+    Examples:
         >>> from sentence_transformers.sentence_transformer.modules import StaticEmbedding
         >>> from tokenizers import Tokenizer, models
         >>> words = Tokenizer(models.WordLevel({"un": 0, "deux": 1, "trois": 2}, unk_token="un"))

@@ -23,7 +23,7 @@ def hub_errors(what: str) -> Iterator[None]:
     Raises:
         XlsrError: for each of them.
 
-    Example:
+    Examples:
         >>> with hub_errors("me/encoder"):
         ...     raise ConnectionError("reset")
         Traceback (most recent call last):

@@ -18,7 +18,7 @@ _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 def is_hub_id(name: str) -> bool:
     """Whether a name has the form OWNER/NAME.
 
-    Example:
+    Examples:
         >>> is_hub_id("google-bert/bert-base-uncased"), is_hub_id("../weights"), is_hub_id("${DATA}/x")
         (True, False, False)
     """
@@ -39,7 +39,7 @@ def check_repo(name: str, option: str = "--repo") -> str:
     Raises:
         XlsrError: it does not have the form OWNER/NAME.
 
-    Example:
+    Examples:
         >>> check_repo("me/encoder")
         'me/encoder'
     """

@@ -93,7 +93,7 @@ def folder_files(folder: Path, prefix: str = "", without: Sequence[str] = ()) ->
     Raises:
         XlsrError: a link leads out of the folder.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = Path(folder, "config.json").write_text("{}")

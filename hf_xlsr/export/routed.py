@@ -57,7 +57,7 @@ def to_routed_sentence_transformer(
     Raises:
         XlsrError: tokenizers or projections do not match the encoders, or the widths of the embeddings differ.
 
-    Example:
+    Examples:
         >>> from transformers import BertConfig, BertModel
         >>> from hf_xlsr.data.tokenization import train_tokenizer
         >>> texts = ["the red house", "the blue river", "la maison rouge", "la rivière bleue"]

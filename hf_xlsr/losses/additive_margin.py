@@ -20,10 +20,12 @@ def additive_margin_loss(
 ) -> torch.Tensor:
     r"""In-batch retrieval of translations with an additive margin, in both directions.
 
-    .. math:: L_{br}^s = -\frac{1}{B} \sum_i \log
-              \frac{e^{\phi(s_i, t_i) - m}}{e^{\phi(s_i, t_i) - m} + \sum_{j \neq i} e^{\phi(s_i, t_j)}}
+    ```math
+    L_{br}^s = -\frac{1}{B} \sum_i \log
+    \frac{e^{\phi(s_i, t_i) - m}}{e^{\phi(s_i, t_i) - m} + \sum_{j \neq i} e^{\phi(s_i, t_j)}}
+    ```
 
-    and :math:`L_{br} = L_{br}^s + L_{br}^t`, with the source sentences in the denominator of the second. The paper prints
+    and `L_{br} = L_{br}^s + L_{br}^t`, with the source sentences in the denominator of the second. The paper prints
     no logarithm, which Yang et al. (2019), its source, have. Its `phi` is the inner product, the default. Cosines, as in
     Yang et al., are between -1 and 1 and need a scale: `phi - m` is then `scale * (cosine - margin)`.
 
@@ -32,7 +34,7 @@ def additive_margin_loss(
             `hf_xlsr.utils.distributed.gather_with_gradient`.
         target: Embeddings `t` of their translations, `(batch, width)`.
         negatives: Hard negatives, `(negatives, width)`: sentences in the language of the targets, further `t_j` in the
-            denominators of :math:`L_{br}^s`, without margin. In those of :math:`L_{br}^t` are sources only.
+            denominators of `L_{br}^s`, without margin. In those of `L_{br}^t` are sources only.
         margin: `m`, subtracted from the similarity of each pair; 0 disables it.
         scale: Multiplies similarities and margin.
         normalize: Compare by cosine instead of the inner product.
@@ -46,7 +48,7 @@ def additive_margin_loss(
     Relations:
         With `margin=0` it is `alignment_loss` at temperature `1 / scale`.
 
-    Example:
+    Examples:
         >>> eye = torch.eye(2)
         >>> additive_margin_loss(eye, eye)  # 2 * log(1 + exp(0 - 0.7))
         tensor(0.8064)

@@ -16,8 +16,10 @@ def alignment_loss(
 ) -> torch.Tensor:
     r"""In-batch retrieval of translations, in both directions.
 
-    .. math:: L_{align} = -\sum_j \log \frac{\exp(u_j^\top v_j)}{\sum_k \exp(u_j^\top v_k)}
-              + \log \frac{\exp(u_j^\top v_j)}{\sum_k \exp(u_k^\top v_j)}
+    ```math
+    L_{align} = -\sum_j \log \frac{\exp(u_j^\top v_j)}{\sum_k \exp(u_j^\top v_k)}
+    + \log \frac{\exp(u_j^\top v_j)}{\sum_k \exp(u_k^\top v_j)}
+    ```
 
     averaged over `j`; the directions are summed. The paper uses the inner product (footnote 5), the default. Cosine
     similarity over a temperature is the usual alternative.
@@ -37,7 +39,7 @@ def alignment_loss(
         With `normalize=True` and `temperature=0.05`, half of it is sentence-transformers'
         `MultipleNegativesRankingLoss` (scale 20) made symmetric; the first term also with hard negatives.
 
-    Example:
+    Examples:
         >>> eye = 20.0 * torch.eye(3)
         >>> bool(alignment_loss(eye, eye) < 1e-6)
         True

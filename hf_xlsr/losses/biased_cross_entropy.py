@@ -20,7 +20,9 @@ def biased_cross_entropy(
 ) -> torch.Tensor:
     r"""Mean negative log-likelihood of target tokens under logits with a bias for each sentence.
 
-    .. math:: p(w \mid t) \propto \exp(h_t^\top e_w + b_{iw})
+    ```math
+    p(w \mid t) \propto \exp(h_t^\top e_w + b_{iw})
+    ```
 
     where position `t` belongs to sentence `i`. In HICTL's fine-tuning on translation `b` contains the similarities of
     sentence embedding and words. The vocabulary is processed in chunks (see `sparse_target_cross_entropy`): except for
@@ -47,7 +49,7 @@ def biased_cross_entropy(
         `torch.nn.functional.cross_entropy` on `hidden @ weight.T + bias[:, None]` gives the same value and gradient,
         with `tokens x vocabulary` memory.
 
-    Example:
+    Examples:
         >>> hidden, labels = torch.zeros(2, 3, 4), torch.tensor([[1, 2, -100], [7, -100, -100]])
         >>> biased_cross_entropy(hidden, labels, torch.zeros(10, 4), torch.zeros(2, 10))  # log 10
         tensor(2.3026)

@@ -10,7 +10,7 @@ from hf_xlsr.utils.errors import XlsrError
 
 
 def weighted_sum(parts: Mapping[str, torch.Tensor], weights: Mapping[str, float]) -> torch.Tensor:
-    r"""Equation 7: :math:`L = \omega_0 L_{XMLM} + \omega_1 L_{align} + \omega_2 L_{sim}`.
+    r"""Equation 7: `L = \omega_0 L_{XMLM} + \omega_1 L_{align} + \omega_2 L_{sim}`.
 
     Args:
         parts: The losses by name.
@@ -22,7 +22,7 @@ def weighted_sum(parts: Mapping[str, torch.Tensor], weights: Mapping[str, float]
     Raises:
         XlsrError: all weights are 0.
 
-    Example:
+    Examples:
         >>> parts = {"generative": torch.tensor(3.0), "alignment": torch.tensor(0.5)}
         >>> weighted_sum(parts, {"generative": 1.0, "alignment": 2.0})
         tensor(4.)

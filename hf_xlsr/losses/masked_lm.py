@@ -39,7 +39,7 @@ def masked_lm_loss(
         `torch.nn.functional.cross_entropy` on the logits of all positions gives the same value and gradient, with
         `tokens x vocabulary` memory.
 
-    Example:
+    Examples:
         >>> states, labels = torch.zeros(1, 3, 4), torch.tensor([[-100, 5, -100]])
         >>> masked_lm_loss(states, labels, torch.zeros(10, 4), torch.zeros(10))  # log 10
         tensor(2.3026)

@@ -14,7 +14,9 @@ def matryoshka_mean(
 ) -> torch.Tensor:
     r"""The mean of a loss over embeddings that are truncated to their first dimensions.
 
-    .. math:: L = \frac{1}{|D|} \sum_{d \in D} L(x_{1..d}, y_{1..d}, ...)
+    ```math
+    L = \frac{1}{|D|} \sum_{d \in D} L(x_{1..d}, y_{1..d}, ...)
+    ```
 
     The mean keeps the scale of the loss, and so the meaning of the weights of other losses, of the learning rate and of
     gradient clipping. sentence-transformers' `MatryoshkaLoss` has the sum (weights 1), so that its value is `|D|` times
@@ -30,7 +32,7 @@ def matryoshka_mean(
     Raises:
         XlsrError: a number is below 1, or above the width (it would train whole embeddings).
 
-    Example:
+    Examples:
         >>> from hf_xlsr.losses import alignment_loss
         >>> eye = torch.eye(3)
         >>> matryoshka_mean(alignment_loss, [1, 3], eye, eye)  # of 1.8324 and 1.1029

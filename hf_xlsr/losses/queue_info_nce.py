@@ -182,7 +182,9 @@ def queue_info_nce(
 ) -> torch.Tensor:
     r"""InfoNCE of each query with its positive key and the keys of a queue, equation 2 of the paper.
 
-    .. math:: L(x, y) = -\log \frac{\exp(h_x \cdot h_y / \tau)}{\sum_{i=0}^{K} \exp(h_x \cdot h_{y_i} / \tau)}
+    ```math
+    L(x, y) = -\log \frac{\exp(h_x \cdot h_y / \tau)}{\sum_{i=0}^{K} \exp(h_x \cdot h_{y_i} / \tau)}
+    ```
 
     where `y_0 = y` is the positive and the others are the queue's entries. The negatives get no gradient, so one pass
     over chunks of them carries the running maximum, the sum of exponentials and the negatives' weighted sum, which is
@@ -211,7 +213,7 @@ def queue_info_nce(
     Raises:
         XlsrError: shapes differ, or an argument is invalid.
 
-    Example:
+    Examples:
         >>> queries = torch.eye(2, 4)
         >>> queue_info_nce(queries, queries, torch.eye(4), temperature=1.0)  # -log(e / (e + e + 3))
         tensor(1.1326)
@@ -246,7 +248,7 @@ def matching_pairs(ids: torch.Tensor, queue_ids: torch.Tensor) -> Pairs:
     Returns:
         Rows and columns, int64, sorted by column and then by row.
 
-    Example:
+    Examples:
         >>> matching_pairs(torch.tensor([7, 5, 7]), torch.tensor([5, 6, 7]))
         (tensor([1, 0, 2]), tensor([0, 2, 2]))
     """

@@ -20,7 +20,7 @@ class QuantizedRows:
         values: `(rows, width)`, int8; of any type for truncated rows.
         scales: `(rows,)`, float32.
 
-    Example:
+    Examples:
         >>> rows = QuantizedRows(torch.tensor([[127, 0], [64, -127]], dtype=torch.int8), torch.tensor([0.5, 2.0]))
         >>> len(rows), rows[1:2].dequantize()
         (2, tensor([[ 128., -254.]]))
@@ -42,7 +42,7 @@ class QuantizedRows:
         Args:
             out: Written over and returned when given, in its own type; otherwise a float32 tensor is made.
 
-        Example:
+        Examples:
             >>> quantize_rows(torch.tensor([[3.0, -4.0]])).dequantize()
             tensor([[ 2.9921, -4.0000]])
         """
@@ -54,7 +54,9 @@ class QuantizedRows:
 def quantize_rows(rows: torch.Tensor) -> QuantizedRows:
     r"""Rows as 8-bit numbers: symmetric, with one scale for each row, rounded to the nearest.
 
-    .. math:: s_i = \max_j |x_{ij}| / 127, \quad v_{ij} = \operatorname{round}(x_{ij} / s_i)
+    ```math
+    s_i = \max_j |x_{ij}| / 127, \quad v_{ij} = \operatorname{round}(x_{ij} / s_i)
+    ```
 
     No entry moves by more than half its row's scale. A row of zeros stays zero; a row with an infinite entry or one
     that is not a number comes back as not a number.
@@ -62,7 +64,7 @@ def quantize_rows(rows: torch.Tensor) -> QuantizedRows:
     Args:
         rows: `(rows, width)`, any floating-point type.
 
-    Example:
+    Examples:
         >>> quantize_rows(torch.tensor([[1.0, -0.5, 0.0], [0.0, 0.0, 0.0]])).values
         tensor([[127, -64,   0],
                 [  0,   0,   0]], dtype=torch.int8)
@@ -81,7 +83,7 @@ def truncate_rows(rows: torch.Tensor | QuantizedRows, dim: int) -> QuantizedRows
         rows: `(rows, width)`.
         dim: Number of dimensions.
 
-    Example:
+    Examples:
         >>> truncate_rows(torch.tensor([[3.0, 4.0, 12.0], [0.0, 0.0, 1.0]]), 2).dequantize()
         tensor([[0.6000, 0.8000],
                 [0.0000, 0.0000]])

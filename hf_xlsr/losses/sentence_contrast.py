@@ -19,7 +19,7 @@ def unit_rows(vectors: torch.Tensor) -> torch.Tensor:
     Args:
         vectors: `(rows, width)`.
 
-    Example:
+    Examples:
         >>> unit_rows(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
         tensor([[0.6000, 0.8000],
                 [0.0000, 0.0000]])
@@ -31,7 +31,7 @@ def unit_rows(vectors: torch.Tensor) -> torch.Tensor:
 def row_lengths(vectors: torch.Tensor) -> torch.Tensor:
     """The length of each row, 1 for a row of zeros, for safe division.
 
-    Example:
+    Examples:
         >>> row_lengths(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
         tensor([5., 1.])
     """
@@ -45,7 +45,7 @@ def check_shapes(rows: int = 0, **tensors: torch.Tensor) -> None:
     Raises:
         XlsrError: they have not.
 
-    Example:
+    Examples:
         >>> check_shapes(source=torch.ones(3, 2), target=torch.ones(3, 2), rows=2)
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
@@ -60,7 +60,7 @@ def check_temperature(temperature: float) -> None:
     Raises:
         XlsrError: it is not above 0, or not finite.
 
-    Example:
+    Examples:
         >>> check_temperature(0.0)
         Traceback (most recent call last):
         ...
@@ -95,15 +95,19 @@ def sentence_contrast_loss(
 ) -> torch.Tensor:
     r"""Contrast of each sentence and its translation with all other sentences of the batch, in both languages.
 
-    .. math:: L_S = \frac{1}{n} \sum_i L(x_i) + L(y_i), \quad L(x_i) =
-              -\log \frac{\exp s(x_i, y_i)}{\exp s(x_i, y_i) + \sum_{j \neq i} \exp s(x_i, y_j) + \exp s(x_i, x_j)}
+    ```math
+    L_S = \frac{1}{n} \sum_i L(x_i) + L(y_i), \quad L(x_i) =
+    -\log \frac{\exp s(x_i, y_i)}{\exp s(x_i, y_i) + \sum_{j \neq i} \exp s(x_i, y_j) + \exp s(x_i, x_j)}
+    ```
 
     with `s` the cosine over the temperature, and `L(y_i)` likewise: 2n - 2 negatives for each sentence. The paper has
     no temperature, which is 1.0; the loss then stays well above 0, since cosines are between -1 and 1.
 
     With `hardness`, each negative `k` of a sentence `x` moves towards it (the published HICTL, ICLR 2021, section 3.2):
 
-    .. math:: \hat k = x + \lambda (k - x), \quad \lambda = (d^+ / d^-)^h \text{ where } d^- > d^+, \text{ else } 1
+    ```math
+    \hat k = x + \lambda (k - x), \quad \lambda = (d^+ / d^-)^h \text{ where } d^- > d^+, \text{ else } 1
+    ```
 
     with `d+` and `d-` the Euclidean distances of `x` to its translation and to `k`. At 1 it is as near as the
     translation. Here no gradient flows through `λ`.
@@ -130,7 +134,7 @@ def sentence_contrast_loss(
     Relations:
         `alignment_loss` with `normalize=True` has the negatives of the other language only, `x` against `y` without `i`.
 
-    Example:
+    Examples:
         >>> eye = torch.eye(2)
         >>> sentence_contrast_loss(eye, eye)  # 2 * -log(e / (e + 2))
         tensor(1.1029)

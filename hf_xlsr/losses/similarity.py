@@ -23,9 +23,11 @@ def similarity_loss(
 ) -> torch.Tensor:
     r"""Equality of the similarity structures of a batch in both languages.
 
-    .. math:: L_{sim} = -\sum_{j_1, j_2} \log \cos \frac{\pi}{2} \left(
-              \frac{\exp(u_{j_1}^\top u_{j_2})}{\sum_k \exp(u_{j_1}^\top u_k)} -
-              \frac{\exp(v_{j_1}^\top v_{j_2})}{\sum_k \exp(v_{j_1}^\top v_k)} \right)
+    ```math
+    L_{sim} = -\sum_{j_1, j_2} \log \cos \frac{\pi}{2} \left(
+    \frac{\exp(u_{j_1}^\top u_{j_2})}{\sum_k \exp(u_{j_1}^\top u_k)} -
+    \frac{\exp(v_{j_1}^\top v_{j_2})}{\sum_k \exp(v_{j_1}^\top v_k)} \right)
+    ```
 
     At a difference of exactly 1 the cosine is 0 (slightly below in float32) and its logarithm is not a number, so the
     difference is clamped to `1 - epsilon`, and everything is computed in at least float32, also under autocast. The clamp
@@ -47,7 +49,7 @@ def similarity_loss(
     Raises:
         XlsrError: `reduction` is unknown.
 
-    Example:
+    Examples:
         >>> vectors = torch.randn(4, 8)
         >>> similarity_loss(vectors, vectors)
         tensor(0.)

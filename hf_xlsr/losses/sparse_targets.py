@@ -163,7 +163,7 @@ def sparse_target_cross_entropy(
     Raises:
         XlsrError: `chunk_size` is below 1.
 
-    Example:
+    Examples:
         >>> hidden, weight, bias = torch.zeros(2, 4), torch.zeros(10, 4), torch.zeros(10)
         >>> ids, mass = torch.tensor([[3], [7]]), torch.ones(2, 1)
         >>> sparse_target_cross_entropy(hidden, weight, bias, ids, mass, torch.full((2,), 0.5))  # log 10

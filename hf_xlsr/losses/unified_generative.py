@@ -19,7 +19,7 @@ IGNORE = -100
 def swap_sides(stacked: torch.Tensor) -> torch.Tensor:
     """Gives each row of a `(2 * batch, ...)` stack its translation's row.
 
-    Example:
+    Examples:
         >>> swap_sides(torch.tensor([1, 2, 10, 20]))
         tensor([10, 20,  1,  2])
     """
@@ -40,7 +40,7 @@ def merge_duplicates(
     Returns:
         Sorted ids and merged mass, both `(rows, targets)`; merged entries have mass 0.
 
-    Example:
+    Examples:
         >>> merge_duplicates(torch.tensor([[5, 2, 5]]), torch.tensor([[0.5, 0.25, 0.25]]))
         (tensor([[2, 5, 5]]), tensor([[0.2500, 0.7500, 0.0000]]))
     """
@@ -68,7 +68,7 @@ def generative_labels(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     r"""Label distributions `q` of the sentence-level generative tasks, as sparse rows.
 
-    `xtr` (equations 2, 3) puts :math:`N_w / \lVert S' \rVert` on each token of the translation `S'`. `smlm` (equation
+    `xtr` (equations 2, 3) puts `N_w / \lVert S' \rVert` on each token of the translation `S'`. `smlm` (equation
     1) puts all mass on the masked token, on both sides of the pair. `ugt` (equation 4) halves it: on the side where token
     `t` was masked, 1/2 on `t` and 1/2 spread over the translation; on the other side it is `xtr`.
 
@@ -91,7 +91,7 @@ def generative_labels(
     Returns:
         Token ids and mass, both `(2 * batch, length + 1)`; every token has mass once.
 
-    Example:
+    Examples:
         >>> pair = torch.tensor([[7, 1, 1, 2], [8, 9, 0, 0]])          # o = [t, a, a, b] is row 0's translation below
         >>> mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
         >>> ids, mass = generative_labels(pair, mask, torch.tensor([-100, 8]))
@@ -146,7 +146,9 @@ def generative_loss(
 ) -> torch.Tensor:
     r"""Equation 2, averaged over pairs.
 
-    .. math:: D_{KL}(q(S_l) \,\|\, p(h_{S_l})) + D_{KL}(q(S_{l'}) \,\|\, p(h_{S_{l'}}))
+    ```math
+    D_{KL}(q(S_l) \,\|\, p(h_{S_l})) + D_{KL}(q(S_{l'}) \,\|\, p(h_{S_{l'}}))
+    ```
 
     With one-hot rows (`smlm`) the entropy of `q` is 0 and this is equation 1, the sum of the monolingual and the
     cross-lingual negative log-likelihood.
@@ -165,7 +167,7 @@ def generative_loss(
     Relations:
         `torch.nn.KLDivLoss` on dense labels gives the same value and gradient with `rows x vocabulary` memory.
 
-    Example:
+    Examples:
         >>> labels = generative_labels(torch.tensor([[3, 4], [5, 6]]), torch.ones(2, 2), task="xtr")
         >>> generative_loss(torch.zeros(2, 8), torch.zeros(16, 8), torch.zeros(16), *labels)  # 2 (log 16 - log 2)
         tensor(4.1589)

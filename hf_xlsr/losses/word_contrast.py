@@ -34,7 +34,7 @@ def bags_of_words(input_ids: torch.Tensor, attention_mask: torch.Tensor, special
     Returns:
         Row and token of each word, two int64 tensors of equal length, sorted by row and then by token.
 
-    Example:
+    Examples:
         >>> ids = torch.tensor([[0, 7, 5, 7, 2], [0, 9, 2, 1, 1]])
         >>> bags_of_words(ids, (ids != 1).long(), [0, 1, 2])
         (tensor([0, 0, 1]), tensor([5, 7, 9]))
@@ -144,7 +144,7 @@ def draw_negative_words(
     Raises:
         XlsrError: fewer than `count` tokens are allowed, or the temperature is invalid.
 
-    Example:
+    Examples:
         >>> ids = torch.tensor([[0, 5, 6, 2]])
         >>> bags = bags_of_words(ids, torch.ones_like(ids), [0, 1, 2])
         >>> drawn = draw_negative_words(torch.ones(1, 4), torch.eye(8, 4), bags, special_ids=[0, 1, 2], count=3)
@@ -175,7 +175,7 @@ def hard_word_share(
     Returns:
         A scalar.
 
-    Example:
+    Examples:
         >>> hard_word_share(torch.ones(1, 1), torch.linspace(-1, 1, 5)[:, None], torch.tensor([[0, 4]]), top=0.5)
         tensor(0.5000)
     """
@@ -250,8 +250,10 @@ def word_contrast_loss(
 ) -> torch.Tensor:
     r"""Contrast of each pair with the words it contains and its negative words.
 
-    .. math:: L_W = -\frac{1}{n} \sum_i \frac{1}{|B_i|} \sum_{w \in B_i}
-              \log \frac{\exp s(q_i, e(w))}{\exp s(q_i, e(w)) + \sum_{v \in S_i} \exp s(q_i, e(v))}
+    ```math
+    L_W = -\frac{1}{n} \sum_i \frac{1}{|B_i|} \sum_{w \in B_i}
+    \log \frac{\exp s(q_i, e(w))}{\exp s(q_i, e(w)) + \sum_{v \in S_i} \exp s(q_i, e(v))}
+    ```
 
     with `s` the cosine over the temperature (equations 5 and 6; the paper has no temperature, which is 1.0). The
     other words of the pair are not negatives. A pair with an empty bag counts among the `n` and contributes 0.
@@ -274,7 +276,7 @@ def word_contrast_loss(
     Raises:
         XlsrError: numbers of rows differ, or the temperature is invalid.
 
-    Example:
+    Examples:
         >>> words, bags = torch.eye(4), (torch.tensor([0]), torch.tensor([0]))
         >>> word_contrast_loss(words[:1], words, bags, torch.tensor([[1, 2, 3]]))  # -log(e / (e + 3))
         tensor(0.7437)

@@ -44,7 +44,7 @@ class MiningOptions:
     Raises:
         XlsrError: a value is not one of the listed, or not above 0, or the device is missing.
 
-    Example:
+    Examples:
         >>> MiningOptions(k=8).margin
         'ratio'
     """

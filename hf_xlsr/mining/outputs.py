@@ -60,7 +60,7 @@ def write_pairs(
     Raises:
         XlsrError: the format is unknown, TMX without languages, or the disk is full.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = Path(folder) / "pairs.tsv"
@@ -97,7 +97,7 @@ def output_format(path: str | Path, format: str | None = None, languages: Sequen
     Raises:
         XlsrError: it is unknown, or TMX without languages.
 
-    Example:
+    Examples:
         >>> output_format("pairs.jsonl")
         'jsonl'
     """

@@ -130,7 +130,7 @@ def mine_bitext(
     Raises:
         XlsrError: a file, an option or a vector is invalid, the folder holds another job, or the disk is full.
 
-    Example:
+    Examples:
         >>> class Letters:
         ...     def encode(self, texts, **kwargs):
         ...         return np.array([[text.count(letter) + 0.1 for letter in "abc"] for text in texts])

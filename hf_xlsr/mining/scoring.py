@@ -98,7 +98,7 @@ def score_bitext(
     Raises:
         XlsrError: the sides are not equally long, a sentence is blank, or see `mine_bitext`.
 
-    Example:
+    Examples:
         >>> class Letters:
         ...     def encode(self, texts, **kwargs):
         ...         return np.array([[text.count(letter) + 0.1 for letter in "abc"] for text in texts])

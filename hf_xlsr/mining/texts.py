@@ -250,7 +250,7 @@ class TextStore:
 def skipped_sentence(name: str, counts: dict[str, Any]) -> str:
     """One sentence on the skipped lines of a side; empty if there are none.
 
-    Example:
+    Examples:
         >>> skipped_sentence("a.txt", {"lines": 9, "skipped": {"blank": {"count": 2, "lines": [4, 7]}}})
         'a.txt: 2 of 9 lines skipped (2 blank: 4, 7).'
     """

@@ -152,7 +152,7 @@ def card_of_model(name: str, chosen: Mapping[str, Any] | None = None) -> str:
 def card_for(card: str, place: str) -> str:
     """A card whose code loads the model from where it is pushed to.
 
-    Example:
+    Examples:
         >>> card_for('model = SentenceTransformer("path/to/this/folder")', "me/encoder")
         'model = SentenceTransformer("me/encoder")'
     """

@@ -60,7 +60,7 @@ def compare(measure: Callable[[Any], Mapping[str, float]], start: Any, trained: 
     Returns:
         Metric -> `before`, `after` and `difference`; counts are left out.
 
-    Example:
+    Examples:
         >>> compare(lambda encoder: {"set-tatoeba/en-de/dev/accuracy": encoder}, 0.5, 0.75)
         {'set-tatoeba/en-de/dev/accuracy': {'before': 0.5, 'after': 0.75, 'difference': 0.25}}
     """

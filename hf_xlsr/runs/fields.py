@@ -74,7 +74,7 @@ def section_of(
 def training_section(arguments: type[TrainingArguments]) -> type[Section]:
     """The section `training` for an arguments class: all of its fields but the refused ones.
 
-    Example:
+    Examples:
         >>> from hf_xlsr.trainers.arguments import XlsrTrainingArguments
         >>> training_section(XlsrTrainingArguments)(learning_rate=1e-3).model_fields_set
         {'learning_rate'}
@@ -92,7 +92,7 @@ def refused(arguments: Any) -> dict[str, str]:
 def argument_help(owner: type) -> dict[str, str]:
     """The text of `Args:` in the docstrings of a class and its bases in this package, by argument.
 
-    Example:
+    Examples:
         >>> from hf_xlsr.trainers.arguments import XlsrTrainingArguments
         >>> argument_help(XlsrTrainingArguments)["early_stopping_threshold"]
         'Minimum improvement.'

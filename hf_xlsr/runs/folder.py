@@ -144,7 +144,7 @@ class RunFolder:
 def differing_keys(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Dotted keys in which two recipes differ, without `FREE_KEYS`.
 
-    Example:
+    Examples:
         >>> differing_keys({"seed": 1, "data": {"limit": 2}}, {"seed": 2, "data": {"limit": 2}})
         ['seed']
     """

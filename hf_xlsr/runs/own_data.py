@@ -83,7 +83,7 @@ def own_source(value: Any, languages: Sequence[str], columns: str | None = None)
         languages: Of the recipe.
         columns: As in `Source`.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = Path(folder) / "pairs.tsv"

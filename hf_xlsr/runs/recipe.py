@@ -131,7 +131,7 @@ def read_recipe(name_or_path: str, *, above: Sequence[str] = ()) -> dict[str, An
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Merges one nested mapping over another; lists and values are replaced.
 
-    Example:
+    Examples:
         >>> merge({"a": {"x": 1, "y": 2}, "b": [1]}, {"a": {"y": 3}, "b": [2]})
         {'a': {'x': 1, 'y': 3}, 'b': [2]}
     """
@@ -197,7 +197,7 @@ def own_options(arguments: Sequence[str]) -> tuple[dict[str, list[Any]], list[st
 
     Values are text, or YAML where they start with a bracket; several are a list or a repeated option.
 
-    Example:
+    Examples:
         >>> own_options(["--train", "a.tsv", "--seed", "2", "--languages", "[en, de]"])
         ({'train': ['a.tsv'], 'languages': ['en', 'de']}, ['--seed=2'])
     """
@@ -262,7 +262,7 @@ def named_for_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> di
         before: The recipe, merged.
         after: The recipe with the changes.
 
-    Example:
+    Examples:
         >>> before = {"name": "bible", "method": "hictl", "description": "On the Bible.", "languages": ["en", "fr"]}
         >>> named_for_changes(before, {**before, "languages": ["en", "de"]})
         {'name': 'hictl', 'method': 'hictl', 'languages': ['en', 'de'], 'output_dir': 'outputs/bible'}
@@ -331,7 +331,7 @@ def load_runs(name_or_path: str, arguments: Sequence[str] = (), only: Sequence[s
     Raises:
         XlsrError: as `resolve`, a run of `only` is unknown, or the recipe has both kinds of lists.
 
-    Example:
+    Examples:
         >>> [run.recipe.languages for run in load_runs("quickstart")]
         [['en', 'fr']]
     """

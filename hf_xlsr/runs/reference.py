@@ -47,7 +47,7 @@ LOADING: list[Row] = [
 def reference() -> str:
     """The page of all keys, in Markdown.
 
-    Example:
+    Examples:
         >>> reference().splitlines()[0]
         '# Keys of recipes'
     """
@@ -81,7 +81,7 @@ def keys_help(name: str | None = None) -> str:
     Raises:
         XlsrError: the name is unknown.
 
-    Example:
+    Examples:
         >>> [line for line in keys_help("hictl").splitlines() if "sentence_temperature" in line]
         ['  sentence_temperature (float | int; 1.0)']
     """
@@ -127,7 +127,7 @@ def _shown_default(value: Any) -> str:
 def shown_type(field: FieldInfo) -> str:
     """The type of a key with its bounds.
 
-    Example:
+    Examples:
         >>> shown_type(DataSection.model_fields["limit"]), shown_type(DataSection.model_fields["train"])
         ('int >= 1', 'source or list of sources')
     """

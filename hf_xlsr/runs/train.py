@@ -245,7 +245,7 @@ def _finish(
 def hardware_name(device: torch.device) -> str:
     """The product name of a device.
 
-    Example:
+    Examples:
         >>> isinstance(hardware_name(torch.device("cpu")), str)
         True
     """

@@ -37,7 +37,7 @@ def debias(
     Raises:
         XlsrError: see `fit_debias` and `debias_sentence_transformer`.
 
-    Example:
+    Examples:
         >>> from sentence_transformers.sentence_transformer.modules import StaticEmbedding
         >>> from tokenizers import Tokenizer, models
         >>> words = Tokenizer(models.WordLevel({"un": 0, "deux": 1, "trois": 2}, unk_token="un"))

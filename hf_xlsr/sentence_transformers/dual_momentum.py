@@ -43,7 +43,9 @@ SIDES = ("source", "target")
 class DualMomentumLoss(nn.Module):
     r"""Contrast with the keys of a momentum encoder in two memory queues, equations 1 to 3 of the paper.
 
-    .. math:: L(x, y) = -\log \frac{\exp(h_x \cdot h_{y_0} / \tau)}{\sum_{i=0}^K \exp(h_x \cdot h_{y_i} / \tau)}
+    ```math
+    L(x, y) = -\log \frac{\exp(h_x \cdot h_{y_0} / \tau)}{\sum_{i=0}^K \exp(h_x \cdot h_{y_i} / \tau)}
+    ```
 
     where `h` are unit vectors, `y_0` is the translation and `y_1 .. y_K` are the queue; the loss is `L(x, y) + L(y, x)`.
     A frozen copy of the model, which follows it by `momentum`, computes the keys. Copy and queues are not saved with the
@@ -357,7 +359,7 @@ def text_hashes(features: Mapping[str, Any]) -> torch.Tensor:
     Args:
         features: `input_ids` and `attention_mask`, or `offsets` of concatenated texts.
 
-    Example:
+    Examples:
         >>> ids = torch.tensor([[5, 6, 0], [5, 6, 7]])
         >>> hashes = text_hashes({"input_ids": ids, "attention_mask": (ids > 0).long()})
         >>> bool(hashes[0] == text_hashes({"input_ids": ids[:1, :2]})[0]), bool(hashes[0] == hashes[1])

@@ -86,7 +86,7 @@ class TatoebaEvaluator(ProtocolEvaluator):
         languages: Codes of both sides.
         options: See `ProtocolEvaluator`.
 
-    Example:
+    Examples:
         >>> from sentence_transformers.sentence_transformer.modules import StaticEmbedding
         >>> from tokenizers import Tokenizer, models
         >>> words = Tokenizer(models.WordLevel({"one": 0, "two": 1}, unk_token="one"))
@@ -226,7 +226,7 @@ class LanguageBiasEvaluator(ProtocolEvaluator):
 def last_parts(metrics: Mapping[str, float]) -> dict[str, float]:
     """Metrics by the last part of their keys.
 
-    Example:
+    Examples:
         >>> last_parts({"tatoeba/en-fr/test/accuracy": 0.5})
         {'accuracy': 0.5}
     """

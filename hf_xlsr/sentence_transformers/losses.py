@@ -19,7 +19,7 @@ Features = Iterable[dict[str, Any]]
 class LossParts(dict[str, torch.Tensor]):
     """Parts of a loss by name, which losses around it scale and add like a scalar.
 
-    Example:
+    Examples:
         >>> 0.0 + 0.5 * LossParts(a=torch.tensor(2.0)) + LossParts(a=torch.tensor(3.0))
         {'a': tensor(4.)}
     """
@@ -75,7 +75,7 @@ class AdditiveMarginLoss(PairLoss):
         normalize: Compare by cosine instead of the paper's inner product.
         gather_across_devices: Whether the sentences of all processes are one batch.
 
-    Example:
+    Examples:
         >>> from sentence_transformers.sentence_transformer.modules import StaticEmbedding
         >>> from tokenizers import Tokenizer, models
         >>> words = Tokenizer(models.WordLevel({"one": 0, "two": 1, "un": 2, "deux": 3}, unk_token="one"))

@@ -27,7 +27,7 @@ def known_tokens() -> set[str]:
 def redact_tokens(text: str) -> str:
     """The text with access tokens, known or by their form, replaced by `<token>`.
 
-    Example:
+    Examples:
         >>> redact_tokens("refused for hf_" + "a" * 34)
         'refused for <token>'
     """
@@ -46,7 +46,7 @@ def check_no_token(value: Any, place: str) -> None:
     Raises:
         XlsrError: one is found; the message does not repeat it.
 
-    Example:
+    Examples:
         >>> check_no_token({"training": {"hub_token": "hf_" + "a" * 34}}, "recipe a")
         Traceback (most recent call last):
         ...

@@ -23,7 +23,7 @@ def cache_folder() -> Path:
 def address_of(facts: Any) -> str:
     """A short hash of values that JSON can hold; of others, of their text.
 
-    Example:
+    Examples:
         >>> address_of(["pairs.tsv", 128]) == address_of(("pairs.tsv", 128)) != address_of(["pairs.tsv", 127])
         True
     """
@@ -38,7 +38,7 @@ def cached(address: str, make: Callable[[Path], None]) -> Path:
         make: Fills a folder, which keeps what a killed call left there. Only a complete folder gets the address as its
             name.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as scratch:
         ...     os.environ["HF_XLSR_CACHE"] = scratch

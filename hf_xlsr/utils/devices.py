@@ -13,7 +13,7 @@ def resolve_device(device: str) -> torch.device:
     Raises:
         XlsrError: it cannot.
 
-    Example:
+    Examples:
         >>> resolve_device("cpu")
         device(type='cpu')
     """

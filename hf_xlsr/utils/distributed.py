@@ -46,7 +46,7 @@ def scaled_to_mean(mean: torch.Tensor, count: torch.Tensor, per_batch: torch.Ten
         per_batch: Mean number of elements of a micro-batch and process in an optimiser step: the result's average over
             both is the mean over all elements of the step.
 
-    Example:
+    Examples:
         >>> scaled_to_mean(torch.tensor(3.0), torch.tensor(2)).item()
         3.0
     """
@@ -68,7 +68,7 @@ def gather_rows(local: torch.Tensor) -> torch.Tensor:
     Returns:
         `(world_size * batch, ...)`; `local` itself without a process group.
 
-    Example:
+    Examples:
         >>> gather_rows(torch.arange(3)).tolist()
         [0, 1, 2]
     """
@@ -106,7 +106,7 @@ def gather_with_gradient(local: torch.Tensor) -> torch.Tensor:
     Returns:
         `(world_size * batch, ...)`; `local` itself without a process group.
 
-    Example:
+    Examples:
         >>> gather_with_gradient(torch.ones(2, 3)).shape
         torch.Size([2, 3])
     """
@@ -124,7 +124,7 @@ def gather_ragged(local: torch.Tensor) -> torch.Tensor:
     Returns:
         The rows of all ranks; `local` itself without a process group.
 
-    Example:
+    Examples:
         >>> gather_ragged(torch.ones(0, 3)).shape
         torch.Size([0, 3])
     """

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 class XlsrError(ValueError):
     """Invalid input: a file, an argument or a recipe. A `ValueError`; the command line prints its message alone.
 
-    Example:
+    Examples:
         >>> raise XlsrError("recipe 'quikstart' was not found; did you mean 'quickstart'?")
         Traceback (most recent call last):
         ...
@@ -20,7 +20,7 @@ class XlsrError(ValueError):
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """End of an error message: the known name closest to `name`, or the list of known names.
 
-    Example:
+    Examples:
         >>> did_you_mean("temprature", ["temperature", "width"])
         "did you mean 'temperature'?"
         >>> did_you_mean("zzz", ["b", "a"])
@@ -39,7 +39,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def error_line(error: object, longest: int | None = None) -> str:
     """A library's error as part of a message: on one line, truncated to `longest` characters.
 
-    Example:
+    Examples:
         >>> error_line(OSError("no such\\n  file"), 7)
         'no such'
     """
@@ -52,7 +52,7 @@ def require_choice(name: str, value: object, known: Iterable[str]) -> None:
     Raises:
         XlsrError: it is not.
 
-    Example:
+    Examples:
         >>> require_choice("margin", "ratio", ["ratio", "distance"])
     """
     if value not in (names := tuple(known)):
@@ -67,7 +67,7 @@ def require_positive(name: str, value: float | None) -> None:
     Raises:
         XlsrError: it is not.
 
-    Example:
+    Examples:
         >>> require_positive("k", 4)
     """
     if value is not None and value <= 0:

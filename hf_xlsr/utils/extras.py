@@ -43,7 +43,7 @@ def require_package(*packages: str) -> None:
     Raises:
         XlsrError: one is missing; the message has the command that installs it.
 
-    Example:
+    Examples:
         >>> require_package("polib", "defusedxml")
     """
     for package in packages:

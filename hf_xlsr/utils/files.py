@@ -18,7 +18,7 @@ from hf_xlsr.utils.errors import XlsrError
 def is_stream(path: str | os.PathLike[str]) -> bool:
     """Whether a path is a pipe or a device, such as a terminal.
 
-    Example:
+    Examples:
         >>> is_stream(os.devnull), is_stream("no such file")
         (True, False)
     """
@@ -42,7 +42,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises:
         OSError: it cannot be written. The temporary file is removed, as it is after an error in the block.
 
-    Example:
+    Examples:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = Path(folder) / "scores.txt"
         ...     with atomic_write(file) as partial:

@@ -22,7 +22,7 @@ def update_from_file(digest: Any, path: Path) -> None:
 def file_sha256(path: Path) -> str:
     """SHA-256 of the content of a file, in 64 hexadecimal digits.
 
-    Example:
+    Examples:
         >>> _ = Path("a.txt").write_bytes(b"a")
         >>> file_sha256(Path("a.txt"))[:8]
         'ca978112'
@@ -38,7 +38,7 @@ def data_hash(texts: Iterable[str]) -> str:
     Each text is hashed as its length in bytes (8 bytes, big-endian) followed by its UTF-8, so no two lists of texts
     collide by concatenation.
 
-    Example:
+    Examples:
         >>> data_hash(["a", "b"])[:12], data_hash(["ab"])[:12]
         ('3c9d591045bc', '9caccc24b5d7')
     """
@@ -56,7 +56,7 @@ def array_hash(array: np.ndarray) -> str:
     Args:
         array: Of one dimension or more.
 
-    Example:
+    Examples:
         >>> array_hash(np.zeros((2, 3))) == array_hash(np.zeros((3, 2)))
         False
     """

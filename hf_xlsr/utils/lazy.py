@@ -16,7 +16,7 @@ def lazy_names(
         package: `__name__` of the package.
         modules: Module, relative to the package -> its public names.
 
-    Example:
+    Examples:
         >>> get, _, names = lazy_names("hf_xlsr", {"utils.errors": ["XlsrError"]})
         >>> get("XlsrError").__name__, names
         ('XlsrError', ['XlsrError'])

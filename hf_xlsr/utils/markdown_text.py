@@ -11,7 +11,7 @@ SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&])")
 def escape_markdown(text: str) -> str:
     """The text on one line with Markdown escaped, also for cells of tables.
 
-    Example:
+    Examples:
         >>> escape_markdown("a|b <i> 2*3*4")
         'a\\\\|b \\\\<i\\\\> 2\\\\*3\\\\*4'
     """
@@ -26,7 +26,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers
         rows: Cells of each row, in Markdown.
         numbers_from: First column that is aligned to the right.
 
-    Example:
+    Examples:
         >>> print("\\n".join(markdown_table(["model", "accuracy"], [["ours", "**98.0**"]])))
         | model | accuracy |
         |---|---:|

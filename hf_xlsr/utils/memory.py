@@ -17,7 +17,7 @@ def parse_size(size: int | str | None, name: str = "memory") -> int | None:
     Raises:
         XlsrError: it is not a size above 0.
 
-    Example:
+    Examples:
         >>> parse_size("512MB"), parse_size("4 GiB"), parse_size(1000), parse_size(None)
         (512000000, 4294967296, 1000, None)
     """
@@ -36,7 +36,7 @@ def parse_size(size: int | str | None, name: str = "memory") -> int | None:
 def readable_size(count: float) -> str:
     """A number of bytes with a unit of thousands.
 
-    Example:
+    Examples:
         >>> readable_size(512_000_000), readable_size(999)
         ('512.0 MB', '999 B')
     """

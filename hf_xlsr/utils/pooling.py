@@ -24,7 +24,7 @@ def pool(hidden: torch.Tensor, attention_mask: torch.Tensor, mode: str = "mean")
     Raises:
         XlsrError: the mode is unknown.
 
-    Example:
+    Examples:
         >>> states = torch.tensor([[[1.0, 5.0], [3.0, 1.0], [9.0, 9.0]]])
         >>> pool(states, torch.tensor([[1, 1, 0]]))
         tensor([[2., 3.]])
@@ -46,7 +46,7 @@ def pool(hidden: torch.Tensor, attention_mask: torch.Tensor, mode: str = "mean")
 def normalize(vectors: torch.Tensor) -> torch.Tensor:
     """L2-normalises the last dimension; a zero vector stays zero.
 
-    Example:
+    Examples:
         >>> normalize(torch.tensor([[3.0, 4.0]]))
         tensor([[0.6000, 0.8000]])
     """

@@ -35,7 +35,7 @@ def choose_precision(precision: str = "auto", *, cpu: bool | None = None) -> str
     Raises:
         XlsrError: the name is unknown, or it is float16 on a CPU.
 
-    Example:
+    Examples:
         >>> choose_precision("float32")
         'float32'
     """

@@ -35,7 +35,7 @@ def run_shards(
     Raises:
         XlsrError: a process was killed, or what `work` raises.
 
-    Example:
+    Examples:
         >>> run_shards(print, ["a", "b"])
         a
         b

@@ -23,7 +23,7 @@ def explain(error: ValidationError, model: type[BaseModel], place: str = "") -> 
         model: The validated type.
         place: Key of the validated value, put in front of the key of the problem.
 
-    Example:
+    Examples:
         >>> class Card(Section):
         ...     license: str = ""
         >>> try:

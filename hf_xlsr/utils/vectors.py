@@ -20,7 +20,7 @@ def as_vectors(vectors: np.ndarray, name: str) -> np.ndarray:
     Raises:
         XlsrError: it is not a matrix, or holds NaN or infinity.
 
-    Example:
+    Examples:
         >>> as_vectors([[1, 2]], "queries")
         array([[1., 2.]], dtype=float32)
     """

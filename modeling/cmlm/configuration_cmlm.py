@@ -44,7 +44,7 @@ class CmlmConfig(PreTrainedConfig):
         retrieval_normalize: Compare translations by cosine; the paper's text has the inner product.
         nli_labels: Classes of natural language inference; 0 for a model without a classifier.
 
-    Example:
+    Examples:
         >>> CmlmConfig(text_config={"model_type": "bert", "hidden_size": 64, "num_attention_heads": 4}).prefix_places
         15
     """

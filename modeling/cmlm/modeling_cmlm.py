@@ -61,7 +61,9 @@ class CmlmModel(EncoderWithLmHead):
     gradient. Bitext retrieval (`additive_margin_loss`) and natural language inference on `[u, v, |u - v|, u * v]` are
     trained at the same time or afterwards:
 
-    .. math:: L = L_{CMLM} + \\alpha L_{br} + \\beta L_{nli}
+    ```math
+    L = L_{CMLM} + \\alpha L_{br} + \\beta L_{nli}
+    ```
 
     The paper does not specify `skip` in detail: here the N vectors are concatenated to each masked state along the
     features, and a linear layer maps the result to the width of the head. The decoder is tied to the embeddings, and only
@@ -70,7 +72,7 @@ class CmlmModel(EncoderWithLmHead):
     Raises:
         XlsrError: `prefix_positions` is `first`, but the encoder has no `position_ids`.
 
-    Example:
+    Examples:
         >>> from hf_xlsr.modeling.cmlm import CmlmConfig
         >>> encoder = {"model_type": "bert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1,
         ...            "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 16}

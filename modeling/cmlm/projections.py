@@ -11,7 +11,9 @@ from transformers import initialization as init
 class SentenceProjections(nn.Module):
     """N vectors of one sentence embedding: itself and N - 1 projections (appendix C of CMLM).
 
-    .. math:: P_1(v) = v, \\quad P_i(v) = W_{i3}\\, ReLU(W_{i2}\\, ReLU(W_{i1} v + b_{i1}) + b_{i2}) + b_{i3}
+    ```math
+    P_1(v) = v, \\quad P_i(v) = W_{i3}\\, ReLU(W_{i2}\\, ReLU(W_{i1} v + b_{i1}) + b_{i2}) + b_{i3}
+    ```
 
     of widths h, 2h, 2h, h. The paper does not say whether projections share layers; since its last layer has h outputs,
     each one is a separate network here. They are computed together.
@@ -21,7 +23,7 @@ class SentenceProjections(nn.Module):
         count: Vectors (N).
         std: Standard deviation of new weights.
 
-    Example:
+    Examples:
         >>> SentenceProjections(8, 5)(torch.ones(2, 8)).shape
         torch.Size([2, 5, 8])
     """

@@ -40,7 +40,7 @@ class DualMomentumConfig(PreTrainedConfig):
     Raises:
         StrictDataclassError: a value is invalid, or languages, encoders and widths do not match.
 
-    Example:
+    Examples:
         >>> small = {"model_type": "bert", "hidden_size": 32, "num_attention_heads": 2}
         >>> config = DualMomentumConfig(languages=["en", "zh"], encoder_configs={"en": small, "zh": small})
         >>> config.hidden_size, config.momentum

@@ -51,7 +51,7 @@ def direction_loss(
     Raises:
         XlsrError: masks are enabled and `texts` or `examples` are missing.
 
-    Example:
+    Examples:
         >>> config = DualMomentumConfig(queue_size=0, in_batch_negatives=True, temperature=1.0)
         >>> loss, _ = direction_loss(config, torch.eye(2), torch.eye(2))
         >>> round(loss.item(), 4)  # log(1 + exp(0 - 1))

@@ -27,7 +27,7 @@ class MemoryQueue(nn.Module):
         pointer: Row of the next key.
         filled: `count` as a buffer; valid rows come first, since the ring is filled from its start.
 
-    Example:
+    Examples:
         >>> queue = MemoryQueue(4, 2)
         >>> queue.enqueue(torch.eye(2), torch.tensor([7, 8]), torch.tensor([0, 1]))
         >>> queue.count, queue.keys()[1].tolist()

@@ -64,16 +64,18 @@ class DualMomentumModel(XlsrPreTrainedModel):
     A batch contains sentence pairs of one language pair. The base encoder of a side's language computes the queries, its
     momentum encoder the keys. With `h` the unit vectors, `y_0` the translation and `y_1 .. y_K` the queue,
 
-    .. math:: L(x, y) = -\\log \\frac{\\exp(h_x \\cdot h_{y_0} / \\tau)}{\\sum_{i=0}^K \\exp(h_x \\cdot h_{y_i} / \\tau)}
+    ```math
+    L(x, y) = -\\log \\frac{\\exp(h_x \\cdot h_{y_0} / \\tau)}{\\sum_{i=0}^K \\exp(h_x \\cdot h_{y_i} / \\tau)}
+    ```
 
-    (equation 2), and the loss is :math:`L(x, y) + L(y, x)` (equation 3). `forward` has no side effects: the trainer's
+    (equation 2), and the loss is `L(x, y) + L(y, x)` (equation 3). `forward` has no side effects: the trainer's
     callbacks call `momentum_update` (equation 1) and `enqueue` once per optimiser step.
 
     Args:
         config: The configuration.
         encoders: Pretrained encoders by name; by default new ones of the configuration.
 
-    Example:
+    Examples:
         >>> from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
         >>> small = {"model_type": "bert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1,
         ...          "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 16}

@@ -41,7 +41,7 @@ def momentum_pairs(base: nn.Module, average: nn.Module) -> Iterator[tuple[nn.Par
 def update_averages(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], momentum: float) -> None:
     """Equation 1 in place: `momentum * average + (1 - momentum) * base` for each pair of base and average.
 
-    Example:
+    Examples:
         >>> average = torch.tensor([1.0])
         >>> update_averages([(torch.tensor([3.0]), average)], momentum=0.5)
         >>> average
@@ -62,7 +62,7 @@ def scheduled_momentum(momentum: float, step: int, max_steps: int, schedule: str
         max_steps: Total steps.
         schedule: `constant`, `linear` or `cosine`.
 
-    Example:
+    Examples:
         >>> [round(scheduled_momentum(0.9, step, 10, "cosine"), 3) for step in (0, 5, 10)]
         [0.9, 0.95, 1.0]
     """

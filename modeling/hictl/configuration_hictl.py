@@ -44,7 +44,7 @@ class HictlConfig(PreTrainedConfig):
         decoder_ffn_dim: Defaults to the encoder's.
         word_similarity: Whether the similarities of sentence embedding and words are added to the decoder's logits.
 
-    Example:
+    Examples:
         >>> config = HictlConfig(text_config={"model_type": "bert", "hidden_size": 64, "num_attention_heads": 4})
         >>> config.hidden_size, config.negative_words
         (64, 512)
@@ -97,7 +97,7 @@ class HictlConfig(PreTrainedConfig):
         Args:
             positions: Longest target, in tokens.
 
-        Example:
+        Examples:
             >>> text_config = {"model_type": "bert", "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16}
             >>> decoder = HictlConfig(text_config=text_config).decoder_config(40)
             >>> decoder.num_hidden_layers, decoder.num_attention_heads, decoder.intermediate_size

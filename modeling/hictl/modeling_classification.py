@@ -50,7 +50,7 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
     Raises:
         XlsrError: `problem_type` does not fit `num_labels`.
 
-    Example:
+    Examples:
         >>> small = {"model_type": "bert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1,
         ...          "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 16}
         >>> model = HictlForSequenceClassification(HictlConfig(text_config=small, num_labels=3))
@@ -164,7 +164,7 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
 def classifier_dropout(config: HictlConfig) -> float:
     """Dropout before the output layer: `classifier_dropout`, or that on the encoder's states.
 
-    Example:
+    Examples:
         >>> classifier_dropout(HictlConfig(text_config={"model_type": "distilbert", "dropout": 0.3}))
         0.3
     """

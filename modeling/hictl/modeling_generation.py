@@ -99,7 +99,7 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         config: `HictlConfig`.
         encoder: A pretrained encoder of `config.text_config`; by default a new one.
 
-    Example:
+    Examples:
         >>> encoder = {"model_type": "bert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1,
         ...            "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 16,
         ...            "bos_token_id": 1, "eos_token_id": 2}

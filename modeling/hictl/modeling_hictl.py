@@ -55,7 +55,9 @@ class HictlOutput(ModelOutput):
 class HictlForPreTraining(EncoderWithLmHead):
     """Hierarchical contrastive learning (Wei et al., 2021) on any encoder.
 
-    .. math:: L = L_{LM} + L_S + L_W
+    ```math
+    L = L_{LM} + L_S + L_W
+    ```
 
     (equation 7): a masked language model over pairs (TLM) or sentences (MLM); the contrast of the two sentences of a
     pair with all others of the batch (equations 2-4); and the contrast of a pair's words with other words of the
@@ -67,7 +69,7 @@ class HictlForPreTraining(EncoderWithLmHead):
     softmax of their cosines with the query. The language model's decoder is tied to the embeddings, and only masked
     positions are decoded.
 
-    Example:
+    Examples:
         >>> from hf_xlsr.modeling.hictl import HictlConfig
         >>> encoder = {"model_type": "bert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1,
         ...            "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 16}

@@ -21,7 +21,7 @@ def word_similarities(queries: torch.Tensor, table: torch.Tensor) -> torch.Tenso
     Returns:
         `(batch, vocabulary)`, between -1 and 1.
 
-    Example:
+    Examples:
         >>> word_similarities(torch.tensor([[3.0, 4.0]]), torch.tensor([[2.0, 0.0], [0.0, 5.0], [0.0, 0.0]]))
         tensor([[0.6000, 0.8000, 0.0000]])
     """

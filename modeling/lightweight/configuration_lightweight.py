@@ -16,7 +16,7 @@ def paper_encoder_config(**overrides: Any) -> PreTrainedConfig:
     Two layers, width 512, 8 heads, filter size 1,024, dropout 0.1; swish, learned positions and post-layer
     normalisation as in the released code. It has 256 positions; sentences are truncated to 200 tokens.
 
-    Example:
+    Examples:
         >>> paper_encoder_config(num_hidden_layers=1).hidden_size
         512
     """
@@ -66,7 +66,7 @@ class LightweightConfig(PreTrainedConfig):
             embeddings and Kaiming-uniform linear layers, all layers alike at the start).
         logits_chunk_size: Maximum number of vocabulary logits in memory at a time.
 
-    Example:
+    Examples:
         >>> encoder = {"model_type": "bert", "hidden_size": 256, "num_attention_heads": 4}
         >>> config = LightweightConfig(text_config=encoder)
         >>> config.hidden_size, config.alignment_weight

@@ -90,7 +90,7 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
     "Dual" means that the same weights encode each sentence of a pair separately. A batch is a stack of all source
     sentences and then all target sentences in the same order, so that one pass encodes both languages.
 
-    Example:
+    Examples:
         >>> from hf_xlsr.modeling.lightweight import LightweightConfig
         >>> encoder = {"model_type": "bert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1,
         ...            "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 16}

@@ -22,7 +22,7 @@ class LabelledCollator:
         `input_ids`, `attention_mask` and, if the rows have them, `token_type_ids`, each `(batch, length)`, int64; if the
         rows have labels also `labels`, `(batch,)`, int64 for classes and float32 for scores.
 
-    Example:
+    Examples:
         >>> batch = LabelledCollator(1)([{"input_ids": [0, 7, 2], "label": 1}, {"input_ids": [0, 2], "label": 0}])
         >>> batch["input_ids"].tolist(), batch["labels"].tolist()
         ([[0, 7, 2], [0, 2, 1]], [1, 0])

@@ -34,7 +34,7 @@ class CmlmCollator:
     Raises:
         XlsrError: the tokenizer has no mask token, or no token of a whole batch can be masked.
 
-    Example:
+    Examples:
         >>> from hf_xlsr.data.tokenization import train_tokenizer
         >>> tokenizer = train_tokenizer(["the cat sat", "the dog ran"] * 50, vocab_size=20, algorithm="bpe")
         >>> pair = {"first_ids": [5, 6], "second_ids": [7, 8, 9, 10], "index": 0, "epoch": 0}

@@ -50,7 +50,7 @@ class DualCollator(_SideCollator):
     Raises:
         XlsrError: the batch has several language pairs.
 
-    Example:
+    Examples:
         >>> pair = {"source_ids": [5, 6], "target_ids": [7], "source_text": 11, "target_text": 12, "index": 3}
         >>> batch = DualCollator({"en": 0, "fr": 1})([{**pair, "source_lang": "en", "target_lang": "fr"}])
         >>> batch["source_input_ids"].tolist(), batch["examples"].tolist(), batch["target_lang"]
@@ -93,7 +93,7 @@ class NliCollator(_SideCollator):
     Raises:
         XlsrError: the batch has several languages.
 
-    Example:
+    Examples:
         >>> batch = NliCollator({"en": 0})([{"premise_ids": [5, 6], "hypothesis_ids": [7], "label": 2, "lang": "en"}])
         >>> batch["premise_input_ids"].tolist(), batch["labels"].tolist(), batch["lang"]
         ([[5, 6]], [2], 'en')

@@ -26,7 +26,7 @@ def join_sides(source: Sequence[int], target: Sequence[int], max_length: int) ->
         target: `[CLS] y [SEP]`.
         max_length: Maximum number of tokens.
 
-    Example:
+    Examples:
         >>> join_sides([0, 5, 6, 7, 2], [0, 8, 2], 6)
         [0, 5, 6, 2, 8, 2]
     """

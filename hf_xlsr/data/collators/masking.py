@@ -34,7 +34,7 @@ def counter_uniform(
         examples: Index of each example in the dataset.
         draw: Which of an example's numbers; arrays broadcast, e.g. one number per token position.
 
-    Example:
+    Examples:
         >>> first = counter_uniform(1, 0, np.arange(3))
         >>> bool((first == counter_uniform(1, 0, np.arange(3))).all()), bool((first[1:] == first[:-1]).any())
         (True, False)

@@ -11,7 +11,7 @@ import numpy as np
 def truncate_row(ids: Sequence[int], max_length: int) -> Sequence[int]:
     """A row of at most `max_length` ids that keeps its last id.
 
-    Example:
+    Examples:
         >>> truncate_row([101, 7, 8, 9, 102], 3)
         [101, 7, 102]
     """
@@ -21,7 +21,7 @@ def truncate_row(ids: Sequence[int], max_length: int) -> Sequence[int]:
 def negatives_of(features: Sequence[Mapping[str, Any]], column: str = "negative_ids") -> list[Any]:
     """The hard negatives of all rows, row by row; rows may have any number of them.
 
-    Example:
+    Examples:
         >>> negatives_of([{"negative_ids": [[5, 6], [7]]}, {"negative_ids": None}, {}, {"negative_ids": [[8]]}])
         [[5, 6], [7], [8]]
     """
@@ -39,7 +39,7 @@ def pad_rows(
         multiple_of: Rounds the length up.
         limit: Maximum of the rounded length, unless a row is longer: an encoder may have no more positions.
 
-    Example:
+    Examples:
         >>> pad_rows([[5, 6], [7]], 0)[0].tolist()
         [[5, 6], [7, 0]]
         >>> pad_rows([[5, 6]], 0, multiple_of=4, limit=3)[0].tolist()

@@ -25,7 +25,7 @@ class TranslationCollator:
     Returns:
         `input_ids` and `attention_mask`, `(batch, length)`; `labels`, `(batch, target length)`, -100 on padding; int64.
 
-    Example:
+    Examples:
         >>> first = {"source_ids": [0, 5, 2], "target_ids": [0, 7, 8, 2]}
         >>> batch = TranslationCollator(pad_id=1)([first, {"source_ids": [0, 2], "target_ids": [0, 9, 2]}])
         >>> batch["input_ids"].tolist(), batch["labels"].tolist()

@@ -93,7 +93,7 @@ def bible_pairs(
     Raises:
         XlsrError: the language, version or split is unknown; the package is missing; there is nothing to pair.
 
-    Example:
+    Examples:
         >>> bible_pairs("en", "fr", "tset")
         Traceback (most recent call last):
         ...
@@ -269,7 +269,7 @@ def clean_verse(text: str, version: str) -> str:
         text: The verse as stored.
         version: The translation's code; some repairs belong to one translation only.
 
-    Example:
+    Examples:
         >>> clean_verse("(22:9) Be the [LORD`s] own,  he said*.", "4")
         "Be the LORD's own, he said."
         >>> clean_verse("(aynı)", "t")

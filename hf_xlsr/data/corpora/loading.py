@@ -38,7 +38,7 @@ def load_corpus(
     Raises:
         XlsrError: the name or a language is unknown; the Hub cannot be reached or lacks the data.
 
-    Example:
+    Examples:
         >>> load_corpus("opus100", languages=["en", "fr"])
         Traceback (most recent call last):
         ...
@@ -143,7 +143,7 @@ def corpora_table() -> list[dict[str, str]]:
     Returns:
         Rows of `name`, `kind`, `languages`, `size`, `licence`, `source`, `hub_id`, `splits` and `note`.
 
-    Example:
+    Examples:
         >>> [row["name"] for row in corpora_table()][:3]
         ['bible', 'tatoeba', 'opus-100']
     """

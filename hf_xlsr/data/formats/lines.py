@@ -65,7 +65,7 @@ def iter_lines(file: BinaryIO) -> Iterator[bytes]:
     Raises:
         BrokenFile: the file cannot be read to its end, or is UTF-16.
 
-    Example:
+    Examples:
         >>> list(iter_lines(io.BytesIO(b"one\ntwo")))
         [b'one', b'two']
     """

@@ -19,7 +19,7 @@ class Quarantine:
     Args:
         path: The side file; None counts only.
 
-    Example:
+    Examples:
         >>> bad = Quarantine()
         >>> bad.reject("corpus.tsv", 7, "wrong column count", "one column only")
         >>> bad.counts

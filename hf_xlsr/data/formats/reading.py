@@ -89,7 +89,7 @@ def read_rows(
         XlsrError: a file is missing, damaged, malformed or of unknown format, lacks a column, or is not line-aligned
             with the other; some of these only while iterating.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = Path(folder) / "pairs.tsv"
@@ -138,7 +138,7 @@ def _invalid(format: str, paths: Sequence[Path], **options: str | None) -> str |
 def expand_braces(path: AnyPath | Sequence[AnyPath]) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     """The files of a path, and the labels that distinguish their names.
 
-    Example:
+    Examples:
         >>> expand_braces("corpus.{en,fr}")[1]
         ('en', 'fr')
     """
@@ -155,7 +155,7 @@ def expand_braces(path: AnyPath | Sequence[AnyPath]) -> tuple[tuple[Path, ...], 
 def format_suffix(path: Path) -> str:
     """The suffix before that of a compression.
 
-    Example:
+    Examples:
         >>> format_suffix(Path("corpus.de.gz"))
         '.de'
     """
@@ -169,7 +169,7 @@ def detect_format(paths: Sequence[Path]) -> str:
     Raises:
         XlsrError: the suffix is unknown.
 
-    Example:
+    Examples:
         >>> detect_format([Path("pairs.tsv.gz")]), detect_format([Path("owner/data-set")])
         ('tsv', 'datasets')
     """

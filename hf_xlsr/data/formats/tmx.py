@@ -30,7 +30,7 @@ XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 def matches_language(wanted: str, given: str) -> bool:
     """Whether a language tag is the wanted one or a regional form of it.
 
-    Example:
+    Examples:
         >>> matches_language("en", "EN_us"), matches_language("pt-BR", "pt-PT")
         (True, False)
     """

@@ -22,7 +22,7 @@ class DebiasedEncoder:
         debias: Fitted on this encoder's embeddings.
         routes: Language -> route, for an encoder whose routes are not named after languages.
 
-    Example:
+    Examples:
         >>> class Lengths:
         ...     def encode(self, texts, **kwargs):
         ...         return np.array([[len(text), 1.0] for text in texts])

@@ -26,7 +26,7 @@ class DebiasFitter:
     eigenvectors of `M^T M` are the right singular vectors of `M`, so memory does not grow with `n`. `M` is **not**
     centred: the first component then holds most of the mean, which all sentences of a language share.
 
-    Example:
+    Examples:
         >>> fitter = DebiasFitter()
         >>> for batch in ([[2.0, 0.1], [3.0, -0.1]], [[4.0, 0.0]]):
         ...     _ = fitter.partial_fit("fr", np.array(batch))
@@ -183,7 +183,7 @@ def fit_debias(
     Raises:
         XlsrError: a language has no texts, or see `embed` and `DebiasFitter`.
 
-    Example:
+    Examples:
         >>> class Lengths:
         ...     def encode(self, texts, **kwargs):
         ...         return np.array([[len(text), 1.0, text.count("e")] for text in texts])

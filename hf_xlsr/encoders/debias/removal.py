@@ -39,7 +39,7 @@ def remove_components(vectors: Vectors, components: Vectors) -> Vectors:
     Returns:
         New vectors, `(..., width)`.
 
-    Example:
+    Examples:
         >>> remove_components(np.array([[3.0, 4.0]]), np.array([[1.0], [0.0]]))
         array([[0., 4.]])
 
@@ -84,7 +84,7 @@ class Debias:
         encoder: Name of the encoder.
         prompt: Prompt before every text.
 
-    Example:
+    Examples:
         >>> debias = Debias(components={"fr": np.array([[1.0], [0.0]])}, counts={"fr": 10}, shares={"fr": 0.5})
         >>> debias.apply(np.array([[3.0, 4.0]]), "fra")
         array([[0., 4.]])
@@ -228,7 +228,7 @@ class Debias:
         Raises:
             XlsrError: a file is missing, damaged or of another version, or the two files do not match.
 
-        Example:
+        Examples:
             >>> debias = Debias(means={"fr": np.ones(2)}, counts={"fr": 10}, shares={"fr": 0.5})
             >>> Debias.load(debias.save("french")).apply(np.array([[3.0, 4.0]]), "fr")
             array([[2., 3.]])

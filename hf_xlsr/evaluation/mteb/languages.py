@@ -60,7 +60,7 @@ def column_language(texts: Sequence[str], candidates: tuple[str, str], *, place:
         XlsrError: neither has two thirds of the votes, py3langid is needed and missing, or it cannot tell the two
             languages apart.
 
-    Example:
+    Examples:
         >>> column_language(["Hello!", "Привет, мир!", "Как дела?", "Всё хорошо."], ("en", "ru"), place="a column")
         'ru'
     """

@@ -47,7 +47,7 @@ def fonts() -> list[str]:
 def shorten(text: str, width: int) -> str:
     """The text on one line, truncated with an ellipsis to a width in terminal columns (wide characters take two).
 
-    Example:
+    Examples:
         >>> shorten("A  sentence that goes on and on and on", 16)
         'A sentence that…'
         >>> shorten("你好世界", 6)
@@ -66,7 +66,7 @@ def shorten(text: str, width: int) -> str:
 def colours_of(labels: Iterable[str]) -> dict[str, str]:
     """A colour for each label; after eight they repeat.
 
-    Example:
+    Examples:
         >>> colours_of(["e5-small", "ours"])
         {'e5-small': '#0072b2', 'ours': '#d55e00'}
     """
@@ -84,7 +84,7 @@ def on_plane(vectors: np.ndarray, seed: int) -> np.ndarray:
         `(n, 2)`; one point for all where the vectors are the same, as those of a collapsed encoder are: scikit-learn
         divides by their spread, and then crashes the process.
 
-    Example:
+    Examples:
         >>> on_plane(np.ones((3, 4)), seed=1).tolist()
         [[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
     """
@@ -103,7 +103,7 @@ def check_picture(path: str | os.PathLike[str]) -> None:
     Raises:
         XlsrError: the format is unknown.
 
-    Example:
+    Examples:
         >>> check_picture("plots/bars.svg")
     """
     file = Path(path)

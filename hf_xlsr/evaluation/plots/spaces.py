@@ -45,7 +45,7 @@ def plot_spaces(path: str | os.PathLike[str], spaces: Mapping[str, Mapping[Pair,
         XlsrError: there are no or more than 6 x 6 panels, a side has too few or too many sentences, or a vector is not
             finite.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> rng = np.random.default_rng(1)
         >>> english, french = rng.normal(size=(2, 20, 8))
@@ -92,7 +92,7 @@ def check_panels(sizes: Mapping[str, Mapping[Pair, Sequence[int]]]) -> None:
     Raises:
         XlsrError: there are more than 6 x 6 panels, or a side has too few or too many sentences.
 
-    Example:
+    Examples:
         >>> check_panels({"ours": {("en", "fr"): (500, 500)}})
     """
     columns = max(map(len, sizes.values()), default=0)

@@ -150,7 +150,7 @@ def tune_threshold(scores: np.ndarray, correct: np.ndarray, total_gold: int) -> 
     Relations:
         LASER's `BuccOptimize`, which may separate equal scores, and fails when all candidates are taken.
 
-    Example:
+    Examples:
         >>> tune_threshold(np.array([1.2, 1.1, 1.0, 0.9]), np.array([True, True, False, False]), total_gold=3)
         (1.05, 0.8)
     """

@@ -77,7 +77,7 @@ def language_bias(
         XlsrError: there are fewer than two languages, they differ in their numbers of sentences, `k` is below 1 or above
             the number of candidates, a language was not fitted, or an embedding is zero.
 
-    Example:
+    Examples:
         >>> class Lengths:
         ...     def encode(self, texts, **kwargs):
         ...         return np.array([[len(text), 1.0, text.count("e")] for text in texts])

@@ -75,7 +75,7 @@ def sts(
         XlsrError: a row lacks a column, or a task has no row with a score.
         ValueError: a score is not a number.
 
-    Example:
+    Examples:
         >>> class Letters:
         ...     def encode(self, texts, **kwargs):
         ...         return np.array([[text.count("a"), text.count("b")] for text in texts], np.float32)

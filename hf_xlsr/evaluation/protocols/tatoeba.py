@@ -135,7 +135,7 @@ def right_both_ways(source_vectors: np.ndarray, target_vectors: np.ndarray) -> t
     Returns:
         Two bool arrays `(n,)`: from source to target, and from target to source.
 
-    Example:
+    Examples:
         >>> source = np.array([[1.0, 0.0], [0.8, 0.6]])
         >>> forward, backward = right_both_ways(source, np.array([[0.96, 0.28], [0.0, 1.0]]))
         >>> forward.tolist(), backward.tolist()

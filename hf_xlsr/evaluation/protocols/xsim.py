@@ -75,7 +75,7 @@ def margin_setting(k: int, margin: str) -> str:
     Raises:
         XlsrError: `k` is below 1 or `margin` is unknown.
 
-    Example:
+    Examples:
         >>> margin_setting(3, "distance")
         'k3-distance'
     """

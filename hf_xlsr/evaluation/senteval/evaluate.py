@@ -95,7 +95,7 @@ def senteval(
         XlsrError: the setting is unknown, a row lacks a column, a split is missing or unknown, a label is not
             in train, or a score is out of range.
 
-    Example:
+    Examples:
         >>> class Letters:
         ...     def encode(self, texts, **kwargs):
         ...         return np.array([[text.count("a"), text.count("b")] * 99 for text in texts], np.float32)

@@ -25,7 +25,7 @@ def score_bins(scores: np.ndarray) -> np.ndarray:
     Returns:
         `(n, 5)`, float64.
 
-    Example:
+    Examples:
         >>> score_bins(np.array([4.0, 2.25, 0.5]))
         array([[0.  , 0.  , 0.  , 1.  , 0.  ],
                [0.  , 0.75, 0.25, 0.  , 0.  ],

@@ -86,7 +86,7 @@ def read_task(rows: Iterable[Row], name: str) -> Task:
         KeyError: the task is unknown.
         XlsrError: a row or split is invalid or missing.
 
-    Example:
+    Examples:
         >>> rows = [{"text": "good film", "label": 1}, {"text": "bad", "label": 0}] * 4
         >>> task = read_task(rows, "MR")
         >>> task.splits["test"].tolist(), task.gold.tolist()

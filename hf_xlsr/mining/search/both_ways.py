@@ -112,7 +112,7 @@ def neighbours_both_ways(
         FAISS searches twice, once for each direction; its IVF takes queries one at a time, and IVF-PQ compares
         quantised vectors.
 
-    Example:
+    Examples:
         >>> both = neighbours_both_ways(np.eye(3), np.eye(3)[[2, 0, 1]], k=1)
         >>> both.forward_indices.ravel().tolist(), both.backward_indices.ravel().tolist()
         ([1, 2, 0], [2, 0, 1])

@@ -69,7 +69,7 @@ def mine_vectors(
     Relations:
         LASER's mining with `retrieval max`, `k` 4, margin `ratio` (its threshold is strict).
 
-    Example:
+    Examples:
         >>> vectors = np.eye(3, dtype=np.float32)
         >>> mined = mine_vectors(vectors, vectors[[2, 0, 1]], k=2)
         >>> list(zip(mined.source.tolist(), mined.target.tolist()))
@@ -113,7 +113,7 @@ def extract_pairs(
     Raises:
         XlsrError: `margin` or `retrieval` is unknown, or `max_pairs` is below 1.
 
-    Example:
+    Examples:
         >>> vectors = np.eye(3, dtype=np.float32)
         >>> len(extract_pairs(neighbours_both_ways(vectors, vectors, 2), retrieval="intersection"))
         3

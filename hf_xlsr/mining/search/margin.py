@@ -15,8 +15,8 @@ def margin_scores(
 ) -> np.ndarray:
     r"""Similarity of a pair against the neighbourhoods of its two sentences.
 
-    With :math:`a = \cos(x, y)` and :math:`b` the average of the two means: `ratio` is :math:`a / b`, `distance`
-    :math:`a - b`, `absolute` :math:`a`. In `ratio` a :math:`b` below 1e-6, which real encoders hardly give, is raised
+    With `a = \cos(x, y)` and `b` the average of the two means: `ratio` is `a / b`, `distance`
+    `a - b`, `absolute` `a`. In `ratio` a `b` below 1e-6, which real encoders hardly give, is raised
     to it, so that a better cosine always means a better score.
 
     Args:
@@ -34,7 +34,7 @@ def margin_scores(
     Relations:
         stopes uses twice the cosine: its `ratio` equals this one, its `distance` is twice this one.
 
-    Example:
+    Examples:
         >>> margin_scores(np.array([0.9]), np.array([0.8]), np.array([0.4]))
         array([1.5])
     """

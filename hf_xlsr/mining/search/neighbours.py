@@ -55,7 +55,7 @@ def nearest_neighbours(queries: np.ndarray, candidates: np.ndarray, k: int = 1) 
     Raises:
         XlsrError: `k` is below 1, there are no candidates, a vector holds NaN, or the widths differ.
 
-    Example:
+    Examples:
         >>> similarities, indices = nearest_neighbours(np.eye(2), np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0]]), k=2)
         >>> indices.tolist()
         [[1, 2], [0, 1]]
@@ -135,7 +135,7 @@ def pair_products(queries: np.ndarray, rows: np.ndarray, candidates: Rows, colum
     Returns:
         One float32 for each pair, which depends only on the two vectors.
 
-    Example:
+    Examples:
         >>> vectors = np.array([[1, 2], [3, 4]], np.float32)
         >>> pair_products(vectors, np.array([0, 1]), vectors, np.array([1, 1]))
         array([11., 25.], dtype=float32)

@@ -44,8 +44,8 @@ class Filter:
     def slack(self, asking: VectorStats, other: VectorStats) -> float:
         r"""Largest error of the difference of two products of one vector.
 
-        With :math:`\hat x = x - r` for a rounded vector and :math:`a, b` the sides' middles, the error of a product is
-        :math:`x y - \hat x \hat y = r_x b + a r_y + r_x (y - b) + (\hat x - a) r_y`. The first term is the same for
+        With `\hat x = x - r` for a rounded vector and `a, b` the sides' middles, the error of a product is
+        `x y - \hat x \hat y = r_x b + a r_y + r_x (y - b) + (\hat x - a) r_y`. The first term is the same for
         all `y`; the second has a known range; the others are bounded by the products of the lengths.
         """
         rest = asking.residual * other.spread + (asking.spread + asking.residual) * other.residual

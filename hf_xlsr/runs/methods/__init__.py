@@ -31,7 +31,7 @@ def get_method(name: object) -> type[Method]:
     Raises:
         XlsrError: the name is unknown.
 
-    Example:
+    Examples:
         >>> get_method("lightweight").config_class.__name__
         'LightweightConfig'
     """
