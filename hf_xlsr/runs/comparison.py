@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.data.sources import as_source, open_source, open_texts, source_name
@@ -83,7 +83,7 @@ def comparison_rows(comparison: Mapping[str, Mapping[str, float]]) -> list[tuple
 
 def comparison_table(comparison: Mapping[str, Mapping[str, float]], title: str) -> Table:
     """The comparison for the console."""
-    table = Table("metric", "before", "after", "difference", title=title)
+    table = Table(Column("metric", overflow="fold"), "before", "after", "difference", title=title)
     for row in comparison_rows(comparison):
         table.add_row(*row)
     return table
