@@ -21,6 +21,8 @@ class CmlmConfig(PreTrainedConfig):
         text_config: Configuration of the encoder, a config object or a dict with `model_type`.
         pooling: `mean` (the paper), `max` or `cls`.
         projections: Number of vectors that represent the first sentence (N), the sentence embedding included.
+        projection_layers: Layers of each projection; the paper has 3, and tried 1 and more.
+        projection_width: Width between these layers; defaults to twice the encoder's.
         conditioning: How the second sentence sees the first. `input`: the N vectors precede its embeddings. `skip`: in
             addition, they are concatenated with the states of the masked tokens before decoding (table 7). `none`: not
             at all, which is plain masked language modelling of the second sentence, for comparison.
@@ -56,6 +58,8 @@ class CmlmConfig(PreTrainedConfig):
     text_config: PreTrainedConfig | dict | None = None
     pooling: Literal["mean", "max", "cls"] = "mean"
     projections: int = interval(min=1)(default=15)
+    projection_layers: int = interval(min=1)(default=3)
+    projection_width: int | None = None
     conditioning: Literal["input", "skip", "none"] = "input"
     sentence_vector: Literal["pooled", "projected"] = "pooled"
     prefix_positions: Literal["counted", "first"] = "counted"

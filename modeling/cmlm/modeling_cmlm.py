@@ -99,7 +99,9 @@ class CmlmModel(EncoderWithLmHead):
         if config.prefix_places and config.prefix_positions == "first" and not self._takes_positions:
             raise XlsrError(f"'{text_config.model_type}' has no `position_ids`; set prefix_positions to 'counted'.")
         std = getattr(text_config, "initializer_range", 0.02)
-        self.projections = SentenceProjections(width, config.projections, std)
+        self.projections = SentenceProjections(
+            width, config.projections, std, layers=config.projection_layers, hidden=config.projection_width
+        )
         self.skip = None
         if config.conditioning == "skip":
             self.skip = nn.Linear((config.projections + 1) * width, width)

@@ -15,23 +15,28 @@ class SentenceProjections(nn.Module):
     P_1(v) = v, \\quad P_i(v) = W_{i3}\\, ReLU(W_{i2}\\, ReLU(W_{i1} v + b_{i1}) + b_{i2}) + b_{i3}
     ```
 
-    of widths h, 2h, 2h, h. The paper does not say whether projections share layers; since its last layer has h outputs,
+    of widths h, 2h, 2h, h by default. The paper does not say whether projections share layers; since its last layer has h
+    outputs,
     each one is a separate network here. They are computed together.
 
     Args:
         width: Width of sentence embeddings (h).
         count: Vectors (N).
         std: Standard deviation of new weights.
+        layers: Layers of each network.
+        hidden: Width between the layers; by default 2h.
 
     Examples:
         >>> SentenceProjections(8, 5)(torch.ones(2, 8)).shape
         torch.Size([2, 5, 8])
     """
 
-    def __init__(self, width: int, count: int, std: float = 0.02) -> None:
+    def __init__(
+        self, width: int, count: int, std: float = 0.02, *, layers: int = 3, hidden: int | None = None
+    ) -> None:
         super().__init__()
         self.width, self.count, self.std = width, count, std
-        widths = (width, 2 * width, 2 * width, width)
+        widths = (width, *[hidden or 2 * width] * (layers - 1), width)
         shapes = list(zip(widths, widths[1:], strict=False)) if count > 1 else []
         self.weights = nn.ParameterList(torch.empty(count - 1, before, after) for before, after in shapes)
         self.biases = nn.ParameterList(torch.empty(count - 1, 1, after) for _, after in shapes)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,11 +11,12 @@ from cmlm_helpers import tiny_batch, tiny_cmlm, tiny_nli_batch, tiny_pairs_batch
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel
+from hf_xlsr.modeling.cmlm.projections import SentenceProjections
 
 ROBERTA = {"model_type": "xlm-roberta", "pad_token_id": 1, "type_vocab_size": 1, "max_position_embeddings": 42}
 
 
-def naive_projection(model: CmlmModel, vector: torch.Tensor) -> torch.Tensor:
+def naive_projection(model: Any, vector: torch.Tensor) -> torch.Tensor:
     """Appendix C, one network after the other."""
     rows = [vector]
     for number in range(model.config.projections - 1):
@@ -45,6 +47,15 @@ def naive_cmlm(model: CmlmModel, batch: dict[str, torch.Tensor]) -> torch.Tensor
         nll.append(F.cross_entropy(logits[chosen], labels[chosen], reduction="sum"))
         count += int(chosen.sum())
     return torch.stack(nll).sum() / count
+
+
+@pytest.mark.parametrize(("layers", "hidden", "shapes"), [(1, 7, [(4, 4)]), (2, 7, [(4, 7), (7, 4)]), (3, None, [])])
+def test_depth_and_width_of_projections(layers: int, hidden: int | None, shapes: list[tuple[int, int]]) -> None:
+    projections = SentenceProjections(4, 3, layers=layers, hidden=hidden).double()
+    assert [weight.shape[1:] for weight in projections.weights] == (shapes or [(4, 8), (8, 8), (8, 4)])
+    model = SimpleNamespace(config=SimpleNamespace(projections=3), projections=projections)
+    vectors = torch.randn(5, 4, dtype=torch.float64)
+    torch.testing.assert_close(projections(vectors), torch.stack([naive_projection(model, row) for row in vectors]))
 
 
 @pytest.mark.parametrize("conditioning", ["input", "skip"])

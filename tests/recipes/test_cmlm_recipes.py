@@ -57,6 +57,16 @@ def test_paper_stages(name: str) -> None:
     assert as_list(last["nli"]["train"]) and not as_list(last["data"]["text"]) + as_list(last["data"]["train"])
 
 
+def test_ablations_have_the_rows_of_the_paper() -> None:
+    rows = {run["name"].split("/")[1]: run["model"] for run in loaded("cmlm_ablation")}
+    assert {model["projections"] for model in rows.values()} == {1, 5, 10, 15, 20}
+    masked = {round(256 * model["mlm_probability"], 6): name for name, model in rows.items() if "mask-" in name}
+    assert masked == {40.0: "mask-40", 60.0: "mask-60", 100.0: "mask-100"}
+    assert {model.get("pooling", "mean") for model in rows.values()} == {"mean", "max", "cls"}
+    (base,) = loaded("cmlm_base")
+    assert all(sum(model.get(key) != base["model"].get(key) for key in model) <= 1 for model in rows.values())
+
+
 def test_controls_differ_in_one_value() -> None:
     runs = loaded("cmlm_en_open_ablation")
     assert len({str(run["training"]) for run in runs}) == 1
