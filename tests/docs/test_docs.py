@@ -30,6 +30,7 @@ from hf_xlsr.utils.errors import XlsrError
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [page for page in PAGES if page.parent.name != "notebooks"]  # which `make docs` writes and other tests run
 # Pages all of whose blocks have tests of their own.
 WHOLLY_TESTED = {"export.md": "export/test_export_docs.py", "extend.md": "docs/test_extend.py"}
 # Their Python has tests of its own, which look closer.
