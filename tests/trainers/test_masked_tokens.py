@@ -1,8 +1,9 @@
-"""Masked-LM losses under accumulation and on two processes: means over the tokens of the whole step."""
+"""Masked-LM losses with accumulation and on two processes: means over the tokens of the whole step."""
 
 from __future__ import annotations
 
 import os
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from hf_xlsr.data.multitask import MAIN, TASK
 KINDS = ("Lightweight", "Hictl", "Cmlm")
 ROWS = 16
 # Micro-batches of very different numbers of tokens.
-PIECES = [range(0, 2), range(2, 5), range(5, 14), range(14, 16)]
+MICRO_BATCHES = [range(0, 2), range(2, 5), range(5, 14), range(14, 16)]
 
 
 def trainer_of(kind: str, folder: Path) -> Any:
@@ -42,12 +43,12 @@ def trainer_of(kind: str, folder: Path) -> Any:
     return getattr(trainers, f"{kind}Trainer")(models[kind](), args, train_dataset=data, processing_class=tokenizer)
 
 
-def gradients(kind: str, folder: Path, pieces: list[range]) -> dict[str, torch.Tensor]:
-    """Of one step whose micro-batches are `pieces`, and the mean loss of these."""
+def gradients(kind: str, folder: Path, micro_batches: list[range]) -> dict[str, torch.Tensor]:
+    """Gradients of one step, and its mean loss."""
     trainer = trainer_of(kind, folder)
     batches = []
-    for piece in pieces:
-        features = trainer.train_dataset.__getitems__([(0, row) for row in piece])
+    for rows in micro_batches:
+        features = trainer.train_dataset.__getitems__([(0, row) for row in rows])
         batches.append(trainer.data_collator([{TASK: MAIN, **feature} for feature in features]))
     batches, items = trainer.get_batch_samples(iter(batches), len(batches), trainer.args.device)
     trainer.current_gradient_accumulation_steps = len(batches)
@@ -56,15 +57,19 @@ def gradients(kind: str, folder: Path, pieces: list[range]) -> dict[str, torch.T
     return {"loss": loss, **{name: gradient for name, gradient in found.items() if gradient is not None}}
 
 
+# By process, with and without accumulation.
+SPLITS = {"accumulated": (MICRO_BATCHES[:2], MICRO_BATCHES[2:]), "single": ([range(0, 3)], [range(3, 16)])}
+
+
 def half(folder: Path) -> None:
-    """Each process's two micro-batches, and the mean of both processes."""
-    for kind in KINDS:
-        rank = int(os.environ["RANK"])
-        found = gradients(kind, folder, PIECES[2 * rank : 2 * rank + 2])
+    """The mean of both processes' gradients."""
+    rank = int(os.environ["RANK"])
+    for kind, (name, split) in product(KINDS, SPLITS.items()):
+        found = gradients(kind, folder, split[rank])
         for tensor in found.values():
             dist.all_reduce(tensor)
         if rank == 0:
-            save_file({name: tensor / 2 for name, tensor in found.items()}, folder / f"{kind}.safetensors")
+            save_file({key: tensor / 2 for key, tensor in found.items()}, folder / f"{kind}-{name}.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +80,9 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_accumulation_equals_one_large_batch(kind: str, tmp_path: Path, two: Path) -> None:
+def test_step_equals_one_large_batch(kind: str, tmp_path: Path, two: Path) -> None:
     whole = gradients(kind, tmp_path, [range(ROWS)])
     assert whole["loss"] > 1
-    for found in (gradients(kind, tmp_path, PIECES), load_file(two / f"{kind}.safetensors")):
+    on_two = [load_file(two / f"{kind}-{name}.safetensors") for name in SPLITS]
+    for found in (gradients(kind, tmp_path, MICRO_BATCHES), *on_two):
         torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-6)
