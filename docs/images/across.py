@@ -1,6 +1,6 @@
 """Draws docs/images/across.svg from docs/figures.json: encoders that were trained for equal time, with their seeds.
 
-usage: python docs/images/across.py
+usage: python -m docs.images.across
 """
 
 from __future__ import annotations
@@ -8,12 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import matplotlib
+from matplotlib.figure import Figure
 
-matplotlib.use("Agg")
-from matplotlib import pyplot  # noqa: E402
-
-from benchmarks.papers.figures import Figures  # noqa: E402
-from benchmarks.papers.tables import ROOT, read_tables  # noqa: E402
+from benchmarks.papers.figures import Figures
+from benchmarks.papers.tables import ROOT, read_tables
 
 ROWS = {"e5-small": "start", "mnrl": "MultipleNegatives-\nRankingLoss", "moco": "dual momentum\ncontrast (ours)"}
 COLUMNS = {"Tatoeba": "Translation retrieval, Tatoeba, %", "BUCC-like F1": "Bitext mining, news, F1 %"}
@@ -24,8 +22,9 @@ def main() -> None:
     """Writes the picture."""
     (table,) = (one for one in read_tables(ROOT / "benchmarks/papers/tables.yaml").tables if one.name == "across")
     spreads = Figures(ROOT / "docs/figures.json").spreads(table)
-    pyplot.rcParams |= {"svg.hashsalt": "across", "font.size": 10, "svg.fonttype": "path"}
-    picture, axes = pyplot.subplots(1, 2, figsize=(8.4, 2.6), facecolor="white")
+    matplotlib.rcParams |= {"svg.hashsalt": "across", "font.size": 10, "svg.fonttype": "path"}
+    picture = Figure(figsize=(8.4, 2.6), facecolor="white")
+    axes = picture.subplots(1, 2)
     for axis, (column, title) in zip(axes, COLUMNS.items(), strict=True):
         for place, row in enumerate(reversed(ROWS)):
             spread = spreads[column][row]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from inspect import Parameter
 from itertools import islice
 from pathlib import Path
@@ -93,7 +94,7 @@ def mine(
 
     given |= {"retrieval": retrieval, "threshold": threshold, "duplicates": duplicates, "max_pairs": max_pairs}
     if sum(map(bool, (known, gold, labels))) > 1 or (precision is not None and not (known or gold or labels)):
-        raise XlsrError("Choose the threshold by one of --known, --gold and --labels; --precision needs one of them.")
+        raise XlsrError("Give at most one of --known, --gold and --labels; --precision needs one of them.")
     options = mining_options(given | {"one_to_one": False if many else None}, quiet=json)
     if (source_vectors is None) != (target_vectors is None):
         raise XlsrError("Give both --source-vectors and --target-vectors.")
@@ -106,24 +107,17 @@ def mine(
         mined = run_mining(source, target, folder, options, encoder=model, vectors=vectors, known=pairs["known"])
         if not mined.is_main:
             return None
-        curve = mined.curve
         if pairs["gold"] is not None:
-            curve = mined.gold_curve(pairs["gold"])
+            mined = replace(mined, curve=mined.gold_curve(pairs["gold"]))
         elif labels:
-            curve = mined.label_curve(read_labels(labels))
-        estimate: dict[str, Any] = {}
-        lowest = threshold
-        if curve is not None:
-            place = curve.choose(precision) if lowest is None else curve.place(lowest)
-            estimate = {**curve.at(place), "basis": curve.basis}
-            lowest = estimate["threshold"] if lowest is None else lowest
-        kept = mined.best(lowest, options.max_pairs)
-        write_pairs(output, kept.sentences(), format=format, languages=options.languages)
-        page = f"{output}.report.html"
-        shown: dict[str, Any] = {"title": f"{source} and {target}", "languages": options.languages, "curve": curve}
-        write_report(page, mined.sentences(), mined.rows.score, threshold=lowest, **shown)
-        report = {**kept.report, "estimate": estimate, "page": page, "histogram": histogram(mined.rows.score, lowest)}
-        return _finish(output, folder, report, kept.sentences())
+            mined = replace(mined, curve=mined.label_curve(read_labels(labels)))
+        chosen = mined.chosen(options, precision)
+        write_pairs(output, chosen.sentences(), format=format, languages=options.languages)
+        page, lowest = f"{output}.report.html", chosen.report["threshold"]
+        shown: dict[str, Any] = {"title": f"{source} and {target}", "languages": options.languages}
+        write_report(page, mined.sentences(), mined.rows.score, curve=mined.curve, threshold=lowest, **shown)
+        report = {**chosen.report, "page": page, "histogram": histogram(mined.rows.score, lowest)}
+        return _finish(output, folder, report, chosen.sentences())
 
     pairs_given = {"known": known, "gold": gold}
     return _run(run, options, output, format, work, keep_work, json)

@@ -20,7 +20,7 @@ from hf_xlsr.mining.search.extraction import MinedBitext, extract_pairs
 from hf_xlsr.mining.search.neighbours import check_widths
 from hf_xlsr.mining.stages import Processes, Stages, TextSide, TextSides, job_folder, vector_stage
 from hf_xlsr.mining.texts import Sentences, TextStore
-from hf_xlsr.mining.thresholds import Curve, HiddenPairs, gold_curve, hidden_curve, label_curve
+from hf_xlsr.mining.thresholds import HiddenPairs, PrecisionCurve, gold_curve, hidden_curve, label_curve
 from hf_xlsr.mining.work_folder import save_array, save_rows
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import array_hash
@@ -51,10 +51,10 @@ class MiningRun:
     texts: tuple[TextStore, TextStore] | None
     report: dict[str, Any]
     is_main: bool = True
-    curve: Curve | None = None
+    curve: PrecisionCurve | None = None
 
     def best(self, threshold: float | None, max_pairs: int | None = None) -> MiningRun:
-        """The run with the pairs of at least this score alone, and at most so many."""
+        """The run with the best pairs only: those at or above the threshold, at most `max_pairs`."""
         count = len(self.rows) if threshold is None else int((self.rows.score >= threshold).sum())
         first = slice(min(count, len(self.rows) if max_pairs is None else max_pairs))
         pairs, rows = (
@@ -64,7 +64,17 @@ class MiningRun:
         report = {**self.report, "pairs": len(rows), "threshold": threshold, "scores": scores}
         return replace(self, pairs=pairs, rows=rows, report=report)
 
-    def gold_curve(self, gold: Iterable[tuple[str, str]]) -> Curve:
+    def chosen(self, options: MiningOptions, precision: float | None = None) -> MiningRun:
+        """The run with the best pairs only, above the threshold of the options or else the one that the curve chooses."""
+        threshold, estimate = options.threshold, {}
+        if self.curve is not None:
+            index = self.curve.choose(precision) if threshold is None else self.curve.index(threshold)
+            estimate = {**self.curve.at(index), "basis": self.curve.basis}
+            threshold = float(self.curve.threshold[index]) if threshold is None else threshold
+        run = self.best(threshold, options.max_pairs)
+        return replace(run, report={**run.report, "estimate": estimate})
+
+    def gold_curve(self, gold: Iterable[tuple[str, str]]) -> PrecisionCurve:
         """Precision and recall by threshold against all translations that are in the texts, as sentences."""
         assert self.texts is not None, "matrices have no sentences"
         pairs = set(gold)
@@ -72,7 +82,7 @@ class MiningRun:
         right = np.array([(row["source"], row["target"]) in pairs for row in self.sentences()], bool)
         return gold_curve(right, int((there[0] & there[1]).sum()), self.rows.score)
 
-    def label_curve(self, labels: Mapping[tuple[str, str], bool]) -> Curve:
+    def label_curve(self, labels: Mapping[tuple[str, str], bool]) -> PrecisionCurve:
         """Precision by threshold from labels of some of the pairs, by source and target."""
         found = [(row["score"], (row["source"], row["target"])) for row in self.sentences()]
         return label_curve([(score, labels[pair]) for score, pair in found if pair in labels], self.rows.score)
@@ -140,11 +150,7 @@ def mine_bitext(
     """
     options = replace(options or MiningOptions(), **changes)
     with job_folder(folder) as work:
-        run = run_mining(source, target, work, options, encoder=encoder, known=known)
-        threshold = options.threshold
-        if run.curve is not None and threshold is None:
-            threshold = float(run.curve.threshold[run.curve.choose(precision)])
-        return run.best(threshold, options.max_pairs).pairs
+        return run_mining(source, target, work, options, encoder=encoder, known=known).chosen(options, precision).pairs
 
 
 def run_mining(
@@ -157,7 +163,7 @@ def run_mining(
     vectors: tuple[np.ndarray, np.ndarray] | None = None,
     known: Iterable[tuple[str, str]] | None = None,
 ) -> MiningRun:
-    """All pairs with a report, and with access to the texts as long as the folder exists; `best` applies a threshold.
+    """All pairs, before a threshold, with a report and with access to the texts as long as the folder exists.
 
     Args:
         source: A file, a list of sentences or a matrix.
@@ -172,8 +178,8 @@ def run_mining(
         XlsrError: see `mine_bitext`.
     """
     hidden = HiddenPairs() if known is None else HiddenPairs.sample(known)
-    if hidden.whole and encoder is None:
-        raise XlsrError("Known pairs (--known) need an encoder (--model), to encode them like the texts.")
+    if hidden.complete and encoder is None:
+        raise XlsrError("`known` pairs need an encoder (--model), which encodes them like the texts.")
     given = {"source": source, "target": target}
     if vectors is None and hasattr(source, "__array__") and hasattr(target, "__array__"):
         given, vectors = {}, (np.asanyarray(source), np.asanyarray(target))
@@ -200,7 +206,7 @@ def run_mining(
         for side, matrix in matrices.items():
             lines = report.setdefault(side, {"name": side, "sentences": len(matrix)}).get("lines", len(matrix))
             found[side] = _unit_vectors(stages, side, matrix, stores.get(side), lines)
-        lines = {side: store.lines(np.arange(len(store))) for side, store in stores.items()} if hidden.whole else {}
+        lines = {side: store.lines(np.arange(len(store))) for side, store in stores.items()} if hidden.complete else {}
         without = {side: own >= report[side]["lines"] for side, own in lines.items()}
         if processes.is_main:
             _mine(stages, found, without, options, options.search_device(encoder is not None))

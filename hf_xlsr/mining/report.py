@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_xlsr.mining.thresholds import Curve
+from hf_xlsr.mining.thresholds import PrecisionCurve
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import atomic_write
 
@@ -29,11 +29,11 @@ def write_report(
     *,
     title: str,
     languages: Sequence[str] | None = None,
-    curve: Curve | None = None,
+    curve: PrecisionCurve | None = None,
     threshold: float | None = None,
     seed: int = 0,
 ) -> None:
-    """Writes the page: one file without links, whose script and style are the only ones that its policy allows.
+    """Writes the page: one file that loads nothing else. Its content policy allows only its own script and style.
 
     Args:
         path: The HTML file.
@@ -42,7 +42,7 @@ def write_report(
         title: Of the page.
         languages: Of source and target, for fonts and direction.
         curve: Precision by threshold.
-        threshold: The chosen one, marked in the plots.
+        threshold: Marked in the plots.
         seed: Of the sample.
     """
     order = np.argsort(-scores, kind="stable")
@@ -52,11 +52,11 @@ def write_report(
         for band in np.array_split(order, min(BANDS, max(len(order), 1)))
         if len(band)
     ]
-    wanted = {int(place): number for number, band in enumerate(bands) for place in band}
+    wanted = {int(index) for band in bands for index in band}
     found = [
-        {"score": float(scores[place]), "band": wanted[place], "source": row["source"], "target": row["target"]}
-        for place, row in enumerate(rows)
-        if place in wanted
+        {"score": float(scores[index]), "source": row["source"], "target": row["target"]}
+        for index, row in enumerate(rows)
+        if index in wanted
     ]
     counts, edges = np.histogram(scores, BARS) if len(scores) else (np.zeros(1, int), np.array([0.0, 1.0]))
     tags = [

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from scipy.stats import binomtest
 
 from hf_xlsr.mining.search.extraction import MinedBitext
 from hf_xlsr.utils.errors import XlsrError
@@ -18,17 +19,17 @@ FEWEST = 20  # known pairs, gold pairs or labels
 
 
 @dataclass(frozen=True)
-class Curve:
-    """Precision and recall of all pairs with at least a score.
+class PrecisionCurve:
+    """Precision and recall of mined pairs by threshold.
 
     Attributes:
         threshold: Scores, ascending, `(points,)`.
-        precision: Share of true pairs among those with at least this score, `(points,)`.
+        precision: Share of true pairs among those at or above each threshold, `(points,)`.
         low: Lower end of the 95 % interval of the precision.
         high: Upper end.
-        recall: Share of the true pairs that have at least this score; None if it is not known.
-        pairs: Number of mined pairs with at least this score.
-        basis: What it was estimated from, for people.
+        recall: Share of all true pairs that are mined at or above each threshold; None if unknown.
+        pairs: Number of mined pairs at or above each threshold.
+        basis: What the estimate rests on, such as "1,000 hidden pairs".
     """
 
     threshold: np.ndarray
@@ -46,7 +47,7 @@ class Curve:
         return 2 * self.precision * self.recall / np.maximum(self.precision + self.recall, 1e-12)
 
     def choose(self, precision: float | None = None) -> int:
-        """Place of the threshold with the best F1 or, given a precision, of the lowest threshold that reaches it.
+        """Index of the threshold with the best F1 or, given a precision, of the lowest threshold that reaches it.
 
         Raises:
             XlsrError: no threshold reaches the precision, or labels come without a precision.
@@ -54,23 +55,25 @@ class Curve:
         if precision is None:
             if self.recall is None:
                 raise XlsrError(
-                    "Labels give no recall, so no best F1: give the precision that you want (--precision)."
+                    "Labels give no recall, so there is no best F1. Set the `precision` you want (--precision)."
                 )
             return int(self.f1.argmax())
         reached = np.flatnonzero(self.precision >= precision)
         if not len(reached):
             best = self.precision.max()
-            raise XlsrError(f"`precision` {precision:g} is out of reach: the estimate is at most {best:.3f}.")
+            raise XlsrError(
+                f"`precision` {precision:g} cannot be reached: the estimate is at most {best:.3f}. Set a lower one."
+            )
         return int(reached[0])
 
-    def place(self, threshold: float) -> int:
-        """Place of the lowest score that is at least the threshold."""
+    def index(self, threshold: float) -> int:
+        """Index of the lowest score that is at least the threshold."""
         return min(int(np.searchsorted(self.threshold, threshold)), len(self.threshold) - 1)
 
-    def at(self, place: int) -> dict[str, float]:
+    def at(self, index: int) -> dict[str, float]:
         """All figures at one threshold."""
         names = ("threshold", "precision", "low", "high", "pairs", *(("recall",) if self.recall is not None else ()))
-        return {name: float(getattr(self, name)[place]) for name in names}
+        return {name: float(getattr(self, name)[index]) for name in names}
 
     def values(self) -> dict[str, Any]:
         """The curve as plain values, for JSON."""
@@ -81,18 +84,18 @@ class Curve:
 class HiddenPairs:
     """Known translations that are hidden among the candidates.
 
-    Half of them are hidden whole; how many of these are found, and with which scores, tells the recall. Of the others
-    only one side is hidden, so that every pair they end up in is false: this tells the scores of false pairs.
+    Half of them are hidden with both sides: the share that is found estimates the recall. Of the others only one side is
+    hidden, so every pair that contains one is false: these estimate the scores of false pairs.
 
     Attributes:
-        source: Hidden sources: those of the whole pairs first.
-        target: Hidden targets, likewise.
-        whole: Number of whole pairs.
+        source: Hidden sources, those of complete pairs first.
+        target: Hidden targets, in the same order.
+        complete: Number of pairs hidden with both sides.
     """
 
     source: list[str] = field(default_factory=list)
     target: list[str] = field(default_factory=list)
-    whole: int = 0
+    complete: int = 0
 
     @classmethod
     def sample(cls, pairs: Iterable[tuple[str, str]], count: int = 4000, seed: int = 0) -> HiddenPairs:
@@ -110,14 +113,14 @@ class HiddenPairs:
                 targets.add(target)
         known = list(found.values())
         if len(known) < 4 * FEWEST:
-            raise XlsrError(f"Known pairs must be at least {4 * FEWEST} different ones, got {len(known)}.")
+            raise XlsrError(f"`known` must have at least {4 * FEWEST} different pairs, got {len(known)}.")
         order = np.random.default_rng(seed).permutation(len(known))[:count].tolist()
-        whole, single = order[: len(order) // 2], order[len(order) // 2 :]
+        both, single = order[: len(order) // 2], order[len(order) // 2 :]
         half = len(single) // 2
         return cls(
-            [known[place][0] for place in (*whole, *single[:half])],
-            [known[place][1] for place in (*whole, *single[half:])],
-            len(whole),
+            [known[place][0] for place in (*both, *single[:half])],
+            [known[place][1] for place in (*both, *single[half:])],
+            len(both),
         )
 
 
@@ -129,7 +132,7 @@ def hidden_curve(
     present: Sequence[set[int]],
     kept: np.ndarray,
     seed: int = 0,
-) -> Curve:
+) -> PrecisionCurve:
     r"""The curve from hidden pairs.
 
     Of the pairs mined from the given texts with a score of at least `t`,
@@ -138,37 +141,37 @@ def hidden_curve(
     N(t) = M \, (F_1(t) + F_2(t)) + \frac{S - 2M}{2} F_0(t)
     ```
 
-    where `M` is the unknown number of true pairs among `S` sentences of both sides, `F_1` the share of whole hidden pairs
-    that are found, `F_2` and `F_0` the false pairs for each sentence that has a translation, and for each that was hidden
-    alone and so has none. Least squares on a histogram of the scores give `M`. The precision is `M F_1 / N`, the recall
-    `F_1`. The interval comes from resampling the hidden pairs.
+    where `M` is the unknown number of true pairs and `S` the number of sentences of both sides. `F_1` is the share of
+    complete hidden pairs that are found. `F_2` and `F_0` are the numbers of false pairs per sentence: `F_2` of sentences
+    with a translation, `F_0` of those that were hidden alone. Least squares on a histogram of the scores give `M`. The
+    precision is `M F_1 / N`, the recall `F_1`. The interval comes from resampling the hidden pairs.
 
     Args:
         hidden: What was hidden.
-        mined: All mined pairs, hidden ones included, by line; hidden sentences follow the lines of each text.
+        mined: All mined pairs by line, with hidden sentences, whose numbers follow the lines of each text.
         lines: Number of lines of each text.
         sentences: Number of their distinct sentences.
-        present: Numbers of the hidden sentences that are candidates of their own; others equal a sentence of the texts.
-        kept: Scores of the pairs that are mined without the hidden sentences, to which the curve applies.
+        present: Hidden sentences of each side, by number, that do not also occur in its text.
+        kept: Scores of the pairs mined without hidden sentences, to which the curve applies.
         seed: Of the resampling.
 
     Raises:
         XlsrError: too few hidden sentences are candidates, or no pairs were mined.
     """
     source, target = mined.source - lines[0], mined.target - lines[1]
-    whole = [n for n in range(hidden.whole) if n in present[0] and n in present[1]]
-    alone = sum(number >= hidden.whole for side in present for number in side)
+    complete = [n for n in range(hidden.complete) if n in present[0] and n in present[1]]
+    alone = sum(number >= hidden.complete for side in present for number in side)
     scores = mined.score[(source < 0) & (target < 0)]
-    if min(len(whole), alone) < FEWEST or not len(scores) or not len(kept):
-        raise XlsrError("Too few known pairs are left: nearly all of their sentences are in the texts already.")
+    if min(len(complete), alone) < FEWEST or not len(scores) or not len(kept):
+        raise XlsrError("`known` has too few pairs that are not in the texts themselves. Give other translations.")
     usable = np.zeros(max(map(len, (hidden.source, hidden.target))), bool)
-    usable[whole] = True
+    usable[complete] = True
     with_translation = [(side >= 0) & usable[np.maximum(side, 0)] for side in (source, target)]
     hit = with_translation[0] & (source == target)
-    false = (source >= hidden.whole) | (target >= hidden.whole)
+    false = (source >= hidden.complete) | (target >= hidden.complete)
     wrong_ends = np.where(hit, 0, sum(side.astype(int) for side in with_translation))
     kinds = [mined.score[hit], np.repeat(mined.score, wrong_ends), mined.score[false]]
-    sizes = [len(whole), 2 * len(whole), alone]
+    sizes = [len(complete), 2 * len(complete), alone]
     edges = np.unique(np.quantile(scores, np.linspace(0, 1, min(BANDS, len(scores)) + 1)))
     grid = _grid(kept)
     observed = _histogram(scores, edges)
@@ -180,18 +183,19 @@ def hidden_curve(
         step, rest = (true + wrong - noise) * weight, (observed - half * noise) * weight
         pairs = float(np.clip(step @ rest / max(step @ step, 1e-12), 0, min(sentences)))  # M
         true, wrong, noise = (_at_least(one, grid) / size for one, size in zip(kinds, sizes, strict=True))
-        mined = pairs * (true + wrong) + (half - pairs) * noise
-        known = np.maximum.accumulate(np.where(mined > 0, np.arange(len(grid)), 0))  # the last point with hidden pairs
-        return (pairs * true / np.maximum(mined, 1e-12))[known], true
+        total = pairs * (true + wrong) + (half - pairs) * noise
+        last = np.maximum.accumulate(np.where(total > 0, np.arange(len(grid)), 0))  # point with hidden pairs
+        return (pairs * true / np.maximum(total, 1e-12))[last], true
 
     rng = np.random.default_rng(seed)
     drawn = [fit([rng.choice(one, len(one)) if len(one) else one for one in kinds])[0] for _ in range(RESAMPLES)]
     low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
-    basis = f"{len(whole):,} hidden pairs and {alone:,} hidden sentences without translation"
-    return Curve(grid, fit(kinds)[0], low, high, fit(kinds)[1], _at_least(kept, grid), basis)
+    precision, recall = fit(kinds)
+    basis = f"{len(complete):,} hidden pairs and {alone:,} hidden sentences without translation"
+    return PrecisionCurve(grid, precision, low, high, recall, _at_least(kept, grid), basis)
 
 
-def gold_curve(right: np.ndarray, total: int, scores: np.ndarray) -> Curve:
+def gold_curve(right: np.ndarray, total: int, scores: np.ndarray) -> PrecisionCurve:
     """The curve from gold pairs that are in the texts; every other mined pair counts as false.
 
     Args:
@@ -208,15 +212,16 @@ def gold_curve(right: np.ndarray, total: int, scores: np.ndarray) -> Curve:
         1.0
     """
     if total < FEWEST:
-        raise XlsrError(f"Gold pairs must be at least {FEWEST} that are in the texts, got {total}.")
+        raise XlsrError(f"`gold` must have at least {FEWEST} pairs that are in the texts, got {total}.")
     grid = _grid(scores)
     pairs, found = _at_least(scores, grid), _at_least(scores[right], grid)
     precision = found / np.maximum(pairs, 1)
-    low, high = _wilson(precision, pairs)
-    return Curve(grid, precision, low, high, found / total, pairs, f"{total:,} gold pairs")
+    counts = zip(found.astype(int).tolist(), pairs.astype(int).tolist(), strict=True)
+    low, high = np.array([binomtest(*count).proportion_ci(method="wilson") for count in counts]).T
+    return PrecisionCurve(grid, precision, low, high, found / total, pairs, f"{total:,} gold pairs")
 
 
-def label_curve(labels: Sequence[tuple[float, bool]], scores: np.ndarray, seed: int = 0) -> Curve:
+def label_curve(labels: Sequence[tuple[float, bool]], scores: np.ndarray, seed: int = 0) -> PrecisionCurve:
     """The curve from pairs that a person accepted or rejected; it has no recall.
 
     A logistic curve through the labels gives each mined pair its chance to be true; the precision at a threshold is the
@@ -233,7 +238,7 @@ def label_curve(labels: Sequence[tuple[float, bool]], scores: np.ndarray, seed: 
     from sklearn.linear_model import LogisticRegression
 
     if len(labels) < FEWEST:
-        raise XlsrError(f"Labels must be at least {FEWEST} accepted or rejected pairs, got {len(labels)}.")
+        raise XlsrError(f"`labels` must accept or reject at least {FEWEST} mined pairs, got {len(labels)}.")
     at, accepted = np.array([score for score, _ in labels]), np.array([label for _, label in labels])
     grid, scale = _grid(scores), max(float(at.std()), 1e-9)
     pairs = _at_least(scores, grid)
@@ -251,7 +256,7 @@ def label_curve(labels: Sequence[tuple[float, bool]], scores: np.ndarray, seed: 
     drawn = [fit(rng.integers(0, len(at), len(at))) for _ in range(RESAMPLES)]
     low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
     basis = f"{len(at):,} labels, {int(accepted.sum()):,} of them accepted"
-    return Curve(grid, fit(np.arange(len(at))), low, high, None, pairs, basis)
+    return PrecisionCurve(grid, fit(np.arange(len(at))), low, high, None, pairs, basis)
 
 
 def _grid(scores: np.ndarray) -> np.ndarray:
@@ -268,10 +273,3 @@ def _histogram(scores: np.ndarray, edges: np.ndarray) -> np.ndarray:
 def _at_least(scores: np.ndarray, grid: np.ndarray) -> np.ndarray:
     """Number of scores of at least each point, float64."""
     return (len(scores) - np.searchsorted(np.sort(scores), grid, side="left")).astype(np.float64)
-
-
-def _wilson(share: np.ndarray, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Wilson's 95 % interval of a share."""
-    z, n = 1.96, np.maximum(count, 1)
-    middle, spread = share + z * z / (2 * n), z * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return (middle - spread) / (1 + z * z / n), (middle + spread) / (1 + z * z / n)

@@ -70,9 +70,11 @@ def test_hidden_sentences_change_no_pair(tmp_path: Path) -> None:
 
 def test_mine_bitext_chooses(tmp_path: Path) -> None:
     source, target, known = world(1)
-    options = {"encoder": NumberEncoder(noise=0.6), "known": known, "batch_size": 512}
-    strict = mine_bitext(source, target, precision=0.95, **options)  # type: ignore[arg-type]
-    best = mine_bitext(source, target, **options)  # type: ignore[arg-type]
+    encoder = NumberEncoder(noise=0.6)
+    best, strict = (
+        mine_bitext(source, target, encoder=encoder, known=known, precision=wanted, batch_size=512)
+        for wanted in (None, 0.95)
+    )
     right = [
         np.mean([source[s][3:] == target[t][3:] for s, t in zip(one.source, one.target, strict=True)])
         for one in (strict, best)
@@ -83,7 +85,7 @@ def test_mine_bitext_chooses(tmp_path: Path) -> None:
 def test_sample_of_known_pairs() -> None:
     pairs = [(f"a  {n}", f"b {n}") for n in range(300)]
     hidden = HiddenPairs.sample([*pairs, ("a 7", "other"), ("", "b"), ("c", "b 9")], count=200, seed=3)
-    assert hidden.whole == 100 and len(hidden.source) == len(hidden.target) == 150
+    assert hidden.complete == 100 and len(hidden.source) == len(hidden.target) == 150
     numbers = [[int(text[2:]) for text in side] for side in (hidden.source, hidden.target)]
     assert numbers[0][:100] == numbers[1][:100]
     assert not set(numbers[0][100:]) & set(numbers[1][100:])
