@@ -21,6 +21,7 @@ from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.validation import Section, explain
 
+FEW_ROWS = 100_000  # sampled in memory
 _VERSIONS = ("source_version", "target_version")
 _CORPUS_KEYS = {"corpus", "languages", "split", "distinct", "limit", "sample", "split_sentences", *_VERSIONS}
 
@@ -316,13 +317,16 @@ def _random_rows(
     seed: int,
     quarantine: Quarantine | None,
 ) -> Iterator[dict[str, Any]]:
-    """A random subset of the rows, each of its size equally likely, in order and in constant memory.
+    """A random subset of the rows, each of its size equally likely, in order and in bounded memory.
 
     Selection sampling (Knuth, volume 2, algorithm S): a row is kept with probability wanted / left.
     """
-    left = sum(1 for _ in read(quarantine))
+    rows = read(quarantine)
+    first = list(islice(rows, FEW_ROWS))
+    left = len(first) + sum(1 for _ in rows)
     wanted, random = min(size, left), Random(seed)
-    for row in read(Quarantine()):  # the first pass counted the bad lines
+    # Few rows are in memory. More are read again; the first pass counted their bad lines.
+    for row in first if left == len(first) else read(Quarantine()):
         if not wanted:
             return
         if random.random() * left < wanted:
