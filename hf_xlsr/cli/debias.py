@@ -50,10 +50,12 @@ def fit(
     from hf_xlsr.data.formats.quarantine import Quarantine
     from hf_xlsr.encoders.debias.fitting import check_method, fit_debias
     from hf_xlsr.encoders.loading import check_choice, load_encoder
+    from hf_xlsr.runs.inputs import check_named
     from hf_xlsr.utils.files import check_writable
 
     check_method(components, method)
     check_writable(output, "--output", folder=True)
+    check_named(model, {"--texts": texts}, parse_languages(given["languages"]))
     check_choice(model, given["device"], given["dtype"])
     quarantine = Quarantine()
     rows = _texts(texts, given, quarantine)

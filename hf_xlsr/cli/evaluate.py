@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_xlsr.cli.options import MODEL, data_options, encoder_options, extended, labelled, shared
+from hf_xlsr.cli.options import MODEL, data_options, encoder_options, extended, labelled, parse_languages, shared
 from hf_xlsr.evaluation.registry import FOR_ALL, PROTOCOLS, option_specs, specs_of
 from hf_xlsr.utils.errors import XlsrError, require_choice
 
@@ -63,7 +63,10 @@ def evaluate(
     from hf_xlsr.evaluation.protocols.language_bias import SHARE
     from hf_xlsr.evaluation.report import results_table
     from hf_xlsr.evaluation.results import Results
+    from hf_xlsr.runs.inputs import check_named
 
+    files = {f"--{key.replace('_', '-')}": given.get(key) for key in ("data", "pool", "tune", "gold", "tune_gold")}
+    check_named(model, files, parse_languages(given["languages"]))
     data, encoder, seed = data_options(given, name), encoder_options(given), given.pop("seed")
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     places: dict[str, Any] = {"output": output, "report": report, "predictions": predictions}

@@ -91,6 +91,7 @@ def mine(
     from hf_xlsr.mining.outputs import write_pairs
     from hf_xlsr.mining.pipeline import run_mining
     from hf_xlsr.mining.report import read_labels, write_report
+    from hf_xlsr.runs.inputs import check_named
 
     given |= {"retrieval": retrieval, "threshold": threshold, "duplicates": duplicates, "max_pairs": max_pairs}
     if sum(map(bool, (known, gold, labels))) > 1 or (precision is not None and not (known or gold or labels)):
@@ -98,6 +99,8 @@ def mine(
     options = mining_options(given | {"one_to_one": False if many else None}, quiet=json)
     if (source_vectors is None) != (target_vectors is None):
         raise XlsrError("Give both --source-vectors and --target-vectors.")
+    files = {"--source-vectors": source_vectors, "--target-vectors": target_vectors, "--known": known, "--gold": gold}
+    check_named(model, {"SOURCE": source, "TARGET": target, "--labels": labels, **files})
 
     def run(folder: Path) -> dict[str, Any] | None:
         vectors = (
@@ -145,8 +148,10 @@ def score(
     from hf_xlsr.mining.outputs import SCORE_COLUMNS, write_pairs
     from hf_xlsr.mining.report import write_report
     from hf_xlsr.mining.scoring import run_scoring
+    from hf_xlsr.runs.inputs import check_named
 
     options = mining_options(given, quiet=json)
+    check_named(model, {"PAIRS": pairs, "--source-pool": source_pool, "--target-pool": target_pool})
     sources, targets = (_Column(pairs, columns, options.languages, side) for side in ("source", "target"))
 
     def run(folder: Path) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,30 +72,75 @@ def needs(recipe: Recipe) -> list[str]:
     return list(dict.fromkeys([*([] if sources else ["own data"]), *variables, *corpora, *others]))
 
 
+class Missing:
+    """Collects what cannot be found, to report it at once."""
+
+    def __init__(self) -> None:
+        self.variables: dict[str, None] = {}
+        self.paths: dict[str, str] = {}  # path -> key
+
+    def look_up(self, key: str, source: Mapping[str, Any], languages: Sequence[str] = ()) -> None:
+        """Looks for the files of a source."""
+        if unset := unset_variables(source.get("path")):
+            self.variables |= dict.fromkeys(unset)
+        elif source.get("path"):
+            self.paths |= {file: key for file in missing_files(source, languages)}
+
+    def look_up_model(self, key: str, path: str, *, local: bool = False) -> None:
+        """Looks for a folder, unless it may be an id on the Hub."""
+        if unset := unset_variables(path):
+            self.variables |= dict.fromkeys(unset)
+        elif (local or path.startswith((".", "/", "~", "$"))) and not Path(expand(path)).expanduser().exists():
+            self.paths[expand(path)] = key
+
+    def report(self, what: str) -> None:
+        """Raises one error that names all."""
+        parts = [f"the environment variable {name}" for name in self.variables]
+        parts += [f"'{path}' ({key})" for path, key in self.paths.items()]
+        if parts:
+            raise XlsrError(f"{what} needs {', '.join(parts)}, which cannot be found.")
+
+
 def check_inputs(runs: Sequence[Method]) -> None:
     """Checks that all files, folders and environment variables of runs exist, before the first one starts.
 
     Raises:
         XlsrError: some are missing; the error names them all.
     """
-    variables: dict[str, None] = {}
-    missing: dict[str, str] = {}  # path -> key
+    missing = Missing()
     earlier = {run.recipe.output_dir for run in runs}
     for recipe in (run.recipe for run in runs):
         for key, source in data_sources(recipe):
-            if unset := unset_variables(source.get("path")):
-                variables |= dict.fromkeys(unset)
-            elif source.get("path"):
-                languages = as_list(source.get("languages")) or recipe.languages
-                missing |= {file: key for file in missing_files(source, languages)}
+            missing.look_up(key, source, as_list(source.get("languages")) or recipe.languages)
         for key, path in weights(recipe).items():
-            if unset := unset_variables(path):
-                variables |= dict.fromkeys(unset)
-                continue
-            local = path.startswith((".", "/", "~", "$")) or key == "start_from"
-            if local and path not in earlier and not Path(expand(path)).expanduser().exists():
-                missing[expand(path)] = key
-    if variables or missing:
-        parts = [f"the environment variable {name}" for name in variables]
-        parts += [f"'{path}' ({key})" for path, key in missing.items()]
-        raise XlsrError(f"recipe '{runs[0].recipe.name}' needs {', '.join(parts)}, which cannot be found.")
+            if path not in earlier:
+                missing.look_up_model(key, path, local=key == "start_from")
+    missing.report(f"recipe '{runs[0].recipe.name}'")
+
+
+def check_named(model: str | None, files: Mapping[str, Any], languages: Sequence[str] = ()) -> None:
+    """Checks that the model and the files of a command line exist, before it starts.
+
+    Args:
+        model: Folder or Hub id.
+        files: Option -> a file, several, or None. Files may be labelled, as in `de=texts.txt`.
+        languages: For paths with `{lang}`.
+
+    Raises:
+        XlsrError: some are missing; the error names them all.
+
+    Examples:
+        >>> check_named("./model", {"--data": ["mteb:STS17", "en=gone.txt"]})
+        Traceback (most recent call last):
+        ...
+        hf_xlsr.utils.errors.XlsrError: the command needs 'gone.txt' (--data), './model' (MODEL), which cannot be found.
+    """
+    missing = Missing()
+    for option, paths in files.items():
+        for path in as_list(paths):
+            if not path.startswith("mteb:"):
+                label = re.match(r"[\w-]+=", path) if not Path(path).exists() else None
+                missing.look_up(option, as_source(path[label.end() :] if label else path), languages)
+    if model is not None:
+        missing.look_up_model("MODEL", model)
+    missing.report("the command")

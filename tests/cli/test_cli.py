@@ -187,14 +187,21 @@ def test_evaluate_writes_json(exported: Path, tmp_path: Path, capsys: pytest.Cap
         (["--protocol", "sts", "--data", "x.tsv", "--k", "3"], "--k"),
         (["--protocol", "bucc", "--data", "a.de", "a.en"], "bucc"),
         (["--protocol", "mteb", "--data", "mteb:STSBenchmark", "--dtype", "onnx"], "onnx"),
-        (["--protocol", "sts", "--data", "none.tsv", "--dtype", "onnx", "--device", "cuda"], "'cuda'"),
-        (["--protocol", "sts", "--data", "none.tsv", "--device", "gpu"], "'gpu'"),
+        (["--protocol", "sts", "--data", "x.tsv", "--dtype", "onnx", "--device", "cuda"], "'cuda'"),
+        (["--protocol", "sts", "--data", "x.tsv", "--device", "gpu"], "'gpu'"),
         (["--protocol", "sts", "--data", "x.tsv", "--seed", "-1"], "--seed"),
     ],
 )
 def test_invalid_evaluation(
-    arguments: list[str], message: str, exported: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    message: str,
+    exported: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.tsv").touch()
     assert message in failing(capsys, "evaluate", str(exported), *arguments)
 
 

@@ -233,7 +233,7 @@ def test_score_of_a_file_in_any_format(fake: str, tmp_path: Path, capsys: Captur
         (["--output", "p.tsv", "--source-vectors", "row.npy", "--target-vectors", "row.npy"], "row.npy"),
         (["--output", "p.tsv", "--model", ".", "--routes", "de"], "--routes"),
         (["--output", "p.tsv", "--model", ".", "--languages", "de"], "languages"),
-        (["--output", "en.txt/p.tsv", "--model", "./none"], "en.txt"),
+        (["--output", "en.txt/p.tsv", "--model", "."], "en.txt"),
         (["--output", "p.tsv", "--model", ".", "--work", "en.txt/w"], "en.txt/w"),
         (["--output", "p.tsv", "--model", ".", "--memory", "lots"], "memory"),
         (["--output", "p.tsv", "--model", ".", "--device", "gpu9"], "gpu9"),
