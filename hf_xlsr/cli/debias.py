@@ -47,6 +47,7 @@ def fit(
     **given: Any,
 ) -> None:
     """Find the language bias of a model."""
+    from hf_xlsr.data.columns import parse_columns
     from hf_xlsr.data.formats.quarantine import Quarantine
     from hf_xlsr.encoders.debias.fitting import check_method, fit_debias
     from hf_xlsr.encoders.loading import check_choice, load_encoder
@@ -55,10 +56,12 @@ def fit(
 
     check_method(components, method)
     check_writable(output, "--output", folder=True)
-    check_named(model, {"--texts": texts}, parse_languages(given["languages"]))
+    columns = parse_columns(given["columns"])
+    files = list(_files(texts, columns, given["config"], parse_languages(given["languages"])))
+    check_named(model, {"--texts": [path.replace(PLACEHOLDER, language) for language, path in files]})
     check_choice(model, given["device"], given["dtype"])
     quarantine = Quarantine()
-    rows = _texts(texts, given, quarantine)
+    rows = _texts(files, columns, given, quarantine)
     fitted = fit_debias(
         load_encoder(model, given["device"], given["dtype"]),
         rows,
@@ -98,13 +101,14 @@ def apply(
         raise XlsrError("Give either --vectors with --language, or --model.")
 
 
-def _texts(files: list[str], given: dict[str, Any], quarantine: Quarantine) -> dict[str, Iterable[str]]:
+def _texts(
+    files: list[tuple[str, str]], columns: dict[str, str], given: dict[str, Any], quarantine: Quarantine
+) -> dict[str, Iterable[str]]:
     """Language -> its texts, read as they are asked for."""
-    from hf_xlsr.data.columns import parse_columns
     from hf_xlsr.data.sources import open_source
     from hf_xlsr.evaluation.table import parse_where
 
-    columns, where = parse_columns(given["columns"]), parse_where(given["where"])
+    where = parse_where(given["where"])
     if others := [name for name in columns if name != "text"]:
         raise XlsrError(f"--columns must be text=COLUMN, got '{others[0]}'.")
 
@@ -120,7 +124,7 @@ def _texts(files: list[str], given: dict[str, Any], quarantine: Quarantine) -> d
         return (row["text"] for row in rows)
 
     paths: dict[str, list[str]] = {}
-    for language, path in _files(files, columns, given["config"], parse_languages(given["languages"])):
+    for language, path in files:
         paths.setdefault(language, []).append(path)
     texts: dict[str, Iterable[str]] = {}
     for language, own in paths.items():

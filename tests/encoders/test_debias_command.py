@@ -126,7 +126,7 @@ def test_apply_to_a_model(
         ("--texts a.{lang}.txt", "--languages"),
         ("--texts a=b --columns source=x", "'source'"),
         ("--texts fr=gone.txt", "gone.txt"),
-        ("--texts fr=gone.txt --device gpu", "'gpu'"),
+        ("--texts fr=words.fr.txt --device gpu", "'gpu'"),
         ("--texts fr=gone.txt --components 0", "components"),
         ("--texts fr=gone.txt --method pca", "'pca'"),
         ("--texts fr=gone.txt --limit 0", "limit"),
