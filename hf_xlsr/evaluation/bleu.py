@@ -57,11 +57,7 @@ def default_tokenizer(language: str) -> str:
 
 
 def check_tokenizer(name: str) -> None:
-    """Checks that `corpus_bleu` has a tokenizer and the package that it needs, before hours of translation.
-
-    Raises:
-        XlsrError: it has not.
-    """
+    """Checks that `corpus_bleu` has a tokenizer and the package that it needs, before hours of translation."""
     require_choice("tokenize", name, TOKENIZERS)
     _tokenizer(name, "en")
 

@@ -30,8 +30,8 @@ class Outcome(NamedTuple):
     """Accuracies of a task.
 
     Attributes:
-        dev: Accuracy of the chosen weight decay on the rows that it was chosen on.
-        test: Accuracy on the test rows; the mean over the folds where there are several tests.
+        dev: Of the chosen weight decay, on the rows that it was chosen on.
+        test: On the test rows; the mean over the folds where there are several tests.
         predicted: Label number of each test row.
     """
 
@@ -75,11 +75,7 @@ class Classification:
     def nested(self, rows: np.ndarray) -> Outcome:
         """Tests every row once, by a classifier whose weight decay was chosen in folds of the other rows.
 
-        Args:
-            rows: To train and to test on, `(n,)`.
-
-        Returns:
-            `dev` and `test` are means over the outer folds.
+        `dev` and `test` are means over the outer folds.
         """
         outer = self._split(rows, NESTED_SEED)
         inner = [fold for train, _ in outer for fold in self._split(train, NESTED_SEED)]
@@ -94,25 +90,14 @@ class Classification:
         return Outcome(float(np.mean([dev for _, dev in chosen])), float(np.mean(tests)), predicted[rows])
 
     def train_folds(self, train: np.ndarray, test: np.ndarray) -> Outcome:
-        """Chooses the weight decay in folds of the training rows.
-
-        Args:
-            train: Training rows, `(n,)`.
-            test: Test rows, `(m,)`.
-        """
+        """Chooses the weight decay in folds of the training rows."""
         trained = self._train([Group(*fold, WEIGHT_DECAYS) for fold in self._split(train, self.seed)])
         decay, dev = _best(np.array([one.scores for one in trained]))
         (final,) = self._train([self._all_of(train, decay)])
         return self._outcome(dev, final.weights[0], test)
 
     def fixed_dev(self, train: np.ndarray, dev: np.ndarray, test: np.ndarray) -> Outcome:
-        """Chooses the weight decay and the check on dev rows.
-
-        Args:
-            train: Training rows, `(n,)`.
-            dev: Dev rows.
-            test: Test rows.
-        """
+        """Chooses the weight decay and the check on dev rows."""
         (trained,) = self._train([Group(train, dev, WEIGHT_DECAYS)])
         decay, accuracy = _best(trained.scores[None])
         # SentEval trains the chosen classifier again, from the same seed and with the same result.
