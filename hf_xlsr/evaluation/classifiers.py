@@ -235,21 +235,11 @@ def fine_tune(
     """Trains a copy of an encoder together with a softmax layer on its embeddings; the model itself stays unchanged.
 
     The layer reads the unit embedding of a text, or `pair_features` of two, scaled to a size of about 1. AdamW; the
-    learning rates rise over the first tenth of the steps and fall linearly to 0; gradients are clipped at norm 1;
-    autocast in bfloat16 where the machine computes it fast. The weights of the epoch that is best on `dev` are kept,
-    of equals the later. The global random state is left as it was.
+    learning rates, `learning_rate` of the encoder, rise over the first tenth of the steps and fall linearly to 0;
+    gradients are clipped at norm 1; autocast in bfloat16 where the machine computes it fast. The weights of the epoch
+    that is best on `dev` are kept, of equals the later. The global random state is left as it was.
 
-    Args:
-        model: A sentence-transformers model on any device, also one with a route for each language.
-        train: Training rows.
-        dev: Rows to choose the epoch on.
-        language: Of `train` and `dev`.
-        classes: Number of labels.
-        epochs: Passes over `train`.
-        learning_rate: Of the encoder.
-        train_batch_size: Rows per step.
-        seed: Of dropout and the order of rows.
-        encoding: Of `dev`, see `EncodingOptions`; the progress bar also covers the steps.
+    `model` is a sentence-transformers model on any device, also one with a route for each language.
 
     Returns:
         The copy as an encoder, the layer as a function of `features_of` that encoder, and the accuracy on `dev`.

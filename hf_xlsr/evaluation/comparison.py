@@ -86,7 +86,7 @@ def compare(results: Mapping[str, Any], metrics: Sequence[str] = ()) -> list[Com
         metrics: Names of metrics; by default the headline of each protocol, in each direction that was measured.
 
     Raises:
-        XlsrError: there is nothing to compare, or a metric is unknown.
+        XlsrError: a metric is unknown.
 
     Examples:
         >>> import numpy as np
@@ -113,8 +113,6 @@ def compare(results: Mapping[str, Any], metrics: Sequence[str] = ()) -> list[Com
         if column not in table.columns:
             table.columns.append(column)
         table.rows.setdefault(label, {})[column] = Cell(record, found[label].outcomes.get(record.key))
-    if not tables:
-        raise XlsrError("The results have nothing to compare.")
     hashes = {label: {} if isinstance(one, Results) else one["data_sha256"] for label, one in results.items()}
     for table in tables.values():
         _mark_unequal(table, hashes)

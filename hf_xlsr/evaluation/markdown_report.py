@@ -74,17 +74,11 @@ def markdown_report(
 
 
 def metric_tables(results: Mapping[str, Results]) -> dict[str, list[str]]:
-    """The lines of a table for each protocol and split, encoders side by side.
+    """The lines of a table for each protocol and split, encoders side by side, by heading.
 
-    A table has a row for each language pair, or for each task where each of several was measured in one language
-    (STS); means are last. The best encoder of a row is bold, by the value as it is shown. A count that is equal for
-    all encoders has one column. Where more than 16 columns would be needed, metrics are below each other.
-
-    Args:
-        results: By the name of the encoder.
-
-    Returns:
-        Lines by heading, in the order of the keys.
+    Rows and headings are those of `table_places`; means are last. The best encoder of a row is bold, by the value as it
+    is shown. A count that is equal for all encoders has one column. Where more than 16 columns would be needed, metrics
+    are below each other.
 
     Examples:
         >>> from hf_xlsr.evaluation.results import measured

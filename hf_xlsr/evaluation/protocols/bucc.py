@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 BUCC_SETTINGS: dict[str, tuple[int, str]] = {"dual-momentum": (3, "distance"), "laser": (4, "ratio")}
 
+NEIGHBOURS = ("forward_similarities", "forward_indices", "backward_similarities", "backward_indices")
+
 
 @dataclass(frozen=True)
 class BuccOptions(Options):
@@ -208,14 +210,8 @@ def _candidates(searched: _Searched, k: int, margin: str) -> tuple[np.ndarray, n
 
     found = searched.neighbours
     # The nearest k are the first of the nearest however many.
-    nearest_k = replace(
-        found,
-        forward_similarities=found.forward_similarities[:, :k],
-        forward_indices=found.forward_indices[:, :k],
-        backward_similarities=found.backward_similarities[:, :k],
-        backward_indices=found.backward_indices[:, :k],
-    )
-    mined = extract_pairs(nearest_k, margin=margin)
+    nearest = {name: getattr(found, name)[:, :k] for name in NEIGHBOURS}
+    mined = extract_pairs(replace(found, **nearest), margin=margin)
     sources, targets = searched.source_rows[mined.source], searched.target_rows[mined.target]
     single = (sources >= 0) & (targets >= 0)
     return mined.score[single], np.isin(sources[single] * searched.target_count + targets[single], searched.gold)

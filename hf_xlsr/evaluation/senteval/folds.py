@@ -44,15 +44,8 @@ class Classification:
     """Labelled vectors and SentEval's ways to train and test classifiers on them.
 
     For SentEval's results the rows must be in its order (`senteval` sorts them). The weight decay with the highest mean
-    dev accuracy is chosen, in per cent and rounded to two decimals; of equal ones the smallest.
-
-    Args:
-        vectors: `(rows, width)`, float32 or float64.
-        labels: Label numbers from 0, `(rows,)`.
-        schedule: Optimiser, batch size and patience.
-        folds: Number of folds of cross-validation.
-        seed: Of the classifiers, and of the folds of `train_folds`.
-        device: Device of the training.
+    dev accuracy is chosen, in per cent and rounded to two decimals; of equal ones the smallest. `seed` is that of the
+    classifiers, and of the folds of `train_folds`.
     """
 
     def __init__(
