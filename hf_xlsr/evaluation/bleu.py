@@ -57,17 +57,13 @@ def default_tokenizer(language: str) -> str:
 
 
 def check_tokenizer(name: str) -> None:
-    """Checks that `corpus_bleu` has a tokenizer and the package that it needs, before hours of translation.
-
-    Raises:
-        XlsrError: it has not.
-    """
-    require_choice("tokenize", name, TOKENIZERS)
+    """Checks that `corpus_bleu` has a tokenizer and the package that it needs, before hours of translation."""
     _tokenizer(name, "en")
 
 
 def _tokenizer(name: str, language: str) -> tuple[Any, Callable[[str], str]]:
     """sacrebleu's metric, and what is done to texts before."""
+    require_choice("tokenize", name, TOKENIZERS)
     require_package("sacrebleu", *TOKENIZER_PACKAGES.get(name, ()))
     from sacrebleu.metrics import BLEU
 
@@ -110,7 +106,6 @@ def corpus_bleu(
             f"BLEU needs one reference for each of one or more translations, got {len(translations)} translations and "
             f"{len(references)} references."
         )
-    require_choice("tokenize", tokenize, TOKENIZERS)
     metric, split = _tokenizer(tokenize, language)
     result = metric.corpus_score([*map(split, translations)], [[*map(split, references)]])
     signature = str(metric.get_signature())
@@ -149,9 +144,6 @@ def bleu(
     Returns:
         `bleu` (between 0 and 1) and `sentences` under `{name}-bleu/en-de/{split}/`. The protocol is called `bleu` with
         tokenizer 13a, otherwise after its tokenizer: `bleu-zh`, `bleu-moses`.
-
-    Raises:
-        XlsrError: as `corpus_bleu`.
 
     Examples:
         >>> class Shouting:

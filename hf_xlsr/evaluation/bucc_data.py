@@ -63,14 +63,6 @@ def read_bucc(
     Either side's id may come first in the gold file. Space around ids and texts is removed. Files may be compressed
     (`.gz`, `.bz2`, `.xz`, `.zst`).
 
-    Args:
-        source_file: Ids and sentences of the first language.
-        target_file: Ids and sentences of the second language.
-        gold_file: Ids of the translations.
-
-    Returns:
-        The data, in the order of the files.
-
     Raises:
         XlsrError: a file cannot be read, a line has no tab, an id occurs twice, or the gold file has an unknown id.
     """

@@ -41,15 +41,7 @@ Labelled = tuple[np.ndarray, np.ndarray]  # features (n, width) and label number
 
 @dataclass(frozen=True)
 class MlpSettings:
-    """A small tanh network and its training. Dropout precedes every linear layer.
-
-    Attributes:
-        hidden: Widths of the hidden layers.
-        dropout: Probability.
-        batch_size: Rows per step.
-        epochs: Passes over the rows.
-        learning_rate: Of Adam, without weight decay.
-    """
+    """A small tanh network, dropout before every linear layer, and its training by Adam without weight decay."""
 
     hidden: tuple[int, ...]
     dropout: float
@@ -99,16 +91,12 @@ def learn_classifier(
         language: Of `train` and `dev`.
         head: `linear` (see `fit_linear`), `mlp` (`fit_mlp`) or `trained` (`fine_tune`).
         mlp: Shape of head `mlp`.
-        epochs: Replaces the head's default; `linear` has none.
-        learning_rate: Likewise.
+        epochs: Replaces the head's default; `linear` has none. Likewise `learning_rate`.
         seed: Of weights, dropout and the order of rows.
         encoding: See `EncodingOptions`; the progress bar also covers training.
 
-    Returns:
-        A classifier of the features that `features_of` gives.
-
     Raises:
-        XlsrError: `head` is unknown, has no such option, or the option is not above 0; or see `fine_tune`.
+        XlsrError: `head` is unknown, has no such option, or the option is not above 0.
     """
     require_choice("head", head, HEADS)
     given = {"epochs": epochs, "learning_rate": learning_rate}
@@ -136,28 +124,14 @@ def learn_classifier(
 def features_of(
     encoder: Encoder, sides: Sequence[Sequence[str]], languages: Sequence[str], **encoding: Unpack[EncodingOptions]
 ) -> np.ndarray:
-    """The input of a head: unit embeddings of texts, or `pair_features` of two unit embeddings.
-
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`.
-        sides: One list of texts, or two of equal length.
-        languages: One for each list.
-        encoding: See `EncodingOptions`.
-
-    Returns:
-        `(n, width)` or `(n, 4 * width)`, float32.
-    """
+    """The input of a head, `(n, width)`: unit embeddings of texts, or `pair_features` of the two sides of pairs."""
     if len(sides) == 1:
         return embed(encoder, sides[0], language=languages[0], **encoding)
     return pair_features(*embed_pairs(encoder, sides[0], sides[1], (languages[0], languages[1]), **encoding))
 
 
 def fit_linear(train: Labelled, dev: Labelled) -> tuple[Predictor, float]:
-    """Logistic regression with the inverse regularisation (0.1, 1, 10 or 100) that is best on `dev`.
-
-    Args:
-        train: Features `(n, width)` and label numbers `(n,)` to learn from.
-        dev: Likewise, to choose on; a tie goes to the stronger regularisation.
+    """Logistic regression with the inverse regularisation that is best on `dev`: 0.1, 1, 10 or 100, of equals the lowest.
 
     Returns:
         A function from features to label numbers, and the accuracy on `dev`.
@@ -178,18 +152,10 @@ def fit_mlp(
     seed: int = 1,
     show_progress_bar: bool = False,
 ) -> tuple[Predictor, float]:
-    """A small tanh network, by default LASER's for MLDoc; keeps the weights of the epoch that is best on `dev`.
+    """A small tanh network, by default LASER's for MLDoc; keeps the epoch that is best on `dev`, of equals the later.
 
     Trains on the CPU in the precision of the features, with Adam on the cross-entropy. All random numbers come from
     one NumPy generator, so that results do not depend on PyTorch's.
-
-    Args:
-        train: Features `(n, width)` and label numbers `(n,)` to learn from.
-        dev: Likewise, to choose the epoch on; a tie goes to the later epoch.
-        classes: Number of labels.
-        settings: Shape, dropout, batches, epochs, learning rate.
-        seed: Of weights, dropout and the order of the rows.
-        show_progress_bar: Show one over the epochs.
 
     Returns:
         A function from features to label numbers, and the accuracy on `dev`.
@@ -269,21 +235,11 @@ def fine_tune(
     """Trains a copy of an encoder together with a softmax layer on its embeddings; the model itself stays unchanged.
 
     The layer reads the unit embedding of a text, or `pair_features` of two, scaled to a size of about 1. AdamW; the
-    learning rates rise over the first tenth of the steps and fall linearly to 0; gradients are clipped at norm 1;
-    autocast in bfloat16 where the machine computes it fast. The weights of the epoch that is best on `dev` are kept,
-    of equals the later. The global random state is left as it was.
+    learning rates, `learning_rate` of the encoder, rise over the first tenth of the steps and fall linearly to 0;
+    gradients are clipped at norm 1; autocast in bfloat16 where the machine computes it fast. The weights of the epoch
+    that is best on `dev` are kept, of equals the later. The global random state is left as it was.
 
-    Args:
-        model: A sentence-transformers model on any device, also one with a route for each language.
-        train: Training rows.
-        dev: Rows to choose the epoch on.
-        language: Of `train` and `dev`.
-        classes: Number of labels.
-        epochs: Passes over `train`.
-        learning_rate: Of the encoder.
-        train_batch_size: Rows per step.
-        seed: Of dropout and the order of rows.
-        encoding: See `EncodingOptions`; `batch_size` is for encoding `dev`, the progress bar also covers the steps.
+    `model` is a sentence-transformers model on any device, also one with a route for each language.
 
     Returns:
         The copy as an encoder, the layer as a function of `features_of` that encoder, and the accuracy on `dev`.

@@ -28,14 +28,6 @@ def write_report(
 
     Translation pairs of the first four language pairs are drawn, 15 random pairs of each, and the nearest neighbours of
     5 random sources are listed. Without matplotlib, plots are skipped with a warning.
-
-    Args:
-        folder: Folder of the report.
-        label: Name of the encoder.
-        results: As `load_results` gives them.
-        inputs: The evaluated data.
-        encoder: The evaluated encoder.
-        seed: Chooses the pairs.
     """
     home = Path(folder)
     plots: dict[str, Path] = {}

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from hf_xlsr.evaluation.outcomes import LEVEL, Outcomes, holm, p_value
 from hf_xlsr.evaluation.report import lower_is_better, metric_unit, metric_value
-from hf_xlsr.evaluation.results import AVERAGE, Result, metrics_of
+from hf_xlsr.evaluation.results import Result, Results, metrics_of, table_places
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
 
@@ -41,16 +41,19 @@ LEGEND = (
 )
 
 
-class Cell(NamedTuple):
+@dataclass
+class Cell:
     """One value of a table.
 
     Attributes:
         record: What was measured.
+        outcomes: Outcomes of single examples, where they are known.
         best: Whether it is significantly better than all others.
         unequal: Whether it was measured on another test set than the first encoder's.
     """
 
     record: Result
+    outcomes: Outcomes | None = None
     best: bool = False
     unequal: bool = False
 
@@ -83,7 +86,7 @@ def compare(results: Mapping[str, Any], metrics: Sequence[str] = ()) -> list[Com
         metrics: Names of metrics; by default the headline of each protocol, in each direction that was measured.
 
     Raises:
-        XlsrError: there is nothing to compare, or a metric is unknown.
+        XlsrError: a metric is unknown.
 
     Examples:
         >>> import numpy as np
@@ -96,33 +99,24 @@ def compare(results: Mapping[str, Any], metrics: Sequence[str] = ()) -> list[Com
         (True, True)
     """
     found = {label: metrics_of(content) for label, content in results.items()}
-    known = {record.metric for one in found.values() for record in one.records.values()}
-    for metric in metrics:
-        if metric not in known:
-            raise XlsrError(f"No result has the metric '{metric}'; {did_you_mean(metric, known)}")
-    tables: dict[tuple[str, ...], ComparisonTable] = {}
-    outcomes: dict[tuple[str, str, str], dict[str, Outcomes]] = {}
-    hashes = {label: _hashes(content) for label, content in results.items()}
-    for label, one in found.items():
-        across = _datasets_across(list(one.records.values()))
-        for key, record in one.records.items():
-            if record.is_mean or AVERAGE.fullmatch(record.dataset) or not _chosen(record, metrics, one):
-                continue
-            name, column = record.name, record.languages
-            if languages := across.get(record.protocol):
-                name = record.protocol
-                column = record.dataset if len(languages) == 1 else f"{record.dataset} {record.languages}"
-            table = ComparisonTable(f"{name}, {record.split}", record.metric)
-            table = tables.setdefault((name, record.split, record.metric), table)
-            if column not in table.columns:
-                table.columns.append(column)
-            table.rows.setdefault(label, {})[column] = Cell(record)
-            if key in one.outcomes:
-                outcomes.setdefault((table.name, record.metric, column), {})[label] = one.outcomes[key]
-    if not tables:
-        raise XlsrError("The results have nothing to compare.")
+    labelled = [(label, record) for label, one in found.items() for record in one.records.values()]
+    known = {record.metric for _, record in labelled}
+    if unknown := [metric for metric in metrics if metric not in known]:
+        raise XlsrError(f"No result has the metric '{unknown[0]}'; {did_you_mean(unknown[0], known)}")
+    places = table_places([record for _, record in labelled])
+    tables: dict[tuple[str, str], ComparisonTable] = {}
+    for label, record in labelled:
+        if record.is_mean or record.is_average or not _chosen(record, metrics, found[label]):
+            continue
+        name, column = places[record.key]
+        table = tables.setdefault((name, record.metric), ComparisonTable(name, record.metric))
+        if column not in table.columns:
+            table.columns.append(column)
+        table.rows.setdefault(label, {})[column] = Cell(record, found[label].outcomes.get(record.key))
+    hashes = {label: {} if isinstance(one, Results) else one["data_sha256"] for label, one in results.items()}
     for table in tables.values():
-        _test(table, outcomes, hashes)
+        _mark_unequal(table, hashes)
+        _test(table)
     return list(tables.values())
 
 
@@ -141,46 +135,26 @@ def _chosen(record: Result, metrics: Sequence[str], results: Mapping[str, float]
     return plain == headline and (not both or plain != record.metric)
 
 
-def _datasets_across(records: Sequence[Result]) -> dict[str, set[str]]:
-    """Protocols of several datasets in one language each, such as `sts`, and their languages."""
-    found: dict[str, dict[str, set[str]]] = {}
-    for record in records:
-        if not record.is_mean and not AVERAGE.fullmatch(record.dataset):
-            found.setdefault(record.protocol, {}).setdefault(record.dataset, set()).add(record.languages)
-    return {
-        protocol: set().union(*datasets.values())
-        for protocol, datasets in found.items()
-        if len(datasets) > 1 and all(len(languages) == 1 for languages in datasets.values())
-    }
-
-
-def _hashes(content: Any) -> Mapping[str, str]:
-    return content.get("data_sha256", {}) if "data_sha256" in content else {}
-
-
-def _test(
-    table: ComparisonTable,
-    outcomes: Mapping[tuple[str, str, str], Mapping[str, Outcomes]],
-    hashes: Mapping[str, Mapping[str, str]],
-) -> None:
-    """Adds the tests of a table, corrected together."""
-    first = next(iter(table.rows))
+def _mark_unequal(table: ComparisonTable, hashes: Mapping[str, Mapping[str, str]]) -> None:
+    """Marks values of other data, or of another number of examples, than the first encoder's."""
+    first, reference = next(iter(table.rows.items()))
     for label, cells in table.rows.items():
+        shared = hashes[label].keys() & hashes[first].keys()
+        differ = any(hashes[label][name] != hashes[first][name] for name in shared)
         for column, cell in cells.items():
-            reference = table.rows[first].get(column)
-            names = {*hashes[label]} & {*hashes[first]}
-            unequal = any(hashes[label][name] != hashes[first][name] for name in names)
-            unequal = unequal or (reference is not None and reference.record.n != cell.record.n)
-            cells[column] = cell._replace(unequal=unequal)
-    pairs, raw = [], []
+            cell.unequal = differ or (column in reference and reference[column].record.n != cell.record.n)
+
+
+def _test(table: ComparisonTable) -> None:
+    """Adds the tests of a table, corrected together, and marks the values that are significantly best."""
+    raw: dict[tuple[str, str, str], float] = {}
     for column in table.columns:
-        known = outcomes.get((table.name, table.metric, column), {})
-        for one, other in combinations(known, 2):
-            same = table.rows[one][column].unequal == table.rows[other][column].unequal
-            if same and known[one].columns[0].shape == known[other].columns[0].shape:
-                pairs.append((one, other, column))
-                raw.append(p_value(known[one], known[other]))
-    table.p_values = dict(zip(pairs, holm(raw), strict=True)) if raw else {}
+        cells = {label: row[column] for label, row in table.rows.items() if column in row}
+        known = [(label, cell.unequal, cell.outcomes) for label, cell in cells.items() if cell.outcomes]
+        for (one, of_one, first), (other, of_other, second) in combinations(known, 2):
+            if of_one == of_other and first.columns[0].shape == second.columns[0].shape:
+                raw[one, other, column] = p_value(first, second)
+    table.p_values = dict(zip(raw, holm(list(raw.values())), strict=True))
     sign = -1 if lower_is_better(table.metric) or table.metric.endswith("bias") else 1
     for column in table.columns:
         cells = {label: row[column] for label, row in table.rows.items() if column in row}
@@ -190,17 +164,11 @@ def _test(
             for label, cell in cells.items()
             if label != best and cell.unequal == cells[best].unequal
         ]
-        if others and max(others) < 1 - LEVEL:
-            table.rows[best][column] = cells[best]._replace(best=True)
+        cells[best].best = bool(others) and max(others) < 1 - LEVEL
 
 
 def render(tables: Sequence[ComparisonTable], form: str = "markdown") -> str:
-    """The tables as text.
-
-    Args:
-        tables: From `compare`.
-        form: One of `FORMATS`: `markdown`, `csv` (a line for each value), `latex` (booktabs), `json`.
-    """
+    """The tables of `compare` as text, in one of `FORMATS`: CSV has a line for each value, LaTeX uses booktabs."""
     if form == "json":
         return json.dumps([_plain(table) for table in tables], indent=2, ensure_ascii=False) + "\n"
     if form == "csv":
@@ -209,9 +177,8 @@ def render(tables: Sequence[ComparisonTable], form: str = "markdown") -> str:
         writer.writerow(["table", "metric", "encoder", "column", "value", "low", "high", "n", "best", "unequal"])
         for table in tables:
             for label, cells in table.rows.items():
-                for column, (record, best, unequal) in cells.items():
-                    numbers = [record.value, record.low, record.high, record.n]
-                    writer.writerow([table.name, table.metric, label, column, *numbers, best, unequal])
+                for column, cell in cells.items():
+                    writer.writerow([table.name, table.metric, label, column, *_numbers(cell).values()])
         return text.getvalue()
     parts = [LEGEND, ""] if form == "markdown" else ["% " + LEGEND.replace("%", r"\%")]
     for table in tables:
@@ -219,14 +186,14 @@ def render(tables: Sequence[ComparisonTable], form: str = "markdown") -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
+def _numbers(cell: Cell) -> dict[str, Any]:
+    record = cell.record
+    numbers = {"value": record.value, "low": record.low, "high": record.high, "n": record.n}
+    return {**numbers, "best": cell.best, "unequal": cell.unequal}
+
+
 def _plain(table: ComparisonTable) -> dict[str, Any]:
-    rows = {
-        label: {
-            column: {"value": r.value, "low": r.low, "high": r.high, "n": r.n, "best": best, "unequal": unequal}
-            for column, (r, best, unequal) in cells.items()
-        }
-        for label, cells in table.rows.items()
-    }
+    rows = {label: {column: _numbers(cell) for column, cell in cells.items()} for label, cells in table.rows.items()}
     tests = [
         {"encoders": [one, other], "column": column, "p": p} for (one, other, column), p in table.p_values.items()
     ]
@@ -244,13 +211,13 @@ def _grid(table: ComparisonTable, bold: str, dagger: str, dash: str) -> tuple[li
             if column not in cells:
                 line.append("")
                 continue
-            record, best, unequal = cells[column]
+            cell, record = cells[column], cells[column].record
             shown = metric_value(table.metric, record.value)
-            shown = bold.format(shown) if best else shown
+            shown = bold.format(shown) if cell.best else shown
             if record.low is not None and record.high is not None:
                 ends = dash.join(metric_value(table.metric, end) for end in (record.low, record.high))
                 shown = f"{shown} ({ends})"
-            line.append(shown + (dagger if unequal else ""))
+            line.append(shown + (dagger if cell.unequal else ""))
         if with_mean:
             line.append(metric_value(table.metric, fmean(cells[column].record.value for column in shared)))
         rows.append(line)

@@ -56,11 +56,7 @@ class DataOptions:
     name: str | None = None
 
     def refuse(self, protocol: str, *names: str) -> None:
-        """Checks that options which a protocol would ignore are absent.
-
-        Raises:
-            XlsrError: one is given.
-        """
+        """Checks that options which a protocol would ignore are absent."""
         for name in names:
             if getattr(self, name) != getattr(DataOptions, name):
                 raise XlsrError(f"--{name} is not supported by protocol {protocol}; its data determine it.")
@@ -161,26 +157,16 @@ class Inputs:
 
 
 def read_inputs(protocol: Protocol, data: DataOptions, options: Mapping[str, Any] | None = None) -> Inputs:
-    """Reads all data of a command.
+    """Reads all data of a command, for a protocol or the first of several with equal data.
 
-    Args:
-        protocol: The protocol, or the first of several with equal data.
-        data: What `--data` names, and how it is read.
-        options: Options of protocols that name further data, such as `pool` or `train`.
-
-    Raises:
-        XlsrError: a file, column, language or split is missing, or no row is left.
+    `options` are those of protocols that name further data, such as `pool` or `train`.
     """
     require_positive("limit", data.limit)
     return protocol.read(protocol, data, options or {})
 
 
 def reader_of(protocol: Protocol, data: DataOptions) -> TableReader:
-    """How the files of a command are read for a protocol.
-
-    Raises:
-        XlsrError: `columns` has one that the protocol would ignore.
-    """
+    """How the files of a command are read for a protocol."""
     columns = parse_columns(data.columns)
     for name in columns:
         if name not in protocol.columns:

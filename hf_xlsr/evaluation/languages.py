@@ -42,9 +42,6 @@ def pair_views(languages: Sequence[str], sides: tuple[str, str], *, each: bool, 
         each: Read once for each language.
         told: Which of `source_lang` and `target_lang` the user mapped to a column.
 
-    Raises:
-        XlsrError: both sides hold `{lang}`.
-
     Examples:
         >>> pair_views(["en", "de", "fr"], ("en", "{lang}"), each=True, told=())
         [(('en', 'de'), 'de'), (('en', 'fr'), 'fr')]

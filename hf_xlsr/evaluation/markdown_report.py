@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from hf_xlsr.evaluation.report import lower_is_better, metric_unit, metric_value
-from hf_xlsr.evaluation.results import AVERAGE, Result, Results, mean_over_languages, metrics_of
+from hf_xlsr.evaluation.results import AVERAGE, Results, mean_over_languages, metrics_of, table_places
 from hf_xlsr.evaluation.retrieval_lists import NeighbourList, neighbours_markdown
 from hf_xlsr.utils.files import write_text
 from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
@@ -74,17 +74,11 @@ def markdown_report(
 
 
 def metric_tables(results: Mapping[str, Results]) -> dict[str, list[str]]:
-    """The lines of a table for each protocol and split, encoders side by side.
+    """The lines of a table for each protocol and split, encoders side by side, by heading.
 
-    A table has a row for each language pair, or for each task where each of several was measured in one language
-    (STS); means are last. The best encoder of a row is bold, by the value as it is shown. A count that is equal for
-    all encoders has one column. Where more than 16 columns would be needed, metrics are below each other.
-
-    Args:
-        results: By the name of the encoder.
-
-    Returns:
-        Lines by heading, in the order of the keys.
+    Rows and headings are those of `table_places`; means are last. The best encoder of a row is bold, by the value as it
+    is shown. A count that is equal for all encoders has one column. Where more than 16 columns would be needed, metrics
+    are below each other.
 
     Examples:
         >>> from hf_xlsr.evaluation.results import measured
@@ -97,30 +91,12 @@ def metric_tables(results: Mapping[str, Results]) -> dict[str, list[str]]:
         | en-fr | 90.0 | **95.0** |
     """
     labelled = [(label, record) for label, of in results.items() for record in of.records.values()]
-    tasks = _tasks([record for _, record in labelled])
+    places = table_places([record for _, record in labelled])
     tables: dict[str, Cells] = {}
     for label, record in labelled:
-        name, row = record.name, record.languages
-        if (record.protocol, record.split) in tasks:
-            language = "" if tasks[record.protocol, record.split] == 1 else record.languages
-            name, row = record.protocol, f"{record.dataset} {language}".rstrip()
-        table = tables.setdefault(f"{name}, {record.split}", {})
-        table.setdefault(row, {}).setdefault(record.metric, {})[label] = record.value
+        heading, row = places[record.key]
+        tables.setdefault(heading, {}).setdefault(row, {}).setdefault(record.metric, {})[label] = record.value
     return {heading: _lines(table, list(results)) for heading, table in tables.items()}
-
-
-def _tasks(records: Sequence[Result]) -> dict[tuple[str, str], int]:
-    """Protocols and splits with several datasets of one language each -> the number of different languages."""
-    found: dict[tuple[str, str], dict[str, set[str]]] = {}
-    for record in records:
-        if not AVERAGE.fullmatch(record.dataset) and not record.is_mean:
-            group = found.setdefault((record.protocol, record.split), {})
-            group.setdefault(record.dataset, set()).add(record.languages)
-    return {
-        group: len(set().union(*datasets.values()))
-        for group, datasets in found.items()
-        if len(datasets) > 1 and all(len(languages) == 1 for languages in datasets.values())
-    }
 
 
 def _lines(table: Cells, encoders: Sequence[str]) -> list[str]:

@@ -56,10 +56,6 @@ def load_metric(name: str, **options: Any) -> Any:
 def retrieval_accuracy(source_vectors: np.ndarray, target_vectors: np.ndarray) -> dict[str, float]:
     """Share of rows whose nearest row on the other side, by cosine, has their own number.
 
-    Args:
-        source_vectors: `(n, width)`, of any length.
-        target_vectors: `(n, width)`.
-
     Returns:
         `source_to_target_accuracy`, `target_to_source_accuracy` and `accuracy`, their mean.
 
@@ -79,14 +75,7 @@ def retrieval_accuracy(source_vectors: np.ndarray, target_vectors: np.ndarray) -
 
 
 def mining_f1(predicted: Iterable[tuple[Any, Any]], gold: Iterable[tuple[Any, Any]]) -> dict[str, float]:
-    """Precision, recall and F1 of a set of pairs.
-
-    Args:
-        predicted: Mined pairs; one that is given twice counts once.
-        gold: Known pairs.
-
-    Returns:
-        `precision`, `recall` and `f1`, 0 where they have no denominator.
+    """`precision`, `recall` and `f1` of a set of pairs, 0 where they have no denominator.
 
     Examples:
         >>> mining_f1([("a", "A"), ("b", "C")], [("a", "A"), ("c", "C"), ("d", "D")])["f1"]
@@ -108,28 +97,29 @@ def _metric_classes() -> dict[str, Any]:
     import evaluate
     from datasets import Features, Sequence, Value
 
-    def info(description: str, inputs: str, feature: Any) -> evaluate.MetricInfo:
-        features = Features({"predictions": feature, "references": feature})
-        return evaluate.MetricInfo(description, citation="", features=features, inputs_description=inputs)
+    class PairMetric(evaluate.Metric):
+        """A metric of predictions and references of one type."""
 
-    class RetrievalAccuracy(evaluate.Metric):
+        about: str
+        inputs: str
+        feature: Any
+
         def _info(self) -> evaluate.MetricInfo:
-            return info(
-                "Share of sentences whose nearest neighbour by cosine is their translation.",
-                "\npredictions: vectors of sentences; references: vectors of their translations, in the same order.",
-                Sequence(Value("float32")),
-            )
+            features = Features({"predictions": self.feature, "references": self.feature})
+            return evaluate.MetricInfo(self.about, citation="", features=features, inputs_description=self.inputs)
+
+    class RetrievalAccuracy(PairMetric):
+        about = "Share of sentences whose nearest neighbour by cosine is their translation."
+        inputs = "\npredictions: vectors of sentences; references: vectors of their translations, in the same order."
+        feature = Sequence(Value("float32"))
 
         def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
             return retrieval_accuracy(predictions, references)
 
-    class MiningF1(evaluate.Metric):
-        def _info(self) -> evaluate.MetricInfo:
-            return info(
-                "Precision, recall and F1 of mined pairs of sentences.",
-                "\npredictions: mined pairs of ids; references: gold pairs of ids; their numbers may differ.",
-                Sequence(Sequence(Value("string"))),
-            )
+    class MiningF1(PairMetric):
+        about = "Precision, recall and F1 of mined pairs of sentences."
+        inputs = "\npredictions: mined pairs of ids; references: gold pairs of ids; their numbers may differ."
+        feature = Sequence(Sequence(Value("string")))
 
         def add_batch(self, *, predictions: Any = None, references: Any = None) -> None:
             """Adds mined and gold pairs."""
@@ -141,13 +131,10 @@ def _metric_classes() -> dict[str, Any]:
             mined, gold = ([tuple(pair) for row in rows for pair in row] for rows in (predictions, references))
             return mining_f1(mined, gold)
 
-    class StsSpearman(evaluate.Metric):
-        def _info(self) -> evaluate.MetricInfo:
-            return info(
-                "Spearman's rank correlation of similarities with gold scores.",
-                "\npredictions: similarities; references: gold scores.",
-                Value("float64"),
-            )
+    class StsSpearman(PairMetric):
+        about = "Spearman's rank correlation of similarities with gold scores."
+        inputs = "\npredictions: similarities; references: gold scores."
+        feature = Value("float64")
 
         def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
             if not np.isfinite([*predictions, *references]).all():

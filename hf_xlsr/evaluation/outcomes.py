@@ -85,11 +85,6 @@ STATISTICS: dict[str, Callable[..., np.ndarray]] = {
 def interval(outcomes: Outcomes, *, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float]:
     """The 95 % interval of a value by the bootstrap over examples, percentile method.
 
-    Args:
-        outcomes: Of the value.
-        seed: Of the resampling.
-        resamples: Their number.
-
     References:
         Efron and Tibshirani (1993), An Introduction to the Bootstrap, section 13.3.
 
@@ -107,11 +102,7 @@ def p_value(first: Outcomes, second: Outcomes, *, seed: int = 0, resamples: int 
 
     Shares of right answers are compared by McNemar's exact test, other values by the paired bootstrap.
 
-    Args:
-        first: Outcomes of one encoder.
-        second: Those of the other one.
-        seed: Of the resampling.
-        resamples: Their number, which limits the smallest p-value to about `2 / resamples`.
+    The number of resamples limits the smallest p-value to about `2 / resamples`.
 
     References:
         McNemar (1947). Koehn (2004), Statistical Significance Tests for Machine Translation Evaluation.

@@ -17,40 +17,23 @@ def sides_of(language: Languages) -> tuple[str, str]:
     """The languages of both sides of a pair.
 
     Args:
-        language: One code for both sides; two, or two lower-case codes with a hyphen or a plus between (a plus in rows
-            of mteb tasks). A region or a script with a capital (`pt-BR`, `zh-Hant`) is part of one code.
+        language: One code for both sides; two; or one text with two codes, `en+de` as in the column `lang` of a row, or
+            lower-case codes with a hyphen. A region or a script with a capital (`pt-BR`, `zh-Hant`) is part of one code.
 
     Examples:
-        >>> sides_of("en"), sides_of("en-es"), sides_of("en+es"), sides_of(("pt-BR", "en")), sides_of("pt-BR")
-        (('en', 'en'), ('en', 'es'), ('en', 'es'), ('pt-BR', 'en'), ('pt-BR', 'pt-BR'))
+        >>> sides_of("en"), sides_of("en-es"), sides_of("zh-Hans+en"), sides_of(("pt-BR", "en")), sides_of("pt-BR")
+        (('en', 'en'), ('en', 'es'), ('zh-Hans', 'en'), ('pt-BR', 'en'), ('pt-BR', 'pt-BR'))
     """
     if isinstance(language, str):
-        codes = re.fullmatch(r"([a-z]{2,3})[-+]([a-z]{2,3})", language)
-        return (codes[1], codes[2]) if codes else (language, language)
-    first, second = language
-    return first, second
+        first, _, second = re.sub(r"^([a-z]{2,3})-([a-z]{2,3})$", r"\1+\2", language).partition("+")
+        return first, second or first
+    return language
 
 
 def distinct_languages(language: Languages) -> Languages:
-    """One code where both sides are in one language, else two.
-
-    Examples:
-        >>> distinct_languages("en"), distinct_languages(("en", "en")), distinct_languages("en-es")
-        ('en', 'en', ('en', 'es'))
-    """
+    """One code where both sides are in one language, else two."""
     first, second = sides_of(language)
     return first if first == second else (first, second)
-
-
-def pair_languages(tag: str) -> Languages:
-    """The languages of a sentence pair under one tag of a row.
-
-    Examples:
-        >>> pair_languages("en"), pair_languages("en+de")
-        ('en', ('en', 'de'))
-    """
-    first, plus, second = tag.partition("+")
-    return (first, second) if plus else first
 
 
 def embed_pairs(

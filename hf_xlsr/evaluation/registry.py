@@ -23,12 +23,9 @@ FOR_ALL = ("seed", "device")  # options of the command that are valid with every
 
 
 def option(default: Any, help: str, *, data: bool = False) -> Any:
-    """A field of a protocol's options.
+    """A field of a protocol's options, with a line for the command's help; None leaves the default to the protocol.
 
-    Args:
-        default: The default; None leaves the choice to the protocol.
-        help: One line for the command's help.
-        data: Whether it names data to read, rather than an argument of the protocol's function.
+    `data` marks an option that names data to read, rather than an argument of the protocol's function.
     """
     return field(default=default, metadata={"help": help, "data": data})
 
@@ -55,16 +52,9 @@ class Options:
 
 @dataclass(frozen=True)
 class OptionSpec:
-    """One option of protocols, for a command line.
+    """One option of protocols, for a command line: `several` values of a type, or one of the `choices`.
 
-    Attributes:
-        name: With underscores.
-        type: `str`, `int`, `float` or `bool`, of one value.
-        several: Whether it takes several values.
-        default: None where the protocol chooses.
-        choices: The only values; empty for any.
-        help: One line.
-        protocols: Names of the protocols that have it.
+    `default` is None where the protocol chooses. `protocols` are the names of those that have it.
     """
 
     name: str
@@ -168,10 +158,7 @@ PROTOCOLS: Mapping[str, Protocol] = _Protocols()
 
 
 def find_protocols(names: str | Sequence[str]) -> list[Protocol]:
-    """The protocols of `--protocol`.
-
-    Args:
-        names: One name, several with commas between, or a sequence of names.
+    """The protocols of `--protocol`: one name, several with commas between, or a sequence of names.
 
     Raises:
         XlsrError: a name is unknown or occurs twice, or the protocols need different data.
@@ -197,11 +184,7 @@ def find_protocols(names: str | Sequence[str]) -> list[Protocol]:
 
 
 def check_options(given: Collection[str], protocols: Sequence[Protocol]) -> None:
-    """Checks that each option belongs to one of the protocols.
-
-    Raises:
-        XlsrError: an option would be ignored; the message names the protocols that have it.
-    """
+    """Refuses an option that no chosen protocol has; the message names the protocols that have it."""
     for name in given:
         if name in FOR_ALL or any(name in specs_of(protocol.options) for protocol in protocols):
             continue
@@ -283,13 +266,7 @@ def row_protocol(
     nullable: tuple[str, ...] = (),
     optional: tuple[str, ...] = (),
 ) -> Protocol:
-    """A protocol of rows, each in one language (of sentence pairs possibly in two).
-
-    Args, besides the attributes of `Protocol`:
-        columns: Required columns.
-        read: Reads the data; a single table by default.
-        optional: Further columns, besides `lang` and `split`.
-    """
+    """A protocol of rows, each in one language (of sentence pairs possibly in two), by default read from one table."""
     data = f"a table with {', '.join(columns)}"
     return Protocol(
         name, summary, data, read or read_table, run, options, columns, (*optional, "lang", "split"), nullable

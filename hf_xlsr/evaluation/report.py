@@ -91,13 +91,7 @@ def results_table(results: Results, title: str) -> Table:
 
 
 def language_table(results: Results, *, title: str, protocol: str) -> Table:
-    """A table for `rich.console.Console` with a line for each language and one for their average.
-
-    Args:
-        results: Of one protocol; counts are left out.
-        title: Title of the table, followed by the protocol.
-        protocol: The protocol.
-    """
+    """A table for `rich.console.Console` of one protocol without its counts: a line for each language and the average."""
     lines: dict[str, dict[str, str]] = {}
     average: dict[str, str] = {}
     for record in results.records.values():

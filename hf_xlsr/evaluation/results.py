@@ -8,7 +8,8 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from numbers import Integral
@@ -22,17 +23,7 @@ from hf_xlsr.evaluation.outcomes import Outcomes, interval
 from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.files import atomic_write, write_text
 
-PACKAGES = (
-    "torch",
-    "transformers",
-    "sentence-transformers",
-    "datasets",
-    "numpy",
-    "scipy",
-    "scikit-learn",
-    "faiss-cpu",
-    "mteb",
-)
+PACKAGES = "torch transformers sentence-transformers datasets numpy scipy scikit-learn faiss-cpu mteb".split()
 COUNTS = ("pairs", "queries", "documents", "sentences", "rows")  # metrics that count what the others are measured on
 AVERAGE = re.compile(r"(?:mean|average)-of-\d+")
 
@@ -74,7 +65,7 @@ class Result(NamedTuple):
     @property
     def name(self) -> str:
         """First part of the key: dataset and protocol; a dataset that the protocol is named after is not repeated."""
-        if AVERAGE.fullmatch(self.dataset):
+        if self.is_average:
             return f"{self.protocol}-{self.dataset}"
         named = self.protocol == self.dataset or self.protocol.startswith(f"{self.dataset}-")
         return self.protocol if named else f"{self.dataset}-{self.protocol}"
@@ -85,20 +76,21 @@ class Result(NamedTuple):
         return f"{self.name}/{self.languages}/{self.split}/{self.metric}"
 
     @property
+    def is_average(self) -> bool:
+        """Whether it is an average over datasets."""
+        return AVERAGE.fullmatch(self.dataset) is not None
+
+    @property
     def is_mean(self) -> bool:
         """Whether it is a mean over languages."""
         return AVERAGE.fullmatch(self.languages) is not None
 
 
 class Results(dict[str, float]):
-    """Metrics by key, `DATASET-PROTOCOL/LANGUAGES/SPLIT/METRIC`, with the record of each.
-
-    Args:
-        records: In the order of the keys.
-        outcomes: Outcomes of single examples by key.
+    """Metrics by key, `DATASET-PROTOCOL/LANGUAGES/SPLIT/METRIC`.
 
     Attributes:
-        records: The records by key.
+        records: The record of each, by key, in the order of the keys.
         outcomes: Outcomes of single examples by key, of the values that are computed from them.
 
     Examples:
@@ -131,16 +123,9 @@ def measured(
     values: Mapping[str, float],
     outcomes: Mapping[str, Outcomes | np.ndarray] | None = None,
 ) -> Results:
-    """The results of one protocol on one dataset in one language or language pair.
+    """The results of one protocol on one dataset in a language, a language pair or a mean, in `values` by metric.
 
-    Args:
-        dataset: Name of the dataset.
-        protocol: Name of the protocol.
-        languages: One language, the two of a pair, or the name of a mean.
-        split: Split of the dataset.
-        values: Values by metric; integers are counts.
-        outcomes: Outcomes of single examples by metric; an array is averaged.
-
+    Integers are counts. `outcomes` are those of single examples by metric; an array is averaged.
     """
     named = languages if isinstance(languages, str) else "-".join(languages)
     sides = ("", "") if AVERAGE.fullmatch(named) else (named, named) if isinstance(languages, str) else languages
@@ -188,11 +173,32 @@ def mean_over_languages(results: Results) -> Results:
         if record.is_mean or same or record.metric.endswith("threshold") or isinstance(record.value, Integral):
             continue
         groups.setdefault((record.dataset, record.protocol, record.split, record.metric), []).append(record.value)
-    means = Results()
+    results = results | Results()
     for (dataset, protocol, split, metric), values in groups.items():
         if len(values) > 1:
-            means |= measured(dataset, protocol, f"mean-of-{len(values)}", split, {metric: fmean(values)})
-    return results | means
+            results |= measured(dataset, protocol, f"mean-of-{len(values)}", split, {metric: fmean(values)})
+    return results
+
+
+def table_places(records: Sequence[Result]) -> dict[str, tuple[str, str]]:
+    """The table and the line of each record, by key: the languages in a table of the dataset, the protocol and the split.
+
+    Tasks, several datasets of a protocol in one language each (STS), share a table with a line for each.
+    """
+    tasks: dict[tuple[str, str], dict[str, set[str]]] = {}
+    for record in records:
+        if not record.is_mean and not record.is_average:
+            datasets = tasks.setdefault((record.protocol, record.split), {})
+            datasets.setdefault(record.dataset, set()).add(record.languages)
+    places = {}
+    for record in records:
+        name, line = record.name, record.languages
+        measured_in = list(tasks.get((record.protocol, record.split), {}).values())
+        if len(measured_in) > 1 and all(len(languages) == 1 for languages in measured_in):
+            one = len(set().union(*measured_in)) == 1
+            name, line = record.protocol, record.dataset if one else f"{record.dataset} {record.languages}"
+        places[record.key] = f"{name}, {record.split}", line
+    return places
 
 
 def save_results(
@@ -277,10 +283,7 @@ def _versions() -> dict[str, str]:
     versions = {"hf_xlsr": version("hf-xlsr"), "python": platform.python_version()}
     for package in PACKAGES:
         # mteb counts only where it took part; FAISS may be installed under another name.
-        if package == "mteb" and package not in sys.modules:
-            continue
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
+        if package != "mteb" or package in sys.modules:
+            with suppress(PackageNotFoundError):
+                versions[package] = version(package)
     return versions

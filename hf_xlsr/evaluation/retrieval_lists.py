@@ -56,13 +56,6 @@ def nearest_neighbour_lists(
         languages: Languages of queries and candidates, for an encoder that needs them.
         encoding: See `EncodingOptions`.
 
-    Returns:
-        One list for each query, in their order.
-
-    Raises:
-        XlsrError: there are no queries or no candidates, or `k` is below 1.
-        ValueError: queries and golds differ in number.
-
     Examples:
         >>> import numpy as np
         >>> class Lengths:

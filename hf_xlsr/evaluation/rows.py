@@ -14,31 +14,17 @@ AnyRow = TypeVar("AnyRow", bound=Row)
 
 
 class LabelledTexts(NamedTuple):
-    """Rows for training, choosing or testing a classifier.
-
-    Attributes:
-        sides: One list of texts, or the first and the second sentences of pairs.
-        labels: Label numbers, `(n,)`, int64.
-    """
+    """Texts, or first and second sentences of pairs, with label numbers, `(n,)`, int64."""
 
     sides: tuple[list[str], ...]
     labels: np.ndarray
 
 
 def read_columns(rows: Iterable[Row], *, texts: Sequence[str], values: Sequence[str] = (), name: str) -> list[Any]:
-    """The columns of rows, each as a list.
-
-    Args:
-        rows: Mappings from column to value, for instance a `datasets.Dataset`.
-        texts: Columns with a string in every row.
-        values: Columns with any values.
-        name: Name of the rows in errors.
-
-    Returns:
-        One list for each of `texts` and `values`, in that order.
+    """The columns of rows: one list for each of `texts`, which are strings, and of `values`, in that order.
 
     Raises:
-        XlsrError: a row lacks a column, or a text is not a string.
+        XlsrError: a row lacks a column, or a text is not a string; the message has `name`, that of the rows.
 
     Examples:
         >>> rows = [{"text": "a", "label": 1}, {"text": "b", "label": 0}]
@@ -58,14 +44,7 @@ def read_columns(rows: Iterable[Row], *, texts: Sequence[str], values: Sequence[
 
 
 def number_labels(labels: Sequence[Any], name: str) -> dict[Hashable, int]:
-    """Numbers the distinct labels from 0, in sorted order.
-
-    Args:
-        labels: One of each row; strings, numbers or a mixture.
-        name: Name of the rows in errors.
-
-    Returns:
-        Label -> number.
+    """Numbers the distinct labels, strings or numbers, from 0, in sorted order.
 
     Raises:
         XlsrError: a label is missing or not hashable, or there are fewer than two.
@@ -85,11 +64,7 @@ def number_labels(labels: Sequence[Any], name: str) -> dict[Hashable, int]:
 
 
 def as_numbers(labels: Sequence[Any], numbers: Mapping[Hashable, int], name: str) -> np.ndarray:
-    """The numbers of labels, `(n,)`, int64; `numbers` come from `number_labels` of the training rows.
-
-    Raises:
-        XlsrError: the training rows do not have a label.
-    """
+    """The numbers of labels, `(n,)`, int64; `numbers` come from `number_labels` of the training rows."""
     for row, label in enumerate(labels):
         if not isinstance(label, Hashable) or label not in numbers:
             known = ", ".join(map(repr, numbers))
@@ -111,15 +86,7 @@ def read_labelled(
 
     All rows are read before anything is encoded, so that an invalid label in the last language fails early.
 
-    Args:
-        train: Rows to train on.
-        dev: Rows to choose on.
-        tests: Rows to test on, by language.
-        texts: Columns with sentences; `label` is read too.
-        clean: Called with a label, its row and the name of the rows; returns the label to use.
-
-    Returns:
-        `train`, `dev` and, by language, `tests`.
+    `clean` gets a label, its row and the name of the rows; it returns the label to use.
 
     Raises:
         XlsrError: as `read_columns` and `number_labels` do, or a label is not among those of `train`.

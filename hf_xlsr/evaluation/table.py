@@ -73,8 +73,7 @@ class TableReader:
         """The table of one source.
 
         Args:
-            files: One table, two line-aligned files, the name of a corpus, the id or folder of a dataset, or
-                `mteb:TASK`.
+            files: One table, two line-aligned files, the name of a corpus, the id or folder of a dataset, or `mteb:TASK`.
             languages: Only these languages. In pairs the first is the source's, unless the file says otherwise.
         """
         return Table(self, tuple(map(str, files)), tuple(languages))
@@ -100,14 +99,9 @@ class Table:
         return frozenset(map(split_name, names))
 
     def split(self, name: str | None) -> list[Row]:
-        """The rows of one split.
+        """The rows of one split, or of all with None, with the required columns and those of their languages.
 
-        Args:
-            name: Rows whose column `split` has this name; all rows of a file without such a column. None: all rows.
-
-        Returns:
-            Rows with the required columns and either `lang`, or `source_lang` and `target_lang`, as the source names
-            languages.
+        Of a file without a column `split`, all rows count as the split.
 
         Raises:
             XlsrError: the source cannot be read, lacks a column or the split, or no row is left.

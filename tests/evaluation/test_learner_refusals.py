@@ -124,13 +124,12 @@ def test_refusal(call: Callable[[], Any], key: str):
 
 def test_refused_mteb_runs(tiny_export: str):
     pytest.importorskip("mteb")
-    from hf_xlsr.evaluation.mteb.encoder import as_mteb_encoder, register_model
+    from hf_xlsr.evaluation.mteb.encoder import as_mteb_encoder
     from hf_xlsr.evaluation.mteb.evaluate import evaluate_mteb
 
     calls: list[tuple[Callable[[], Any], str]] = [
         (lambda: evaluate_mteb(as_mteb_encoder(tiny_export), "STS12", prompt="query: "), "prompt"),
         (lambda: as_mteb_encoder(tiny_export, routes={"en": "middle"}), "middle"),
-        (lambda: register_model(tiny_export, name="intfloat/multilingual-e5-small"), "multilingual-e5-small"),
     ]
     for call, key in calls:
         with pytest.raises(XlsrError, match=key):

@@ -99,8 +99,8 @@ def test_each_language_is_tuned_on_its_own_rows(monkeypatch: pytest.MonkeyPatch)
     run("pair-classification", rows("de"))
     run("pair-classification", rows("de"), tune=rows("en+fr"))
     assert seen == [
-        *[("de", "de", "de"), ("fr", "fr", "fr"), ("de", "en", "en"), (("en", "fr"), "en", "en")],
-        *[("de", None, None), ("de", "en+fr", ("en", "fr"))],
+        *[("de", "de", "de"), ("fr", "fr", "fr"), ("de", "en", "en"), ("en+fr", "en", "en")],
+        *[("de", None, None), ("de", "en+fr", "en+fr")],
     ]
 
 

@@ -30,12 +30,7 @@ from hf_xlsr.utils.errors import XlsrError
 
 
 class MtebEncoder(AbsEncoder):
-    """A `SentenceTransformer` as an encoder of mteb, made by `as_mteb_encoder`.
-
-    Attributes:
-        model: The model.
-        mteb_model_meta: mteb's `ModelMeta` of it.
-    """
+    """A `SentenceTransformer` as an encoder of mteb, made by `as_mteb_encoder`."""
 
     mteb_model_meta: ModelMeta
     model_prompts: dict[str, str]
@@ -59,19 +54,10 @@ class MtebEncoder(AbsEncoder):
         prompt_type: PromptType | None = None,
         **encode_kwargs: Any,
     ) -> np.ndarray:
-        """Embeds one column of texts, without normalising.
+        """Embeds one column of texts, without normalising: `(number of texts, width)`, float32.
 
-        Args:
-            inputs: Batches with a list `text`.
-            task_metadata: Of the task, which knows the languages of its subsets.
-            hf_split: The split, which has no effect.
-            hf_subset: The subset, or the language of the column.
-            prompt_type: `query` or `document` in retrieval. Without a prompt of `as_mteb_encoder`, it selects the
-                model's own prompt as mteb does.
-            **encode_kwargs: `batch_size` and `show_progress_bar`.
-
-        Returns:
-            `(number of texts, width)`, float32.
+        `hf_subset` is the subset, or the language of the column. Without a prompt of `as_mteb_encoder`, `prompt_type`
+        selects the model's own prompt as mteb does. The other arguments are mteb's.
 
         Raises:
             XlsrError: the model routes by language and the column's language is not clear or has no route; or the model
@@ -189,9 +175,6 @@ def register_model(model: str | os.PathLike[str], **options: Any) -> ModelMeta:
 
     Returns:
         mteb's `ModelMeta` of the model, with its loader.
-
-    Raises:
-        XlsrError: mteb has another model of this name, or see `as_mteb_encoder`.
     """
 
     def load(name: str, revision: str | None = None, device: str | None = None, **_: Any) -> MtebEncoder:
@@ -203,11 +186,7 @@ def register_model(model: str | os.PathLike[str], **options: Any) -> ModelMeta:
         return encoder
 
     meta = as_mteb_encoder(model, **options).mteb_model_meta.model_copy(update={"loader": load})
-    name = str(meta.name)
-    there = MODEL_REGISTRY.get(name)
-    if there is not None and getattr(there.loader, "__qualname__", "") != load.__qualname__:
-        raise XlsrError(f"mteb already has a model called '{name}'. Choose another name.")
-    MODEL_REGISTRY[name] = meta
+    MODEL_REGISTRY[str(meta.name)] = meta
     return meta
 
 

@@ -31,10 +31,7 @@ def langscript(language: str) -> str | None:
 def subset_languages(metadata: TaskMetadata, subset: str) -> tuple[str, ...]:
     """The codes of a subset's languages, in mteb's order; none when they are unknown.
 
-    Args:
-        metadata: Of a task.
-        subset: One of its subsets; or a language, as mteb calls each column of tasks that keep all their languages in
-            one table.
+    `subset` may also be a language, as mteb calls each column of tasks that keep all their languages in one table.
     """
     tags = metadata.hf_subsets_to_langscripts.get(subset)
     if tags is None:
@@ -47,14 +44,6 @@ def column_language(texts: Sequence[str], candidates: tuple[str, str], *, place:
 
     Each of up to 2,000 evenly spaced texts votes. Where the two languages share no script the letters decide, else
     py3langid among the two. A text votes for a language unknown to py3langid unless it is identified as the other one.
-
-    Args:
-        texts: The column.
-        candidates: Codes of the two languages.
-        place: The name of the column in errors.
-
-    Returns:
-        One of the candidates.
 
     Raises:
         XlsrError: neither has two thirds of the votes, py3langid is needed and missing, or it cannot tell the two

@@ -38,9 +38,6 @@ class ProtocolTask(AbsTask):
         samples: Number of queries, gold pairs or rows.
         revision: `data_hash` of all that affects the score except the model.
         about: Other fields of `TaskMetadata`.
-
-    Raises:
-        XlsrError: mteb does not know a language.
     """
 
     abstask_prompt = "Retrieve semantically similar text."
@@ -89,9 +86,6 @@ def xsr_task(
     """Protocol `xsr` as a task of mteb, `XlsrXSR-{name}`, with `precision@1` as its main score.
 
     Arguments are those of `xsr`, whose errors are raised in `mteb.evaluate`.
-
-    Raises:
-        XlsrError: mteb does not know a language.
     """
     sides = list(queries), list(golds), list(pool)
     return ProtocolTask(
@@ -121,9 +115,6 @@ def bucc_task(
     """Protocol `bucc` as a task of mteb, `XlsrBuccF1-{name}`, with `f1` as its main score.
 
     Arguments are those of `bucc`, whose errors are raised in `mteb.evaluate`.
-
-    Raises:
-        XlsrError: mteb does not know a language.
     """
     texts = [str(k), margin]
     for data in (tune, test):

@@ -74,15 +74,10 @@ def colours_of(labels: Iterable[str]) -> dict[str, str]:
 
 
 def on_plane(vectors: np.ndarray, seed: int) -> np.ndarray:
-    """Places of vectors on a plane, those of high cosine near each other (t-SNE).
+    """Places of `n` vectors on a plane, `(n, 2)`, those of high cosine near each other (t-SNE).
 
-    Args:
-        vectors: `(n, width)`, finite; `n` is 2 or more and `width` too.
-        seed: Of t-SNE.
-
-    Returns:
-        `(n, 2)`; one point for all where the vectors are the same, as those of a collapsed encoder are: scikit-learn
-        divides by their spread, and then crashes the process.
+    Equal vectors, as a collapsed encoder gives them, have one point: scikit-learn divides by their spread, and then
+    crashes the process.
 
     Examples:
         >>> on_plane(np.ones((3, 4)), seed=1).tolist()
@@ -98,29 +93,14 @@ def on_plane(vectors: np.ndarray, seed: int) -> np.ndarray:
 
 
 def check_picture(path: str | os.PathLike[str]) -> None:
-    """Checks that the suffix of a picture is a format, before anything is computed.
-
-    Raises:
-        XlsrError: the format is unknown.
-
-    Examples:
-        >>> check_picture("plots/bars.svg")
-    """
+    """Refuses a picture whose suffix is no format of matplotlib, before anything is computed."""
     file = Path(path)
     if file.suffix.lstrip(".").lower() not in FigureCanvasBase.get_supported_filetypes():
         raise XlsrError(f"the picture {file} must end in .png, .pdf or .svg.")
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
-    """Writes a figure; characters that no font has give one warning.
-
-    Args:
-        figure: The figure.
-        path: The picture; its suffix is the format. Its folder is created.
-
-    Returns:
-        `path`.
-    """
+    """Writes a figure in the format of the suffix, in a folder that is created; missing glyphs give one warning."""
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     suffix = file.suffix.lstrip(".").lower()

@@ -73,16 +73,24 @@ def plot_curves(
                         _draw(axes, one[name], color=colours[label], linestyle=line)
                         drawn.append(one[name])
             elif key in one:
-                _draw(axes, _scaled(key, one[key]), color=colours[label], marker="o", markersize=4)
+                factor = 100 if metric_unit(_metric(key)) else 1
+                points = [(step, factor * value) for step, value in one[key]]
+                _draw(axes, points, color=colours[label], marker="o", markersize=4)
         if key in losses:
             axes.set_title("total loss" if key == "loss" else f"{key.removeprefix('loss/')} loss", fontsize=10)
-            _scale(axes, drawn)
+            values = [value for points in drawn for _, value in points]
+            if min(values) > 0 and max(values) > 20 * min(values):
+                axes.set_yscale("log")
+                axes.yaxis.set_major_formatter("{x:g}")
         else:
             # A key is as wide as two panels: its protocol stands above its metric.
             axes.set_title("\n".join(key.removeprefix("eval_").rsplit("/", 1)), fontsize=10)
             unit = {"%": "per cent", "×100": "times 100"}.get(metric_unit(_metric(key)), "")
             axes.set_ylabel(f"{unit} (lower is better)" if lower_is_better(_metric(key)) else unit)
-        _finish(axes)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_xlabel("optimiser step")
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=True))
     for axes in panels:
         axes.remove()
     handles = [Line2D([], [], color=colour, label=shorten(label, 40)) for label, colour in colours.items()]
@@ -109,27 +117,8 @@ def _metric(key: str) -> str:
     return key.removeprefix("eval_").split("/")[-1]
 
 
-def _scaled(key: str, points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    factor = 100 if metric_unit(_metric(key)) else 1
-    return [(step, factor * value) for step, value in points]
-
-
 def _draw(axes: Axes, points: Sequence[tuple[float, float]], **style: Any) -> None:
     # A single point makes no line: show it as a dot.
     if len(points) == 1:
         style["marker"] = "o"
     axes.plot(*zip(*sorted(points), strict=True), **style)
-
-
-def _scale(axes: Axes, drawn: Iterable[Sequence[tuple[float, float]]]) -> None:
-    values = [value for points in drawn for _, value in points]
-    if min(values) > 0 and max(values) > 20 * min(values):
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
-
-
-def _finish(axes: Axes) -> None:
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel("optimiser step")
-    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=True))

@@ -26,13 +26,7 @@ PROTOCOL = re.compile(r"(?:.+-)?language-bias(?:-k\d+)?(?:-(pcr\d+|mean)(-self)?
 
 @dataclass
 class _Column:
-    """What one encoder retrieves, before or after a removal.
-
-    Attributes:
-        title: Stands above.
-        shares: Language of the queries -> language retrieved -> share.
-        bias: Language of the queries -> `bias`.
-    """
+    """What one encoder retrieves, before or after a removal: shares and `bias` by the language of the queries."""
 
     title: str
     shares: dict[str, dict[str, float]] = field(default_factory=dict)

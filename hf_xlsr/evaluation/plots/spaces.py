@@ -86,11 +86,7 @@ def plot_spaces(path: str | os.PathLike[str], spaces: Mapping[str, Mapping[Pair,
 def check_panels(sizes: Mapping[str, Mapping[Pair, Sequence[int]]]) -> None:
     """Checks that a picture has room, before any vectors are computed.
 
-    Args:
-        sizes: By the name of the encoder and the language pair, the numbers of sentences of the two sides.
-
-    Raises:
-        XlsrError: there are more than 6 x 6 panels, or a side has too few or too many sentences.
+    `sizes` are the numbers of sentences of the two sides, by the name of the encoder and the language pair.
 
     Examples:
         >>> check_panels({"ours": {("en", "fr"): (500, 500)}})

@@ -22,6 +22,7 @@ from hf_xlsr.evaluation.protocols.xsim import margin_setting
 from hf_xlsr.evaluation.registry import Options, Protocol, option
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.table import data_name
+from hf_xlsr.evaluation.thresholds import Thresholds
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BUCC_SETTINGS: dict[str, tuple[int, str]] = {"dual-momentum": (3, "distance"), "laser": (4, "ratio")}
+
+NEIGHBOURS = ("forward_similarities", "forward_indices", "backward_similarities", "backward_indices")
 
 
 @dataclass(frozen=True)
@@ -157,18 +160,10 @@ def tune_threshold(scores: np.ndarray, correct: np.ndarray, total_gold: int) -> 
     scores, correct = np.asarray(scores, np.float64), np.asarray(correct, bool)
     if not correct.any():
         return 0.0, 0.0
-    order = np.argsort(-scores)
-    descending = scores[order]
-    # 2PR / (P + R) with whole numbers only, so that equal values are equal bit by bit.
-    f1 = 2 * np.cumsum(correct[order]) / (np.arange(1, len(scores) + 1) + total_gold)
-    cuts = np.flatnonzero(np.append(descending[1:] < descending[:-1], True))
-    last = cuts[f1[cuts].argmax()]
-    threshold = descending[last]
-    if last + 1 < len(scores):
-        middle = (threshold + descending[last + 1]) / 2
-        # Between two adjacent floats there is none.
-        threshold = middle if middle > descending[last + 1] else threshold
-    return float(threshold), float(f1[last])
+    thresholds = Thresholds.of(scores, correct)
+    f1 = thresholds.f1(total_gold)
+    best = f1.argmax()
+    return float(thresholds.values[best]), float(f1[best])
 
 
 class _Searched(NamedTuple):
@@ -215,14 +210,8 @@ def _candidates(searched: _Searched, k: int, margin: str) -> tuple[np.ndarray, n
 
     found = searched.neighbours
     # The nearest k are the first of the nearest however many.
-    nearest_k = replace(
-        found,
-        forward_similarities=found.forward_similarities[:, :k],
-        forward_indices=found.forward_indices[:, :k],
-        backward_similarities=found.backward_similarities[:, :k],
-        backward_indices=found.backward_indices[:, :k],
-    )
-    mined = extract_pairs(nearest_k, margin=margin)
+    nearest = {name: getattr(found, name)[:, :k] for name in NEIGHBOURS}
+    mined = extract_pairs(replace(found, **nearest), margin=margin)
     sources, targets = searched.source_rows[mined.source], searched.target_rows[mined.target]
     single = (sources >= 0) & (targets >= 0)
     return mined.score[single], np.isin(sources[single] * searched.target_count + targets[single], searched.gold)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from typing_extensions import Unpack
 
-from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed, unit_length
 from hf_xlsr.evaluation.inputs import Inputs
 from hf_xlsr.evaluation.protocols.tatoeba import check_directions
 from hf_xlsr.evaluation.registry import DebiasOptions, option, row_protocol
@@ -126,7 +126,9 @@ def _measured(
 ) -> Results:
     from hf_xlsr.mining.search.neighbours import nearest_neighbours
 
-    pool = np.concatenate([_unit(matrix, texts[language]) for language, matrix in vectors.items()])
+    for language, matrix in vectors.items():
+        check_directions(matrix, texts[language])
+    pool = unit_length(np.concatenate(list(vectors.values())))
     languages, total = list(vectors), len(pool)
     count = total // len(languages)
     rows, language_of = np.arange(total) % count, np.arange(total) // count
@@ -155,11 +157,6 @@ def _measured(
 def _first(found: np.ndarray, kept: np.ndarray, k: int) -> np.ndarray:
     """The first `k` of each row that are kept, in their order."""
     return np.take_along_axis(found, np.argsort(~kept, axis=1, kind="stable")[:, :k], axis=1)
-
-
-def _unit(vectors: np.ndarray, texts: Sequence[str]) -> np.ndarray:
-    check_directions(vectors, texts)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def _run(encoder: Encoder, inputs: Inputs, options: LanguageBiasOptions) -> Results:

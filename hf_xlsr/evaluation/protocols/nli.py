@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -66,20 +67,9 @@ def nli(
     if cross:
         _check_aligned(judge)
     protocol = f"nli-{head}"
-    classifier = learn_classifier(
-        encoder,
-        learn,
-        choose,
-        language=train_language,
-        head=head,
-        mlp=XNLI_MLP,
-        epochs=epochs,
-        learning_rate=learning_rate,
-        seed=seed,
-        **encoding,
-    )
-    chosen_on = train_language, train_language
-    results = measured(name, protocol, chosen_on, "dev", {"accuracy": classifier.dev_accuracy})
+    training: dict[str, Any] = {"epochs": epochs, "learning_rate": learning_rate, "seed": seed, **encoding}
+    classifier = learn_classifier(encoder, learn, choose, language=train_language, head=head, mlp=XNLI_MLP, **training)
+    results = measured(name, protocol, (train_language,) * 2, "dev", {"accuracy": classifier.dev_accuracy})
 
     def vectors(language: str, side: int) -> np.ndarray:
         return embed(classifier.encoder, judge[language].sides[side], language=language, **encoding)
@@ -97,16 +87,13 @@ def nli(
 def _label(label: Any, row: int, name: str) -> str:
     from hf_xlsr.data.nli import LABEL_NAMES, label_number
 
-    try:
-        number = label_number(label)
-    except ValueError:
-        number = None
-    if number is None:
-        raise XlsrError(
-            f"Row {row} of {name} has an invalid label {label!r:.40}. Expected entailment, neutral, contradiction or 0, "
-            "1, 2; leave out rows without a label."
-        )
-    return LABEL_NAMES[number]
+    with suppress(ValueError):
+        if (number := label_number(label)) is not None:
+            return LABEL_NAMES[number]
+    raise XlsrError(
+        f"Row {row} of {name} has an invalid label {label!r:.40}. Expected entailment, neutral, contradiction or 0, 1, "
+        "2; leave out rows without a label."
+    )
 
 
 def _check_aligned(tests: Mapping[str, LabelledTexts]) -> None:

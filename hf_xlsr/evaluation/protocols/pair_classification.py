@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,11 +11,12 @@ from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.inputs import Inputs
-from hf_xlsr.evaluation.outcomes import Outcomes
-from hf_xlsr.evaluation.pairs import Languages, distinct_languages, embed_pairs, pair_cosines, pair_languages
+from hf_xlsr.evaluation.outcomes import Outcomes, average_precision
+from hf_xlsr.evaluation.pairs import Languages, distinct_languages, embed_pairs, pair_cosines
 from hf_xlsr.evaluation.registry import Options, option, row_protocol
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import Row, by_language, read_columns
+from hf_xlsr.evaluation.thresholds import Thresholds
 from hf_xlsr.utils.errors import XlsrError
 
 LABELS = {"0": 0, "1": 1}
@@ -66,27 +67,31 @@ def pair_classification(
     judged = _read(rows, "rows")
     tuned_on = None if tune is None else _read(tune, "tune")
     similarities = _similarities(encoder, judged, language, encoding)
-    ranked = {measure: _Ranking.of(values, judged.labels) for measure, values in similarities.items()}
+    positive = judged.labels == 1
+    positives = int(positive.sum())
+    ranked = {measure: Thresholds.of(scores, positive) for measure, scores in similarities.items()}
+    kinds: dict[str, Callable[[str], float]] = {
+        "ap": lambda measure: float(average_precision(similarities[measure], judged.labels)),
+        # Not at the last threshold, which takes all pairs.
+        "best_threshold_accuracy": lambda measure: ranked[measure].accuracy(positives)[:-1].max(initial=0),
+        "best_threshold_f1": lambda measure: ranked[measure].f1(positives)[:-1].max(initial=0),
+    }
     found: dict[str, float] = {}
     outcomes = {"cosine_ap": Outcomes("average_precision", (similarities["cosine"], judged.labels))}
-    for metric in ("ap", "best_threshold_accuracy", "best_threshold_f1"):
-        values = {measure: float(getattr(ranking, metric)()) for measure, ranking in ranked.items()}
-        values["max"] = max(values.values())
-        found |= {f"{measure}_{metric}": value for measure, value in values.items()}
+    for metric, value in kinds.items():
+        values = {measure: float(value(measure)) for measure in similarities}
+        found |= {f"{measure}_{metric}": value for measure, value in {**values, "max": max(values.values())}.items()}
     if tuned_on is not None:
         tuned_in = language if tune_language is None else tune_language
         cosines = pair_cosines(*embed_pairs(encoder, tuned_on.first, tuned_on.second, tuned_in, **encoding))
-        thresholds = _Ranking.of(cosines, tuned_on.labels).tuned_thresholds()
-        for metric, threshold in thresholds.items():
+        for metric, threshold in _tuned_thresholds(cosines, tuned_on.labels).items():
             predicted = similarities["cosine"] >= threshold
-            score = _accuracy if metric == "accuracy" else _f1
-            found[f"cosine_{metric}"] = score(predicted, judged.labels)
-            right = predicted == (judged.labels == 1)
-            outcomes[f"cosine_{metric}"] = (
-                Outcomes("mean", (right,)) if metric == "accuracy" else Outcomes("f1", (predicted, judged.labels == 1))
+            outcome = (
+                Outcomes("f1", (predicted, positive)) if metric == "f1" else Outcomes("mean", (predicted == positive,))
             )
-            found[f"cosine_{metric}_threshold"] = threshold
-    found |= {"pairs": len(judged.labels), "positives": int(judged.labels.sum())}
+            found |= {f"cosine_{metric}": outcome.value(), f"cosine_{metric}_threshold": threshold}
+            outcomes[f"cosine_{metric}"] = outcome
+    found |= {"pairs": len(positive), "positives": positives}
     return measured(name, "pair-classification", distinct_languages(language), split, found, outcomes)
 
 
@@ -96,61 +101,16 @@ class _Pairs(NamedTuple):
     labels: np.ndarray
 
 
-class _Ranking(NamedTuple):
-    """Pairs by falling similarity, with a cut after each group of equal ones, where a threshold can be.
-
-    Attributes:
-        scores: Similarities, best first, `(n,)`.
-        taken: Pairs above each cut, `(cuts,)`; the last cut is below all of them.
-        hits: Positive pairs among them.
-        positives: In all.
-    """
-
-    scores: np.ndarray
-    taken: np.ndarray
-    hits: np.ndarray
-    positives: int
-
-    @classmethod
-    def of(cls, scores: np.ndarray, labels: np.ndarray) -> _Ranking:
-        order = np.argsort(-scores, kind="stable")
-        ranked = scores[order]
-        taken = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1) + 1
-        return cls(ranked, taken, np.cumsum(labels[order])[taken - 1], int(labels.sum()))
-
-    def accuracies(self) -> np.ndarray:
-        negatives = len(self.scores) - self.positives
-        return (self.hits + negatives - (self.taken - self.hits)) / len(self.scores)
-
-    def f1s(self) -> np.ndarray:
-        return 2 * self.hits / (self.taken + self.positives)
-
-    def ap(self) -> float:
-        return float((np.diff(self.hits, prepend=0) / self.positives * (self.hits / self.taken)).sum())
-
-    def best_threshold_accuracy(self) -> float:
-        return float(self.accuracies()[:-1].max(initial=0))
-
-    def best_threshold_f1(self) -> float:
-        return float(self.f1s()[:-1].max(initial=0))
-
-    def tuned_thresholds(self) -> dict[str, float]:
-        """The highest of the best thresholds for accuracy and F1; they may leave all pairs on one side."""
-        none_right = (len(self.scores) - self.positives) / len(self.scores)
-        accuracies = self.accuracies()
-        best = int(np.argmax(accuracies))
-        above_all = float(np.nextafter(self.scores[0], np.inf))
-        accuracy = self._threshold(best) if accuracies[best] > none_right else above_all
-        return {"accuracy": accuracy, "f1": self._threshold(int(np.argmax(self.f1s())))}
-
-    def _threshold(self, cut: int) -> float:
-        """Half-way between the scores on both sides of a cut."""
-        lowest = self.scores[self.taken[cut] - 1]
-        if cut == len(self.taken) - 1:
-            return float(lowest)
-        below = self.scores[self.taken[cut]]
-        middle = (lowest + below) / 2
-        return float(middle if middle > below else lowest)
+def _tuned_thresholds(scores: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """The highest of the best thresholds for accuracy and F1; they may leave all pairs on one side."""
+    thresholds, positives = Thresholds.of(scores, labels), int(labels.sum())
+    accuracy = thresholds.accuracy(positives)
+    best = accuracy.argmax()
+    takes_none = accuracy[best] <= 1 - positives / len(labels)
+    return {
+        "accuracy": float(np.nextafter(scores.max(), np.inf) if takes_none else thresholds.values[best]),
+        "f1": float(thresholds.values[thresholds.f1(positives).argmax()]),
+    }
 
 
 def _similarities(
@@ -164,14 +124,6 @@ def _similarities(
         "euclidean": -np.linalg.norm(u - v, axis=1),
         "manhattan": -np.abs(u - v).sum(axis=1),
     }
-
-
-def _accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:
-    return float((predicted == labels).mean())
-
-
-def _f1(predicted: np.ndarray, labels: np.ndarray) -> float:
-    return float(2 * (predicted & (labels == 1)).sum() / (predicted.sum() + labels.sum()))
 
 
 def _read(rows: Iterable[Row], name: str) -> _Pairs:
@@ -204,8 +156,8 @@ def _run(encoder: Encoder, inputs: Inputs, options: PairClassificationOptions) -
         tuning: dict[str, Any] = {}
         if tune:
             tuned_in = tune_languages[language]
-            tuning = {"tune": tune[tuned_in], "tune_language": pair_languages(tuned_in)}
-        results |= pair_classification(encoder, rows, language=pair_languages(language), **tuning, **inputs.common)
+            tuning = {"tune": tune[tuned_in], "tune_language": tuned_in}
+        results |= pair_classification(encoder, rows, language=language, **tuning, **inputs.common)
     return results
 
 

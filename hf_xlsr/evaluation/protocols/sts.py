@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +13,8 @@ from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.inputs import Inputs, read_tasks
-from hf_xlsr.evaluation.outcomes import Outcomes, pearson, spearman
-from hf_xlsr.evaluation.pairs import Languages, distinct_languages, embed_pairs, pair_cosines, pair_languages
+from hf_xlsr.evaluation.outcomes import STATISTICS, Outcomes, spearman
+from hf_xlsr.evaluation.pairs import Languages, distinct_languages, embed_pairs, pair_cosines
 from hf_xlsr.evaluation.registry import Options, option, row_protocol
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import Row, read_columns
@@ -23,7 +22,6 @@ from hf_xlsr.evaluation.rows import Row, read_columns
 logger = logging.getLogger(__name__)
 
 COEFFICIENTS = ("spearman", "pearson")
-AGGREGATIONS = ("all", "mean", "wmean")
 
 
 class _Task(NamedTuple):
@@ -121,15 +119,12 @@ def _correlations(cosines: np.ndarray, scores: np.ndarray, parts: Sequence[np.nd
     if undefined:
         logger.warning("%s: scores or cosines of a subset are all equal %d time(s); counted as 0", name, undefined)
     result = {}
-    for (coefficient, function), aggregation in product(
-        zip(COEFFICIENTS, (spearman, pearson), strict=True), AGGREGATIONS
-    ):
-        if aggregation == "all":
-            value = float(function(cosines, scores))
-        else:
-            each = [function(cosines[part], scores[part]) for part in parts]
-            value = float(np.average(each, weights=sizes if aggregation == "wmean" else None))
-        result[f"{coefficient}_{aggregation}"] = value
+    for kind in COEFFICIENTS:
+        correlation = STATISTICS[kind]
+        each = [correlation(cosines[part], scores[part]) for part in parts]
+        result[f"{kind}_all"] = float(correlation(cosines, scores))
+        result[f"{kind}_mean"] = float(np.mean(each))
+        result[f"{kind}_wmean"] = float(np.average(each, weights=sizes))
     return result
 
 
@@ -164,7 +159,7 @@ def _run(encoder: Encoder, inputs: Inputs, options: StsOptions) -> Results:
     results = Results()
     common: dict[str, Any] = {"split": inputs.split, **inputs.encoding, **options.arguments()}
     for language, tasks in inputs.tasks.items():
-        results |= sts(encoder, tasks, language=pair_languages(language), **common)
+        results |= sts(encoder, tasks, language=language, **common)
     return results
 
 

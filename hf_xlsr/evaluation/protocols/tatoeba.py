@@ -57,13 +57,7 @@ def tatoeba(
 def both_ways(
     metric: str, forward: np.ndarray, backward: np.ndarray
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-    """Values and outcomes of a share that is measured in both directions.
-
-    Args:
-        metric: Name of the share, without the direction.
-        forward: Whether each pair counts, from source to target, bool, `(n,)`.
-        backward: Likewise, from target to source.
-    """
+    """Values and outcomes of a share that is measured in both directions, from whether each pair counts, bool `(n,)`."""
     outcomes = {
         f"source_to_target_{metric}": forward,
         f"target_to_source_{metric}": backward,
@@ -80,10 +74,7 @@ def encode_pairs(
     languages: tuple[str, str],
     **encoding: Unpack[EncodingOptions],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors of both sides of parallel sentences, each side encoded in its own language.
-
-    Returns:
-        Two matrices `(n, width)`, float32; row `i` of one is the translation of row `i` of the other.
+    """Unit vectors of both sides of parallel sentences, each side encoded in its own language, by `embed_for_search`.
 
     Raises:
         XlsrError: the sides differ in length or are empty, or a vector is zero.
@@ -100,25 +91,14 @@ def encode_pairs(
 def embed_for_search(
     encoder: Encoder, texts: Sequence[str], *, language: str | None, **encoding: Unpack[EncodingOptions]
 ) -> np.ndarray:
-    """`embed` with `check_directions`.
-
-    Returns:
-        `(len(texts), width)`, float32, each row of length 1.
-
-    Raises:
-        XlsrError: as `embed` does, or a vector is zero.
-    """
+    """Unit vectors of texts, `(n, width)`, by `embed` with `check_directions`."""
     vectors = embed(encoder, texts, language=language, **encoding)
     check_directions(vectors, texts)
     return vectors
 
 
 def check_directions(vectors: np.ndarray, texts: Sequence[str]) -> None:
-    """Checks that no vector is zero: all candidates are equally near to it, so that the first would be found.
-
-    Raises:
-        XlsrError: one is; the message has its text.
-    """
+    """Checks that no vector is zero: all candidates would be equally near to it, and the first would be found."""
     zero = np.flatnonzero(~vectors.any(axis=1))
     if zero.size:
         text = texts[zero[0]][:60]
@@ -126,14 +106,7 @@ def check_directions(vectors: np.ndarray, texts: Sequence[str]) -> None:
 
 
 def right_both_ways(source_vectors: np.ndarray, target_vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each row's nearest neighbour is the same row of the other side; ties go to the lowest row.
-
-    Args:
-        source_vectors: `(n, width)`, of length 1.
-        target_vectors: `(n, width)`, of length 1.
-
-    Returns:
-        Two bool arrays `(n,)`: from source to target, and from target to source.
+    """Whether each row's nearest neighbour is the same row of the other side, by unit vectors `(n, width)`.
 
     Examples:
         >>> source = np.array([[1.0, 0.0], [0.8, 0.6]])
@@ -147,7 +120,7 @@ def right_both_ways(source_vectors: np.ndarray, target_vectors: np.ndarray) -> t
 
 
 def nearest_row(queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-    """The row of each query's nearest candidate, `(n,)`."""
+    """The row of each query's nearest candidate, `(n,)`; ties go to the lowest row."""
     from hf_xlsr.mining.search.neighbours import nearest_neighbours
 
     return nearest_neighbours(queries, candidates)[1][:, 0]

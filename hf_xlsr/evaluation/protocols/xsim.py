@@ -70,15 +70,7 @@ def xsim(
 
 
 def margin_setting(k: int, margin: str) -> str:
-    """Name of a mining setting in metric keys.
-
-    Raises:
-        XlsrError: `k` is below 1 or `margin` is unknown.
-
-    Examples:
-        >>> margin_setting(3, "distance")
-        'k3-distance'
-    """
+    """Name of a valid mining setting in metric keys, such as `k3-distance`."""
     from hf_xlsr.mining.search.margin import MARGINS
 
     require_positive("k", k)

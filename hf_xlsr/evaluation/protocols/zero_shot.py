@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from typing_extensions import Unpack
 
@@ -63,20 +63,11 @@ def zero_shot(
 
     learn, choose, judge = read_labelled(train, dev, tests, texts=["text"])
     protocol = f"zero-shot-{head}"
+    training: dict[str, Any] = {"epochs": epochs, "learning_rate": learning_rate, "seed": seed, **encoding}
     classifier = learn_classifier(
-        encoder,
-        learn,
-        choose,
-        language=train_language,
-        head=head,
-        mlp=MLDOC_MLP,
-        epochs=epochs,
-        learning_rate=learning_rate,
-        seed=seed,
-        **encoding,
+        encoder, learn, choose, language=train_language, head=head, mlp=MLDOC_MLP, **training
     )
-    chosen_on = train_language, train_language
-    results = measured(name, protocol, chosen_on, "dev", {"accuracy": classifier.dev_accuracy})
+    results = measured(name, protocol, (train_language,) * 2, "dev", {"accuracy": classifier.dev_accuracy})
     for language, (texts, truth) in judge.items():
         predicted = classifier.predict(features_of(classifier.encoder, texts, (language,), **encoding))
         right = predicted == truth

@@ -80,21 +80,12 @@ Score = Callable[[Tensor, Tensor], np.ndarray]
 
 
 def cross_entropy_slope(logits: Tensor, targets: Tensor) -> Tensor:
-    """Gradient of each row's cross-entropy with respect to its logits.
-
-    Args:
-        logits: `(groups, classifiers, outputs, batch)`.
-        targets: Probabilities, `(groups, 1, outputs, batch)`.
-    """
+    """Gradient of each row's cross-entropy with respect to its logits."""
     return logits.softmax(2).sub_(targets)
 
 
 def accuracy_score(labels: Tensor) -> Score:
-    """A score for `train_classifiers`: the accuracy of the largest logit.
-
-    Args:
-        labels: Label number of every row, `(rows,)`.
-    """
+    """A score for `train_classifiers`: the accuracy of the largest logit; `labels` are the numbers of all rows."""
 
     def accuracy(logits: Tensor, rows: Tensor) -> np.ndarray:
         return (logits.argmax(2) == labels[rows, None]).sum(0).cpu().numpy() / len(rows)
@@ -103,15 +94,7 @@ def accuracy_score(labels: Tensor) -> Score:
 
 
 def with_constant(vectors: np.ndarray, device: torch.device) -> Tensor:
-    """The vectors with one more feature that is always 1, whose weight is the bias, padded with zeros.
-
-    Args:
-        vectors: `(rows, width)`, float32 or float64.
-        device: Device of the training.
-
-    Returns:
-        `(rows, padded width)`.
-    """
+    """Vectors `(rows, width)` with one more feature that is always 1, whose weight is the bias, padded with zeros."""
     rows, width = vectors.shape
     # NumPy asks the system for large pages, which makes random access faster.
     features = np.zeros((rows, -(-(width + 1) // ALIGNMENT) * ALIGNMENT), vectors.dtype)
@@ -121,15 +104,7 @@ def with_constant(vectors: np.ndarray, device: torch.device) -> Tensor:
 
 
 def logits_of(weights: Tensor, features: Tensor) -> Tensor:
-    """Logits of every row under every classifier of a group.
-
-    Args:
-        weights: `(classifiers, outputs, padded width)`.
-        features: From `with_constant`, `(rows, padded width)`.
-
-    Returns:
-        `(rows, classifiers, outputs)`.
-    """
+    """Logits `(rows, classifiers, outputs)` of features under the classifiers of a group, by their weights."""
     return (features @ weights.flatten(0, 1).T).unflatten(1, weights.shape[:2])
 
 
@@ -159,9 +134,6 @@ def train_classifiers(
         schedule: Optimiser, batch size and patience.
         seed: Of weights and orders.
         slope: Gradient of a row's loss, which is averaged over the batch.
-
-    Returns:
-        One `TrainedGroup` per group, in their order.
     """
     start = torch.zeros(targets.shape[1], features.shape[1], dtype=features.dtype)
     start[:, : width + 1] = _fresh_layer(width, targets.shape[1], seed)

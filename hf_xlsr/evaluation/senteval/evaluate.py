@@ -11,6 +11,7 @@ import torch
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
+from hf_xlsr.evaluation.outcomes import f1
 from hf_xlsr.evaluation.pairs import embed_pairs
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import Row
@@ -116,7 +117,8 @@ def senteval(
     """
     require_choice("setting", setting, SETTINGS)
     protocol, folds, schedule = SETTINGS[setting]
-    place = _device(device)
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    place = resolve_device(device) if device else accelerator or torch.device("cpu")
     # All rows are read before anything is encoded: a wrong label in the last task should not cost the wait.
     read = {name: read_task(rows, name) for name, rows in tasks.items()}
     results = Results()
@@ -134,7 +136,7 @@ def senteval(
             outcome = _classify(classification, task)
             dev, tested = {"accuracy": outcome.dev}, {"accuracy": outcome.test}
             if task.spec.f1:
-                tested["f1"] = _f1(outcome.predicted, task.gold[task.splits["test"]])
+                tested["f1"] = float(f1(outcome.predicted == 1, task.gold[task.splits["test"]] == 1))
             accuracies.append(outcome.test)
         logger.info("%s: %s", name, tested)
         tested["pairs" if task.spec.pairs else "sentences"] = len(task.splits["test"])
@@ -143,13 +145,6 @@ def senteval(
         mean = {"accuracy": float(np.mean(accuracies))}
         results |= measured(f"average-of-{len(accuracies)}", protocol, language, "test", mean)
     return results
-
-
-def _device(device: str | None) -> torch.device:
-    if device is None:
-        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        return accelerator or torch.device("cpu")
-    return resolve_device(device)
 
 
 def _features(encoder: Encoder, task: Task, language: str, encoding: EncodingOptions) -> np.ndarray:
@@ -165,9 +160,3 @@ def _classify(classification: Classification, task: Task) -> Outcome:
     if task.spec.test == "nested":
         return classification.nested(*rows)
     return classification.train_folds(*rows) if task.spec.test == "folds" else classification.fixed_dev(*rows)
-
-
-def _f1(predicted: np.ndarray, truth: np.ndarray) -> float:
-    """F1 of label 1; 0 where neither has it."""
-    both = int(((predicted == 1) & (truth == 1)).sum())
-    return 2 * both / max(1, int((predicted == 1).sum() + (truth == 1).sum()))

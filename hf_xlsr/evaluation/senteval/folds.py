@@ -30,8 +30,8 @@ class Outcome(NamedTuple):
     """Accuracies of a task.
 
     Attributes:
-        dev: Accuracy of the chosen weight decay on the rows that it was chosen on.
-        test: Accuracy on the test rows; the mean over the folds where there are several tests.
+        dev: Of the chosen weight decay, on the rows that it was chosen on.
+        test: On the test rows; the mean over the folds where there are several tests.
         predicted: Label number of each test row.
     """
 
@@ -44,15 +44,8 @@ class Classification:
     """Labelled vectors and SentEval's ways to train and test classifiers on them.
 
     For SentEval's results the rows must be in its order (`senteval` sorts them). The weight decay with the highest mean
-    dev accuracy is chosen, in per cent and rounded to two decimals; of equal ones the smallest.
-
-    Args:
-        vectors: `(rows, width)`, float32 or float64.
-        labels: Label numbers from 0, `(rows,)`.
-        schedule: Optimiser, batch size and patience.
-        folds: Number of folds of cross-validation.
-        seed: Of the classifiers, and of the folds of `train_folds`.
-        device: Device of the training.
+    dev accuracy is chosen, in per cent and rounded to two decimals; of equal ones the smallest. `seed` is that of the
+    classifiers, and of the folds of `train_folds`.
     """
 
     def __init__(
@@ -75,11 +68,7 @@ class Classification:
     def nested(self, rows: np.ndarray) -> Outcome:
         """Tests every row once, by a classifier whose weight decay was chosen in folds of the other rows.
 
-        Args:
-            rows: To train and to test on, `(n,)`.
-
-        Returns:
-            `dev` and `test` are means over the outer folds.
+        `dev` and `test` are means over the outer folds.
         """
         outer = self._split(rows, NESTED_SEED)
         inner = [fold for train, _ in outer for fold in self._split(train, NESTED_SEED)]
@@ -94,25 +83,14 @@ class Classification:
         return Outcome(float(np.mean([dev for _, dev in chosen])), float(np.mean(tests)), predicted[rows])
 
     def train_folds(self, train: np.ndarray, test: np.ndarray) -> Outcome:
-        """Chooses the weight decay in folds of the training rows.
-
-        Args:
-            train: Training rows, `(n,)`.
-            test: Test rows, `(m,)`.
-        """
+        """Chooses the weight decay in folds of the training rows."""
         trained = self._train([Group(*fold, WEIGHT_DECAYS) for fold in self._split(train, self.seed)])
         decay, dev = _best(np.array([one.scores for one in trained]))
         (final,) = self._train([self._all_of(train, decay)])
         return self._outcome(dev, final.weights[0], test)
 
     def fixed_dev(self, train: np.ndarray, dev: np.ndarray, test: np.ndarray) -> Outcome:
-        """Chooses the weight decay and the check on dev rows.
-
-        Args:
-            train: Training rows, `(n,)`.
-            dev: Dev rows.
-            test: Test rows.
-        """
+        """Chooses the weight decay and the check on dev rows."""
         (trained,) = self._train([Group(train, dev, WEIGHT_DECAYS)])
         decay, accuracy = _best(trained.scores[None])
         # SentEval trains the chosen classifier again, from the same seed and with the same result.

@@ -14,16 +14,10 @@ SCHEDULE = Schedule(passes_per_check=50, tenacity=3, max_passes=1000)
 
 
 def score_bins(scores: np.ndarray) -> np.ndarray:
-    """Scores as shares of the two nearest whole scores.
+    """Scores from 0 to 5, `(n,)`, as shares of the two nearest integers, `(n, 5)`, float64.
 
     SentEval has bins for 1 to 5 only. A score below 1, as in STS-B, has a share of its own size in bin 1 and nothing
     elsewhere.
-
-    Args:
-        scores: From 0 to 5, `(n,)`.
-
-    Returns:
-        `(n, 5)`, float64.
 
     Examples:
         >>> score_bins(np.array([4.0, 2.25, 0.5]))
@@ -35,12 +29,7 @@ def score_bins(scores: np.ndarray) -> np.ndarray:
 
 
 def squared_error_slope(logits: Tensor, targets: Tensor) -> Tensor:
-    """Gradient of the mean squared error of the softmax with respect to the logits.
-
-    Args:
-        logits: `(groups, classifiers, outputs, batch)`.
-        targets: Shares, `(groups, 1, outputs, batch)`.
-    """
+    """Gradient of the mean squared error of the softmax with respect to the logits; targets are shares."""
     shares = logits.softmax(2)
     slopes = (shares - targets).mul_(2 / logits.shape[2])
     return slopes.sub_((slopes * shares).sum(2, keepdim=True)).mul_(shares)
@@ -56,19 +45,10 @@ def relatedness(
     seed: int = 1111,
     device: torch.device | str = "cpu",
 ) -> tuple[float, dict[str, float]]:
-    """Trains a predictor of pair scores: the mean of the scores 1 to 5 under the predicted shares.
+    """Trains a predictor of pair scores from 0 to 5: the mean of the scores 1 to 5 under the predicted shares.
 
     Adam, batches of 64, no weight decay. A check every 50 passes keeps the best weights by Pearson's correlation on dev;
     the fourth check without improvement, or 1,050 passes, ends the training.
-
-    Args:
-        features: Of the pairs, `(rows, width)`, float32 or float64.
-        scores: From 0 to 5, `(rows,)`.
-        train: Training rows.
-        dev: Dev rows.
-        test: Test rows.
-        seed: Of weights and the order of rows.
-        device: Device of the training.
 
     Returns:
         Pearson's correlation on `dev`; `pearson`, `spearman` and `mse` (mean squared error of the score) on `test`.

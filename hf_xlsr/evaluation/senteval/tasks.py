@@ -78,14 +78,6 @@ class Task(NamedTuple):
 def read_task(rows: Iterable[Row], name: str) -> Task:
     """Reads and checks the rows of a task.
 
-    Args:
-        rows: With the columns of the task (see `senteval`).
-        name: The task's name, which may have a suffix after a dot: `MR.de`.
-
-    Raises:
-        KeyError: the task is unknown.
-        XlsrError: a row or split is invalid or missing.
-
     Examples:
         >>> rows = [{"text": "good film", "label": 1}, {"text": "bad", "label": 0}] * 4
         >>> task = read_task(rows, "MR")

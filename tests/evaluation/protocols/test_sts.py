@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr.evaluation.protocols.sts import pearson, spearman, sts
+from hf_xlsr.evaluation.outcomes import pearson, spearman
+from hf_xlsr.evaluation.protocols.sts import sts
 
 Rows = list[dict[str, Any]]
 
