@@ -46,6 +46,8 @@ class XlsrTrainingArguments(TrainingArguments):
         prompts: Text before every sentence; or by role (`source`, `target`) or language.
         matryoshka_dims: Widths to which sentence embeddings can be truncated after training: the loss of sentence
             embeddings is the mean over these widths.
+        cache_batch_size: Sentences encoded at a time: a large `per_device_train_batch_size` needs the memory of this many
+            sentences, and about a third more time (gradient cache). Losses do not change.
         num_proc: Processes that tokenise stored datasets.
         shuffle_buffer_size: Rows of a stream that are in memory, shuffled and sorted by length together.
 
@@ -76,6 +78,7 @@ class XlsrTrainingArguments(TrainingArguments):
     max_length: int = field(default=200, metadata={"help": "tokens to which sentences are truncated"})
     prompts: str | dict[str, str] | None = field(default=None, metadata={"help": "text before sentences"})
     matryoshka_dims: list[int] | None = field(default=None, metadata={"help": "widths of truncated embeddings"})
+    cache_batch_size: int | None = field(default=None, metadata={"help": "sentences encoded at a time"})
     num_proc: int | None = field(default=None, metadata={"help": "processes that tokenise"})
     shuffle_buffer_size: int = field(default=10_000, metadata={"help": "rows of a stream shuffled together"})
     remove_unused_columns: bool = field(default=False, metadata={"help": "the collator needs columns forward lacks"})
@@ -102,7 +105,11 @@ class XlsrTrainingArguments(TrainingArguments):
         if self.precision not in ("from_flags", "auto") or not (self.bf16 or self.fp16):
             chosen = choose_precision(self.precision, cpu=self.use_cpu)
             self.bf16, self.fp16 = chosen == "bfloat16", chosen == "float16"
-        effective = {"label_smoothing_factor": self.smooths_labels, "matryoshka_dims": self.trains_embeddings}
+        effective = {
+            "label_smoothing_factor": self.smooths_labels,
+            "matryoshka_dims": self.trains_embeddings,
+            "cache_batch_size": self.trains_embeddings,
+        }
         for name, has_effect in effective.items():
             if getattr(self, name) and not has_effect:
                 raise XlsrError(f"{name} has no effect on this loss. Remove it.")

@@ -328,6 +328,8 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
         """The model's loss; its parts and statistics are accumulated for the next log."""
         if self.args.matryoshka_dims:
             inputs = {**inputs, "matryoshka_dims": self.args.matryoshka_dims}
+        if self.args.cache_batch_size:
+            inputs = {**inputs, "cache_batch_size": self.args.cache_batch_size}
         if self.token_labels and num_items_in_batch is not None:
             parts_of_step = self.current_gradient_accumulation_steps * self.args.world_size
             inputs = {**inputs, "masked_tokens": num_items_in_batch / parts_of_step}

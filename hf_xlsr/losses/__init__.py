@@ -5,6 +5,7 @@ from __future__ import annotations
 from hf_xlsr.losses.additive_margin import additive_margin_loss
 from hf_xlsr.losses.alignment import alignment_loss
 from hf_xlsr.losses.combination import weighted_sum
+from hf_xlsr.losses.gradient_cache import encode_in_chunks
 from hf_xlsr.losses.masked_lm import masked_lm_loss
 from hf_xlsr.losses.matryoshka import matryoshka_mean
 from hf_xlsr.losses.queue_info_nce import matching_pairs, queue_info_nce
@@ -22,6 +23,7 @@ __all__ = [
     "alignment_loss",
     "bags_of_words",
     "draw_negative_words",
+    "encode_in_chunks",
     "generative_labels",
     "generative_loss",
     "hard_word_share",

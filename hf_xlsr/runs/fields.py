@@ -85,7 +85,8 @@ def training_section(arguments: type[TrainingArguments]) -> type[Section]:
 
 def refused(arguments: Any) -> dict[str, str]:
     """Training arguments that recipes refuse -> the fix."""
-    embeddings = {} if arguments.trains_embeddings else {"matryoshka_dims": "it has no effect on this loss; remove it"}
+    absent = () if arguments.trains_embeddings else ("matryoshka_dims", "cache_batch_size")
+    embeddings = dict.fromkeys(absent, "it has no effect on this loss; remove it")
     return {**REFUSED, **ELSEWHERE, **embeddings, **({} if arguments.evaluates_rows else PROTOCOL_BATCH)}
 
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -14,11 +14,11 @@ from torch import nn
 from transformers.utils import ModelOutput, can_return_tuple
 
 from hf_xlsr.encoders.stock import first_position
-from hf_xlsr.losses import additive_margin_loss, matryoshka_mean, weighted_sum
+from hf_xlsr.losses import additive_margin_loss, encode_in_chunks, matryoshka_mean, weighted_sum
 from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.losses.sparse_targets import accumulation_dtype
 from hf_xlsr.modeling.lm_head import LmHead
-from hf_xlsr.modeling.negatives import encode_negatives
+from hf_xlsr.modeling.negatives import Encode, encode_negatives
 from hf_xlsr.modeling.nli_head import NliHead
 from hf_xlsr.modeling.pretraining import EncoderWithLmHead
 from hf_xlsr.utils.distributed import gather_with_gradient
@@ -175,6 +175,7 @@ class CmlmModel(EncoderWithLmHead):
         retrieval: Batch | None = None,
         nli: Batch | None = None,
         matryoshka_dims: Sequence[int] | None = None,
+        cache_batch_size: int | None = None,
         masked_tokens: torch.Tensor | None = None,
     ) -> CmlmOutput:
         """Computes the losses of the batch's tasks. `CmlmTrainer` makes the batches.
@@ -194,20 +195,27 @@ class CmlmModel(EncoderWithLmHead):
             matryoshka_dims: Numbers of dimensions of truncated embeddings: the loss of retrieval is the mean over
                 these, see `matryoshka_mean`.
                 None for whole embeddings.
+            cache_batch_size: Sentences encoded at a time, with the gradient cache, see `encode_in_chunks`; None encodes
+                all at once.
             masked_tokens: Mean number of masked tokens of a micro-batch and process in the optimiser step; `XlsrTrainer`
                 gives it under accumulation, so that the masked LM's loss is a mean over all tokens of the step.
         """
         config, losses, statistics = self.config, {}, {}
         source = target = None
+        encode = encode_in_chunks(self.encode_sentences, cache_batch_size)
         if second_input_ids is not None:
-            losses["cmlm"] = self._cmlm_loss(
-                first_input_ids, first_attention_mask, second_input_ids, second_attention_mask, labels, masked_tokens
+            first, second = (first_input_ids, first_attention_mask), (second_input_ids, second_attention_mask)
+            states = encode_in_chunks(self._masked_states, cache_batch_size)(labels, *second, *first)
+            table, size = self.get_input_embeddings().weight, config.logits_chunk_size
+            tokens = cast(torch.Tensor, labels)
+            losses["cmlm"] = self.lm_head.loss(
+                states, tokens[tokens != IGNORE], table, chunk_size=size, masked_tokens=masked_tokens
             )
         if retrieval is not None:
             pairs = retrieval["input_ids"], retrieval["attention_mask"]
-            source, target = self.encode_sentences(*pairs).chunk(2)
+            source, target = encode(*pairs).chunk(2)
             given = (retrieval.get(f"negative_{name}") for name in ("input_ids", "attention_mask"))
-            negatives = encode_negatives(self.encode_sentences, pairs, *given)
+            negatives = encode_negatives(encode, pairs, *given)
             loss = partial(
                 additive_margin_loss,
                 margin=config.retrieval_margin,
@@ -217,42 +225,33 @@ class CmlmModel(EncoderWithLmHead):
             embeddings = gather_with_gradient(source), gather_with_gradient(target), negatives
             losses["retrieval"] = matryoshka_mean(loss, matryoshka_dims, *embeddings)
         if nli is not None:
-            losses["nli"], statistics["nli_accuracy"] = self._nli_loss(nli)
+            losses["nli"], statistics["nli_accuracy"] = self._nli_loss(encode, nli)
         weights = {"cmlm": config.cmlm_weight, "retrieval": config.retrieval_weight, "nli": config.nli_weight}
         return CmlmOutput(weighted_sum(losses, weights), losses, statistics, source, target)
 
-    def _cmlm_loss(
+    def _masked_states(
         self,
-        first: Any,
-        first_mask: torch.Tensor | None,
-        second: Any,
+        labels: torch.Tensor,
+        second: torch.Tensor,
         second_mask: torch.Tensor | None,
-        labels: Any,
-        masked_tokens: torch.Tensor | None,
+        first: torch.Tensor,
+        first_mask: torch.Tensor | None,
     ) -> torch.Tensor:
-        views = None
+        """States of the masked tokens of the second sentences, conditioned on the first, `(tokens, width)`."""
+        chosen = labels != IGNORE
         if self.config.conditioning == "none":
-            states = self.encoder(
-                input_ids=second, attention_mask=torch.ones_like(second) if second_mask is None else second_mask
-            ).last_hidden_state
-        else:
-            views = self.projections(self._pooled(first, first_mask))
-            states = self.conditioned_states(views, second, second_mask)
-        if self.skip is not None and views is not None:
-            chosen = labels != IGNORE
-            rows = chosen.nonzero()[:, 0]
-            states = self.skip(torch.cat([states[chosen], views.flatten(1).to(states.dtype)[rows]], 1))
-            labels = labels[chosen]
-        table, size = self.get_input_embeddings().weight, self.config.logits_chunk_size
-        return self.lm_head.loss(states, labels, table, chunk_size=size, masked_tokens=masked_tokens)
+            mask = torch.ones_like(second) if second_mask is None else second_mask
+            return self.encoder(input_ids=second, attention_mask=mask).last_hidden_state[chosen]
+        views = self.projections(self._pooled(first, first_mask))
+        states = self.conditioned_states(views, second, second_mask)[chosen]
+        if self.skip is None:
+            return states
+        return self.skip(torch.cat([states, views.flatten(1).to(states.dtype)[chosen.nonzero()[:, 0]]], 1))
 
-    def _nli_loss(self, nli: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _nli_loss(self, encode: Encode, nli: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Cross-entropy and accuracy."""
         head: Any = self.nli_head
-        sides = (
-            self.encode_sentences(nli[f"{side}_input_ids"], nli[f"{side}_attention_mask"])
-            for side in ("premise", "hypothesis")
-        )
+        sides = (encode(nli[f"{side}_input_ids"], nli[f"{side}_attention_mask"]) for side in ("premise", "hypothesis"))
         logits = head(*sides)
         logits = logits.to(accumulation_dtype(logits))
         return F.cross_entropy(logits, nli["labels"]), (logits.argmax(1) == nli["labels"]).float().mean()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -15,9 +16,9 @@ from transformers import initialization as init
 from transformers.utils import ModelOutput, can_return_tuple
 
 from hf_xlsr.encoders.stock import encoder_from_config, encoder_from_pretrained
-from hf_xlsr.losses import weighted_sum
+from hf_xlsr.losses import encode_in_chunks, weighted_sum
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
-from hf_xlsr.modeling.negatives import encode_negatives
+from hf_xlsr.modeling.negatives import Encode, encode_negatives
 from hf_xlsr.modeling.nli_head import NliHead
 from hf_xlsr.utils.distributed import gather_ragged
 from hf_xlsr.utils.pooling import normalize, pool
@@ -313,6 +314,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
         negative_texts: torch.Tensor | None = None,
         nli: Mapping[str, Any] | None = None,
         matryoshka_dims: Sequence[int] | None = None,
+        cache_batch_size: int | None = None,
         return_loss: bool = True,
     ) -> DualMomentumOutput:
         """Encodes a batch of pairs and computes equation 3 or 5.
@@ -338,6 +340,8 @@ class DualMomentumModel(XlsrPreTrainedModel):
             matryoshka_dims: Numbers of dimensions of truncated embeddings: each direction's loss is the mean over
                 these, see `matryoshka_mean`.
                 None for whole embeddings.
+            cache_batch_size: Sentences encoded at a time, with the gradient cache, see `encode_in_chunks`; None encodes
+                all at once.
             return_loss: False returns embeddings only.
 
         Raises:
@@ -345,21 +349,21 @@ class DualMomentumModel(XlsrPreTrainedModel):
         """
         source_batch = (source_input_ids, source_attention_mask)
         target_batch = (target_input_ids, target_attention_mask)
-        source = self.encode_sentences(*source_batch, language=source_lang)
-        target = self.encode_sentences(*target_batch, language=target_lang)
+
+        def encode(language: str, *, keys: bool = False) -> Encode:
+            return encode_in_chunks(partial(self.encode_sentences, language=language, keys=keys), cache_batch_size)
+
+        source, target = encode(source_lang)(*source_batch), encode(target_lang)(*target_batch)
         if not return_loss:
             return DualMomentumOutput(source_embeds=source, target_embeds=target)
         source_keys, target_keys = source.detach(), target.detach()
         if self.config.use_momentum:
             with torch.no_grad():
-                source_keys = self.encode_sentences(*source_batch, language=source_lang, keys=True)
-                target_keys = self.encode_sentences(*target_batch, language=target_lang, keys=True)
+                source_keys = encode(source_lang, keys=True)(*source_batch)
+                target_keys = encode(target_lang, keys=True)(*target_batch)
         with torch.no_grad():
             negatives = encode_negatives(
-                lambda ids, mask: self.encode_sentences(ids, mask, language=target_lang, keys=True),
-                target_batch,
-                negative_input_ids,
-                negative_attention_mask,
+                encode(target_lang, keys=True), target_batch, negative_input_ids, negative_attention_mask
             )
         if negatives is not None and target_texts is not None:
             negative_texts = gather_ragged(target_texts[:0] if negative_texts is None else negative_texts)
@@ -372,7 +376,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
         losses = {"source_to_target": forward, "target_to_source": backward}
         weights = {"source_to_target": 1.0, "target_to_source": 1.0, "nli": self.config.nli_weight}
         if nli is not None:
-            losses["nli"] = self._nli_loss(**nli)
+            losses["nli"] = self._nli_loss(encode, **nli)
         return DualMomentumOutput(
             loss=weighted_sum(losses, weights),
             losses=losses,
@@ -396,6 +400,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
 
     def _nli_loss(
         self,
+        encode: Callable[[str], Encode],
         premise_input_ids: torch.Tensor,
         premise_attention_mask: torch.Tensor,
         hypothesis_input_ids: torch.Tensor,
@@ -405,8 +410,8 @@ class DualMomentumModel(XlsrPreTrainedModel):
     ) -> torch.Tensor:
         """Cross-entropy of the auxiliary task, appendix B."""
         head: Any = self.nli_head
-        premise = self.encode_sentences(premise_input_ids, premise_attention_mask, language=lang)
-        hypothesis = self.encode_sentences(hypothesis_input_ids, hypothesis_attention_mask, language=lang)
+        premise = encode(lang)(premise_input_ids, premise_attention_mask)
+        hypothesis = encode(lang)(hypothesis_input_ids, hypothesis_attention_mask)
         return F.cross_entropy(head(premise, hypothesis).float(), labels)
 
     # After training

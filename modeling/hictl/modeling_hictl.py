@@ -14,12 +14,14 @@ from transformers.utils import ModelOutput, can_return_tuple
 from hf_xlsr.losses import (
     bags_of_words,
     draw_negative_words,
+    encode_in_chunks,
     hard_word_share,
     matryoshka_mean,
     sentence_contrast_loss,
     weighted_sum,
     word_contrast_loss,
 )
+from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.modeling.negatives import encode_negatives
 from hf_xlsr.modeling.pretraining import EncoderWithLmHead
 from hf_xlsr.utils.distributed import gather_with_gradient
@@ -107,6 +109,13 @@ class HictlForPreTraining(EncoderWithLmHead):
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         return self.encoder(input_ids=input_ids, attention_mask=mask).last_hidden_state
 
+    def _masked_states(
+        self, labels: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """First states, `(batch, width)`, and states of the masked tokens, `(tokens, width)`."""
+        states = self._states(input_ids, attention_mask)
+        return states[:, 0], states[labels != IGNORE]
+
     def encode_sentences(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """Sentence embeddings r, `(batch, width)`: the projected first state, not normalised.
 
@@ -130,6 +139,7 @@ class HictlForPreTraining(EncoderWithLmHead):
         negative_input_ids: torch.Tensor | None = None,
         negative_attention_mask: torch.Tensor | None = None,
         matryoshka_dims: Sequence[int] | None = None,
+        cache_batch_size: int | None = None,
         positive_probability: float = 0.0,
         masked_tokens: torch.Tensor | None = None,
         return_loss: bool = True,
@@ -152,6 +162,8 @@ class HictlForPreTraining(EncoderWithLmHead):
             matryoshka_dims: Numbers of dimensions of truncated embeddings: the contrast of sentences is the mean
                 over these, see `matryoshka_mean`.
                 None for whole embeddings.
+            cache_batch_size: Sentences encoded at a time, with the gradient cache, see `encode_in_chunks`; None encodes
+                all at once.
             positive_probability: Mean probability that the contrast of sentences gave to translations in the last steps,
                 which `HictlTrainer` counts: times `negative_interpolation`, it is the hardness of negative sentences.
             masked_tokens: Mean number of masked tokens of a micro-batch and process in the optimiser step; `XlsrTrainer`
@@ -171,13 +183,14 @@ class HictlForPreTraining(EncoderWithLmHead):
         losses: dict[str, torch.Tensor] = {}
         statistics: dict[str, torch.Tensor] = {}
         source = target = None
+        encode = encode_in_chunks(self.encode_sentences, cache_batch_size)
         if config.sentence_weight or not return_loss:
-            source, target = self.encode_sentences(input_ids, attention_mask).chunk(2)
+            source, target = encode(input_ids, attention_mask).chunk(2)
         if not return_loss:
             return HictlOutput(source_embeds=source, target_embeds=target)
         if source is not None and target is not None:
             negatives = encode_negatives(
-                self.encode_sentences, (input_ids, attention_mask), negative_input_ids, negative_attention_mask
+                encode, (input_ids, attention_mask), negative_input_ids, negative_attention_mask
             )
             losses["sentence"] = matryoshka_mean(
                 partial(
@@ -192,16 +205,16 @@ class HictlForPreTraining(EncoderWithLmHead):
             )
         query = None
         if lm_input_ids is not None and lm_labels is not None and "lm_labels" in needed:
-            states = self._states(lm_input_ids, lm_attention_mask)
-            query = states[:, 0]
+            encode = encode_in_chunks(self._masked_states, cache_batch_size)
+            query, states = encode(lm_labels, lm_input_ids, lm_attention_mask)
             if self.lm_head is not None:
                 table, size = self.get_input_embeddings().weight, config.logits_chunk_size
                 losses["lm"] = self.lm_head.loss(
-                    states, lm_labels, table, chunk_size=size, masked_tokens=masked_tokens
+                    states, lm_labels[lm_labels != IGNORE], table, chunk_size=size, masked_tokens=masked_tokens
                 )
         if config.word_weight and joint_input_ids is not None and special_ids is not None:
             if config.word_query == "plain":
-                query = self.first_states(joint_input_ids, joint_attention_mask)
+                query = encode_in_chunks(self.first_states, cache_batch_size)(joint_input_ids, joint_attention_mask)
             if query is not None:
                 losses["word"], statistics["hard_words"] = self._word_loss(
                     query, joint_input_ids, joint_attention_mask, special_ids

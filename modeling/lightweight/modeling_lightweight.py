@@ -16,6 +16,7 @@ from transformers.utils import ModelOutput, can_return_tuple
 from hf_xlsr.encoders.stock import encoder_from_config, resized_bias
 from hf_xlsr.losses import (
     alignment_loss,
+    encode_in_chunks,
     generative_labels,
     generative_loss,
     masked_lm_loss,
@@ -143,10 +144,15 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
             attention_mask: 0 for padding, `(batch, length)`; all ones by default.
         """
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        return pool(self._token_states(input_ids, mask), mask, self.config.pooling)
+        return self._encode(input_ids, mask)[0]
 
-    def _token_states(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        return self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+    def _encode(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, mlm_labels: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sentence embeddings, `(batch, width)`, and states of the masked tokens, `(tokens, width)`."""
+        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        masked = states[:0, 0] if mlm_labels is None else states[mlm_labels != IGNORE]
+        return pool(states, attention_mask, self.config.pooling), masked
 
     @can_return_tuple
     def forward(
@@ -160,6 +166,7 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
         negative_input_ids: torch.Tensor | None = None,
         negative_attention_mask: torch.Tensor | None = None,
         matryoshka_dims: Sequence[int] | None = None,
+        cache_batch_size: int | None = None,
         masked_tokens: torch.Tensor | None = None,
         return_loss: bool = True,
     ) -> LightweightOutput:
@@ -180,6 +187,8 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
             matryoshka_dims: Numbers of dimensions of truncated embeddings: equations 5 and 6 are means over these,
                 see `matryoshka_mean`.
                 None for whole embeddings.
+            cache_batch_size: Sentences encoded at a time, with the gradient cache, see `encode_in_chunks`; None encodes
+                all at once.
             masked_tokens: Mean number of masked tokens of a micro-batch and process in the optimiser step; `XlsrTrainer`
                 gives it under accumulation, so that the masked LM's loss is a mean over all tokens of the step.
             return_loss: False returns embeddings only.
@@ -187,8 +196,8 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
         Raises:
             XlsrError: the labels of the task are missing.
         """
-        states = self._token_states(input_ids, attention_mask)
-        pooled = pool(states, attention_mask, self.config.pooling)
+        encode = encode_in_chunks(self._encode, cache_batch_size)
+        pooled, states = encode(input_ids, attention_mask, mlm_labels)
         source, target = pooled.chunk(2)
         if not return_loss:
             return LightweightOutput(source_embeds=source, target_embeds=target)
@@ -209,7 +218,10 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
             negatives = None
             if config.alignment_weight:
                 negatives = encode_negatives(
-                    self.encode_sentences, (input_ids, attention_mask), negative_input_ids, negative_attention_mask
+                    encode_in_chunks(self.encode_sentences, cache_batch_size),
+                    (input_ids, attention_mask),
+                    negative_input_ids,
+                    negative_attention_mask,
                 )
             pairs = gather_with_gradient(source), gather_with_gradient(target)
         if config.alignment_weight:
@@ -257,8 +269,9 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
             raise XlsrError(f"generative_task '{task}' needs {' and '.join(missing)}. Use PairCollator.")
         parts = []
         if mlm_labels is not None and task.startswith("mlm"):
-            loss = masked_lm_loss(states, mlm_labels, table, bias, transform=self.head, chunk_size=chunk)
-            parts.append(scaled_to_mean(loss, (mlm_labels != IGNORE).sum(), masked_tokens))
+            tokens = mlm_labels[mlm_labels != IGNORE]
+            loss = masked_lm_loss(states, tokens, table, bias, transform=self.head, chunk_size=chunk)
+            parts.append(scaled_to_mean(loss, torch.tensor(len(tokens), device=states.device), masked_tokens))
         if task != "mlm":
             labels = generative_labels(
                 input_ids if original_ids is None else original_ids,

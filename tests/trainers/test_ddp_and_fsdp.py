@@ -18,11 +18,16 @@ from hf_xlsr.runs.methods import METHODS
 pytestmark = pytest.mark.slow
 NAMES = [method.trainer_class.__name__ for method in METHODS.values()]
 SHARDED = [name for name in NAMES if name != "DualMomentumTrainer"]
+KINDS = [
+    *(("ddp", name) for name in NAMES),
+    *(("cached", name) for name in two_process_recipes.CACHED),
+    *(("fsdp", name) for name in SHARDED),
+]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All runs: of one process in `one`, of two in `ddp` and `fsdp`."""
+    """All runs: of one process in `one`, of two in `ddp`, `cached` and `fsdp`."""
     folder = tmp_path_factory.mktemp("two_processes")
     two_process_recipes.write_recipes(folder)
     script = Path(two_process_recipes.__file__)
@@ -53,7 +58,7 @@ def test_every_trainer_has_its_recipe(folder: Path) -> None:
     assert sorted(NAMES) == sorted(two_process_recipes.recipes(folder))
 
 
-@pytest.mark.parametrize(("kind", "name"), [("ddp", n) for n in NAMES] + [("fsdp", n) for n in SHARDED])
+@pytest.mark.parametrize(("kind", "name"), KINDS)
 def test_same_loss_as_one_process(kind: str, name: str, folder: Path) -> None:
     one, two = logged(folder, "one", name), logged(folder, kind, name)
     assert len(one) == len(two) == 4
@@ -64,7 +69,7 @@ def test_same_loss_as_one_process(kind: str, name: str, folder: Path) -> None:
     assert one[0]["loss"] != pytest.approx(one[-1]["loss"], rel=1e-3)  # it does learn
 
 
-@pytest.mark.parametrize(("kind", "name"), [("ddp", n) for n in NAMES] + [("fsdp", n) for n in SHARDED])
+@pytest.mark.parametrize(("kind", "name"), KINDS)
 def test_same_weights_as_one_process(kind: str, name: str, folder: Path) -> None:
     one, two = weights(folder, "one", name), weights(folder, kind, name)
     assert one.keys() == two.keys()
