@@ -198,6 +198,7 @@ class CmlmTrainingArguments(XlsrTrainingArguments):
         optimizer: `trainer` uses `optim`; `lamb` is the paper's, from the package pytorch-optimizer (the extra `lamb`).
             Without the package it is `trainer`, with a warning.
         mixing: How languages of different sizes are mixed; smoothed, as the paper does for its vocabulary.
+        pack_sentences: Joins consecutive sentences up to `max_length` tokens, as the paper's sequences. Not for streams.
         retrieval_batch_size: Translation pairs in an optimiser step, in all micro-batches and processes; by default as
             many as `per_device_train_batch_size` of running text. The pairs of one micro-batch, gathered over the
             processes, are each other's negatives: accumulation makes a larger batch, but no more negatives.
@@ -207,6 +208,7 @@ class CmlmTrainingArguments(XlsrTrainingArguments):
     max_length: int = field(default=256, metadata={"help": "tokens to which sentences are truncated"})
     optimizer: str = field(default="trainer", metadata={"help": "optimiser", "choices": OPTIMIZERS})
     mixing: str = field(default="temperature", metadata={"help": "of languages", "choices": MIXINGS})
+    pack_sentences: bool = field(default=False, metadata={"help": "join sentences up to max_length tokens"})
     retrieval_batch_size: int | None = field(default=None, metadata={"help": "translation pairs in an optimiser step"})
     nli_batch_size: int | None = field(default=None, metadata={"help": "inference pairs in an optimiser step"})
     ddp_find_unused_parameters: bool | None = field(

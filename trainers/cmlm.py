@@ -13,7 +13,7 @@ from hf_xlsr.data.collators.cmlm import CmlmCollator
 from hf_xlsr.data.collators.dual_momentum import NliCollator
 from hf_xlsr.data.collators.lightweight import PairCollator
 from hf_xlsr.data.multitask import MAIN, MultiTaskCollator
-from hf_xlsr.data.prepared import PreparedPairs
+from hf_xlsr.data.prepared import PackedRunningText, PreparedPairs, PreparedRunningText
 from hf_xlsr.encoders.stock import check_token_ids, max_positions, vocab_size_of
 from hf_xlsr.modeling.cmlm import CmlmModel
 from hf_xlsr.trainers.adapters import base_model
@@ -115,9 +115,14 @@ class CmlmTrainer(XlsrTrainer):
                 for task, data in given.items()
                 if data is not None and getattr(config, WEIGHTS[task])
             }
+        if args.pack_sentences and TEXT in self.datasets:
+            if not isinstance(self.datasets[TEXT], PreparedRunningText):
+                raise XlsrError("`pack_sentences` needs a stored `train_dataset` of running text, not a stream.")
+            self.datasets[TEXT] = PackedRunningText(self.datasets[TEXT], processing_class, self.max_length)
         if not self.datasets:
             raise XlsrError("No task has both data and a weight (cmlm_weight, retrieval_weight, nli_weight) above 0.")
-        room, before = max_positions(ours.encoder), config.positions_before if TEXT in self.datasets else 0
+        room = max_positions(ours.encoder)
+        before = config.positions_before(self.max_length) if TEXT in self.datasets else 0
         if room is not None and self.max_length + before > room:
             raise XlsrError(
                 f"`max_length` must be at most {room - before} ({room} positions of the encoder, {before} before a "
@@ -127,7 +132,7 @@ class CmlmTrainer(XlsrTrainer):
             raise XlsrError("`nli_dataset` needs a classifier. Set nli_labels to 3.")
         if args.ddp_find_unused_parameters is None:
             whole = set(given) if config.nli_labels else {TEXT, RETRIEVAL}
-            args.ddp_find_unused_parameters = set(self.datasets) != whole or config.conditioning == "none"
+            args.ddp_find_unused_parameters = set(self.datasets) != whole or not config.conditioned
         if kwargs.get("data_collator") is None:
             kwargs["data_collator"] = self._collator(processing_class, config, args)
         if args.optimizer == "lamb" and (options := lamb_options(args)):

@@ -125,7 +125,8 @@ class DataFlow(_Base):
         if isinstance(data, StreamedRows):
             # One endless epoch, as max_steps ends training.
             return StreamBatches(data, size, epochs=None, buffer_size=args.shuffle_buffer_size, **options)
-        return LengthBucketBatchSampler(data.lengths, size, groups=data.groups, **options)
+        strata = getattr(data, "strata", None)
+        return LengthBucketBatchSampler(data.lengths, size, groups=data.groups, strata=strata, **options)
 
     def train_batches(self) -> tuple[Any, Any]:
         """The training data and a batch sampler of its keys, or streamed batches and None."""

@@ -42,7 +42,7 @@ def fit(
     ],
     components: Annotated[int, typer.Option(help="Principal components of each language to remove.")] = 1,
     method: Annotated[
-        Literal["components", "mean"], typer.Option(help="Remove components, or subtract the mean.")
+        Literal["components", "mean", "whitening"], typer.Option(help="Remove components or the mean, or whiten.")
     ] = "components",
     **given: Any,
 ) -> None:

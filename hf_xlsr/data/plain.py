@@ -32,8 +32,7 @@ from hf_xlsr.data.plain_rows import (
     StoredRows,
     open_reader,
 )
-from hf_xlsr.data.prepared import ConcatenatedRows, PreparedPairs, PreparedRows
-from hf_xlsr.data.running_text import PreparedRunningText
+from hf_xlsr.data.prepared import ConcatenatedRows, PreparedPairs, PreparedRows, PreparedRunningText
 from hf_xlsr.data.streaming import Stream, StreamedRows
 from hf_xlsr.data.tokenization import tokenizer_hash
 from hf_xlsr.utils.cache import address_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,11 @@ class PreparedRows(TorchDataset):
         self.group_names, self.groups = _grouped([columns[name] for name in names])
         self.languages = [names[-1] for names in self.group_names]
 
+    @property
+    def strata(self) -> np.ndarray:
+        """What every batch holds in its share, `(n,)`: the groups."""
+        return self.groups
+
     def __len__(self) -> int:
         return len(self.lengths)
 
@@ -89,6 +95,7 @@ class ConcatenatedRows(TorchDataset):
         languages: Language of each group, sorted.
         lengths: Length of each example in tokens, `(n,)`.
         groups: Group of each example, `(n,)`.
+        strata: Number of each example's dataset and group, `(n,)`.
 
     Examples:
         >>> rows = {"text_ids": [[4, 5], [6]], "length": [2, 1], "lang": ["en", "sw"]}
@@ -107,6 +114,8 @@ class ConcatenatedRows(TorchDataset):
         self.groups = np.concatenate(
             [np.array(of_part)[part.groups] for of_part, part in zip(numbers, self.parts, strict=True)]
         )
+        number = np.repeat(np.arange(len(self.parts)), [len(part) for part in self.parts])
+        self.strata = number * len(self.languages) + self.groups
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -123,6 +132,110 @@ class ConcatenatedRows(TorchDataset):
             for place, example in zip(places, found, strict=True):
                 examples[place] = {**example, "index": example["index"] + start}
         return examples
+
+
+class PreparedRunningText(PreparedRows):
+    """Pairs of consecutive sentences.
+
+    An example has `first_ids`, `second_ids`, `lang`, `index` and `epoch`. Each sentence is stored once, though most
+    are the second of one pair and the first of the next.
+
+    Args:
+        rows: Sentences in document order: `text_ids`, `length` (0 is a gap), `lang` and `continues` (whether the next row
+            is the next sentence of the document).
+        report: Counts of the preparation.
+        tokenizer: The tokenizer of all languages; None where each has its own.
+
+    Attributes:
+        lengths: Length of the longer sentence of each pair in tokens, `(n,)`.
+        groups: Language of each pair, `(n,)`.
+        row_lengths: Length of each sentence in tokens, `(sentences,)`.
+        row_groups: Language of each sentence, `(sentences,)`.
+        continues: Whether the next sentence makes a pair with each, `(sentences,)`.
+
+    Examples:
+        >>> rows = {"text_ids": [[4], [5, 6], [7], [8], [9]], "length": [1, 2, 1, 1, 1]}
+        >>> rows |= {"lang": ["en", "en", "en", "sw", "sw"], "continues": [True, True, False, True, False]}
+        >>> text = PreparedRunningText(Dataset.from_dict(rows))
+        >>> text[0, 1]
+        {'first_ids': [5, 6], 'second_ids': [7], 'lang': 'en', 'index': 1, 'epoch': 0}
+        >>> text[0, 2]["first_ids"], text.lengths.tolist(), text.groups.tolist()
+        ([8], [2, 2, 1], [0, 0, 1])
+    """
+
+    def __init__(self, rows: Dataset, report: Mapping[str, Any] | None = None, tokenizer: Any = None) -> None:
+        super().__init__(rows, report)
+        self.tokenizer = tokenizer
+        follows = np.asarray(rows.select_columns("continues").with_format("arrow")[:]["continues"])
+        self.continues = np.append(follows[:-1] & (self.lengths[:-1] > 0) & (self.lengths[1:] > 0), False)
+        self.row_lengths, self._places = self.lengths, np.flatnonzero(self.continues)
+        self.lengths = np.maximum(self.lengths[self._places], self.lengths[self._places + 1])
+        self.row_groups, self.groups = self.groups, self.groups[self._places]
+
+    def __getitems__(self, keys: Sequence[ExampleKey]) -> list[dict[str, Any]]:
+        places = self._places[[index for _, index in keys]]
+        rows = self.rows[np.stack([places, places + 1], axis=1).ravel().tolist()]
+        ids, langs = rows["text_ids"], rows["lang"]
+        return examples_of({"first_ids": ids[::2], "second_ids": ids[1::2], "lang": langs[::2]}, keys)
+
+
+class PackedRunningText(TorchDataset):
+    """Pairs of consecutive sequences, each of as many consecutive sentences as `max_length` has room for.
+
+    A document that fits into one sequence is split in the middle, so that it makes a pair. Examples are those of
+    `PreparedRunningText`.
+
+    Args:
+        text: Sentences in document order.
+        tokenizer: Tells which tokens frame a sentence; a sequence has them once. A prompt stays before every sentence.
+        max_length: Tokens of a sequence, special tokens included.
+
+    Attributes:
+        lengths: Length of the longer sequence of each pair in tokens, `(n,)`.
+        groups: Language of each pair, `(n,)`.
+        strata: The groups.
+    """
+
+    def __init__(self, text: PreparedRunningText, tokenizer: Any, max_length: int) -> None:
+        special = tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
+        self.text, self.before, self.after = text, special.index(0), special[::-1].index(0)
+        frame = self.before + self.after
+        tokens = np.concatenate([[0], np.cumsum(np.maximum(text.row_lengths - frame, 0), dtype=np.int64)])
+        breaks = np.flatnonzero(~text.continues) + 1  # where documents end
+        ends, start, room = [], 0, max_length - frame
+        for end in breaks.tolist():
+            if tokens[end] - tokens[start] <= room and end - start > 1:
+                middle = int(np.searchsorted(tokens, (tokens[start] + tokens[end]) / 2))
+                ends += [min(middle, end - 1), end]
+                start = end
+            while start < end:
+                fitting = int(np.searchsorted(tokens, tokens[start] + room, side="right")) - 1
+                start = min(max(fitting, start + 1), end)
+                ends.append(start)
+        self.bounds = np.array([0, *ends])
+        self._places = np.flatnonzero(text.continues[self.bounds[1:] - 1])
+        lengths = np.diff(tokens[self.bounds]) + frame
+        self.lengths = np.maximum(lengths[self._places], lengths[self._places + 1])
+        self.groups = self.strata = text.row_groups[self.bounds[self._places]]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, key: ExampleKey) -> dict[str, Any]:
+        return self.__getitems__([key])[0]
+
+    def __getitems__(self, keys: Sequence[ExampleKey]) -> list[dict[str, Any]]:
+        spans = [range(*self.bounds[place : place + 2]) for key in keys for place in self._places[key[1]] + (0, 1)]
+        rows = self.text.rows[[row for span in spans for row in span]]
+        ids, langs = iter(rows["text_ids"]), iter(rows["lang"])
+        joined = [self._joined(list(islice(ids, len(span)))) for span in spans]
+        of_spans = [list(islice(langs, len(span)))[0] for span in spans]
+        return examples_of({"first_ids": joined[::2], "second_ids": joined[1::2], "lang": of_spans[::2]}, keys)
+
+    def _joined(self, rows: Sequence[Sequence[int]]) -> list[int]:
+        """One sequence, framed once."""
+        inner = [token for row in rows for token in row[self.before : len(row) - self.after]]
+        return [*rows[0][: self.before], *inner, *rows[-1][len(rows[-1]) - self.after :]]
 
 
 def examples_of(batch: Mapping[str, Sequence[Any]], keys: Sequence[ExampleKey]) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
-import numpy as np
 from datasets import Dataset
 from transformers import AutoTokenizer
 
@@ -19,8 +18,7 @@ from hf_xlsr.data.formats.reading import detect_format, expand_braces, read_rows
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.data.pairs import load_tokenizer, trained_tokenizer, with_removal
 from hf_xlsr.data.preparation import prepare_rows
-from hf_xlsr.data.prepared import PreparedRows, examples_of
-from hf_xlsr.data.sampling import ExampleKey
+from hf_xlsr.data.prepared import PreparedRunningText
 from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import (
     RowFilter,
@@ -42,47 +40,6 @@ logger = logging.getLogger(__name__)
 BLOCK = 10_000
 # A sentence, its language, and whether it follows the one before.
 _Sentence = tuple[str, str, bool]
-
-
-class PreparedRunningText(PreparedRows):
-    """Pairs of consecutive sentences.
-
-    An example has `first_ids`, `second_ids`, `lang`, `index` and `epoch`. Each sentence is stored once, though most
-    are the second of one pair and the first of the next.
-
-    Args:
-        rows: Sentences in document order: `text_ids`, `length` (0 is a gap), `lang` and `continues` (whether the next row
-            is the next sentence of the document).
-        report: Counts of the preparation.
-        tokenizer: The tokenizer of all languages; None where each has its own.
-
-    Attributes:
-        lengths: Length of the longer sentence of each pair in tokens, `(n,)`.
-        groups: Language of each pair, `(n,)`.
-
-    Examples:
-        >>> rows = {"text_ids": [[4], [5, 6], [7], [8], [9]], "length": [1, 2, 1, 1, 1]}
-        >>> rows |= {"lang": ["en", "en", "en", "sw", "sw"], "continues": [True, True, False, True, False]}
-        >>> text = PreparedRunningText(Dataset.from_dict(rows))
-        >>> text[0, 1]
-        {'first_ids': [5, 6], 'second_ids': [7], 'lang': 'en', 'index': 1, 'epoch': 0}
-        >>> text[0, 2]["first_ids"], text.lengths.tolist(), text.groups.tolist()
-        ([8], [2, 2, 1], [0, 0, 1])
-    """
-
-    def __init__(self, rows: Dataset, report: Mapping[str, Any] | None = None, tokenizer: Any = None) -> None:
-        super().__init__(rows, report)
-        self.tokenizer = tokenizer
-        follows = np.asarray(rows.select_columns("continues").with_format("arrow")[:]["continues"])[:-1]
-        self._places = np.flatnonzero(follows & (self.lengths[:-1] > 0) & (self.lengths[1:] > 0))
-        self.lengths = np.maximum(self.lengths[self._places], self.lengths[self._places + 1])
-        self.groups = self.groups[self._places]
-
-    def __getitems__(self, keys: Sequence[ExampleKey]) -> list[dict[str, Any]]:
-        places = self._places[[index for _, index in keys]]
-        rows = self.rows[np.stack([places, places + 1], axis=1).ravel().tolist()]
-        ids, langs = rows["text_ids"], rows["lang"]
-        return examples_of({"first_ids": ids[::2], "second_ids": ids[1::2], "lang": langs[::2]}, keys)
 
 
 def prepare_running_text(

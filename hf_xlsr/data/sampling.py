@@ -94,12 +94,43 @@ def group_counts(sizes: Sequence[int], mixing: str = "proportional", exponent: f
     return counts
 
 
+def balanced_length_order(
+    lengths: np.ndarray, strata: np.ndarray, rng: Callable[[], np.random.Generator]
+) -> np.ndarray:
+    """An order by length in which every stretch holds each stratum in its share.
+
+    The place of an example is its rank by length within its stratum, as a share of the stratum. The strata in a stretch
+    are thus at the same quantile of their lengths.
+
+    Args:
+        lengths: Length of each example, `(n,)`.
+        strata: Number of the language, language pair or task of each example, `(n,)`.
+        rng: Gives the generator that breaks ties between strata, if there are several.
+
+    Returns:
+        Indices, `(n,)`.
+
+    Examples:
+        >>> order = balanced_length_order(np.array([9, 8, 3, 5]), np.array([0, 0, 1, 1]), np.random.default_rng)
+        >>> sorted(order[:2].tolist()), sorted(order[2:].tolist())
+        ([1, 2], [0, 3])
+    """
+    order = np.argsort(lengths, kind="stable")
+    _, strata, sizes = np.unique(strata[order], return_inverse=True, return_counts=True)
+    if len(sizes) < 2:
+        return order
+    ranks = np.empty(len(order))
+    ranks[np.argsort(strata, kind="stable")] = np.concatenate([np.arange(size) for size in sizes])
+    return order[np.argsort((ranks + rng().random(len(order))) / sizes[strata], kind="stable")]
+
+
 class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
     """Batches of examples of similar length, in random order, split over processes.
 
     An epoch is a pure function of `(seed, epoch)`: examples are drawn (each group without repetition until it is used
-    up), shuffled, split into buckets of 50 batches, sorted by length inside a bucket, split into global batches, which
-    are shuffled. There is no other state: skipping the first `n` batches resumes exactly.
+    up), shuffled, split into buckets of 50 batches, sorted by length inside a bucket with every stratum in its share
+    (`balanced_length_order`), split into global batches, which are shuffled. There is no other state: skipping the first
+    `n` batches resumes exactly.
 
     It yields `(epoch, index)` pairs, so that all random draws of an example (its mask) depend on the example and the
     epoch, not on the worker that loads it.
@@ -107,7 +138,8 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
     Args:
         lengths: Length of each example in tokens.
         batch_size: See `Batching`.
-        groups: Group of each example, `0 .. n - 1`; one group when absent.
+        groups: Group of each example, `0 .. n - 1`, for `mixing` and `homogeneous`; one group when absent.
+        strata: What every batch holds in its share, numbered; by default the groups.
         **options: Of `Batching`.
 
     Raises:
@@ -125,6 +157,7 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
         batch_size: int,
         *,
         groups: Sequence[int] | np.ndarray | None = None,
+        strata: np.ndarray | None = None,
         **options: Any,
     ) -> None:
         super().__init__(batch_size, **options)
@@ -138,7 +171,11 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
                 f"the training data has {len(self.lengths):,} examples, fewer than one batch of {self.global_batch:,}; "
                 f"lower {self.batch_option}."
             )
-        self.members = _members(len(lengths), groups)
+        groups = np.zeros(len(lengths), dtype=np.int8) if groups is None else np.asarray(groups)
+        self.strata = groups if strata is None else strata
+        self.members = [
+            np.flatnonzero(groups == group).astype(_index_type(groups)) for group in range(groups.max() + 1)
+        ]
         self.counts = group_counts([len(members) for members in self.members], self.mixing, self.exponent)
         if self.homogeneous:
             self._skip_small()
@@ -177,9 +214,9 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
         epoch = self.epoch
         rng = np.random.default_rng([self.seed, epoch])
         drawn = [group for group, count in enumerate(self.counts) if count]
-        lengths = self.lengths if self.bucket else None
+        order = partial(self._order, epoch) if self.bucket else None
         splits = [
-            _Split(partial(self._draw, groups, epoch), lengths, self.global_batch, rng)
+            _Split(partial(self._draw, groups, epoch), order, self.global_batch, rng)
             for groups in ([[group] for group in drawn] if self.homogeneous else [drawn])
         ]
         ends = np.cumsum([len(split.orders) for split in splits])
@@ -187,6 +224,11 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
             part = int(np.searchsorted(ends, position, side="right"))
             batch = splits[part].batch(int(position - ends[part]))  # a negative number counts from the end
             yield [(epoch, index) for index in batch[self.own].tolist()]
+
+    def _order(self, epoch: int, examples: np.ndarray) -> np.ndarray:
+        """The order by length of a bucket's examples."""
+        seed = partial(np.random.default_rng, [self.seed, epoch, int(examples[0])])
+        return balanced_length_order(self.lengths[examples], self.strata[examples], seed)
 
     def _draw(self, groups: Sequence[int], epoch: int) -> np.ndarray:
         """The next `count` examples of each group's endless sequence of permutations.
@@ -211,18 +253,22 @@ class _Split:
 
     Args:
         draw: Gives the indices of the examples.
-        lengths: Length of each example of the dataset; None does not sort.
+        order: Gives the order of a bucket's examples; None does not sort.
         size: Examples per batch.
         rng: Draws the shuffle, the examples to drop, and the order inside each batch.
     """
 
     def __init__(
-        self, draw: Callable[[], np.ndarray], lengths: np.ndarray | None, size: int, rng: np.random.Generator
+        self,
+        draw: Callable[[], np.ndarray],
+        order: Callable[[np.ndarray], np.ndarray] | None,
+        size: int,
+        rng: np.random.Generator,
     ) -> None:
         examples = draw()
         kept_type, examples = examples.dtype, examples.astype(np.intp)  # numpy shuffles other types more slowly
         rng.shuffle(examples)
-        self.examples, self.lengths, self.size = examples.astype(kept_type), lengths, size
+        self.examples, self.order, self.size = examples.astype(kept_type), order, size
         del examples
         self.width = size * BATCHES_PER_BUCKET
         self.sorted = np.zeros(-(-len(self.examples) // self.width), dtype=bool)
@@ -238,25 +284,17 @@ class _Split:
         """The examples of a batch."""
         kept = np.arange(self.size) + number % len(self.orders) * self.size
         places = kept + np.searchsorted(self.kept_before, kept, side="right")
-        if self.lengths is not None:
+        if self.order is not None:
             for bucket in range(places[0] // self.width, places[-1] // self.width + 1):
-                self._sort(bucket, self.lengths)
+                self._sort(bucket, self.order)
         return self.examples[places[self.orders[number]]]
 
-    def _sort(self, bucket: int, lengths: np.ndarray) -> None:
+    def _sort(self, bucket: int, order: Callable[[np.ndarray], np.ndarray]) -> None:
         if not self.sorted[bucket]:
             examples = self.examples[bucket * self.width : (bucket + 1) * self.width]
-            examples[:] = examples[np.argsort(lengths[examples], kind="stable")]
+            examples[:] = examples[order(examples)]
             self.sorted[bucket] = True
 
 
-def _members(count: int, groups: Sequence[int] | np.ndarray | None) -> list[np.ndarray]:
-    """The examples of each group."""
-    if groups is None:
-        return [np.arange(count, dtype=_index_type(count))]
-    groups = np.asarray(groups)
-    return [np.flatnonzero(groups == group).astype(_index_type(count)) for group in range(int(groups.max()) + 1)]
-
-
-def _index_type(size: int) -> type[np.signedinteger[Any]]:
-    return np.int32 if size < 2**31 else np.int64
+def _index_type(rows: np.ndarray) -> type[np.signedinteger[Any]]:
+    return np.int32 if len(rows) < 2**31 else np.int64

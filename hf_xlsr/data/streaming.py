@@ -18,7 +18,7 @@ from torch.utils.data import get_worker_info
 
 from hf_xlsr.data.encoding import Row, RowKind
 from hf_xlsr.data.multitask import MAIN, TASK, EpochBatchSampler
-from hf_xlsr.data.sampling import Batching, mixing_power
+from hf_xlsr.data.sampling import Batching, balanced_length_order, mixing_power
 from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ class StreamBatches(Batching, FeatureBatches):
             read = list(islice(rows, self.buffer_size))
             more = len(read) == self.buffer_size
             for one in read:
-                waiting.setdefault(self._group(one), []).append(one)
+                waiting.setdefault(self._languages(one) if self.homogeneous else (), []).append(one)
             batches = []
             for group in waiting:
                 found, waiting[group] = self._split(waiting[group], rng)
@@ -199,9 +199,8 @@ class StreamBatches(Batching, FeatureBatches):
                 features[place] = {**dict(zip(columns, values, strict=True)), **numbers}
         return features
 
-    def _group(self, one: _Drawn) -> tuple[str, ...]:
-        names = self.streams[one.stream].kind.languages if self.homogeneous else ()
-        return tuple(str(one.row[name]) for name in names)
+    def _languages(self, one: _Drawn) -> tuple[str, ...]:
+        return tuple(str(one.row[name]) for name in self.streams[one.stream].kind.languages)
 
     def _split(self, rows: list[_Drawn], rng: np.random.Generator) -> tuple[list[list[_Drawn]], list[_Drawn]]:
         """Full global batches, and the rows left over."""
@@ -209,7 +208,11 @@ class StreamBatches(Batching, FeatureBatches):
         whole = len(rows) // self.global_batch
         used, rest = np.split(order, [whole * self.global_batch])
         if self.bucket:
-            used = used[np.argsort([self._size(rows[place]) for place in used], kind="stable")]
+            drawn = [rows[place] for place in used]
+            numbers: dict[Any, int] = {}
+            strata = [numbers.setdefault((one.stream, self._languages(one)), len(numbers)) for one in drawn]
+            lengths = np.array([self._size(one) for one in drawn])
+            used = used[balanced_length_order(lengths, np.array(strata), lambda: rng)]
         # Inside a batch the order is random: processes must not get the short and the long half.
         batches = [rng.permutation(part) for part in np.split(used, whole)] if whole else []
         return [[rows[place] for place in batch] for batch in batches], [rows[place] for place in rest]

@@ -19,7 +19,7 @@ UNDETERMINED = "und"
 
 
 def removal_module(debias: Debias, language: str) -> Dense:
-    """The removal for one language as an affine layer: `x (I - C C^T)`, or `x - mean`.
+    """The removal for one language as an affine layer: `x (I - C C^T)`, `x - m`, or `(x - m) W`.
 
     Args:
         debias: Fitted on embeddings of width `width`.
@@ -33,19 +33,15 @@ def removal_module(debias: Debias, language: str) -> Dense:
         >>> removal_module(debias, "fr").linear.weight.tolist()
         [[0.0, 0.0], [0.0, 1.0]]
     """
-    weight, bias = np.eye(debias.dimension), None
-    if debias.components:
-        components = debias.components[language]
-        weight = weight - components @ components.T
-    else:
-        bias = torch.from_numpy(-debias.means[language]).float()
+    offset = debias.apply(np.zeros(debias.dimension), language)
+    weight = debias.apply(np.eye(debias.dimension), language) - offset
     return Dense(
         debias.dimension,
         debias.dimension,
-        bias=bias is not None,
+        bias=bool(offset.any()),
         activation_function=nn.Identity(),
-        init_weight=torch.from_numpy(weight).float(),
-        init_bias=bias,
+        init_weight=torch.from_numpy(weight.T).float(),
+        init_bias=torch.from_numpy(offset).float() if offset.any() else None,
     )
 
 

@@ -30,7 +30,7 @@ def debias(
         model: Unchanged; the result shares its weights.
         texts: Language -> its sentences, any iterable. They need not be translations of each other.
         components: Number of principal components to remove of each language.
-        method: `components`; or `mean`, which subtracts the mean of a language's embeddings.
+        method: `components`; `mean`, which subtracts the mean of a language's embeddings; or `whitening`.
         normalize: Rescale to unit length after the removal.
         encoding: See `EncodingOptions`.
 

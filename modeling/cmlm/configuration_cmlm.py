@@ -25,7 +25,9 @@ class CmlmConfig(PreTrainedConfig):
         projection_width: Width between these layers; defaults to twice the encoder's.
         conditioning: How the second sentence sees the first. `input`: the N vectors precede its embeddings. `skip`: in
             addition, they are concatenated with the states of the masked tokens before decoding (table 7). `none`: not
-            at all, which is plain masked language modelling of the second sentence, for comparison.
+            at all, which is plain masked language modelling of the second sentence, for comparison. `next_sentence`: the
+            encoder reads both sentences as one input, and every other first sentence is that of another row, which a
+            classifier of the first state has to tell (Devlin et al., 2019), for comparison.
         sentence_vector: The sentence embedding: the `pooled` states, or the mean of the `projected` vectors (`proj` in
             table 7).
         prefix_positions: Position numbers of the vectors before the second sentence. `counted`: they take the first
@@ -60,7 +62,7 @@ class CmlmConfig(PreTrainedConfig):
     projections: int = interval(min=1)(default=15)
     projection_layers: int = interval(min=1)(default=3)
     projection_width: int | None = None
-    conditioning: Literal["input", "skip", "none"] = "input"
+    conditioning: Literal["input", "skip", "none", "next_sentence"] = "input"
     sentence_vector: Literal["pooled", "projected"] = "pooled"
     prefix_positions: Literal["counted", "first"] = "counted"
     prefix_length: int | None = None
@@ -90,13 +92,19 @@ class CmlmConfig(PreTrainedConfig):
         return self.get_text_config().hidden_size
 
     @property
+    def conditioned(self) -> bool:
+        """Whether vectors of the first sentence precede the second."""
+        return self.conditioning in ("input", "skip")
+
+    @property
     def prefix_places(self) -> int:
         """Places before the second sentence, masked ones included."""
-        if self.conditioning == "none":
+        if not self.conditioned:
             return 0
         return self.projections if self.prefix_length is None else self.prefix_length
 
-    @property
-    def positions_before(self) -> int:
-        """Positions that the encoder needs in addition to those of the sentence."""
+    def positions_before(self, max_length: int) -> int:
+        """Positions that the encoder needs in addition to those of a sentence of `max_length` tokens."""
+        if self.conditioning == "next_sentence":
+            return max_length
         return self.prefix_places if self.prefix_positions == "counted" else 0

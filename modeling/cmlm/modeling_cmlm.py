@@ -40,8 +40,8 @@ class CmlmOutput(ModelOutput):
 
     Args:
         loss: The weighted sum, a scalar.
-        losses: Its parts by name, before weighting: `cmlm`, `retrieval`, `nli`.
-        statistics: `nli_accuracy`, if the batch has that task.
+        losses: Its parts by name, before weighting: `cmlm`, `next_sentence`, `retrieval`, `nli`.
+        statistics: `nli_accuracy` and `next_sentence_accuracy`, if the batch has that task.
         source_embeds: Embeddings of the retrieval task's sentences, `(pairs, width)`, not normalised.
         target_embeds: Embeddings of their translations, `(pairs, width)`.
     """
@@ -105,6 +105,7 @@ class CmlmModel(EncoderWithLmHead):
         self.skip = None
         if config.conditioning == "skip":
             self.skip = nn.Linear((config.projections + 1) * width, width)
+        self.next_sentence_head = nn.Linear(width, 2) if config.conditioning == "next_sentence" else None
         self.lm_head = self.make_lm_head()
         self.nli_head = NliHead(width, 0, config.nli_labels) if config.nli_labels else None
         self.post_init()
@@ -203,9 +204,18 @@ class CmlmModel(EncoderWithLmHead):
         config, losses, statistics = self.config, {}, {}
         source = target = None
         encode = encode_in_chunks(self.encode_sentences, cache_batch_size)
-        if second_input_ids is not None:
+        if second_input_ids is not None and first_input_ids is not None:
             first, second = (first_input_ids, first_attention_mask), (second_input_ids, second_attention_mask)
-            states = encode_in_chunks(self._masked_states, cache_batch_size)(labels, *second, *first)
+            if self.next_sentence_head is not None:
+                states, starts = encode_in_chunks(self._joint_states, cache_batch_size)(
+                    labels, *second, *_exchanged(*first)
+                )
+                follows = 1 - torch.arange(len(starts), device=starts.device) % 2
+                logits = self.next_sentence_head(starts)
+                losses["next_sentence"] = F.cross_entropy(logits.to(accumulation_dtype(logits)), follows)
+                statistics["next_sentence_accuracy"] = (logits.argmax(1) == follows).float().mean()
+            else:
+                states = encode_in_chunks(self._masked_states, cache_batch_size)(labels, *second, *first)
             table, size = self.get_input_embeddings().weight, config.logits_chunk_size
             tokens = cast(torch.Tensor, labels)
             losses["cmlm"] = self.lm_head.loss(
@@ -226,7 +236,8 @@ class CmlmModel(EncoderWithLmHead):
             losses["retrieval"] = matryoshka_mean(loss, matryoshka_dims, *embeddings)
         if nli is not None:
             losses["nli"], statistics["nli_accuracy"] = self._nli_loss(encode, nli)
-        weights = {"cmlm": config.cmlm_weight, "retrieval": config.retrieval_weight, "nli": config.nli_weight}
+        weights = {"cmlm": config.cmlm_weight, "next_sentence": config.cmlm_weight}
+        weights |= {"retrieval": config.retrieval_weight, "nli": config.nli_weight}
         return CmlmOutput(weighted_sum(losses, weights), losses, statistics, source, target)
 
     def _masked_states(
@@ -247,6 +258,30 @@ class CmlmModel(EncoderWithLmHead):
         if self.skip is None:
             return states
         return self.skip(torch.cat([states, views.flatten(1).to(states.dtype)[chosen.nonzero()[:, 0]]], 1))
+
+    def _joint_states(
+        self,
+        labels: torch.Tensor,
+        second: torch.Tensor,
+        second_mask: torch.Tensor | None,
+        first: torch.Tensor,
+        first_mask: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Both sentences as one input: states of masked tokens, `(tokens, width)`; first states, `(batch, width)`."""
+        ids = torch.cat([first, second], 1)
+        masks = [
+            torch.ones_like(ids) if mask is None else mask
+            for ids, mask in ((first, first_mask), (second, second_mask))
+        ]
+        mask, options = torch.cat(masks, 1), dict[str, torch.Tensor]()
+        if self._takes_positions:  # not counting the padding between both
+            options["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0) + first_position(self.encoder)
+        if self._takes_types and (getattr(self.config.get_text_config(), "type_vocab_size", None) or 1) > 1:
+            options["token_type_ids"] = (
+                (torch.arange(ids.shape[1], device=ids.device) >= first.shape[1]).long().expand_as(ids)
+            )
+        states = self.encoder(input_ids=ids, attention_mask=mask, **options).last_hidden_state
+        return states[:, first.shape[1] :][labels != IGNORE], states[:, 0]
 
     def _nli_loss(self, encode: Encode, nli: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Cross-entropy and accuracy."""
@@ -274,3 +309,10 @@ class CmlmModel(EncoderWithLmHead):
                 "config.sentence_vector = 'pooled' to export the pooled states."
             )
         return to_sentence_transformer(self.encoder, tokenizer, **{"pooling": self.config.pooling, **options})
+
+
+def _exchanged(first: torch.Tensor, mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """First sentences, of which every other row has the one of the row before."""
+    rows = torch.arange(len(first), device=first.device)
+    rows = rows - rows % 2
+    return first[rows], None if mask is None else mask[rows]

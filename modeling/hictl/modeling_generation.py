@@ -144,6 +144,7 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         tokenizer: Any = None,
         tokens: Sequence[int] | None = None,
         dropout: float | None = None,
+        random_weights: bool = False,
         **options: Any,
     ) -> HictlForConditionalGeneration:
         """A pretrained encoder with a new decoder.
@@ -153,12 +154,15 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
             tokenizer: Defines the tokens that begin and end a sentence; by default the one in the folder.
             tokens: Ids of the tokens to keep (see `keep_tokens`); all by default.
             dropout: On states and attention of encoder and decoder; by default the encoder's.
+            random_weights: Takes the encoder's shape and vocabulary, and new weights: the Transformer of table 4.
             **options: Values of `HictlConfig`.
 
         Raises:
             XlsrError: the encoder does not load, or the tokenizer does not fit.
         """
         encoder = start_encoder(path, dropout=dropout)
+        if random_weights:
+            encoder = encoder_from_config(encoder.config)
         if tokenizer is None:
             tokenizer = AutoTokenizer.from_pretrained(encoder_folder(path))
         check_vocabulary(tokenizer, encoder.config.vocab_size if tokens is None else len(tokens))

@@ -22,6 +22,7 @@ from hf_xlsr.losses import (
     word_contrast_loss,
 )
 from hf_xlsr.losses.masked_lm import IGNORE
+from hf_xlsr.modeling.length_chunks import in_order, length_chunks
 from hf_xlsr.modeling.negatives import encode_negatives
 from hf_xlsr.modeling.pretraining import EncoderWithLmHead
 from hf_xlsr.utils.distributed import gather_with_gradient
@@ -185,7 +186,10 @@ class HictlForPreTraining(EncoderWithLmHead):
         source = target = None
         encode = encode_in_chunks(self.encode_sentences, cache_batch_size)
         if config.sentence_weight or not return_loss:
-            source, target = encode(input_ids, attention_mask).chunk(2)
+            attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+            chunks = length_chunks(attention_mask)
+            found = [encode(*chunk(input_ids, attention_mask)) for chunk in chunks]
+            source, target = in_order(found, chunks).chunk(2)
         if not return_loss:
             return HictlOutput(source_embeds=source, target_embeds=target)
         if source is not None and target is not None:
@@ -206,11 +210,16 @@ class HictlForPreTraining(EncoderWithLmHead):
         query = None
         if lm_input_ids is not None and lm_labels is not None and "lm_labels" in needed:
             encode = encode_in_chunks(self._masked_states, cache_batch_size)
-            query, states = encode(lm_labels, lm_input_ids, lm_attention_mask)
+            lm_attention_mask = torch.ones_like(lm_input_ids) if lm_attention_mask is None else lm_attention_mask
+            chunks = length_chunks(lm_attention_mask)
+            parts = [chunk(lm_labels, lm_input_ids, lm_attention_mask) for chunk in chunks]
+            queries, states = zip(*(encode(*part) for part in parts), strict=True)
+            query = in_order(list(queries), chunks)
             if self.lm_head is not None:
+                labels = torch.cat([labels[labels != IGNORE] for labels, _, _ in parts])
                 table, size = self.get_input_embeddings().weight, config.logits_chunk_size
                 losses["lm"] = self.lm_head.loss(
-                    states, lm_labels[lm_labels != IGNORE], table, chunk_size=size, masked_tokens=masked_tokens
+                    torch.cat(states), labels, table, chunk_size=size, masked_tokens=masked_tokens
                 )
         if config.word_weight and joint_input_ids is not None and special_ids is not None:
             if config.word_query == "plain":

@@ -7,12 +7,14 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Sequence
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 import datasets
 import pandas as pd
 import pytest
+from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizer_helpers import word_tokenizer
@@ -21,8 +23,8 @@ from hf_xlsr.data import running_text
 from hf_xlsr.data.cleaning import Cleaner, Deduplicate, RemoveEvaluation
 from hf_xlsr.data.corpora.bible import bible_text
 from hf_xlsr.data.formats.quarantine import Quarantine
+from hf_xlsr.data.prepared import PackedRunningText, PreparedRunningText
 from hf_xlsr.data.running_text import (
-    PreparedRunningText,
     mark_neighbours,
     prepare_running_text,
     read_running_text,
@@ -291,6 +293,42 @@ def test_pairs_counts_and_lengths_by_hand(story: str, words: Any, tmp_path: Path
     assert text.report["cleaning"]["remove_evaluation"] == {"in": 10, "out": 9, "changed": 0}
     assert text[5, 3]["index"] == 3 and text[5, 3]["epoch"] == 5 and text[5, 3]["lang"] == "fr"
     assert [pair["index"] for pair in text.__getitems__([(1, 2), (1, 0), (1, 2)])] == [2, 0, 2]
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=12), min_size=1, max_size=6), st.integers(3, 16))
+@settings(max_examples=60, deadline=None)
+def test_packed_sentences_equal_naive_ones(documents: list[list[int]], max_length: int) -> None:
+    """Sentences of 0 tokens are gaps; a sentence is framed by [CLS] and [SEP]."""
+    tokenizer = word_tokenizer(WORDS)
+    first, last, names = tokenizer.cls_token_id, tokenizer.sep_token_id, iter(range(100, 10_000))
+    sentences = [[[next(names) for _ in range(size)] for size in sizes] for sizes in documents]
+    rows = [
+        {"text_ids": [first, *words, last] if words else [], "continues": place < len(document) - 1, "lang": "en"}
+        for document in sentences
+        for place, words in enumerate(document)
+    ]
+    dataset = Dataset.from_list([{**row, "length": len(row["text_ids"])} for row in rows])
+    expected = []
+    for document in sentences:
+        for gap, some in groupby(document, key=bool):
+            parts = [] if not gap else list(some)
+            halves = range(1, len(parts))
+            if sum(map(len, parts)) + 2 <= max_length and halves:
+                half = sum(map(len, parts)) / 2
+                cut = next((cut for cut in halves if sum(map(len, parts[:cut])) >= half), len(parts) - 1)
+                packs = [sum(parts[:cut], []), sum(parts[cut:], [])]
+            else:
+                packs = []
+                for words in parts:
+                    if packs and len(packs[-1]) + len(words) + 2 <= max_length:
+                        packs[-1] = packs[-1] + words
+                    else:
+                        packs.append(words)
+            expected += [tuple([first, *pack, last] for pack in pair) for pair in pairwise(packs)]
+    packed = PackedRunningText(PreparedRunningText(dataset), tokenizer, max_length)
+    found = packed.__getitems__([(0, index) for index in range(len(packed))])
+    assert [(row["first_ids"], row["second_ids"]) for row in found] == expected
+    assert packed.lengths.tolist() == [max(map(len, pair)) for pair in expected] and len(packed.groups) == len(packed)
 
 
 def test_tokenizer_is_trained_or_copied_and_kept(story: str, words: Any, tmp_path: Path) -> None:

@@ -17,9 +17,24 @@ def epoch_of(sampler: LengthBucketBatchSampler, epoch: int) -> list[list[int]]:
     return [[index for _, index in batch] for batch in sampler]
 
 
+def naive_order(lengths: list[int], strata: list[int], rng: np.random.Generator) -> list[int]:
+    order = sorted(range(len(lengths)), key=lambda place: lengths[place])
+    if len(set(strata)) == 1:
+        return order
+    members = {stratum: [place for place in order if strata[place] == stratum] for stratum in set(strata)}
+    own = [members[strata[place]] for place in order]
+    shares = [(one.index(place) + rng.random()) / len(one) for one, place in zip(own, order, strict=True)]
+    return [place for _, place in sorted(zip(shares, order, strict=True))]
+
+
 def naive_epoch(sampler: LengthBucketBatchSampler, lengths: list[int], groups: np.ndarray, epoch: int) -> list[Any]:
     """The batches of all processes, with all examples sorted, split and permuted at once."""
     rng = np.random.default_rng([sampler.seed, epoch])
+
+    def sort(bucket: np.ndarray) -> np.ndarray:
+        own = np.random.default_rng([sampler.seed, epoch, bucket[0]])
+        return bucket[naive_order(np.asarray(lengths)[bucket].tolist(), groups[bucket].tolist(), own)]
+
     drawn = []
     for group, count in enumerate(sampler.counts):
         members = np.flatnonzero(groups == group)
@@ -32,8 +47,7 @@ def naive_epoch(sampler: LengthBucketBatchSampler, lengths: list[int], groups: n
         examples, width = rng.permutation(examples), 50 * sampler.global_batch
         if sampler.bucket:
             buckets = [examples[start : start + width] for start in range(0, len(examples), width)]
-            sizes = np.asarray(lengths)
-            examples = np.concatenate([bucket[np.argsort(sizes[bucket], kind="stable")] for bucket in buckets])
+            examples = np.concatenate([sort(bucket) for bucket in buckets])
         whole = len(examples) // sampler.global_batch
         keep = np.sort(rng.permutation(len(examples))[: whole * sampler.global_batch])
         return [rng.permutation(batch) for batch in np.split(examples[keep], whole)]
@@ -86,6 +100,17 @@ def test_buckets_leave_little_padding() -> None:
         return sum(len(batch) * lengths[batch].max() for batch in batches) / sum(lengths[b].sum() for b in batches)
 
     assert padded(True) < 1.1 < 1.7 < padded(False)
+
+
+def test_every_batch_holds_every_stratum_in_its_share() -> None:
+    rng = np.random.default_rng(0)
+    strata = np.repeat(np.arange(6), [2000, 1500, 1000, 300, 150, 50])
+    lengths = rng.poisson(np.array([20, 10, 40, 8, 60, 15])[strata]) + 1
+    batches = epoch_of(LengthBucketBatchSampler(lengths, 100, strata=strata), 0)
+    shares = np.array([np.bincount(strata[batch], minlength=6) for batch in batches])
+    assert np.abs(shares - np.bincount(strata) / 50).max() < 4
+    within = [lengths[np.array(batch)[strata[batch] == 0]] for batch in batches]
+    assert np.mean([part.std() for part in within]) < lengths[strata == 0].std() / 10
 
 
 def test_small_groups_are_skipped(caplog: pytest.LogCaptureFixture) -> None:

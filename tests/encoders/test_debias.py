@@ -63,6 +63,26 @@ def test_matrix_is_not_centred() -> None:
 
 
 @settings(max_examples=40, deadline=None)
+@given(st.integers(20, 60), st.integers(2, 9), st.integers(0, 10_000))
+def test_whitened_embeddings_have_no_mean_and_no_correlation(count: int, width: int, seed: int) -> None:
+    matrix = vectors_of(count, width, seed)
+    debias = fitted(method="whitening", fr=matrix)
+    left = debias.apply(matrix, "fr")
+    np.testing.assert_allclose(left.mean(0), 0, atol=1e-7)
+    np.testing.assert_allclose(np.cov(left.T, bias=True), np.eye(width), atol=1e-5)
+    # Algorithm 1 of Su et al. gives the same cosines.
+    u, values, _ = np.linalg.svd(np.cov(matrix.T, bias=True))
+    theirs = (matrix - matrix.mean(0)) @ u / np.sqrt(values)
+    np.testing.assert_allclose(left @ left.T, theirs @ theirs.T, atol=1e-5)
+    assert (debias.variant, debias.method, debias.removed, debias.dimension) == ("whitening", "whitening", 0, width)
+
+
+def test_whitening_ignores_directions_without_variance() -> None:
+    matrix = np.array([[1.0, 2.0], [1.0, 6.0]])
+    np.testing.assert_allclose(fitted(method="whitening", fr=matrix).apply(matrix, "fr"), [[0, -1], [0, 1]])
+
+
+@settings(max_examples=40, deadline=None)
 @given(st.integers(10, 50), st.integers(3, 12), st.integers(0, 10_000), st.data())
 def test_removal_is_an_orthogonal_projection(count: int, width: int, seed: int, data: st.DataObject) -> None:
     components = data.draw(st.integers(1, min(count, width) - 1))
@@ -84,7 +104,7 @@ def test_removal_is_an_orthogonal_projection(count: int, width: int, seed: int, 
     np.testing.assert_allclose(left, naive, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", ["components", "mean"])
+@pytest.mark.parametrize("method", ["components", "mean", "whitening"])
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
 def test_torch_equals_numpy(method: str, normalize: bool, dtype: torch.dtype) -> None:
@@ -121,7 +141,7 @@ def test_tags_of_one_language() -> None:
 
 
 def test_saved_debias_is_loaded_bit_equal(tmp_path: Path) -> None:
-    for debias in (fitted(2), fitted(method="mean")):
+    for debias in (fitted(2), fitted(method="mean"), fitted(method="whitening")):
         home = debias.save(tmp_path / debias.method / "new")
         again = Debias.load(home)
         block = vectors_of(5)

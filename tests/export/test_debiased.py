@@ -43,14 +43,14 @@ def debias(model: SentenceTransformer) -> Debias:
     return fit_debias(model, TEXTS)
 
 
-@pytest.mark.parametrize("method", ["components", "mean"])
+@pytest.mark.parametrize("method", ["components", "mean", "whitening"])
 @pytest.mark.parametrize("normalize", [False, True])
 def test_removal_by_task(model: SentenceTransformer, method: str, normalize: bool) -> None:
     fitted = fit_debias(model, TEXTS, method=method)
     before = model.encode(TEXTS["fr"])
     debiased = debias_sentence_transformer(model, fitted, normalize=normalize)
     embeddings = debiased.encode(TEXTS["fr"], task="fr")
-    np.testing.assert_allclose(embeddings, fitted.apply(before, "fr", normalize=normalize), atol=1e-6)
+    np.testing.assert_allclose(embeddings, fitted.apply(before, "fr", normalize=normalize), atol=1e-5)
     lengths = np.linalg.norm(embeddings, axis=1)
     assert np.allclose(lengths, 1) == normalize
     # The original stays as it is, and the new model has its settings.

@@ -74,16 +74,43 @@ def test_loss_equals_the_paper(conditioning: str, projections: int, tokenizer: A
         torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-11, msg=name)
 
 
-def test_without_conditioning_equals_masked_lm(tokenizer: Any) -> None:
-    model, batch = tiny_cmlm(len(tokenizer), conditioning="none").double(), tiny_batch(tokenizer)
+def stock_masked_lm(model: Any) -> Any:
+    """The stock masked LM with the same weights."""
     full = AutoModelForMaskedLM.from_config(AutoConfig.for_model(**model.config.get_text_config().to_dict())).double()
     full.bert.load_state_dict(model.encoder.state_dict())
     transform, head = full.cls.predictions.transform, model.lm_head
     transform.dense.load_state_dict(head.dense.state_dict())
     transform.LayerNorm.load_state_dict(head.norm.state_dict())
+    return full.eval()
+
+
+def test_without_conditioning_equals_masked_lm(tokenizer: Any) -> None:
+    model, batch = tiny_cmlm(len(tokenizer), conditioning="none").double(), tiny_batch(tokenizer)
     ids, mask = batch["second_input_ids"], batch["second_attention_mask"]
-    expected = full.eval()(input_ids=ids, attention_mask=mask, labels=batch["labels"]).loss
+    expected = stock_masked_lm(model)(input_ids=ids, attention_mask=mask, labels=batch["labels"]).loss
     torch.testing.assert_close(model.eval()(**batch).loss, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_next_sentence_equals_a_masked_lm_on_both_sentences(tokenizer: Any) -> None:
+    encoder = {"type_vocab_size": 2, "max_position_embeddings": 80}
+    model = tiny_cmlm(len(tokenizer), conditioning="next_sentence", encoder=encoder).double().eval()
+    batch, full = tiny_batch(tokenizer), stock_masked_lm(model)
+    starts, logits, labels = [], [], []
+    for row in range(len(batch["labels"])):
+        first, second = (
+            batch[f"{side}_input_ids"][place][batch[f"{side}_attention_mask"][place] == 1]
+            for side, place in (("first", row - row % 2), ("second", row))
+        )
+        ids, types = torch.cat([first, second])[None], torch.tensor([[0] * len(first) + [1] * len(second)])
+        output = full(input_ids=ids, token_type_ids=types, output_hidden_states=True)
+        starts.append(output.hidden_states[-1][0, 0])
+        logits.append(output.logits[0, len(first) :])
+        labels.append(batch["labels"][row, : len(second)])
+    follows = torch.tensor([1 - row % 2 for row in range(len(starts))])
+    found = model(**batch).losses
+    torch.testing.assert_close(found["cmlm"], F.cross_entropy(torch.cat(logits), torch.cat(labels)))
+    expected = F.cross_entropy(model.next_sentence_head(torch.stack(starts)), follows)
+    torch.testing.assert_close(found["next_sentence"], expected)
 
 
 @pytest.mark.parametrize("encoder", [{}, ROBERTA], ids=["bert", "xlm-roberta"])

@@ -195,6 +195,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return encoder_folder(tmp_path_factory.mktemp("encoder"))
 
 
+def test_random_weights_keep_shape_and_vocabulary(folder: str) -> None:
+    model, start = (
+        HictlForConditionalGeneration.from_encoder(folder, random_weights=random).encoder for random in (True, False)
+    )
+    changed = [name for name, value in start.state_dict().items() if not torch.equal(value, model.state_dict()[name])]
+    assert any("embeddings" in name for name in changed) and any("query.weight" in name for name in changed)
+    assert {n: v.shape for n, v in start.named_parameters()} == {n: v.shape for n, v in model.named_parameters()}
+
+
 def test_from_encoder(folder: str) -> None:
     model = HictlForConditionalGeneration.from_encoder(folder, decoder_layers=1, dropout=0.2)
     stored = HictlForSequenceClassification.from_encoder(folder).encoder.state_dict()

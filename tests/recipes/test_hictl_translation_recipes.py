@@ -151,7 +151,8 @@ def test_ablation_differs_in_one_thing() -> None:
     assert first["training"]["freeze_encoder"] and not second["training"].get("freeze_encoder")
     assert second["start_from"] == first["output_dir"] and first["start_from"] is None
     runs = {run["name"].split("/")[1]: run for run in loaded("hictl_multi30k_en_de_ablation")}
-    assert list(runs) == ["with_decoder", "with", "without_decoder", "without"]
+    assert list(runs) == ["with_decoder", "with", "without_decoder", "without", "transformer"]
+    assert runs["transformer"]["start_from"] is None and runs["transformer"]["model"]["random_weights"]
     assert runs["with"]["start_from"] == runs["with_decoder"]["output_dir"]
     assert runs["without"]["start_from"] == runs["without_decoder"]["output_dir"]
     assert runs["without_decoder"]["start_from"] is None

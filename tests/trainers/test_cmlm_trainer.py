@@ -22,7 +22,8 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
 from hf_xlsr.cli import main
-from hf_xlsr.data.running_text import PreparedRunningText, prepare_running_text
+from hf_xlsr.data.prepared import PreparedRunningText
+from hf_xlsr.data.running_text import prepare_running_text
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.modeling.cmlm import CmlmModel
 from hf_xlsr.runs.recipe import load_runs
@@ -85,7 +86,9 @@ def test_stages_resume(recipe_of: Any, tmp_path: Path, capsys: pytest.CaptureFix
         assert torch.equal(value, third[name]), name
 
 
-@pytest.mark.parametrize("variant", ["--conditioning skip", "--conditioning none"])
+@pytest.mark.parametrize(
+    "variant", ["--conditioning skip", "--conditioning none", "--conditioning next_sentence --max_length 20"]
+)
 def test_variants_run_and_export(variant: str, recipe_of: Any, tmp_path: Path) -> None:
     more = ["--output_dir", str(tmp_path / "run"), "--max_steps", "2", "--save_steps", "2", *variant.split()]
     (recipe,) = load_runs(recipe_of(), more)
@@ -197,6 +200,18 @@ def test_batch_size_of_each_task(weights: tuple[float, ...], rows: int, recipe_o
     _, sampler = trainer.train_batches()
     tasks = Counter(key.task for key in next(iter(sampler)))
     assert tasks == ({"main": 16, "retrieval": 12} if weights[0] else {"main": rows})
+
+
+def test_packed_sentences_are_trained_on(tmp_path: Path) -> None:
+    tokenizer, text = running_text(tmp_path)
+    options: dict[str, Any] = {"processing_class": tokenizer, "train_dataset": text}
+    plain, packed = (
+        CmlmTrainer(tiny_cmlm(len(tokenizer)), arguments(tmp_path, pack_sentences=pack, max_steps=1), **options)
+        for pack in (False, True)
+    )
+    lengths = [trainer.datasets["text"].lengths.max() for trainer in (plain, packed)]
+    assert lengths[0] < lengths[1] <= 32
+    assert packed.train().training_loss > 0
 
 
 def test_homogeneous_batches(tmp_path: Path) -> None:

@@ -233,9 +233,9 @@ def test_inference_task_has_its_own_batches(tmp_path: Path) -> None:
     sizes: list[int] = []
     original: Callable[..., Any] = trainer.model._nli_loss
 
-    def watched(**inputs: Any) -> Any:
+    def watched(encode: Any, **inputs: Any) -> Any:
         sizes.append(len(inputs["labels"]))
-        return original(**inputs)
+        return original(encode, **inputs)
 
     trainer.model._nli_loss = watched
     trainer.train()

@@ -8,7 +8,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "encoder": ["DebiasedEncoder"],
-        "fitting": ["METHODS", "DebiasFitter", "fit_debias"],
+        "fitting": ["DebiasFitter", "fit_debias"],
         "removal": ["Debias", "remove_components"],
     },
 )

@@ -11,11 +11,10 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from hf_xlsr.data.languages import language_code
-from hf_xlsr.encoders.debias.removal import Debias, check_finite
+from hf_xlsr.encoders.debias.removal import PARTS, Debias, check_finite
 from hf_xlsr.encoders.encoding import Encoder, embed
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 
-METHODS = ("components", "mean")
 BATCHES_AT_ONCE = 16  # encoders sort texts by length: more than one batch at a time saves padding
 
 
@@ -84,8 +83,8 @@ class DebiasFitter:
 
         Args:
             components: Number r of principal components. The paper removes 1, its authors' notebook 1 or 2.
-            method: `components`; or `mean`, the control, which subtracts the mean of a language's embeddings and
-                ignores `components`.
+            method: `components`; `mean`, which subtracts the mean of a language's embeddings; or `whitening`, which also
+                makes their covariance the identity. The last two ignore `components`.
             encoder: Name of the encoder, for the file.
             prompt: Prompt before every text, for the file.
 
@@ -102,14 +101,18 @@ class DebiasFitter:
         shares: dict[str, float] = {}
         for language, count in self._counts.items():
             moment, mean = self._moments[language], self._sums[language] / count
+            squares = float(count * (mean @ mean))
             if method == "mean":
-                fitted[language], squares = mean, float(count * (mean @ mean))
+                fitted[language] = mean
+            elif method == "whitening":
+                fitted[language] = np.vstack([mean, _inverse_root(moment / count - np.outer(mean, mean))])
             else:
                 fitted[language], squares = _leading(moment, count, components, language)
             total = float(np.trace(moment))
             shares[language] = squares / total if total else 0.0
-        removed = {"means" if method == "mean" else "components": fitted}
-        return Debias(**removed, counts=dict(self._counts), shares=shares, encoder=encoder, prompt=prompt)
+        return Debias(
+            **{PARTS[method]: fitted}, counts=dict(self._counts), shares=shares, encoder=encoder, prompt=prompt
+        )
 
 
 def _leading(moment: np.ndarray, count: int, components: int, language: str) -> tuple[np.ndarray, float]:
@@ -128,13 +131,24 @@ def _leading(moment: np.ndarray, count: int, components: int, language: str) -> 
     return np.ascontiguousarray(chosen * signs), float(values[:components].sum())
 
 
+def _inverse_root(covariance: np.ndarray) -> np.ndarray:
+    """`U L^(-1/2) U^T` of the eigenvectors and eigenvalues, `(width, width)`; directions without variance become 0.
+
+    Su et al. stop at `U L^(-1/2)`, which has the same cosines. Rotating back keeps the directions that languages share.
+    """
+    values, vectors = np.linalg.eigh(covariance)
+    varying = values > len(values) * np.finfo(np.float64).eps * values[-1]
+    scales = np.where(varying, 1 / np.sqrt(np.where(varying, values, 1.0)), 0.0)
+    return (vectors * scales) @ vectors.T
+
+
 def check_method(components: int, method: str) -> None:
     """Checks options of `fit_debias` before texts are encoded.
 
     Raises:
         XlsrError: the method is unknown, or `components` is below 1.
     """
-    require_choice("method", method, METHODS)
+    require_choice("method", method, tuple(PARTS))
     require_positive("components", components)
 
 
@@ -173,7 +187,7 @@ def fit_debias(
             language.
         texts: Language -> its texts, any iterable. They need not be translations of each other.
         components: Number of principal components to remove of each language.
-        method: `components` or `mean`, see `DebiasFitter.finish`.
+        method: `components`, `mean` or `whitening`, see `DebiasFitter.finish`.
         prompt: Put before every text, for instance `"query: "`.
         batch_size: Texts encoded at a time.
         routes: Language -> route, for an encoder whose routes are not named after languages.

@@ -22,6 +22,7 @@ from hf_xlsr.utils.errors import XlsrError
 
 TENSORS, FACTS = "debias.safetensors", "debias.json"
 FORMAT = 1
+PARTS = {"components": "components", "mean": "means", "whitening": "whitenings"}  # of `Debias` and its file, by method
 
 Vectors = TypeVar("Vectors", np.ndarray, torch.Tensor)
 
@@ -51,6 +52,26 @@ def remove_components(vectors: Vectors, components: Vectors) -> Vectors:
     return vectors - (vectors @ components) @ components.T
 
 
+def whiten(vectors: Vectors, affine: Vectors) -> Vectors:
+    """Subtracts a mean and multiplies by the inverse square root of a covariance: `(e - m) W`.
+
+    Args:
+        vectors: `(..., width)`.
+        affine: `m`, then `W`, `(1 + width, width)`.
+
+    Returns:
+        New vectors, `(..., width)`.
+
+    Examples:
+        >>> whiten(np.array([[3.0, 4.0]]), np.array([[1.0, 4.0], [0.5, 0.0], [0.0, 0.1]]))
+        array([[1., 0.]])
+
+    References:
+        *Whitening Sentence Representations for Better Semantics and Faster Retrieval* (Su et al., 2021).
+    """
+    return (vectors - affine[0]) @ affine[1:]
+
+
 def check_finite(vectors: np.ndarray, first_row: int = 0) -> None:
     """Checks that vectors are finite.
 
@@ -71,14 +92,15 @@ def check_finite(vectors: np.ndarray, first_row: int = 0) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Debias:
-    """What is removed from the embeddings of each language: its first principal components, or its mean.
+    """What is removed from the embeddings of each language: its first principal components, mean, or covariance.
 
-    Result of `DebiasFitter`, `fit_debias` and `load`. Exactly one of `components` and `means` is filled.
+    Result of `DebiasFitter`, `fit_debias` and `load`. Exactly one of `components`, `means` and `whitenings` is filled.
 
     Attributes:
         components: Language -> its first r principal components, `(width, r)`, float64, orthonormal columns: right
             singular vectors of the uncentred matrix of its embeddings.
         means: Language -> mean of its embeddings, `(width,)`, float64.
+        whitenings: Language -> mean and whitening matrix of its embeddings, `(1 + width, width)`, float64, see `whiten`.
         counts: Language -> number of texts it was fitted on.
         shares: Language -> share of the mean squared length of its embeddings that is removed.
         encoder: Name of the encoder.
@@ -94,6 +116,7 @@ class Debias:
 
     components: Mapping[str, np.ndarray] = field(default_factory=dict)
     means: Mapping[str, np.ndarray] = field(default_factory=dict)
+    whitenings: Mapping[str, np.ndarray] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     shares: Mapping[str, float] = field(default_factory=dict)
     encoder: str = ""
@@ -101,18 +124,23 @@ class Debias:
 
     @property
     def method(self) -> str:
-        """`components` or `mean`."""
-        return "components" if self.components else "mean"
+        """`components`, `mean` or `whitening`."""
+        return "components" if self.components else "whitening" if self.whitenings else "mean"
+
+    @property
+    def fitted(self) -> Mapping[str, np.ndarray]:
+        """Language -> what was fitted, of the one method."""
+        return self.components or self.whitenings or self.means
 
     @property
     def languages(self) -> tuple[str, ...]:
         """The fitted languages, by the tags they were fitted under."""
-        return tuple(self.components or self.means)
+        return tuple(self.fitted)
 
     def content_digest(self) -> str:
         """SHA-256 of what is removed of each language, 64 hexadecimal digits."""
         digest = hashlib.sha256(self.method.encode())
-        for language, array in sorted((self.components or self.means).items()):
+        for language, array in sorted(self.fitted.items()):
             exact = np.ascontiguousarray(array, np.float64)
             digest.update(f"{language}\0{exact.shape}".encode() + exact.tobytes())
         return digest.hexdigest()
@@ -120,17 +148,17 @@ class Debias:
     @property
     def dimension(self) -> int:
         """Width of the embeddings."""
-        return len(next(iter((self.components or self.means).values())))
+        return next(iter(self.fitted.values())).shape[-1 if self.whitenings else 0]
 
     @property
     def removed(self) -> int:
-        """Number of components removed of each language; 0 if the mean is."""
+        """Number of components removed of each language; 0 for the other methods."""
         return next(iter(self.components.values())).shape[1] if self.components else 0
 
     @property
     def variant(self) -> str:
-        """Its name in metric keys: `pcr1` (principal component removal), `pcr2`, ..., or `mean`."""
-        return f"pcr{self.removed}" if self.components else "mean"
+        """Its name in metric keys: `pcr1` (principal component removal), `pcr2`, ..., `mean` or `whitening`."""
+        return f"pcr{self.removed}" if self.components else self.method
 
     def language_of(self, language: str | None) -> str:
         """The tag under which a language was fitted: this one, or another of the same language.
@@ -138,7 +166,7 @@ class Debias:
         Raises:
             XlsrError: it is None or was not fitted.
         """
-        if language in self.components or language in self.means:
+        if language in self.fitted:
             return str(language)
         code = language_code(language) if language else None
         found = next((name for name in self.languages if language_code(name) == code), None)
@@ -168,10 +196,7 @@ class Debias:
         self._check_width(array.shape)
         check_finite(array)
         wide = array.astype(np.float64 if array.dtype == np.float64 else np.float32, copy=False)
-        if self.components:
-            left = remove_components(wide, self.components[name].astype(wide.dtype))
-        else:
-            left = wide - self.means[name].astype(wide.dtype)
+        left = self._remove(wide, self.fitted[name].astype(wide.dtype))
         if normalize:
             left = unit_length(left)
         return left.astype(array.dtype, copy=False) if array.dtype.kind == "f" else left
@@ -181,12 +206,17 @@ class Debias:
         if not bool(torch.isfinite(vectors).all()):
             check_finite(vectors.detach().float().cpu().numpy())
         wide = vectors if vectors.dtype == torch.float64 else vectors.float()
-        part = (self.components or self.means)[name]
-        removed = torch.from_numpy(np.ascontiguousarray(part)).to(wide.device, wide.dtype)
-        left = remove_components(wide, removed) if self.components else wide - removed
+        left = self._remove(
+            wide, torch.from_numpy(np.ascontiguousarray(self.fitted[name])).to(wide.device, wide.dtype)
+        )
         if normalize:
             left = torch.nn.functional.normalize(left, dim=-1)
         return left.to(vectors.dtype) if vectors.is_floating_point() else left
+
+    def _remove(self, vectors: Vectors, fitted: Vectors) -> Vectors:
+        if self.components:
+            return remove_components(vectors, fitted)
+        return whiten(vectors, fitted) if self.whitenings else vectors - fitted
 
     def _check_width(self, shape: tuple[int, ...]) -> None:
         if not shape or shape[-1] != self.dimension:
@@ -213,8 +243,8 @@ class Debias:
             OSError: the folder cannot be written.
         """
         home = Path(folder)
-        parts = (("components", self.components), ("means", self.means))
-        tensors = {f"{part}/{name}": np.ascontiguousarray(array) for part, of in parts for name, array in of.items()}
+        part = PARTS[self.method]
+        tensors = {f"{part}/{name}": np.ascontiguousarray(array) for name, array in self.fitted.items()}
         facts = {"format": FORMAT, "hf_xlsr": version("hf-xlsr"), **self.facts()}
         home.mkdir(parents=True, exist_ok=True)
         save_file(tensors, home / TENSORS)
@@ -237,10 +267,12 @@ class Debias:
         try:
             facts = json.loads((home / FACTS).read_text("utf-8"))
             tensors = load_file(home / TENSORS)
-            languages, width, count = facts["languages"], facts["dimension"], facts["components"]
+            languages, width, part = facts["languages"], facts["dimension"], PARTS[facts["method"]]
+            shape = {"components": (width, facts["components"]), "means": (width,), "whitenings": (1 + width, width)}[
+                part
+            ]
             counts = {name: int(entry["texts"]) for name, entry in languages.items()}
             shares = {name: float(entry["share"]) for name, entry in languages.items()}
-            part, shape = ("components", (width, count)) if count else ("means", (width,))
             fitted = {name: tensors[f"{part}/{name}"].astype(np.float64) for name in languages}
             encoder, prompt, form = str(facts["encoder"]), str(facts["prompt"]), facts["format"]
         except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
@@ -253,5 +285,4 @@ class Debias:
                 f"{home / TENSORS} and {FACTS} do not match, hold NaN, or are of format {form} instead of {FORMAT}. Fit "
                 "again."
             )
-        components, means = (fitted, {}) if count else ({}, fitted)
-        return cls(components, means, counts, shares, encoder, prompt)
+        return cls(**{part: fitted}, counts=counts, shares=shares, encoder=encoder, prompt=prompt)

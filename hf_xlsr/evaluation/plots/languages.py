@@ -21,7 +21,7 @@ from hf_xlsr.evaluation.results import Results, metrics_of
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 OTHER, OWN = COLOURS[0], COLOURS[1]
-PROTOCOL = re.compile(r"(?:.+-)?language-bias(?:-k\d+)?(?:-(pcr\d+|mean)(-self)?)?")
+PROTOCOL = re.compile(r"(?:.+-)?language-bias(?:-k\d+)?(?:-(pcr\d+|mean|whitening)(-self)?)?")
 
 
 @dataclass
@@ -117,7 +117,7 @@ def _columns(results: Mapping[str, Results], protocols: Sequence[str] | None) ->
 
 def _base(protocol: str) -> str:
     """The protocol's name without what was removed."""
-    return re.sub(r"-(pcr\d+|mean)(-self)?$", "", protocol)
+    return re.sub(r"-(pcr\d+|mean|whitening)(-self)?$", "", protocol)
 
 
 def _removal(protocol: str) -> str:
@@ -127,7 +127,8 @@ def _removal(protocol: str) -> str:
     if kind is None:
         return "as encoded"
     count = kind.removeprefix("pcr")
-    what = "mean subtracted" if kind == "mean" else f"{count} component{'s' if count != '1' else ''} removed"
+    words = {"mean": "mean subtracted", "whitening": "whitened"}
+    what = words.get(kind, f"{count} component{'s' if count != '1' else ''} removed")
     return what + (", fitted on these texts" if of_itself else "")
 
 

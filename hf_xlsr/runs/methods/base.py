@@ -33,7 +33,7 @@ MethodT = TypeVar("MethodT", bound="Method")
 # Keys of `model` for methods that start from pretrained encoders.
 DROPOUT = (float | None, Field(None, ge=0, le=1, description="sets every dropout of the encoder; by default its own"))
 # Keys of `model` that are not values of its configuration.
-BUILDING = ("encoder", "encoders", "start", "dropout")
+BUILDING = ("encoder", "encoders", "start", "dropout", "random_weights")
 
 
 @dataclass

@@ -159,7 +159,7 @@ class CmlmMethod(OneEncoderMethod):
     def build_model(self, data: CmlmPreparedData) -> Any:
         labels = NLI_LABELS if data.nli is not None else 0
         model = self.model_on_encoder(CmlmModel, self.encoder_config(data.tokenizer), nli_labels=labels)
-        before = model.config.positions_before if data.train is not None else 0
+        before = model.config.positions_before(self.recipe.data.max_length) if data.train is not None else 0
         return self.initialize(model, before=before)
 
     def trainer_options(self, data: CmlmPreparedData) -> dict[str, Any]:

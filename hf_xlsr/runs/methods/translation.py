@@ -33,6 +33,7 @@ from hf_xlsr.utils.files import write_text
 from hf_xlsr.utils.hashing import data_hash
 from hf_xlsr.utils.validation import Section
 
+RANDOM = (bool, Field(False, description="new weights in the shape of `start`: the Transformer of table 4"))
 MODEL_KEYS = (
     "decoder_layers",
     "decoder_attention_heads",
@@ -97,7 +98,7 @@ class TranslationMethod(FineTuningMethod):
 
     name = "translation"
     recipe_class = TranslationRecipe
-    model_section = section_of(HictlConfig, only=MODEL_KEYS, start=START, dropout=DROPOUT)
+    model_section = section_of(HictlConfig, only=MODEL_KEYS, start=START, dropout=DROPOUT, random_weights=RANDOM)
     arguments_class = TranslationTrainingArguments
     trainer_class = TranslationTrainer
     card_tags = ("translation", "cross-lingual")

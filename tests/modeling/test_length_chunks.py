@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from model_cases import CASES
+from test_cached_models import step
+
+from hf_xlsr.modeling import length_chunks as chunking
+from hf_xlsr.modeling.length_chunks import in_order, length_chunks
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=300))
+def test_chunks_hold_every_row_and_token(lengths: list[int]) -> None:
+    mask = (torch.arange(30) < torch.tensor(lengths)[:, None]).long()
+    chunks = length_chunks(mask)
+    assert torch.equal(in_order([mask[chunk.rows] for chunk in chunks], chunks), mask)
+    assert all(chunk(mask)[0].sum() == mask[chunk.rows].sum() for chunk in chunks)
+    assert len(chunks) <= 4 and (len(chunks) == 1 or min(len(chunk.rows) for chunk in chunks[:-1]) >= 32)
+    assert length_chunks(mask.flip(1))[-1].length == 30  # padding on the left stays
+
+
+def test_losses_of_hictl_do_not_depend_on_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = step(CASES["hictl"])
+    monkeypatch.setattr(chunking, "LEAST_ROWS", 1)
+    torch.testing.assert_close(step(CASES["hictl"]), whole, rtol=1e-5, atol=1e-6)
