@@ -37,7 +37,17 @@ import torch
 Job = dict[str, Any]
 Step = Callable[[str, bool], "dict[str, Any] | None"]
 CASES = (
-    *("attention", "cmlm", "dual_momentum", "hictl", "lightweight", "mining", "onnx_files", "queue_info_nce"),
+    *(
+        "attention",
+        "cmlm",
+        "dual_momentum",
+        "gradient_cache",
+        "hictl",
+        "lightweight",
+        "mining",
+        "onnx_files",
+        "queue_info_nce",
+    ),
     "queue_loss",
     "senteval",
     "thresholds",
@@ -106,13 +116,13 @@ def work(case: str, job: Job, sides: Sequence[str], rounds: int) -> dict[str, An
     return {"seconds": seconds, "figures": figures}
 
 
-def in_worker(arguments: Sequence[str], timeout: float | None = None) -> dict[str, Any]:
+def in_worker(arguments: Sequence[str], timeout: float | None = None, **variables: str) -> dict[str, Any]:
     """The JSON that a Python process prints last; its threads sleep while they wait, so that others are not slowed.
 
     Raises:
         RuntimeError: the process failed; the message ends with what it said.
     """
-    environment = {"OMP_WAIT_POLICY": "passive", **os.environ}
+    environment = {"OMP_WAIT_POLICY": "passive", **os.environ, **variables}
     command = [sys.executable, "-m", *arguments]
     root = Path(__file__).resolve().parents[1]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=root, timeout=timeout)
@@ -147,7 +157,9 @@ def measure(case: str, job: Job, rounds: int) -> list[dict[str, Any]]:
     sides = sides_of(case, job)
 
     def worker(chosen: Sequence[str], count: int) -> dict[str, Any]:
-        return in_worker(["benchmarks", case, "--worker", json.dumps([job, chosen, count])])
+        # glibc returns freed tensors to the system, so that memory is what is in use.
+        returning = {} if count else {"MALLOC_MMAP_THRESHOLD_": "65536"}
+        return in_worker(["benchmarks", case, "--worker", json.dumps([job, chosen, count])], **returning)
 
     if getattr(module, "ALONE", False):
         turns: dict[str, Any] = {"seconds": {side: [] for side in sides}, "figures": {}}

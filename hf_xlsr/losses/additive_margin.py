@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from hf_xlsr.losses.gradient_cache import contrast_both_ways
 from hf_xlsr.losses.sentence_contrast import check_shapes, unit_rows
 from hf_xlsr.losses.sparse_targets import accumulation_dtype
 
@@ -57,9 +58,10 @@ def additive_margin_loss(
     candidates = target if negatives is None else torch.cat([target, negatives])
     if normalize:
         source, candidates = unit_rows(source), unit_rows(candidates)
-    dtype, count = accumulation_dtype(source), len(source)
+    dtype = accumulation_dtype(source)
+
+    def logits(similarities: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        return scale * (similarities - margin * F.one_hot(own, similarities.shape[1]).to(dtype))
+
     with torch.autocast(source.device.type, enabled=False):
-        similarities = source.to(dtype) @ candidates.to(dtype).T  # (batch, batch + negatives)
-        logits = scale * (similarities - margin * torch.eye(*similarities.shape, device=source.device, dtype=dtype))
-        truth = torch.arange(count, device=logits.device)
-        return F.cross_entropy(logits, truth) + F.cross_entropy(logits[:, :count].T, truth)
+        return contrast_both_ways(source.to(dtype), candidates.to(dtype), logits)

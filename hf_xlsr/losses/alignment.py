@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from hf_xlsr.losses.gradient_cache import contrast_both_ways
+
 
 def alignment_loss(
     source: torch.Tensor,
@@ -50,6 +52,4 @@ def alignment_loss(
     if normalize:
         source, candidates = F.normalize(source, dim=-1), F.normalize(candidates, dim=-1)
     with torch.autocast(source.device.type, enabled=False):
-        logits = source @ candidates.T / temperature  # (batch, batch + negatives)
-        truth = torch.arange(len(logits), device=logits.device)
-        return F.cross_entropy(logits, truth) + F.cross_entropy(logits[:, : len(source)].T, truth)
+        return contrast_both_ways(source, candidates, lambda similarities, _: similarities / temperature)

@@ -7,6 +7,7 @@ import math
 import torch
 import torch.nn.functional as F
 
+from hf_xlsr.losses.gradient_cache import sum_over_blocks
 from hf_xlsr.losses.sparse_targets import accumulation_dtype
 from hf_xlsr.utils.errors import XlsrError
 
@@ -145,10 +146,15 @@ def sentence_contrast_loss(
     vectors = both if negatives is None else torch.cat([both, negatives])
     candidates, own = unit_rows(vectors), torch.arange(len(both), device=both.device)
     positives = own.roll(len(source))
-    with torch.autocast(both.device.type, enabled=False):
-        logits = candidates[: len(both)] @ candidates.T  # (2 * batch, 2 * batch + negatives)
+
+    def loss(rows: torch.Tensor, vector: torch.Tensor, own: torch.Tensor, positives: torch.Tensor) -> torch.Tensor:
+        logits = rows @ candidates.T  # (rows, 2 * batch + negatives)
         if hardness:
-            logits = _interpolated_cosines(logits, both, vectors, positives, hardness)
+            logits = _interpolated_cosines(logits, vector, vectors, positives, hardness)
         logits = logits / temperature
-        logits[own, own] = -math.inf
-        return 2 * F.cross_entropy(logits, positives)
+        logits[torch.arange(len(own), device=own.device), own] = -math.inf
+        return F.cross_entropy(logits, positives, reduction="sum")
+
+    with torch.autocast(both.device.type, enabled=False):
+        rows = candidates[: len(both)], both, own, positives
+        return 2 * (sum_over_blocks(loss, *rows, columns=len(candidates)) / len(both))

@@ -7,6 +7,7 @@ import math
 import torch
 import torch.nn.functional as F
 
+from hf_xlsr.losses.gradient_cache import sum_over_blocks
 from hf_xlsr.utils.errors import require_choice
 
 SIMILARITY_REDUCTIONS = ("batchmean", "sum")
@@ -59,7 +60,12 @@ def similarity_loss(
         source, target = source.float(), target.float()
     if normalize:
         source, target = F.normalize(source, dim=-1), F.normalize(target, dim=-1)
+
+    def loss(rows: torch.Tensor, translations: torch.Tensor) -> torch.Tensor:
+        ours, theirs = rows @ source.T / temperature, translations @ target.T / temperature
+        difference = F.softmax(ours, 1) - F.softmax(theirs, 1)
+        return -torch.log(torch.cos(math.pi / 2 * difference.clamp(-1 + epsilon, 1 - epsilon))).sum()
+
     with torch.autocast(source.device.type, enabled=False):
-        difference = F.softmax(source @ source.T / temperature, 1) - F.softmax(target @ target.T / temperature, 1)
-        total = -torch.log(torch.cos(math.pi / 2 * difference.clamp(-1 + epsilon, 1 - epsilon))).sum() + 0.0
+        total = sum_over_blocks(loss, source, target, columns=len(source)) + 0.0
         return total / len(source) if reduction == "batchmean" else total

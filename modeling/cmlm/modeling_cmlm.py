@@ -17,6 +17,7 @@ from hf_xlsr.encoders.stock import first_position
 from hf_xlsr.losses import additive_margin_loss, encode_in_chunks, matryoshka_mean, weighted_sum
 from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.losses.sparse_targets import accumulation_dtype
+from hf_xlsr.modeling.length_chunks import encode_by_length
 from hf_xlsr.modeling.lm_head import LmHead
 from hf_xlsr.modeling.negatives import Encode, encode_negatives
 from hf_xlsr.modeling.nli_head import NliHead
@@ -203,7 +204,9 @@ class CmlmModel(EncoderWithLmHead):
         """
         config, losses, statistics = self.config, {}, {}
         source = target = None
-        encode = encode_in_chunks(self.encode_sentences, cache_batch_size)
+        encode = (
+            encode_by_length(self.encode_sentences, cache_batch_size) if cache_batch_size else self.encode_sentences
+        )
         if second_input_ids is not None and first_input_ids is not None:
             first, second = (first_input_ids, first_attention_mask), (second_input_ids, second_attention_mask)
             if self.next_sentence_head is not None:

@@ -16,8 +16,9 @@ from transformers import initialization as init
 from transformers.utils import ModelOutput, can_return_tuple
 
 from hf_xlsr.encoders.stock import encoder_from_config, encoder_from_pretrained
-from hf_xlsr.losses import encode_in_chunks, weighted_sum
+from hf_xlsr.losses import weighted_sum
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
+from hf_xlsr.modeling.length_chunks import encode_by_length
 from hf_xlsr.modeling.negatives import Encode, encode_negatives
 from hf_xlsr.modeling.nli_head import NliHead
 from hf_xlsr.utils.distributed import gather_ragged
@@ -351,7 +352,8 @@ class DualMomentumModel(XlsrPreTrainedModel):
         target_batch = (target_input_ids, target_attention_mask)
 
         def encode(language: str, *, keys: bool = False) -> Encode:
-            return encode_in_chunks(partial(self.encode_sentences, language=language, keys=keys), cache_batch_size)
+            encode = partial(self.encode_sentences, language=language, keys=keys)
+            return encode_by_length(encode, cache_batch_size) if cache_batch_size else encode
 
         source, target = encode(source_lang)(*source_batch), encode(target_lang)(*target_batch)
         if not return_loss:

@@ -22,7 +22,7 @@ from hf_xlsr.losses import (
     word_contrast_loss,
 )
 from hf_xlsr.losses.masked_lm import IGNORE
-from hf_xlsr.modeling.length_chunks import in_order, length_chunks
+from hf_xlsr.modeling.length_chunks import encode_by_length, in_order, length_chunks
 from hf_xlsr.modeling.negatives import encode_negatives
 from hf_xlsr.modeling.pretraining import EncoderWithLmHead
 from hf_xlsr.utils.distributed import gather_with_gradient
@@ -184,17 +184,16 @@ class HictlForPreTraining(EncoderWithLmHead):
         losses: dict[str, torch.Tensor] = {}
         statistics: dict[str, torch.Tensor] = {}
         source = target = None
-        encode = encode_in_chunks(self.encode_sentences, cache_batch_size)
         if config.sentence_weight or not return_loss:
-            attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-            chunks = length_chunks(attention_mask)
-            found = [encode(*chunk(input_ids, attention_mask)) for chunk in chunks]
-            source, target = in_order(found, chunks).chunk(2)
+            source, target = encode_by_length(self.encode_sentences, cache_batch_size)(
+                input_ids, attention_mask
+            ).chunk(2)
         if not return_loss:
             return HictlOutput(source_embeds=source, target_embeds=target)
         if source is not None and target is not None:
+            encode_cached = encode_in_chunks(self.encode_sentences, cache_batch_size)
             negatives = encode_negatives(
-                encode, (input_ids, attention_mask), negative_input_ids, negative_attention_mask
+                encode_cached, (input_ids, attention_mask), negative_input_ids, negative_attention_mask
             )
             losses["sentence"] = matryoshka_mean(
                 partial(
@@ -211,7 +210,7 @@ class HictlForPreTraining(EncoderWithLmHead):
         if lm_input_ids is not None and lm_labels is not None and "lm_labels" in needed:
             encode = encode_in_chunks(self._masked_states, cache_batch_size)
             lm_attention_mask = torch.ones_like(lm_input_ids) if lm_attention_mask is None else lm_attention_mask
-            chunks = length_chunks(lm_attention_mask)
+            chunks = length_chunks(lm_attention_mask, cache_batch_size)
             parts = [chunk(lm_labels, lm_input_ids, lm_attention_mask) for chunk in chunks]
             queries, states = zip(*(encode(*part) for part in parts), strict=True)
             query = in_order(list(queries), chunks)

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
-from hf_xlsr.losses import additive_margin_loss, alignment_loss, encode_in_chunks
+from hf_xlsr.losses import (
+    additive_margin_loss,
+    alignment_loss,
+    encode_in_chunks,
+    gradient_cache,
+    sentence_contrast_loss,
+    similarity_loss,
+)
 
 
 def gradients(loss: torch.Tensor, model: nn.Module) -> list[torch.Tensor]:
-    return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
+    model.zero_grad()
+    loss.backward()
+    return [loss.detach(), *(one.grad for one in model.parameters() if one.grad is not None)]
 
 
 @pytest.mark.parametrize("size", [1, 3, 8, 20])
@@ -31,3 +42,25 @@ def test_cached_gradients_equal_those_of_kept_graphs(size: int, loss: object, dr
     if not dropout:
         whole = gradients(loss(*model(rows).chunk(2)), model)  # type: ignore[operator]
         torch.testing.assert_close(cached, whole, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 40, 10_000])  # 1, 3 and all rows
+@pytest.mark.parametrize(
+    ("loss", "options"),
+    [
+        (alignment_loss, {"temperature": 0.5, "normalize": True}),
+        (additive_margin_loss, {"margin": 0.4, "scale": 3.0}),
+        (sentence_contrast_loss, {"temperature": 0.5}),
+        (sentence_contrast_loss, {"hardness": 0.7}),
+        (similarity_loss, {}),
+    ],
+)
+def test_blocks_change_no_loss(loss: Any, options: dict[str, Any], size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    vectors = [torch.randn(rows, 6, generator=generator, dtype=torch.float64) for rows in (9, 9, 4)]
+    vectors = [one.requires_grad_() for one in vectors[: 2 if loss is similarity_loss else 3]]
+    whole = loss(*vectors, **options)
+    monkeypatch.setattr(gradient_cache, "SIMILARITIES", size)
+    blocks = loss(*vectors, **options)
+    torch.testing.assert_close(blocks, whole)
+    torch.testing.assert_close(torch.autograd.grad(blocks, vectors), torch.autograd.grad(whole, vectors))

@@ -1,0 +1,89 @@
+"""A contrastive step with the gradient cache against sentence-transformers' CachedMultipleNegativesRankingLoss.
+
+Forward and backward on the same encoder and random pairs of ragged length, both directions, chunks of `chunk` sentences.
+whole batch: sentence-transformers' MultipleNegativesRankingLoss, up to `whole_up_to` pairs.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from benchmarks.harness import Job, Step
+from hf_xlsr import CmlmConfig, CmlmModel
+
+GRID = {"batch": "batches"}
+DEFAULTS: Job = {"batches": [64, 512, 4096], "layers": 6, "width": 384, "length": 16, "chunk": 32}
+DEFAULTS |= {"vocabulary": 50_000, "whole_up_to": 512, "precision": "float32"}
+QUICK: Job = {"batches": [8], "layers": 1, "width": 64, "length": 8, "chunk": 4, "vocabulary": 100}
+OURS, WHOLE, CACHED = "ours", "whole batch", "CachedMultipleNegativesRankingLoss"
+SCALE = 20.0
+
+
+def sides(job: Job) -> list[str]:
+    """The whole batch only where it fits."""
+    return [OURS, *([WHOLE] if job["batch"] <= job["whole_up_to"] else []), CACHED]
+
+
+def pairs_of(job: Job, pairs: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sentences, then their translations, and their mask; half to all of `length` tokens."""
+    generator = torch.Generator().manual_seed(1)
+    lengths = torch.randint(job["length"] // 2, job["length"] + 1, (2 * pairs, 1), generator=generator)
+    mask = (torch.arange(job["length"]) < lengths).long()
+    ids = torch.randint(1, job["vocabulary"], mask.shape, generator=generator) * mask
+    return ids.to(device), mask.to(device)
+
+
+def prepare(job: Job, chosen: list[str]) -> Step:
+    """Our model and sentence-transformers' over one encoder."""
+    from sentence_transformers import SentenceTransformer, losses
+    from sentence_transformers.base.modules import Module
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    sizes = {"hidden_size": job["width"], "num_hidden_layers": job["layers"], "intermediate_size": 4 * job["width"]}
+    encoder = {
+        "model_type": "bert",
+        "vocab_size": job["vocabulary"],
+        "num_attention_heads": job["width"] // 64,
+        **sizes,
+    }
+    torch.manual_seed(1)
+    encoder |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # so that losses can be compared
+    config = CmlmConfig(text_config=encoder, retrieval_normalize=True, retrieval_margin=0.0, retrieval_scale=SCALE)
+    ours = CmlmModel(config).to(device).train()
+
+    class Encoder(Module):
+        """Our encoder as a module of sentence-transformers."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = ours.encoder
+
+        def forward(self, features: dict[str, torch.Tensor], **_: object) -> dict[str, torch.Tensor]:
+            features["sentence_embedding"] = ours.encode_sentences(features["input_ids"], features["attention_mask"])
+            return features
+
+        def save(self, *_: object, **__: object) -> None:
+            raise NotImplementedError
+
+    model = SentenceTransformer(modules=[Encoder()], device=device)
+    both = {"scale": SCALE, "directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"}
+    peers = {
+        CACHED: losses.CachedMultipleNegativesRankingLoss(model, mini_batch_size=job["chunk"], **both),
+        WHOLE: losses.MultipleNegativesRankingLoss(model, **both),
+    }
+    few, many = pairs_of(job, 8, device), pairs_of(job, job["batch"], device)
+
+    def step(side: str, warm_up: bool) -> dict[str, float]:
+        ids, mask = few if warm_up else many
+        ours.zero_grad()
+        with torch.autocast(device, torch.bfloat16, enabled=job["precision"] == "bfloat16"):
+            if side == OURS:
+                batch = {"input_ids": ids, "attention_mask": mask}
+                loss = ours(retrieval=batch, cache_batch_size=job["chunk"]).losses["retrieval"] / 2  # a sum
+            else:
+                halves = zip(ids.chunk(2), mask.chunk(2), strict=True)
+                loss = peers[side]([{"input_ids": part, "attention_mask": own} for part, own in halves], None)
+        loss.backward()
+        return {"loss": float(loss.detach())}
+
+    return step
