@@ -33,7 +33,9 @@ A recipe is a YAML file; [train.md](train.md) shows some. Every key is also an o
 `--section.key value`, or by its last part if that is unique. An unknown key or an invalid value is an error before
 anything starts. `hf-xlsr train METHOD --help` shows the keys of one method.
 The section of a method lists the keys that it adds, or whose type or default it changes."""
-WIDTH = 100
+STOCK = """These mean what they mean in [TrainingArguments](https://huggingface.co/docs/transformers/main_classes/trainer),
+and `hf-xlsr train METHOD --help` explains them:"""
+WIDTH = 120
 Row = tuple[str, str, str, str]
 # Keys that a loaded recipe no longer has.
 LOADING: list[Row] = [
@@ -52,7 +54,11 @@ def reference() -> str:
         '# Keys of recipes'
     """
     training = training_section(XlsrTrainingArguments)
-    stock = {field.name for field in dataclasses.fields(TrainingArguments)}
+    of_stock, of_ours = (
+        {field.name: field.default for field in dataclasses.fields(kind)}
+        for kind in (TrainingArguments, XlsrTrainingArguments)
+    )
+    stock = {name for name, default in of_stock.items() if of_ours.get(name) == default}
     rows = list(_rows(training))
     ours = [row for row in rows if row[0] not in stock]
     common = {"": set(_rows(Recipe)), "data": set(_rows(DataSection)), "training": set(rows)}
@@ -65,10 +71,8 @@ def reference() -> str:
         for section, keys in _sections(method).items():
             if section != "card" and (own := [row for row in keys if row not in common.get(section, ())]):
                 parts += [f"### `{section}`" if section else "### Top level", _table(own)]
-    short = [
-        (key, kind, default, text.split(". ")[0].rstrip(".")) for key, kind, default, text in rows if key in stock
-    ]
-    parts += ["## `training`, arguments of transformers", _table(short)]
+    names = ", ".join(f"`{row[0]}`" for row in rows if row[0] in stock)
+    parts += ["## `training`, arguments of transformers", f"{STOCK}\n{textwrap.fill(names, WIDTH)}."]
     return "\n\n".join(parts) + "\n"
 
 
