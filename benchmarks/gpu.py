@@ -4,6 +4,7 @@
 - train: pairs per second and peak memory of the four methods and of sentence-transformers' MultipleNegativesRankingLoss
   on the same pairs and encoder, in bfloat16 and float32
 - queue: the queue loss, forward and backward, from 1 to 10 million keys, against these limits and against cross-entropy
+- cache: a contrastive batch of 32,768 pairs with the gradient cache, against sentence-transformers'
 - encode: sentences per second from text to embeddings, in bfloat16 and float32
 - mine: search of the nearest neighbours in both directions
 
@@ -29,6 +30,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gradient_cache import CACHED, OURS
 from benchmarks.harness import hardware, in_worker, peak_bytes, print_table, synchronize
 from benchmarks.training import METHODS, PEER, made_pairs, make_material, train
 
@@ -41,6 +43,15 @@ FULL: dict[str, Any] = {
         "queue": 204_800,
     },
     "queue": {"rows": [1_000_000, 4_000_000, 10_000_000], "batch": 1024, "width": 768, "rounds": 10},
+    "cache": {
+        "batch": 32_768,
+        "layers": 12,
+        "width": 768,
+        "length": 32,
+        "chunk": 256,
+        "vocabulary": 100_000,
+        "rounds": 3,
+    },
     "limits": {"size": 8192, "floats": 1 << 30, "rounds": 10},
     "encode": {"width": 768, "layers": 12, "vocabulary": 100_000, "words": 16, "sentences": 50_000},
     "mine": {"rows": [200_000, 1_000_000], "width": 768},
@@ -48,6 +59,7 @@ FULL: dict[str, Any] = {
 QUICK: dict[str, Any] = {
     "train": {"width": 64, "layers": 1, "vocabulary": 1000, "words": 8, "batch": 8, "steps": 2, "queue": 64},
     "queue": {"rows": [2000], "batch": 16, "width": 64, "rounds": 2},
+    "cache": {"batch": 16, "layers": 1, "width": 64, "length": 8, "chunk": 4, "vocabulary": 100, "rounds": 1},
     "limits": {"size": 256, "floats": 1 << 18, "rounds": 2},
     "encode": {"width": 64, "layers": 1, "vocabulary": 1000, "words": 8, "sentences": 64},
     "mine": {"rows": [1000], "width": 32},
@@ -102,6 +114,17 @@ def queue(sizes: dict[str, Any], rows: str, storage: str, products: str) -> dict
     return {"seconds": seconds, "extra_bytes": extra, "queue_bytes": stored, **rates}
 
 
+def cache(sizes: dict[str, Any], side: str, precision: str) -> dict[str, Any]:
+    """Time and memory of one step with the gradient cache."""
+    from benchmarks.gradient_cache import prepare
+
+    step = prepare({**sizes, "precision": precision}, [])
+    step(side, True)
+    extra, _ = peak_bytes(lambda: step(side, False))
+    seconds = median_seconds(lambda: step(side, False), sizes["rounds"])
+    return {"seconds": seconds, "pairs_per_second": sizes["batch"] / seconds, "extra_bytes": extra}
+
+
 def training(sizes: dict[str, Any], side: str, precision: str) -> dict[str, Any]:
     """Speed and memory of one training."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -142,6 +165,7 @@ KINDS: dict[str, Callable[..., dict[str, Any]]] = {
     "limits": limits,
     "train": training,
     "queue": queue,
+    "cache": cache,
     "encode": encode,
     "mine": mine,
 }
@@ -153,6 +177,8 @@ def slices(sizes: dict[str, Any]) -> Iterator[str]:
     for precision in ("bfloat16", "float32"):
         for side in (*METHODS, PEER):
             yield f"train {side} {precision}"
+        for side in (OURS, CACHED):
+            yield f"cache {side} {precision}"
         yield f"encode {precision}"
     for number, rows in enumerate(sizes["queue"]["rows"]):
         for products in ("bfloat16", "float32"):

@@ -81,8 +81,7 @@ def table_lines(table: Table, spreads: Spreads, trained: Mapping[str, Any]) -> l
     header = [" ", *(escape_markdown(column.title) for column in table.columns)]
     lines = [f"# {escape_markdown(table.title)}", "", table.paper, "", *markdown_table(header, body), ""]
     if table.claims:
-        claims = [claim_cells(table, claim, spreads) for claim in table.claims]
-        lines += [*markdown_table(CLAIM, claims, numbers_from=len(CLAIM)), ""]
+        text.append("Verdicts: [results](../results.md#what-the-papers-claim-at-this-size).")
     return [*lines, *([table.note, ""] if table.note else []), " ".join(text), ""]
 
 

@@ -66,11 +66,22 @@ def reference() -> str:
     for section in ("data", "card"):
         parts += [f"## `{section}` of every recipe", _table(_rows(_section(Recipe, section)))]
     parts += ["## A source", _table(_rows(Source)), "## `training` of every recipe", _table(ours)]
+    tables = {
+        (name, section): _table(own)
+        for name, method in METHODS.items()
+        for section, keys in _sections(method).items()
+        if section != "card" and (own := [row for row in keys if row not in common.get(section, ())])
+    }
+    users = {table: [name for name, section in tables if tables[name, section] == table] for table in tables.values()}
+    for (name, section), table in tables.items():
+        title = f"`{section}`" if section else "Top level"
+        if len(users[table]) > 1 and users[table][0] == name:
+            parts += [f"## {title} of {', '.join(f'`{user}`' for user in users[table])}", table]
     for name, method in METHODS.items():
         parts += [f"## Method `{name}`", method.paper]
-        for section, keys in _sections(method).items():
-            if section != "card" and (own := [row for row in keys if row not in common.get(section, ())]):
-                parts += [f"### `{section}`" if section else "### Top level", _table(own)]
+        for (user, section), table in tables.items():
+            if user == name and len(users[table]) == 1:
+                parts += [f"### `{section}`" if section else "### Top level", table]
     names = ", ".join(f"`{row[0]}`" for row in rows if row[0] in stock)
     parts += ["## `training`, arguments of transformers", f"{STOCK}\n{textwrap.fill(names, WIDTH)}."]
     return "\n\n".join(parts) + "\n"
