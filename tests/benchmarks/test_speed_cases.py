@@ -74,7 +74,7 @@ def test_memory_of_a_step_is_its_peak() -> None:
 def test_sides_take_turns_and_ratios_are_paired(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     calls: list[tuple[list[str], int]] = []
 
-    def worker(words: list[str]) -> dict[str, Any]:
+    def worker(words: list[str], **_: str) -> dict[str, Any]:
         job, sides, rounds = json.loads(words[-1])
         calls.append((sides, rounds))
         seconds = {"sdpa": [2.0, 3.0, 8.0], "eager": [1.0, 2.0, 4.0]}
