@@ -12,6 +12,7 @@ from transformers.activations import ACT2FN
 
 from hf_xlsr.losses.masked_lm import IGNORE, masked_lm_loss
 from hf_xlsr.utils.distributed import scaled_to_mean
+from hf_xlsr.utils.pretrained import load_auto
 
 # Names of dense layer, normalisation, decoder bias and decoder, by architecture.
 _KNOWN_HEADS = (
@@ -95,8 +96,8 @@ class LmHead(nn.Module):
             Whether the head was loaded.
         """
         try:
-            model, info = AutoModelForMaskedLM.from_pretrained(
-                path, dtype="float32", use_safetensors=True, output_loading_info=True
+            model, info = load_auto(
+                AutoModelForMaskedLM, path, dtype="float32", use_safetensors=True, output_loading_info=True
             )
         except ValueError:  # the architecture has no masked LM
             return False

@@ -17,6 +17,7 @@ from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
 from hf_xlsr.modeling.pretraining import EncoderWithLmHead
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.pretrained import load_auto
 
 TOKENIZERS = "tokenizers"  # folder of a checkpoint
 NLI_LABELS = 3
@@ -53,7 +54,7 @@ def read_part(model: Any) -> Part | dict[str, Part]:
     """
     if isinstance(model, str | Path):
         if not (Path(model) / "modules.json").is_file():
-            return Part(encoder_from_pretrained(str(model)), AutoTokenizer.from_pretrained(model))
+            return Part(encoder_from_pretrained(str(model)), load_auto(AutoTokenizer, model))
         model = SentenceTransformer(str(model), device="cpu", trust_remote_code=False)
     first, *rest = list(model)
     if not hasattr(first, "sub_modules"):
@@ -76,7 +77,7 @@ def _is_saved(model: Any, model_class: Any) -> bool:
     if not isinstance(model, str | Path) or (Path(model) / "modules.json").is_file():
         return False
     try:
-        return AutoConfig.from_pretrained(model).model_type == model_class.config_class.model_type
+        return load_auto(AutoConfig, model).model_type == model_class.config_class.model_type
     except (OSError, ValueError):
         return False  # loading the encoder says why
 
@@ -94,7 +95,7 @@ def tokenizer_of(encoder: Any, folder: str | Path | None = None) -> Any:
     place = str(folder or getattr(encoder, "name_or_path", ""))
     try:
         if place:
-            return AutoTokenizer.from_pretrained(place)
+            return load_auto(AutoTokenizer, place)
     except (OSError, ValueError):
         pass
     raise XlsrError(f"The tokenizer of the encoder ('{place}') is missing. Give `processing_class` or `tokenizers`.")

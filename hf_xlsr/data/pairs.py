@@ -21,6 +21,7 @@ from hf_xlsr.data.seen import SeenHashes
 from hf_xlsr.data.sources import as_list, as_source, expand, open_source, open_texts
 from hf_xlsr.data.tokenization import smoothed_text, train_tokenizer
 from hf_xlsr.utils.errors import XlsrError, error_line
+from hf_xlsr.utils.pretrained import load_auto
 
 _TOKENIZER_OPTIONS = ("vocab_size", "algorithm", "lowercase", "frame")
 
@@ -109,9 +110,9 @@ def prepare(
     )
     train, saved = PreparedPairs(rows, report), path / "tokenizer"
     if not paths:
-        return PreparedData(train, AutoTokenizer.from_pretrained(str(saved)), report)
+        return PreparedData(train, load_auto(AutoTokenizer, str(saved)), report)
     copies = {path: saved / language for language, path in paths.items()}
-    loaded = {path: AutoTokenizer.from_pretrained(str(copy)) for path, copy in copies.items()}
+    loaded = {path: load_auto(AutoTokenizer, str(copy)) for path, copy in copies.items()}
     return PreparedData(train, None, report, {language: loaded[path] for language, path in paths.items()})
 
 
@@ -213,7 +214,7 @@ def load_tokenizer(path: str, key: str) -> Any:
         XlsrError: no tokenizer loads, or it has no padding token.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer = load_auto(AutoTokenizer, path)
     except (OSError, ValueError) as error:
         raise XlsrError(f"{key}: no tokenizer loads from '{path}' ({error_line(error, 200)}).") from error
     if tokenizer.pad_token_id is None:

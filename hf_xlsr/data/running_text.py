@@ -32,6 +32,7 @@ from hf_xlsr.data.sources import (
 )
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
+from hf_xlsr.utils.pretrained import load_auto
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +139,7 @@ def prepare_running_text(
     )
     tokenizer = None if isinstance(tokenizers, Mapping) else tokenizers
     if options is not None:
-        tokenizer = AutoTokenizer.from_pretrained(str(path / "tokenizer"))
+        tokenizer = load_auto(AutoTokenizer, str(path / "tokenizer"))
     return PreparedRunningText(rows, report, tokenizer)
 
 

@@ -13,6 +13,7 @@ from hf_xlsr.encoders.encoding import unit_length
 from hf_xlsr.encoders.parts import export_parts
 from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.extras import require_package
+from hf_xlsr.utils.pretrained import load_auto
 
 FLOAT_FILE, INT8_FILE = "model.onnx", "model_int8.onnx"
 INPUTS, OUTPUT = ("input_ids", "attention_mask"), "sentence_embedding"
@@ -54,7 +55,7 @@ class OnnxEncoder:
                 option = "--int8" if int8 else "--onnx"
                 raise XlsrError(f"'{file}' is missing. Write it with `hf-xlsr export ... {option}`.")
             self._sessions[route] = onnx_session(file, threads)
-            tokenizer = self._tokenizers[route] = AutoTokenizer.from_pretrained(str(home / part.folder))
+            tokenizer = self._tokenizers[route] = load_auto(AutoTokenizer, str(home / part.folder))
             limit = int(tokenizer.model_max_length)  # 1e30 if it has none
             if limit > LONGEST and part.max_length is None:
                 limit = _positions(home / part.folder) or LONGEST
@@ -121,7 +122,7 @@ def _positions(folder: Path) -> int | None:
     from hf_xlsr.encoders.stock import encoder_from_config, max_positions
 
     with torch.device("meta"):
-        return max_positions(encoder_from_config(AutoConfig.from_pretrained(str(folder))))
+        return max_positions(encoder_from_config(load_auto(AutoConfig, str(folder))))
 
 
 def route_folder(export: Path, route: str) -> Path:

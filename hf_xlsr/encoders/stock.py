@@ -10,6 +10,7 @@ from torch import nn
 from transformers import MODEL_MAPPING, AutoConfig, AutoModel, PreTrainedConfig
 
 from hf_xlsr.utils.errors import XlsrError, error_line
+from hf_xlsr.utils.pretrained import load_auto
 
 
 def no_pooler(config: PreTrainedConfig) -> dict[str, bool]:
@@ -160,7 +161,7 @@ def encoder_from_pretrained(path: str, *, place: str = "encoder", dropout: float
         XlsrError: it cannot be loaded, is a model of this package instead of an encoder, or lacks weights.
     """
     try:
-        config = AutoConfig.from_pretrained(path)
+        config = load_auto(AutoConfig, path)
         if getattr(MODEL_MAPPING.get(type(config), None), "__module__", "").startswith("hf_xlsr.modeling."):
             raise XlsrError(
                 f"{place} must be a plain encoder, but '{path}' is a {config.model_type}. Give the folder 'model' of its "
@@ -168,7 +169,8 @@ def encoder_from_pretrained(path: str, *, place: str = "encoder", dropout: float
             )
         if dropout is not None:
             options |= {name: dropout for name in DROPOUTS if hasattr(config, name)}
-        encoder, info = AutoModel.from_pretrained(
+        encoder, info = load_auto(
+            AutoModel,
             path,
             **{"dtype": "float32", "use_safetensors": True, **no_pooler(config), **options},
             output_loading_info=True,

@@ -20,6 +20,7 @@ from hf_xlsr.export.hub_errors import hub_errors
 from hf_xlsr.export.hub_names import TAG, check_repo
 from hf_xlsr.utils.access_tokens import check_no_token, redact_tokens
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.front_matter import front_matter
 
 CARD = "README.md"
 # Files that the Hub adds to a new repository.
@@ -195,7 +196,7 @@ def _tags(api: HfApi, repo: str) -> list[str]:
     try:
         with tempfile.TemporaryDirectory() as folder:
             card = Path(api.hf_hub_download(repo, CARD, local_dir=folder)).read_text("utf-8")
-        return list(map(str, as_list(ModelCard(card, ignore_metadata_errors=True).data.get("tags"))))
+        return as_list(front_matter(card).get("tags"))
     except LocalEntryNotFoundError:  # a network error
         raise
     except (EntryNotFoundError, ValueError):

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-from huggingface_hub import EvalResult, ModelCard, ModelCardData, try_to_load_from_cache
+from huggingface_hub import EvalResult, ModelCardData, try_to_load_from_cache
 
 from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.formats.reading import detect_format
@@ -19,6 +18,7 @@ from hf_xlsr.runs.inputs import weights
 from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.runs.sections import TRAINING_PLACES, Recipe
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.front_matter import front_matter
 
 UNKNOWN = "unknown"  # licence of the weights where none was chosen and none follows from the base models
 
@@ -109,10 +109,8 @@ def _card_data(start: str) -> Mapping[str, Any]:
         cards = [folder / "README.md", folder.parent.parent / "README.md"]  # of a run: training/final
     for card in cards:
         try:
-            text = card.read_text("utf-8")
-            # The library would warn of a card without a header.
-            return ModelCard(text, ignore_metadata_errors=True).data.to_dict() if text.startswith("---") else {}
-        except (OSError, ValueError, yaml.YAMLError):
+            return front_matter(card.read_text("utf-8"))
+        except (OSError, ValueError):
             continue
     return {}
 

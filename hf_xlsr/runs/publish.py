@@ -36,7 +36,7 @@ TRAINING_SUFFIX = "-training"
 LEFT_OUT = ("training_args.bin",)
 CONFIG = "adapter_config.json"
 SHARED = "shared"
-_LAYER = re.compile(r"base_model\.model\.(?:encoder|encoders\.(?P<name>[^.]+))\.(?P<rest>.+\.lora_[^.]+.*)")
+_LAYER = re.compile(r"base_model\.model\.(?:encoder|encoders\.(?P<name>[\w-]+))\.(?P<rest>.+\.lora_[^.]+.*)")
 LOADING = """from peft import PeftModel
 from transformers import AutoModel
 

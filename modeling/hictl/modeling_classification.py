@@ -20,6 +20,7 @@ from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.pooling import pool
+from hf_xlsr.utils.pretrained import load_auto
 
 from .configuration_hictl import HictlConfig
 
@@ -187,7 +188,7 @@ def start_encoder(path: str | Path, *, place: str = "the encoder", dropout: floa
     """
     folder = encoder_folder(path)
     try:
-        config = AutoConfig.from_pretrained(folder)
+        config = load_auto(AutoConfig, folder)
     except (OSError, ValueError) as error:
         raise XlsrError(f"{place} '{path}' has no encoder that loads.") from error
     if not isinstance(config, HictlConfig):

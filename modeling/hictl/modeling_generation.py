@@ -20,6 +20,7 @@ from hf_xlsr.losses.biased_cross_entropy import biased_cross_entropy
 from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.pretrained import load_auto
 
 from .configuration_hictl import POSITIONS, HictlConfig
 from .modeling_classification import encoder_folder, start_encoder
@@ -164,7 +165,7 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         if random_weights:
             encoder = encoder_from_config(encoder.config)
         if tokenizer is None:
-            tokenizer = AutoTokenizer.from_pretrained(encoder_folder(path))
+            tokenizer = load_auto(AutoTokenizer, encoder_folder(path))
         check_vocabulary(tokenizer, encoder.config.vocab_size if tokens is None else len(tokens))
         for name, token in zip(("bos_token_id", "eos_token_id"), sentence_ends(tokenizer), strict=True):
             setattr(encoder.config, name, token)

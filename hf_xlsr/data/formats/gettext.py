@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gettext
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +12,12 @@ from typing import Any
 
 from hf_xlsr.data.columns import resolve_columns
 from hf_xlsr.data.formats.lines import COMPRESSIONS, open_binary, read_errors
-from hf_xlsr.data.formats.source import Record, Source
+from hf_xlsr.data.formats.source import BrokenFile, Record, Source
 from hf_xlsr.utils.extras import require_package
 
 COLUMNS = ("msgid", "msgstr")
+LARGEST = 1 << 26  # bytes; the parser takes 14 times as much memory
+TOO_LARGE = f"it has more than {LARGEST:,} bytes, for which catalogues are not meant"
 
 
 def read_po(source: Source) -> Iterator[Record]:
@@ -52,12 +53,16 @@ def _read(source: Source, parser: str) -> Iterator[Record]:
 def _plain(path: Path) -> Iterator[str]:
     """The path of the decompressed file, since the parser only accepts paths."""
     if path.suffix.lower() not in COMPRESSIONS:
+        if path.stat().st_size > LARGEST:
+            raise BrokenFile(TOO_LARGE)
         yield str(path)
         return
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / path.stem
         with open_binary(path) as packed, plain.open("wb") as unpacked:
-            shutil.copyfileobj(packed, unpacked)
+            unpacked.write(packed.read(LARGEST + 1))
+            if unpacked.tell() > LARGEST:
+                raise BrokenFile(TOO_LARGE)
         yield str(plain)
 
 

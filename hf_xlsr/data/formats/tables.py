@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 from hf_xlsr.data.columns import column_value, flat_names, split_name
 from hf_xlsr.data.formats.lines import READ_ERRORS, cause, read_errors
 from hf_xlsr.data.formats.quarantine import Quarantine
-from hf_xlsr.data.formats.source import Record, Source
+from hf_xlsr.data.formats.source import BrokenFile, Record, Source
 from hf_xlsr.utils.errors import XlsrError
 
 BATCH = 1024  # rows
+LARGE_COLUMN, MOST_EXPANSION = 1 << 28, 500
 ARROW_ERRORS = (pa.ArrowException, *READ_ERRORS)
 
 
@@ -26,6 +27,7 @@ def read_parquet(source: Source) -> Iterator[Record]:
     with file:
         names = flat_names(_fields(file.schema_arrow))
         chosen = source.resolve(names)
+        _check_expansion(file.metadata)
         batches = file.iter_batches(BATCH, columns=list(dict.fromkeys(chosen.values())), use_threads=False)
         number = 0
         while True:
@@ -39,6 +41,16 @@ def read_parquet(source: Source) -> Iterator[Record]:
                     source.reject(number, "invalid UTF-8", "")
                     continue
                 yield number, {ours: column_value(record, theirs) for ours, theirs in chosen.items()}, None
+
+
+def _check_expansion(metadata: Any) -> None:
+    """Arrow reads a page of a column at once; one of a few kilobytes may expand to gigabytes."""
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        for column in map(row_group.column, range(row_group.num_columns)):
+            size = column.total_uncompressed_size
+            if size > LARGE_COLUMN and size > MOST_EXPANSION * column.total_compressed_size:
+                raise BrokenFile(f"its row group {group} expands {MOST_EXPANSION:,} times, to {size:,} bytes")
 
 
 def _fields(schema: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from hf_xlsr.utils.extras import require_package
 
 # Elements of a segment with codes of the native format, such as "<b>" or "{\b", and no words.
 CODES = frozenset({"bpt", "ept", "ph", "it", "ut"})
+DEEPEST, MOST_VARIANTS = 64, 1000
 # What XML forbids, as characters and as references to them.
 _CONTROLS = re.compile(
     rb"[\0-\x08\x0b\x0c\x0e-\x1f]|&#(?:x0*(?:[0-8bcef]|1[\da-f])|0*(?:[0-8]|1[124-9]|2\d|3[01]));", re.IGNORECASE
@@ -61,9 +62,12 @@ class _Collector:
         self._unit: _Unit | None = None
         self._language = ""
         self._text: list[str] | None = None
-        self._codes = 0
+        self._codes = self._depth = 0
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise BrokenFile(f"its elements are nested more than {DEEPEST} deep")
         tag = tag.rpartition("}")[2]
         if tag == "tu":
             self._unit = _Unit(self.parser.parser.CurrentLineNumber)
@@ -81,11 +85,15 @@ class _Collector:
                 self._text.append(text)
 
     def end(self, tag: str) -> None:
+        self._depth -= 1
         tag = tag.rpartition("}")[2]
         if tag in CODES:
             self._codes -= 1
         elif tag == "seg" and self._unit is not None and self._text is not None:
             self._unit.variants.append((self._language, "".join(self._text)))
+            if len(self._unit.variants) > MOST_VARIANTS:  # as an over-long unit
+                self._unit.size = MAX_LINE + 1
+                self._unit.variants.clear()
             self._text = None
         elif tag == "tu" and self._unit is not None:
             self.ended.append(self._unit)

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
-from huggingface_hub import ModelCard
 from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.models import ModelMeta
 from mteb.models.abs_encoder import AbsEncoder
@@ -27,6 +26,7 @@ from hf_xlsr.encoders.loading import finite_length, load_encoder
 from hf_xlsr.encoders.routing import route_of, routes_of
 from hf_xlsr.evaluation.mteb.languages import column_language, langscript, subset_languages
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.front_matter import front_matter
 
 
 class MtebEncoder(AbsEncoder):
@@ -209,4 +209,4 @@ def _name(model: Any, name: str | None) -> str:
 def _card(model: Any) -> dict[str, Any]:
     """The metadata in a folder's card."""
     file = Path(model) / "README.md" if isinstance(model, (str, os.PathLike)) else None
-    return ModelCard.load(file, ignore_metadata_errors=True).data.to_dict() if file and file.is_file() else {}
+    return front_matter(file.read_text("utf-8", errors="replace")) if file and file.is_file() else {}

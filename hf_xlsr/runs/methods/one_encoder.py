@@ -14,6 +14,7 @@ from hf_xlsr.encoders.places import weights_folder
 from hf_xlsr.encoders.stock import DROPOUTS, check_token_ids
 from hf_xlsr.runs.methods.sentence_encoder import SentenceEncoderMethod, SentenceEncoderRecipe
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
+from hf_xlsr.utils.pretrained import load_auto
 from hf_xlsr.utils.validation import Section
 
 OneEncoderT = TypeVar("OneEncoderT", bound="OneEncoderMethod")
@@ -146,7 +147,7 @@ class OneEncoderMethod(SentenceEncoderMethod):
         del values["path"]
         free = {name: value for name, value in values.items() if name in self.free_values}
         with self.explained(f"model.encoder.path '{path}'"):
-            config = AutoConfig.from_pretrained(path, **free)
+            config = load_auto(AutoConfig, path, **free)
         for name, value in values.items():
             if (own := getattr(config, name, None)) != value:
                 dropout = "" if self.free_values else " (model.dropout sets dropout)"
