@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Column, Table
+from rich.text import Text
 
 from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.data.sources import as_source, open_source, open_texts, source_name
@@ -83,7 +84,9 @@ def comparison_rows(comparison: Mapping[str, Mapping[str, float]]) -> list[tuple
 
 def comparison_table(comparison: Mapping[str, Mapping[str, float]], title: str) -> Table:
     """The comparison for the console."""
-    table = Table(Column("metric", overflow="fold"), "before", "after", "difference", title=title)
-    for row in comparison_rows(comparison):
-        table.add_row(*row)
+    names = ("protocol", "languages", "split", "metric")
+    table = Table(*(Column(name, overflow="fold") for name in names), "before", "after", "change", title=title)
+    for key, *numbers in comparison_rows(comparison):
+        *parts, metric = key.rsplit("/", 3)
+        table.add_row(*map(Text, [*parts, metric.replace("_", " "), *numbers]))
     return table
