@@ -327,6 +327,15 @@ def slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_named_files_exist(page: Path) -> None:
+    named = re.findall(
+        r"`((?:tests|benchmarks|hf_xlsr|trainers|modeling)/[\w/.]+\.(?:py|yaml))`", page.read_text("utf-8")
+    )
+    # "contrast" is the method that extend.md adds.
+    assert not [name for name in named if not (ROOT / name).is_file() and "contrast" not in name]
+
+
 def test_equations_name_code() -> None:
     """Tables from equation to code: each dotted path imports, and lies in the file that its row names."""
     text = "".join(page.read_text("utf-8") for page in PAGES if page.parent.name == "methods")
