@@ -36,7 +36,6 @@ def pairs_of(job: Job, pairs: int, device: str) -> tuple[torch.Tensor, torch.Ten
 def prepare(job: Job, chosen: list[str]) -> Step:
     """Our model and sentence-transformers' over one encoder."""
     from sentence_transformers import SentenceTransformer, losses
-    from sentence_transformers.base.modules import Module
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     sizes = {"hidden_size": job["width"], "num_hidden_layers": job["layers"], "intermediate_size": 4 * job["width"]}
@@ -51,7 +50,7 @@ def prepare(job: Job, chosen: list[str]) -> Step:
     config = CmlmConfig(text_config=encoder, retrieval_normalize=True, retrieval_margin=0.0, retrieval_scale=SCALE)
     ours = CmlmModel(config).to(device).train()
 
-    class Encoder(Module):
+    class Encoder(torch.nn.Module):
         """Our encoder as a module of sentence-transformers."""
 
         def __init__(self) -> None:
@@ -61,9 +60,6 @@ def prepare(job: Job, chosen: list[str]) -> Step:
         def forward(self, features: dict[str, torch.Tensor], **_: object) -> dict[str, torch.Tensor]:
             features["sentence_embedding"] = ours.encode_sentences(features["input_ids"], features["attention_mask"])
             return features
-
-        def save(self, *_: object, **__: object) -> None:
-            raise NotImplementedError
 
     model = SentenceTransformer(modules=[Encoder()], device=device)
     both = {"scale": SCALE, "directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"}

@@ -47,7 +47,7 @@ class XlsrTrainingArguments(TrainingArguments):
         matryoshka_dims: Widths to which sentence embeddings can be truncated after training: the loss of sentence
             embeddings is the mean over these widths.
         cache_batch_size: Sentences encoded at a time: a large `per_device_train_batch_size` needs the memory of this many
-            sentences, and about a third more time (gradient cache). Losses do not change.
+            sentences; the forward pass is computed twice (gradient cache). Losses do not change.
         num_proc: Processes that tokenise stored datasets.
         shuffle_buffer_size: Rows of a stream that are in memory, shuffled and sorted by length together.
 

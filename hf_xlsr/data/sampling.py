@@ -129,8 +129,8 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
 
     An epoch is a pure function of `(seed, epoch)`: examples are drawn (each group without repetition until it is used
     up), shuffled, split into buckets of 50 batches, sorted by length inside a bucket with every stratum in its share
-    (`balanced_length_order`), split into global batches, which are shuffled. There is no other state: skipping the first
-    `n` batches resumes exactly.
+    (`balanced_length_order`), split into global batches, which are shuffled. Skipping the first `n` batches resumes
+    exactly, because the sampler has no other state.
 
     It yields `(epoch, index)` pairs, so that all random draws of an example (its mask) depend on the example and the
     epoch, not on the worker that loads it.

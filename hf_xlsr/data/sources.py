@@ -56,13 +56,15 @@ class Source(Section):
     split: str | None = Field(None, description="train, dev or test of a corpus or dataset")
     config: str | None = Field(None, description="configuration of a dataset")
     where: dict[str | int, Any] | None = Field(
-        None, description="keep rows with these values; a name is a column of the file, else one of ours"
+        None, description="keep rows with these values; a name is a column of the file, or a standard name"
     )
     hash_split: Literal["rest", "held"] | None = Field(
         None,
         description="keep rows whose crc32 of `hash_key` modulo `hash_modulus` is not 0, or is 0",
     )
-    hash_key: str | int | None = Field(None, description="column of the file for `hash_split`, else one of ours")
+    hash_key: str | int | None = Field(
+        None, description="column of the file for `hash_split`, or a standard name"
+    )
     hash_modulus: int = Field(100, ge=1, description="100 holds out about 1 %")
     distinct: bool = Field(
         False, description="skip rows with a text seen before on the same side, for evaluation by retrieval"

@@ -85,16 +85,14 @@ def contrast_both_ways(
         logits: Of `(rows, columns)` inner products and the column of each row's translation, `(rows,)`.
     """
     truth = torch.arange(len(source), device=source.device)
-    target = candidates[: len(source)]
     if source.shape[0] * candidates.shape[0] <= SIMILARITIES:  # one matrix for both directions
         whole = logits(source @ candidates.T, truth)
         return F.cross_entropy(whole, truth) + F.cross_entropy(whole[:, : len(source)].T, truth)
 
-    def forward(rows: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(logits(rows @ candidates.T, own), own, reduction="sum")
+    def direction(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        def loss(rows: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+            return F.cross_entropy(logits(rows @ keys.T, own), own, reduction="sum")
 
-    def back(rows: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(logits(rows @ source.T, own), own, reduction="sum")
+        return sum_over_blocks(loss, queries, truth, columns=len(keys))
 
-    there = sum_over_blocks(forward, source, truth, columns=len(candidates))
-    return (there + sum_over_blocks(back, target, truth, columns=len(source))) / len(source)
+    return (direction(source, candidates) + direction(candidates[: len(source)], source)) / len(source)

@@ -17,7 +17,7 @@ from hf_xlsr.utils.extras import require_package
 
 COLUMNS = ("msgid", "msgstr")
 LARGEST = 1 << 26  # bytes; the parser takes 14 times as much memory
-TOO_LARGE = f"it has more than {LARGEST:,} bytes, for which catalogues are not meant"
+TOO_LARGE = f"it is larger than {LARGEST:,} bytes, the most for a catalogue"
 
 
 def read_po(source: Source) -> Iterator[Record]:
