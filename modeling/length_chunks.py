@@ -58,6 +58,18 @@ def length_chunks(attention_mask: torch.Tensor, size: int | None = None) -> list
     return [LengthChunk(rows, -(-int(length) // step) * step) for rows, length in zip(chunks, longest, strict=True)]
 
 
+def without_padding(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Tokens and mask, `(batch, length)`, without the padding that all rows have.
+
+    Examples:
+        >>> ids, mask = torch.ones(2, 9), torch.tensor([[1] * 3 + [0] * 6, [1] * 5 + [0] * 4])
+        >>> without_padding(ids, mask)[0].shape
+        torch.Size([2, 5])
+    """
+    (whole,) = length_chunks(attention_mask, len(attention_mask))
+    return whole(input_ids, attention_mask)
+
+
 def in_order(parts: list[torch.Tensor], chunks: list[LengthChunk]) -> torch.Tensor:
     """The rows of all chunks in the order of the batch.
 

@@ -32,9 +32,23 @@ def protocol_parameters() -> list[Parameter]:
 
 @extended(*shared(), *protocol_parameters())
 def evaluate(
-    model: Annotated[str | None, typer.Argument(help=MODEL)] = None,
+    model: Annotated[
+        list[str] | None, typer.Argument(help=f"{MODEL} With several, LABEL=PATH names one.", show_default=False)
+    ] = None,
     protocol: Annotated[
         str | None, typer.Option(help="A protocol, or several with commas that take the same data.")
+    ] = None,
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="YAML files of encoders and tasks, or names of shipped ones: open, hub, mteb.", show_default=False
+        ),
+    ] = None,
+    vectors: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help="Folder where embeddings are kept (suites and several models; OUTPUT/vectors)."
+        ),
     ] = None,
     show_list: Annotated[
         bool, typer.Option("--list", help="Print the protocols with their columns and options, and stop.")
@@ -42,21 +56,33 @@ def evaluate(
     name: Annotated[
         str | None, typer.Option(help="Name of the data in metric keys; by default the corpus or file name.")
     ] = None,
-    output: Annotated[str | None, typer.Option(help="File for the results, as JSON.")] = None,
+    output: Annotated[
+        str | None, typer.Option(help="File for the results, as JSON; of a suite or several models, a folder.")
+    ] = None,
     report: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for a report with plots.")] = None,
     predictions: Annotated[
         bool, typer.Option("--predictions", help="Also save the outcome of each example, for hf-xlsr compare.")
     ] = False,
     **given: Any,
 ) -> None:
-    """Evaluate any sentence encoder under a protocol."""
+    """Evaluate any sentence encoder under a protocol, or several under a suite."""
     from rich.console import Console
+
+    models = model or []
 
     if show_list:
         Console().print(_protocols_table())
         return
-    if not (model and protocol and given["data"]):
-        missing = "MODEL" if not model else "--protocol NAME" if not protocol else "--data FILE"
+    if suite and (protocol or given["data"]):
+        raise XlsrError("a suite names its protocols and data; leave out --protocol and --data.")
+    if suite or len(models) > 1:
+        if (suite or (protocol and given["data"])) and output:
+            _evaluate_suite(models, suite, protocol, name, output, vectors, given)
+            return
+        missing = "--output DIR" if not output else "--protocol NAME" if not protocol else "--data FILE"
+        raise XlsrError(f"{missing} is missing, which several models need; see hf-xlsr evaluate --help.")
+    if not (models and protocol and given["data"]):
+        missing = "MODEL" if not models else "--protocol NAME" if not protocol else "--data FILE"
         raise XlsrError(f"{missing} is missing; see hf-xlsr evaluate --help, and --list for the protocols.")
 
     from hf_xlsr.evaluation.command import evaluate_files
@@ -66,14 +92,65 @@ def evaluate(
     from hf_xlsr.runs.inputs import check_named
 
     files = {f"--{key.replace('_', '-')}": given.get(key) for key in ("data", "pool", "tune", "gold", "tune_gold")}
-    check_named(model, files, parse_languages(given["languages"]))
+    check_named(models[0], files, parse_languages(given["languages"]))
     data, encoder, seed = data_options(given, name), encoder_options(given), given.pop("seed")
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     places: dict[str, Any] = {"output": output, "report": report, "predictions": predictions}
-    results = evaluate_files(model, protocol, data, options, encoder=encoder, seed=seed, **places)
+    results = evaluate_files(models[0], protocol, data, options, encoder=encoder, seed=seed, **places)
     # A share for each pair of languages is for the plot.
     shown = Results(record for record in results.records.values() if not record.metric.startswith(SHARE))
-    Console().print(results_table(shown, title=f"{model}, {protocol}"))
+    Console().print(results_table(shown, title=f"{models[0]}, {protocol}"))
+
+
+def _evaluate_suite(
+    models: list[str],
+    suite: list[str] | None,
+    protocol: str | None,
+    name: str | None,
+    output: str,
+    vectors: str | None,
+    given: dict[str, Any],
+) -> None:
+    """Runs a suite, or one task on several models, and prints its table."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from hf_xlsr.evaluation.comparison import render
+    from hf_xlsr.evaluation.suite import Suite, SuiteEncoder, SuiteTask, evaluate_suite, load_suite
+    from hf_xlsr.runs.inputs import check_all_named
+
+    data, encoder, seed = data_options(given, name), encoder_options(given), given.pop("seed")
+    options = {key: value for key, value in given.items() if value is not None and value is not False}
+    if not suite:
+        columns = dict(part.split("=", 1) for part in (data.columns or "").split(",") if part)
+        where: dict[str, list[str]] = {}
+        for column, value in (part.split("=", 1) for part in data.where):
+            where.setdefault(column, []).append(value)
+        same = {key: getattr(data, key) for key in ("split", "config", "limit", "name")}
+        task = SuiteTask(
+            protocol=str(protocol).split(","),
+            data=list(data.files),
+            columns=columns,
+            languages=list(data.languages),
+            where=where,
+            seed=seed,
+            options=options,
+            **same,
+        )
+        chosen = Suite(tasks={str(protocol).replace(",", "-"): task})
+    elif options:
+        raise XlsrError(f"--{next(iter(options)).replace('_', '-')} belongs into the tasks of the suite.")
+    else:
+        chosen = load_suite(*suite)
+    for label, path in labelled(models).items():
+        chosen.encoders[label] = SuiteEncoder(model=path, **vars(encoder))
+    check_all_named(
+        {label: one.model for label, one in chosen.encoders.items()},
+        {name: (task.data, task.languages) for name, task in chosen.tasks.items()},
+        "the suite" if suite else "the command",
+    )
+    tables = evaluate_suite(chosen, output, vectors=vectors)
+    Console().print(Markdown(render(tables)))
 
 
 def compare(

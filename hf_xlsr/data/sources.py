@@ -62,9 +62,7 @@ class Source(Section):
         None,
         description="keep rows whose crc32 of `hash_key` modulo `hash_modulus` is not 0, or is 0",
     )
-    hash_key: str | int | None = Field(
-        None, description="column of the file for `hash_split`, or a standard name"
-    )
+    hash_key: str | int | None = Field(None, description="column of the file for `hash_split`, or a standard name")
     hash_modulus: int = Field(100, ge=1, description="100 holds out about 1 %")
     distinct: bool = Field(
         False, description="skip rows with a text seen before on the same side, for evaluation by retrieval"

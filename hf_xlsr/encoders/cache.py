@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
 from hf_xlsr.encoders.encoding import default_prompt, unit_length
 from hf_xlsr.encoders.routing import routes_of
+from hf_xlsr.encoders.vector_store import VectorStore
 
 
 class CachedEncoder:
     """Wraps an encoder and keeps the embedding of each text, by text, route and prompt.
 
-    Embeddings are kept as the encoder returns them and normalised on request, so both kinds share the cache. Memory grows
-    by one float32 vector per distinct text.
+    Embeddings are kept as the encoder returns them and normalised on request, so both kinds share the cache. Without a
+    store, memory grows by one float32 vector per distinct text.
 
     Args:
         encoder: Anything with a sentence-transformers style `encode`.
+        store: Keeps the embeddings on disk.
+
+    Attributes:
+        encoded: Number of texts that the encoder has encoded.
 
     Examples:
         >>> class Lengths:
@@ -32,23 +37,38 @@ class CachedEncoder:
         ((2, 2), (2, 2))
     """
 
-    def __init__(self, encoder: Any) -> None:
+    def __init__(self, encoder: Any, store: VectorStore | None = None) -> None:
         self.encoder = encoder
+        self.encoded = 0
         self.routes = routes_of(encoder)
         self.default_prompt_name = default_prompt(encoder)
-        self._vectors: dict[tuple[Any, Any, str], np.ndarray] = {}
+        self._store: VectorStore | _InMemory = store or _InMemory()
 
     def encode(
         self, texts: Sequence[str], *, task: str | None = None, normalize_embeddings: bool = False, **options: Any
     ) -> np.ndarray:
         """Embeddings of the texts, `(texts, width)`, float32; `options` are passed to the encoder."""
-        known = self._vectors
         keys = [(task, options.get("prompt"), text) for text in texts]
-        missing = list(dict.fromkeys(text for key, text in zip(keys, texts, strict=True) if key not in known))
+        found = self._store.find(keys)
+        missing = list(dict.fromkeys(key for key, vector in zip(keys, found, strict=True) if vector is None))
         if missing:
             route = {} if task is None else {"task": task}
-            fresh = self.encoder.encode(missing, normalize_embeddings=False, **route, **options)
-            for text, vector in zip(missing, np.asarray(fresh, np.float32), strict=True):
-                known[task, options.get("prompt"), text] = vector
-        vectors = np.stack([known[key] for key in keys])
+            fresh = self.encoder.encode([key[2] for key in missing], normalize_embeddings=False, **route, **options)
+            self._store.add(missing, np.asarray(fresh, np.float32))
+            self.encoded += len(missing)
+            found = self._store.find(keys)
+        vectors = np.stack([vector for vector in found if vector is not None])
         return unit_length(vectors) if normalize_embeddings else vectors
+
+
+class _InMemory:
+    """A `VectorStore` without a disk."""
+
+    def __init__(self) -> None:
+        self._vectors: dict[Hashable, np.ndarray] = {}
+
+    def find(self, keys: Sequence[Hashable]) -> list[np.ndarray | None]:
+        return [self._vectors.get(key) for key in keys]
+
+    def add(self, keys: Sequence[Hashable], vectors: np.ndarray) -> None:
+        self._vectors.update(zip(keys, vectors, strict=True))

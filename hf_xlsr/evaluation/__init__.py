@@ -7,7 +7,7 @@ from hf_xlsr.utils.lazy import lazy_names
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "plots": ["plot_curves", "plot_heatmap", "plot_retrieval", "plot_spaces", "plot_tsne"],
+        "plots": ["plot_comparison", "plot_curves", "plot_heatmap", "plot_retrieval", "plot_spaces", "plot_tsne"],
         "plots.languages": ["plot_languages"],
         "bucc_data": ["BuccData", "hide_pairs", "read_bucc"],
         "command": ["EncoderOptions", "evaluate_files"],
@@ -16,6 +16,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "protocols.language_bias": ["language_bias"],
         "protocols.nli": ["nli"],
         "protocols.pair_classification": ["pair_classification"],
+        "protocols.search": ["search", "search_documents"],
         "protocols.sts": ["sts"],
         "protocols.tatoeba": ["tatoeba"],
         "protocols.tatoeba_laser": ["tatoeba_laser"],
@@ -26,6 +27,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "protocols.zero_shot": ["zero_shot"],
         "registry": ["PROTOCOLS", "option_specs"],
         "report": ["results_table"],
+        "suite": ["Suite", "SuiteEncoder", "SuiteTask", "evaluate_suite", "load_suite"],
         "results": ["Result", "Results", "load_results", "mean_over_languages", "save_results"],
     },
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
 from hf_xlsr.evaluation.inputs import DataOptions, Inputs, read_inputs
 from hf_xlsr.evaluation.protocols.language_bias import SELF
-from hf_xlsr.evaluation.registry import check_options, find_protocols
+from hf_xlsr.evaluation.registry import Protocol, check_options, find_protocols
 from hf_xlsr.evaluation.results import Results, load_results, mean_over_languages, save_results, with_intervals
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import check_writable
@@ -80,51 +81,25 @@ def evaluate_files(
     Raises:
         XlsrError: a protocol, an option, a file, a column or the model is invalid, or the data are empty.
     """
-    chosen, encoder = find_protocols(protocols), encoder or EncoderOptions()
-    given = {name: value for name, value in (options or {}).items() if _is_given(value)}
-    check_options(given, chosen)
-    given |= {name: value for name, value in (("seed", seed), ("device", encoder.device)) if value is not None}
-    if (encoder.dtype or "").startswith("onnx") and any(protocol.name == "mteb" for protocol in chosen):
-        raise XlsrError(f"--dtype {encoder.dtype} is not supported by mteb, which runs only PyTorch models.")
+    encoder = encoder or EncoderOptions()
     if output:
         check_writable(output, "--output")
     if report:
         check_writable(report, "--report", folder=True)
-    check_choice(model, encoder.device, encoder.dtype)
-    inputs = read_inputs(chosen[0], data, given)
-    inputs.encoding = {**encoder.encoding, "show_progress_bar": sys.stderr.isatty()}
-    if given.get("debias"):
-        inputs.debias = _load_debias(given["debias"], model, encoder.prompt, inputs)
+    checks = partial(check_choice, model, encoder.device, encoder.dtype)
+    task = read_task(protocols, data, options, seed=seed, before_reading=checks)
+    inputs = task.inputs_for(model, encoder)
     loaded = load_encoder(model, encoder.device, encoder.dtype)
-    shared: Any = loaded
-    # Protocol `language-bias` measures before and after the removal; the others know nothing of it.
-    wrapped = inputs.debias is not None and chosen[0].name != "language-bias"
-    if len(chosen) > 1 or wrapped or (report and "source" in chosen[0].required):
-        shared = CachedEncoder(loaded)
-    if wrapped:
-        shared = _debiased(shared, inputs)
-    results = Results()
-    used: dict[str, dict[str, Any]] = {}
-    for protocol in chosen:
-        own = protocol.options.of(given)
-        results |= mean_over_languages(with_intervals(protocol.run(shared, inputs, own)))
-        used[protocol.name] = own.arguments()
-        if inputs.tune and not inputs.train:
-            used[protocol.name]["tune_language"] = inputs.tune_languages
+    drawn = bool(report) and "source" in task.protocols[0].required
+    cached = len(task.protocols) > 1 or task.wrapped(inputs) or drawn
+    shared = CachedEncoder(loaded) if cached else loaded
+    results, settings, inputs, shared = measure(task, inputs, shared, model, encoder)
     files = [Path(output)] if output else []
     if report:
         files.append(Path(report) / "results.json")
     if files:
-        asked: dict[str, Any] = {
-            "model": model,
-            "protocol": ",".join(protocol.name for protocol in chosen),
-            "data": data.files,
-        }
-        asked |= {**asdict(data), **given, **asdict(encoder), "output": output, "report": report}
-        settings = _settings(asked, inputs, used, seed) | {"encoder": encoder_facts(loaded, model)}
-        if isinstance(inputs.debias, Debias):
-            settings["debias"] = {"folder": given["debias"], **inputs.debias.facts()}
-        hashes = inputs.hashes(chosen[0].columns)
+        settings["encoder"] = encoder_facts(loaded, model)
+        hashes = task.hashes()
     for file in files:
         save_results(file, results, settings=settings, data_hashes=hashes, predictions=predictions)
     if report:
@@ -134,6 +109,87 @@ def evaluate_files(
             report, Path(model).name, load_results(files[-1]), inputs, shared, seed=1 if seed is None else seed
         )
     return results
+
+
+@dataclass(frozen=True)
+class Task:
+    """Protocols, and the data that they are run on.
+
+    Attributes:
+        protocols: They take equal data.
+        data: Which data.
+        options: Options of the protocols that the user gave.
+        seed: Of everything random; None: that of each protocol.
+        inputs: The data.
+    """
+
+    protocols: Sequence[Protocol]
+    data: DataOptions
+    options: Mapping[str, Any]
+    seed: int | None
+    inputs: Inputs
+
+    def inputs_for(self, model: str, encoder: EncoderOptions) -> Inputs:
+        """The data with the way a model encodes them, and what is removed of its vectors."""
+        if (encoder.dtype or "").startswith("onnx") and self.protocols[0].name == "mteb":
+            raise XlsrError(f"--dtype {encoder.dtype} is not supported by mteb, which runs only PyTorch models.")
+        inputs = replace(self.inputs, encoding={**encoder.encoding, "show_progress_bar": sys.stderr.isatty()})
+        if place := self.options.get("debias"):
+            inputs.debias = _load_debias(place, model, encoder.prompt, inputs)
+        return inputs
+
+    def wrapped(self, inputs: Inputs) -> bool:
+        """Whether language bias is removed before the protocol; two protocols measure before and after."""
+        return inputs.debias is not None and self.protocols[0].name not in ("language-bias", "search")
+
+    def hashes(self) -> dict[str, str]:
+        """`data_hash` of the data, by role."""
+        return self.inputs.hashes(self.protocols[0].columns)
+
+
+def read_task(
+    protocols: str | Sequence[str],
+    data: DataOptions,
+    options: Mapping[str, Any] | None = None,
+    *,
+    seed: int | None = None,
+    before_reading: Callable[[], None] = lambda: None,
+) -> Task:
+    """Checks the options of protocols, then reads their data; see `evaluate_files`."""
+    chosen = find_protocols(protocols)
+    given = {name: value for name, value in (options or {}).items() if _is_given(value)}
+    check_options(given, chosen)
+    given |= {} if seed is None else {"seed": seed}
+    before_reading()
+    return Task(chosen, data, given, seed, read_inputs(chosen[0], data, given))
+
+
+def measure(
+    task: Task, inputs: Inputs, loaded: Any, model: str, encoder: EncoderOptions
+) -> tuple[Results, dict[str, Any], Inputs, Any]:
+    """Runs the protocols of a task on an encoder.
+
+    Returns:
+        The results, the settings, and the data and the encoder as they were used: with a debias, both are others.
+    """
+    given = {**task.options, **({} if encoder.device is None else {"device": encoder.device})}
+    if task.wrapped(inputs):
+        inputs, loaded = _debiased(loaded, inputs)
+    results = Results()
+    used: dict[str, dict[str, Any]] = {}
+    for protocol in task.protocols:
+        own = protocol.options.of(given)
+        results |= mean_over_languages(with_intervals(protocol.run(loaded, inputs, own)))
+        used[protocol.name] = own.arguments()
+        if inputs.tune and not inputs.train:
+            used[protocol.name]["tune_language"] = inputs.tune_languages
+    names = ",".join(protocol.name for protocol in task.protocols)
+    asked: dict[str, Any] = {"model": model, "protocol": names, "data": task.data.files}
+    asked |= {**asdict(task.data), **given, **asdict(encoder)}
+    settings = _settings(asked, inputs, used, task.seed)
+    if isinstance(inputs.debias, Debias):
+        settings["debias"] = {"folder": given["debias"], **inputs.debias.facts()}
+    return results, settings, inputs, loaded
 
 
 def _load_debias(place: str, model: str, prompt: str, inputs: Inputs) -> Debias | Literal["self"]:
@@ -150,15 +206,16 @@ def _load_debias(place: str, model: str, prompt: str, inputs: Inputs) -> Debias 
     return debias
 
 
-def _debiased(encoder: Any, inputs: Inputs) -> DebiasedEncoder:
+def _debiased(encoder: Any, inputs: Inputs) -> tuple[Inputs, DebiasedEncoder]:
     """The encoder with language bias removed; the data's name in metric keys gets the variant."""
     debias, routes = inputs.debias, inputs.encoding["routes"]
     flag = ""
     if not isinstance(debias, Debias):
         debias, flag = fit_debias(encoder, inputs.texts, **inputs.encoding), "-self"
-    inputs.name += f"-{debias.variant}{flag}"
-    inputs.encoding["routes"] = None
-    return DebiasedEncoder(encoder, debias, routes)
+    inputs = replace(
+        inputs, name=f"{inputs.name}-{debias.variant}{flag}", encoding={**inputs.encoding, "routes": None}
+    )
+    return inputs, DebiasedEncoder(encoder, debias, routes)
 
 
 def _is_given(value: Any) -> bool:
@@ -170,7 +227,7 @@ def _settings(
     asked: dict[str, Any], inputs: Inputs, used: dict[str, dict[str, Any]], seed: int | None
 ) -> dict[str, Any]:
     """Everything needed to measure again: what was asked for, and the protocols' own choices."""
-    hidden = {"files", "output", "report", "seed"}
+    hidden = {"files", "seed"}
     given = {key: value for key, value in asked.items() if _is_given(value) and value not in ("", {})}
     given = {key: value for key, value in given.items() if key not in hidden}
     options = {name: values for name, values in used.items() if values}

@@ -29,6 +29,7 @@ HEADLINES = (
     "spearman",
     "max_ap",
     "bias",
+    "ndcg@10",
     "bleu",
     "main_score",
 )
@@ -224,7 +225,8 @@ def _grid(table: ComparisonTable, bold: str, dagger: str, dash: str) -> tuple[li
     return ["encoder", *table.columns, *([f"{MEAN} of {len(shared)}"] if with_mean else [])], rows
 
 
-def _title(table: ComparisonTable) -> str:
+def table_title(table: ComparisonTable) -> str:
+    """The protocol, the dataset, the metric and its unit."""
     lower = " (lower is better)" if lower_is_better(table.metric) else ""
     return f"{table.name}: {table.metric.replace('_', ' ')} {metric_unit(table.metric)}".rstrip() + lower
 
@@ -232,7 +234,12 @@ def _title(table: ComparisonTable) -> str:
 def _markdown(table: ComparisonTable) -> list[str]:
     header, rows = _grid(table, "**{}**", "†", "–")
     lines = [[escape_markdown(row[0]), *row[1:]] for row in rows]
-    return [f"### {escape_markdown(_title(table))}", "", *markdown_table([*map(escape_markdown, header)], lines), ""]
+    return [
+        f"### {escape_markdown(table_title(table))}",
+        "",
+        *markdown_table([*map(escape_markdown, header)], lines),
+        "",
+    ]
 
 
 def _latex(table: ComparisonTable) -> list[str]:
@@ -241,7 +248,7 @@ def _latex(table: ComparisonTable) -> list[str]:
     return [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{_tex(_title(table))}}}",
+        rf"\caption{{{_tex(table_title(table))}}}",
         rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
         r"\toprule",
         " & ".join(map(_tex, header)) + r" \\",

@@ -73,6 +73,7 @@ class Inputs:
         train: Rows to train on.
         tune: Rows to choose on.
         pool: Rows that are candidates only.
+        relevance: Rows that say which candidates are relevant.
         bitexts: `test` and `tune` of BUCC data.
         languages: Source and target of BUCC data.
         train_language: Language of `train`.
@@ -88,6 +89,7 @@ class Inputs:
     train: Rows = field(default_factory=list)
     tune: Rows = field(default_factory=list)
     pool: Rows = field(default_factory=list)
+    relevance: Rows = field(default_factory=list)
     bitexts: dict[str, BuccData] = field(default_factory=dict)
     languages: tuple[str, str] = ("", "")
     train_language: str = ""
@@ -143,7 +145,7 @@ class Inputs:
     def hashes(self, columns: Sequence[str]) -> dict[str, str]:
         """`data_hash` of all rows, by role, task and language."""
         parts = {f"data/{task}": rows for task, rows in self.rows.items()}
-        parts |= {"train": self.train, "tune": self.tune, "pool": self.pool}
+        parts |= {"train": self.train, "tune": self.tune, "pool": self.pool, "relevance": self.relevance}
         cells: dict[str, list[str]] = {}
         for part, rows in parts.items():
             for row in rows:
@@ -185,25 +187,25 @@ def reader_of(protocol: Protocol, data: DataOptions) -> TableReader:
 
 def read_pairs(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
     """Translation pairs, and the candidates of `pool`."""
-    reader, inputs = reader_of(protocol, data), _inputs(data)
+    reader, inputs = reader_of(protocol, data), named_inputs(data)
     inputs.rows = {inputs.name: _rows(reader, "--data", data.files, data.split, data.languages)}
     if pool := options.get("pool"):
         inputs.pool = _read_pool(reader, pool, data)
-    return _finish(inputs, data, reader, _check_pool if pool else None)
+    return finish_inputs(inputs, data, reader, _check_pool if pool else None)
 
 
 def read_table(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
     """Rows of one table, and of `tune`."""
-    reader, inputs = reader_of(protocol, data), _inputs(data)
+    reader, inputs = reader_of(protocol, data), named_inputs(data)
     inputs.rows = {inputs.name: _rows(reader, "--data", data.files, data.split, data.languages)}
     if tune := options.get("tune"):
         inputs.tune = _rows(reader, "--tune", tune, "dev", data.languages)
-    return _finish(inputs, data, reader, lambda inputs: _check_leaks(inputs, protocol))
+    return finish_inputs(inputs, data, reader, lambda inputs: _check_leaks(inputs, protocol))
 
 
 def read_tasks(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
     """Rows of each task: one file each, which its name or `NAME=FILE` assigns."""
-    reader, inputs = reader_of(protocol, data), _inputs(data)
+    reader, inputs = reader_of(protocol, data), named_inputs(data)
     data.refuse(protocol.name, "name", *(["split"] if protocol.tasks else []))
     for entry in data.files:
         task, equals, file = entry.partition("=")
@@ -223,12 +225,12 @@ def read_tasks(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]
         columns = {name: column for name, column in reader.columns.items() if name in (*required, *protocol.optional)}
         table = replace(reader, required=required, columns=columns).open((file,), data.languages)
         inputs.rows[task] = table.all_splits()
-    return _finish(inputs, data, reader)
+    return finish_inputs(inputs, data, reader)
 
 
 def read_trained(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
     """Rows to test on, and those that a head is trained and chosen on in one language."""
-    reader, inputs = reader_of(protocol, data), _inputs(data)
+    reader, inputs = reader_of(protocol, data), named_inputs(data)
     if split_name(data.split) in ("train", "dev"):
         raise XlsrError(f"--split must not be train or dev, which {protocol.name} trains on, got '{data.split}'.")
     train, tune, held = (options.get(name) for name in ("train", "tune", "hold_out"))
@@ -263,10 +265,11 @@ def read_trained(protocol: Protocol, data: DataOptions, options: Mapping[str, An
         if held:
             inputs.train, inputs.tune = _hold_out(inputs.train, held)
 
-    return _finish(inputs, data, reader, finish)
+    return finish_inputs(inputs, data, reader, finish)
 
 
-def _inputs(data: DataOptions) -> Inputs:
+def named_inputs(data: DataOptions) -> Inputs:
+    """Inputs without rows, named after the data."""
     return Inputs(name=data.name or data_name(data.files), split=data.split)
 
 
@@ -277,12 +280,12 @@ def _rows(reader: TableReader, option: str, files: Sequence[str], split: str | N
     return reader.open(files, languages).split(split)
 
 
-def _finish(inputs: Inputs, data: DataOptions, reader: TableReader, check: Any = None) -> Inputs:
+def finish_inputs(inputs: Inputs, data: DataOptions, reader: TableReader, check: Any = None) -> Inputs:
     """Names languages, limits rows, checks what was read and reports skipped rows.
 
     Languages get the same names in all tables: one table may have too few to distinguish two scripts.
     """
-    parts = [*inputs.rows.values(), inputs.train, inputs.tune, inputs.pool]
+    parts = [*inputs.rows.values(), inputs.train, inputs.tune, inputs.pool, inputs.relevance]
     tags = {row[name] for row in chain(*parts) for name in LANGUAGE_COLUMNS if name in row}
     codes = metric_languages(tags)
     for rows in parts:
@@ -293,7 +296,8 @@ def _finish(inputs: Inputs, data: DataOptions, reader: TableReader, check: Any =
             group = (*named.values(), str(row.get("split", "")))
             counts[group] = counts.get(group, 0) + 1
             # The pool stays whole: with fewer candidates retrieval is another, easier test.
-            if rows is inputs.pool or data.limit is None or counts[group] <= data.limit:
+            whole = rows is inputs.pool or rows is inputs.relevance
+            if whole or data.limit is None or counts[group] <= data.limit:
                 kept.append({**row, **named})
         rows[:] = kept
     if check is not None:

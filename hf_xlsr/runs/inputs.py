@@ -86,6 +86,12 @@ class Missing:
         elif source.get("path"):
             self.paths |= {file: key for file in missing_files(source, languages)}
 
+    def look_up_named(self, key: str, path: str, languages: Sequence[str] = ()) -> None:
+        """Looks for a file of a command line, which may be labelled; tasks of mteb are not looked up."""
+        if not path.startswith("mteb:"):
+            label = re.match(r"[\w-]+=", path) if not Path(path).exists() else None
+            self.look_up(key, as_source(path[label.end() :] if label else path), languages)
+
     def look_up_model(self, key: str, path: str, *, local: bool = False) -> None:
         """Looks for a folder, unless it may be an id on the Hub."""
         if unset := unset_variables(path):
@@ -138,9 +144,27 @@ def check_named(model: str | None, files: Mapping[str, Any], languages: Sequence
     missing = Missing()
     for option, paths in files.items():
         for path in as_list(paths):
-            if not path.startswith("mteb:"):
-                label = re.match(r"[\w-]+=", path) if not Path(path).exists() else None
-                missing.look_up(option, as_source(path[label.end() :] if label else path), languages)
+            missing.look_up_named(option, path, languages)
     if model is not None:
         missing.look_up_model("MODEL", model)
     missing.report("the command")
+
+
+def check_all_named(models: Mapping[str, str], data: Mapping[str, tuple[list[str], list[str]]], what: str) -> None:
+    """Checks that all models and files of a suite exist, before it starts.
+
+    Args:
+        models: Folder or Hub id by label.
+        data: Files, and languages for paths with `{lang}`, by task.
+        what: Name of the suite, for the error.
+
+    Raises:
+        XlsrError: some are missing; the error names them all.
+    """
+    missing = Missing()
+    for task, (paths, languages) in data.items():
+        for path in paths:
+            missing.look_up_named(f"task {task}", path, languages)
+    for label, path in models.items():
+        missing.look_up_model(f"encoder {label}", path)
+    missing.report(what)

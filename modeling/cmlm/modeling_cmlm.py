@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from hf_xlsr.encoders.stock import first_position
 from hf_xlsr.losses import additive_margin_loss, encode_in_chunks, matryoshka_mean, weighted_sum
 from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.losses.sparse_targets import accumulation_dtype
-from hf_xlsr.modeling.length_chunks import encode_by_length
+from hf_xlsr.modeling.length_chunks import encode_by_length, in_order, length_chunks, without_padding
 from hf_xlsr.modeling.lm_head import LmHead
 from hf_xlsr.modeling.negatives import Encode, encode_negatives
 from hf_xlsr.modeling.nli_head import NliHead
@@ -204,25 +204,31 @@ class CmlmModel(EncoderWithLmHead):
         """
         config, losses, statistics = self.config, {}, {}
         source = target = None
-        encode = (
-            encode_by_length(self.encode_sentences, cache_batch_size) if cache_batch_size else self.encode_sentences
-        )
-        if second_input_ids is not None and first_input_ids is not None:
-            first, second = (first_input_ids, first_attention_mask), (second_input_ids, second_attention_mask)
+        encode = encode_by_length(self.encode_sentences, cache_batch_size)
+        if second_input_ids is not None and first_input_ids is not None and labels is not None:
+            first = _with_mask(first_input_ids, first_attention_mask)
+            second = _with_mask(second_input_ids, second_attention_mask)
             if self.next_sentence_head is not None:
-                states, starts = encode_in_chunks(self._joint_states, cache_batch_size)(
-                    labels, *second, *_exchanged(*first)
-                )
+                first = _exchanged(*first)
+            chunks = length_chunks(second[1], cache_batch_size)
+            parts = [
+                (*chunk(labels, *second), *without_padding(*(part[chunk.rows] for part in first))) for chunk in chunks
+            ]
+            if self.next_sentence_head is not None:
+                joint = encode_in_chunks(self._joint_states, cache_batch_size)
+                found, begun = zip(*(joint(*part) for part in parts), strict=True)
+                starts = in_order(list(begun), chunks)
                 follows = 1 - torch.arange(len(starts), device=starts.device) % 2
                 logits = self.next_sentence_head(starts)
                 losses["next_sentence"] = F.cross_entropy(logits.to(accumulation_dtype(logits)), follows)
                 statistics["next_sentence_accuracy"] = (logits.argmax(1) == follows).float().mean()
             else:
-                states = encode_in_chunks(self._masked_states, cache_batch_size)(labels, *second, *first)
+                masked = encode_in_chunks(self._masked_states, cache_batch_size)
+                found = tuple(masked(*part) for part in parts)
             table, size = self.get_input_embeddings().weight, config.logits_chunk_size
-            tokens = cast(torch.Tensor, labels)
+            tokens = torch.cat([part[0][part[0] != IGNORE] for part in parts])
             losses["cmlm"] = self.lm_head.loss(
-                states, tokens[tokens != IGNORE], table, chunk_size=size, masked_tokens=masked_tokens
+                torch.cat(found), tokens, table, chunk_size=size, masked_tokens=masked_tokens
             )
         if retrieval is not None:
             pairs = retrieval["input_ids"], retrieval["attention_mask"]
@@ -247,15 +253,14 @@ class CmlmModel(EncoderWithLmHead):
         self,
         labels: torch.Tensor,
         second: torch.Tensor,
-        second_mask: torch.Tensor | None,
+        second_mask: torch.Tensor,
         first: torch.Tensor,
-        first_mask: torch.Tensor | None,
+        first_mask: torch.Tensor,
     ) -> torch.Tensor:
         """States of the masked tokens of the second sentences, conditioned on the first, `(tokens, width)`."""
         chosen = labels != IGNORE
         if self.config.conditioning == "none":
-            mask = torch.ones_like(second) if second_mask is None else second_mask
-            return self.encoder(input_ids=second, attention_mask=mask).last_hidden_state[chosen]
+            return self.encoder(input_ids=second, attention_mask=second_mask).last_hidden_state[chosen]
         views = self.projections(self._pooled(first, first_mask))
         states = self.conditioned_states(views, second, second_mask)[chosen]
         if self.skip is None:
@@ -266,17 +271,13 @@ class CmlmModel(EncoderWithLmHead):
         self,
         labels: torch.Tensor,
         second: torch.Tensor,
-        second_mask: torch.Tensor | None,
+        second_mask: torch.Tensor,
         first: torch.Tensor,
-        first_mask: torch.Tensor | None,
+        first_mask: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Both sentences as one input: states of masked tokens, `(tokens, width)`; first states, `(batch, width)`."""
         ids = torch.cat([first, second], 1)
-        masks = [
-            torch.ones_like(ids) if mask is None else mask
-            for ids, mask in ((first, first_mask), (second, second_mask))
-        ]
-        mask, options = torch.cat(masks, 1), dict[str, torch.Tensor]()
+        mask, options = torch.cat([first_mask, second_mask], 1), dict[str, torch.Tensor]()
         if self._takes_positions:  # not counting the padding between both
             options["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0) + first_position(self.encoder)
         if self._takes_types and (getattr(self.config.get_text_config(), "type_vocab_size", None) or 1) > 1:
@@ -314,8 +315,12 @@ class CmlmModel(EncoderWithLmHead):
         return to_sentence_transformer(self.encoder, tokenizer, **{"pooling": self.config.pooling, **options})
 
 
-def _exchanged(first: torch.Tensor, mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _with_mask(input_ids: torch.Tensor, mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    return input_ids, torch.ones_like(input_ids) if mask is None else mask
+
+
+def _exchanged(first: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """First sentences, of which every other row has the one of the row before."""
     rows = torch.arange(len(first), device=first.device)
     rows = rows - rows % 2
-    return first[rows], None if mask is None else mask[rows]
+    return first[rows], mask[rows]

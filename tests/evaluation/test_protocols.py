@@ -31,6 +31,7 @@ def test_declaration(protocol: Protocol) -> None:
         assert parameters[option].default == value
     own = {spec.name for spec in specs_of(protocol.options).values()}
     data = {"pool", "gold", "tune", "tune_gold", "train", "train_language", "hold_out", "debias"}
+    data |= {"documents", "relevance"}
     assert own - data <= set(parameters)
 
 

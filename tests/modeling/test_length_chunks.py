@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -21,7 +23,12 @@ def test_chunks_hold_every_row_and_token(lengths: list[int]) -> None:
     assert length_chunks(mask.flip(1))[-1].length == 30  # padding on the left stays
 
 
-def test_losses_of_hictl_do_not_depend_on_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = step(CASES["hictl"])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("hictl", {}), ("cmlm", {}), ("cmlm", {"conditioning": "none"}), ("cmlm", {"conditioning": "next_sentence"})],
+)
+def test_losses_do_not_depend_on_chunks(name: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    case = replace(CASES[name], options={**CASES[name].options, **options})
+    whole = step(case)
     monkeypatch.setattr(chunking, "LEAST_ROWS", 1)
-    torch.testing.assert_close(step(CASES["hictl"]), whole, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(step(case), whole, rtol=1e-5, atol=1e-6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -86,29 +86,49 @@ def language_bias(
         >>> round(metrics["numbers-language-bias/en/test/bias"], 2)
         0.67
     """
-    languages, counts = list(texts), {language: len(rows) for language, rows in texts.items()}
-    if len(counts) < 2 or len(set(counts.values())) > 1:
-        raise XlsrError(f"`texts` must have the same number of sentences in two or more languages, got {counts}.")
-    count = counts[languages[0]]
+    languages, count = list(texts), len(next(iter(texts.values()), ()))
     wanted = len(languages) if k is None else k
-    if not 1 <= wanted <= len(languages) * (count - 1):
+    if languages and not 1 <= wanted <= len(languages) * (count - 1):
         most = len(languages) * (count - 1)
         raise XlsrError(f"`k` must be 1 to {most}, the number of candidates, got {wanted}.")
+    protocol = "language-bias" + ("" if k is None or k == len(languages) else f"-k{k}")
+    results = Results()
+    for variant, vectors in encode_parallel(encoder, texts, debias, **encoding):
+        results |= _measured(vectors, wanted, name, f"{protocol}{variant}", split)
+    return mean_over_languages(results)
+
+
+def encode_parallel(
+    encoder: Encoder,
+    texts: Mapping[str, Sequence[str]],
+    debias: Debias | Literal["self"] | None,
+    **encoding: Unpack[EncodingOptions],
+) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Vectors of parallel texts by language, and those without language bias; each with the variant's part of the name.
+
+    Raises:
+        XlsrError: there are fewer than two languages, they differ in their numbers of sentences, a language was not
+            fitted, or a vector is zero.
+    """
+    counts = {language: len(rows) for language, rows in texts.items()}
+    if len(counts) < 2 or len(set(counts.values())) > 1:
+        raise XlsrError(f"`texts` must have the same number of sentences in two or more languages, got {counts}.")
     if debias is not None and debias != SELF:
-        for language in languages:
+        for language in texts:
             debias.language_of(language)
     vectors = {
-        language: embed(encoder, texts[language], language=language, normalize=False, **encoding)
-        for language in languages
+        language: embed(encoder, rows, language=language, normalize=False, **encoding)
+        for language, rows in texts.items()
     }
-    protocol = "language-bias" + ("" if k is None or k == len(languages) else f"-k{k}")
-    results = _measured(vectors, texts, wanted, name, protocol, split)
+    variants = [("", vectors)]
     if debias is not None:
         chosen = _fit_on(vectors, texts) if debias == SELF else debias
-        protocol += f"-{chosen.variant}" + ("-self" if debias == SELF else "")
-        vectors = {language: chosen.apply(matrix, language) for language, matrix in vectors.items()}
-        results |= _measured(vectors, texts, wanted, name, protocol, split)
-    return mean_over_languages(results)
+        without = {language: chosen.apply(matrix, language) for language, matrix in vectors.items()}
+        variants.append((f"-{chosen.variant}" + ("-self" if debias == SELF else ""), without))
+    for variant, each in variants:
+        for language, matrix in each.items():
+            check_directions(matrix, texts[language])
+        yield variant, each
 
 
 def _fit_on(vectors: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[str]]) -> Debias:
@@ -121,13 +141,9 @@ def _fit_on(vectors: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[str]
     return fitter.finish()
 
 
-def _measured(
-    vectors: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[str]], k: int, name: str, protocol: str, split: str
-) -> Results:
+def _measured(vectors: Mapping[str, np.ndarray], k: int, name: str, protocol: str, split: str) -> Results:
     from hf_xlsr.mining.search.neighbours import nearest_neighbours
 
-    for language, matrix in vectors.items():
-        check_directions(matrix, texts[language])
     pool = unit_length(np.concatenate(list(vectors.values())))
     languages, total = list(vectors), len(pool)
     count = total // len(languages)
@@ -159,14 +175,23 @@ def _first(found: np.ndarray, kept: np.ndarray, k: int) -> np.ndarray:
     return np.take_along_axis(found, np.argsort(~kept, axis=1, kind="stable")[:, :k], axis=1)
 
 
-def _run(encoder: Encoder, inputs: Inputs, options: LanguageBiasOptions) -> Results:
-    """All languages together, before and after the removal."""
+def parallel_texts(inputs: Inputs) -> dict[str, list[str]]:
+    """The sentences of each language, row by row.
+
+    Raises:
+        XlsrError: rows are invalid, so that the languages are not parallel.
+    """
     if inputs.skipped:
         raise XlsrError(
             f"{sum(inputs.skipped.values())} rows of {inputs.name} are invalid, so that the languages are not parallel; "
             "remove these rows in every language."
         )
-    texts = {language: [row["text"] for row in rows] for language, rows in by_language(inputs.only).items()}
+    return {language: [row["text"] for row in rows] for language, rows in by_language(inputs.only).items()}
+
+
+def _run(encoder: Encoder, inputs: Inputs, options: LanguageBiasOptions) -> Results:
+    """All languages together, before and after the removal."""
+    texts = parallel_texts(inputs)
     return language_bias(encoder, texts, debias=inputs.debias, **inputs.common, **options.arguments())
 
 

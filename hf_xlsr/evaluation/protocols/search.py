@@ -1,0 +1,285 @@
+"""Protocol `search`: a query in one language, a pool of documents in all languages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from typing_extensions import Unpack
+
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed, unit_length
+from hf_xlsr.evaluation.inputs import DataOptions, Inputs, finish_inputs, named_inputs, read_table, reader_of
+from hf_xlsr.evaluation.protocols.language_bias import encode_parallel, parallel_texts
+from hf_xlsr.evaluation.registry import DebiasOptions, Protocol, option, row_protocol
+from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
+from hf_xlsr.evaluation.rows import by_language
+from hf_xlsr.evaluation.table import TableReader
+from hf_xlsr.utils.errors import XlsrError
+
+if TYPE_CHECKING:
+    from hf_xlsr.encoders.debias.removal import Debias
+
+RANKS = (1, 10)
+DEPTH = 10  # of nDCG
+QUERIES = 256  # ranked at a time
+TIE = 1e-9  # products of equal vectors may differ in their last bits
+
+
+@dataclass(frozen=True)
+class SearchOptions(DebiasOptions):
+    """Options of protocol `search`."""
+
+    documents: tuple[str, ...] = option((), "documents of a retrieval data set: id, text [lang]", data=True)
+    relevance: str | None = option(None, "relevant documents: query_id, document_id [score]", data=True)
+
+
+def search(
+    encoder: Encoder,
+    texts: Mapping[str, Sequence[str]],
+    *,
+    name: str,
+    split: str = "test",
+    debias: Debias | Literal["self"] | None = None,
+    **encoding: Unpack[EncodingOptions],
+) -> Results:
+    """Search in a pool of all languages, by cosine.
+
+    Every sentence of every language is a query. The pool has the sentences of all languages without the query itself;
+    its translations are relevant. For each pair of languages the one translation is ranked among the documents that are
+    no translation, so that translations in other languages do not count against it. A document of equal similarity is
+    ranked above it: an encoder that gives all texts one vector finds nothing.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`.
+        texts: Language -> its sentences; row `i` of all languages says the same thing.
+        name: The dataset.
+        split: Its split.
+        debias: Also measure after removing each language's bias: a fitted one, or, with `self`, one component fitted
+            on the same sentences.
+        encoding: See `EncodingOptions`.
+
+    Returns:
+        For each language of queries and of documents, under `{name}-search/en-de/test/`: `mrr` (mean of 1 / rank),
+        `ndcg@10`, `recall@1`, `recall@10`, `queries` and `own_language_error`, the share of queries for which a wrong
+        document of the query's own language ranks above the translation. For each language of queries, under
+        `{name}-search/en/test/`, the same over all its relevant documents: `all_mrr` (of the first), `all_ndcg@10` and
+        `all_recall@10`. Then the means over languages. After a removal the protocol is `search-pcr1` and the like.
+
+    Raises:
+        XlsrError: there are fewer than two languages, they differ in their numbers of sentences, a language was not
+            fitted, or an embedding is zero.
+
+    Examples:
+        >>> class Lengths:
+        ...     def encode(self, texts, **kwargs):
+        ...         return np.array([[len(text), 1.0, text.count("e")] for text in texts])
+        >>> texts = {"en": ["one", "eleven", "hundred"], "fr": ["un", "onze", "cent"]}
+        >>> metrics = search(Lengths(), texts, name="numbers")
+        >>> round(metrics["numbers-search/en-fr/test/mrr"], 2)
+        0.34
+    """
+    results = Results()
+    for variant, vectors in encode_parallel(encoder, texts, debias, **encoding):
+        results |= _measured(vectors, name, f"search{variant}", split)
+    return mean_over_languages(results)
+
+
+def _measured(vectors: Mapping[str, np.ndarray], name: str, protocol: str, split: str) -> Results:
+    pool, languages = unit_length(np.concatenate(list(vectors.values())).astype(np.float64)), list(vectors)
+    count = len(pool) // len(languages)
+    results = Results()
+    for number, language in enumerate(languages):
+        others = [place for place in range(len(languages)) if place != number]
+        ranks, above, first, gains, found = map(
+            np.concatenate, zip(*_ranked(pool, number, count, others), strict=True)
+        )
+        for column, other in enumerate(others):
+            rank = ranks[:, column]
+            outcomes = {"mrr": 1 / rank, "ndcg@10": np.where(rank <= DEPTH, 1 / np.log2(1 + rank), 0.0)}
+            outcomes |= {f"recall@{k}": rank <= k for k in RANKS} | {"own_language_error": above[:, column]}
+            pair = (language, languages[other])
+            results |= _results(name, protocol, pair, split, outcomes, {"queries": count})
+        whole = {"all_mrr": 1 / first, "all_ndcg@10": gains, "all_recall@10": found}
+        results |= _results(name, protocol, language, split, whole, {"queries": count})
+    return results
+
+
+def _ranked(pool: np.ndarray, number: int, count: int, others: Sequence[int]) -> Iterator[tuple[np.ndarray, ...]]:
+    """Blocks of the queries of a language.
+
+    Yields:
+        Of each translation its rank, and whether a document of the query's language is above it, `(queries,
+        languages - 1)`. Of all translations together the rank of the first, nDCG and recall at 10, `(queries,)`.
+    """
+    own = slice(number * count, (number + 1) * count)
+    for start in range(0, count, QUERIES):
+        rows = np.arange(start, min(start + QUERIES, count))
+        scores = pool[own][rows] @ pool.T
+        line = np.arange(len(rows))
+        places = np.array(others)[None, :] * count + rows[:, None]
+        right = scores[line[:, None], places]
+        scores[line[:, None], np.arange(len(others) + 1)[None, :] * count + rows[:, None]] = -np.inf
+        limits = right - TIE
+        ranks = 1 + np.stack([(scores > limit[:, None]).sum(axis=1) for limit in limits.T], axis=1)
+        above = scores[:, own].max(axis=1, initial=-np.inf)[:, None] > limits
+        order = np.sort(ranks, axis=1) + np.arange(len(others))  # translations above push the next ones down
+        inside = order <= DEPTH
+        gains = np.where(inside, 1 / np.log2(1 + order), 0.0).sum(axis=1)
+        best = (1 / np.log2(2 + np.arange(min(len(others), DEPTH)))).sum()
+        yield ranks, above, order[:, 0], gains / best, inside.mean(axis=1)
+
+
+def search_documents(
+    encoder: Encoder,
+    queries: Mapping[str, str],
+    documents: Mapping[str, str],
+    relevance: Mapping[str, Mapping[str, float]],
+    *,
+    name: str,
+    split: str = "test",
+    languages: str | tuple[str, str] = "en",
+    query_languages: Mapping[str, str] | None = None,
+    document_languages: Mapping[str, str] | None = None,
+    **encoding: Unpack[EncodingOptions],
+) -> Results:
+    """Search in the documents of a retrieval data set, by cosine.
+
+    The metrics are those of mteb and trec_eval: nDCG with the relevance as gain, equal similarities by falling id.
+
+    Args:
+        encoder: Anything with a sentence-transformers style `encode`.
+        queries: Id -> query.
+        documents: Id -> document.
+        relevance: Query -> document -> relevance above 0. Queries without a relevant document are left out.
+        name: The dataset.
+        split: Its split.
+        languages: Name of the results.
+        query_languages: Id -> language, for a model with a route for each language.
+        document_languages: Likewise.
+        encoding: See `EncodingOptions`.
+
+    Returns:
+        `mrr`, `ndcg@10`, `recall@1`, `recall@10`, `queries` and `documents`, under `{name}-search/en/test/`.
+
+    Raises:
+        XlsrError: no query has a relevant document, or a relevant document is missing.
+    """
+    asked = [query for query in queries if any(value > 0 for value in relevance.get(query, {}).values())]
+    lost = sorted({one for query in asked for one, value in relevance[query].items() if value > 0} - documents.keys())
+    if not asked or lost:
+        problem = f"document '{lost[0]}' is missing" if lost else "no query has a relevant document"
+        raise XlsrError(f"{name}: {problem}; check the columns `query_id` and `document_id`.")
+    ids = sorted(documents, reverse=True)
+    pool = _encode(
+        encoder, [documents[one] for one in ids], [(document_languages or {}).get(one) for one in ids], encoding
+    )
+    vectors = _encode(
+        encoder, [queries[one] for one in asked], [(query_languages or {}).get(one) for one in asked], encoding
+    )
+    place = {one: number for number, one in enumerate(ids)}
+    values: dict[str, list[float]] = {"mrr": [], "ndcg@10": [], **{f"recall@{k}": [] for k in RANKS}}
+    for start in range(0, len(asked), QUERIES):
+        for query, scores in zip(asked[start:], vectors[start : start + QUERIES] @ pool.T, strict=False):
+            gain = {place[one]: value for one, value in relevance[query].items() if value > 0}
+            mine = np.array(sorted(gain))
+            better = (scores[None, :] > scores[mine, None]).sum(axis=1)
+            earlier = np.array([(scores[:one] == scores[one]).sum() for one in mine])
+            ranks = 1 + better + earlier
+            top = sorted(gain.values(), reverse=True)[:DEPTH]
+            best = sum(value / np.log2(2 + number) for number, value in enumerate(top))
+            gains = [gain[one] / np.log2(1 + rank) for one, rank in zip(mine, ranks, strict=True) if rank <= DEPTH]
+            values["mrr"].append(1 / ranks.min())
+            values["ndcg@10"].append(sum(gains) / best)
+            for k in RANKS:
+                values[f"recall@{k}"].append(float((ranks <= k).mean()))
+    outcomes = {metric: np.array(each) for metric, each in values.items()}
+    counts = {"queries": len(asked), "documents": len(documents)}
+    return _results(name, "search", languages, split, outcomes, counts)
+
+
+def _encode(encoder: Encoder, texts: list[str], languages: list[str | None], encoding: EncodingOptions) -> np.ndarray:
+    """Unit vectors of texts, encoded language by language."""
+    vectors: np.ndarray | None = None
+    for language in dict.fromkeys(languages):
+        rows = [row for row, one in enumerate(languages) if one == language]
+        part = embed(encoder, [texts[row] for row in rows], language=language, **encoding)
+        if vectors is None:
+            vectors = np.empty((len(texts), part.shape[1]), np.float32)
+        vectors[rows] = part
+    assert vectors is not None
+    return vectors
+
+
+def _results(
+    name: str,
+    protocol: str,
+    languages: str | tuple[str, str],
+    split: str,
+    outcomes: Mapping[str, np.ndarray],
+    counts: Mapping[str, int],
+) -> Results:
+    means = {metric: float(each.mean()) for metric, each in outcomes.items()}
+    return measured(name, protocol, languages, split, {**means, **counts}, outcomes)
+
+
+def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
+    """A wide table of parallel texts, or queries, documents and relevance."""
+    documents, relevance = options.get("documents"), options.get("relevance")
+    if not documents and not relevance:
+        return read_table(protocol, data, options)
+    if not documents or not relevance:
+        raise XlsrError("--documents and --relevance belong together.")
+    reader, inputs = reader_of(protocol, data), named_inputs(data)
+    with_ids = _with_columns(reader, "id", "text")
+    inputs.rows = {inputs.name: with_ids.open(data.files, data.languages[:1]).split(data.split)}
+    inputs.pool = with_ids.open(documents, data.languages[-1:]).split(None)
+    judged = _with_columns(reader, "query_id", "document_id", optional=("score", "split"))
+    inputs.relevance = judged.open((relevance,), data.languages[:1]).split(data.split)
+    return finish_inputs(inputs, data, reader)
+
+
+def _with_columns(reader: TableReader, *required: str, optional: tuple[str, ...] = ("lang", "split")) -> TableReader:
+    columns = {ours: theirs for ours, theirs in reader.columns.items() if ours in (*required, *optional)}
+    return replace(reader, required=required, optional=optional, columns=columns)
+
+
+def _run(encoder: Encoder, inputs: Inputs, options: SearchOptions) -> Results:
+    if not inputs.relevance:
+        return search(encoder, parallel_texts(inputs), debias=inputs.debias, **inputs.common, **options.arguments())
+    if inputs.debias is not None:
+        raise XlsrError("--debias needs parallel texts; it is not supported with --documents.")
+    relevance: dict[str, dict[str, float]] = {}
+    for row in inputs.relevance:
+        relevance.setdefault(str(row["query_id"]), {})[str(row["document_id"])] = float(
+            1 if row.get("score") is None else row["score"]
+        )
+    documents, where = ({str(row["id"]): row[column] for row in inputs.pool} for column in ("text", "lang"))
+    others = set(where.values())
+    results = Results()
+    for language, rows in by_language(inputs.only).items():
+        queries = {str(row["id"]): row["text"] for row in rows}
+        pair = language if len(others) > 1 or language in others else (language, *others)
+        results |= search_documents(
+            encoder,
+            queries,
+            documents,
+            relevance,
+            languages=pair,
+            query_languages=dict.fromkeys(queries, language),
+            document_languages=where,
+            **inputs.common,
+        )
+    return results
+
+
+PROTOCOL = row_protocol(
+    "search",
+    "search in documents of all languages: MRR, nDCG, recall, and wrong documents of the query's own language",
+    ("text",),
+    _run,
+    SearchOptions,
+    read=_read,
+    optional=("id", "query_id", "document_id", "score"),
+)

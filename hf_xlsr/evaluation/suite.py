@@ -1,0 +1,274 @@
+"""Suites: several encoders under several protocols, one file for each result, and a table at the end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from hf_xlsr.data.sources import as_list, expand
+from hf_xlsr.encoders.cache import CachedEncoder
+from hf_xlsr.encoders.fingerprint import content_hash
+from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
+from hf_xlsr.encoders.vector_store import VectorStore
+from hf_xlsr.evaluation.command import EncoderOptions, Task, measure, read_task
+from hf_xlsr.evaluation.comparison import ENDINGS, ComparisonTable, compare, render
+from hf_xlsr.evaluation.inputs import DataOptions
+from hf_xlsr.evaluation.results import Results, load_results, save_results
+from hf_xlsr.utils.errors import XlsrError, error_line
+from hf_xlsr.utils.extras import can_plot
+from hf_xlsr.utils.files import check_writable, write_text
+
+logger = logging.getLogger(__name__)
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class SuiteEncoder(_Section):
+    """A model of a suite.
+
+    Attributes:
+        model: Folder or Hub id; may have environment variables.
+        prompt: Prepended to every sentence.
+        routes: Language -> route of an encoder.
+        batch_size: Sentences encoded at a time.
+        device: Device of the encoder; None: the best available.
+        dtype: Precision of the weights; None: as its files have them.
+    """
+
+    model: str
+    prompt: str = ""
+    routes: dict[str, str] = Field(default_factory=dict)
+    batch_size: int = 128
+    device: str | None = None
+    dtype: str | None = None
+
+    @property
+    def options(self) -> EncoderOptions:
+        """The options of `evaluate_files`."""
+        return EncoderOptions(**self.model_dump(exclude={"model"}))
+
+
+class SuiteTask(_Section):
+    """Protocols on data; the attributes are the options of `hf-xlsr evaluate`.
+
+    Attributes:
+        protocol: One, or several that take the same data.
+        data: Files, a corpus, or the id of a dataset; may have environment variables.
+        columns: Our column -> column of the file.
+        languages: Codes, the source first.
+        split: Rows that are tested.
+        where: Column -> values of the rows that are kept.
+        config: Configuration of a dataset.
+        limit: Maximum number of rows of each language (pair).
+        name: Name of the data in metric keys.
+        seed: Of everything random.
+        options: Further options of the protocols, such as `k` or `train`.
+    """
+
+    protocol: list[str]
+    data: list[str]
+    columns: dict[str, str] = Field(default_factory=dict)
+    languages: list[str] = Field(default_factory=list)
+    split: str = "test"
+    where: dict[str, Any] = Field(default_factory=dict)
+    config: str | None = None
+    limit: int | None = None
+    name: str | None = None
+    seed: int | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("protocol", "data", "languages", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+    def read(self) -> Task:
+        """Reads the data."""
+        where = [f"{column}={value}" for column, values in self.where.items() for value in as_list(values)]
+        data = DataOptions(
+            tuple(map(expand, self.data)),
+            columns=",".join(f"{ours}={theirs}" for ours, theirs in self.columns.items()) or None,
+            languages=tuple(self.languages),
+            where=tuple(where),
+            **self.model_dump(include={"split", "config", "limit", "name"}),
+        )
+        several = ("train", "tune")
+        options = {
+            name: tuple(map(expand, as_list(value))) if name in several else value
+            for name, value in self.options.items()
+        }
+        return read_task(self.protocol, data, options, seed=self.seed)
+
+
+class Suite(_Section):
+    """Encoders and tasks by name."""
+
+    encoders: dict[str, SuiteEncoder] = Field(default_factory=dict)
+    tasks: dict[str, SuiteTask] = Field(default_factory=dict)
+
+    @field_validator("encoders", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        return {name: {"model": one} if isinstance(one, str) else one for name, one in (value or {}).items()}
+
+
+def shipped_suites() -> dict[str, Path]:
+    """The suites of the package, by name."""
+    return {Path(str(file)).stem: Path(str(file)) for file in files("hf_xlsr.evaluation").joinpath("suites").iterdir()}
+
+
+def load_suite(*suites: str | os.PathLike[str]) -> Suite:
+    """Reads a suite.
+
+    Args:
+        suites: YAML files, or names of shipped suites. The encoders and tasks of all are put together.
+
+    Raises:
+        XlsrError: a file is missing or invalid.
+    """
+    whole = Suite()
+    for suite in suites:
+        place = Path(shipped_suites().get(str(suite), suite))
+        try:
+            one = Suite.model_validate(yaml.safe_load(place.read_text("utf-8")))
+        except ValidationError as error:
+            problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+            raise XlsrError(f"suite '{suite}': {'; '.join(problems)}") from error
+        except (OSError, yaml.YAMLError) as error:
+            names = ", ".join(sorted(shipped_suites()))
+            raise XlsrError(
+                f"suite '{suite}' cannot be read ({error_line(error)}); shipped suites: {names}."
+            ) from error
+        whole.encoders |= one.encoders
+        whole.tasks |= one.tasks
+    return whole
+
+
+def evaluate_suite(
+    suite: Suite, output: str | os.PathLike[str], *, vectors: str | os.PathLike[str] | None = None
+) -> list[ComparisonTable]:
+    """Evaluates the encoders of a suite under its tasks.
+
+    Everything is read and checked before a model is loaded. Each result is saved when it is measured, as
+    `OUTPUT/ENCODER/TASK.json` with the outcomes of single examples beside it. A result is kept as long as its model,
+    data and settings have not changed. After a failure the suite goes on with the next task. At the end the results of
+    all encoders are compared, in `OUTPUT/table.md`, `.csv`, `.tex` and `.json`, and drawn in `OUTPUT/plots`.
+
+    Args:
+        suite: From `load_suite`, or built.
+        output: The folder of the results.
+        vectors: Folder in which embeddings are kept, for other commands; by default `OUTPUT/vectors`.
+
+    Returns:
+        The tables of `compare`.
+
+    Raises:
+        XlsrError: a model, an option or the data are invalid; or, after all others were run, tasks that failed.
+    """
+    home = Path(output)
+    check_writable(home, "--output", folder=True)
+    if not suite.encoders or not suite.tasks:
+        raise XlsrError("a suite needs `encoders`, unless the command line has models, and `tasks`.")
+    models = {label: expand(encoder.model) for label, encoder in suite.encoders.items()}
+    for label, encoder in suite.encoders.items():
+        check_choice(models[label], encoder.device, encoder.dtype)
+    tasks = {name: task.read() for name, task in suite.tasks.items()}
+    for task in tasks.values():
+        for label, encoder in suite.encoders.items():
+            task.inputs_for(models[label], encoder.options)
+    failed: dict[str, str] = {}
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for label, encoder in suite.encoders.items():
+        runner = _Runner(models[label], encoder.options, Path(vectors or home / "vectors"))
+        for name, task in tasks.items():
+            file = home / label / f"{name}.json"
+            try:
+                found.setdefault(label, {})[name] = runner.run(task, file)
+            except Exception as error:  # the others should run
+                failed[f"{label}/{name}"] = error_line(error) or type(error).__name__
+                logger.error("%s failed: %s", f"{label}/{name}", failed[f"{label}/{name}"], exc_info=error)
+        logger.info("%s: %d texts encoded", label, runner.encoded)
+    tables = compare({label: _merged(one) for label, one in found.items() if one}) if any(found.values()) else []
+    for ending, form in ENDINGS.items():
+        write_text(home / f"table{ending}", render(tables, form))
+    if can_plot():
+        from hf_xlsr.evaluation.plots import plot_comparison
+
+        for number, table in enumerate(tables, 1):
+            plot_comparison(home / "plots" / f"{number:02}.png", table)
+    if failed:
+        raise XlsrError(
+            f"{len(failed)} of {len(models) * len(tasks)} tasks failed: {'; '.join(map(': '.join, failed.items()))}"
+        )
+    return tables
+
+
+class _Runner:
+    """Runs tasks on one encoder, which is loaded when the first needs it."""
+
+    def __init__(self, model: str, options: EncoderOptions, vectors: Path) -> None:
+        self.model, self.options, self.vectors = model, options, vectors
+        self.loaded = cache(lambda: load_encoder(model, options.device, options.dtype))
+        self._cached: CachedEncoder | None = None
+
+    @property
+    def encoded(self) -> int:
+        """Number of texts that the encoder has encoded."""
+        return self._cached.encoded if self._cached else 0
+
+    @property
+    def hash(self) -> str:
+        """The model's `content_hash`; a model of the Hub is downloaded first."""
+        try:
+            return content_hash(self.model)
+        except XlsrError:
+            self.loaded()
+            return content_hash(self.model)
+
+    def run(self, task: Task, file: Path) -> dict[str, Any]:
+        """The content of the results file, which is measured unless it is there."""
+        asked = [self.hash, task.hashes(), task.options, task.seed, vars(task.data), vars(self.options)]
+        names = [protocol.name for protocol in task.protocols]
+        key = hashlib.sha256(json.dumps([version("hf-xlsr"), names, *asked], default=str).encode()).hexdigest()
+        if file.is_file() and (there := load_results(file))["settings"].get("suite_key") == key:
+            return there
+        inputs = task.inputs_for(self.model, self.options)
+        results, settings, _, _ = measure(task, inputs, self._encoder(task), self.model, self.options)
+        settings |= {"encoder": encoder_facts(self.loaded(), self.model), "suite_key": key}
+        save_results(file, results, settings=settings, data_hashes=task.hashes(), predictions=True)
+        return load_results(file)
+
+    def _encoder(self, task: Task) -> Any:
+        """The encoder with stored vectors, or itself where the protocol needs more than vectors."""
+        loaded = self.loaded()
+        if task.protocols[0].name == "mteb" or task.options.get("head") == "trained":
+            return loaded
+        if self._cached is None:
+            facts = encoder_facts(loaded) | {"model": self.hash}
+            self._cached = CachedEncoder(loaded, VectorStore(self.vectors, facts))
+        return self._cached
+
+
+def _merged(results: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """The results of one encoder under all tasks, as `load_results` gives those of one."""
+    metrics, hashes = Results(), dict[str, str]()
+    for name, one in results.items():
+        twice = [key for key in one["metrics"].keys() & metrics.keys() if not metrics.records[key].is_mean]
+        if twice:
+            raise XlsrError(f"task '{name}' measures '{min(twice)}' a second time; give its data another `name`.")
+        metrics |= one["metrics"]
+        hashes |= {f"{name}/{part}": value for part, value in one["data_sha256"].items()}
+    return {"metrics": metrics, "data_sha256": hashes}

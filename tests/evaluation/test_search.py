@@ -1,0 +1,169 @@
+"""Search across languages against a naive twin, and against mteb's metrics."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from input_helpers import write_tsv
+
+from hf_xlsr.cli import main
+from hf_xlsr.evaluation.protocols import search as module
+from hf_xlsr.evaluation.protocols.search import search, search_documents
+from hf_xlsr.evaluation.results import load_results
+from hf_xlsr.utils.errors import XlsrError
+
+LANGUAGES = ("en", "de", "fr")
+
+
+class Table:
+    """An encoder of known vectors."""
+
+    def __init__(self, vectors: dict[str, np.ndarray]) -> None:
+        self.vectors = vectors
+
+    def encode(self, texts: list[str], **_: object) -> np.ndarray:
+        return np.stack([self.vectors[text] for text in texts])
+
+
+def parallel(rows: int, seed: int = 0, bias: float = 0.7) -> tuple[Table, dict[str, list[str]]]:
+    random = np.random.default_rng(seed)
+    meaning = random.normal(size=(rows, 6))
+    texts = {language: [f"{language} {row}" for row in range(rows)] for language in LANGUAGES}
+    vectors = {}
+    for names in texts.values():
+        shift = bias * random.normal(size=6)
+        for row, text in enumerate(names):
+            vectors[text] = meaning[row] + shift + 0.5 * random.normal(size=6)
+    return Table(vectors), texts
+
+
+def naive(encoder: Table, texts: dict[str, list[str]]) -> dict[str, float]:
+    """The metrics by sorting lists, one query at a time."""
+    unit = {text: vector / np.linalg.norm(vector) for text, vector in encoder.vectors.items()}
+    pool = [(language, row) for language, names in texts.items() for row in range(len(names))]
+    found: dict[str, list[float]] = {}
+
+    def note(key: str, value: float) -> None:
+        found.setdefault(key, []).append(float(value))
+
+    for language, row in pool:
+        query = unit[texts[language][row]]
+        others = [one for one in pool if one != (language, row)]
+        ranking = sorted(others, key=lambda one: -float(query @ unit[texts[one[0]][one[1]]]))
+        relevant = [place for place, one in enumerate(ranking, 1) if one[1] == row]
+        note(f"{language}/all_mrr", 1 / relevant[0])
+        best = sum(1 / math.log2(1 + place) for place in range(1, len(relevant) + 1))
+        note(f"{language}/all_ndcg@10", sum(1 / math.log2(1 + place) for place in relevant if place <= 10) / best)
+        note(f"{language}/all_recall@10", sum(place <= 10 for place in relevant) / len(relevant))
+        for other in LANGUAGES:
+            if other == language:
+                continue
+            kept = [one for one in ranking if one[1] != row or one[0] == other]
+            place = kept.index((other, row)) + 1
+            note(f"{language}-{other}/mrr", 1 / place)
+            note(f"{language}-{other}/ndcg@10", 1 / math.log2(1 + place) if place <= 10 else 0)
+            note(f"{language}-{other}/recall@1", place == 1)
+            note(f"{language}-{other}/recall@10", place <= 10)
+            above = any(one[0] == language for one in kept[: place - 1])
+            note(f"{language}-{other}/own_language_error", above)
+    return {key: float(np.mean(values)) for key, values in found.items()}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_equals_a_naive_ranking(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "QUERIES", 7)
+    encoder, texts = parallel(40, seed)
+    found = search(encoder, texts, name="x", split="dev")
+    expected = naive(encoder, texts)
+    for key, value in expected.items():
+        languages, metric = key.split("/")
+        assert found[f"x-search/{languages}/dev/{metric}"] == pytest.approx(value), key
+    assert found["x-search/mean-of-6/dev/mrr"] == pytest.approx(
+        np.mean([value for key, value in expected.items() if key.endswith("/mrr")])
+    )
+    assert found.outcomes["x-search/en-de/dev/mrr"].value() == found["x-search/en-de/dev/mrr"]
+
+
+def test_extremes() -> None:
+    texts = {language: [f"{language} {row}" for row in range(30)] for language in LANGUAGES}
+    same = {text: np.ones(4) for names in texts.values() for text in names}
+    collapsed = search(Table(same), texts, name="x")
+    assert collapsed["x-search/mean-of-6/test/recall@10"] == 0
+    assert collapsed["x-search/mean-of-6/test/own_language_error"] == 1
+    meaning = np.random.default_rng(0).normal(size=(30, 8))
+    perfect = search(Table({text: meaning[int(text.split()[1])] for text in same}), texts, name="x")
+    assert {perfect[f"x-search/mean-of-3/test/all_{name}"] for name in ("mrr", "ndcg@10", "recall@10")} == {1.0}
+    assert perfect["x-search/mean-of-6/test/own_language_error"] == 0
+
+
+def test_removal_of_language_bias_helps() -> None:
+    encoder, texts = parallel(60, bias=1.0)
+    found = search(encoder, texts, name="x", debias="self")
+    before, after = (found[f"x-search{variant}/mean-of-6/test/own_language_error"] for variant in ("", "-pcr1-self"))
+    assert after < 0.9 * before
+
+
+def collection(seed: int = 0) -> tuple[Table, dict[str, str], dict[str, str], dict[str, dict[str, int]]]:
+    random = np.random.default_rng(seed)
+    queries = {f"q{n}": f"query {n}" for n in range(30)}
+    documents = {f"d{n}": f"document {n}" for n in range(80)}
+    # Documents of eight directions, so that many tie; their products with queries are exact.
+    vectors = {text: random.choice([-1, 1]) * np.eye(4)[random.integers(4)] for text in documents.values()}
+    vectors |= {text: random.normal(size=4) for text in queries.values()}
+    relevance = {
+        query: {str(one): int(random.integers(1, 4)) for one in random.choice(list(documents), random.integers(1, 15))}
+        for query in queries
+    }
+    return Table(vectors), queries, documents, relevance
+
+
+def test_equals_mteb() -> None:
+    pytest.importorskip("mteb")
+    from mteb._evaluators.retrieval_metrics import calculate_retrieval_scores
+
+    encoder, queries, documents, relevance = collection()
+    found = search_documents(encoder, queries, documents, relevance, name="x", languages=("en", "de"))
+    pool = encoder.encode(list(documents.values()))
+    pool = (pool / np.linalg.norm(pool, axis=1, keepdims=True)).astype(np.float32)
+    scores = {}
+    for query, text in queries.items():
+        vector = encoder.vectors[text] / np.linalg.norm(encoder.vectors[text])
+        values = vector.astype(np.float32) @ pool.T
+        scores[query] = {one: float(value) for one, value in zip(documents, values, strict=True)}
+    theirs = calculate_retrieval_scores(scores, relevance, [1, 10, 80])
+    assert found["x-search/en-de/test/ndcg@10"] == pytest.approx(theirs.ndcg["NDCG@10"], abs=1e-5)
+    assert found["x-search/en-de/test/recall@10"] == pytest.approx(theirs.recall["Recall@10"], abs=1e-5)
+    assert found["x-search/en-de/test/mrr"] == pytest.approx(theirs.mrr["MRR@80"], abs=1e-5)
+
+
+def test_documents_that_are_missing() -> None:
+    encoder, queries, documents, relevance = collection()
+    with pytest.raises(XlsrError, match="gone"):
+        search_documents(encoder, queries, documents, {**relevance, "q0": {"gone": 1}}, name="x")
+    with pytest.raises(XlsrError, match="no query"):
+        search_documents(encoder, queries, documents, {}, name="x")
+
+
+def test_commands(tiny_export: str, tmp_path: Path, capsys: Any) -> None:
+    words = ["red", "green", "blue", "one", "two", "three"]
+    wide = write_tsv(tmp_path / "wide.tsv", ["en\tde", *(f"{word} a\t{word} b" for word in words)])
+    command = ["evaluate", tiny_export, "--protocol", "search", "--output", str(tmp_path / "out.json"), "--data"]
+    assert main([*command, wide, "--columns", "text={lang}", "--languages", "en,de", "--debias", "self"]) == 0
+    metrics = load_results(tmp_path / "out.json")["metrics"]
+    assert {"wide-search/en-de/test/mrr", "wide-search-pcr1-self/de/test/all_mrr"} <= set(metrics)
+    queries = write_tsv(tmp_path / "queries.tsv", ["id\ttext", *(f"q{n}\t{word}" for n, word in enumerate(words))])
+    rows = [f"d{n}\t{word} b" for n, word in enumerate(words)]
+    documents = write_tsv(tmp_path / "documents.tsv", ["id\ttext", *rows])
+    relevance = write_tsv(
+        tmp_path / "qrels.tsv", ["query_id\tdocument_id\tscore", *(f"q{n}\td{n}\t1" for n in range(len(words)))]
+    )
+    command += [queries, "--documents", documents, "--languages", "en,de"]
+    assert main([*command, "--relevance", relevance]) == 0
+    content = load_results(tmp_path / "out.json")
+    assert content["metrics"]["queries-search/en-de/test/queries"] == len(words)
+    assert any(name.startswith("relevance") for name in content["data_sha256"])
+    assert main(command) == 1 and "--relevance" in capsys.readouterr().err

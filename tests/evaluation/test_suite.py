@@ -1,0 +1,193 @@
+"""Suites: several encoders, one file for each result, a table at the end, also after failures and kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from cli_helpers import failing
+from conftest import make_pairs
+from sentence_transformers import SentenceTransformer
+
+from hf_xlsr.cli import main
+from hf_xlsr.evaluation import suite as suite_module
+from hf_xlsr.evaluation.command import evaluate_files
+from hf_xlsr.evaluation.inputs import DataOptions
+from hf_xlsr.evaluation.registry import check_options, find_protocols
+from hf_xlsr.evaluation.results import load_results
+from hf_xlsr.evaluation.suite import Suite, evaluate_suite, load_suite, shipped_suites
+from hf_xlsr.utils.errors import XlsrError
+
+PAIRS = make_pairs(30, seed=3)
+TABLES = ("table.md", "table.csv", "table.tex", "table.json")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tiny_export: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two models, a wide table, and a suite over them."""
+    shutil.copytree(tiny_export, tmp_path / "a")
+    other = SentenceTransformer(tiny_export)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight += 0.3 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
+    other.save(str(tmp_path / "b"))
+    lines = ["en\tfr\tde", *(f"{row['source']}\t{row['target']}\t{row['target']} ja" for row in PAIRS)]
+    (tmp_path / "wide.tsv").write_text("\n".join(lines) + "\n", "utf-8")
+    wide = {"data": "${SUITE}/wide.tsv", "columns": {"source": "en", "target": "{lang}"}, "languages": "en,fr,de"}
+    text = {**wide, "columns": {"text": "{lang}"}}
+    tasks = {
+        "retrieval": {"protocol": "tatoeba,xsim", **wide, "options": {"k": 2}},
+        "bias": {"protocol": "language-bias", **text},
+    }
+    suite = {"encoders": {"a": "${SUITE}/a", "b": {"model": "${SUITE}/b", "prompt": "red "}}, "tasks": tasks}
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(suite), "utf-8")
+    monkeypatch.setenv("SUITE", str(tmp_path))
+    return tmp_path
+
+
+def content(output: Path) -> dict[str, bytes]:
+    files = [*(output / name for name in TABLES), *sorted(output.glob("plots/*.png"))]
+    return {file.name: file.read_bytes() for file in files}
+
+
+def test_results_equal_those_of_single_commands(folder: Path) -> None:
+    tables = evaluate_suite(load_suite(folder / "suite.yaml"), folder / "out")
+    data = DataOptions((str(folder / "wide.tsv"),), columns="source=en,target={lang}", languages=("en", "fr", "de"))
+    found = load_results(folder / "out/a/retrieval.json")
+    assert found["metrics"] == pytest.approx(evaluate_files(str(folder / "a"), "tatoeba,xsim", data, {"k": 2}))
+    assert found["metrics"].outcomes and found["settings"]["options"]["xsim"]["k"] == 2
+    names = " ".join(table.name for table in tables)
+    assert "wide-tatoeba" in names and "xsim-k2" in names and "language-bias" in names
+    assert all(list(table.rows) == ["a", "b"] for table in tables)
+    assert len(content(folder / "out")) == len(TABLES) + len(tables)
+
+
+def test_each_text_is_encoded_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: dict[str, int] = {}
+    run = suite_module._Runner.run
+
+    def counted(runner: Any, *arguments: Any) -> Any:
+        found = run(runner, *arguments)
+        counts[Path(runner.model).name] = runner.encoded
+        return found
+
+    monkeypatch.setattr(suite_module._Runner, "run", counted)
+    evaluate_suite(load_suite(folder / "suite.yaml"), folder / "out", vectors=folder / "vectors")
+    texts = {side for row in PAIRS for side in (row["source"], row["target"], f"{row['target']} ja")}
+    assert counts == {"a": len(texts), "b": len(texts)}
+    monkeypatch.setattr(suite_module, "load_encoder", lambda *_: pytest.fail("nothing is left to measure"))
+    evaluate_suite(load_suite(folder / "suite.yaml"), folder / "out", vectors=folder / "vectors")
+
+
+def test_only_what_changed_is_measured_again(folder: Path) -> None:
+    suite = load_suite(folder / "suite.yaml")
+    evaluate_suite(suite, folder / "out")
+    before = {file: file.stat().st_mtime_ns for file in (folder / "out").glob("*/*.json")}
+    suite.tasks["retrieval"].options["k"] = 3
+    evaluate_suite(suite, folder / "out")
+    after = {file: file.stat().st_mtime_ns for file in before}
+    assert {file.stem for file in before if before[file] != after[file]} == {"retrieval"}
+    with (folder / "wide.tsv").open("a", encoding="utf-8") as stream:
+        stream.write("one\tun\tein\n")
+    evaluate_suite(suite, folder / "out")
+    assert all(file.stat().st_mtime_ns != after[file] for file in before)
+
+
+def test_goes_on_after_a_failure(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    measure = suite_module.measure
+
+    def broken(task: Any, inputs: Any, loaded: Any, model: str, encoder: Any) -> Any:
+        if model.endswith("a") and task.protocols[0].name == "tatoeba":
+            raise RuntimeError("out of luck")
+        return measure(task, inputs, loaded, model, encoder)
+
+    monkeypatch.setattr(suite_module, "measure", broken)
+    command = ["evaluate", "--suite", str(folder / "suite.yaml"), "--output", str(folder / "out")]
+    assert "a/retrieval: out of luck" in failing(capsys, *command)
+    files = {str(file.relative_to(folder / "out")) for file in (folder / "out").glob("*/*.json")}
+    assert files == {"a/bias.json", "b/bias.json", "b/retrieval.json"}
+    assert "tatoeba" in (folder / "out/table.md").read_text()
+    monkeypatch.setattr(suite_module, "measure", measure)
+    assert main(command) == 0
+    evaluate_suite(load_suite(folder / "suite.yaml"), folder / "whole")
+    assert content(folder / "out") == content(folder / "whole")
+
+
+@pytest.mark.slow
+def test_killed_twice(folder: Path) -> None:
+    command = [sys.executable, "-m", "hf_xlsr.cli", "evaluate", "--suite", str(folder / "suite.yaml"), "--output"]
+    out = folder / "out"
+    for seen in (1, 3):
+        process = subprocess.Popen([*command, str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while len(list(out.glob("vectors/*/*.keys.npy"))) < seen and process.poll() is None:
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert not (out / "table.md").exists()
+    subprocess.run([*command, str(out)], check=True)
+    subprocess.run([*command, str(folder / "whole")], check=True)
+    assert content(out) == content(folder / "whole")
+    for file in (folder / "whole").glob("*/*.json"):
+        first, second = (json.loads(path.read_text()) for path in (file, out / file.relative_to(folder / "whole")))
+        assert {**first, "created": ""} == {**second, "created": ""}
+
+
+def test_everything_is_checked_before_a_model_is_loaded(folder: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr(suite_module, "load_encoder", lambda *_: pytest.fail("a model was loaded"))
+    content = yaml.safe_load((folder / "suite.yaml").read_text())
+    content["tasks"]["bias"]["data"] = "gone.tsv"
+    content["encoders"]["b"]["model"] = "./gone"
+    (folder / "suite.yaml").write_text(yaml.safe_dump(content))
+    error = failing(capsys, "evaluate", "--suite", str(folder / "suite.yaml"), "--output", str(folder / "out"))
+    assert "gone.tsv" in error and "./gone" in error
+    content["tasks"]["bias"] |= {"data": str(folder / "wide.tsv"), "options": {"margin": "ratio"}}
+    content["encoders"]["b"]["model"] = str(folder / "b")
+    (folder / "suite.yaml").write_text(yaml.safe_dump(content))
+    assert "margin" in failing(capsys, "evaluate", "--suite", str(folder / "suite.yaml"), "--output", "out")
+    content["tasks"]["bias"]["protocols"] = "tatoeba"
+    (folder / "suite.yaml").write_text(yaml.safe_dump(content))
+    assert "tasks.bias.protocols" in failing(
+        capsys, "evaluate", "--suite", str(folder / "suite.yaml"), "--output", "out"
+    )
+
+
+def test_two_tasks_of_one_name(folder: Path) -> None:
+    suite = load_suite(folder / "suite.yaml")
+    suite.tasks["again"] = suite.tasks["retrieval"]
+    with pytest.raises(XlsrError, match="again"):
+        evaluate_suite(suite, folder / "out")
+
+
+def test_several_models_without_a_file(folder: Path, capsys: Any) -> None:
+    data = ["--protocol", "tatoeba,xsim", "--data", str(folder / "wide.tsv"), "--columns", "source=en,target=fr"]
+    models = [f"first={folder / 'a'}", str(folder / "b")]
+    assert main(["evaluate", *models, *data, "--where", "de=x", "--k", "2", "--output", str(folder / "out")]) == 1
+    assert main(["evaluate", *models, *data, "--k", "2", "--output", str(folder / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "first" in printed and "xsim" in printed
+    assert (folder / "out/first/tatoeba-xsim.json").is_file() and (folder / "out/b/tatoeba-xsim.json").is_file()
+    assert "--output" in failing(capsys, "evaluate", *models, *data)
+    assert "--data" in failing(capsys, "evaluate", "--suite", "open", *data, "--output", "out")
+
+
+def test_shipped_suites() -> None:
+    assert set(shipped_suites()) == {"open", "hub", "mteb"}
+    for name in shipped_suites():
+        suite = load_suite(name)
+        assert isinstance(suite, Suite)
+        for task in suite.tasks.values():
+            protocols = find_protocols(task.protocol)
+            check_options(task.options, protocols)
+            assert set(task.columns) <= {column for protocol in protocols for column in protocol.columns}
+    with pytest.raises(XlsrError, match="open"):
+        load_suite("oepn")
