@@ -14,6 +14,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "inputs": ["DataOptions"],
         "protocols.bucc": ["BUCC_SETTINGS", "bucc", "bucc_settings"],
         "protocols.language_bias": ["language_bias"],
+        "protocols.mining": ["mining"],
         "protocols.nli": ["nli"],
         "protocols.pair_classification": ["pair_classification"],
         "protocols.search": ["search", "search_documents"],

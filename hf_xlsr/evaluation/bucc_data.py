@@ -99,7 +99,7 @@ def hide_pairs(rows: Iterable[Mapping[str, Any]], *, share: float, seed: int = 1
         (6, 6, 2)
     """
     pairs = [(row["source"], row["target"]) for row in rows]
-    pairs = _independent(pairs)
+    pairs = independent_pairs(pairs)
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(pairs))
     hidden = max(1, round(share * len(pairs)))
@@ -117,7 +117,7 @@ def hide_pairs(rows: Iterable[Mapping[str, Any]], *, share: float, seed: int = 1
     )
 
 
-def _independent(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def independent_pairs(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """The first pair of each group of pairs that are connected by equal texts of a side."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components

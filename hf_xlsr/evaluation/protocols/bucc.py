@@ -65,6 +65,7 @@ def bucc_settings(
     settings: Iterable[tuple[int, str]] = tuple(BUCC_SETTINGS.values()),
     languages: tuple[str, str],
     name: str,
+    protocol: str = "bucc",
     split: str = "test",
     tune_split: str = "train",
     search: SearchOptions | None = None,
@@ -85,6 +86,7 @@ def bucc_settings(
             those of the dual-momentum paper and of LASER.
         languages: Codes of the languages of sources and targets.
         name: The dataset.
+        protocol: First part of the protocol's name in metric keys.
         split: Name of the split `test`.
         tune_split: Name of the split `tune`.
         search: Options of `neighbours_both_ways`; an exact search by default.
@@ -105,12 +107,12 @@ def bucc_settings(
     settings = tuple(settings)
     if tune_split == split or tune == test:
         raise XlsrError("`tune` and `tune_split` must differ from `test` and `split`: do not tune on what is tested.")
-    protocols = [f"bucc-{margin_setting(*setting)}" for setting in settings]
+    protocols = [f"{protocol}-{margin_setting(*setting)}" for setting in settings]
     widest = max(k for k, _ in settings)
     options: SearchOptions = {"method": "exact", **(search or {})}
     tuned, tested = (_search(encoder, data, languages, widest, options, **encoding) for data in (tune, test))
     results = Results()
-    for (k, margin), protocol in zip(settings, protocols, strict=True):
+    for (k, margin), full_name in zip(settings, protocols, strict=True):
         threshold, tune_f1 = tune_threshold(*_candidates(tuned, k, margin), len(tune.gold))
         scores, correct = _candidates(tested, k, margin)
         extracted = scores >= threshold
@@ -131,8 +133,8 @@ def bucc_settings(
             "recall": np.arange(gold) < right,
             "f1": Outcomes("f1", (taken, np.concatenate([correct[extracted], ~missed]))),
         }
-        results |= measured(name, protocol, languages, split, values, outcomes)
-        results |= measured(name, protocol, languages, tune_split, {"f1": tune_f1})
+        results |= measured(name, full_name, languages, split, values, outcomes)
+        results |= measured(name, full_name, languages, tune_split, {"f1": tune_f1})
     return results
 
 
