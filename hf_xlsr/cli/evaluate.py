@@ -76,6 +76,8 @@ def evaluate(
     if suite and (protocol or given["data"]):
         raise XlsrError("a suite names its protocols and data; leave out --protocol and --data.")
     if suite or len(models) > 1:
+        if report:
+            raise XlsrError("--report is for one model; a suite and several models write tables and plots to --output.")
         if (suite or (protocol and given["data"])) and output:
             _evaluate_suite(models, suite, protocol, name, output, vectors, given)
             return
@@ -138,10 +140,14 @@ def _evaluate_suite(
             **same,
         )
         chosen = Suite(tasks={str(protocol).replace(",", "-"): task})
-    elif options:
-        raise XlsrError(f"--{next(iter(options)).replace('_', '-')} belongs into the tasks of the suite.")
     else:
+        of_data = {field: getattr(data, field) for field in ("columns", "languages", "where", "config", "name")}
+        of_data |= {} if seed is None else {"seed": True}
+        for option in (*options, *(field for field, value in of_data.items() if value)):
+            raise XlsrError(f"--{option.replace('_', '-')} belongs into the tasks of the suite.")
         chosen = load_suite(*suite)
+        for one in chosen.tasks.values():
+            one.limit = data.limit or one.limit
     for label, path in labelled(models).items():
         chosen.encoders[label] = SuiteEncoder(model=path, **vars(encoder))
     check_all_named(

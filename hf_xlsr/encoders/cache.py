@@ -10,6 +10,7 @@ import numpy as np
 from hf_xlsr.encoders.encoding import default_prompt, unit_length
 from hf_xlsr.encoders.routing import routes_of
 from hf_xlsr.encoders.vector_store import VectorStore
+from hf_xlsr.utils.vectors import as_array
 
 
 class CachedEncoder:
@@ -54,7 +55,7 @@ class CachedEncoder:
         if missing:
             route = {} if task is None else {"task": task}
             fresh = self.encoder.encode([key[2] for key in missing], normalize_embeddings=False, **route, **options)
-            self._store.add(missing, np.asarray(fresh, np.float32))
+            self._store.add(missing, as_array(fresh))
             self.encoded += len(missing)
             found = self._store.find(keys)
         vectors = np.stack([vector for vector in found if vector is not None])

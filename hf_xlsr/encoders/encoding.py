@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from hf_xlsr.encoders.routing import route_of
 from hf_xlsr.utils.errors import XlsrError, require_positive
-from hf_xlsr.utils.vectors import as_vectors
+from hf_xlsr.utils.vectors import as_array, as_vectors
 
 
 class Encoder(Protocol):
@@ -62,7 +62,7 @@ def default_prompt(encoder: Any) -> str | None:
 
 def embed(
     encoder: Encoder,
-    texts: Sequence[str],
+    texts: Iterable[str],
     *,
     language: str | None = None,
     prompt: str = "",
@@ -97,8 +97,11 @@ def embed(
         >>> embed(Lengths(), ["a", "bcde", "a"]).shape
         (3, 2)
     """
-    if isinstance(texts, str) or not len(texts):
+    texts = texts if isinstance(texts, str) else list(texts)
+    if isinstance(texts, str) or not texts:
         raise XlsrError(f"`texts` must be a list of at least one sentence, got {texts[:40]!r}.")
+    if (row := next((row for row, text in enumerate(texts) if not isinstance(text, str)), None)) is not None:
+        raise XlsrError(f"`texts` must be sentences; number {row} is {texts[row]!r}.")
     require_positive("batch_size", batch_size)
     positions: dict[str, int] = {}
     spread = np.array([positions.setdefault(text, len(positions)) for text in texts])
@@ -114,6 +117,7 @@ def embed(
         show_progress_bar=show_progress_bar,
         **more,
     )
+    encoded = as_array(encoded)
     if np.ndim(encoded) != 2 or len(encoded) != len(positions):
         raise XlsrError(
             f"`encode` must return one vector per text, got shape {np.shape(encoded)} for {len(positions)} texts."

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from hf_xlsr.utils.errors import XlsrError
 
 
-def as_vectors(vectors: np.ndarray, name: str) -> np.ndarray:
+def as_array(vectors: Any) -> np.ndarray:
+    """What an encoder returns as float32: an array, a tensor of any precision, with a gradient or not, or a list.
+
+    Examples:
+        >>> import torch
+        >>> as_array([torch.ones(2, dtype=torch.bfloat16, requires_grad=True)])
+        array([[1., 1.]], dtype=float32)
+    """
+    # Without an import of torch, which takes seconds.
+    if isinstance(vectors, (list, tuple)) and vectors and hasattr(vectors[0], "detach"):
+        vectors = [as_array(vector) for vector in vectors]
+    if hasattr(vectors, "detach"):
+        vectors = vectors.detach().float().cpu().numpy()
+    return np.asarray(vectors, dtype=np.float32)
+
+
+def as_vectors(vectors: Any, name: str) -> np.ndarray:
     """Vectors as a C-contiguous float32 matrix.
 
     Args:
-        vectors: `(n, width)`, any real type; unchanged.
+        vectors: `(n, width)`, see `as_array`; unchanged.
         name: Name of the argument, for errors.
 
     Returns:
@@ -24,7 +42,7 @@ def as_vectors(vectors: np.ndarray, name: str) -> np.ndarray:
         >>> as_vectors([[1, 2]], "queries")
         array([[1., 2.]], dtype=float32)
     """
-    matrix = np.ascontiguousarray(vectors, dtype=np.float32)
+    matrix = np.ascontiguousarray(as_array(vectors))
     if matrix.ndim != 2:
         raise XlsrError(f"`{name}` must be a matrix with one row per sentence, got shape {np.shape(vectors)}.")
     bad = np.flatnonzero(~np.isfinite(matrix).all(axis=1))

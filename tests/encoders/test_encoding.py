@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.encoders import embed
@@ -110,3 +111,28 @@ def test_prompt_replaces_the_default_one(tiny_export: str):
             np.testing.assert_allclose(found, embed(plain, texts, prompt=expected), atol=1e-6)
         # The same characters, with and without the model's own prompt before them.
         assert np.abs(embed(wrapped, ["red one two"])[0] - embed(wrapped, ["one two"], prompt="red ")[0]).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda vectors: vectors.bfloat16(),
+        lambda vectors: vectors.requires_grad_(),
+        lambda vectors: [vector.bfloat16().requires_grad_() for vector in vectors],
+        lambda vectors: vectors.half().numpy(),
+    ],
+)
+def test_what_encoders_return(convert: Any) -> None:
+    class Lengths:
+        def encode(self, texts: list[str], **_: Any) -> Any:
+            return convert(torch.tensor([[float(len(text)), 1.0] for text in texts]))
+
+    texts = ["a", "bcd"]
+    for encoder in (Lengths(), CachedEncoder(Lengths())):
+        found = embed(encoder, (text for text in texts), normalize=False)
+        assert found.dtype == np.float32 and found.tolist() == [[1, 1], [3, 1]]
+
+
+def test_a_text_that_is_none() -> None:
+    with pytest.raises(XlsrError, match="number 1 is None"):
+        embed(CachedEncoder(None), ["a", None])  # type: ignore[list-item]

@@ -191,3 +191,12 @@ def test_shipped_suites() -> None:
             assert set(task.columns) <= {column for protocol in protocols for column in protocol.columns}
     with pytest.raises(XlsrError, match="open"):
         load_suite("oepn")
+
+
+def test_options_of_the_command_with_a_suite(folder: Path, capsys: Any) -> None:
+    command = ["evaluate", "--suite", str(folder / "suite.yaml"), "--output", str(folder / "out")]
+    assert main([*command, "--limit", "7"]) == 0
+    found = load_results(folder / "out/a/retrieval.json")["metrics"]
+    assert found["wide-tatoeba/en-de/test/pairs"] == 7
+    for option in (["--languages", "en,fr"], ["--k", "2"], ["--where", "x=y"]):
+        assert option[0] in failing(capsys, *command, *option)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from typing_extensions import Unpack
@@ -69,8 +69,8 @@ def both_ways(
 
 def encode_pairs(
     encoder: Encoder,
-    sources: Sequence[str],
-    targets: Sequence[str],
+    sources: Iterable[str],
+    targets: Iterable[str],
     languages: tuple[str, str],
     **encoding: Unpack[EncodingOptions],
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -79,6 +79,7 @@ def encode_pairs(
     Raises:
         XlsrError: the sides differ in length or are empty, or a vector is zero.
     """
+    sources, targets = list(sources), list(targets)
     if len(sources) != len(targets):
         raise XlsrError(f"`targets` must be as many as `sources`, {len(sources)}, got {len(targets)}.")
     first, second = (
