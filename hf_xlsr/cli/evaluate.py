@@ -77,7 +77,9 @@ def evaluate(
         raise XlsrError("a suite names its protocols and data; leave out --protocol and --data.")
     if suite or len(models) > 1:
         if report:
-            raise XlsrError("--report is for one model; a suite and several models write tables and plots to --output.")
+            raise XlsrError(
+                "--report is for one model; a suite and several models write tables and plots to --output."
+            )
         if (suite or (protocol and given["data"])) and output:
             _evaluate_suite(models, suite, protocol, name, output, vectors, given)
             return

@@ -24,6 +24,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "protocols.tatoeba_mteb": ["tatoeba_mteb"],
         "protocols.tatoeba_xtreme": ["tatoeba_xtreme"],
         "protocols.xsim": ["xsim"],
+        "protocols.xsim_pp": ["Distractor", "distractors", "xsim_pp"],
         "protocols.xsr": ["xsr", "xsr_both_directions"],
         "protocols.zero_shot": ["zero_shot"],
         "registry": ["PROTOCOLS", "option_specs"],

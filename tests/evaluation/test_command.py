@@ -108,6 +108,7 @@ CASES: dict[str, tuple[Callable[[Path], list[str]], set[str]]] = {
         {"STS12-sts/en/test/spearman_all", "sts-average-of-2/en/test/pearson_wmean", "STS13.a-sts/en/test/pairs"},
     ),
     "pair-classification": (pair_classification_of, {"paws-pair-classification/en/test/cosine_accuracy"}),
+    "xsim-pp": (pairs_of, {"pairs-xsim-pp/fr-en/test/error", "pairs-xsim-pp/fr-en/test/meaning_error"}),
     "mining": (
         lambda folder: [*pairs_of(folder), "--hide-pairs", "0.5"],
         {"pairs-mining-h0.5-k4-ratio/en-fr/test/f1", "pairs-mining-h0.5-k4-ratio/en-fr/tune/f1"},

@@ -37,7 +37,7 @@ def test_declaration(protocol: Protocol) -> None:
 
 def test_specs_of_options() -> None:
     specs = option_specs()
-    assert (specs["k"].type, specs["k"].protocols) == (int, ("bucc", "language-bias", "mining", "xsim"))
+    assert (specs["k"].type, specs["k"].protocols) == (int, ("bucc", "language-bias", "mining", "xsim", "xsim-pp"))
     assert specs["tune"].several and specs["cross"].type is bool and specs["learning_rate"].type is float
     assert specs["head"].choices == ("linear", "mlp", "trained") and specs["head"].default is None
     assert all(spec.help for spec in specs.values())

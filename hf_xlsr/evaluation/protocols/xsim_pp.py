@@ -1,0 +1,229 @@
+"""Protocol `xsim-pp`: xsim++, the search of `xsim` among English sentences with one changed word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from typing_extensions import Unpack
+
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
+from hf_xlsr.evaluation.protocols.tatoeba import embed_for_search
+from hf_xlsr.evaluation.protocols.xsim import margin_setting
+from hf_xlsr.evaluation.registry import DebiasOptions, option, pair_protocol
+from hf_xlsr.evaluation.results import Results, measured
+from hf_xlsr.utils.errors import XlsrError
+
+EACH = 3  # distractors of a kind for a sentence
+KINDS = ("number", "entity", "meaning")
+NUMBER_WORDS = (
+    "one two three four five six seven eight nine ten eleven twelve".split(),
+    "twenty thirty forty fifty sixty seventy eighty ninety".split(),
+    "hundred thousand million billion".split(),
+    "first second third fourth fifth sixth seventh eighth ninth tenth".split(),
+)
+OPPOSITES = """
+above below; accept reject; after before; all some; always never; arrive leave; begin end; better worse; big small;
+buy sell; cheap expensive; early late; east west; easy difficult; enemy friend; everyone nobody; fast slow; full empty;
+good bad; happy sad; hard soft; high low; higher lower; hot cold; important unimportant; increase decrease;
+increased decreased; inside outside; last first; long short; major minor; many few; maximum minimum; more less;
+most least; near far; new old; north south; often rarely; open close; possible impossible; public private;
+remember forget; rich poor; rise fall; safe dangerous; similar different; start stop; strong weak; success failure;
+true false; usually rarely; win lose; with without; won lost
+"""
+AUXILIARIES = "am are can could did do does had has have is may might must should was were will would".split()
+CONTRACTED = {"can't": "can", "won't": "will", "shan't": "shall"}
+NO_ENTITIES = frozenset(
+    "I A An The He She It We They You This That These Those And But Or If In On At Mr Mrs Ms Dr".split()
+)
+DIGITS = re.compile(r"\d+")
+WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?")
+ENTITY = re.compile(r"(?<=[a-z,;:] )[A-Z][a-z]+(?: [A-Z][a-z]+)*")
+
+
+@dataclass(frozen=True)
+class XsimPpOptions(DebiasOptions):
+    """Options of protocol `xsim-pp`."""
+
+    k: int = option(4, "size of the neighbourhoods")
+    margin: Literal["ratio", "distance", "absolute"] = option("ratio", "margin that scores pairs")
+    seed: int = option(1, "seed of the changed words")
+
+
+class Distractor(NamedTuple):
+    """A sentence with one change.
+
+    Attributes:
+        row: Number of the original.
+        kind: One of `KINDS`.
+        text: The changed sentence.
+    """
+
+    row: int
+    kind: str
+    text: str
+
+
+def distractors(sentences: Sequence[str], *, seed: int = 1) -> list[Distractor]:
+    """English sentences with one change, up to three of each kind.
+
+    `number`: other digits of the same length, or another number word. `entity`: a capitalised name inside the sentence,
+    replaced by one of another sentence. `meaning`: a negation put in or taken out, or an opposite. The rules see words,
+    not grammar, so that some distractors are clumsy. Changes that give one of the sentences are left out.
+
+    Args:
+        sentences: In English.
+        seed: Of the replacements.
+
+    Examples:
+        >>> for one in distractors(["He is not here.", "He was in Paris in 1984."]):
+        ...     print(one.row, one.kind, one.text)
+        0 meaning He is here.
+        1 number He was in Paris in 5579.
+        1 meaning He was not in Paris in 1984.
+    """
+    rng = np.random.default_rng(seed)
+    names = list(dict.fromkeys(name for text in sentences for name in _entities(text)))
+    kinds: dict[str, Callable[[str], Iterator[str]]] = {
+        "number": lambda text: _numbers(text, rng),
+        "entity": lambda text: _other_entities(text, names, rng),
+        "meaning": _meanings,
+    }
+    found, seen = [], set(sentences)
+    for row, text in enumerate(sentences):
+        for kind, changed in kinds.items():
+            fresh = [one for one in dict.fromkeys(changed(text)) if one not in seen]
+            chosen = sorted(rng.permutation(len(fresh))[:EACH].tolist())
+            found += [Distractor(row, kind, fresh[place]) for place in chosen]
+            seen |= {fresh[place] for place in chosen}
+    return found
+
+
+def _numbers(text: str, rng: np.random.Generator) -> Iterator[str]:
+    for match in DIGITS.finditer(text):
+        length = len(match[0])
+        other = match[0]
+        while other == match[0]:
+            other = "".join(map(str, [rng.integers(1, 10), *rng.integers(0, 10, length - 1)]))
+        yield _replaced(text, match, other)
+    for match in WORD.finditer(text):
+        for words in NUMBER_WORDS:
+            if match[0].lower() in words:
+                others = [word for word in words if word != match[0].lower()]
+                yield _replaced(text, match, _like(match[0], others[rng.integers(len(others))]))
+
+
+def _entities(text: str) -> list[str]:
+    return [match[0] for match in _entity_matches(text)]
+
+
+def _entity_matches(text: str) -> list[re.Match[str]]:
+    return [match for match in ENTITY.finditer(text) if match[0] not in NO_ENTITIES]
+
+
+def _other_entities(text: str, names: Sequence[str], rng: np.random.Generator) -> Iterator[str]:
+    for match in _entity_matches(text):
+        others = [name for name in names if name not in text]
+        if others:
+            yield _replaced(text, match, others[rng.integers(len(others))])
+
+
+def _meanings(text: str) -> Iterator[str]:
+    for match in WORD.finditer(text):
+        word, rest = match[0].lower(), text[match.end() :]
+        if word.endswith("n't"):
+            yield _replaced(text, match, _like(match[0], CONTRACTED.get(word, word[:-3])))
+        elif word in AUXILIARIES and not rest.startswith(" not "):
+            yield _replaced(text, match, f"{match[0]} not")
+        elif word == "not":
+            yield text[: match.start()] + rest.removeprefix(" ")
+        elif match[0] in _OPPOSITE:  # in lower case: no part of a name
+            yield _replaced(text, match, _OPPOSITE[word])
+
+
+def _opposites() -> dict[str, str]:
+    pairs = [pair.split() for pair in OPPOSITES.split(";")]
+    return {**{second: first for first, second in pairs}, **dict(pairs)}  # type: ignore[arg-type]
+
+
+_OPPOSITE = _opposites()
+
+
+def _replaced(text: str, match: re.Match[str], other: str) -> str:
+    return text[: match.start()] + other + text[match.end() :]
+
+
+def _like(model: str, word: str) -> str:
+    """The word, capitalised where the model is."""
+    return word.capitalize() if model[0].isupper() else word
+
+
+def xsim_pp(
+    encoder: Encoder,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    *,
+    languages: tuple[str, str],
+    name: str,
+    split: str = "test",
+    k: int = 4,
+    margin: str = "ratio",
+    seed: int = 1,
+    **encoding: Unpack[EncodingOptions],
+) -> Results:
+    """xSIM++ (Chen et al., 2023): the error of `xsim` into English, with hard distractors among the candidates.
+
+    Every sentence of the other language chooses among all English sentences and their `distractors` the one with the best
+    margin. The paper generates its distractors with other tools and from other data, so its numbers are not comparable.
+
+    Args, besides those of `xsim`:
+        languages: One of them is English.
+        seed: Of the distractors.
+
+    Returns:
+        `error`, the shares of sources that find a distractor of each kind (`number_error`, `entity_error`,
+        `meaning_error`), `pairs` and `distractors`, under `{name}-xsim-pp/de-en/test/`.
+
+    Raises:
+        XlsrError: as `xsim` does, or neither or both languages are English.
+    """
+    from hf_xlsr.mining.search.both_ways import neighbours_both_ways
+    from hf_xlsr.mining.search.extraction import extract_pairs
+
+    english = [code.partition("-")[0] == "en" for code in languages]
+    if sum(english) != 1:
+        raise XlsrError(f"protocol xsim-pp needs pairs with English, got {' and '.join(languages)}.")
+    queries, pool, other = (targets, sources, languages[1]) if english[0] else (sources, targets, languages[0])
+    if len(queries) != len(pool):
+        raise XlsrError(f"`targets` must be as many as `sources`, {len(sources)}, got {len(targets)}.")
+    setting = margin_setting(k, margin)
+    changed = distractors(pool, seed=seed)
+    vectors = [
+        embed_for_search(encoder, texts, language=language, **encoding)
+        for texts, language in ((queries, other), ([*pool, *(one.text for one in changed)], "en"))
+    ]
+    found = extract_pairs(
+        neighbours_both_ways(vectors[0], vectors[1], k, method="exact"),
+        margin=margin,
+        retrieval="forward",
+        one_to_one=False,
+    )
+    chosen = found.target[np.argsort(found.source)]
+    kinds = np.array(["", *KINDS])[[0] * len(pool) + [1 + KINDS.index(one.kind) for one in changed]]
+    outcomes = {"error": chosen != np.arange(len(pool))}
+    outcomes |= {f"{kind}_error": kinds[chosen] == kind for kind in KINDS}
+    values = {metric: float(each.mean()) for metric, each in outcomes.items()}
+    protocol = "xsim-pp" if setting == "k4-ratio" else f"xsim-pp-{'absolute' if margin == 'absolute' else setting}"
+    counts = {"pairs": len(pool), "distractors": len(changed)}
+    return measured(name, protocol, (other, "en"), split, values | counts, outcomes)
+
+
+PROTOCOL = pair_protocol(
+    "xsim-pp",
+    "xSIM++: xsim into English among sentences with one changed number, name or word",
+    xsim_pp,
+    XsimPpOptions,
+)
