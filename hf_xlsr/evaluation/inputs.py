@@ -77,6 +77,7 @@ class Inputs:
         bitexts: `test` and `tune` of BUCC data.
         languages: Source and target of BUCC data.
         train_language: Language of `train`.
+        mteb_tasks: Tasks whose data mteb reads, by name.
         revisions: Revisions of data that mteb reads itself, by task.
         encoding: How sentences become vectors.
         skipped: Numbers of invalid rows, by reason.
@@ -93,6 +94,7 @@ class Inputs:
     bitexts: dict[str, BuccData] = field(default_factory=dict)
     languages: tuple[str, str] = ("", "")
     train_language: str = ""
+    mteb_tasks: dict[str, Any] = field(default_factory=dict)
     revisions: dict[str, str] = field(default_factory=dict)
     encoding: EncodingOptions = field(default_factory=lambda: EncodingOptions())
     skipped: dict[str, int] = field(default_factory=dict)

@@ -298,6 +298,16 @@ def test_mteb_task(
     assert main([*command, "mteb"]) == 0
     own = json.loads(output.read_text())
     assert own["data_sha256"] == {"STSBenchmark": real("STSBenchmark").metadata.dataset["revision"]}
+    cache = tmp_path / "cache"
+    more = ["--cache", str(cache), "--name", "me/tiny", "--languages", "en", "--hf-subsets", "default"]
+    assert main([*command, "mteb", *more]) == 0
+    (file,) = cache.rglob("STSBenchmark.json")
+    assert "me__tiny" in file.parts
+    stored = mteb.results.TaskResult.from_disk(file)
+    assert stored.get_score() == pytest.approx(own["metrics"]["STSBenchmark-mteb/en/test/main_score"], abs=1e-5)
+    for option, value in (("--languages", "xx"), ("--languages", "de"), ("--hf-subsets", "gone")):
+        assert main([*command, "mteb", option, value]) == 1
+        assert "STSBenchmark" in capsys.readouterr().err
     assert main([*command, "sts"]) == 0
     ours = json.loads(output.read_text())
     assert ours["metrics"]["STSBenchmark-sts/en/test/spearman_all"] == pytest.approx(

@@ -118,7 +118,7 @@ DATA: list[tuple[str, str, dict[str, Any], str]] = [
     ("xsr", "numbers.parquet", ALL | {"pool": ("pool.txt",)}, "--pool"),
     ("xsr", "numbers.parquet", ALL | {"languages": ("en", "de"), "pool": ("empty.txt",)}, "--pool"),
     ("xsr", "pairs.tsv", {"pool": ("other-pairs.tsv",)}, "--pool"),
-    ("mteb", "mteb:Tatoeba", EN, "--languages"),
+    ("mteb", "mteb:Tatoeba", EN, "Tatoeba"),
     ("mteb", "mteb:Tatoeba", {"split": "dev"}, "--split"),
     # Rows to train, tune and test on.
     ("zero-shot", "numbers.parquet", EN | {"columns": "text=en,label=kind"}, "train"),

@@ -9,7 +9,7 @@ import mteb
 
 from hf_xlsr.data.columns import split_name
 from hf_xlsr.evaluation.languages import metric_languages
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError, error_line
 
 Row = dict[str, Any]
 
@@ -34,14 +34,23 @@ def their_columns(task: Any) -> dict[str, str]:
     return names | {"label": getattr(task, "label_column_name", "label")}
 
 
-def mteb_task(name: str) -> Any:
+def mteb_task(name: str, languages: Sequence[str] = (), hf_subsets: Sequence[str] = ()) -> Any:
     """One of mteb's tasks, without its data.
 
+    Args:
+        name: As mteb calls it.
+        languages: Only subsets in these languages alone, as mteb writes them (`deu-Latn`).
+        hf_subsets: Only these subsets.
+
     Raises:
-        XlsrError: mteb has no such task.
+        XlsrError: mteb has no such task or subset.
     """
+    chosen: dict[str, Any] = {"languages": list(languages), "exclusive_language_filter": True} if languages else {}
+    chosen |= {"hf_subsets": list(hf_subsets)} if hf_subsets else {}
     try:
-        return mteb.get_task(name)
+        return mteb.get_task(name, **chosen)
+    except ValueError as error:
+        raise XlsrError(f"mteb task '{name}': {error_line(error)}") from error
     except KeyError as error:
         raise XlsrError(f"mteb task {error.args[0].removeprefix('KeyError: ')}") from error
 

@@ -3,33 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.evaluation.inputs import DataOptions, Inputs
-from hf_xlsr.evaluation.registry import Options, Protocol
+from hf_xlsr.evaluation.registry import Options, Protocol, option
 from hf_xlsr.evaluation.results import Results
-from hf_xlsr.evaluation.table import MTEB, data_name
+from hf_xlsr.evaluation.table import MTEB
+
+
+@dataclass(frozen=True)
+class MtebOptions(Options):
+    """Options of protocol `mteb`."""
+
+    hf_subsets: tuple[str, ...] = option((), "subsets of the tasks, as mteb calls them: deu-eng", data=True)
+    cache: str | None = option(None, "folder for mteb's own result files, which its tools read", data=True)
 
 
 def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
     """Names of tasks; mteb reads their data."""
     from hf_xlsr.evaluation.mteb.data import mteb_task
+    from hf_xlsr.evaluation.mteb.languages import langscript
 
-    data.refuse("mteb", "columns", "languages", "where", "config", "limit", "name", "split")
-    inputs = Inputs(name=data_name(data.files), split=data.split)
+    data.refuse("mteb", "columns", "where", "config", "limit", "split")
+    inputs = Inputs(name=data.name or "", split=data.split)
+    languages = [langscript(code) or code for code in data.languages]
     for file in data.files:
         task = file.removeprefix(MTEB)
-        inputs.rows[task] = []
-        inputs.revisions[task] = mteb_task(task).metadata.dataset["revision"]
+        chosen = mteb_task(task, languages=languages, hf_subsets=options.get("hf_subsets") or ())
+        inputs.mteb_tasks[task] = chosen
+        inputs.revisions[task] = chosen.metadata.dataset["revision"]
     return inputs
 
 
-def _run(encoder: Encoder, inputs: Inputs, options: Options) -> Results:
+def _run(encoder: Encoder, inputs: Inputs, options: MtebOptions) -> Results:
     from hf_xlsr.evaluation.mteb.evaluate import evaluate_mteb
 
     encoding: dict[str, Any] = {key: value for key, value in inputs.encoding.items() if value not in (None, "")}
-    return evaluate_mteb(encoder, list(inputs.rows), **encoding)
+    encoding |= {"name": inputs.name} if inputs.name else {}
+    return evaluate_mteb(encoder, list(inputs.mteb_tasks.values()), cache=options.cache, **encoding)
 
 
-PROTOCOL = Protocol("mteb", "mteb's own evaluation of its tasks", "names of mteb's tasks", _read, _run)
+PROTOCOL = Protocol("mteb", "mteb's own evaluation of its tasks", "names of mteb's tasks", _read, _run, MtebOptions)
