@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ class CachedEncoder:
 
     Attributes:
         encoded: Number of texts that the encoder has encoded.
+        seconds: Time that it took.
 
     Examples:
         >>> class Lengths:
@@ -40,7 +42,7 @@ class CachedEncoder:
 
     def __init__(self, encoder: Any, store: VectorStore | None = None) -> None:
         self.encoder = encoder
-        self.encoded = 0
+        self.encoded, self.seconds = 0, 0.0
         self.routes = routes_of(encoder)
         self.default_prompt_name = default_prompt(encoder)
         self._store: VectorStore | _InMemory = store or _InMemory()
@@ -54,9 +56,10 @@ class CachedEncoder:
         missing = list(dict.fromkeys(key for key, vector in zip(keys, found, strict=True) if vector is None))
         if missing:
             route = {} if task is None else {"task": task}
+            start = perf_counter()
             fresh = self.encoder.encode([key[2] for key in missing], normalize_embeddings=False, **route, **options)
             self._store.add(missing, as_array(fresh))
-            self.encoded += len(missing)
+            self.encoded, self.seconds = self.encoded + len(missing), self.seconds + perf_counter() - start
             found = self._store.find(keys)
         vectors = np.stack([vector for vector in found if vector is not None])
         return unit_length(vectors) if normalize_embeddings else vectors

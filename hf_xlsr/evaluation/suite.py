@@ -6,11 +6,13 @@ import hashlib
 import json
 import logging
 import os
+import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import yaml
@@ -200,7 +202,7 @@ def evaluate_suite(
             except Exception as error:  # the others should run
                 failed[f"{label}/{name}"] = error_line(error) or type(error).__name__
                 logger.error("%s failed: %s", f"{label}/{name}", failed[f"{label}/{name}"], exc_info=error)
-        logger.info("%s: %d texts encoded", label, runner.encoded)
+        print(f"{label}: {runner.account()}", file=sys.stderr)
     tables = compare({label: _merged(one) for label, one in found.items() if one}) if any(found.values()) else []
     for ending, form in ENDINGS.items():
         write_text(home / f"table{ending}", render(tables, form))
@@ -222,12 +224,13 @@ class _Runner:
     def __init__(self, model: str, options: EncoderOptions, vectors: Path) -> None:
         self.model, self.options, self.vectors = model, options, vectors
         self.loaded = cache(lambda: load_encoder(model, options.device, options.dtype))
-        self._cached: CachedEncoder | None = None
+        self.cached: CachedEncoder | None = None
+        self._start = perf_counter()
 
-    @property
-    def encoded(self) -> int:
-        """Number of texts that the encoder has encoded."""
-        return self._cached.encoded if self._cached else 0
+    def account(self) -> str:
+        """Where the time went."""
+        texts, seconds = (self.cached.encoded, self.cached.seconds) if self.cached else (0, 0.0)
+        return f"{texts:,} texts encoded in {seconds:,.1f} of {perf_counter() - self._start:,.1f} seconds"
 
     @property
     def hash(self) -> str:
@@ -256,10 +259,10 @@ class _Runner:
         loaded = self.loaded()
         if task.protocols[0].name == "mteb" or task.options.get("head") == "trained":
             return loaded
-        if self._cached is None:
+        if self.cached is None:
             facts = encoder_facts(loaded) | {"model": self.hash}
-            self._cached = CachedEncoder(loaded, VectorStore(self.vectors, facts))
-        return self._cached
+            self.cached = CachedEncoder(loaded, VectorStore(self.vectors, facts))
+        return self.cached
 
 
 def _merged(results: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def test_each_text_is_encoded_once(folder: Path, monkeypatch: pytest.MonkeyPatch
 
     def counted(runner: Any, *arguments: Any) -> Any:
         found = run(runner, *arguments)
-        counts[Path(runner.model).name] = runner.encoded
+        counts[Path(runner.model).name] = runner.cached.encoded if runner.cached else 0
         return found
 
     monkeypatch.setattr(suite_module._Runner, "run", counted)

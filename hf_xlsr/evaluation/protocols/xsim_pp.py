@@ -146,7 +146,7 @@ def _meanings(text: str) -> Iterator[str]:
 
 def _opposites() -> dict[str, str]:
     pairs = [pair.split() for pair in OPPOSITES.split(";")]
-    return {**{second: first for first, second in pairs}, **dict(pairs)}  # type: ignore[arg-type]
+    return {**{second: first for first, second in pairs}, **dict(pairs)}
 
 
 _OPPOSITE = _opposites()
