@@ -55,18 +55,27 @@ def xsim(
     Relations:
         With margin `absolute`, the `source_to_target_error` of `tatoeba_laser`.
     """
+    protocol = variant_name("xsim", k, margin)
+    vectors = encode_pairs(encoder, sources, targets, languages, **encoding)
+    wrong = best_targets(*vectors, k=k, margin=margin) != np.arange(len(vectors[0]))
+    values = {"error": float(wrong.mean()), "pairs": len(wrong)}
+    return measured(name, protocol, languages, split, values, {"error": wrong})
+
+
+def best_targets(sources: np.ndarray, targets: np.ndarray, *, k: int, margin: str) -> np.ndarray:
+    """For each source the number of the target with the best margin among its `k` nearest, `(sources,)`."""
     from hf_xlsr.mining.search.both_ways import neighbours_both_ways
     from hf_xlsr.mining.search.extraction import extract_pairs
 
-    setting = margin_setting(k, margin)
-    protocol = "xsim" if setting == "k4-ratio" else f"xsim-{'absolute' if margin == 'absolute' else setting}"
-    vectors = encode_pairs(encoder, sources, targets, languages, **encoding)
-    neighbours = neighbours_both_ways(*vectors, k, method="exact")
+    neighbours = neighbours_both_ways(sources, targets, k, method="exact")
     chosen = extract_pairs(neighbours, margin=margin, retrieval="forward", one_to_one=False)
-    wrong = chosen.source != chosen.target
-    values = {"error": float(wrong.mean()), "pairs": len(sources)}
-    # Candidates are sorted by score; outcomes are in the order of the sources.
-    return measured(name, protocol, languages, split, values, {"error": wrong[np.argsort(chosen.source)]})
+    return chosen.target[np.argsort(chosen.source)]  # candidates are sorted by score
+
+
+def variant_name(protocol: str, k: int, margin: str) -> str:
+    """The protocol's name, with `k` and `margin` where they are not LASER's."""
+    setting = margin_setting(k, margin)
+    return protocol if setting == "k4-ratio" else f"{protocol}-{'absolute' if margin == 'absolute' else setting}"
 
 
 def margin_setting(k: int, margin: str) -> str:

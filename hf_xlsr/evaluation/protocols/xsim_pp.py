@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.protocols.tatoeba import embed_for_search
-from hf_xlsr.evaluation.protocols.xsim import margin_setting
-from hf_xlsr.evaluation.registry import DebiasOptions, option, pair_protocol
+from hf_xlsr.evaluation.protocols.xsim import XsimOptions, best_targets, variant_name
+from hf_xlsr.evaluation.registry import option, pair_protocol
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.utils.errors import XlsrError
 
@@ -45,11 +45,9 @@ ENTITY = re.compile(r"(?<=[a-z,;:] )[A-Z][a-z]+(?: [A-Z][a-z]+)*")
 
 
 @dataclass(frozen=True)
-class XsimPpOptions(DebiasOptions):
+class XsimPpOptions(XsimOptions):
     """Options of protocol `xsim-pp`."""
 
-    k: int = option(4, "size of the neighbourhoods")
-    margin: Literal["ratio", "distance", "absolute"] = option("ratio", "margin that scores pairs")
     seed: int = option(1, "seed of the changed words")
 
 
@@ -190,33 +188,23 @@ def xsim_pp(
     Raises:
         XlsrError: as `xsim` does, or neither or both languages are English.
     """
-    from hf_xlsr.mining.search.both_ways import neighbours_both_ways
-    from hf_xlsr.mining.search.extraction import extract_pairs
-
     english = [code.partition("-")[0] == "en" for code in languages]
     if sum(english) != 1:
         raise XlsrError(f"protocol xsim-pp needs pairs with English, got {' and '.join(languages)}.")
     queries, pool, other = (targets, sources, languages[1]) if english[0] else (sources, targets, languages[0])
     if len(queries) != len(pool):
         raise XlsrError(f"`targets` must be as many as `sources`, {len(sources)}, got {len(targets)}.")
-    setting = margin_setting(k, margin)
+    protocol = variant_name("xsim-pp", k, margin)
     changed = distractors(pool, seed=seed)
     vectors = [
         embed_for_search(encoder, texts, language=language, **encoding)
         for texts, language in ((queries, other), ([*pool, *(one.text for one in changed)], "en"))
     ]
-    found = extract_pairs(
-        neighbours_both_ways(vectors[0], vectors[1], k, method="exact"),
-        margin=margin,
-        retrieval="forward",
-        one_to_one=False,
-    )
-    chosen = found.target[np.argsort(found.source)]
+    chosen = best_targets(vectors[0], vectors[1], k=k, margin=margin)
     kinds = np.array(["", *KINDS])[[0] * len(pool) + [1 + KINDS.index(one.kind) for one in changed]]
     outcomes = {"error": chosen != np.arange(len(pool))}
     outcomes |= {f"{kind}_error": kinds[chosen] == kind for kind in KINDS}
     values = {metric: float(each.mean()) for metric, each in outcomes.items()}
-    protocol = "xsim-pp" if setting == "k4-ratio" else f"xsim-pp-{'absolute' if margin == 'absolute' else setting}"
     counts = {"pairs": len(pool), "distractors": len(changed)}
     return measured(name, protocol, (other, "en"), split, values | counts, outcomes)
 
