@@ -117,9 +117,8 @@ def _evaluate_suite(
 ) -> None:
     """Runs a suite, or one task on several models, and prints its table."""
     from rich.console import Console
-    from rich.markdown import Markdown
 
-    from hf_xlsr.evaluation.comparison import render
+    from hf_xlsr.evaluation.comparison import LEGEND, terminal_table
     from hf_xlsr.evaluation.suite import Suite, SuiteEncoder, SuiteTask, evaluate_suite, load_suite
     from hf_xlsr.runs.inputs import check_all_named
 
@@ -158,7 +157,9 @@ def _evaluate_suite(
         "the suite" if suite else "the command",
     )
     tables = evaluate_suite(chosen, output, vectors=vectors)
-    Console().print(Markdown(render(tables)))
+    for table in tables:
+        Console().print(terminal_table(table))
+    Console().print(LEGEND)
 
 
 def compare(

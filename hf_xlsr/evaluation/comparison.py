@@ -225,6 +225,20 @@ def _grid(table: ComparisonTable, bold: str, dagger: str, dash: str) -> tuple[li
     return ["encoder", *table.columns, *([f"{MEAN} of {len(shared)}"] if with_mean else [])], rows
 
 
+def terminal_table(table: ComparisonTable) -> Any:
+    """A table of rich: encoders across, languages or tasks down, so that many languages fit."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    header, rows = _grid(table, "[bold]{}[/bold]", "†", "–")
+    shown = Table("", *(escape(row[0]) for row in rows), title=escape(table_title(table)), title_justify="left")
+    for column in shown.columns:
+        column.overflow = "fold"
+    for number, name in enumerate(header[1:], 1):
+        shown.add_row(escape(name), *(row[number] for row in rows))
+    return shown
+
+
 def table_title(table: ComparisonTable) -> str:
     """The protocol, the dataset, the metric and its unit."""
     lower = " (lower is better)" if lower_is_better(table.metric) else ""
