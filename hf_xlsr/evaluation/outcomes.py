@@ -100,9 +100,8 @@ def interval(outcomes: Outcomes, *, seed: int = 0, resamples: int = RESAMPLES) -
 def p_value(first: Outcomes, second: Outcomes, *, seed: int = 0, resamples: int = RESAMPLES) -> float:
     """Two-sided p-value of the difference between two encoders on the same examples, in the same order.
 
-    Shares of right answers are compared by McNemar's exact test, other values by the paired bootstrap.
-
-    The number of resamples limits the smallest p-value to about `2 / resamples`.
+    Shares of right answers are compared by McNemar's exact test, other means by the paired t-test, F1 and correlations by
+    the paired bootstrap, whose smallest p-value is about `2 / resamples`.
 
     References:
         McNemar (1947). Koehn (2004), Statistical Significance Tests for Machine Translation Evaluation.
@@ -118,6 +117,10 @@ def p_value(first: Outcomes, second: Outcomes, *, seed: int = 0, resamples: int 
 
         wins, losses = int((one & ~other).sum()), int((other & ~one).sum())
         return float(binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
+    if first.statistic == "mean":
+        from scipy.stats import ttest_rel
+
+        return float(ttest_rel(one, other).pvalue) if np.ptp(one - other) > 0 else float(np.array_equal(one, other))
     statistic, count = STATISTICS[first.statistic], len(first.columns)
 
     def difference(*columns: np.ndarray) -> np.ndarray:

@@ -66,3 +66,12 @@ def test_p_values() -> None:
 
 def test_holm() -> None:
     assert holm([0.5, 0.01, 0.02, 0.9]) == pytest.approx([1.0, 0.04, 0.06, 1.0])
+
+
+def test_p_values_of_means_have_no_floor() -> None:
+    random = np.random.default_rng(0)
+    ranks = [Outcomes("mean", (1 / random.integers(1, top, 300),)) for top in (4, 40)]
+    assert p_value(*ranks) < 1e-20
+    same = [p_value(*(Outcomes("mean", (random.gamma(2, size=200),)) for _ in range(2))) for _ in range(400)]
+    assert 0.02 < np.mean(np.array(same) < 0.05) < 0.09
+    assert p_value(ranks[0], ranks[0]) == 1
