@@ -46,9 +46,7 @@ def evaluate(
     ] = None,
     vectors: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR", help="Folder where embeddings are kept (suites and several models; OUTPUT/vectors)."
-        ),
+        typer.Option(metavar="DIR", help="Folder where embeddings are kept; by default of suites OUTPUT/vectors."),
     ] = None,
     show_list: Annotated[
         bool, typer.Option("--list", help="Print the protocols with their columns and options, and stop.")
@@ -99,7 +97,7 @@ def evaluate(
     check_named(models[0], files, parse_languages(given["languages"]))
     data, encoder, seed = data_options(given, name), encoder_options(given), given.pop("seed")
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-    places: dict[str, Any] = {"output": output, "report": report, "predictions": predictions}
+    places: dict[str, Any] = {"output": output, "report": report, "predictions": predictions, "vectors": vectors}
     results = evaluate_files(models[0], protocol, data, options, encoder=encoder, seed=seed, **places)
     # A share for each pair of languages is for the plot.
     shown = Results(record for record in results.records.values() if not record.metric.startswith(SHARE))

@@ -16,6 +16,7 @@ from hf_xlsr.encoders.debias.fitting import fit_debias
 from hf_xlsr.encoders.debias.removal import Debias
 from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
+from hf_xlsr.encoders.vector_store import VectorStore
 from hf_xlsr.evaluation.inputs import DataOptions, Inputs, read_inputs
 from hf_xlsr.evaluation.protocols.language_bias import SELF
 from hf_xlsr.evaluation.registry import Protocol, check_options, find_protocols
@@ -61,6 +62,7 @@ def evaluate_files(
     output: str | None = None,
     report: str | None = None,
     predictions: bool = False,
+    vectors: str | None = None,
 ) -> Results:
     """Evaluates a model on files, or on data called by name.
 
@@ -74,6 +76,7 @@ def evaluate_files(
         output: A JSON file for the results.
         report: A folder for a report with plots.
         predictions: Also save the outcomes of single examples, next to the results file.
+        vectors: A folder in which embeddings are kept for other runs, see `VectorStore`.
 
     Returns:
         What was measured; with several languages also the means.
@@ -91,8 +94,9 @@ def evaluate_files(
     inputs = task.inputs_for(model, encoder)
     loaded = load_encoder(model, encoder.device, encoder.dtype)
     drawn = bool(report) and "source" in task.protocols[0].required
-    cached = len(task.protocols) > 1 or task.wrapped(inputs) or drawn
-    shared = CachedEncoder(loaded) if cached else loaded
+    store = VectorStore(vectors, encoder_facts(loaded, model)) if vectors and task.takes_vectors else None
+    cached = store or len(task.protocols) > 1 or task.wrapped(inputs) or drawn
+    shared = CachedEncoder(loaded, store) if cached else loaded
     results, settings, inputs, shared = measure(task, inputs, shared, model, encoder)
     files = [Path(output)] if output else []
     if report:
@@ -137,6 +141,11 @@ class Task:
         if place := self.options.get("debias"):
             inputs.debias = _load_debias(place, model, encoder.prompt, inputs)
         return inputs
+
+    @property
+    def takes_vectors(self) -> bool:
+        """Whether the protocols need nothing of an encoder but its vectors."""
+        return self.protocols[0].name != "mteb" and self.options.get("head") != "trained"
 
     def wrapped(self, inputs: Inputs) -> bool:
         """Whether language bias is removed before the protocol; two protocols measure before and after."""

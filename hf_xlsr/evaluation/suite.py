@@ -257,11 +257,10 @@ class _Runner:
     def _encoder(self, task: Task) -> Any:
         """The encoder with stored vectors, or itself where the protocol needs more than vectors."""
         loaded = self.loaded()
-        if task.protocols[0].name == "mteb" or task.options.get("head") == "trained":
+        if not task.takes_vectors:
             return loaded
         if self.cached is None:
-            facts = encoder_facts(loaded) | {"model": self.hash}
-            self.cached = CachedEncoder(loaded, VectorStore(self.vectors, facts))
+            self.cached = CachedEncoder(loaded, VectorStore(self.vectors, encoder_facts(loaded, self.model)))
         return self.cached
 
 

@@ -200,3 +200,11 @@ def test_options_of_the_command_with_a_suite(folder: Path, capsys: Any) -> None:
     assert found["wide-tatoeba/en-de/test/pairs"] == 7
     for option in (["--languages", "en,fr"], ["--k", "2"], ["--where", "x=y"]):
         assert option[0] in failing(capsys, *command, *option)
+
+
+def test_one_model_and_suites_share_vectors(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluate_suite(load_suite(folder / "suite.yaml"), folder / "out", vectors=folder / "vectors")
+    before = set((folder / "vectors").rglob("*"))
+    command = ["evaluate", str(folder / "a"), "--protocol", "tatoeba", "--data", str(folder / "wide.tsv")]
+    assert main([*command, "--columns", "source=en,target=de", "--vectors", str(folder / "vectors")]) == 0
+    assert set((folder / "vectors").rglob("*")) == before
