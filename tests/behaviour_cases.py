@@ -95,7 +95,7 @@ def routed_encoder(stock: str) -> None:
 def protocol_cases(pairs: list[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
     """Name and words of each case; writes its files."""
     of_pairs = ["--data", write("pairs.tsv", "en fr", pairs), "--columns", "source=en,target=fr"]
-    for name in ("tatoeba", "tatoeba-laser", "tatoeba-xtreme", "tatoeba-mteb", "xsim", "xsr"):
+    for name in ("tatoeba", "tatoeba-laser", "tatoeba-xtreme", "tatoeba-mteb", "xsim", "xsim-pp", "xsr", "mining"):
         yield name, ["--protocol", name, *of_pairs]
     yield "prompt", ["--protocol", "tatoeba,xsim", *of_pairs, "--prompt", "red ", "--k", "2", "--margin", "distance"]
     yield "xsr-pool", ["--protocol", "xsr", *of_pairs, "--pool", "pool.tsv"]
@@ -129,6 +129,8 @@ def protocol_cases(pairs: list[tuple[str, str]]) -> Iterator[tuple[str, list[str
         words = ["--protocol", "language-bias", "--data", "pairs.tsv", "--columns", "text={lang}"]
         words += ["--languages", "en,fr", "--k", "3"]
         yield f"language-bias-{debias or 'alone'}", [*words, *(("--debias", debias) if debias else ())]
+    words = ["--protocol", "search", "--data", "pairs.tsv", "--columns", "text={lang}", "--languages", "en,fr"]
+    yield "search", [*words, "--debias", "self"]
 
     classes = splits([(english, int("red" in english or "king" in english)) for english, _ in pairs])
     tagged = [(language, *row) for language in ("eng_Latn", "fra_Latn", "deu_Latn") for row in classes]

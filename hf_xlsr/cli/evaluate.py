@@ -172,6 +172,7 @@ def compare(
         str | None, typer.Option("--format", help="markdown, csv, latex or json; by default what --output ends in.")
     ] = None,
     output: Annotated[str | None, typer.Option(help="File to write; by default standard output.")] = None,
+    plots: Annotated[str | None, typer.Option(metavar="DIR", help="Folder for a picture of each table.")] = None,
 ) -> None:
     """Compare encoders: tables with intervals, and tests of the differences."""
     from hf_xlsr.evaluation import comparison
@@ -181,7 +182,12 @@ def compare(
     chosen = form or comparison.ENDINGS.get(Path(output or "").suffix, "markdown")
     require_choice("--format", chosen, comparison.FORMATS)
     found = {label: load_results(path) for label, path in labelled(results).items()}
-    text = comparison.render(comparison.compare(found, metric.split(",") if metric else ()), chosen)
+    tables = comparison.compare(found, metric.split(",") if metric else ())
+    text = comparison.render(tables, chosen)
+    if plots is not None:
+        from hf_xlsr.evaluation.plots import plot_comparisons
+
+        plot_comparisons(plots, tables)
     if output is None:
         print(text, end="")
     else:

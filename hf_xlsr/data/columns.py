@@ -7,7 +7,7 @@ from typing import Any
 
 from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
-NUMERIC_COLUMNS = frozenset({"label", "score", "id", "query_id", "document_id"})  # may be numbers
+NUMERIC_COLUMNS = frozenset({"label", "score", "query_id", "document_id"})  # may be numbers
 _DEV = frozenset({"dev", "development", "trial", "val", "valid", "validation"})
 PLACE_COLUMNS = ("document", "position")  # of a sentence in running text
 KNOWN_COLUMNS = NUMERIC_COLUMNS | {

@@ -7,7 +7,15 @@ from hf_xlsr.utils.lazy import lazy_names
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "plots": ["plot_comparison", "plot_curves", "plot_heatmap", "plot_retrieval", "plot_spaces", "plot_tsne"],
+        "plots": [
+            "plot_comparison",
+            "plot_comparisons",
+            "plot_curves",
+            "plot_heatmap",
+            "plot_retrieval",
+            "plot_spaces",
+            "plot_tsne",
+        ],
         "plots.languages": ["plot_languages"],
         "bucc_data": ["BuccData", "hide_pairs", "read_bucc"],
         "command": ["EncoderOptions", "evaluate_files"],

@@ -207,10 +207,9 @@ def evaluate_suite(
     for ending, form in ENDINGS.items():
         write_text(home / f"table{ending}", render(tables, form))
     if can_plot():
-        from hf_xlsr.evaluation.plots import plot_comparison
+        from hf_xlsr.evaluation.plots import plot_comparisons
 
-        for number, table in enumerate(tables, 1):
-            plot_comparison(home / "plots" / f"{number:02}.png", table)
+        plot_comparisons(home / "plots", tables)
     if failed:
         raise XlsrError(
             f"{len(failed)} of {len(models) * len(tasks)} tasks failed: {'; '.join(map(': '.join, failed.items()))}"

@@ -92,6 +92,9 @@ def _texts(folder: Path, wide: list[dict[str, str]]) -> None:
     tsv(folder / "test.tsv", [{**row, "source": row["en"], "target": row["es"]} for row in wide])
     (folder / "mine.yaml").write_text(RECIPE, "utf-8")
     tsv(folder / "queries.tsv", wide[:20])
+    tsv(folder / "questions.tsv", [{"query_id": n, "text": row["en"]} for n, row in enumerate(wide)])
+    tsv(folder / "documents.tsv", [{"document_id": n, "text": row["de"]} for n, row in enumerate(wide)])
+    tsv(folder / "qrels.tsv", [{"query_id": n, "document_id": n} for n in range(len(wide))])
     tsv(folder / "more.tsv", wide[20:])
     pairs = [{side: row[side] for side in ("source", "target")} for row in make_pairs(160, seed=6)]
     tsv(folder / "pairs.tsv", pairs)

@@ -24,6 +24,7 @@ from docs_helpers import Block, blocks_of, commands_of, write_stand_ins
 from hf_xlsr.cli import app as cli
 from hf_xlsr.data.sources import Source
 from hf_xlsr.evaluation.registry import find_protocols
+from hf_xlsr.evaluation.suite import Suite
 from hf_xlsr.runs.methods import METHODS
 from hf_xlsr.runs.recipe import load_runs, parse_yaml
 from hf_xlsr.utils.errors import XlsrError
@@ -42,7 +43,7 @@ OWN_TESTS = {
 }
 SLOW = ("README.md", "train.md", "evaluate.md")
 # What the words of a command say of data or models that only the Hub has.
-OF_THE_HUB = re.compile(r"mteb:|google-research-datasets/")
+OF_THE_HUB = re.compile(r"mteb:|google-research-datasets/|--suite open")
 # Recipes that are trained for real, shrunk; the others are resolved, which checks each of their keys.
 TRAINED = ("quickstart", "mine.yaml")
 SHRINK = (
@@ -90,11 +91,15 @@ def run_python(block: Block, names: dict[str, Any]) -> str:
 
 
 def check_yaml(block: Block, names: dict[str, Any]) -> str:
-    """A list is sources; a mapping is a recipe, or a part of one that some method takes."""
+    """A list is sources; a mapping is a suite, a recipe, or a part of one that some method takes."""
     content = parse_yaml(block.text, block.page)
     if isinstance(content, list):
         unknown = {key for source in content for key in source} - Source.model_fields.keys()
         assert not unknown, f"unknown keys of a source: {', '.join(sorted(unknown))}"
+        return "validated"
+    if {"encoders", "tasks"} & content.keys():
+        Suite.model_validate(content)
+        Path("suite.yaml").write_text(block.text, "utf-8")
         return "validated"
     methods = [content["method"]] if "method" in content else list(METHODS)
     errors = []
@@ -148,7 +153,7 @@ def run_verb(words: list[str]) -> str:
         return run_training(words[1:])
     options = parsed(words)
     if OF_THE_HUB.search(" ".join(words)) or verb in ("push",):
-        if verb == "evaluate":
+        if verb == "evaluate" and options.protocol:
             find_protocols(options.protocol)
         return "validated"
     if verb == "evaluate" and options.data and options.data[0] == "bible":

@@ -155,9 +155,11 @@ def test_commands(tiny_export: str, tmp_path: Path, capsys: Any) -> None:
     assert main([*command, wide, "--columns", "text={lang}", "--languages", "en,de", "--debias", "self"]) == 0
     metrics = load_results(tmp_path / "out.json")["metrics"]
     assert {"wide-search/en-de/test/mrr", "wide-search-pcr1-self/de/test/all_mrr"} <= set(metrics)
-    queries = write_tsv(tmp_path / "queries.tsv", ["id\ttext", *(f"q{n}\t{word}" for n, word in enumerate(words))])
+    queries = write_tsv(
+        tmp_path / "queries.tsv", ["query_id\ttext", *(f"q{n}\t{word}" for n, word in enumerate(words))]
+    )
     rows = [f"d{n}\t{word} b" for n, word in enumerate(words)]
-    documents = write_tsv(tmp_path / "documents.tsv", ["id\ttext", *rows])
+    documents = write_tsv(tmp_path / "documents.tsv", ["document_id\ttext", *rows])
     relevance = write_tsv(
         tmp_path / "qrels.tsv", ["query_id\tdocument_id\tscore", *(f"q{n}\td{n}\t1" for n in range(len(words)))]
     )

@@ -208,3 +208,21 @@ def test_one_model_and_suites_share_vectors(folder: Path, monkeypatch: pytest.Mo
     command = ["evaluate", str(folder / "a"), "--protocol", "tatoeba", "--data", str(folder / "wide.tsv")]
     assert main([*command, "--columns", "source=en,target=de", "--vectors", str(folder / "vectors")]) == 0
     assert set((folder / "vectors").rglob("*")) == before
+
+
+def test_plots_of_compared_results(folder: Path, figures: list[Any]) -> None:
+    evaluate_suite(load_suite(folder / "suite.yaml"), folder / "out")
+    figures.clear()
+    files = [f"{label}={folder / 'out' / label / 'retrieval.json'}" for label in ("a", "b")]
+    assert main(["compare", *files, "--plots", str(folder / "plots"), "--output", str(folder / "table.md")]) == 0
+    assert {file.name for file in (folder / "plots").iterdir()} == {
+        "wide-tatoeba-test-source_to_target_accuracy.png",
+        "wide-tatoeba-test-target_to_source_accuracy.png",
+        "wide-xsim-k2-ratio-test-error.png",
+    }
+    axes = figures[0].axes[0]
+    results = [load_results(folder / "out" / label / "retrieval.json")["metrics"] for label in ("a", "b")]
+    for container, metrics in zip(axes.containers, results, strict=True):
+        drawn = container.lines[0].get_xdata()
+        wanted = [metrics[f"wide-tatoeba/{pair}/test/source_to_target_accuracy"] for pair in ("en-fr", "en-de")]
+        assert list(drawn) == pytest.approx([100 * value for value in wanted])

@@ -10,7 +10,7 @@ require_package("matplotlib")
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "comparison": ["plot_comparison"],
+        "comparison": ["plot_comparison", "plot_comparisons"],
         "curves": ["plot_curves"],
         "pairs": ["plot_heatmap", "plot_tsne"],
         "retrieval": ["plot_retrieval"],

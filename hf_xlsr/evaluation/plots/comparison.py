@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -10,6 +12,12 @@ from matplotlib.figure import Figure
 from hf_xlsr.evaluation.comparison import ComparisonTable, table_title
 from hf_xlsr.evaluation.plots.common import colours_of, fonts, save_figure, shorten
 from hf_xlsr.evaluation.report import metric_unit
+
+
+def plot_comparisons(folder: str | os.PathLike[str], tables: Iterable[ComparisonTable]) -> list[Path]:
+    """Draws each table of `compare` in a file of its name, `PROTOCOL-SPLIT-METRIC.png`; see `plot_comparison`."""
+    names = {re.sub(r"[^-.@+\w]+", "-", f"{table.name} {table.metric}"): table for table in tables}
+    return [plot_comparison(Path(folder) / f"{name}.png", table) for name, table in names.items()]
 
 
 def plot_comparison(path: str | os.PathLike[str], table: ComparisonTable) -> Path:

@@ -31,7 +31,7 @@ TIE = 1e-9  # products of equal vectors may differ in their last bits
 class SearchOptions(DebiasOptions):
     """Options of protocol `search`."""
 
-    documents: tuple[str, ...] = option((), "documents of a retrieval data set: id, text [lang]", data=True)
+    documents: tuple[str, ...] = option((), "documents of a retrieval data set: document_id, text [lang]", data=True)
     relevance: str | None = option(None, "relevant documents: query_id, document_id [score]", data=True)
 
 
@@ -232,9 +232,9 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
     if not documents or not relevance:
         raise XlsrError("--documents and --relevance belong together.")
     reader, inputs = reader_of(protocol, data), named_inputs(data)
-    with_ids = _with_columns(reader, "id", "text")
-    inputs.rows = {inputs.name: with_ids.open(data.files, data.languages[:1]).split(data.split)}
-    inputs.pool = with_ids.open(documents, data.languages[-1:]).split(None)
+    asked, searched = (_with_columns(reader, id_, "text") for id_ in ("query_id", "document_id"))
+    inputs.rows = {inputs.name: asked.open(data.files, data.languages[:1]).split(data.split)}
+    inputs.pool = searched.open(documents, data.languages[-1:]).split(None)
     judged = _with_columns(reader, "query_id", "document_id", optional=("score", "split"))
     inputs.relevance = judged.open((relevance,), data.languages[:1]).split(data.split)
     return finish_inputs(inputs, data, reader)
@@ -255,11 +255,11 @@ def _run(encoder: Encoder, inputs: Inputs, options: SearchOptions) -> Results:
         relevance.setdefault(str(row["query_id"]), {})[str(row["document_id"])] = float(
             1 if row.get("score") is None else row["score"]
         )
-    documents, where = ({str(row["id"]): row[column] for row in inputs.pool} for column in ("text", "lang"))
+    documents, where = ({str(row["document_id"]): row[column] for row in inputs.pool} for column in ("text", "lang"))
     others = set(where.values())
     results = Results()
     for language, rows in by_language(inputs.only).items():
-        queries = {str(row["id"]): row["text"] for row in rows}
+        queries = {str(row["query_id"]): row["text"] for row in rows}
         pair = language if len(others) > 1 or language in others else (language, *others)
         results |= search_documents(
             encoder,
@@ -281,5 +281,5 @@ PROTOCOL = row_protocol(
     _run,
     SearchOptions,
     read=_read,
-    optional=("id", "query_id", "document_id", "score"),
+    optional=("query_id", "document_id", "score"),
 )
