@@ -35,6 +35,7 @@ HEADLINES = (
 )
 DIRECTIONS = ("source_to_target_", "target_to_source_")
 MEAN = "mean"
+CHOOSING = ("train", "dev", "tune")  # next to a test, what was chosen there is no result
 LEGEND = (
     "Numbers are in per cent, correlations, F1 and average precision times 100, with 95 % intervals. Bold: significantly "
     "better than every other encoder with the same test set, p < 0.05 after Holm's correction within the table. "
@@ -104,6 +105,12 @@ def compare(results: Mapping[str, Any], metrics: Sequence[str] = ()) -> list[Com
     known = {record.metric for _, record in labelled}
     if unknown := [metric for metric in metrics if metric not in known]:
         raise XlsrError(f"No result has the metric '{unknown[0]}'; {did_you_mean(unknown[0], known)}")
+    tested = {(record.dataset, record.protocol) for _, record in labelled if record.split not in CHOOSING}
+    labelled = [
+        (label, record)
+        for label, record in labelled
+        if record.split not in CHOOSING or (record.dataset, record.protocol) not in tested
+    ]
     places = table_places([record for _, record in labelled])
     tables: dict[tuple[str, str], ComparisonTable] = {}
     for label, record in labelled:

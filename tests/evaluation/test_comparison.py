@@ -117,3 +117,14 @@ def test_command_writes_all_formats(tmp_path: Path, capsys: pytest.CaptureFixtur
     tex = (tmp_path / "table.tex").read_text()
     assert r"good\_one & \textbf{90.0}" in tex and tex.count(r"\toprule") == tex.count(r"\bottomrule") == 1
     assert main([*words, "--format", "html"]) == 1
+
+
+def test_what_was_chosen_on_other_data_is_left_out() -> None:
+    def measured_on(*splits: str) -> Results:
+        results = Results()
+        for split in splits:
+            results |= measured("x", "nli", ("en", "de"), split, {"accuracy": 0.5, "rows": 10})
+        return results
+
+    assert [table.name for table in compare({"a": measured_on("dev", "test")})] == ["x-nli, test"]
+    assert [table.name for table in compare({"a": measured_on("dev")})] == ["x-nli, dev"]
