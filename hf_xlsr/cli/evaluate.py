@@ -116,42 +116,39 @@ def _evaluate_suite(
     """Runs a suite, or one task on several models, and prints its table."""
     from rich.console import Console
 
+    from hf_xlsr.data.columns import parse_columns
     from hf_xlsr.evaluation.comparison import LEGEND, terminal_table
-    from hf_xlsr.evaluation.suite import Suite, SuiteEncoder, SuiteTask, evaluate_suite, load_suite
+    from hf_xlsr.evaluation.suites import Suite, SuiteEncoder, SuiteTask, evaluate_suite, load_suite
+    from hf_xlsr.evaluation.table import parse_where
     from hf_xlsr.runs.inputs import check_all_named
 
     data, encoder, seed = data_options(given, name), encoder_options(given), given.pop("seed")
     options = {key: value for key, value in given.items() if value is not None and value is not False}
     if not suite:
-        columns = dict(part.split("=", 1) for part in (data.columns or "").split(",") if part)
-        where: dict[str, list[str]] = {}
-        for column, value in (part.split("=", 1) for part in data.where):
-            where.setdefault(column, []).append(value)
         same = {key: getattr(data, key) for key in ("split", "config", "limit", "name")}
         task = SuiteTask(
             protocol=str(protocol).split(","),
             data=list(data.files),
-            columns=columns,
+            columns=parse_columns(data.columns),
             languages=list(data.languages),
-            where=where,
+            where=parse_where(data.where),
             seed=seed,
             options=options,
             **same,
         )
         chosen = Suite(tasks={str(protocol).replace(",", "-"): task})
     else:
-        of_data = {field: getattr(data, field) for field in ("columns", "languages", "where", "config", "name")}
-        of_data |= {} if seed is None else {"seed": True}
-        for option in (*options, *(field for field, value in of_data.items() if value)):
-            raise XlsrError(f"--{option.replace('_', '-')} belongs into the tasks of the suite.")
+        fields = [field for field in ("columns", "languages", "where", "config", "name") if getattr(data, field)]
+        if of_tasks := [*options, *fields, *([] if seed is None else ["seed"])]:
+            raise XlsrError(f"--{of_tasks[0].replace('_', '-')} belongs into the tasks of the suite.")
         chosen = load_suite(*suite)
         for one in chosen.tasks.values():
             one.limit = data.limit or one.limit
     for label, path in labelled(models).items():
         chosen.encoders[label] = SuiteEncoder(model=path, **vars(encoder))
     check_all_named(
-        {label: one.model for label, one in chosen.encoders.items()},
-        {name: (task.data, task.languages) for name, task in chosen.tasks.items()},
+        {f"encoder {label}": one.model for label, one in chosen.encoders.items()},
+        {f"task {name}": (task.data, task.languages) for name, task in chosen.tasks.items()},
         "the suite" if suite else "the command",
     )
     tables = evaluate_suite(chosen, output, vectors=vectors)

@@ -37,7 +37,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "protocols.zero_shot": ["zero_shot"],
         "registry": ["PROTOCOLS", "option_specs"],
         "report": ["results_table"],
-        "suite": ["Suite", "SuiteEncoder", "SuiteTask", "evaluate_suite", "load_suite"],
+        "suites": ["Suite", "SuiteEncoder", "SuiteTask", "evaluate_suite", "load_suite"],
         "results": ["Result", "Results", "load_results", "mean_over_languages", "save_results"],
     },
 )

@@ -35,7 +35,7 @@ HEADLINES = (
 )
 DIRECTIONS = ("source_to_target_", "target_to_source_")
 MEAN = "mean"
-CHOOSING = ("train", "dev", "tune")  # next to a test, what was chosen there is no result
+CHOOSING = ("train", "dev", "tune")  # splits that serve to choose; compared only where nothing was tested
 LEGEND = (
     "Numbers are in per cent, correlations, F1 and average precision times 100, with 95 % intervals. Bold: significantly "
     "better than every other encoder with the same test set, p < 0.05 after Holm's correction within the table. "

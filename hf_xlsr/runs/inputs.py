@@ -141,30 +141,27 @@ def check_named(model: str | None, files: Mapping[str, Any], languages: Sequence
         ...
         hf_xlsr.utils.errors.XlsrError: the command needs 'gone.txt' (--data), './model' (MODEL), which cannot be found.
     """
-    missing = Missing()
-    for option, paths in files.items():
-        for path in as_list(paths):
-            missing.look_up_named(option, path, languages)
-    if model is not None:
-        missing.look_up_model("MODEL", model)
-    missing.report("the command")
+    models = {} if model is None else {"MODEL": model}
+    check_all_named(models, {option: (as_list(paths), languages) for option, paths in files.items()}, "the command")
 
 
-def check_all_named(models: Mapping[str, str], data: Mapping[str, tuple[list[str], list[str]]], what: str) -> None:
-    """Checks that all models and files of a suite exist, before it starts.
+def check_all_named(
+    models: Mapping[str, str], data: Mapping[str, tuple[Sequence[str], Sequence[str]]], what: str
+) -> None:
+    """Checks that several models and files exist, before a command starts.
 
     Args:
-        models: Folder or Hub id by label.
-        data: Files, and languages for paths with `{lang}`, by task.
-        what: Name of the suite, for the error.
+        models: Folder or Hub id, by the words that name it in the error.
+        data: Files, and languages for paths with `{lang}`, likewise.
+        what: What needs them, for the error.
 
     Raises:
         XlsrError: some are missing; the error names them all.
     """
     missing = Missing()
-    for task, (paths, languages) in data.items():
+    for key, (paths, languages) in data.items():
         for path in paths:
-            missing.look_up_named(f"task {task}", path, languages)
-    for label, path in models.items():
-        missing.look_up_model(f"encoder {label}", path)
+            missing.look_up_named(key, path, languages)
+    for key, path in models.items():
+        missing.look_up_model(key, path)
     missing.report(what)

@@ -21,11 +21,11 @@ from transformers import logging as transformers_logging
 from transformers.integrations import WandbCallback
 from transformers.trainer import TRAINER_STATE_NAME
 
-from hf_xlsr.data.held_out import held_out_texts
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.evaluation.results import save_results
 from hf_xlsr.runs.card import write_card
 from hf_xlsr.runs.folder import RunFolder
+from hf_xlsr.runs.held_out import held_out_texts
 from hf_xlsr.runs.inputs import check_inputs
 from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.trainers.adapters import merged

@@ -23,7 +23,6 @@ from hf_xlsr.data.columns import parse_columns, resolve_columns
 from hf_xlsr.data.corpora.bible import bible_pairs
 from hf_xlsr.data.corpora.loading import load_corpus
 from hf_xlsr.data.formats.reading import read_rows
-from hf_xlsr.data.held_out import held_out_texts
 from hf_xlsr.data.labelled import LabelledTask, check_tokenizer, labelled_rows, read_sets
 from hf_xlsr.data.multitask import MultiTaskBatchSampler
 from hf_xlsr.data.nli import prepare_nli
@@ -32,6 +31,7 @@ from hf_xlsr.data.running_text import prepare_running_text, read_running_text
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
 from hf_xlsr.data.sources import open_source
 from hf_xlsr.data.tokenization import train_tokenizer, trim_vocabulary
+from hf_xlsr.runs.held_out import held_out_texts
 from hf_xlsr.utils.errors import XlsrError
 
 WORDS = ["one", "two"]

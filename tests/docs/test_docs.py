@@ -24,7 +24,7 @@ from docs_helpers import Block, blocks_of, commands_of, write_stand_ins
 from hf_xlsr.cli import app as cli
 from hf_xlsr.data.sources import Source
 from hf_xlsr.evaluation.registry import find_protocols
-from hf_xlsr.evaluation.suite import Suite
+from hf_xlsr.evaluation.suites import Suite
 from hf_xlsr.runs.methods import METHODS
 from hf_xlsr.runs.recipe import load_runs, parse_yaml
 from hf_xlsr.utils.errors import XlsrError

@@ -20,12 +20,12 @@ from conftest import make_pairs
 from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import main
-from hf_xlsr.evaluation import suite as suite_module
+from hf_xlsr.evaluation import suites as suite_module
 from hf_xlsr.evaluation.command import evaluate_files
 from hf_xlsr.evaluation.inputs import DataOptions
 from hf_xlsr.evaluation.registry import check_options, find_protocols
 from hf_xlsr.evaluation.results import load_results
-from hf_xlsr.evaluation.suite import Suite, evaluate_suite, load_suite, shipped_suites
+from hf_xlsr.evaluation.suites import Suite, evaluate_suite, load_suite, shipped_suites
 from hf_xlsr.utils.errors import XlsrError
 
 PAIRS = make_pairs(30, seed=3)
@@ -226,3 +226,41 @@ def test_plots_of_compared_results(folder: Path, figures: list[Any]) -> None:
         drawn = container.lines[0].get_xdata()
         wanted = [metrics[f"wide-tatoeba/{pair}/test/source_to_target_accuracy"] for pair in ("en-fr", "en-de")]
         assert list(drawn) == pytest.approx([100 * value for value in wanted])
+
+
+def test_a_new_debias_is_measured_again(folder: Path) -> None:
+    suite = load_suite(folder / "suite.yaml")
+    del suite.tasks["retrieval"], suite.encoders["b"]
+    suite.tasks["bias"].options["debias"] = "${SUITE}/debias"
+    texts = folder / "fit.txt"
+    for lines in (PAIRS[:15], PAIRS[15:]):
+        texts.write_text("".join(f"{row['source']}\n" for row in lines), "utf-8")
+        fit = ["debias", "fit", str(folder / "a"), "--output", str(folder / "debias"), "--texts"]
+        assert main([*fit, *(f"{language}={texts}" for language in ("en", "fr", "de"))]) == 0
+        evaluate_suite(suite, folder / "out")
+        evaluate_suite(suite, folder / lines[0]["source"].replace(" ", "-"))
+        fresh = load_results(folder / lines[0]["source"].replace(" ", "-") / "a/bias.json")["metrics"]
+        assert load_results(folder / "out/a/bias.json")["metrics"] == fresh
+
+
+def test_models_of_one_name(folder: Path) -> None:
+    for name in ("a", "b"):
+        (folder / f"run-{name}").mkdir()
+        (folder / name).rename(folder / f"run-{name}/model")
+    models = [str(folder / f"run-{name}/model") for name in ("a", "b")]
+    before = set((folder / "run-a").rglob("*"))
+    data = ["--protocol", "tatoeba", "--data", str(folder / "wide.tsv"), "--columns", "source=en,target=fr"]
+    assert main(["evaluate", *models, *data, "--output", str(folder / "out")]) == 0
+    assert len(list((folder / "out").glob("*/tatoeba.json"))) == 2 and set((folder / "run-a").rglob("*")) == before
+
+
+def test_options_that_name_files(folder: Path) -> None:
+    suite = load_suite(folder / "suite.yaml")
+    (folder / "questions.tsv").write_text("query_id\ttext\n1\tone\n2\ttwo\n")
+    (folder / "documents.tsv").write_text("document_id\ttext\n1\tun\n2\tdeux\n")
+    (folder / "qrels.tsv").write_text("query_id\tdocument_id\n1\t1\n2\t2\n")
+    options = {"documents": "${SUITE}/documents.tsv", "relevance": "${SUITE}/qrels.tsv"}
+    task = {"protocol": "search", "data": "${SUITE}/questions.tsv", "languages": "en,fr", "options": options}
+    suite.tasks = {"search": Suite.model_validate({"tasks": {"search": task}}).tasks["search"]}
+    evaluate_suite(suite, folder / "out")
+    assert load_results(folder / "out/a/search.json")["metrics"]["questions-search/en-fr/test/documents"] == 2

@@ -10,7 +10,7 @@ import yaml
 from recipe_helpers import mostly_slow, runs_of, value_of
 
 from hf_xlsr.data.cleaning import build_cleaner
-from hf_xlsr.data.held_out import held_out_texts
+from hf_xlsr.runs.held_out import held_out_texts
 from hf_xlsr.runs.recipe import merge, resolve
 from hf_xlsr.runs.train import train_recipe
 

@@ -6,11 +6,11 @@ import hashlib
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping
-from functools import cache
+from functools import cached_property
 from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -20,16 +20,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.encoders.cache import CachedEncoder
+from hf_xlsr.encoders.debias.removal import TENSORS
 from hf_xlsr.encoders.fingerprint import content_hash
 from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
 from hf_xlsr.encoders.vector_store import VectorStore
 from hf_xlsr.evaluation.command import EncoderOptions, Task, measure, read_task
 from hf_xlsr.evaluation.comparison import ENDINGS, ComparisonTable, compare, render
 from hf_xlsr.evaluation.inputs import DataOptions
+from hf_xlsr.evaluation.registry import option_specs
 from hf_xlsr.evaluation.results import Results, load_results, save_results
 from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.extras import can_plot
 from hf_xlsr.utils.files import check_writable, write_text
+from hf_xlsr.utils.hashing import file_sha256
 
 logger = logging.getLogger(__name__)
 
@@ -107,11 +110,10 @@ class SuiteTask(_Section):
             where=tuple(where),
             **self.model_dump(include={"split", "config", "limit", "name"}),
         )
-        several = ("train", "tune")
-        options = {
-            name: tuple(map(expand, as_list(value))) if name in several else value
-            for name, value in self.options.items()
-        }
+        specs, options = option_specs(), {}
+        for name, value in self.options.items():
+            values = [expand(one) if isinstance(one, str) else one for one in as_list(value)]
+            options[name] = tuple(values) if name in specs and specs[name].several else values[0]
         return read_task(self.protocol, data, options, seed=self.seed)
 
 
@@ -129,7 +131,7 @@ class Suite(_Section):
 
 def shipped_suites() -> dict[str, Path]:
     """The suites of the package, by name."""
-    return {Path(str(file)).stem: Path(str(file)) for file in files("hf_xlsr.evaluation").joinpath("suites").iterdir()}
+    return {file.stem: file for file in Path(__file__).parent.glob("*.yaml")}
 
 
 def load_suite(*suites: str | os.PathLike[str]) -> Suite:
@@ -164,10 +166,10 @@ def evaluate_suite(
 ) -> list[ComparisonTable]:
     """Evaluates the encoders of a suite under its tasks.
 
-    Everything is read and checked before a model is loaded. Each result is saved when it is measured, as
-    `OUTPUT/ENCODER/TASK.json` with the outcomes of single examples beside it. A result is kept as long as its model,
-    data and settings have not changed. After a failure the suite goes on with the next task. At the end the results of
-    all encoders are compared, in `OUTPUT/table.md`, `.csv`, `.tex` and `.json`, and drawn in `OUTPUT/plots`.
+    It reads and checks everything before it loads a model. It saves each result at once as `OUTPUT/ENCODER/TASK.json`,
+    with the outcomes of single examples beside it. A later run measures only what has a new model, data or settings.
+    After a failure the suite goes on with the next task. At the end it compares all encoders in `OUTPUT/table.md`,
+    `.csv`, `.tex` and `.json`, and draws the tables in `OUTPUT/plots`.
 
     Args:
         suite: From `load_suite`, or built.
@@ -196,7 +198,7 @@ def evaluate_suite(
     for label, encoder in suite.encoders.items():
         runner = _Runner(models[label], encoder.options, Path(vectors or home / "vectors"))
         for name, task in tasks.items():
-            file = home / label / f"{name}.json"
+            file = home / file_name(label) / f"{file_name(name)}.json"
             try:
                 found.setdefault(label, {})[name] = runner.run(task, file)
             except Exception as error:  # the others should run
@@ -217,12 +219,21 @@ def evaluate_suite(
     return tables
 
 
+def file_name(label: str) -> str:
+    """A label as the name of one file or folder.
+
+    Examples:
+        >>> file_name("/models/e5"), file_name("..")
+        ('models-e5', '-')
+    """
+    return re.sub(r"[^\w.@+-]+", "-", label).strip("-.") or "-"
+
+
 class _Runner:
     """Runs tasks on one encoder, which is loaded when the first needs it."""
 
     def __init__(self, model: str, options: EncoderOptions, vectors: Path) -> None:
         self.model, self.options, self.vectors = model, options, vectors
-        self.loaded = cache(lambda: load_encoder(model, options.device, options.dtype))
         self.cached: CachedEncoder | None = None
         self._start = perf_counter()
 
@@ -231,35 +242,42 @@ class _Runner:
         texts, seconds = (self.cached.encoded, self.cached.seconds) if self.cached else (0, 0.0)
         return f"{texts:,} texts encoded in {seconds:,.1f} of {perf_counter() - self._start:,.1f} seconds"
 
-    @property
+    @cached_property
+    def loaded(self) -> Any:
+        """The encoder."""
+        return load_encoder(self.model, self.options.device, self.options.dtype)
+
+    @cached_property
     def hash(self) -> str:
         """The model's `content_hash`; a model of the Hub is downloaded first."""
         try:
             return content_hash(self.model)
         except XlsrError:
-            self.loaded()
+            _ = self.loaded
             return content_hash(self.model)
 
     def run(self, task: Task, file: Path) -> dict[str, Any]:
         """The content of the results file, which is measured unless it is there."""
         asked = [self.hash, task.hashes(), task.options, task.seed, vars(task.data), vars(self.options)]
+        if (debias := Path(str(task.options.get("debias"))) / TENSORS).is_file():
+            asked.append(file_sha256(debias))
         names = [protocol.name for protocol in task.protocols]
         key = hashlib.sha256(json.dumps([version("hf-xlsr"), names, *asked], default=str).encode()).hexdigest()
         if file.is_file() and (there := load_results(file))["settings"].get("suite_key") == key:
             return there
         inputs = task.inputs_for(self.model, self.options)
         results, settings, _, _ = measure(task, inputs, self._encoder(task), self.model, self.options)
-        settings |= {"encoder": encoder_facts(self.loaded(), self.model), "suite_key": key}
+        settings |= {"encoder": encoder_facts(self.loaded, self.model), "suite_key": key}
         save_results(file, results, settings=settings, data_hashes=task.hashes(), predictions=True)
         return load_results(file)
 
     def _encoder(self, task: Task) -> Any:
         """The encoder with stored vectors, or itself where the protocol needs more than vectors."""
-        loaded = self.loaded()
         if not task.takes_vectors:
-            return loaded
+            return self.loaded
         if self.cached is None:
-            self.cached = CachedEncoder(loaded, VectorStore(self.vectors, encoder_facts(loaded, self.model)))
+            store = VectorStore(self.vectors, encoder_facts(self.loaded, self.model))
+            self.cached = CachedEncoder(self.loaded, store)
         return self.cached
 
 
