@@ -134,5 +134,6 @@ def test_what_encoders_return(convert: Any) -> None:
 
 
 def test_a_text_that_is_none() -> None:
+    texts: Any = ["a", None]
     with pytest.raises(XlsrError, match="number 1 is None"):
-        embed(CachedEncoder(None), ["a", None])  # type: ignore[list-item]
+        embed(CachedEncoder(None), texts)
