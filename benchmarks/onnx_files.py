@@ -81,7 +81,7 @@ def prepare(job: Job, sides: list[str]) -> Step:
     quality: dict[str, dict[str, float]] = {}
     for side in sides:
         kind, precision = side.split()
-        name = "model_int8.onnx*" if precision == "int8" else "model.onnx*"
+        name = "model_quantized.onnx*" if precision == "int8" else "model.onnx*"
         files = sum(file.stat().st_size for file in (folder / "onnx").rglob(name))
         found = encode(side, texts)
         cosines = np.concatenate([(one * base).sum(1) for one, base in zip(found, exact, strict=True)])

@@ -17,6 +17,7 @@ __getattr__, __dir__, _names = lazy_names(
     __name__,
     {
         "modeling.cmlm": ["CmlmConfig", "CmlmModel"],
+        "modeling.distillation": ["DistillationConfig", "DistillationModel"],
         "modeling.dual_momentum": ["DualMomentumConfig", "DualMomentumModel"],
         "modeling.hictl": [
             "HictlConfig",
@@ -35,6 +36,7 @@ __getattr__, __dir__, _names = lazy_names(
         ],
         "trainers.base": ["XlsrTrainer"],
         "trainers.cmlm": ["CmlmTrainer"],
+        "trainers.distillation": ["DistillationTrainer"],
         "trainers.dual_momentum": ["DualMomentumTrainer"],
         "trainers.fine_tune": ["FineTuneTrainer", "FineTuneTrainingArguments"],
         "trainers.hictl": ["HictlTrainer"],
@@ -49,6 +51,7 @@ __all__ = [*_names, "__version__"]
 register_architectures(
     {
         "cmlm": "hf_xlsr.modeling.cmlm",
+        "distillation": "hf_xlsr.modeling.distillation",
         "dual_momentum": "hf_xlsr.modeling.dual_momentum",
         "hictl": "hf_xlsr.modeling.hictl",
         "lightweight_dual_transformer": "hf_xlsr.modeling.lightweight",

@@ -29,3 +29,10 @@ CMLM = """@inproceedings{yang2021universal,
   booktitle = {Proceedings of EMNLP},
   year      = {2021}
 }"""
+
+DISTILLATION = """@inproceedings{reimers2020making,
+  title     = {Making Monolingual Sentence Embeddings Multilingual using Knowledge Distillation},
+  author    = {Reimers, Nils and Gurevych, Iryna},
+  booktitle = {Proceedings of EMNLP},
+  year      = {2020}
+}"""

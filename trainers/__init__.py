@@ -12,6 +12,7 @@ from hf_xlsr.trainers.arguments import (
 )
 from hf_xlsr.trainers.base import XlsrTrainer
 from hf_xlsr.trainers.cmlm import CmlmTrainer
+from hf_xlsr.trainers.distillation import DistillationTrainer
 from hf_xlsr.trainers.dual_momentum import DualMomentumTrainer
 from hf_xlsr.trainers.fine_tune import FineTuneTrainer, FineTuneTrainingArguments
 from hf_xlsr.trainers.hictl import HictlTrainer
@@ -22,6 +23,7 @@ from hf_xlsr.trainers.translation import TranslationTrainer, TranslationTraining
 __all__ = [
     "CmlmTrainer",
     "CmlmTrainingArguments",
+    "DistillationTrainer",
     "DualMomentumTrainer",
     "DualMomentumTrainingArguments",
     "FineTuneTrainer",

@@ -51,6 +51,7 @@ class LightweightTrainer(XlsrTrainer):
     """
 
     token_labels = "mlm_labels"
+    model_class: Any = LightweightDualTransformer
 
     def __init__(
         self,
@@ -61,9 +62,7 @@ class LightweightTrainer(XlsrTrainer):
         processing_class: Any = None,
         **kwargs: Any,
     ) -> None:
-        model, processing_class = model_and_tokenizer(
-            LightweightDualTransformer, model, processing_class, seed=args.seed
-        )
+        model, processing_class = self.model_and_tokenizer(model, processing_class, args)
         check_token_ids(processing_class, vocab_size_of(model.encoder))
         self.converter = converter_of(args, processing_class, [model.encoder])
         train_dataset = self.converted(train_dataset, args)
@@ -78,8 +77,13 @@ class LightweightTrainer(XlsrTrainer):
                 seed=args.data_seed if args.data_seed is not None else args.seed,
                 max_length=self.max_length,
                 pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
+                identities=config.alignment_mask_duplicates,
             )
         super().__init__(model, args, processing_class=processing_class, train_dataset=train_dataset, **kwargs)
+
+    def model_and_tokenizer(self, model: Any, tokenizer: Any, args: Any) -> tuple[Any, Any]:
+        """The model and the tokenizer from what users give."""
+        return model_and_tokenizer(self.model_class, model, tokenizer, seed=args.seed)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Adds the id of `<mask>` for label mode `set`."""

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
-from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from hf_xlsr.cli.options import MODEL, extended, new_folder, parse_languages, parse_routes, read_vectors, shared
+from hf_xlsr.cli.texts import PLACEHOLDER, read_texts, text_files
 from hf_xlsr.cli.verb import HELP, Verb
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import atomic_write
 
-if TYPE_CHECKING:
-    from hf_xlsr.data.formats.quarantine import Quarantine
-
 ROWS_AT_ONCE = 4096
-PLACEHOLDER = "{lang}"
 debias = typer.Typer(
     help="Remove language bias from sentence embeddings.", context_settings=HELP, add_completion=False
 )
@@ -57,11 +52,11 @@ def fit(
     check_method(components, method)
     check_writable(output, "--output", folder=True)
     columns = parse_columns(given["columns"])
-    files = list(_files(texts, columns, given["config"], parse_languages(given["languages"])))
+    files = list(text_files(texts, columns, given["config"], parse_languages(given["languages"])))
     check_named(model, {"--texts": [path.replace(PLACEHOLDER, language) for language, path in files]})
     check_choice(model, given["device"], given["dtype"])
     quarantine = Quarantine()
-    rows = _texts(files, columns, given, quarantine)
+    rows = read_texts(files, columns, given, quarantine)
     fitted = fit_debias(
         load_encoder(model, given["device"], given["dtype"]),
         rows,
@@ -99,59 +94,6 @@ def apply(
         _apply_to_model(removal, model, output, normalize, device)
     else:
         raise XlsrError("Give either --vectors with --language, or --model.")
-
-
-def _texts(
-    files: list[tuple[str, str]], columns: dict[str, str], given: dict[str, Any], quarantine: Quarantine
-) -> dict[str, Iterable[str]]:
-    """Language -> its texts, read as they are asked for."""
-    from hf_xlsr.data.sources import open_source
-    from hf_xlsr.evaluation.table import parse_where
-
-    where = parse_where(given["where"])
-    if others := [name for name in columns if name != "text"]:
-        raise XlsrError(f"--columns must be text=COLUMN, got '{others[0]}'.")
-
-    def stream(language: str, path: str) -> Iterator[str]:
-        source: dict[str, Any] = {"path": path.replace(PLACEHOLDER, language), "where": where}
-        if columns:
-            source["columns"] = {"text": columns["text"].replace(PLACEHOLDER, language)}
-        if given["config"]:
-            source["config"] = given["config"].replace(PLACEHOLDER, language)
-        if given["split"]:
-            source["split"] = given["split"]
-        rows = open_source(source, languages=[language], required=("text",), optional=(), quarantine=quarantine)
-        return (row["text"] for row in rows)
-
-    paths: dict[str, list[str]] = {}
-    for language, path in files:
-        paths.setdefault(language, []).append(path)
-    texts: dict[str, Iterable[str]] = {}
-    for language, own in paths.items():
-        rows = chain.from_iterable(stream(language, path) for path in own)
-        # Fails for a missing or empty file before the model is loaded.
-        if (first := next(rows, None)) is None:
-            raise XlsrError(f"{' and '.join(own)} has no text in '{language}'.")
-        texts[language] = islice(chain([first], rows), given["limit"])
-    return texts
-
-
-def _files(
-    given: list[str], columns: dict[str, str], config: str | None, languages: list[str]
-) -> Iterator[tuple[str, str]]:
-    """Language and path of each file."""
-    for text in given:
-        language, _, path = text.partition("=")
-        if path and not Path(text).exists():
-            yield language.strip(), path
-            continue
-        wide = any(PLACEHOLDER in part for part in (text, columns.get("text", ""), config or ""))
-        if not languages or (len(languages) > 1 and not wide):
-            raise XlsrError(
-                f"the language of --texts '{text}' is unknown; write LANGUAGE=FILE, or {PLACEHOLDER} in FILE or "
-                "--columns, with --languages."
-            )
-        yield from ((language, text) for language in languages)
 
 
 def _apply_to_model(fitted: Any, model: str, output: str, normalize: bool, device: str | None) -> None:

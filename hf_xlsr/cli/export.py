@@ -21,7 +21,10 @@ def export(
     onnx: Annotated[
         bool, typer.Option("--onnx", help="Also onnx/model.onnx: tokens to sentence embeddings in one graph.")
     ] = False,
-    int8: Annotated[bool, typer.Option("--int8", help="Also onnx/model_int8.onnx, quantized.")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Also onnx/model_quantized.onnx, quantized.")] = False,
+    route: Annotated[
+        str | None, typer.Option(help="Only the encoder of this language, without routes: for transformers.js.")
+    ] = None,
     max_length: Annotated[
         int | None, typer.Option(help="Maximum number of tokens; by default the recipe's.", rich_help_panel=TRAINED)
     ] = None,
@@ -44,7 +47,11 @@ def export(
         require_package("onnx", "onnxscript", "onnxruntime")
     source = find_model(model, trained=True)
     copied = {}
-    if source.architecture:
+    if route:
+        from hf_xlsr.export.routed import single_route
+
+        exported = single_route(load_encoder(model, "cpu"), route)
+    elif source.architecture:
         exported = trained_sentence_transformer(source, tokenizer=_tokenizer(tokenizer), max_length=max_length)
     elif max_length or tokenizer:
         given = "--max-length" if max_length else "--tokenizer"
@@ -76,7 +83,7 @@ def export(
         folder = Path(output) / "onnx" / route
         print(f"{folder / 'model.onnx'}: at most {numbers['difference']:.0e} from torch")
         if "cosine_int8" in numbers:
-            print(f"{folder / 'model_int8.onnx'}: cosine with torch {numbers['cosine_int8']:.4f} or more")
+            print(f"{folder / 'model_quantized.onnx'}: cosine with torch {numbers['cosine_int8']:.4f} or more")
 
 
 def _save(model: Any, place: str, max_length: int | None, folder: Path) -> None:

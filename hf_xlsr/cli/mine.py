@@ -37,6 +37,10 @@ Format = Annotated[str | None, typer.Option(help="Format of the output; by defau
 Work = Annotated[str | None, typer.Option(metavar="FOLDER", help="Folder to resume from; by default OUTPUT.work.")]
 KeepWork = Annotated[bool, typer.Option("--keep-work", help="Keep the default work folder, too.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
+Vectors = Annotated[
+    str | None,
+    typer.Option(metavar="FOLDER", help="Embeddings that `hf-xlsr encode` and other commands share; filled as well."),
+]
 SEARCH: dict[str, tuple[Any, str]] = {
     "k": (int, "Size of the neighbourhoods (default 4)."),
     "margin": (str, "ratio, distance or absolute (default ratio)."),
@@ -44,6 +48,7 @@ SEARCH: dict[str, tuple[Any, str]] = {
     "memory": (str, "Memory for mining, besides the model, e.g. 4GB."),
 }
 COMMON = [
+    Parameter("vectors", Parameter.KEYWORD_ONLY, default=None, annotation=Vectors),
     *shared("languages", "prompt", "routes", "batch_size", "device", "dtype", batch_size=64),
     *(
         Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, _search(text)])

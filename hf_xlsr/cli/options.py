@@ -55,7 +55,10 @@ SHARED: dict[str, tuple[Any, Any]] = {
     "dtype": (
         Annotated[
             str | None,
-            _option("float32, bfloat16, float16, onnx or onnx-int8; by default as the model's files.", ENCODING),
+            _option(
+                "float32, bfloat16, float16, onnx, onnx-int8, or auto, the fastest; by default as the model's files.",
+                ENCODING,
+            ),
         ],
         None,
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,7 @@ class RowKind:
 
     def columns_of(self, names: Collection[str]) -> tuple[str, ...] | None:
         """The first of `texts` and `names` that data with these columns has; None also where one of `kept` is missing."""
-        if not set(self.kept) - {"continues"} <= set(names):
+        if not set(self.kept) - {"continues", *self.texts} <= set(names):
             return None
         return next((some for some in (self.texts, *self.names) if set(some) <= set(names)), None)
 
@@ -83,6 +83,8 @@ PAIRS = RowKind(
     empty="the training corpus is empty: no pair was read, or cleaning removed every one; check data.train and the "
     "counts of data.cleaning.",
 )
+TAUGHT_PAIRS = replace(PAIRS, kept={"source": "string"})
+"""Pairs with the text of the source, for a teacher."""
 TEXTS = RowKind(
     ("text",),
     accepted="`text` (also `lang`)",

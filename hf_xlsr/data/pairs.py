@@ -13,7 +13,7 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 
 from hf_xlsr.data.cleaning import Cleaner, RemoveEvaluation, Row, Sample, build_cleaner, build_text_cleaner
-from hf_xlsr.data.encoding import PAIRS, TEXTS, check_tokenizers
+from hf_xlsr.data.encoding import PAIRS, TEXTS, RowKind, check_tokenizers
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.preparation import prepare_rows
 from hf_xlsr.data.prepared import PreparedPairs, PreparedRows
@@ -57,6 +57,7 @@ def prepare(
     tokenizers: Mapping[str, str] | None = None,
     num_proc: int = 1,
     prompt: str = "",
+    kind: RowKind = PAIRS,
 ) -> PreparedData:
     """Reads, cleans and tokenises the training pairs, or finds them in the cache.
 
@@ -71,6 +72,7 @@ def prepare(
         tokenizers: Language -> path or id of an existing tokenizer; copies go to `tokenizer/LANGUAGE/`.
         num_proc: Number of processes that tokenise.
         prompt: Put before every text.
+        kind: `PAIRS`, or `TAUGHT_PAIRS` with the text of the source.
 
     Raises:
         XlsrError: what `prepare_rows` and tokenizer training raise.
@@ -87,7 +89,7 @@ def prepare(
     columns = [(side, f"{side}_lang") for side in PAIRS.texts]
     options = {"columns": columns, "max_length": length, "seed": seed}
     path, rows, report = prepare_rows(
-        PAIRS,
+        kind,
         lambda quarantine: chain.from_iterable(
             open_source(source, languages=languages, quarantine=quarantine, seed=seed) for source in sources
         ),

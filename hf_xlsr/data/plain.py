@@ -19,6 +19,7 @@ from hf_xlsr.data.encoding import (
     NLI,
     PAIRS,
     SENTENCES,
+    TAUGHT_PAIRS,
     TEXTS,
     UNDETERMINED,
     Prompts,
@@ -44,7 +45,8 @@ logger = logging.getLogger(__name__)
 _VERSION = 1
 _SHARDS = 64  # of a stored dataset that is mixed with streams
 _SPLITS = {"train", "training", "validation", "valid", "val", "dev", "eval", "test"}
-_KINDS = {"pairs": PAIRS, "texts": TEXTS, "inference": NLI, "running text": SENTENCES}
+_KINDS = {"pairs": PAIRS, "taught pairs": TAUGHT_PAIRS, "texts": TEXTS, "inference": NLI, "running text": SENTENCES}
+_PREPARED = {"pairs": PreparedPairs, "taught pairs": PreparedPairs, "running text": PreparedRunningText}
 _Part = tuple[str, Dataset | IterableDataset, Reader | StoredRows]
 
 
@@ -106,6 +108,10 @@ class DataConverter:
         """
         return self._convert(data, name, "pairs")
 
+    def taught_pairs(self, data: Any, name: str = "train_dataset") -> Any:
+        """As `pairs`, with the text of the source in a column `source`."""
+        return self._convert(data, name, "taught pairs")
+
     def texts(self, data: Any, name: str = "train_dataset") -> Any:
         """Single sentences: `PreparedRows` or `StreamedRows`. Columns: `text` (and `lang`)."""
         return self._convert(data, name, "texts")
@@ -145,7 +151,7 @@ class DataConverter:
         found: list[Any] = []
         for form in forms:
             rows = [self._stored(part, reader) for own, part, reader in parts if own == form]
-            kind: Any = {"pairs": PreparedPairs, "running text": PreparedRunningText}.get(form, PreparedRows)
+            kind: Any = _PREPARED.get(form, PreparedRows)
             if sum(map(len, rows)) and len(data := kind(concatenate_datasets(rows))):
                 found.append(data)
         if not found:

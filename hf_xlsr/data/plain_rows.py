@@ -196,7 +196,7 @@ def open_reader(
     """A reader for rows like the first one; None if they lack the columns of the kind.
 
     Args:
-        kind: `PAIRS`, `TEXTS`, `NLI` or `SENTENCES`.
+        kind: `PAIRS`, `TAUGHT_PAIRS`, `TEXTS`, `NLI` or `SENTENCES`.
         first: The first row.
         key: Name of the dataset in its dict, such as `en-de`: the languages of rows that name none.
         languages: Languages of the model: of two, source and target.
@@ -213,7 +213,7 @@ def open_reader(
         named = (one,) if len(kind.languages) == 1 else pair or UNNAMED
         return StoredRows(kind, named, ("negative_ids",) if "negative_ids" in first else (), "continues" in kind.kept)
     columns = kind.columns_of(first)
-    if kind is not PAIRS:
+    if kind.texts != PAIRS.texts:
         documents = "document" not in first
         return Reader(kind, columns, (one,), labels=tuple(labels), documents=documents) if columns else None
     if columns is None and isinstance(first.get("translation"), Mapping):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -235,7 +237,9 @@ def punctuation_ids(tokenizer: Any) -> np.ndarray:
     )
 
 
-def trim_vocabulary(tokenizer: Any, texts: Iterable[str]) -> tuple[PreTrainedTokenizerFast, list[int]]:
+def trim_vocabulary(
+    tokenizer: Any, texts: Iterable[str], *, vocab_size: int | None = None
+) -> tuple[PreTrainedTokenizerFast, list[int]]:
     """A tokenizer with the tokens that occur in texts; it splits these texts like the original.
 
     A multilingual vocabulary of 250,000 tokens is mostly of other languages; its embeddings and its softmax dominate the
@@ -243,14 +247,17 @@ def trim_vocabulary(tokenizer: Any, texts: Iterable[str]) -> tuple[PreTrainedTok
     same scripts are split into smaller tokens; letters of other scripts become the unknown token.
 
     Args:
-        tokenizer: A fast tokenizer with a Unigram vocabulary (XLM-R, E5) or a WordPiece one (multilingual BERT).
+        tokenizer: A fast tokenizer with a Unigram vocabulary (XLM-R, E5), a WordPiece one (multilingual BERT), or a BPE
+            one (ModernBERT, Llama).
         texts: Text in all languages of the model.
+        vocab_size: Number of tokens to keep, the most frequent ones: words with a rarer token are then split into
+            smaller tokens. Letters, special tokens and the parts of BPE tokens are always kept.
 
     Returns:
         The new tokenizer, and the old ids of its tokens in the new order: the rows of the embedding table to keep.
 
     Raises:
-        XlsrError: the tokenizer is unsupported, or the texts are empty.
+        XlsrError: the tokenizer is unsupported, the texts are empty, or `vocab_size` is less than what is always kept.
 
     Examples:
         >>> whole = train_tokenizer(["red birds", "blue fish", "old stone"] * 50, vocab_size=18)
@@ -262,24 +269,39 @@ def trim_vocabulary(tokenizer: Any, texts: Iterable[str]) -> tuple[PreTrainedTok
     """
     spec = json.loads(tokenizer.backend_tokenizer.to_str()) if getattr(tokenizer, "is_fast", False) else {}
     kind = spec.get("model", {}).get("type")
-    if kind not in ("Unigram", "WordPiece"):
+    if kind not in ("Unigram", "WordPiece", "BPE"):
         raise XlsrError(
-            f"tokenizer model must be Unigram or WordPiece to trim its vocabulary, got {kind or 'a slow tokenizer'}."
+            f"tokenizer model must be Unigram, WordPiece or BPE to trim its vocabulary, got {kind or 'a slow tokenizer'}."
         )
     used = _used_tokens(tokenizer, texts)
     names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     letters = {letter for token in used for letter in names[token]}
-    kept = used | set(tokenizer.all_special_ids) | {token["id"] for token in spec["added_tokens"]}
+    kept = set(tokenizer.all_special_ids) | {token["id"] for token in spec["added_tokens"]}
     kept |= set(range((tokenizer.pad_token_id or 0) + 1))  # positions of some encoders start at the padding id
     kept |= {token for token, name in enumerate(names) if len(bare := _bare(name)) == 1 and bare in letters}
+    kept |= {token for token, name in enumerate(names) if re.fullmatch("<0x[0-9A-F]{2}>", name)}  # bytes
+    model = spec["model"]
+    merges = [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in model.get("merges", ())]
+    if any(isinstance(part, dict) and part.get("type") == "ByteLevel" for part in _parts_of(spec["pre_tokenizer"])):
+        kept |= {token for token, name in enumerate(names) if len(name) == 1}
+    parts = _BpeParts(merges, model["vocab"]) if kind == "BPE" else None
+    if vocab_size is not None and vocab_size < len(kept):
+        raise XlsrError(
+            f"vocab_size must be at least {len(kept):,}, the letters and special tokens, got {vocab_size}."
+        )
+    for token, _ in used.most_common():
+        more = {token, *(parts(names[token]) if parts else ())} - kept
+        if vocab_size is None or len(kept) + len(more) <= vocab_size:
+            kept |= more
     rows = sorted(kept)
     new = {old: number for number, old in enumerate(rows)}
-    model = spec["model"]
     if kind == "Unigram":
         model["unk_id"] = new[model["unk_id"]]
         model["vocab"] = [model["vocab"][old] for old in rows if old < len(model["vocab"])]
     else:
         model["vocab"] = {name: new[old] for name, old in model["vocab"].items() if old in new}
+    if kind == "BPE":
+        model["merges"] = [pair for pair in merges if {*pair, "".join(pair)} <= set(model["vocab"])]
     for token in spec["added_tokens"]:
         token["id"] = new[token["id"]]
     _renumber(spec["post_processor"], new)
@@ -294,8 +316,31 @@ def trim_vocabulary(tokenizer: Any, texts: Iterable[str]) -> tuple[PreTrainedTok
     return small, rows
 
 
-def _used_tokens(tokenizer: Any, texts: Iterable[str]) -> set[int]:
-    used: set[int] = set()
+class _BpeParts:
+    """The tokens that a BPE tokenizer makes on its way to a token, which cannot be made without them."""
+
+    def __init__(self, merges: Sequence[tuple[str, ...]], vocab: Mapping[str, int]) -> None:
+        self.ranks, self.vocab = {pair: rank for rank, pair in enumerate(merges)}, vocab
+
+    def __call__(self, name: str) -> set[int]:
+        symbols, found = list(name), set(name)
+        while pairs := [pair for pair in pairwise(symbols) if pair in self.ranks]:
+            best = min(pairs, key=self.ranks.__getitem__)
+            place = next(place for place, pair in enumerate(pairwise(symbols)) if pair == best)
+            symbols[place : place + 2] = ["".join(best)]
+            found.add(symbols[place])
+        return {self.vocab[part] for part in found if part in self.vocab}
+
+
+def _parts_of(part: Any) -> Iterator[Any]:
+    """A part of a tokenizer and the parts inside it."""
+    yield part
+    for inner in (part or {}).get("pretokenizers", ()):
+        yield from _parts_of(inner)
+
+
+def _used_tokens(tokenizer: Any, texts: Iterable[str]) -> Counter[int]:
+    used: Counter[int] = Counter()
     stream = iter(texts)
     while batch := list(islice(stream, BATCH)):
         for ids in tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]:

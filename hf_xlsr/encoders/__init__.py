@@ -8,6 +8,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "cache": ["CachedEncoder"],
+        "teacher": ["Teacher"],
         "vector_store": ["VectorStore"],
         "encoding": ["Encoder", "EncodingOptions", "embed"],
         "loading": ["load_encoder"],

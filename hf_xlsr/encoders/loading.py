@@ -13,7 +13,7 @@ from hf_xlsr.encoders.trained import trained_sentence_transformer
 from hf_xlsr.utils.devices import resolve_device
 from hf_xlsr.utils.errors import XlsrError, error_line, require_choice
 
-DTYPES = ("float32", "bfloat16", "float16", "onnx", "onnx-int8")
+DTYPES = ("float32", "bfloat16", "float16", "onnx", "onnx-int8", "auto")
 
 
 def load_encoder(model: str, device: str | None = None, dtype: str | None = None) -> Any:
@@ -24,12 +24,17 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
         device: For instance `cpu` or `cuda:1`; chosen by sentence-transformers if None.
         dtype: Precision of the weights, `float32`, `bfloat16` or `float16`; as stored if None. bfloat16 is about twice
             as fast on hardware that supports it; cosines change by some thousandths. `onnx` and `onnx-int8` are the
-            files written by `hf-xlsr export --onnx --int8`, on the CPU.
+            files written by `hf-xlsr export --onnx --int8`, on the CPU. `auto` is the fastest one by a short measurement,
+            see `hf_xlsr.encoders.calibration.fastest_dtype`.
 
     Raises:
         XlsrError: the model cannot be loaded, the device is unavailable, or the dtype is unknown.
     """
     check_choice(model, device, dtype)
+    if dtype == "auto":
+        from hf_xlsr.encoders.calibration import fastest_dtype
+
+        dtype = fastest_dtype(model, device)
     place = find_model(model)
     if dtype is not None and dtype.startswith("onnx"):
         from hf_xlsr.encoders.onnx import OnnxEncoder

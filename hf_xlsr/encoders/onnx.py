@@ -15,7 +15,7 @@ from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.extras import require_package
 from hf_xlsr.utils.pretrained import load_auto
 
-FLOAT_FILE, INT8_FILE = "model.onnx", "model_int8.onnx"
+FLOAT_FILE, INT8_FILE = "model.onnx", "model_quantized.onnx"
 INPUTS, OUTPUT = ("input_ids", "attention_mask"), "sentence_embedding"
 LONGEST = 2**20  # tokens; a greater `model_max_length` means that the tokenizer has none
 
@@ -27,7 +27,7 @@ class OnnxEncoder:
 
     Args:
         export: Folder of the export.
-        int8: Use `model_int8.onnx`.
+        int8: Use `model_quantized.onnx`.
         threads: Threads of onnxruntime; the number of cores if None.
 
     Raises:
@@ -68,7 +68,8 @@ class OnnxEncoder:
 
     def get_embedding_dimension(self) -> int:
         """Width of the embeddings."""
-        return int(next(iter(self._sessions.values())).get_outputs()[0].shape[1])
+        outputs = next(iter(self._sessions.values())).get_outputs()
+        return int(next(output for output in outputs if output.name == OUTPUT).shape[1])
 
     def encode(
         self,

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import MODEL_MAPPING, AutoConfig, AutoModel, PreTrainedConfig
 
 from hf_xlsr.utils.errors import XlsrError, error_line
-from hf_xlsr.utils.pretrained import load_auto
+from hf_xlsr.utils.pretrained import load_auto, quiet_loading
 
 
 def no_pooler(config: PreTrainedConfig) -> dict[str, bool]:
@@ -169,12 +169,13 @@ def encoder_from_pretrained(path: str, *, place: str = "encoder", dropout: float
             )
         if dropout is not None:
             options |= {name: dropout for name in DROPOUTS if hasattr(config, name)}
-        encoder, info = load_auto(
-            AutoModel,
-            path,
-            **{"dtype": "float32", "use_safetensors": True, **no_pooler(config), **options},
-            output_loading_info=True,
-        )
+        with quiet_loading():
+            encoder, info = load_auto(
+                AutoModel,
+                path,
+                **{"dtype": "float32", "use_safetensors": True, **no_pooler(config), **options},
+                output_loading_info=True,
+            )
     except XlsrError:
         raise
     except (OSError, ValueError) as error:

@@ -29,6 +29,10 @@ _LAYERS: dict[str, Any] = {"linear": Dense, "normalize": Normalize}
 class SentenceGraph(nn.Module):
     """One encoder of an export with the modules after it, in float32.
 
+    Linear layers behind mean or first-token pooling give the same before it, so the states have them too: pooling and
+    normalising `last_hidden_state`, as the pipeline of transformers.js does, gives the sentence embedding. Behind max
+    pooling they do not: then only `sentence_embedding` is right (see `folds`).
+
     Args:
         export: Folder of the export.
         part: Result of `export_parts`.
@@ -42,30 +46,42 @@ class SentenceGraph(nn.Module):
         self.layers = nn.ModuleList(_LAYERS[kind].load(str(export), subfolder=place) for kind, place in layers)
         self.eval()
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Sentence embeddings, `(batch, width)`.
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token states, `(batch, length, width)`, and sentence embeddings, `(batch, width)`.
 
         Args:
             input_ids: `(batch, length)`.
             attention_mask: 1 for real tokens, `(batch, length)`.
         """
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        layers = list(self.layers)
+        while self.folds and layers and isinstance(layers[0], Dense):
+            states = layers.pop(0)({"sentence_embedding": states})["sentence_embedding"]
         embeddings = pool(states, attention_mask, self.pooling)
-        for layer in self.layers:
+        for layer in layers:
             if isinstance(layer, Dense):
                 embeddings = layer({"sentence_embedding": embeddings})["sentence_embedding"]
             else:
                 embeddings = normalize(embeddings)
-        return embeddings
+        return states, embeddings
+
+    @property
+    def folds(self) -> bool:
+        """Whether linear layers can go before the pooling."""
+        dense = [layer for layer in self.layers if isinstance(layer, Dense)]
+        affine = all(isinstance(layer.activation_function, nn.Identity) for layer in dense)
+        return self.pooling in ("mean", "cls") and affine
 
 
 def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str, float]]:
-    """Writes `onnx/model.onnx` and `onnx/model_int8.onnx` to an export, in a folder per route if it has routes.
+    """Writes `onnx/model.onnx` and `onnx/model_quantized.onnx` to an export, in a folder per route if it has routes.
 
     A graph takes `input_ids` and `attention_mask`, `(batch, length)` int64 of any size, and returns
-    `sentence_embedding`, `(batch, width)` float32; it includes pooling, linear layers and normalisation. In int8 are the
-    token embeddings and, by channel, the weights of linear layers; activations are quantised at run time. Every file is
-    compared with torch.
+    `last_hidden_state`, `(batch, length, width)`, and `sentence_embedding`, `(batch, width)`, both float32; it includes
+    pooling, linear layers and normalisation. The names are those that transformers.js looks for. In the quantised file
+    the token embeddings and the weights of linear layers are int8, of which seven bits are used: processors without VNNI
+    add two products in 16 bits, which would overflow. Activations are quantised at run time. Every file is compared with
+    torch.
 
     Args:
         export: A folder written by sentence-transformers.
@@ -86,7 +102,7 @@ def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str,
         folder.mkdir(parents=True, exist_ok=True)
         batches = _batches(graph.encoder)
         with torch.no_grad():
-            expected = [graph(*batch).numpy() for batch in batches]
+            expected = [graph(*batch)[1].numpy() for batch in batches]
         with _quiet():
             _write_graph(graph, folder / FLOAT_FILE)
         found = _run(folder / FLOAT_FILE, batches)
@@ -111,7 +127,7 @@ def _write_graph(graph: SentenceGraph, file: Path) -> None:
         graph,
         kwargs=dict(zip(INPUTS, (ids, mask), strict=True)),
         input_names=list(INPUTS),
-        output_names=[OUTPUT],
+        output_names=["last_hidden_state", OUTPUT],
         dynamic_shapes=dict.fromkeys(INPUTS, sizes),
         dynamo=True,
         verbose=False,
@@ -133,8 +149,8 @@ def _write_int8(source: Path, file: Path) -> None:
         model,
         file,
         per_channel=True,
-        # With AVX2 but without VNNI, sums of two products of uint8 and int8 overflow their 16 bits.
-        weight_type=QuantType.QUInt8,
+        reduce_range=True,
+        weight_type=QuantType.QInt8,
         use_external_data_format=large,
     )
 

@@ -12,6 +12,7 @@ from sentence_transformers.base.modules.module import Module
 from torch import nn
 from transformers import PreTrainedModel
 
+from hf_xlsr.encoders.routing import routes_of
 from hf_xlsr.encoders.trained import MAX_LENGTH
 from hf_xlsr.export.sentence_transformer import (
     encoder_modules,
@@ -19,7 +20,7 @@ from hf_xlsr.export.sentence_transformer import (
     save_export,
     to_sentence_transformer,
 )
-from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.errors import XlsrError, require_choice
 
 
 def to_routed_sentence_transformer(
@@ -126,3 +127,21 @@ def _check_width(encoders: Mapping[str, PreTrainedModel], projections: Mapping[s
     if len(set(widths.values())) > 1:
         shown = ", ".join(f"{name} {width}" for name, width in widths.items())
         raise XlsrError(f"Embeddings must be equally wide, got {shown}. Give `projections` to one width.")
+
+
+def single_route(model: SentenceTransformer, route: str) -> SentenceTransformer:
+    """The encoder of one route as a model without routes, which shares its weights.
+
+    Args:
+        model: With a `Router`, such as an encoder for each language or a debiased one.
+        route: Name of the route.
+
+    Raises:
+        XlsrError: the model has no such route.
+    """
+    require_choice("route", route, routes_of(model))
+    router: Any = model[0]
+    modules = [*router.sub_modules[route], *list(model)[1:]]
+    single = SentenceTransformer(modules=modules, device="cpu")
+    single.prompts, single.default_prompt_name = dict(model.prompts), model.default_prompt_name
+    return single

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,13 @@ from transformers import PreTrainedModel
 
 from hf_xlsr.encoders.stock import max_positions, new_pooler
 from hf_xlsr.encoders.trained import MAX_LENGTH
+from hf_xlsr.utils.files import write_json
+
+POOLING_KEYS = {
+    "cls": "pooling_mode_cls_token",
+    "mean": "pooling_mode_mean_tokens",
+    "max": "pooling_mode_max_tokens",
+}
 
 
 def encoder_modules(encoder: PreTrainedModel, tokenizer: Any, *, pooling: str, max_length: int) -> list[Module]:
@@ -112,4 +120,24 @@ def save_export(model: SentenceTransformer, path: str | Path) -> SentenceTransfo
         path: The folder to create.
     """
     model.save(str(path), create_model_card=False)
+    write_older_names(path)
     return SentenceTransformer(str(path), device="cpu", trust_remote_code=False)
+
+
+def write_older_names(export: str | Path) -> None:
+    """Writes pooling and maximum length also under their names of before sentence-transformers 6.
+
+    text-embeddings-inference reads only these: `pooling_mode_*` in `1_Pooling/config.json` and `max_seq_length` in
+    `sentence_bert_config.json`.
+
+    Args:
+        export: Folder that sentence-transformers wrote.
+    """
+    for file in Path(export).rglob("*Pooling/config.json"):
+        content = json.loads(file.read_text("utf-8"))
+        older = {key: content["pooling_mode"] == mode for mode, key in POOLING_KEYS.items()}
+        write_json(file, {**content, "word_embedding_dimension": content["embedding_dimension"], **older})
+    for file in Path(export).rglob("sentence_bert_config.json"):
+        tokenizer = json.loads((file.parent / "tokenizer_config.json").read_text("utf-8"))
+        content = {**json.loads(file.read_text("utf-8")), "max_seq_length": tokenizer["model_max_length"]}
+        write_json(file, content)

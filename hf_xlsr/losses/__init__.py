@@ -5,6 +5,7 @@ from __future__ import annotations
 from hf_xlsr.losses.additive_margin import additive_margin_loss
 from hf_xlsr.losses.alignment import alignment_loss
 from hf_xlsr.losses.combination import weighted_sum
+from hf_xlsr.losses.distillation import matching_loss, teacher_loss
 from hf_xlsr.losses.gradient_cache import encode_in_chunks
 from hf_xlsr.losses.masked_lm import masked_lm_loss
 from hf_xlsr.losses.matryoshka import matryoshka_mean
@@ -28,6 +29,7 @@ __all__ = [
     "generative_loss",
     "hard_word_share",
     "masked_lm_loss",
+    "matching_loss",
     "matching_pairs",
     "matryoshka_mean",
     "quantize_rows",
@@ -36,6 +38,7 @@ __all__ = [
     "similarity_loss",
     "sparse_target_cross_entropy",
     "swap_sides",
+    "teacher_loss",
     "truncate_rows",
     "weighted_sum",
     "word_contrast_loss",

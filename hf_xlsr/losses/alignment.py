@@ -15,6 +15,7 @@ def alignment_loss(
     *,
     temperature: float = 1.0,
     normalize: bool = False,
+    identities: torch.Tensor | None = None,
 ) -> torch.Tensor:
     r"""In-batch retrieval of translations, in both directions.
 
@@ -33,6 +34,8 @@ def alignment_loss(
             first term. The candidates of the second are sources.
         temperature: Divides the similarities.
         normalize: Compare by cosine instead of the inner product.
+        identities: Numbers that are equal for equal texts, of sources and of targets, `(2, batch)`, int64. Pairs that
+            share a text with a pair are then none of its negatives.
 
     Returns:
         A scalar, computed in float32 (float64 for float64 input).
@@ -52,4 +55,15 @@ def alignment_loss(
     if normalize:
         source, candidates = F.normalize(source, dim=-1), F.normalize(candidates, dim=-1)
     with torch.autocast(source.device.type, enabled=False):
-        return contrast_both_ways(source, candidates, lambda similarities, _: similarities / temperature)
+        return contrast_both_ways(
+            source, candidates, lambda similarities, own: _without_equals(similarities / temperature, own, identities)
+        )
+
+
+def _without_equals(logits: torch.Tensor, own: torch.Tensor, identities: torch.Tensor | None) -> torch.Tensor:
+    """Masks the other pairs with a text of the row's own pair; `own` are the rows' pairs."""
+    if identities is None:
+        return logits
+    equal = (identities[:, own, None] == identities[:, None, :]).any(0)
+    equal[torch.arange(len(own), device=own.device), own] = False
+    return logits.masked_fill(F.pad(equal, (0, logits.shape[1] - equal.shape[1])), float("-inf"))

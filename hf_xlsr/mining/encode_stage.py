@@ -14,10 +14,13 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from hf_xlsr.encoders.cache import CachedEncoder
+from hf_xlsr.encoders.calibration import fastest_dtype
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, default_prompt, embed
 from hf_xlsr.encoders.fingerprint import content_hash, loaded_hash
-from hf_xlsr.encoders.loading import check_choice, check_dtype, load_encoder
+from hf_xlsr.encoders.loading import check_choice, check_dtype, encoder_facts, load_encoder
 from hf_xlsr.encoders.routing import routes_of
+from hf_xlsr.encoders.vector_store import VectorStore
 from hf_xlsr.mining.texts import TextStore
 from hf_xlsr.mining.work_folder import disk_errors
 from hf_xlsr.utils.errors import XlsrError
@@ -92,21 +95,27 @@ class LazyEncoder:
         encoder: Anything with a sentence-transformers style `encode`, or the folder or Hub id of a model.
         device: Device of a model that is loaded by name; its own choice if None.
         dtype: Precision of the weights of a model that is loaded by name; as its files store them if None.
+        vectors: Folder of embeddings that commands share, for a model that is loaded by name.
 
     Raises:
         XlsrError: the dtype is unknown.
     """
 
-    def __init__(self, encoder: Encoder | str, device: str | None = None, dtype: str | None = None) -> None:
+    def __init__(
+        self, encoder: Encoder | str, device: str | None = None, dtype: str | None = None, vectors: str | None = None
+    ) -> None:
         check_dtype(dtype)
         self._encoder = None if isinstance(encoder, str) else encoder
         self.model = encoder if isinstance(encoder, str) else None
-        self._device, self._dtype = device, dtype
+        self._device, self._dtype, self._vectors = device, dtype, vectors
 
     def get(self) -> Any:
         """The encoder."""
         if self._encoder is None and self.model is not None:
             self._encoder = load_encoder(self.model, self._device, self._dtype)
+            if self._vectors:
+                store = VectorStore(self._vectors, encoder_facts(self._encoder, self.model))
+                self._encoder = CachedEncoder(self._encoder, store)
         return self._encoder
 
     def release(self) -> None:
@@ -126,6 +135,8 @@ class LazyEncoder:
         """
         if self.model is not None:
             check_choice(self.model, self._device, self._dtype)
+            if self._dtype == "auto":
+                self._dtype = fastest_dtype(self.model, self._device)
             name = self._content_or_id(self.model)
             return f"{name} in {self._dtype}" if self._dtype else name
         encoder = self.get()

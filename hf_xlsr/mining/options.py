@@ -27,6 +27,8 @@ class MiningOptions:
         prompt: Put before every sentence, for instance `"query: "`.
         batch_size: Sentences encoded at a time.
         dtype: Precision of the weights of an encoder that is given by name; as its files store them if None.
+        vectors: Folder of embeddings that `hf-xlsr encode`, evaluations and other jobs share, for an encoder that is
+            given by name; a text that is in it is not encoded.
         device: Of the search and of an encoder given by name; by default a GPU if there is one, the CPU for matrices.
         memory: Memory that mining may allocate in addition to the encoder: bytes, or a text such as `512MB`.
         k: Size of the neighbourhoods, in both directions; at most the number of sentences on the other side.
@@ -54,6 +56,7 @@ class MiningOptions:
     prompt: str = ""
     batch_size: int = 64
     dtype: str | None = None
+    vectors: str | None = None
     device: str | None = None
     memory: int | str | None = None
     k: int = 4

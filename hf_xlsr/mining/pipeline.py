@@ -195,7 +195,9 @@ def run_mining(
     duplicates = options.duplicates or ("keep" if matrices else "merge")
     texts = TextSides(
         {side: TextSide(text, languages[side], duplicates, getattr(hidden, side)) for side, text in given.items()},
-        None if encoder is None else LazyEncoder(encoder, options.device or processes.device, options.dtype),
+        None
+        if encoder is None
+        else LazyEncoder(encoder, options.device or processes.device, options.dtype, options.vectors),
         options.encoding,
     )
     inputs, plan = _plan(texts, matrices, options) if processes.is_main else ({}, {})

@@ -140,7 +140,7 @@ def run_scoring(
     given = {"source": sources, "target": targets, **{name: pool for name, pool in pools.items() if pool is not None}}
     texts = TextSides(
         {name: TextSide(text, languages[name.removesuffix("_pool")]) for name, text in given.items()},
-        LazyEncoder(encoder, options.device or processes.device, options.dtype),
+        LazyEncoder(encoder, options.device or processes.device, options.dtype, options.vectors),
         options.encoding,
     )
     inputs, plan = _plan(texts, options) if processes.is_main else ({}, {})

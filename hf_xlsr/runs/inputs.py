@@ -33,12 +33,13 @@ def data_sources(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, di
 def weights(recipe: Recipe) -> dict[str, str]:
     """Folders and Hub ids of encoders, tokenizers and weights by key, as the recipe writes them."""
     model, encoder = recipe.model, recipe.model.get("encoder")
-    tokenizer = getattr(recipe, "tokenizer", None)
+    tokenizer, teacher = getattr(recipe, "tokenizer", None), getattr(recipe, "teacher", None)
     found = {
         **{f"model.encoders.{name}": path for name, path in (model.get("encoders") or {}).items()},
         "model.encoder.path": encoder.get("path") if isinstance(encoder, Mapping) else None,
         "model.start": model.get("start"),
         "tokenizer.path": tokenizer.path if tokenizer else None,
+        "teacher.path": teacher.path if teacher else None,
         "start_from": recipe.start_from,
     }
     return {key: str(path) for key, path in found.items() if path}

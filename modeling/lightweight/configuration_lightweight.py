@@ -55,6 +55,7 @@ class LightweightConfig(PreTrainedConfig):
         mlm_probability: Share of masked tokens for `mlm` (80/10/10 as in BERT).
         alignment_temperature: Divides the similarities of equation 5.
         alignment_normalize: Cosine in equation 5 instead of the paper's inner product.
+        alignment_mask_duplicates: Whether pairs that share a text are no negatives of each other in equation 5.
         similarity_temperature: Divides the similarities of equation 6.
         similarity_normalize: Cosine in equation 6.
         similarity_reduction: `batchmean`, or `sum` (released code).
@@ -86,6 +87,7 @@ class LightweightConfig(PreTrainedConfig):
     mlm_probability: float = interval(min=0, max=1, exclude_min=True, exclude_max=True)(default=0.15)
     alignment_temperature: float | int = interval(min=0, exclude_min=True)(default=1.0)
     alignment_normalize: bool = False
+    alignment_mask_duplicates: bool = False
     similarity_temperature: float | int = interval(min=0, exclude_min=True)(default=1.0)
     similarity_normalize: bool = False
     similarity_reduction: Literal["batchmean", "sum"] = "batchmean"

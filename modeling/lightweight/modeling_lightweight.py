@@ -27,7 +27,7 @@ from hf_xlsr.losses import (
 from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
 from hf_xlsr.modeling.negatives import encode_negatives
-from hf_xlsr.utils.distributed import gather_with_gradient, scaled_to_mean
+from hf_xlsr.utils.distributed import gather_rows, gather_with_gradient, scaled_to_mean
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.pooling import pool
 
@@ -168,7 +168,9 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
         matryoshka_dims: Sequence[int] | None = None,
         cache_batch_size: int | None = None,
         masked_tokens: torch.Tensor | None = None,
+        identities: torch.Tensor | None = None,
         return_loss: bool = True,
+        **more: Any,
     ) -> LightweightOutput:
         """Encodes the stacked pairs and computes equation 7.
 
@@ -191,7 +193,9 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
                 all at once.
             masked_tokens: Mean number of masked tokens of a micro-batch and process in the optimiser step; `XlsrTrainer`
                 gives it under accumulation, so that the masked LM's loss is a mean over all tokens of the step.
+            identities: Equal numbers for equal texts, `(2, batch)`, for `alignment_mask_duplicates`.
             return_loss: False returns embeddings only.
+            **more: Inputs of `more_losses`.
 
         Raises:
             XlsrError: the labels of the task are missing.
@@ -226,7 +230,10 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
             pairs = gather_with_gradient(source), gather_with_gradient(target)
         if config.alignment_weight:
             alignment = partial(
-                alignment_loss, temperature=config.alignment_temperature, normalize=config.alignment_normalize
+                alignment_loss,
+                temperature=config.alignment_temperature,
+                normalize=config.alignment_normalize,
+                identities=None if identities is None else gather_rows(identities.T).T,
             )
             losses["alignment"] = matryoshka_mean(alignment, matryoshka_dims, *pairs, negatives)
         if config.similarity_weight:
@@ -238,16 +245,31 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
                 epsilon=config.similarity_epsilon,
             )
             losses["similarity"] = matryoshka_mean(similarity, matryoshka_dims, *pairs)
-        weights = {
-            "generative": config.generative_weight,
-            "alignment": config.alignment_weight,
-            "similarity": config.similarity_weight,
-        }
-        loss = weighted_sum(losses, weights)
+        losses |= self.more_losses(source, target, matryoshka_dims, **more)
+        loss = weighted_sum(losses, self.loss_weights)
         if not config.generative_weight:
             # DDP waits for the gradient of every parameter, including the unused head.
             loss = loss + 0.0 * torch.stack([parameter.sum() for parameter in self.head.parameters()]).sum()
         return LightweightOutput(loss=loss, losses=losses, source_embeds=source, target_embeds=target)
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        """The weight of each loss, by its name."""
+        config = self.config
+        names = ("generative", "alignment", "similarity")
+        return {name: getattr(config, f"{name}_weight") for name in names}
+
+    def more_losses(
+        self, source: torch.Tensor, target: torch.Tensor, matryoshka_dims: Sequence[int] | None
+    ) -> dict[str, torch.Tensor]:
+        """Losses that a subclass adds, by name, with their weights in `loss_weights`.
+
+        Args:
+            source: Sentence embeddings, `(batch, width)`.
+            target: Those of the translations.
+            matryoshka_dims: Widths of truncated embeddings.
+        """
+        return {}
 
     def _generative(
         self,

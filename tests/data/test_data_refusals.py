@@ -255,7 +255,10 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (lambda: train_tokenizer(TEXTS, vocab_size=5000, algorithm="bpe"), "vocab_size"),
     (lambda: train_tokenizer([], vocab_size=50), "vocab_size"),
     (lambda: train_tokenizer(TEXTS, algorithm="wordpiece"), "wordpiece"),
-    (lambda: trim_vocabulary(train_tokenizer(TEXTS, vocab_size=20, algorithm="bpe"), TEXTS), "BPE"),
+    (
+        lambda: trim_vocabulary(train_tokenizer(TEXTS, vocab_size=20, algorithm="bpe"), TEXTS, vocab_size=3),
+        "vocab_size",
+    ),
     (lambda: trim_vocabulary(train_tokenizer(TEXTS, vocab_size=20), []), "no text"),
     (lambda: sampler(2, 1), "per_device_train_batch_size"),
     (lambda: sampler(3, 4, batch_option="nli_batch_size"), "nli_batch_size"),

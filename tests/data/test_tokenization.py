@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from conftest import make_pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_xlsr.data.tokenization import punctuation_ids, smoothed_shares, smoothed_text, train_tokenizer, trim_vocabulary
@@ -107,7 +108,31 @@ def wordpiece() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=32, **special)
 
 
-WHOLE = {"unigram": unigram(), "wordpiece": wordpiece()}
+def byte_level() -> Any:
+    """As in ModernBERT: the symbols of a text are its bytes."""
+    inner = Tokenizer(models.BPE())
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    trainer = trainers.BpeTrainer(
+        vocab_size=340,
+        special_tokens=list(special.values()),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    inner.train_from_iterator(PAIRS, trainer)
+    inner.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[(name, inner.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=32, **special)
+
+
+WHOLE = {
+    "unigram": unigram(),
+    "wordpiece": wordpiece(),
+    "bpe": train_tokenizer(PAIRS, vocab_size=120, algorithm="bpe", frame=True),
+    "byte_level": byte_level(),
+}
 
 
 @pytest.mark.parametrize("kind", WHOLE)
@@ -137,6 +162,19 @@ def test_other_words_of_the_same_letters_are_spelt(kind: str) -> None:
     small, _ = trim_vocabulary(WHOLE[kind], KEPT)
     ids = small("bride under rust")["input_ids"]  # letters of the kept tokens, none of their words
     assert small.unk_token_id not in ids and len(ids) > 5
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_frequent_tokens_are_kept(kind: str) -> None:
+    whole, texts = WHOLE[kind], [*KEPT, *["red bird"] * 9]
+    largest = trim_vocabulary(whole, texts)[0]
+    small, kept = trim_vocabulary(whole, texts, vocab_size=len(largest) - 2)
+    assert len(small) == len(kept) <= len(largest) - 2
+    assert small.tokenize("red bird") == whole.tokenize("red bird")
+    for text in KEPT:  # what is rarer is spelt
+        assert small.unk_token_id not in small(text)["input_ids"]
+        spelt = small.decode(small(text)["input_ids"], skip_special_tokens=True)
+        assert re.sub("##| ", "", spelt) == text.replace(" ", "")
 
 
 @pytest.mark.parametrize("kind", WHOLE)

@@ -34,12 +34,12 @@ def test_page(
     for command in commands:
         assert main(["export", *shlex.split(command)]) == 0
     names = [path.relative_to("my-encoder").as_posix() for path in Path("my-encoder").rglob("*")]
-    for name in ("onnx/model.onnx", "onnx/model_int8.onnx", "modules.json"):
+    for name in ("onnx/model.onnx", "onnx/model_quantized.onnx", "modules.json"):
         assert name in names
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == 'SentenceTransformer("my-encoder")'
     assert [line.split(":")[0] for line in printed[1:]] == [
-        f"my-encoder/onnx/model{kind}.onnx" for kind in ("", "_int8")
+        f"my-encoder/onnx/model{kind}.onnx" for kind in ("", "_quantized")
     ]
     namespace: dict[str, Any] = {}
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)

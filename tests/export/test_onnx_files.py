@@ -65,14 +65,16 @@ def test_written_files(exports: Path, reports: dict[str, Any]) -> None:
         for numbers in report.values():
             assert 0 <= numbers["difference"] < 1e-5 and 0.98 < numbers["cosine_int8"] <= 1.0001
     files = {path.relative_to(exports / "routed").as_posix() for path in (exports / "routed" / "onnx").rglob("*.onnx")}
-    assert files == {f"onnx/{code}/{name}.onnx" for code in ("en", "zh") for name in ("model", "model_int8")}
-    # Signed weights overflow on processors without VNNI, which the cosines above show on those alone.
-    weights = onnx.load(exports / "single" / "onnx" / "model_int8.onnx").graph.initializer
-    types = {weight.data_type for weight in weights}
-    assert onnx.TensorProto.UINT8 in types and onnx.TensorProto.INT8 not in types
+    assert files == {f"onnx/{code}/{name}.onnx" for code in ("en", "zh") for name in ("model", "model_quantized")}
+    # Eight signed bits overflow on processors without VNNI, which the cosines above show on those alone.
+    weights = onnx.load(exports / "single" / "onnx" / "model_quantized.onnx").graph.initializer
+    signed = [
+        onnx.numpy_helper.to_array(w) for w in weights if w.data_type == onnx.TensorProto.INT8 and len(w.dims) > 1
+    ]
+    assert signed and all(abs(weight.astype(int)).max() <= 64 for weight in signed)
     graph = onnx.load(exports / "single" / "onnx" / "model.onnx").graph
     assert [value.name for value in graph.input] == ["input_ids", "attention_mask"]
-    assert [value.name for value in graph.output] == ["sentence_embedding"]
+    assert [value.name for value in graph.output] == ["last_hidden_state", "sentence_embedding"]
 
 
 def test_vectors_equal_torch(exports: Path, reports: dict[str, Any]) -> None:
@@ -151,7 +153,7 @@ def test_missing_weights_are_refused(parts: Parts, tmp_path: Path) -> None:
 
 def test_missing_files_are_refused(exports: Path, reports: Any, tiny_export: str, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(exports / "single", tmp_path / "copy"))
-    (copy / "onnx" / "model_int8.onnx").unlink()
+    (copy / "onnx" / "model_quantized.onnx").unlink()
     for folder, int8, key in (
         (tiny_export, False, "--onnx"),
         (copy, True, "--int8"),

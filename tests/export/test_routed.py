@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
+from hf_xlsr.cli import main
 from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.encoders.routing import routes_of
 from hf_xlsr.export import export_routed_sentence_transformer, to_routed_sentence_transformer
@@ -175,3 +176,27 @@ def test_language_with_a_region(parts: Parts):
     projections = {"en-GB": parts.projections["en"], "zh-Hans": parts.projections["zh"]}
     named = to_routed_sentence_transformer(encoders, tokenizers, projections, max_length=MAX_LENGTH)
     assert close(embed(named, CHINESE, language="zh"), parts.by_hand(CHINESE, "zh"))
+
+
+@pytest.mark.parametrize("route", ["en", "zh"])
+def test_one_route_is_a_model_of_its_own(folder: Path, route: str, tmp_path: Path) -> None:
+    texts = ENGLISH if route == "en" else CHINESE
+    assert main(["export", str(folder), "--route", route, "--output", str(tmp_path / "one")]) == 0
+    single = SentenceTransformer(str(tmp_path / "one"), device="cpu")
+    assert routes_of(single) == ()
+    np.testing.assert_allclose(
+        single.encode(texts), SentenceTransformer(str(folder), device="cpu").encode(texts, task=route), atol=1e-6
+    )
+    assert main(["export", str(folder), "--route", "fr", "--output", str(tmp_path / "other")]) == 1
+
+
+def test_pooling_and_length_have_their_older_names_too(folder: Path) -> None:
+    """text-embeddings-inference reads `pooling_mode_*` of `1_Pooling/config.json` and `max_seq_length`."""
+    poolings, lengths = [*folder.rglob("*Pooling/config.json")], [*folder.rglob("sentence_bert_config.json")]
+    assert len(poolings) == len(lengths) == 2
+    for file in poolings:
+        content = json.loads(file.read_text("utf-8"))
+        assert [name for name, value in content.items() if value is True and name != "include_prompt"] == [
+            "pooling_mode_mean_tokens"
+        ]
+    assert all(json.loads(file.read_text("utf-8"))["max_seq_length"] == MAX_LENGTH for file in lengths)

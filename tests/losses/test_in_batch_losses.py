@@ -199,3 +199,29 @@ def test_unit_rows_are_those_of_torch() -> None:
     torch.testing.assert_close(unit_rows(vectors), F.normalize(vectors))
     torch.testing.assert_close(*leaves)
     assert unit_rows(vectors.bfloat16()).dtype == torch.float32
+
+
+@pytest.mark.parametrize("negatives", [0, 3])
+def test_equal_texts_are_no_negatives(negatives: int) -> None:
+    rows = sides(4, negatives=negatives)
+    identities = torch.tensor([[1, 2, 1, 3], [5, 6, 7, 6]])  # sources 0 and 2 are one text, and targets 1 and 3
+
+    def twin(source: torch.Tensor, target: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+        equal = {(0, 2), (2, 0), (1, 3), (3, 1)}
+        total = source.new_zeros(())
+        for own, other, extra in ((source, target, more), (target, source, ())):
+            for row in range(4):
+                bank = [other[column] for column in range(4) if (row, column) not in equal]
+                bank += [negative for part in extra for negative in part]
+                total = total + torch.stack([own[row] @ one for one in bank]).logsumexp(0) - own[row] @ other[row]
+        return total / 4
+
+    loss = partial(alignment_loss, identities=identities)
+    torch.testing.assert_close(value_and_gradients(loss, rows), value_and_gradients(twin, rows))
+
+
+def test_equal_texts_are_no_negatives_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, identities = sides(8), torch.arange(16).view(2, 8) % 5
+    whole = value_and_gradients(partial(alignment_loss, identities=identities), rows)
+    monkeypatch.setattr("hf_xlsr.losses.gradient_cache.SIMILARITIES", 16)
+    torch.testing.assert_close(value_and_gradients(partial(alignment_loss, identities=identities), rows), whole)

@@ -12,6 +12,7 @@ from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoModelForSequenceC
 
 from hf_xlsr import (
     CmlmModel,
+    DistillationModel,
     DualMomentumConfig,
     DualMomentumModel,
     HictlForConditionalGeneration,
@@ -150,6 +151,11 @@ def lightweight_batch(vocabulary: int = VOCABULARY, task: str = "ugt") -> dict[s
     return {**batch, "input_ids": torch.where(one_side[:, None], hidden, ids), "masked_ids": masked_ids}
 
 
+def distillation_batch(vocabulary: int) -> dict[str, Any]:
+    teacher = torch.randn(4, 12, generator=torch.Generator().manual_seed(5))
+    return {**lightweight_batch(vocabulary), "identities": torch.tensor([[1, 2, 1, 4]] * 2), "teacher_embeds": teacher}
+
+
 DUAL = {
     "languages": ["en", "fr"],
     "queue_size": 16,
@@ -205,6 +211,12 @@ CASES: dict[str, Case] = {
         rows=("lm_head.bias",),
     ),
     "lightweight": Case(LightweightDualTransformer, {"text_config": BERT}, lightweight_batch, rows=("head.bias",)),
+    "distillation": Case(
+        DistillationModel,
+        {"text_config": BERT, "teacher_dim": 12, "matching_weight": 1.0, "generative_weight": 1.0},
+        distillation_batch,
+        rows=("head.bias",),
+    ),
 }
 
 

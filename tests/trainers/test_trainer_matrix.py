@@ -21,6 +21,7 @@ from hf_xlsr.runs.train import train_recipe
 NAMES = [method.trainer_class.__name__ for method in METHODS.values()]
 CARDS = {
     "LightweightTrainer": "Lightweight Cross-Lingual Sentence Representation Learning",
+    "DistillationTrainer": "Knowledge Distillation",
     "DualMomentumTrainer": "Dual Momentum Contrast",
     "HictlTrainer": "On Learning Universal Representations",
     "CmlmTrainer": "Conditional Masked Language Model",
@@ -28,7 +29,7 @@ CARDS = {
     "TranslationTrainer": "On Learning Universal Representations",
 }
 # The others start from an encoder, or have tests of their own for adapters.
-PRETRAINED = ["LightweightTrainer", "HictlTrainer", "CmlmTrainer"]
+PRETRAINED = ["LightweightTrainer", "DistillationTrainer", "HictlTrainer", "CmlmTrainer"]
 
 
 def with_dropout(value: Any) -> Any:

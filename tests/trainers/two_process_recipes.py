@@ -37,7 +37,7 @@ ENCODER = {
 }
 # Those that are evaluated and exported too.
 WHOLE = ("LightweightTrainer", "FineTuneTrainer")
-CACHED = ("LightweightTrainer", "DualMomentumTrainer", "HictlTrainer", "CmlmTrainer")
+CACHED = ("LightweightTrainer", "DistillationTrainer", "DualMomentumTrainer", "HictlTrainer", "CmlmTrainer")
 STEPS = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
 
 
@@ -56,6 +56,18 @@ def recipes(folder: Path) -> dict[str, dict[str, Any]]:
             "tokenizer": tokenizer,
             "model": {"encoder": ENCODER, "similarity_reduction": "sum"},
             "training": STEPS,
+        },
+        "DistillationTrainer": {
+            "method": "distillation",
+            "data": pairs,
+            "tokenizer": tokenizer,
+            "teacher": {"path": start, "vectors": f"{folder}/vectors"},
+            "model": {
+                "encoder": {**ENCODER, "hidden_size": 12},
+                "generative_task": "xtr",
+                "generative_weight": 0.1,
+                "matching_weight": 1.0,
+            },
         },
         "DualMomentumTrainer": {
             "method": "dual_momentum",

@@ -20,7 +20,8 @@ MASKINGS = ("none", "single", "mlm")
 class PairCollator:
     """Stacks the sources of a batch over its targets and masks them for the generative task.
 
-    Features need `source_ids`, `target_ids` (lists of token ids), `index` and `epoch`.
+    Features need `source_ids`, `target_ids` (lists of token ids), `index` and `epoch`; with `identities` also
+    `source_text` and `target_text`.
 
     Args:
         tokenizer: Gives the ids of padding and mask, and which tokens are punctuation.
@@ -32,12 +33,14 @@ class PairCollator:
         seed: Seed of the run.
         max_length: Sentences are truncated to this many tokens; a special last token is kept.
         pad_to_multiple_of: Rounds the length up; 8 suits tensor cores.
+        identities: Whether batches have the identities of their texts.
 
     Returns:
         `input_ids`, `attention_mask`, `original_ids`, each `(2 * batch, length)`; with `single` also `masked_ids`
         `(2 * batch,)`, with `mlm` also `mlm_labels` `(2 * batch, length)`; -100 where nothing is masked. If rows have
         hard negatives (`negative_ids`), also `negative_input_ids` and `negative_attention_mask`, `(negatives, length)`,
-        unmasked.
+        unmasked. With `identities` also `identities` `(2, batch)`. The text `source` of the rows, if they have it, is
+        `source_texts`, a list.
 
     Examples:
         >>> from hf_xlsr.data.tokenization import train_tokenizer
@@ -58,12 +61,13 @@ class PairCollator:
         seed: int = 1,
         max_length: int = 200,
         pad_to_multiple_of: int = 1,
+        identities: bool = False,
     ) -> None:
         require_choice("masking", masking, MASKINGS)
         self.pad_id, self.vocab_size = tokenizer.pad_token_id, len(tokenizer)
         self.mask_id = None if masking == "none" else mask_token_id(tokenizer)
         self.masking, self.seed = masking, seed
-        self.max_length, self.pad_to_multiple_of = max_length, pad_to_multiple_of
+        self.max_length, self.pad_to_multiple_of, self.identities = max_length, pad_to_multiple_of, identities
         # The unknown token represents text, the other special tokens frame it.
         self.around = np.isin(
             np.arange(self.vocab_size), list({*tokenizer.all_special_ids} - {tokenizer.unk_token_id})
@@ -72,7 +76,7 @@ class PairCollator:
         if masking == "mlm":
             self.masks = MaskDrawer(tokenizer, probability=mlm_probability, seed=seed)
 
-    def __call__(self, features: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    def __call__(self, features: Sequence[dict[str, Any]]) -> dict[str, Any]:
         sides = [self._truncate(feature[side]) for side in ("source_ids", "target_ids") for feature in features]
         ids, mask = pad_rows(sides, self.pad_id, self.pad_to_multiple_of, self.max_length)
         examples = np.array([feature["index"] for feature in features])
@@ -85,7 +89,11 @@ class PairCollator:
         if negatives := [self._truncate(ids) for ids in negatives_of(features)]:
             rows = pad_rows(negatives, self.pad_id, self.pad_to_multiple_of, self.max_length)
             batch["negative_input_ids"], batch["negative_attention_mask"] = rows
-        return {name: torch.from_numpy(array) for name, array in batch.items()}
+        if self.identities:
+            both = ("source_text", "target_text")
+            batch["identities"] = np.array([[feature[name] for feature in features] for name in both])
+        texts = {"source_texts": [feature["source"] for feature in features]} if "source" in features[0] else {}
+        return {**{name: torch.from_numpy(array) for name, array in batch.items()}, **texts}
 
     def _truncate(self, ids: Sequence[int]) -> Sequence[int]:
         ends = len(ids) > 0 and self.around[ids[-1]]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from hf_xlsr.data.collators.masking import MaskDrawer
+from hf_xlsr.data.encoding import PAIRS
 from hf_xlsr.data.pairs import PreparedData, prepare
 from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_pretrained
 from hf_xlsr.modeling import citations
@@ -30,11 +31,13 @@ class LightweightMethod(OneEncoderMethod):
     name = "lightweight"
     paper = "*Lightweight Cross-Lingual Sentence Representation Learning* (Mao et al., ACL 2021)"
     citation = citations.LIGHTWEIGHT
-    recipe_class = LightweightRecipe
+    recipe_class: ClassVar[Any] = LightweightRecipe
     model_section = section_of(LightweightConfig, without=("text_config",), encoder=ENCODER)
     config_class = LightweightConfig
     arguments_class = LightweightTrainingArguments
-    trainer_class = LightweightTrainer
+    trainer_class: ClassVar[Any] = LightweightTrainer
+    model_class: ClassVar[Any] = LightweightDualTransformer
+    row_kind = PAIRS
     free_values = DROPOUTS
 
     def check(self, arguments: Any, sets: Mapping[str, Any]) -> None:
@@ -44,12 +47,19 @@ class LightweightMethod(OneEncoderMethod):
 
     def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:
         data, tokenizer = self.recipe.data.model_dump(), self.tokenizer_options()
-        return prepare(data=data, tokenizer=tokenizer, folder=folder, **self.reading(evaluation_texts))
+        options = {"folder": folder, "kind": self.row_kind, **self.reading(evaluation_texts)}
+        return prepare(data=data, tokenizer=tokenizer, **options)
+
+    @property
+    def more_options(self) -> dict[str, Any]:
+        """Values of the configuration that the recipe does not have."""
+        return {}
 
     def build_model(self, data: PreparedData) -> Any:
         text_config = self.encoder_config(data.tokenizer, make={"bert": paper_encoder_config})
         with self.explained("model"):
-            model = LightweightDualTransformer(LightweightConfig(text_config=text_config, **self.config_options))
+            options = {**self.config_options, **self.more_options}
+            model = self.model_class(self.config_class(text_config=text_config, **options))
         if path := self.encoder_path:
             loaded = encoder_from_pretrained(path, place="model.encoder.path")
             model.encoder.load_state_dict(loaded.state_dict())

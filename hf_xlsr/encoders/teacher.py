@@ -1,0 +1,102 @@
+"""A teacher: embeddings of training texts, each computed once and kept on disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from hf_xlsr.encoders.cache import CachedEncoder
+from hf_xlsr.encoders.encoding import embed, unit_length
+from hf_xlsr.encoders.fingerprint import loaded_hash
+from hf_xlsr.encoders.loading import encoder_facts, load_encoder
+from hf_xlsr.encoders.vector_store import VectorStore
+from hf_xlsr.utils.cache import cache_folder
+from hf_xlsr.utils.precision import choose_precision
+
+TEXTS_AT_ONCE = 4096
+"""A killed run computes at most this many embeddings again."""
+CENTER_TEXTS = 20_000
+"""Texts whose mean embedding is the centre."""
+
+
+class Teacher:
+    """Unit vectors of a sentence encoder for training texts.
+
+    Cosines of many encoders fill a narrow range (those of E5 are above 0.7), because all of their embeddings share one
+    direction. Centred embeddings use the whole range, which is easier to learn.
+
+    Args:
+        encoder: Folder, Hub id, or anything with a sentence-transformers style `encode`.
+        prompt: Put before every text, instead of the encoder's default prompt.
+        center: Subtract the mean of the training texts; see `prepare`.
+        batch_size: Texts encoded at a time.
+        vectors: Folder of the embeddings, which may be that of `hf-xlsr evaluate --vectors`; by default in the cache.
+
+    Examples:
+        >>> class Lengths:
+        ...     def encode(self, texts, **kwargs):
+        ...         return np.array([[len(text), 1.0] for text in texts])
+        >>> teacher = Teacher(Lengths(), center=False, vectors="vectors")
+        >>> teacher(["abc"]), teacher.dim
+        (tensor([[0.9487, 0.3162]]), 2)
+    """
+
+    def __init__(
+        self,
+        encoder: Any,
+        *,
+        prompt: str = "",
+        center: bool = True,
+        batch_size: int = 128,
+        vectors: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if isinstance(encoder, str | os.PathLike):
+            precision = choose_precision()
+            loaded = load_encoder(str(encoder), dtype=precision if precision != "float32" else None)
+            facts = encoder_facts(loaded, str(encoder))
+        else:
+            loaded = encoder
+            known = hasattr(encoder, "state_dict")
+            facts = {"loaded": loaded_hash(encoder) if known else type(encoder).__qualname__}
+        self.prompt, self.center, self.batch_size = prompt, center, batch_size
+        self.encoder = CachedEncoder(loaded, VectorStore(vectors or Path(cache_folder()) / "vectors", facts))
+        self._mean: np.ndarray | None = None
+
+    @property
+    def dim(self) -> int:
+        """Width of an embedding."""
+        return self._embed(["a"]).shape[1]
+
+    def _embed(self, texts: Sequence[str]) -> np.ndarray:
+        return embed(self.encoder, texts, prompt=self.prompt, batch_size=self.batch_size)
+
+    def prepare(self, texts: Iterable[str]) -> None:
+        """Computes the embeddings that are not on disk yet, and the centre: the mean of the first 20,000 texts.
+
+        Args:
+            texts: The training texts in a fixed order; repeated ones count once.
+        """
+        total, count = np.zeros(self.dim), 0
+        for chunk in tqdm(list(_chunks(dict.fromkeys(texts))), desc="teacher", unit_scale=TEXTS_AT_ONCE, disable=None):
+            vectors = self._embed(chunk)
+            if count < CENTER_TEXTS:
+                total, count = total + vectors.sum(0, dtype=np.float64), count + len(chunk)
+        self._mean = (total / max(1, count)).astype(np.float32) if self.center else None
+
+    def __call__(self, texts: Sequence[str]) -> torch.Tensor:
+        """Unit vectors, `(texts, dim)`, float32."""
+        vectors = self._embed(texts)
+        return torch.from_numpy(vectors if self._mean is None else unit_length(vectors - self._mean))
+
+
+def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
+    stream = iter(texts)
+    while chunk := list(islice(stream, TEXTS_AT_ONCE)):
+        yield chunk

@@ -1,0 +1,87 @@
+"""Losses of a student against the embeddings of a teacher."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from hf_xlsr.losses.gradient_cache import sum_over_blocks
+from hf_xlsr.utils.errors import require_choice
+
+TEACHER_LOSSES = ("cosine", "mse")
+
+
+def teacher_loss(student: torch.Tensor, teacher: torch.Tensor, *, kind: str = "cosine") -> torch.Tensor:
+    r"""Distance of each student embedding from the teacher's (Reimers and Gurevych, 2020).
+
+    ```math
+    L_{cos} = \frac{1}{n} \sum_j 1 - \cos(u_j, t_j) \qquad
+    L_{mse} = \frac{1}{n d} \sum_j \lVert u_j - t_j \rVert^2
+    ```
+
+    A translation learns from the teacher's embedding of its source, as in the paper, so the student becomes as
+    multilingual as its training pairs.
+
+    Args:
+        student: `u`, `(rows, width)`.
+        teacher: `t`, `(rows, width)`, without gradient.
+        kind: `cosine`, or `mse` (the paper).
+
+    Returns:
+        A scalar, computed in float32 (float64 for float64 input).
+
+    Raises:
+        XlsrError: `kind` is unknown.
+
+    Examples:
+        >>> eye = torch.eye(2)
+        >>> teacher_loss(3 * eye, eye), teacher_loss(3 * eye, eye, kind="mse")
+        (tensor(0.), tensor(2.))
+    """
+    require_choice("kind", kind, TEACHER_LOSSES)
+    if student.dtype != torch.float64:
+        student, teacher = student.float(), teacher.float()
+    if kind == "mse":
+        return F.mse_loss(student, teacher)
+    return 1.0 - F.cosine_similarity(student, teacher, dim=-1).mean()
+
+
+def matching_loss(
+    source: torch.Tensor, target: torch.Tensor, teacher: torch.Tensor, *, temperature: float = 0.05
+) -> torch.Tensor:
+    r"""Divergence of the student's similarities in a batch from the teacher's.
+
+    ```math
+    L_{match} = \frac{1}{n} \sum_j \mathrm{KL}\left(\mathrm{softmax}_k \frac{\cos(t_j, t_k)}{\tau} \,\Big\|\,
+    \mathrm{softmax}_k \frac{\cos(u_j, v_k)}{\tau}\right)
+    ```
+
+    The similarities of source and target sentences are compared with those of the teacher's source sentences: a
+    sentence near another one in the teacher's space is no full negative. Unlike `teacher_loss` it does not depend on the
+    width of the teacher.
+
+    Args:
+        source: `u`, `(batch, width)`.
+        target: `v`, their translations, `(batch, width)`.
+        teacher: `t`, the teacher's embeddings of the sources, `(batch, teacher_width)`, without gradient.
+        temperature: Divides the cosines of both.
+
+    Returns:
+        A scalar, computed in float32 (float64 for float64 input); 0 when the similarities are equal.
+
+    Examples:
+        >>> vectors = torch.randn(4, 8)
+        >>> bool(matching_loss(vectors, vectors, vectors).abs() < 1e-5)
+        True
+    """
+    if source.dtype != torch.float64:
+        source, target, teacher = source.float(), target.float(), teacher.float()
+    source, target, teacher = (F.normalize(rows, dim=-1) for rows in (source, target, teacher))
+
+    def divergence(rows: torch.Tensor, taught: torch.Tensor) -> torch.Tensor:
+        expected = F.log_softmax(taught @ teacher.T / temperature, dim=-1)
+        found = F.log_softmax(rows @ target.T / temperature, dim=-1)
+        return F.kl_div(found, expected, reduction="sum", log_target=True)
+
+    with torch.autocast(source.device.type, enabled=False):
+        return sum_over_blocks(divergence, source, teacher, columns=len(source)) / len(source)

@@ -1,0 +1,72 @@
+"""The command `hf-xlsr encode`: files of embeddings, and the store that evaluation and mining share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import make_pairs
+from sentence_transformers import SentenceTransformer
+
+from hf_xlsr.cli import main
+from hf_xlsr.encoders import calibration
+from hf_xlsr.encoders.cache import CachedEncoder
+from hf_xlsr.encoders.calibration import fastest_dtype
+
+ROWS = make_pairs(60, seed=8)
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> dict[str, str]:
+    for language, side in (("en", "source"), ("fr", "target")):
+        lines = "".join(f"{row[side]}\n" for row in ROWS)
+        (tmp_path / f"{language}.txt").write_text(lines, "utf-8")
+    return {language: str(tmp_path / f"{language}.txt") for language in ("en", "fr")}
+
+
+def test_files_and_store(tiny_export: str, texts: dict[str, str], tmp_path: Path, monkeypatch: Any) -> None:
+    given = [f"{language}={path}" for language, path in texts.items()]
+    folders = ["--vectors", str(tmp_path / "store"), "--output", str(tmp_path / "out")]
+    assert main(["encode", tiny_export, "--texts", *given, *folders]) == 0
+    model = SentenceTransformer(tiny_export, device="cpu")
+    for language, side in (("en", "source"), ("fr", "target")):
+        lines = (tmp_path / "out" / f"{language}.txt").read_text("utf-8").splitlines()
+        assert lines == [row[side] for row in ROWS]
+        expected = model.encode(lines, normalize_embeddings=True)
+        np.testing.assert_allclose(np.load(tmp_path / "out" / f"{language}.npy"), expected, atol=1e-5)
+    # Neither evaluation nor mining encodes anything again.
+    counts: list[int] = []
+    encode = CachedEncoder.encode
+
+    def counted(self: CachedEncoder, *args: Any, **options: Any) -> np.ndarray:
+        found = encode(self, *args, **options)
+        counts.append(self.encoded)
+        return found
+
+    monkeypatch.setattr(CachedEncoder, "encode", counted)
+    store = ["--vectors", str(tmp_path / "store")]
+    mined = str(tmp_path / "pairs.tsv")
+    assert main(["mine", *texts.values(), "--model", tiny_export, "--output", mined, "--device", "cpu", *store]) == 0
+    assert counts and not any(counts)
+    plain = str(tmp_path / "plain.tsv")
+    assert main(["mine", *texts.values(), "--model", tiny_export, "--output", plain, "--device", "cpu"]) == 0
+    assert Path(mined).read_text("utf-8") == Path(plain).read_text("utf-8")
+
+
+def test_refusals(tiny_export: str, texts: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["encode", tiny_export, "--texts", f"en={texts['en']}"]) == 1
+    assert "--vectors" in capsys.readouterr().err
+
+
+def test_fastest_dtype(tiny_export: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "choose_precision", lambda **_: "float32")
+    assert fastest_dtype(tiny_export, "cpu") == "float32"
+    monkeypatch.setattr(calibration, "choose_precision", lambda **_: "bfloat16")
+    clock = iter([0.0, 2.0, 2.0, 3.0])  # bfloat16 takes half as long
+    monkeypatch.setattr(calibration, "perf_counter", lambda: next(clock))
+    assert fastest_dtype(tiny_export, "cpu") == "bfloat16"
+    clock = iter([0.0, 2.0, 2.0, 3.0])
+    monkeypatch.setattr(calibration, "MIN_COSINE", 0.9999999)
+    assert fastest_dtype(tiny_export, "cpu") == "float32"

@@ -1,0 +1,94 @@
+"""Pruned encoders: equal embeddings where tokens are equal, the chosen layers, the chosen languages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_pairs
+from sentence_transformers import SentenceTransformer
+from transformers import AutoConfig
+
+from hf_xlsr.cli import main
+from hf_xlsr.data.tokenization import train_tokenizer
+from hf_xlsr.encoders.stock import encoder_from_config
+from hf_xlsr.export import to_sentence_transformer
+from hf_xlsr.export.pruning import prune
+from hf_xlsr.utils.errors import XlsrError
+
+ROWS = make_pairs(300)
+ENGLISH, FRENCH = ([row[side] for row in ROWS] for side in ("source", "target"))
+KINDS = {
+    "bert": {"intermediate_size": 32, "max_position_embeddings": 40},
+    "xlm-roberta": {"intermediate_size": 32, "max_position_embeddings": 42},
+    "distilbert": {"dim": 16, "hidden_dim": 32, "n_layers": 4, "n_heads": 2, "max_position_embeddings": 40},
+    "modernbert": {"intermediate_size": 32, "max_position_embeddings": 40, "global_attn_every_n_layers": 2},
+}
+
+
+def make_encoder(kind: str = "bert", algorithm: str = "unigram") -> SentenceTransformer:
+    torch.manual_seed(0)
+    tokenizer = train_tokenizer([*ENGLISH, *FRENCH], vocab_size=110, algorithm=algorithm, frame=True, max_length=32)
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2}
+    names = [f"{name}_token_id" for name in ("pad", "bos", "eos", "cls", "sep")]
+    special = {name: getattr(tokenizer, name) for name in names}
+    if kind == "distilbert":
+        sizes = {"vocab_size": len(tokenizer)}
+    config = AutoConfig.for_model(kind, **{**sizes, **special, **KINDS[kind]})
+    return to_sentence_transformer(encoder_from_config(config), tokenizer, max_length=32)
+
+
+@pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_embeddings_of_the_kept_languages_are_equal(kind: str, algorithm: str) -> None:
+    model = make_encoder(kind, algorithm)
+    pruned, report = prune(model, ENGLISH)
+    np.testing.assert_allclose(pruned.encode(ENGLISH[:40]), model.encode(ENGLISH[:40]), atol=1e-5)
+    assert report["tokens"][1] < report["tokens"][0] and report["parameters"][1] < report["parameters"][0]
+    assert report["same_tokens"] == 1.0 and report["unknown_tokens"] == 0 and report["cosine"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chosen_layers_are_kept(kind: str, tmp_path: Path) -> None:
+    model = make_encoder(kind)
+    pruned, report = prune(model, [*ENGLISH, *FRENCH], layers=[0, 3])
+    assert report["layers"] == [4, 2]
+    pruned.save(str(tmp_path))
+    loaded = SentenceTransformer(str(tmp_path), device="cpu")
+    np.testing.assert_allclose(loaded.encode(FRENCH[:5]), pruned.encode(FRENCH[:5]), atol=1e-6)
+    # The same layers of the original give the same.
+    encoder: Any = model[0].model
+    stack = next(m for m in encoder.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == 4)
+    kept = [stack[0], stack[3]]
+    del stack[2:], stack[:]
+    stack.extend(kept)
+    encoder.config.num_hidden_layers = 2
+    np.testing.assert_allclose(model.encode(FRENCH[:5]), pruned.encode(FRENCH[:5]), atol=1e-5)
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_encoder().save(str(tmp_path / "model"))
+    for language, texts in (("en", ENGLISH), ("fr", FRENCH)):
+        (tmp_path / f"{language}.txt").write_text("\n".join(texts), "utf-8")
+    texts, output = f"{tmp_path}/{{lang}}.txt", str(tmp_path / "small")
+    arguments = ["prune", str(tmp_path / "model"), "--texts", texts, "--languages", "en", "--output", output]
+    assert main([*arguments, "--layers", "0,3", "--limit", "200"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["layers"] == [4, 2]
+    assert SentenceTransformer(output, device="cpu").encode(["one bird"]).shape == (1, 16)
+    assert main(["prune", str(tmp_path / "model"), "--output", str(tmp_path / "other")]) == 1
+
+
+@pytest.mark.parametrize(("options", "named"), [({"layers": [4]}, "layers"), ({"vocab_size": 3}, "vocab_size")])
+def test_refusals(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(XlsrError, match=named):
+        prune(make_encoder(), ENGLISH, **options)
+
+
+def test_layer_that_cannot_be_first_is_refused() -> None:
+    with pytest.raises(XlsrError, match="layer 0"):  # ModernBERT's first layer has one normalisation less
+        prune(make_encoder("modernbert"), ENGLISH, layers=[1, 3])

@@ -1,0 +1,106 @@
+"""A student learns the teacher's embedding of each source, from stored and streamed pairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_pairs
+from datasets import Dataset
+from sentence_transformers import SentenceTransformer
+
+from hf_xlsr import DistillationConfig, DistillationModel, DistillationTrainer, LightweightTrainingArguments
+from hf_xlsr.encoders.teacher import Teacher
+
+ROWS = make_pairs(64, seed=5)
+PAIRS = Dataset.from_list([{"en": row["source"], "fr": row["target"]} for row in ROWS])
+
+
+class Words:
+    """A teacher: the share of each English word in a text."""
+
+    words = sorted({word for row in ROWS for word in row["source"].split()})
+
+    def encode(self, texts: list[str], **_: object) -> np.ndarray:
+        counts = [[text.split().count(word) for word in self.words] for text in texts]
+        return np.array(counts, dtype=np.float32)
+
+
+def student(vocabulary: int, **options: Any) -> DistillationModel:
+    torch.manual_seed(0)
+    encoder = {
+        "model_type": "bert",
+        "vocab_size": vocabulary,
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "max_position_embeddings": 40,
+        "hidden_dropout_prob": 0.0,
+    }
+    return DistillationModel(DistillationConfig(text_config=encoder, teacher_dim=len(Words.words), **options))
+
+
+def trained(folder: Path, tokenizer: Any, data: Any, steps: int = 2, **options: Any) -> DistillationTrainer:
+    args = LightweightTrainingArguments(
+        str(folder / "out"),
+        precision="float32",
+        use_cpu=True,
+        max_steps=steps,
+        per_device_train_batch_size=16,
+        learning_rate=0.01,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        max_length=32,
+    )
+    trainer = DistillationTrainer(
+        student(len(tokenizer), **options),
+        args,
+        teacher=Teacher(Words(), vectors=folder / "vectors"),
+        train_dataset=data,
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    return trainer
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_loss_is_that_of_the_teachers_vectors(streamed: bool, tmp_path: Path, tokenizer: Any) -> None:
+    data = PAIRS.to_iterable_dataset() if streamed else PAIRS
+    trainer = trained(tmp_path, tokenizer, data, steps=1, alignment_weight=0.0)
+    batch = next(iter(trainer.get_train_dataloader()))
+    sources = batch["source_texts"]
+    model = trainer.model.eval()
+    with torch.no_grad():
+        found = trainer.compute_loss(model, batch)
+        unit = torch.from_numpy(Words().encode(PAIRS["en"][:]))
+        unit = torch.nn.functional.normalize(unit, dim=-1)
+        own = torch.from_numpy(Words().encode(sources))
+        rows = torch.nn.functional.normalize(own, dim=-1)
+        distinct = torch.nn.functional.normalize(
+            torch.from_numpy(Words().encode(list(dict.fromkeys(PAIRS["en"])))), dim=-1
+        )
+        expected = rows - distinct.mean(0)
+        both = model.teacher_projection(model.encode_sentences(batch["input_ids"], batch["attention_mask"]))
+        cosine = torch.nn.functional.cosine_similarity(both, expected.repeat(2, 1), dim=-1)
+    torch.testing.assert_close(found, 1 - cosine.mean(), rtol=1e-4, atol=1e-5)
+
+
+def test_translations_come_near_the_teachers_sources(tmp_path: Path, tokenizer: Any) -> None:
+    trainer = trained(tmp_path, tokenizer, PAIRS, steps=80)
+    losses = [entry["loss/teacher"] for entry in trainer.state.log_history if "loss/teacher" in entry]
+    assert losses[-1] < 0.5 * losses[0]
+    trainer.save_sentence_transformer(str(tmp_path / "st"))
+    encoder = SentenceTransformer(str(tmp_path / "st"), device="cpu")
+    assert encoder.get_embedding_dimension() == 16  # the student's own width, without the layer to the teacher's
+    held = make_pairs(20, seed=9)
+    english, french = (encoder.encode([row[side] for row in held]) for side in ("source", "target"))
+    taught = Words().encode([row["source"] for row in held])
+    taught /= np.linalg.norm(taught, axis=1, keepdims=True)
+    similar = np.corrcoef((english @ english.T).ravel(), (taught @ taught.T).ravel())[0, 1]
+    assert similar > 0.5 and np.mean((english @ french.T).argmax(1) == np.arange(20)) > 0.5
