@@ -59,7 +59,9 @@ COMMON = [
 
 @extended(*COMMON)
 def mine(
-    source: Annotated[str, typer.Argument(help="One sentence per line; .gz, .bz2, .xz and .zst are decompressed.")],
+    source: Annotated[
+        str, typer.Argument(help="One sentence per line, also compressed; or a table or dataset with a column `text`.")
+    ],
     target: Annotated[str, typer.Argument(help="The same in the other language.")],
     output: Output,
     model: Model = None,
@@ -85,6 +87,16 @@ def mine(
         bool, typer.Option("--many", help="Use a sentence in several pairs.", rich_help_panel=PANEL)
     ] = False,
     duplicates: Annotated[str | None, typer.Option(help="merge, keep or drop equal lines (default merge).")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Column of a table: text=COLUMN; {lang} is each of --languages.")
+    ] = None,
+    split_sentences: Annotated[
+        bool, typer.Option("--split-sentences", help="Split documents into sentences.")
+    ] = False,
+    cleaning: Annotated[
+        str | None,
+        typer.Option(metavar="STEP,...", help="Steps as in a recipe, e.g. normalize,language,length,ratio."),
+    ] = None,
     max_pairs: Annotated[int | None, typer.Option(metavar="N", help="Number of best pairs to keep.")] = None,
     format: Format = None,
     work: Work = None,
@@ -96,6 +108,7 @@ def mine(
     from hf_xlsr.mining.outputs import write_pairs
     from hf_xlsr.mining.pipeline import run_mining
     from hf_xlsr.mining.report import read_labels, write_report
+    from hf_xlsr.mining.sources import clean_pairs
     from hf_xlsr.runs.inputs import check_named
 
     given |= {"retrieval": retrieval, "threshold": threshold, "duplicates": duplicates, "max_pairs": max_pairs}
@@ -104,6 +117,8 @@ def mine(
     options = mining_options(given | {"one_to_one": False if many else None}, quiet=json)
     if (source_vectors is None) != (target_vectors is None):
         raise XlsrError("Give both --source-vectors and --target-vectors.")
+    steps = [step.strip() for step in (cleaning or "").split(",") if step.strip()]
+    sides = _sides((source, target), options.languages, columns, split_sentences, steps)
     files = {"--source-vectors": source_vectors, "--target-vectors": target_vectors, "--known": known, "--gold": gold}
     check_named(model, {"SOURCE": source, "TARGET": target, "--labels": labels, **files})
 
@@ -112,7 +127,7 @@ def mine(
             (read_vectors(source_vectors), read_vectors(target_vectors)) if source_vectors and target_vectors else None
         )
         pairs = {name: _pairs(files, options.languages) if files else None for name, files in pairs_given.items()}
-        mined = run_mining(source, target, folder, options, encoder=model, vectors=vectors, known=pairs["known"])
+        mined = run_mining(sides[0], sides[1], folder, options, encoder=model, vectors=vectors, known=pairs["known"])
         if not mined.is_main:
             return None
         if pairs["gold"] is not None:
@@ -120,12 +135,17 @@ def mine(
         elif labels:
             mined = replace(mined, curve=mined.label_curve(read_labels(labels)))
         chosen = mined.chosen(options, precision)
-        write_pairs(output, chosen.sentences(), format=format, languages=options.languages)
+        kept: dict[str, Any] = {}
+        found = clean_pairs(chosen.sentences(), steps, options.languages, kept)
+        count = write_pairs(output, found, format=format, languages=options.languages)
         page, lowest = f"{output}.report.html", chosen.report["threshold"]
         shown: dict[str, Any] = {"title": f"{source} and {target}", "languages": options.languages}
         write_report(page, mined.sentences(), mined.rows.score, curve=mined.curve, threshold=lowest, **shown)
         report = {**chosen.report, "page": page, "histogram": histogram(mined.rows.score, lowest)}
-        return _finish(output, folder, report, chosen.sentences())
+        if steps:
+            texts = [getattr(side, "report", {}) for side in sides]
+            report |= {"pairs": count, "cleaning": {"source": texts[0], "target": texts[1], "pairs": kept}}
+        return _finish(output, folder, report, clean_pairs(chosen.sentences(), steps, options.languages, {}))
 
     pairs_given = {"known": known, "gold": gold}
     return _run(run, options, output, format, work, keep_work, json)
@@ -244,6 +264,26 @@ def histogram(scores: Any, threshold: float | None = None, bars: int = 40) -> st
     if threshold is not None and edges[0] < threshold <= edges[-1]:
         blocks.insert(int(np.searchsorted(edges[:-1], threshold)), "|")
     return f"{edges[0]:.3f} {''.join(blocks)} {edges[-1]:.3f}"
+
+
+def _sides(
+    files: tuple[str, str], languages: Sequence[str] | None, columns: str | None, split: bool, cleaning: list[str]
+) -> list[Any]:
+    """Both sides for `run_mining`: files read line by line, or texts of other sources."""
+    from hf_xlsr.data.columns import parse_columns
+    from hf_xlsr.mining.sources import SourceTexts, is_plain
+
+    if split and not languages:
+        raise XlsrError("--split-sentences needs --languages, e.g. --languages en,de.")
+    sides: list[Any] = []
+    for file, language in zip(files, languages or (None, None), strict=True):
+        if is_plain(file) and not (columns or split or cleaning):
+            sides.append(file)
+            continue
+        named = {name: column.replace("{lang}", language or "") for name, column in parse_columns(columns).items()}
+        source = {"path": file, **({"columns": named} if named else {})}
+        sides.append(SourceTexts(source, language, split, tuple(cleaning)))
+    return sides
 
 
 def _pairs(paths: list[str], languages: Sequence[str] | None) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.files import atomic_write
 
 DIGEST = 16  # bytes of a key on disk
@@ -60,11 +61,17 @@ class VectorStore:
     def _read_new_files(self) -> None:
         for file in sorted(self.folder.glob(f"*{KEYS}")):
             name = file.name.removesuffix(KEYS)
-            if name not in self._files:
-                # A plain view: rows of `memmap` are slow.
-                self._files[name] = np.asarray(np.load(self.folder / f"{name}{VECTORS}", mmap_mode="r"))
-                for row, digest in enumerate(np.load(file)):
-                    self._places.setdefault(digest.tobytes(), (name, row))
+            if name in self._files:
+                continue
+            try:
+                vectors, digests = np.load(self.folder / f"{name}{VECTORS}", mmap_mode="r"), np.load(file)
+            except Exception as error:  # a damaged file raises errors of many types
+                raise XlsrError(
+                    f"'{file}' or its vectors are damaged ({error_line(error, 100)}). Remove both."
+                ) from error
+            self._files[name] = np.asarray(vectors)  # a plain view: rows of `memmap` are slow
+            for row, digest in enumerate(digests[: len(vectors)]):
+                self._places.setdefault(digest.tobytes(), (name, row))
 
 
 def _digest(key: Hashable) -> bytes:

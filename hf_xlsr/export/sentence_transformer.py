@@ -136,7 +136,7 @@ def write_older_names(export: str | Path) -> None:
     for file in Path(export).rglob("*Pooling/config.json"):
         content = json.loads(file.read_text("utf-8"))
         older = {key: content["pooling_mode"] == mode for mode, key in POOLING_KEYS.items()}
-        write_json(file, {**content, "word_embedding_dimension": content["embedding_dimension"], **older})
+        write_json(file, {**content, **older})
     for file in Path(export).rglob("sentence_bert_config.json"):
         tokenizer = json.loads((file.parent / "tokenizer_config.json").read_text("utf-8"))
         content = {**json.loads(file.read_text("utf-8")), "max_seq_length": tokenizer["model_max_length"]}

@@ -17,7 +17,7 @@ from hf_xlsr.utils.errors import XlsrError
 
 BATCH = 1024  # rows
 LARGE_COLUMN, MOST_EXPANSION = 1 << 28, 500
-ARROW_ERRORS = (pa.ArrowException, *READ_ERRORS)
+ARROW_ERRORS = (pa.ArrowException, UnicodeDecodeError, *READ_ERRORS)
 
 
 def read_parquet(source: Source) -> Iterator[Record]:
@@ -25,10 +25,11 @@ def read_parquet(source: Source) -> Iterator[Record]:
     with read_errors(ARROW_ERRORS):  # with a buffer, Arrow does not read whole column chunks
         file = pq.ParquetFile(source.paths[0], buffer_size=1 << 20, pre_buffer=False)
     with file:
-        names = flat_names(_fields(file.schema_arrow))
-        chosen = source.resolve(names)
-        wanted = list(dict.fromkeys(chosen.values()))
-        _check_expansion(file.metadata, wanted)
+        with read_errors(ARROW_ERRORS):
+            names = flat_names(_fields(file.schema_arrow))
+            chosen = source.resolve(names)
+            wanted = list(dict.fromkeys(chosen.values()))
+            _check_expansion(file.metadata, wanted)
         batches = file.iter_batches(BATCH, columns=wanted, use_threads=False)
         number = 0
         while True:
@@ -48,6 +49,8 @@ def _check_expansion(metadata: Any, wanted: Sequence[str]) -> None:
     """Arrow reads a page of a column at once; one of a few kilobytes may expand to gigabytes."""
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
+        if row_group.total_byte_size <= LARGE_COLUMN:
+            continue  # Arrow ends the process where it describes columns of a damaged file
         for column in map(row_group.column, range(row_group.num_columns)):
             size = column.total_uncompressed_size
             read = any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in wanted)

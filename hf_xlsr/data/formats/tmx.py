@@ -149,7 +149,7 @@ def _units(source: Source, collector: _Collector) -> Iterator[_Unit]:
             try:
                 block = next(blocks, None)
                 collector.parser.close() if block is None else collector.parser.feed(block)
-            except (DefusedXmlException, ParseError, UnicodeError, *READ_ERRORS) as error:
+            except (DefusedXmlException, ParseError, LookupError, UnicodeError, *READ_ERRORS) as error:
                 failure = error
             ended, collector.ended = collector.ended, []
             yield from ended  # those before a failure too

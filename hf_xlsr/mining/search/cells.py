@@ -56,7 +56,7 @@ def train_centroids(side: Vectors, cells: int, workspace: Workspace, tile: Tile)
 def _nearest_cells(side: Vectors, centroids: np.ndarray, tile: Tile) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Start of each block of vectors, the block, and the nearest centroid of each of its vectors."""
     centres = as_tensor(centroids, tile.device)
-    rows = tile.height(len(centres))
+    rows = min(tile.height(len(centres)), side.step)
     for start in range(0, len(side), rows):
         block = side.block(start, start + rows)
         products = tile.product(as_tensor(block, tile.device), centres)[: len(block), : len(centres)]
