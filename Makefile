@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help quickstart test test-all behaviour quality bench bench-gpu docs notebooks release-check clean
+.PHONY: help quickstart test test-all behaviour quality small-models bench bench-gpu docs notebooks release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -32,6 +32,13 @@ quality: $(STAMP)  ## ruff, ruff format, mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python tests/typecheck.py
+
+small-models: $(STAMP)  ## prune and distil the small encoders; needs HF_XLSR_DATA and HF_XLSR_ENCODERS
+	for run in "small_en_fr 0,11 11000 start_en_fr" "small_15 0,3,7,11 45000 start_15"; do set -- $$run; \
+		test -d outputs/$$4 || $(BIN)/hf-xlsr prune "$$HF_XLSR_ENCODERS/e5-small" --recipe $$1 --layers $$2 --vocab-size $$3 \
+			--output outputs/$$4 || exit 1; \
+		$(BIN)/hf-xlsr train $$1 || exit 1; \
+	done
 
 bench: $(STAMP)  ## speed and memory against FAISS and sentence-transformers
 	for case in lightweight mining senteval queue_info_nce dual_momentum attention hictl cmlm onnx_files; do \

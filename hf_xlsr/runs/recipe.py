@@ -82,7 +82,8 @@ def recipe_names() -> list[str]:
 def read_recipe(name_or_path: str, *, above: Sequence[str] = ()) -> dict[str, Any]:
     """Reads a recipe by name or path and merges it over the recipe that its `base` names; without validation.
 
-    `data_from` names a recipe, of any method, over whose `data` those of the recipe are merged.
+    `data_from` names a recipe, of any method, over whose `data` those of the recipe are merged; null removes a key that
+    the method lacks.
 
     Args:
         name_or_path: A name of `recipe_names`, or the path of a YAML file.

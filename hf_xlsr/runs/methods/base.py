@@ -105,6 +105,10 @@ class Method(ABC):
             XlsrError: a key is unknown, or a value has the wrong type or is out of range.
         """
         given = {key: value for key, value in content.items() if value is not None}
+        if isinstance(data := given.get("data"), Mapping):
+            known = cls.recipe_class.model_fields["data"].annotation.model_fields  # type: ignore[union-attr]
+            # Null removes what `data_from` took from another method.
+            given["data"] = {key: value for key, value in data.items() if value is not None or key in known}
         name = str(given.get("name", "recipe"))
         recipe = validated(cls.recipe_class, given, name)
         for key in recipe.training:
