@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from hf_xlsr.cli.options import MODEL, extended, new_folder, parse_languages, parse_routes, read_vectors, shared
-from hf_xlsr.cli.texts import PLACEHOLDER, read_texts, text_files
+from hf_xlsr.cli.options import MODEL, extended, new_folder, parse_routes, read_vectors, shared
+from hf_xlsr.cli.texts import read_texts
 from hf_xlsr.cli.verb import HELP, Verb
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import atomic_write
@@ -42,21 +42,16 @@ def fit(
     **given: Any,
 ) -> None:
     """Find the language bias of a model."""
-    from hf_xlsr.data.columns import parse_columns
     from hf_xlsr.data.formats.quarantine import Quarantine
     from hf_xlsr.encoders.debias.fitting import check_method, fit_debias
     from hf_xlsr.encoders.loading import check_choice, load_encoder
-    from hf_xlsr.runs.inputs import check_named
     from hf_xlsr.utils.files import check_writable
 
     check_method(components, method)
     check_writable(output, "--output", folder=True)
-    columns = parse_columns(given["columns"])
-    files = list(text_files(texts, columns, given["config"], parse_languages(given["languages"])))
-    check_named(model, {"--texts": [path.replace(PLACEHOLDER, language) for language, path in files]})
-    check_choice(model, given["device"], given["dtype"])
     quarantine = Quarantine()
-    rows = read_texts(files, columns, given, quarantine)
+    rows = read_texts(model, texts, given, quarantine)
+    check_choice(model, given["device"], given["dtype"])
     fitted = fit_debias(
         load_encoder(model, given["device"], given["dtype"]),
         rows,

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_xlsr.cli.options import MODEL, extended, parse_languages, parse_routes, shared
-from hf_xlsr.cli.texts import PLACEHOLDER, read_texts, text_files
+from hf_xlsr.cli.options import MODEL, extended, parse_routes, shared
+from hf_xlsr.cli.texts import read_texts
 from hf_xlsr.utils.errors import XlsrError
 
 TEXTS_AT_ONCE = 4096
@@ -45,13 +45,11 @@ def encode(
     import numpy as np
     from tqdm import tqdm
 
-    from hf_xlsr.data.columns import parse_columns
     from hf_xlsr.data.formats.quarantine import Quarantine
     from hf_xlsr.encoders.cache import CachedEncoder
     from hf_xlsr.encoders.encoding import embed
     from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
     from hf_xlsr.encoders.vector_store import VectorStore
-    from hf_xlsr.runs.inputs import check_named
     from hf_xlsr.utils.files import atomic_write, check_writable
 
     if not (vectors or output):
@@ -59,12 +57,9 @@ def encode(
     for name, place in (("--vectors", vectors), ("--output", output)):
         if place:
             check_writable(place, name, folder=True)
-    columns = parse_columns(given["columns"])
-    files = list(text_files(texts, columns, given["config"], parse_languages(given["languages"])))
-    check_named(model, {"--texts": [path.replace(PLACEHOLDER, language) for language, path in files]})
-    check_choice(model, given["device"], given["dtype"])
     quarantine = Quarantine()
-    streams = read_texts(files, columns, given, quarantine)
+    streams = read_texts(model, texts, given, quarantine)
+    check_choice(model, given["device"], given["dtype"])
     encoder = load_encoder(model, given["device"], given["dtype"])
     if vectors:
         encoder = CachedEncoder(encoder, VectorStore(vectors, encoder_facts(encoder, model)))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_xlsr.cli.options import MODEL, extended, new_folder, parse_languages, shared
-from hf_xlsr.cli.texts import PLACEHOLDER, read_texts, text_files
+from hf_xlsr.cli.options import MODEL, extended, new_folder, shared
+from hf_xlsr.cli.texts import read_texts
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
@@ -43,12 +43,10 @@ def prune(
 
     from transformers import logging as transformers_logging
 
-    from hf_xlsr.data.columns import parse_columns
     from hf_xlsr.data.formats.quarantine import Quarantine
     from hf_xlsr.encoders.loading import load_encoder
     from hf_xlsr.export.pruning import prune as prune_model
     from hf_xlsr.export.sentence_transformer import save_export
-    from hf_xlsr.runs.inputs import check_named
 
     transformers_logging.disable_progress_bar()
     if bool(texts) == bool(recipe):
@@ -61,10 +59,7 @@ def prune(
     if recipe:
         words: Iterator[str] = _training_texts(recipe)
     else:
-        columns = parse_columns(given["columns"])
-        files = list(text_files(texts or [], columns, given["config"], parse_languages(given["languages"])))
-        check_named(model, {"--texts": [path.replace(PLACEHOLDER, language) for language, path in files]})
-        words = chain.from_iterable(read_texts(files, columns, given, Quarantine()).values())
+        words = chain.from_iterable(read_texts(model, texts or [], given, Quarantine()).values())
     pruned, report = prune_model(load_encoder(model, "cpu"), words, layers=numbers, vocab_size=vocab_size)
     save_export(pruned, home)
     print(json.dumps({"output": output, **report}, indent=2))

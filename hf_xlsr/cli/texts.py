@@ -16,12 +16,28 @@ PLACEHOLDER = "{lang}"
 
 
 def read_texts(
-    files: list[tuple[str, str]], columns: dict[str, str], given: dict[str, Any], quarantine: Quarantine
+    model: str, texts: list[str], given: dict[str, Any], quarantine: Quarantine
 ) -> dict[str, Iterable[str]]:
-    """Language -> its texts, read as they are asked for."""
+    """Language -> its texts, read as they are asked for.
+
+    Args:
+        model: Looked for together with the files.
+        texts: Values of `--texts`.
+        given: The options `columns`, `languages`, `where`, `config`, `split` and `limit`.
+        quarantine: For bad lines.
+
+    Raises:
+        XlsrError: the model or files are missing, the language of a file is unknown, or it has no text.
+    """
+    from hf_xlsr.cli.options import parse_languages
+    from hf_xlsr.data.columns import parse_columns
     from hf_xlsr.data.sources import open_source
     from hf_xlsr.evaluation.table import parse_where
+    from hf_xlsr.runs.inputs import check_named
 
+    columns = parse_columns(given["columns"])
+    files = list(_files(texts, columns, given["config"], parse_languages(given["languages"])))
+    check_named(model, {"--texts": [path.replace(PLACEHOLDER, language) for language, path in files]})
     where = parse_where(given["where"])
     if others := [name for name in columns if name != "text"]:
         raise XlsrError(f"--columns must be text=COLUMN, got '{others[0]}'.")
@@ -40,17 +56,17 @@ def read_texts(
     paths: dict[str, list[str]] = {}
     for language, path in files:
         paths.setdefault(language, []).append(path)
-    texts: dict[str, Iterable[str]] = {}
+    found: dict[str, Iterable[str]] = {}
     for language, own in paths.items():
         rows = chain.from_iterable(stream(language, path) for path in own)
         # Fails for a missing or empty file before the model is loaded.
         if (first := next(rows, None)) is None:
             raise XlsrError(f"{' and '.join(own)} has no text in '{language}'.")
-        texts[language] = islice(chain([first], rows), given["limit"])
-    return texts
+        found[language] = islice(chain([first], rows), given["limit"])
+    return found
 
 
-def text_files(
+def _files(
     given: list[str], columns: dict[str, str], config: str | None, languages: list[str]
 ) -> Iterator[tuple[str, str]]:
     """Language and path of each file."""
