@@ -45,6 +45,7 @@ SEARCH: dict[str, tuple[Any, str]] = {
     "k": (int, "Size of the neighbourhoods (default 4)."),
     "margin": (str, "ratio, distance or absolute (default ratio)."),
     "method": (str, "exact, ivf or auto, which depends on the size (default auto)."),
+    "recall": (float, "Share of true neighbours that approximate search must find on a sample, e.g. 0.98."),
     "memory": (str, "Memory for mining, besides the model, e.g. 4GB."),
 }
 COMMON = [
@@ -339,7 +340,10 @@ def _print_summary(report: Mapping[str, Any]) -> None:
                 table.add_row("", escape(line))
     if report.get("bad_lines"):
         table.add_row("pairs", escape(report["bad_lines"]))
-    recall = f", recall {report['recall']:.4f} on a sample" if report["method"] != "exact" else ""
+    recall = ""
+    if report["method"] != "exact":
+        margin = f" ± {report['recall_margin']:.4f}" if "recall_margin" in report else ""
+        recall = f", recall {report['recall']:.4f}{margin} on a sample"
     table.add_row("search", f"{report['method']}, k {report['k']}{recall}")
     if "threshold" in report:
         scores = report["scores"]

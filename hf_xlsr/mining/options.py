@@ -33,6 +33,7 @@ class MiningOptions:
         memory: Memory that mining may allocate in addition to the encoder: bytes, or a text such as `512MB`.
         k: Size of the neighbourhoods, in both directions; at most the number of sentences on the other side.
         method: `exact`, `ivf` or `auto`, see `neighbours_both_ways`.
+        recall: For `ivf`: the share of true neighbours that a sample must find; raises the number of cells searched.
         margin: `ratio`, `distance` or `absolute`, see `margin_scores`.
         retrieval: `max`, `intersection`, `forward` or `backward`, see `extract_pairs`.
         threshold: Lowest score that is kept; None keeps all.
@@ -61,6 +62,7 @@ class MiningOptions:
     memory: int | str | None = None
     k: int = 4
     method: str = "auto"
+    recall: float | None = None
     margin: str = "ratio"
     retrieval: str = "max"
     threshold: float | None = None
@@ -75,6 +77,8 @@ class MiningOptions:
                 require_choice(name, getattr(self, name), known)
         for name in ("k", "batch_size", "max_pairs"):
             require_positive(name, getattr(self, name))
+        if self.recall is not None and not 0 < self.recall <= 1:
+            raise XlsrError(f"`recall` must be above 0 and at most 1, got {self.recall}.")
         if self.languages is not None and len(self.languages) != 2:
             raise XlsrError(f"`languages` must be source and target, e.g. en,fr, got {','.join(self.languages)}.")
         if self.device is not None:

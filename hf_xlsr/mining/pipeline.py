@@ -239,7 +239,7 @@ def _plan(
         inputs.setdefault(side, {"name": None if name is None else str(name), "sha256": digest})
         plan[vector_stage(side)] = {"sha256": digest, "text": inputs[side]["sha256"]}
     vectors = [plan[vector_stage(side)] for side in SIDES]
-    plan["neighbours"] = {"vectors": vectors, "k": options.k, "method": options.method}
+    plan["neighbours"] = {"vectors": vectors, "k": options.k, "method": options.method, "recall": options.recall}
     plan["pairs"] = {"neighbours": plan["neighbours"], **options.extraction}
     return inputs, plan
 
@@ -311,13 +311,20 @@ def _mine(
             vectors["target"],
             options.k,
             method=options.method,
+            recall=options.recall,
             memory=stages.memory,
             device=device,
             folder=stages.work.path / "neighbours",
             show_progress_bar=stages.show_progress_bar,
         )
         sizes = {"source": both.forward_indices.shape[1], "target": both.backward_indices.shape[1]}
-        found = {"method": both.method, "recall": both.recall, "k": options.k, "neighbours": sizes}
+        found = {
+            "method": both.method,
+            "recall": both.recall,
+            "recall_margin": both.recall_margin,
+            "k": options.k,
+            "neighbours": sizes,
+        }
         stages["neighbours"].finish(**found)
     for side, size in sizes.items():
         if size < options.k:

@@ -173,7 +173,12 @@ def _plan(texts: TextSides, options: MiningOptions) -> tuple[dict[str, Any], dic
     inputs, plan = texts.plan()
     vectors = {side: plan[vector_stage(side)] for side in texts.sides}
     for side in SIDES:
-        plan[f"{side}.neighbours"] = {"vectors": vectors, "k": options.k, "method": options.method}
+        plan[f"{side}.neighbours"] = {
+            "vectors": vectors,
+            "k": options.k,
+            "method": options.method,
+            "recall": options.recall,
+        }
     plan["scores"] = {"neighbours": plan["source.neighbours"], "margin": options.margin}
     return inputs, plan
 
@@ -192,6 +197,7 @@ def _neighbour_means(
             pool,
             options.k,
             method=options.method,
+            recall=options.recall,
             memory=stages.memory,
             device=options.search_device(encoded=True),
             folder=stages.work.path / f"{side}.neighbours",

@@ -164,6 +164,22 @@ def test_recall_is_the_share_of_true_neighbours():
     assert 0.3 < recalls[0] < recalls[1] < recalls[2]
 
 
+@pytest.mark.parametrize("wanted", [0.5, 0.9, 0.99, 1.0])
+def test_probes_rise_until_a_sample_has_the_recall(wanted: float, tmp_path: Path):
+    source, target = unit(3, 1500, 16), unit(4, 1400, 16)  # without clusters, where few cells find little
+    few = neighbours_both_ways(source, target, 4, method="ivf", cells=64, probes=2)
+    options: both_ways.SearchOptions = {"method": "ivf", "cells": 64, "probes": 2, "recall": wanted}
+    found = neighbours_both_ways(source, target, 4, **options, folder=tmp_path)
+    assert few.recall < 0.5 and found.recall >= wanted - 0.02
+    assert 0 <= found.recall_margin < 0.03
+    exact = neighbours_both_ways(source, target, 4, method="exact")
+    sides = ((found.forward_indices, exact.forward_indices), (found.backward_indices, exact.backward_indices))
+    shares = np.concatenate([(own[:, :, None] == true[:, None]).any(1).ravel() for own, true in sides])
+    assert abs(shares.mean() - found.recall) <= 2 * found.recall_margin + 1e-9
+    again = neighbours_both_ways(source, target, 4, **options, folder=tmp_path)
+    assert again.recall == found.recall and np.array_equal(again.forward_indices, found.forward_indices)
+
+
 def test_cells_of_fewer_than_k_vectors():
     found = neighbours_both_ways(clustered(28, 90), clustered(29, 70), 20, method="ivf", cells=64, probes=1)
     assert np.isfinite(found.forward_similarities).all() and np.isfinite(found.backward_similarities).all()

@@ -10,13 +10,14 @@ import psutil
 import torch
 from tqdm.auto import tqdm
 
-from hf_xlsr.mining.search.cells import lay_out, probe_cells
+from hf_xlsr.mining.search.cells import Cells, lay_out, probe_cells
 from hf_xlsr.mining.search.neighbours import ROUNDING, product_precision
 from hf_xlsr.mining.search.storage import Workspace
 from hf_xlsr.mining.search.tiles import Filter, Tile, TopK, as_tensor, search_down_to, settle
 from hf_xlsr.mining.search.vectors import Vectors, VectorStats
 from hf_xlsr.utils.errors import XlsrError
 
+RECALL_SAMPLE = 1000  # rows of each side
 # Queries at a time, and queries and candidates of a tile, from the fastest to the smallest. A killed process loses one
 # block; the more queries it has, the more of them share a cell.
 SIZES = {
@@ -152,14 +153,25 @@ class BlockSearch:
                 lists = columns[start : start + ROWS_SETTLED]
                 self._finish(1, target, start, target.block(start, start + ROWS_SETTLED), lists, source)
 
-    def by_cells(self, probes: int) -> None:
-        """Compares every vector of each side with those in the nearest cells of the other side."""
+    def by_cells(self, probes: int, recall: float | None = None) -> int:
+        """Compares every vector of each side with those in the nearest cells of the other side.
+
+        Args:
+            probes: Number of cells for each vector.
+            recall: Doubles `probes` until a sample finds this share of its neighbours.
+
+        Returns:
+            The number of cells.
+        """
         done, before = self.workspace.stage.state.get("progress", 0), 0
         with product_precision(self.filter.precision), self._bar(sum(map(len, self.sides)), done) as bar:
             laid = [
                 lay_out(side, name, self.cells, self.workspace, self.tile)
                 for side, name in zip(self.sides, ("source", "target"), strict=True)
             ]
+            if recall is not None:
+                probes = self.workspace.stage.state.get("probes") or self._enough_probes(laid, probes, recall)
+                self.workspace.stage.update(probes=probes)
             for direction, (asking, other) in enumerate((laid, laid[::-1])):
                 queries = asking.vectors
                 for start in range(max(0, done - before), len(queries), self.sizes.rows):
@@ -171,21 +183,47 @@ class BlockSearch:
                     bar.update(len(block))
                     del block, lists  # before the next ones are allocated
                 before += len(queries)
+        return probes
 
-    def recall(self, sample: int) -> float:
+    def _enough_probes(self, laid: list[Cells], probes: int, recall: float) -> int:
+        """The number of cells at which a sample of both sides finds a share of its true neighbours."""
+        samples = []
+        for direction, other in enumerate(laid[::-1]):
+            block = self.sides[direction][self._sample(direction, seed=1)]
+            samples.append((direction, other, block, self._nearest(direction, block)[1]))
+        while probes < self.cells:
+            found = []
+            for direction, other, block, true in samples:
+                lists = self._lists(direction, len(block))
+                queries = as_tensor(block.astype(other.vectors.kind, copy=False), self.device)
+                probe_cells(queries, other, probes, lists, self.tile, self.sizes.tile)
+                indices = self._settle(direction, block, lists, other.vectors, certain=False)[1]
+                found.append(_hits(indices, true))
+            if np.concatenate(found).mean() >= recall:
+                break
+            probes *= 2
+        return min(probes, self.cells)
+
+    def _sample(self, direction: int, seed: int) -> np.ndarray:
+        count = len(self.sides[direction])
+        return np.sort(np.random.default_rng(seed).choice(count, min(RECALL_SAMPLE, count), replace=False))
+
+    def recall(self) -> tuple[float, float]:
         """Share of the true neighbours of random rows of both sides that are in the results.
 
-        Args:
-            sample: Rows of each side.
+        The rows are drawn anew, after those that chose the number of cells.
+
+        Returns:
+            The share, and half the width of its 95 % interval over rows.
         """
         hits = []
         for direction, (side, result) in enumerate(zip(self.sides, self.results, strict=True)):
-            rows = np.sort(np.random.default_rng(0).choice(len(side), min(sample, len(side)), replace=False))
+            rows = self._sample(direction, seed=0)
             with product_precision(self.filter.precision):
                 true = self._nearest(direction, side[rows])[1]
-            found = result.indices[side.labels(rows)]
-            hits.append((found[:, :, None] == true[:, None]).any(1).ravel())
-        return float(np.concatenate(hits).mean())
+            hits.append(_hits(result.indices[side.labels(rows)], true))
+        shares = np.concatenate(hits)
+        return float(shares.mean()), float(1.96 * shares.std() / np.sqrt(len(shares)))
 
     def _bar(self, total: int, done: int) -> tqdm:
         return tqdm(
@@ -288,3 +326,8 @@ class BlockSearch:
         stage.update(progress=done)
         if before:
             self.workspace.remove(f"values-{before}", f"candidates-{before}")
+
+
+def _hits(found: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """The share of each row's true neighbours among those found, `(rows,)`."""
+    return (found[:, :, None] == true[:, None]).any(1).mean(1)

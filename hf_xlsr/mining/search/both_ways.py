@@ -21,8 +21,7 @@ from hf_xlsr.utils.hashing import array_hash
 
 METHODS = ("auto", "exact", "ivf")
 LARGEST_EXACT = 2e13  # multiply-adds
-RECALL_SAMPLE = 1000  # rows of each side
-VERSION = 2  # of the files in a folder
+VERSION = 3  # of the files in a folder
 WAYS = ("forward", "backward")
 DEFAULT_PROBES = 32
 
@@ -36,6 +35,7 @@ class SearchOptions(TypedDict, total=False):
     folder: str | Path | None
     cells: int | None
     probes: int | None
+    recall: float | None
     show_progress_bar: bool
 
 
@@ -50,6 +50,7 @@ class BothWays:
         backward_indices: `(m, k)`, int64: those sources' rows.
         method: `exact` or `ivf`, whichever searched.
         recall: Share of the true neighbours that were found; 1.0 for `exact`, measured on a sample for `ivf`.
+        recall_margin: Half the width of its 95 % interval.
     """
 
     forward_similarities: np.ndarray
@@ -58,6 +59,7 @@ class BothWays:
     backward_indices: np.ndarray
     method: str
     recall: float
+    recall_margin: float = 0.0
 
 
 def neighbours_both_ways(
@@ -71,6 +73,7 @@ def neighbours_both_ways(
     folder: str | Path | None = None,
     cells: int | None = None,
     probes: int | None = None,
+    recall: float | None = None,
     show_progress_bar: bool = False,
 ) -> BothWays:
     """The `k` nearest rows on the other side for every row, by inner product (cosine, for vectors of length 1).
@@ -99,6 +102,8 @@ def neighbours_both_ways(
             memory-mapped. Several searches may share a folder.
         cells: Cells of each side, for `ivf`; about one for 1,000 vectors by default.
         probes: Cells that a row is compared with, for `ivf`; 32 by default.
+        recall: For `ivf`: doubles `probes` until 1,000 random rows of each side find this share of their neighbours. The
+            recall of the result is measured on other rows.
         show_progress_bar: Show one, in rows a second.
 
     Returns:
@@ -137,7 +142,7 @@ def neighbours_both_ways(
     filter_ = Filter(device)
     sizes = choose_sizes(task, memory, filter_)
     if folder is not None:
-        kind = task.method, task.cells, task.probes, filter_.precision
+        kind = task.method, task.cells, task.probes, recall, filter_.precision
         settings = repr((VERSION, k, *kind, *map(array_hash, matrices)))
         folder = Path(folder) / f"neighbours-{hashlib.sha256(settings.encode()).hexdigest()[:16]}"
     stage = Stage(folder)
@@ -153,14 +158,15 @@ def neighbours_both_ways(
         if task.method == "exact":
             search.exact()
         else:
-            search.by_cells(task.probes)
-        recall = search.recall(RECALL_SAMPLE) if task.method == "ivf" else 1.0
+            search.by_cells(task.probes, recall)
+        measured, margin = search.recall() if task.method == "ivf" else (1.0, 0.0)
         for found, result in zip(stats, results, strict=True):
             for array in result:
                 array[found.surplus] = array[found.originals]
-        stage.finish(recall=recall)
+        stage.finish(recall=measured, margin=margin)
         workspace.clear([f"{way}_{part}" for way in WAYS for part in Neighbours._fields])
-    return BothWays(*results[0], *results[1], method=task.method, recall=(stage.result or {})["recall"])
+    told = stage.result or {}
+    return BothWays(*results[0], *results[1], task.method, told["recall"], told["margin"])
 
 
 def _results(workspace: Workspace, way: str, rows: int, k: int) -> Neighbours:
