@@ -104,7 +104,9 @@ def _public(value: Any) -> Any:
         return {one_line(key): _public(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_public(inner) for inner in value]
-    return public_path(one_line(value)) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return public_path(one_line(value)) + " " * value.endswith(" ")  # a prompt ends with a space
 
 
 def part_card(

@@ -145,3 +145,7 @@ def test_tokens_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
             check_no_token(value, "recipe 'x'")
         assert TOKEN not in str(told.value)
     check_no_token({"a": "hf_short", "b": None, "c": 1.5}, "recipe 'x'")
+
+
+def test_prompts_keep_their_space() -> None:
+    assert "'query: '" in recipe_block({"data": {"prompt": "query: "}})
