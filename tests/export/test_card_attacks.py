@@ -10,7 +10,7 @@ import yaml
 from huggingface_hub import ModelCard
 
 from hf_xlsr.evaluation.results import Results, measured
-from hf_xlsr.export.card import code, code_block, one_line, prose, public_path, python_text
+from hf_xlsr.export.card import code, code_block, one_line, prose, public_path, python_text, recipe_block
 from hf_xlsr.runs.card import card_for, render_card
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.recipe import load_runs
