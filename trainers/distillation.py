@@ -7,10 +7,13 @@ from itertools import chain, islice
 from typing import Any
 
 from hf_xlsr.data.streaming import StreamedRows
-from hf_xlsr.encoders.teacher import CENTER_TEXTS, Teacher
+from hf_xlsr.encoders.teacher import Teacher
 from hf_xlsr.modeling.distillation import DistillationModel
 from hf_xlsr.trainers.lightweight import LightweightTrainer
 from hf_xlsr.trainers.pretrained import model_and_tokenizer
+
+STREAMED_TEXTS = 20_000
+"""First texts of a stream, whose mean embedding is the centre."""
 
 
 class DistillationTrainer(LightweightTrainer):
@@ -61,7 +64,7 @@ def _sources(data: Any) -> Iterator[str]:
     """The texts of the sources; of a stream, enough for the centre."""
     if isinstance(data, StreamedRows):
         rows = chain.from_iterable(stream.read(stream.data.iter(100)) for stream in data.streams)
-        yield from (row["source"] for row in islice(rows, CENTER_TEXTS))
+        yield from (row["source"] for row in islice(rows, STREAMED_TEXTS))
     elif data is not None:
         for batch in data.rows.select_columns(["source"]).iter(batch_size=1000):
             yield from batch["source"]

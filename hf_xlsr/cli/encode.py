@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
@@ -14,6 +16,7 @@ from hf_xlsr.cli.texts import read_texts
 from hf_xlsr.utils.errors import XlsrError
 
 TEXTS_AT_ONCE = 4096
+KINDS = ("npy", "txt")
 
 
 @extended(
@@ -42,7 +45,6 @@ def encode(
 
     Embeddings have length 1. A killed call with --vectors resumes.
     """
-    import numpy as np
     from tqdm import tqdm
 
     from hf_xlsr.data.formats.quarantine import Quarantine
@@ -50,7 +52,7 @@ def encode(
     from hf_xlsr.encoders.encoding import embed
     from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
     from hf_xlsr.encoders.vector_store import VectorStore
-    from hf_xlsr.utils.files import atomic_write, check_writable
+    from hf_xlsr.utils.files import check_writable
 
     if not (vectors or output):
         raise XlsrError("Give --vectors, --output, or both.")
@@ -69,20 +71,43 @@ def encode(
         "routes": parse_routes(given["routes"]) or None,
     }
     for language, stream in streams.items():
-        rows, lines, parts = iter(stream), [], []
-        with tqdm(desc=language, unit=" texts", disable=not sys.stderr.isatty()) as bar:
+        rows, count = iter(stream), 0
+        with tqdm(desc=language, unit=" texts", disable=not sys.stderr.isatty()) as bar, ExitStack() as stack:
+            files = (
+                [stack.enter_context(_writing(Path(output) / f"{language}.{kind}")) for kind in KINDS]
+                if output
+                else []
+            )
             while chunk := list(islice(rows, TEXTS_AT_ONCE)):
                 found = embed(encoder, chunk, language=language, **options)
+                count += len(chunk)
                 bar.update(len(chunk))
-                if output:
-                    lines += chunk
-                    parts.append(found.astype(np.float32))
-        if output:
-            Path(output).mkdir(parents=True, exist_ok=True)
-            with atomic_write(Path(output) / f"{language}.npy") as partial, partial.open("wb") as file:
-                np.save(file, np.concatenate(parts))
-            with atomic_write(Path(output) / f"{language}.txt") as partial:
-                partial.write_text("".join(" ".join(line.split()) + "\n" for line in lines), "utf-8")
-        print(f"{language}: {bar.n:,} texts" + (f", {Path(output) / language}.npy" if output else ""))
+                if files:
+                    matrix, lines = files
+                    if not matrix.tell():
+                        _write_header(matrix, (0, found.shape[1]))
+                    matrix.write(found.astype("<f4").tobytes())
+                    lines.write("".join(" ".join(line.split()) + "\n" for line in chunk).encode())
+            if files:
+                files[0].seek(0)
+                _write_header(files[0], (count, found.shape[1]))
+        print(f"{language}: {count:,} texts" + (f", {Path(output) / language}.npy" if output else ""))
     if faults := quarantine.report():
         print(faults, file=sys.stderr)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[BinaryIO]:
+    """A file that is there once it is whole."""
+    from hf_xlsr.utils.files import atomic_write
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as partial, partial.open("wb") as file:
+        yield file
+
+
+def _write_header(file: BinaryIO, shape: tuple[int, int]) -> None:
+    """NumPy pads headers, so that one for more rows takes the same place."""
+    from numpy.lib import format
+
+    format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})

@@ -7,14 +7,13 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-import torch
+from sentence_transformers.util import get_device_name
 
 from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.encoders.loading import load_encoder
 from hf_xlsr.encoders.onnx import FLOAT_FILE
 from hf_xlsr.encoders.places import find_model
 from hf_xlsr.encoders.routing import routes_of
-from hf_xlsr.utils.devices import resolve_device
 from hf_xlsr.utils.precision import choose_precision
 
 WORDS = "the quick brown fox jumps over a lazy dog and runs home through deep cold rivers".split()
@@ -32,7 +31,7 @@ def fastest_dtype(model: str, device: str | None = None) -> str:
         model: As for `load_encoder`.
         device: Likewise.
     """
-    cpu = torch.device(resolve_device(device) if device else choose_device()).type == "cpu"
+    cpu = (device or get_device_name()).startswith("cpu")
     choices = ["float32"]
     if choose_precision(cpu=cpu) == "bfloat16":
         choices.append("bfloat16")
@@ -54,8 +53,3 @@ def fastest_dtype(model: str, device: str | None = None) -> str:
         if float((vectors * exact).sum(1).min()) >= MIN_COSINE:
             seconds[choice] = took
     return min(seconds, key=seconds.__getitem__)
-
-
-def choose_device() -> str:
-    """The device that sentence-transformers would take."""
-    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,6 @@ from hf_xlsr.utils.precision import choose_precision
 
 TEXTS_AT_ONCE = 4096
 """A killed run computes at most this many embeddings again."""
-CENTER_TEXTS = 20_000
-"""Texts whose mean embedding is the centre."""
 
 
 class Teacher:
@@ -37,7 +35,8 @@ class Teacher:
         prompt: Put before every text, instead of the encoder's default prompt.
         center: Subtract the mean of the training texts; see `prepare`.
         batch_size: Texts encoded at a time.
-        vectors: Folder of the embeddings, which may be that of `hf-xlsr evaluate --vectors`; by default in the cache.
+        vectors: Folder of the embeddings, which may be that of `hf-xlsr evaluate --vectors`. By default they go to the
+            cache; those of an object without weights stay in memory, because nothing identifies it.
 
     Examples:
         >>> class Lengths:
@@ -62,11 +61,11 @@ class Teacher:
             loaded = load_encoder(str(encoder), dtype=precision if precision != "float32" else None)
             facts = encoder_facts(loaded, str(encoder))
         else:
-            loaded = encoder
-            known = hasattr(encoder, "state_dict")
-            facts = {"loaded": loaded_hash(encoder) if known else type(encoder).__qualname__}
+            loaded, facts = encoder, {"loaded": loaded_hash(encoder) if hasattr(encoder, "state_dict") else ""}
+        if vectors is None and facts.get("loaded") != "":
+            vectors = Path(cache_folder()) / "vectors"
         self.prompt, self.center, self.batch_size = prompt, center, batch_size
-        self.encoder = CachedEncoder(loaded, VectorStore(vectors or Path(cache_folder()) / "vectors", facts))
+        self.encoder = CachedEncoder(loaded, None if vectors is None else VectorStore(vectors, facts))
         self._mean: np.ndarray | None = None
 
     @property
@@ -78,25 +77,19 @@ class Teacher:
         return embed(self.encoder, texts, prompt=self.prompt, batch_size=self.batch_size)
 
     def prepare(self, texts: Iterable[str]) -> None:
-        """Computes the embeddings that are not on disk yet, and the centre: the mean of the first 20,000 texts.
+        """Computes the embeddings that are not on disk yet, and their mean, the centre.
 
         Args:
-            texts: The training texts in a fixed order; repeated ones count once.
+            texts: The training texts.
         """
-        total, count = np.zeros(self.dim), 0
-        for chunk in tqdm(list(_chunks(dict.fromkeys(texts))), desc="teacher", unit_scale=TEXTS_AT_ONCE, disable=None):
-            vectors = self._embed(chunk)
-            if count < CENTER_TEXTS:
-                total, count = total + vectors.sum(0, dtype=np.float64), count + len(chunk)
+        total, count, stream = np.zeros(self.dim), 0, iter(texts)
+        with tqdm(desc="teacher", unit=" texts", disable=None) as bar:
+            while chunk := list(islice(stream, TEXTS_AT_ONCE)):
+                total, count = total + self._embed(chunk).sum(0, dtype=np.float64), count + len(chunk)
+                bar.update(len(chunk))
         self._mean = (total / max(1, count)).astype(np.float32) if self.center else None
 
     def __call__(self, texts: Sequence[str]) -> torch.Tensor:
         """Unit vectors, `(texts, dim)`, float32."""
         vectors = self._embed(texts)
         return torch.from_numpy(vectors if self._mean is None else unit_length(vectors - self._mean))
-
-
-def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
-    stream = iter(texts)
-    while chunk := list(islice(stream, TEXTS_AT_ONCE)):
-        yield chunk

@@ -119,18 +119,11 @@ def _smaller_copy(encoder: Any, kept: Sequence[int], layers: Sequence[int] | Non
     table = encoder.get_input_embeddings()
     place = next(key for key, module in encoder.named_modules() if module is table)
     state[f"{place}.weight"] = table.weight.detach()[torch.tensor(kept)]
-    with torch.device("meta"):
-        smaller = type(encoder)(config)
+    smaller = type(encoder)(config)
     wanted = smaller.state_dict()
     if not set(moved) <= set(wanted):
         raise XlsrError(f"layer {chosen[0]} of {type(encoder).__name__} cannot be the first; keep layer 0.")
-    smaller = smaller.to_empty(device="cpu")
-    smaller.load_state_dict({key: value for key, value in state.items() if key in wanted}, strict=False)
-    for key, buffer in encoder.named_buffers():  # those outside of the state, such as position ids
-        *owners, last = key.split(".")
-        owner = smaller.get_submodule(".".join(owners))
-        if getattr(owner, last, None) is not None and getattr(owner, last).shape == buffer.shape:
-            setattr(owner, last, buffer.detach().cpu().clone())
+    smaller.load_state_dict({key: state[key] for key in wanted})
     return smaller.float().eval()
 
 

@@ -34,8 +34,8 @@ def alignment_loss(
             first term. The candidates of the second are sources.
         temperature: Divides the similarities.
         normalize: Compare by cosine instead of the inner product.
-        identities: Numbers that are equal for equal texts, of sources and of targets, `(2, batch)`, int64. Pairs that
-            share a text with a pair are then none of its negatives.
+        identities: A number for each source and each target, equal for equal texts, `(2, batch)`, int64. Two pairs with
+            an equal source or target are then not negatives of each other.
 
     Returns:
         A scalar, computed in float32 (float64 for float64 input).
@@ -61,7 +61,7 @@ def alignment_loss(
 
 
 def _without_equals(logits: torch.Tensor, own: torch.Tensor, identities: torch.Tensor | None) -> torch.Tensor:
-    """Masks the other pairs with a text of the row's own pair; `own` are the rows' pairs."""
+    """Masks pairs that share a text with the pair of the row; `own` has the number of that pair."""
     if identities is None:
         return logits
     equal = (identities[:, own, None] == identities[:, None, :]).any(0)

@@ -56,9 +56,8 @@ def matching_loss(
     \mathrm{softmax}_k \frac{\cos(u_j, v_k)}{\tau}\right)
     ```
 
-    The similarities of source and target sentences are compared with those of the teacher's source sentences: a
-    sentence near another one in the teacher's space is no full negative. Unlike `teacher_loss` it does not depend on the
-    width of the teacher.
+    The teacher's similarities between sources are the goal of the student's between sources and targets. Sentences that
+    the teacher holds close are not pushed apart as far as others. The widths of student and teacher may differ.
 
     Args:
         source: `u`, `(batch, width)`.

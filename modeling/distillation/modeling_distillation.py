@@ -48,7 +48,7 @@ class DistillationModel(LightweightDualTransformer):
         config = self.config
         return {**super().loss_weights, "teacher": config.teacher_weight, "matching": config.matching_weight}
 
-    def more_losses(
+    def extra_losses(
         self,
         source: torch.Tensor,
         target: torch.Tensor,

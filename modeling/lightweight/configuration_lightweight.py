@@ -55,7 +55,7 @@ class LightweightConfig(PreTrainedConfig):
         mlm_probability: Share of masked tokens for `mlm` (80/10/10 as in BERT).
         alignment_temperature: Divides the similarities of equation 5.
         alignment_normalize: Cosine in equation 5 instead of the paper's inner product.
-        alignment_mask_duplicates: Whether pairs that share a text are no negatives of each other in equation 5.
+        alignment_mask_duplicates: Whether equation 5 leaves out negatives that share a text with the pair.
         similarity_temperature: Divides the similarities of equation 6.
         similarity_normalize: Cosine in equation 6.
         similarity_reduction: `batchmean`, or `sum` (released code).

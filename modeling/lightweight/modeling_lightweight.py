@@ -195,7 +195,7 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
                 gives it under accumulation, so that the masked LM's loss is a mean over all tokens of the step.
             identities: Equal numbers for equal texts, `(2, batch)`, for `alignment_mask_duplicates`.
             return_loss: False returns embeddings only.
-            **more: Inputs of `more_losses`.
+            **more: Inputs of `extra_losses`.
 
         Raises:
             XlsrError: the labels of the task are missing.
@@ -245,7 +245,7 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
                 epsilon=config.similarity_epsilon,
             )
             losses["similarity"] = matryoshka_mean(similarity, matryoshka_dims, *pairs)
-        losses |= self.more_losses(source, target, matryoshka_dims, **more)
+        losses |= self.extra_losses(source, target, matryoshka_dims, **more)
         loss = weighted_sum(losses, self.loss_weights)
         if not config.generative_weight:
             # DDP waits for the gradient of every parameter, including the unused head.
@@ -259,7 +259,7 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
         names = ("generative", "alignment", "similarity")
         return {name: getattr(config, f"{name}_weight") for name in names}
 
-    def more_losses(
+    def extra_losses(
         self, source: torch.Tensor, target: torch.Tensor, matryoshka_dims: Sequence[int] | None
     ) -> dict[str, torch.Tensor]:
         """Losses that a subclass adds, by name, with their weights in `loss_weights`.

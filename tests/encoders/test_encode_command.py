@@ -26,10 +26,13 @@ def texts(tmp_path: Path) -> dict[str, str]:
     return {language: str(tmp_path / f"{language}.txt") for language in ("en", "fr")}
 
 
-def test_files_and_store(tiny_export: str, texts: dict[str, str], tmp_path: Path, monkeypatch: Any) -> None:
+def test_files_and_store(
+    tiny_export: str, texts: dict[str, str], tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
     given = [f"{language}={path}" for language, path in texts.items()]
     folders = ["--vectors", str(tmp_path / "store"), "--output", str(tmp_path / "out")]
     assert main(["encode", tiny_export, "--texts", *given, *folders]) == 0
+    assert "fr: 60 texts" in capsys.readouterr().out
     model = SentenceTransformer(tiny_export, device="cpu")
     for language, side in (("en", "source"), ("fr", "target")):
         lines = (tmp_path / "out" / f"{language}.txt").read_text("utf-8").splitlines()

@@ -24,9 +24,9 @@ class Angles:
         return np.stack([np.cos(angles), np.sin(angles), np.ones(len(texts))], axis=1)
 
 
-def test_centre_is_the_mean_of_the_distinct_texts(tmp_path: Path) -> None:
+def test_centre_is_the_mean_of_the_texts(tmp_path: Path) -> None:
     teacher, texts = Teacher(Angles(), vectors=tmp_path), ["a", "bb", "cccc"]
-    teacher.prepare([*texts, "a", "a"])
+    teacher.prepare(iter(texts))
     unit = Angles().encode(texts) / np.linalg.norm(Angles().encode(texts), axis=1, keepdims=True)
     centred = unit - unit.mean(0)
     expected = centred / np.linalg.norm(centred, axis=1, keepdims=True)
@@ -34,6 +34,14 @@ def test_centre_is_the_mean_of_the_distinct_texts(tmp_path: Path) -> None:
     plain = Teacher(Angles(), center=False, vectors=tmp_path)
     plain.prepare(texts)
     np.testing.assert_allclose(plain(texts).numpy(), unit, atol=1e-6)
+
+
+def test_encoders_that_nothing_identifies_do_not_share(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HF_XLSR_CACHE", str(tmp_path))
+    first, second = Angles(), Angles()
+    for encoder in (first, second):
+        Teacher(encoder).prepare(["bb"])
+    assert first.texts == second.texts == ["a", "bb"]
 
 
 def test_second_run_computes_nothing(tmp_path: Path) -> None:

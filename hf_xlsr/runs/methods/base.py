@@ -106,7 +106,8 @@ class Method(ABC):
         """
         given = {key: value for key, value in content.items() if value is not None}
         if isinstance(data := given.get("data"), Mapping):
-            known = cls.recipe_class.model_fields["data"].annotation.model_fields  # type: ignore[union-attr]
+            section: Any = cls.recipe_class.model_fields["data"].annotation
+            known = section.model_fields
             # Null removes what `data_from` took from another method.
             given["data"] = {key: value for key, value in data.items() if value is not None or key in known}
         name = str(given.get("name", "recipe"))

@@ -14,8 +14,8 @@ from hf_xlsr.encoders.teacher import Teacher
 from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.distillation import DistillationConfig, DistillationModel
 from hf_xlsr.runs.fields import section_of
-from hf_xlsr.runs.methods.lightweight import LightweightMethod, LightweightRecipe
-from hf_xlsr.runs.methods.one_encoder import ENCODER
+from hf_xlsr.runs.methods.lightweight import LightweightMethod
+from hf_xlsr.runs.methods.one_encoder import ENCODER, OneEncoderRecipe
 from hf_xlsr.trainers.distillation import DistillationTrainer
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.validation import Section
@@ -30,10 +30,10 @@ class TeacherSection(Section):
     vectors: str | None = Field(None, description="folder of its embeddings; by default in the cache")
 
 
-class DistillationRecipe(LightweightRecipe):
+class DistillationRecipe(OneEncoderRecipe):
     """`method: distillation`."""
 
-    method: Literal["distillation"]  # type: ignore[assignment]
+    method: Literal["distillation"]
     teacher: TeacherSection = TeacherSection()
 
 
@@ -74,7 +74,7 @@ class DistillationMethod(LightweightMethod):
         return Teacher(expand(section.path), prompt=section.prompt, center=section.center, vectors=vectors)
 
     @property
-    def more_options(self) -> dict[str, Any]:
+    def extra_options(self) -> dict[str, Any]:
         return {"teacher_dim": self.teacher.dim}
 
     def trainer_options(self, data: Any) -> dict[str, Any]:

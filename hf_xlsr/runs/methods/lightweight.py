@@ -51,14 +51,14 @@ class LightweightMethod(OneEncoderMethod):
         return prepare(data=data, tokenizer=tokenizer, **options)
 
     @property
-    def more_options(self) -> dict[str, Any]:
+    def extra_options(self) -> dict[str, Any]:
         """Values of the configuration that the recipe does not have."""
         return {}
 
     def build_model(self, data: PreparedData) -> Any:
         text_config = self.encoder_config(data.tokenizer, make={"bert": paper_encoder_config})
         with self.explained("model"):
-            options = {**self.config_options, **self.more_options}
+            options = {**self.config_options, **self.extra_options}
             model = self.model_class(self.config_class(text_config=text_config, **options))
         if path := self.encoder_path:
             loaded = encoder_from_pretrained(path, place="model.encoder.path")
