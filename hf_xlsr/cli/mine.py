@@ -274,8 +274,8 @@ def _sides(
     from hf_xlsr.data.columns import parse_columns
     from hf_xlsr.mining.sources import SourceTexts, is_plain
 
-    if split and not languages:
-        raise XlsrError("--split-sentences needs --languages, e.g. --languages en,de.")
+    if (split or "language" in cleaning) and not languages:
+        raise XlsrError("--split-sentences and the cleaning step language need --languages, e.g. --languages en,de.")
     sides: list[Any] = []
     for file, language in zip(files, languages or (None, None), strict=True):
         if is_plain(file) and not (columns or split or cleaning):

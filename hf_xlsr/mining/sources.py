@@ -65,7 +65,7 @@ class SourceTexts:
 def clean_pairs(
     rows: Iterator[dict[str, Any]], cleaning: Sequence[Any], languages: Sequence[str] | None, counts: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Mined pairs that the cleaning steps keep, such as `ratio` and `numbers`.
+    """Mined pairs that the cleaning steps keep, such as `ratio` and `length`.
 
     Args:
         rows: With `source` and `target`.

@@ -71,6 +71,15 @@ def test_cleaning_of_texts_and_pairs(tiny_export: str, tmp_path: Path, capsys: p
     assert all(len(pair["target"]) < 4 * len(pair["source"]) for pair in pairs)
 
 
+def test_language_step_needs_languages(
+    tiny_export: str, plain: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["mine", *map(str, plain), "--model", tiny_export, "--output", str(plain[0].with_name("no.tsv"))]
+    for option in (["--cleaning", "language"], ["--split-sentences"]):
+        assert main([*words, *option]) == 1
+        assert "--languages" in capsys.readouterr().err
+
+
 def test_sources_are_read_anew(tmp_path: Path) -> None:
     path = write(tmp_path / "en.tsv", ["text\tlabel", "one\t1", "two  words\t2"])
     texts = SourceTexts(str(path), "en")

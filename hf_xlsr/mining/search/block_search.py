@@ -153,15 +153,12 @@ class BlockSearch:
                 lists = columns[start : start + ROWS_SETTLED]
                 self._finish(1, target, start, target.block(start, start + ROWS_SETTLED), lists, source)
 
-    def by_cells(self, probes: int, recall: float | None = None) -> int:
+    def by_cells(self, probes: int, recall: float | None = None) -> None:
         """Compares every vector of each side with those in the nearest cells of the other side.
 
         Args:
             probes: Number of cells for each vector.
             recall: Doubles `probes` until a sample finds this share of its neighbours.
-
-        Returns:
-            The number of cells.
         """
         done, before = self.workspace.stage.state.get("progress", 0), 0
         with product_precision(self.filter.precision), self._bar(sum(map(len, self.sides)), done) as bar:
@@ -183,10 +180,9 @@ class BlockSearch:
                     bar.update(len(block))
                     del block, lists  # before the next ones are allocated
                 before += len(queries)
-        return probes
 
     def _enough_probes(self, laid: list[Cells], probes: int, recall: float) -> int:
-        """The number of cells at which a sample of both sides finds a share of its true neighbours."""
+        """The number of cells in which a sample of both sides finds that share of its true neighbours."""
         samples = []
         for direction, other in enumerate(laid[::-1]):
             block = self.sides[direction][self._sample(direction, seed=1)]
@@ -211,7 +207,7 @@ class BlockSearch:
     def recall(self) -> tuple[float, float]:
         """Share of the true neighbours of random rows of both sides that are in the results.
 
-        The rows are drawn anew, after those that chose the number of cells.
+        The sample is not the one that chose the number of cells.
 
         Returns:
             The share, and half the width of its 95 % interval over rows.

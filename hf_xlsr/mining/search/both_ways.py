@@ -103,7 +103,7 @@ def neighbours_both_ways(
         cells: Cells of each side, for `ivf`; about one for 1,000 vectors by default.
         probes: Cells that a row is compared with, for `ivf`; 32 by default.
         recall: For `ivf`: doubles `probes` until 1,000 random rows of each side find this share of their neighbours. The
-            recall of the result is measured on other rows.
+            recall of the result is measured on a second sample.
         show_progress_bar: Show one, in rows a second.
 
     Returns:
