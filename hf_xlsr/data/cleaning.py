@@ -5,7 +5,10 @@ A row is a dict. Its text columns are those in `TEXT_COLUMNS`; all others stay u
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal, Protocol, cast
@@ -24,6 +27,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 TEXT_COLUMNS = ("source", "target", "text", "first", "second", "premise", "hypothesis")
 BATCH_ROWS = 1024
 _OPTIONS = ConfigDict(extra="forbid")
+_NUMBER = re.compile(r"\d+(?: \d+)*")
 
 
 def text_columns(row: Mapping[str, Any]) -> list[str]:
@@ -113,6 +117,18 @@ class Deduplicate:
 
 
 @dataclass(kw_only=True, config=_OPTIONS)
+class NearDuplicates(Deduplicate):
+    """`Deduplicate`, where numbers and accents do not count: `Page 3 of 10` and `Page 4 of 12` are equal."""
+
+    name: ClassVar[str] = "near_duplicates"
+
+    def _key(self, row: Row) -> str:
+        letters = unicodedata.normalize("NFD", super()._key(row))
+        # Accents have classes from 200; vowel signs of Indic and Thai scripts and Japanese voicing have lower ones.
+        return _NUMBER.sub("0", "".join(letter for letter in letters if unicodedata.combining(letter) < 200))
+
+
+@dataclass(kw_only=True, config=_OPTIONS)
 class LengthBounds(_Filter):
     """Removes rows with a side that is too short or too long; None sets no limit.
 
@@ -163,6 +179,26 @@ class RatioBounds(_Filter):
     def keeps(self, row: Row) -> bool:
         shorter, longer = sorted((width(row["source"]), width(row["target"])))
         return longer + self.slack <= self.max_ratio * (shorter + self.slack)
+
+
+@dataclass(kw_only=True, config=_OPTIONS)
+class NumberMatch(_Filter):
+    """Keeps pairs whose sides share at least `min_share` of their digits: 2 x common / all, in any order.
+
+    Digits of all scripts count, zeros do not, so that `1,5 million` and `1.500.000` agree. A number in words on one side
+    only (`three`, `3`) shares nothing. Pairs without digits are kept.
+    """
+
+    name: ClassVar[str] = "numbers"
+    min_share: Share = 0.5
+
+    def keeps(self, row: Row) -> bool:
+        source, target = (Counter(digit for digit in map(_digit, row[side]) if digit) for side in ("source", "target"))
+        return 2 * (source & target).total() >= self.min_share * (source.total() + target.total())
+
+
+def _digit(letter: str) -> int:
+    return unicodedata.digit(letter, 0)
 
 
 @dataclass(kw_only=True, config=_OPTIONS)
@@ -352,7 +388,10 @@ class Cleaner:
 
 STEPS: Mapping[str, type] = {
     step.name: step
-    for step in (Normalize, Deduplicate, LengthBounds, RatioBounds, DropIdentical, LanguageFilter, Sample)
+    for step in (
+        *(Normalize, Deduplicate, NearDuplicates, LengthBounds, RatioBounds, NumberMatch, DropIdentical),
+        *(LanguageFilter, Sample),
+    )
 }
 """The steps that a recipe can name; `RemoveEvaluation` takes texts, not options."""
 
@@ -393,7 +432,7 @@ def build_text_cleaner(
         ['Yes.', 'No.']
     """
     cleaner = build_cleaner(config, languages)
-    cleaner.steps = [step for step in cleaner.steps if not isinstance(step, (DropIdentical, RatioBounds))]
+    cleaner.steps = [step for step in cleaner.steps if not isinstance(step, (DropIdentical, NumberMatch, RatioBounds))]
     for step in cleaner.steps:
         if isinstance(step, Deduplicate) and step.on in ("source", "target"):
             step.on = "pair"  # all texts of a row

@@ -18,7 +18,9 @@ from hf_xlsr.data.cleaning import (
     DropIdentical,
     LanguageFilter,
     LengthBounds,
+    NearDuplicates,
     Normalize,
+    NumberMatch,
     RatioBounds,
     RemoveEvaluation,
     Sample,
@@ -108,6 +110,27 @@ def test_ratio_bounds() -> None:
     # Chinese characters count two: 24 against 42.
     assert kept(RatioBounds(max_ratio=2, slack=0), [pair("a" * 42, "漢" * 12)])
     assert not kept(RatioBounds(max_ratio=2, slack=0), [pair("a" * 42, "é" * 12)])
+
+
+def test_numbers_share_digits() -> None:
+    rows = [
+        pair("On 5 March 2014", "Am 5. März 2014"),
+        pair("1,5 million", "1.500.000"),
+        pair("No number", "Keine Zahl"),
+        pair("१२ books", "12 Bücher"),  # Devanagari digits
+        pair("It cost 27 euros", "Es kostete 83 Euro"),
+        pair("three", "3"),
+    ]
+    assert kept(NumberMatch(), rows) == rows[:4]
+    half = pair("12", "1345")  # one common digit of six
+    assert kept(NumberMatch(min_share=1 / 3), [half]) and not kept(NumberMatch(min_share=0.34), [half])
+
+
+def test_near_duplicates_ignore_numbers_and_accents() -> None:
+    rows = [
+        {"text": text} for text in ["Page 3 of 10.", "page 4 of 1,200", "Page of", "Résumé", "resume", "पेज २", "पेज 3"]
+    ]
+    assert [row["text"] for row in kept(NearDuplicates(), rows)] == ["Page 3 of 10.", "Page of", "Résumé", "पेज २"]
 
 
 def test_drop_identical() -> None:
@@ -248,8 +271,10 @@ def test_build_cleaner_from_yaml() -> None:
     text = """
     - {normalize: {form: NFC, lowercase: true}}
     - deduplicate
+    - near_duplicates
     - {length: {max_chars: 500}}
     - {ratio: {max_ratio: 2, slack: 5}}
+    - {numbers: {min_share: 0.7}}
     - drop_identical
     - language
     - {sample: {fraction: 0.5, seed: 3}}
@@ -257,8 +282,10 @@ def test_build_cleaner_from_yaml() -> None:
     expected = [
         Normalize(form="NFC", lowercase=True),
         Deduplicate(),
+        NearDuplicates(),
         LengthBounds(max_chars=500),
         RatioBounds(max_ratio=2, slack=5),
+        NumberMatch(min_share=0.7),
         DropIdentical(),
         LanguageFilter(languages=["en", "fr"]),
         Sample(fraction=0.5, seed=3),
