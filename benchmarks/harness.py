@@ -49,6 +49,7 @@ CASES = (
         "queue_info_nce",
     ),
     "queue_loss",
+    "recall",
     "senteval",
     "thresholds",
 )

@@ -125,3 +125,9 @@ def test_failed_slice_is_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(gpu, "run_slice", broken)
     assert gpu_report(monkeypatch, "--output", str(output), "--only", "encode") == 1
     assert list(json.loads(output.read_text("utf-8"))["slices"]) == ["encode bfloat16"]
+
+
+def test_missed_neighbours_inflate_margins() -> None:
+    some, every = (measured("recall", probes=[probes])["cells"] for probes in (1, 8))
+    assert some["recall"] < every["recall"] == 1.0 == every["pairs kept"]
+    assert some["inflated"] > every["inflated"] == 0.0
