@@ -33,13 +33,7 @@ class Translator(Protocol):
 
 @dataclass(frozen=True)
 class BleuScore:
-    """Corpus BLEU.
-
-    Attributes:
-        score: Between 0 and 1; papers print it times 100.
-        signature: Of sacrebleu: number of references, case, tokenizer, smoothing, version.
-        brevity_penalty: 1 unless the translations are shorter than the references.
-    """
+    """Corpus BLEU between 0 and 1, sacrebleu's signature of how it was computed, and the brevity penalty."""
 
     score: float
     signature: str
@@ -47,12 +41,7 @@ class BleuScore:
 
 
 def default_tokenizer(language: str) -> str:
-    """The tokenizer that sacreBLEU is reported with for a target language.
-
-    Examples:
-        >>> default_tokenizer("de"), default_tokenizer("zh"), default_tokenizer("zho_Hans")
-        ('13a', 'zh', 'zh')
-    """
+    """The tokenizer that sacreBLEU is reported with for a target language."""
     return TOKENIZERS_BY_LANGUAGE.get(language_code(language), "13a")
 
 
@@ -62,7 +51,6 @@ def check_tokenizer(name: str) -> None:
 
 
 def _tokenizer(name: str, language: str) -> tuple[Any, Callable[[str], str]]:
-    """sacrebleu's metric, and what is done to texts before."""
     require_choice("tokenize", name, TOKENIZERS)
     require_package("sacrebleu", *TOKENIZER_PACKAGES.get(name, ()))
     from sacrebleu.metrics import BLEU
@@ -92,9 +80,6 @@ def corpus_bleu(
             splits them at spaces: tokenised BLEU, as `multi-bleu.perl` computes it. `moses` does that after the Moses
             tokenizer (package sacremoses).
         language: Of the texts, for `moses`.
-
-    Raises:
-        XlsrError: the lists differ in length or are empty, the tokenizer is unknown, or its package is not installed.
 
     Examples:
         >>> result = corpus_bleu(["The cat sat on the mat."], ["The cat sat on a mat."])
@@ -130,16 +115,12 @@ def bleu(
     """Translates a test set and scores it.
 
     Args:
-        translator: Anything with `translate`.
+        translator: Anything with `translate`, which gets `options`, such as `num_beams`.
         sources: Sentences.
         references: Their translations, in the same order.
-        languages: Of sources and references.
-        name: The dataset.
-        split: The part of it.
         tokenize: See `corpus_bleu`; one or more. That of `default_tokenizer` when absent.
         signatures: Gets the signature of each score, by the score's key.
         translations: Gets the translations.
-        **options: For `translate`, such as `num_beams`.
 
     Returns:
         `bleu` (between 0 and 1) and `sentences` under `{name}-bleu/en-de/{split}/`. The protocol is called `bleu` with

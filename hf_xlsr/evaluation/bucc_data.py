@@ -20,15 +20,7 @@ from hf_xlsr.utils.errors import XlsrError
 class BuccData:
     """Sentences of two languages, some of which are hidden translations.
 
-    Attributes:
-        source_ids: Ids of the sources, all different.
-        sources: Sentences of the first language, one for each id.
-        target_ids: Ids of the targets, all different.
-        targets: Sentences of the second language, one for each id.
-        gold: The known translations, as (source id, target id); one or more.
-
-    Raises:
-        XlsrError: ids and sentences differ in number, an id occurs twice, or `gold` is empty or has an unknown id.
+    Ids of a side are distinct, one for each sentence; `gold` has one or more pairs of source and target id.
 
     Examples:
         >>> BuccData(["a1"], ["Hello."], ["b1", "b2"], ["Au revoir.", "Bonjour."], frozenset({("a1", "b2")})).targets
@@ -62,9 +54,6 @@ def read_bucc(
 
     Either side's id may come first in the gold file. Space around ids and texts is removed. Files may be compressed
     (`.gz`, `.bz2`, `.xz`, `.zst`).
-
-    Raises:
-        XlsrError: a file cannot be read, a line has no tab, an id occurs twice, or the gold file has an unknown id.
     """
     sources, targets, gold = (list(_read_lines(Path(file))) for file in (source_file, target_file, gold_file))
     source_ids, target_ids = ([id_ for id_, _ in side] for side in (sources, targets))
@@ -86,12 +75,6 @@ def hide_pairs(rows: Iterable[Mapping[str, Any]], *, share: float, seed: int = 1
         share: Share of the rows that keep both sides, above 0 and at most 1; one row at least. Half of the others keep
             the source, half the target.
         seed: Of the choice, and of the order on each side.
-
-    Returns:
-        The data, with made-up ids.
-
-    Raises:
-        XlsrError: there are no rows.
 
     Examples:
         >>> data = hide_pairs([{"source": f"s{n}", "target": f"t{n}"} for n in range(10)], share=0.2)

@@ -56,12 +56,9 @@ XNLI_MLP = MlpSettings(hidden=(512, 384), dropout=0.3, batch_size=128, epochs=20
 
 
 class Classifier(NamedTuple):
-    """A trained classifier.
+    """A head `predict`, from features `(n, width)` to label numbers `(n,)`, and the encoder whose embeddings it reads.
 
-    Attributes:
-        encoder: Gives the embeddings that the head reads; for head `trained` a fine-tuned copy of the user's encoder.
-        predict: From features `(n, width)` to label numbers `(n,)`.
-        dev_accuracy: On the rows that it was chosen on.
+    For head `trained` the encoder is a fine-tuned copy of the user's.
     """
 
     encoder: Encoder
@@ -84,19 +81,8 @@ def learn_classifier(
 ) -> Classifier:
     """Trains a head on an encoder's embeddings, or together with a copy of the encoder.
 
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`; for head `trained` a sentence-transformers model.
-        train: Training rows.
-        dev: Rows that choose the regularisation of `linear` and the epoch of the others.
-        language: Of `train` and `dev`.
-        head: `linear` (see `fit_linear`), `mlp` (`fit_mlp`) or `trained` (`fine_tune`).
-        mlp: Shape of head `mlp`.
-        epochs: Replaces the head's default; `linear` has none. Likewise `learning_rate`.
-        seed: Of weights, dropout and the order of rows.
-        encoding: See `EncodingOptions`; the progress bar also covers training.
-
-    Raises:
-        XlsrError: `head` is unknown, has no such option, or the option is not above 0.
+    `dev` chooses the regularisation of head `linear` and the epoch of the others; `mlp` is the shape of head `mlp`.
+    `epochs` and `learning_rate` replace the head's defaults; `linear` has none.
     """
     require_choice("head", head, HEADS)
     given = {"epochs": epochs, "learning_rate": learning_rate}
@@ -131,11 +117,7 @@ def features_of(
 
 
 def fit_linear(train: Labelled, dev: Labelled) -> tuple[Predictor, float]:
-    """Logistic regression with the inverse regularisation that is best on `dev`: 0.1, 1, 10 or 100, of equals the lowest.
-
-    Returns:
-        A function from features to label numbers, and the accuracy on `dev`.
-    """
+    """Logistic regression with the inverse regularisation that is best on `dev`, of equals the lowest; its accuracy."""
     models = [LogisticRegression(C=strength, max_iter=1000).fit(*train) for strength in INVERSE_REGULARIZATION]
     accuracies = [float(model.score(*dev)) for model in models]
     best = int(np.argmax(accuracies))
@@ -152,18 +134,10 @@ def fit_mlp(
     seed: int = 1,
     show_progress_bar: bool = False,
 ) -> tuple[Predictor, float]:
-    """A small tanh network, by default LASER's for MLDoc; keeps the epoch that is best on `dev`, of equals the later.
+    """A small tanh network and its accuracy on `dev`; keeps the epoch that is best on `dev`, of equals the later.
 
     Trains on the CPU in the precision of the features, with Adam on the cross-entropy. All random numbers come from
     one NumPy generator, so that results do not depend on PyTorch's.
-
-    Returns:
-        A function from features to label numbers, and the accuracy on `dev`.
-
-    Examples:
-        >>> rows = np.repeat(np.eye(2, dtype=np.float32), 30, axis=0), np.repeat([0, 1], 30)
-        >>> fit_mlp(rows, rows, classes=2, settings=MlpSettings((4,), 0.0, batch_size=10, epochs=99))[1]
-        1.0
     """
     features, labels = torch.from_numpy(train[0]), torch.from_numpy(train[1])
     random = np.random.default_rng(seed)
@@ -215,7 +189,6 @@ class _TanhNetwork(nn.Module):
 
     @torch.no_grad()
     def predict(self, features: np.ndarray) -> np.ndarray:
-        """Label numbers `(n,)` of features `(n, width)`, without dropout."""
         return self(torch.from_numpy(features)).argmax(1).numpy()
 
 
@@ -238,11 +211,6 @@ def fine_tune(
     learning rates, `learning_rate` of the encoder, rise over the first tenth of the steps and fall linearly to 0;
     gradients are clipped at norm 1; autocast in bfloat16 where the machine computes it fast. The weights of the epoch
     that is best on `dev` are kept, of equals the later. The global random state is left as it was.
-
-    `model` is a sentence-transformers model on any device, also one with a route for each language.
-
-    Returns:
-        The copy as an encoder, the layer as a function of `features_of` that encoder, and the accuracy on `dev`.
     """
     network: Any = copy.deepcopy(model).float()  # half-precision weights would not take small steps
     weights = [weight for weight in network.parameters() if weight.requires_grad]
@@ -288,8 +256,6 @@ class _Encoder:
 
 
 class _Student(nn.Module):
-    """The copy of the encoder with the layer that is trained on its embeddings."""
-
     scale: Tensor
 
     def __init__(self, network: Any, language: str, classes: int, sides: int, encoding: EncodingOptions) -> None:
@@ -308,7 +274,6 @@ class _Student(nn.Module):
         self.to(network.device)
 
     def loss(self, data: LabelledTexts, rows: Sequence[int]) -> Tensor:
-        """Mean cross-entropy of rows."""
         vectors = [self._vectors([side[row] for row in rows]) for side in data.sides]
         if len(vectors) == 1:
             features = vectors[0]
@@ -331,7 +296,6 @@ class _Student(nn.Module):
 
     @torch.no_grad()
     def predict(self, features: np.ndarray) -> np.ndarray:
-        """Label numbers `(n,)` of the features that `features_of` gives."""
         return self.layer(torch.from_numpy(features).to(self.scale) * self.scale).argmax(1).cpu().numpy()
 
     def accuracy(self, data: LabelledTexts) -> float:

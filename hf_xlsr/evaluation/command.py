@@ -35,7 +35,7 @@ class EncoderOptions:
         prompt: Prepended to every sentence.
         routes: Language -> route of an encoder.
         batch_size: Sentences encoded at a time.
-        device: Device of the encoder; None: the best available.
+        device: None: the best available.
         dtype: Precision of the encoder's weights; None: as its files have them.
     """
 
@@ -47,7 +47,6 @@ class EncoderOptions:
 
     @property
     def encoding(self) -> EncodingOptions:
-        """The options of `embed`."""
         return {"prompt": self.prompt, "batch_size": self.batch_size, "routes": self.routes or None}
 
 
@@ -80,9 +79,6 @@ def evaluate_files(
 
     Returns:
         What was measured; with several languages also the means.
-
-    Raises:
-        XlsrError: a protocol, an option, a file, a column or the model is invalid, or the data are empty.
     """
     encoder = encoder or EncoderOptions()
     if output:
@@ -117,15 +113,7 @@ def evaluate_files(
 
 @dataclass(frozen=True)
 class Task:
-    """Protocols, and the data that they are run on.
-
-    Attributes:
-        protocols: They take equal data.
-        data: Which data.
-        options: Options of the protocols that the user gave.
-        seed: Of everything random; None: that of each protocol.
-        inputs: The data.
-    """
+    """Protocols that take equal data, and the data that they are run on."""
 
     protocols: Sequence[Protocol]
     data: DataOptions
@@ -144,7 +132,6 @@ class Task:
 
     @property
     def takes_vectors(self) -> bool:
-        """Whether the protocols need nothing of an encoder but its vectors."""
         return self.protocols[0].name != "mteb" and self.options.get("head") != "trained"
 
     def wrapped(self, inputs: Inputs) -> bool:
@@ -152,7 +139,6 @@ class Task:
         return inputs.debias is not None and self.protocols[0].name not in ("language-bias", "search")
 
     def hashes(self) -> dict[str, str]:
-        """`data_hash` of the data, by role."""
         return self.inputs.hashes(self.protocols[0].columns)
 
 
@@ -164,7 +150,6 @@ def read_task(
     seed: int | None = None,
     before_reading: Callable[[], None] = lambda: None,
 ) -> Task:
-    """Checks the options of protocols, then reads their data; see `evaluate_files`."""
     chosen = find_protocols(protocols)
     given = {name: value for name, value in (options or {}).items() if _is_given(value)}
     check_options(given, chosen)
@@ -176,11 +161,7 @@ def read_task(
 def measure(
     task: Task, inputs: Inputs, loaded: Any, model: str, encoder: EncoderOptions
 ) -> tuple[Results, dict[str, Any], Inputs, Any]:
-    """Runs the protocols of a task on an encoder.
-
-    Returns:
-        The results, the settings, and the data and the encoder as they were used: with a debias, both are others.
-    """
+    """The results, the settings, and the data and the encoder as they were used: with a debias, both are others."""
     given = {**task.options, **({} if encoder.device is None else {"device": encoder.device})}
     if task.wrapped(inputs):
         inputs, loaded = _debiased(loaded, inputs)
@@ -228,14 +209,13 @@ def _debiased(encoder: Any, inputs: Inputs) -> tuple[Inputs, DebiasedEncoder]:
 
 
 def _is_given(value: Any) -> bool:
-    """Whether the user gave an option; 0 equals False and counts as given."""
+    """0 equals False and counts as given."""
     return value is not None and value is not False and value != ()
 
 
 def _settings(
     asked: dict[str, Any], inputs: Inputs, used: dict[str, dict[str, Any]], seed: int | None
 ) -> dict[str, Any]:
-    """Everything needed to measure again: what was asked for, and the protocols' own choices."""
     hidden = {"files", "seed"}
     given = {key: value for key, value in asked.items() if _is_given(value) and value not in ("", {})}
     given = {key: value for key, value in given.items() if key not in hidden}

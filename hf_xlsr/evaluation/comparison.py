@@ -45,14 +45,7 @@ LEGEND = (
 
 @dataclass
 class Cell:
-    """One value of a table.
-
-    Attributes:
-        record: What was measured.
-        outcomes: Outcomes of single examples, where they are known.
-        best: Whether it is significantly better than all others.
-        unequal: Whether it was measured on another test set than the first encoder's.
-    """
+    """One value: `best` if significantly better than all others, `unequal` if its test set is not the first encoder's."""
 
     record: Result
     outcomes: Outcomes | None = None
@@ -62,15 +55,7 @@ class Cell:
 
 @dataclass
 class ComparisonTable:
-    """One metric of one protocol: encoders down, languages or tasks across.
-
-    Attributes:
-        name: Protocol, with the dataset where all columns have the same, and split.
-        metric: The metric.
-        columns: Languages, or datasets.
-        rows: Encoder -> column -> value.
-        p_values: Two encoders and a column -> corrected p-value of their difference.
-    """
+    """One metric of one protocol: encoders down, languages or tasks across."""
 
     name: str
     metric: str
@@ -82,13 +67,9 @@ class ComparisonTable:
 def compare(results: Mapping[str, Any], metrics: Sequence[str] = ()) -> list[ComparisonTable]:
     """Tables of encoders, with paired tests where the outcomes of single examples are known.
 
-    Args:
-        results: `Results`, or what `load_results` gave, by the name of the encoder. Tests need `Results.outcomes`, which
-            `save_results(predictions=True)` keeps.
-        metrics: Names of metrics; by default the headline of each protocol, in each direction that was measured.
-
-    Raises:
-        XlsrError: a metric is unknown.
+    `results` are `Results`, or what `load_results` gave, by the name of the encoder. Tests need `Results.outcomes`, which
+    `save_results(predictions=True)` keeps. By default the metric is the headline of each protocol, in each direction
+    that was measured.
 
     Examples:
         >>> import numpy as np
@@ -144,7 +125,7 @@ def _chosen(record: Result, metrics: Sequence[str], results: Mapping[str, float]
 
 
 def _mark_unequal(table: ComparisonTable, hashes: Mapping[str, Mapping[str, str]]) -> None:
-    """Marks values of other data, or of another number of examples, than the first encoder's."""
+    """Another test set: other data, or another number of examples."""
     first, reference = next(iter(table.rows.items()))
     for label, cells in table.rows.items():
         shared = hashes[label].keys() & hashes[first].keys()
@@ -209,7 +190,6 @@ def _plain(table: ComparisonTable) -> dict[str, Any]:
 
 
 def _grid(table: ComparisonTable, bold: str, dagger: str, dash: str) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of a table with marks of a format."""
     shared = [column for column in table.columns if all(column in cells for cells in table.rows.values())]
     with_mean = len(shared) > 1
     rows = []
@@ -247,7 +227,6 @@ def terminal_table(table: ComparisonTable) -> Any:
 
 
 def table_title(table: ComparisonTable) -> str:
-    """The protocol, the dataset, the metric and its unit."""
     lower = " (lower is better)" if lower_is_better(table.metric) else ""
     return f"{table.name}: {table.metric.replace('_', ' ')} {metric_unit(table.metric)}".rstrip() + lower
 
@@ -283,12 +262,6 @@ def _latex(table: ComparisonTable) -> list[str]:
 
 
 def _tex(text: str) -> str:
-    """Text with the special characters of LaTeX escaped.
-
-    Examples:
-        >>> _tex("100 % of a_b")
-        '100 \\\\% of a\\\\_b'
-    """
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "×": r"$\times$"}
     special |= {mark: f"\\{mark}" for mark in "&%$#_{}"}
     return "".join(special.get(letter, letter) for letter in text)

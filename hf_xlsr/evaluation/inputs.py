@@ -56,7 +56,6 @@ class DataOptions:
     name: str | None = None
 
     def refuse(self, protocol: str, *names: str) -> None:
-        """Checks that options which a protocol would ignore are absent."""
         for name in names:
             if getattr(self, name) != getattr(DataOptions, name):
                 raise XlsrError(f"--{name} is not supported by protocol {protocol}; its data determine it.")
@@ -64,25 +63,7 @@ class DataOptions:
 
 @dataclass
 class Inputs:
-    """The data of one command, read.
-
-    Attributes:
-        name: Its name in metric keys.
-        split: The name of the split in metric keys.
-        rows: Rows to test on; one list, or one for each task.
-        train: Rows to train on.
-        tune: Rows to choose on.
-        pool: Rows that are candidates only.
-        relevance: Rows that say which candidates are relevant.
-        bitexts: `test` and `tune` of BUCC data.
-        languages: Source and target of BUCC data.
-        train_language: Language of `train`.
-        mteb_tasks: Tasks whose data mteb reads, by name.
-        revisions: Revisions of data that mteb reads itself, by task.
-        encoding: How sentences become vectors.
-        skipped: Numbers of invalid rows, by reason.
-        debias: What is removed of each language's vectors, or `self`: what is fitted on the rows to test on.
-    """
+    """The data of one command, read."""
 
     name: str
     split: str
@@ -107,12 +88,10 @@ class Inputs:
 
     @property
     def common(self) -> dict[str, Any]:
-        """Keyword arguments of every protocol's function."""
         return {"name": self.name, "split": self.split, **self.encoding}
 
     @property
     def tasks(self) -> dict[str, dict[str, Rows]]:
-        """The rows of each task, by language."""
         languages: dict[str, dict[str, Rows]] = {}
         for task, rows in self.rows.items():
             for language, group in by_language(rows).items():
@@ -121,11 +100,7 @@ class Inputs:
 
     @property
     def tune_languages(self) -> dict[str, str]:
-        """Language of the rows that each language is tuned on: its own, or the only one.
-
-        Raises:
-            XlsrError: `tune` has several languages and lacks one of the test's.
-        """
+        """Language of the rows that each language is tuned on: its own, or the only one."""
         tune = list(by_language(self.tune))
         chosen: dict[str, str] = {}
         for language in by_language(self.only) if tune else ():
@@ -161,16 +136,12 @@ class Inputs:
 
 
 def read_inputs(protocol: Protocol, data: DataOptions, options: Mapping[str, Any] | None = None) -> Inputs:
-    """Reads all data of a command, for a protocol or the first of several with equal data.
-
-    `options` are those of protocols that name further data, such as `pool` or `train`.
-    """
+    """Reads all data of a command, for a protocol or the first of several with equal data."""
     require_positive("limit", data.limit)
     return protocol.read(protocol, data, options or {})
 
 
 def reader_of(protocol: Protocol, data: DataOptions) -> TableReader:
-    """How the files of a command are read for a protocol."""
     columns = parse_columns(data.columns)
     for name in columns:
         if name not in protocol.columns:
@@ -188,7 +159,6 @@ def reader_of(protocol: Protocol, data: DataOptions) -> TableReader:
 
 
 def read_pairs(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
-    """Translation pairs, and the candidates of `pool`."""
     reader, inputs = reader_of(protocol, data), named_inputs(data)
     inputs.rows = {inputs.name: _rows(reader, "--data", data.files, data.split, data.languages)}
     if pool := options.get("pool"):
@@ -271,7 +241,6 @@ def read_trained(protocol: Protocol, data: DataOptions, options: Mapping[str, An
 
 
 def named_inputs(data: DataOptions) -> Inputs:
-    """Inputs without rows, named after the data."""
     return Inputs(name=data.name or data_name(data.files), split=data.split)
 
 
@@ -283,10 +252,7 @@ def _rows(reader: TableReader, option: str, files: Sequence[str], split: str | N
 
 
 def finish_inputs(inputs: Inputs, data: DataOptions, reader: TableReader, check: Any = None) -> Inputs:
-    """Names languages, limits rows, checks what was read and reports skipped rows.
-
-    Languages get the same names in all tables: one table may have too few to distinguish two scripts.
-    """
+    """Names languages, limits rows, checks what was read and reports skipped rows."""
     parts = [*inputs.rows.values(), inputs.train, inputs.tune, inputs.pool, inputs.relevance]
     tags = {row[name] for row in chain(*parts) for name in LANGUAGE_COLUMNS if name in row}
     codes = metric_languages(tags)

@@ -34,13 +34,10 @@ def language_of_name(label: str, languages: Collection[str] = ()) -> str | None:
 
 
 def pair_views(languages: Sequence[str], sides: tuple[str, str], *, each: bool, told: Collection[str]) -> list[View]:
-    """The languages in which a file of pairs is read: once, or once for each language other than the fixed one.
+    """The languages in which a file of pairs is read: once, or with `each` once for each language but the fixed one.
 
-    Args:
-        languages: As the user gave them. The fixed side is in the first one unless its name is a language.
-        sides: Names of the source and the target in the file; one may contain `{lang}`.
-        each: Read once for each language.
-        told: Which of `source_lang` and `target_lang` the user mapped to a column.
+    The fixed side is in the first of `languages` unless its name in the file, in `sides`, is a language; `told` says
+    which of `source_lang` and `target_lang` the user mapped to a column.
 
     Examples:
         >>> pair_views(["en", "de", "fr"], ("en", "{lang}"), each=True, told=())
@@ -74,14 +71,7 @@ def pair_views(languages: Sequence[str], sides: tuple[str, str], *, each: bool, 
 
 
 def matching_languages(language: str, present: Collection[str]) -> set[str]:
-    """The tags of a file that a language selects: the same tag, or else all tags of the same language.
-
-    Examples:
-        >>> sorted(matching_languages("zh", {"zho_Hans", "zho_Hant", "deu_Latn"}))
-        ['zho_Hans', 'zho_Hant']
-        >>> matching_languages("zho_Hans", {"zho_Hans", "zho_Hant"})
-        {'zho_Hans'}
-    """
+    """The tags of a file that a language selects: the same tag, or else all tags of the same language."""
     if language in present:
         return {language}
     return {tag for tag in present if language_code(tag) == language_code(language)}
@@ -104,8 +94,6 @@ def sentence_languages(tag: str) -> str:
 
 def metric_languages(tags: Collection[str]) -> dict[str, str]:
     """Names of languages in metric keys: the code, or the whole tag where several scripts or regions share a code.
-
-    Texts in two languages, such as sentence pairs, have both codes with a plus sign between.
 
     Examples:
         >>> metric_languages(["eng", "zho_Hans", "zho_Hant", "eng+deu"])

@@ -39,18 +39,9 @@ def markdown_report(
 ) -> Path:
     """Writes `report.md`: a table for each protocol and split, encoders side by side, and how it was measured.
 
-    The tables are those of `metric_tables`, with `mean_over_languages`. Data hashes are truncated to 16 digits; a
-    sentence names those that differ between encoders.
-
-    Args:
-        folder: Folder of the file; it is created.
-        results: `Results`, or what `load_results` gave, by the name of the encoder.
-        title: The heading.
-        plots: Existing pictures, by caption; the report links to them.
-        neighbours: From `nearest_neighbour_lists`, by caption.
-
-    Returns:
-        The file.
+    `results` are `Results`, or what `load_results` gave, by the name of the encoder; `plots` are existing pictures and
+    `neighbours` from `nearest_neighbour_lists`, by caption. Data hashes are truncated to 16 digits; a sentence names
+    those that differ between encoders.
     """
     home = Path(folder)
     means = {label: mean_over_languages(metrics_of(result)) for label, result in results.items()}
@@ -76,9 +67,8 @@ def markdown_report(
 def metric_tables(results: Mapping[str, Results]) -> dict[str, list[str]]:
     """The lines of a table for each protocol and split, encoders side by side, by heading.
 
-    Rows and headings are those of `table_places`; means are last. The best encoder of a row is bold, by the value as it
-    is shown. A count that is equal for all encoders has one column. Where more than 16 columns would be needed, metrics
-    are below each other.
+    Means are last. The best encoder of a row is bold, by the value as it is shown. A count that is equal for all encoders
+    has one column. Where more than 16 columns would be needed, metrics are below each other.
 
     Examples:
         >>> from hf_xlsr.evaluation.results import measured

@@ -29,15 +29,7 @@ def load_metric(name: str, **options: Any) -> Any:
     - `sts_spearman`: predictions are similarities, references gold scores. Gives `spearman`, 0 where either is
       constant.
 
-    Args:
-        name: `retrieval_accuracy`, `mining_f1` or `sts_spearman`.
-        options: Of `evaluate.Metric`, e.g. `cache_dir`, `num_process` and `process_id` for several processes.
-
-    Returns:
-        An `evaluate.Metric`.
-
-    Raises:
-        XlsrError: the name is unknown, or `evaluate` is not installed.
+    `options` are those of `evaluate.Metric`, e.g. `cache_dir`, `num_process` and `process_id` for several processes.
 
     Examples:
         >>> metric = load_metric("mining_f1")
@@ -54,14 +46,7 @@ def load_metric(name: str, **options: Any) -> Any:
 
 
 def retrieval_accuracy(source_vectors: np.ndarray, target_vectors: np.ndarray) -> dict[str, float]:
-    """Share of rows whose nearest row on the other side, by cosine, has their own number.
-
-    Returns:
-        `source_to_target_accuracy`, `target_to_source_accuracy` and `accuracy`, their mean.
-
-    Raises:
-        XlsrError: there are no rows, the sides differ in number or width, or a vector is zero or not finite.
-    """
+    """Share of rows whose nearest row on the other side, by cosine, has their own number: both ways, and their mean."""
     given = {"predictions": source_vectors, "references": target_vectors}
     sides = [unit_length(as_vectors(vectors, name)) for name, vectors in given.items()]
     if len(sides[0]) != len(sides[1]) or not all(len(side) and side.any(axis=1).all() for side in sides):
@@ -75,12 +60,7 @@ def retrieval_accuracy(source_vectors: np.ndarray, target_vectors: np.ndarray) -
 
 
 def mining_f1(predicted: Iterable[tuple[Any, Any]], gold: Iterable[tuple[Any, Any]]) -> dict[str, float]:
-    """`precision`, `recall` and `f1` of a set of pairs, 0 where they have no denominator.
-
-    Examples:
-        >>> mining_f1([("a", "A"), ("b", "C")], [("a", "A"), ("c", "C"), ("d", "D")])["f1"]
-        0.4
-    """
+    """`precision`, `recall` and `f1` of a set of pairs, 0 where they have no denominator."""
     mined, known = set(predicted), set(gold)
     right = len(mined & known)
     return {
@@ -98,8 +78,6 @@ def _metric_classes() -> dict[str, Any]:
     from datasets import Features, Sequence, Value
 
     class PairMetric(evaluate.Metric):
-        """A metric of predictions and references of one type."""
-
         about: str
         inputs: str
         feature: Any
@@ -122,7 +100,7 @@ def _metric_classes() -> dict[str, Any]:
         feature = Sequence(Sequence(Value("string")))
 
         def add_batch(self, *, predictions: Any = None, references: Any = None) -> None:
-            """Adds mined and gold pairs."""
+            """Adds mined and gold pairs."""  # the library appends to it
             # The library's columns are of one length, so a batch is one row that holds both lists.
             batch = {"predictions": predictions, "references": references}
             super().add_batch(**{name: [[[*map(str, pair)] for pair in pairs]] for name, pairs in batch.items()})

@@ -14,43 +14,26 @@ BATCH_NUMBERS = 2**24
 
 
 class Outcomes(NamedTuple):
-    """What a value was computed from, example by example.
-
-    Attributes:
-        statistic: Name of a function in `STATISTICS`.
-        columns: What the function takes, each `(examples,)`.
-
-    Examples:
-        >>> Outcomes("mean", (np.array([True, True, False, True]),)).value()
-        0.75
-    """
+    """What a value was computed from: the name of a function in `STATISTICS` and what it takes, each `(examples,)`."""
 
     statistic: str
     columns: tuple[np.ndarray, ...]
 
     def value(self) -> float:
-        """The value of all examples."""
         return float(STATISTICS[self.statistic](*self.columns))
 
 
 def mean(values: np.ndarray) -> np.ndarray:
-    """The mean of each row of outcomes: an accuracy, an error rate, a precision."""
     return values.mean(axis=-1)
 
 
 def f1(predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """F1 of positive predictions."""
     both = 2.0 * (predicted & truth).sum(axis=-1)
     return both / np.maximum(predicted.sum(axis=-1) + truth.sum(axis=-1), 1)
 
 
 def pearson(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Pearson's correlation; 0 where it is not defined.
-
-    Examples:
-        >>> float(pearson(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0]))), float(pearson(np.ones(3), np.arange(3)))
-        (0.5, 0.0)
-    """
+    """Pearson's correlation; 0 where it is not defined."""
     defined = (np.ptp(x, axis=-1) > 0) & (np.ptp(y, axis=-1) > 0)
     x, y = x - x.mean(axis=-1, keepdims=True), y - y.mean(axis=-1, keepdims=True)
     norms = np.sqrt((x * x).sum(axis=-1) * (y * y).sum(axis=-1))
@@ -83,16 +66,7 @@ STATISTICS: dict[str, Callable[..., np.ndarray]] = {
 
 
 def interval(outcomes: Outcomes, *, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float]:
-    """The 95 % interval of a value by the bootstrap over examples, percentile method.
-
-    References:
-        Efron and Tibshirani (1993), An Introduction to the Bootstrap, section 13.3.
-
-    Examples:
-        >>> low, high = interval(Outcomes("mean", (np.arange(1000) < 900,)))
-        >>> round(low, 2), round(high, 2)
-        (0.88, 0.92)
-    """
+    """The 95 % interval of a value by the bootstrap over examples, percentile method (Efron and Tibshirani, 1993)."""
     found = _bootstrap(outcomes.columns, STATISTICS[outcomes.statistic], seed, resamples).confidence_interval
     return float(found.low), float(found.high)
 
@@ -100,16 +74,8 @@ def interval(outcomes: Outcomes, *, seed: int = 0, resamples: int = RESAMPLES) -
 def p_value(first: Outcomes, second: Outcomes, *, seed: int = 0, resamples: int = RESAMPLES) -> float:
     """Two-sided p-value of the difference between two encoders on the same examples, in the same order.
 
-    Shares of right answers are compared by McNemar's exact test, other means by the paired t-test, F1 and correlations by
-    the paired bootstrap, whose smallest p-value is about `2 / resamples`.
-
-    References:
-        McNemar (1947). Koehn (2004), Statistical Significance Tests for Machine Translation Evaluation.
-
-    Examples:
-        >>> right = Outcomes("mean", (np.arange(100) < 90,))
-        >>> p_value(right, Outcomes("mean", (np.arange(100) < 80,))), p_value(right, right)
-        (0.001953125, 1.0)
+    Shares of right answers are compared by McNemar's exact test (1947), other means by the paired t-test, F1 and
+    correlations by the paired bootstrap (Koehn, 2004), whose smallest p-value is about `2 / resamples`.
     """
     one, other = first.columns[0], second.columns[0]
     if first.statistic == "mean" and {one.dtype, other.dtype} == {np.dtype(bool)}:
@@ -132,10 +98,7 @@ def p_value(first: Outcomes, second: Outcomes, *, seed: int = 0, resamples: int 
 
 
 def holm(p_values: list[float]) -> list[float]:
-    """P-values corrected for the number of comparisons, in the given order.
-
-    References:
-        Holm (1979), A Simple Sequentially Rejective Multiple Test Procedure.
+    """P-values corrected for the number of comparisons (Holm, 1979), in the given order.
 
     Examples:
         >>> holm([0.01, 0.04, 0.03])

@@ -14,11 +14,7 @@ Languages = str | tuple[str, str]
 
 
 def sides_of(language: Languages) -> tuple[str, str]:
-    """The languages of both sides of a pair.
-
-    Args:
-        language: One code for both sides; two; or one text with two codes, `en+de` as in the column `lang` of a row, or
-            lower-case codes with a hyphen. A region or a script with a capital (`pt-BR`, `zh-Hant`) is part of one code.
+    """The languages of both sides of a pair: one code, two, or a text with two codes (`en+de`, or `en-de` in lower case).
 
     Examples:
         >>> sides_of("en"), sides_of("en-es"), sides_of("zh-Hans+en"), sides_of(("pt-BR", "en")), sides_of("pt-BR")
@@ -45,7 +41,7 @@ def embed_pairs(
     normalize: bool = True,
     **encoding: Unpack[EncodingOptions],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors of both sides of pairs, two matrices `(n, width)`, float32, with the options of `embed`.
+    """Vectors of both sides of pairs, two matrices `(n, width)`, float32.
 
     A sentence that occurs on both sides of one language is encoded once.
     """
@@ -61,10 +57,6 @@ def pair_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """The cosine of each row of `first` with the same row of `second`, `(n,)`, float64; 0 with a zero vector.
 
     Equal rows give exactly 1, so that pairs of equal sentences are tied.
-
-    Examples:
-        >>> pair_cosines(np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[3.0, 4.0], [1.0, 0.0]]))
-        array([1., 0.])
     """
     u, v = first.astype(np.float64), second.astype(np.float64)
     lengths = np.sqrt(np.einsum("nd,nd->n", u, u) * np.einsum("nd,nd->n", v, v))
@@ -72,10 +64,5 @@ def pair_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def pair_features(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """`[u, v, |u - v|, u * v]` of each pair of rows, `(n, 4 * width)`: the input of classifiers of sentence pairs.
-
-    Examples:
-        >>> pair_features(np.array([[1.0, 2.0]]), np.array([[3.0, 1.0]]))
-        array([[1., 2., 3., 1., 2., 1., 3., 2.]])
-    """
+    """`[u, v, |u - v|, u * v]` of each pair of rows, `(n, 4 * width)`: the input of classifiers of sentence pairs."""
     return np.concatenate([first, second, np.abs(first - second), first * second], axis=1)

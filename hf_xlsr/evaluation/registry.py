@@ -41,7 +41,6 @@ class Options:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
-        """The options among those that the user gave; others belong to other protocols."""
         return cls(**{name: given[name] for name in specs_of(cls) if name in given})
 
     def arguments(self) -> dict[str, Any]:
@@ -52,10 +51,7 @@ class Options:
 
 @dataclass(frozen=True)
 class OptionSpec:
-    """One option of protocols, for a command line: `several` values of a type, or one of the `choices`.
-
-    `default` is None where the protocol chooses. `protocols` are the names of those that have it.
-    """
+    """One option of protocols, for a command line: `several` values of a type, or one of the `choices`."""
 
     name: str
     type: type
@@ -67,7 +63,6 @@ class OptionSpec:
 
 
 def specs_of(options: type[Options]) -> dict[str, OptionSpec]:
-    """The options that one protocol declares."""
     specs: dict[str, OptionSpec] = {}
     hints = get_type_hints(options)
     for one in fields(options):
@@ -103,20 +98,7 @@ def option_specs() -> dict[str, OptionSpec]:
 
 @dataclass(frozen=True)
 class Protocol:
-    """One protocol.
-
-    Attributes:
-        name: Its name in `--protocol` and in metric keys.
-        summary: What it measures, in one line.
-        data: What `--data` takes, in words. Protocols with equal data can run together.
-        read: Reads the data of a command.
-        run: Measures.
-        options: Its options.
-        required: Columns that every row must have.
-        optional: Columns that are read where a file has them.
-        nullable: Required columns that may be empty in a row; the protocol says what that means.
-        tasks: Required columns by task, where each task has its own.
-    """
+    """One protocol; protocols with equal `data` can run together."""
 
     name: str
     summary: str
@@ -131,14 +113,11 @@ class Protocol:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns that it reads."""
         own = (name for columns in self.tasks.values() for name in columns)
         return tuple(dict.fromkeys((*self.required, *own, *self.optional)))
 
 
 class _Protocols(Mapping[str, Protocol]):
-    """Protocols by name, imported on first use."""
-
     def __getitem__(self, name: str) -> Protocol:
         if name not in NAMES:
             raise KeyError(name)
@@ -158,15 +137,6 @@ PROTOCOLS: Mapping[str, Protocol] = _Protocols()
 
 
 def find_protocols(names: str | Sequence[str]) -> list[Protocol]:
-    """The protocols of `--protocol`: one name, several with commas between, or a sequence of names.
-
-    Raises:
-        XlsrError: a name is unknown or occurs twice, or the protocols need different data.
-
-    Examples:
-        >>> [protocol.name for protocol in find_protocols("tatoeba,xsim")]
-        ['tatoeba', 'xsim']
-    """
     chosen: dict[str, Protocol] = {}
     for name in (name.strip() for name in (names.split(",") if isinstance(names, str) else names)):
         if name not in PROTOCOLS or name in chosen:
@@ -196,8 +166,6 @@ def check_options(given: Collection[str], protocols: Sequence[Protocol]) -> None
 
 @dataclass(frozen=True)
 class DebiasOptions(Options):
-    """Removal of language bias before a protocol measures."""
-
     debias: str | None = option(
         None, "folder of a fitted debias; or self: fit one component on the rows that are tested", data=True
     )
@@ -218,8 +186,6 @@ class TrainedOptions(Options):
 
 
 def run_trained(function: Callable[..., Results]) -> Callable[[Encoder, Inputs, Any], Results]:
-    """Runs a function that trains a head in one language and tests it in all."""
-
     def run(encoder: Encoder, inputs: Inputs, options: Options) -> Results:
         rows, common = (inputs.train, inputs.tune, by_language(inputs.only)), inputs.common | options.arguments()
         return function(encoder, *rows, train_language=inputs.train_language, **common)

@@ -43,24 +43,14 @@ def metric_value(metric: str, value: float) -> str:
 
 
 def lower_is_better(metric: str) -> bool:
-    """Whether a metric is an error or a loss.
-
-    Examples:
-        >>> lower_is_better("error_rate"), lower_is_better("accuracy")
-        (True, False)
-    """
     return not {"error", "errors", "loss", "mse"}.isdisjoint(metric.lower().replace("/", "_").split("_"))
 
 
 def results_table(results: Results, title: str) -> Table:
     """A table for `rich.console.Console`, one metric per line, with a rule between protocols.
 
-    Values and units are those of `metric_value` and `metric_unit`. At 80 columns, which a log or a pipe has, no name
-    and no number is truncated: long names continue in the next line.
-
-    Args:
-        results: What was measured.
-        title: Title of the table.
+    Shares are in per cent, correlations, F1 and average precision times 100. At 80 columns, which a log or a pipe has, no
+    name and no number is truncated: long names continue in the next line.
     """
     table = Table(title=escape(title))
     for column in ("protocol", "languages", "split"):

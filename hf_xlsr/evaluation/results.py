@@ -37,12 +37,9 @@ class Result(NamedTuple):
         languages: As the key has them: `en`, `en-fr`, `mean-of-5`.
         source: First language, or the one of training; empty for means.
         target: Second language, or the one of the test; the first where there is one only; empty for means.
-        split: Split of the dataset.
-        metric: Name of the metric.
         value: The value; an integer is a count.
         n: Number of pairs, queries or texts that it is measured on, where the metrics have it.
-        low: Lower end of its 95 % interval, where outcomes of single examples are known.
-        high: Upper end.
+        low: Lower end of its 95 % interval, where outcomes of single examples are known; likewise `high`.
 
     Examples:
         >>> record = Result("tico19", "xsim", "en-fr", "en", "fr", "test", "error", 0.1, 30)
@@ -72,17 +69,14 @@ class Result(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The key of the value in metrics."""
         return f"{self.name}/{self.languages}/{self.split}/{self.metric}"
 
     @property
     def is_average(self) -> bool:
-        """Whether it is an average over datasets."""
         return AVERAGE.fullmatch(self.dataset) is not None
 
     @property
     def is_mean(self) -> bool:
-        """Whether it is a mean over languages."""
         return AVERAGE.fullmatch(self.languages) is not None
 
 
@@ -90,14 +84,8 @@ class Results(dict[str, float]):
     """Metrics by key, `DATASET-PROTOCOL/LANGUAGES/SPLIT/METRIC`.
 
     Attributes:
-        records: The record of each, by key, in the order of the keys.
+        records: The `Result` of each, by key, in the order of the keys.
         outcomes: Outcomes of single examples by key, of the values that are computed from them.
-
-    Examples:
-        >>> both = measured("tico19", "xsim", ("en", "fr"), "test", {"error": 0.1, "pairs": 30})
-        >>> both |= measured("tico19", "xsim", ("fr", "en"), "test", {"error": 0.3, "pairs": 30})
-        >>> both["tico19-xsim/fr-en/test/error"], both.records["tico19-xsim/fr-en/test/error"].n
-        (0.3, 30)
     """
 
     def __init__(self, records: Iterable[Result] = (), outcomes: Mapping[str, Outcomes] | None = None) -> None:
@@ -141,7 +129,6 @@ def measured(
 
 
 def with_intervals(results: Results, *, seed: int = 0) -> Results:
-    """The results, with 95 % intervals of the values whose outcomes are known; see `interval`."""
     records = dict(results.records)
     for key, outcomes in results.outcomes.items():
         low, high = interval(outcomes, seed=seed)
@@ -154,10 +141,8 @@ def mean_over_languages(results: Results) -> Results:
 
     Counts (integers) and thresholds are not averaged. Each direction of a pair counts as one (`en-de`, `de-en`). A head
     tested in its training language (`en-en`) measures no transfer and is skipped, like premises and hypotheses in
-    different languages (`en-de_fr`). An existing mean is computed again.
-
-    Returns:
-        `results`, then the means, with `mean-of-3` as languages, 3 being the number of language pairs.
+    different languages (`en-de_fr`). An existing mean is computed again. The languages of a mean over 3 language pairs
+    are `mean-of-3`.
 
     Examples:
         >>> results = measured("tatoeba", "tatoeba", ("en", "fr"), "test", {"accuracy": 0.5})
@@ -211,15 +196,9 @@ def save_results(
 ) -> None:
     """Writes results as JSON together with what produced them; an existing file is replaced at once.
 
-    Args:
-        path: The file; its folder is created.
-        results: What was measured.
-        settings: Model, protocol arguments, seed: everything needed to measure again.
-        data_hashes: `data_hash` of the evaluated texts, by a name.
-        predictions: Also write the outcomes of single examples, to a file of the same name that ends in `.npz`.
-
-    Raises:
-        XlsrError: a value is not a finite number.
+    `settings` are everything needed to measure again, `data_hashes` the `data_hash` of the evaluated texts by a name.
+    With `predictions` the outcomes of single examples go to a file of the same name that ends in `.npz`. A value that is
+    not a finite number is refused.
     """
     plain = [record._replace(value=_plain_number(record)) for record in results.records.values()]
     content = {
@@ -245,9 +224,6 @@ def load_results(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Reads what `save_results` wrote: `created`, `versions`, `settings`, `data_sha256`, and `metrics` as `Results`.
 
     Outcomes are read where the file was written with `predictions`.
-
-    Raises:
-        XlsrError: the file is missing or not a results file.
     """
     outcomes: dict[str, Outcomes] = {}
     try:

@@ -42,28 +42,10 @@ def nearest_neighbour_lists(
     languages: tuple[str, str] | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> list[NeighbourList]:
-    """The `k` nearest of the candidates for each query, by cosine.
+    """The `k` nearest of the candidates for each query, by cosine, with the queries' translations `golds` marked.
 
     The candidates are the distinct sentences of `candidates` and `golds`, as in protocol `xsr`. Ties go to the
     candidate seen first.
-
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`.
-        queries: The sentences to ask with.
-        candidates: The sentences to find.
-        k: Neighbours for each query; all candidates when there are fewer.
-        golds: The queries' translations, in their order, to be marked.
-        languages: Languages of queries and candidates, for an encoder that needs them.
-        encoding: See `EncodingOptions`.
-
-    Examples:
-        >>> import numpy as np
-        >>> class Lengths:
-        ...     def encode(self, texts, **kwargs):
-        ...         return np.array([[len(text), 1.0] for text in texts])
-        >>> (found,) = nearest_neighbour_lists(Lengths(), ["four"], ["a", "word", "sentence"], k=2, golds=["word"])
-        >>> [(neighbour.text, neighbour.is_gold) for neighbour in found.neighbours]
-        [('word', True), ('sentence', False)]
     """
     require_positive("k", k)
     position: dict[str, int] = {}
@@ -91,10 +73,7 @@ def nearest_neighbour_lists(
 
 
 def neighbours_markdown(lists: Sequence[NeighbourList]) -> str:
-    """The lists as Markdown: a small table for each query; translations are bold and ticked.
-
-    A translation that was not found stands last, with the rank it has.
-    """
+    """A small table for each query; a translation that was not found stands last, with the rank it has."""
     lines = []
     for entry in lists:
         rows = []

@@ -21,10 +21,7 @@ class LabelledTexts(NamedTuple):
 
 
 def read_columns(rows: Iterable[Row], *, texts: Sequence[str], values: Sequence[str] = (), name: str) -> list[Any]:
-    """The columns of rows: one list for each of `texts`, which are strings, and of `values`, in that order.
-
-    Raises:
-        XlsrError: a row lacks a column, or a text is not a string; the message has `name`, that of the rows.
+    """The columns of rows: one list for each of `texts`, which are strings, and of `values`; errors have `name`.
 
     Examples:
         >>> rows = [{"text": "a", "label": 1}, {"text": "b", "label": 0}]
@@ -44,15 +41,7 @@ def read_columns(rows: Iterable[Row], *, texts: Sequence[str], values: Sequence[
 
 
 def number_labels(labels: Sequence[Any], name: str) -> dict[Hashable, int]:
-    """Numbers the distinct labels, strings or numbers, from 0, in sorted order.
-
-    Raises:
-        XlsrError: a label is missing or not hashable, or there are fewer than two.
-
-    Examples:
-        >>> number_labels(["sport", "money", "sport"], "train")
-        {'money': 0, 'sport': 1}
-    """
+    """Numbers the distinct labels, strings or numbers, from 0, in sorted order."""
     for row, label in enumerate(labels):
         # Tables have NaN where a label is missing; it is not equal to itself.
         if label is None or label != label or not isinstance(label, Hashable):
@@ -82,19 +71,9 @@ def read_labelled(
     texts: Sequence[str],
     clean: Callable[[Any, int, str], Hashable] | None = None,
 ) -> tuple[LabelledTexts, LabelledTexts, dict[str, LabelledTexts]]:
-    """The rows of a classification task; the labels are those of `train`.
+    """The rows of a classification task; the labels are those of `train`, after `clean(label, row, name)`.
 
     All rows are read before anything is encoded, so that an invalid label in the last language fails early.
-
-    `clean` gets a label, its row and the name of the rows; it returns the label to use.
-
-    Raises:
-        XlsrError: as `read_columns` and `number_labels` do, or a label is not among those of `train`.
-
-    Examples:
-        >>> rows = [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}]
-        >>> read_labelled(rows, rows, {"fr": rows[1:]}, texts=["text"])[2]
-        {'fr': LabelledTexts(sides=(['b'],), labels=array([1]))}
     """
     numbers: dict[Hashable, int] = {}
 
@@ -130,14 +109,7 @@ def by_pair(rows: Iterable[AnyRow]) -> dict[tuple[str, str], list[AnyRow]]:
 
 
 def by_pair_either_way(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
-    """Rows of each two languages; rows in the other order are swapped to the order of the first one.
-
-    Examples:
-        >>> rows = [{"source": "day", "target": "Tag", "source_lang": "en", "target_lang": "de"},
-        ...         {"source": "Nacht", "target": "night", "source_lang": "de", "target_lang": "en"}]
-        >>> [(pair, [row["source"] for row in group]) for pair, group in by_pair_either_way(rows).items()]
-        [(('en', 'de'), ['day', 'night'])]
-    """
+    """Rows of each two languages; rows in the other order are swapped to the order of the first one."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for languages, group in by_pair(rows).items():
         place = languages[::-1] if languages[::-1] in groups else languages
@@ -146,13 +118,7 @@ def by_pair_either_way(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
 
 
 def in_order(rows: Iterable[Row], languages: tuple[str, str]) -> list[Row]:
-    """Rows in a language pair, swapped where they are in the other order; rows without languages are in any.
-
-    Examples:
-        >>> row = {"source": "Tag", "target": "day", "source_lang": "de", "target_lang": "en"}
-        >>> [(row["source"], row["target"]) for row in in_order([row], ("en", "de"))]
-        [('day', 'Tag')]
-    """
+    """Rows in a language pair, swapped where they are in the other order; rows without languages are in any."""
     chosen: list[Row] = []
     for row in rows:
         found = (row["source_lang"], row["target_lang"]) if "source_lang" in row else languages
@@ -165,11 +131,5 @@ def in_order(rows: Iterable[Row], languages: tuple[str, str]) -> list[Row]:
 
 
 def both_sides(rows: Iterable[Row]) -> tuple[list[str], list[str]]:
-    """Sources and targets of rows.
-
-    Examples:
-        >>> both_sides([{"source": "day", "target": "Tag"}, {"source": "night", "target": "Nacht"}])
-        (['day', 'night'], ['Tag', 'Nacht'])
-    """
     rows = list(rows)
     return [row["source"] for row in rows], [row["target"] for row in rows]

@@ -30,19 +30,7 @@ MTEB = "mteb:"
 
 @dataclass(frozen=True)
 class TableReader:
-    """How the files of one command are read; no part of a file is read twice.
-
-    Attributes:
-        protocol: Name of the protocol, for errors.
-        required: Columns that every row must have; with `source` among them rows are pairs of two languages.
-        optional: Columns that are read where a file has them.
-        nullable: Required columns that may be empty in a row.
-        columns: Our name -> file column; `{lang}` in it, in a path or in `config` is replaced by each language in turn.
-        where: Column -> values: only rows with one of them.
-        config: Configuration of a dataset.
-        quarantine: Counts invalid rows.
-        cache: Rows that were read, by source, split and language.
-    """
+    """How the files of one command are read; no part of a file is read twice."""
 
     protocol: str
     required: tuple[str, ...]
@@ -56,7 +44,6 @@ class TableReader:
 
     @property
     def paired(self) -> bool:
-        """Whether rows are pairs of two languages."""
         return "source" in self.required
 
     @property
@@ -66,16 +53,10 @@ class TableReader:
 
     @property
     def language_columns(self) -> tuple[str, ...]:
-        """Columns that name the languages of a row."""
         return ("source_lang", "target_lang") if self.paired else ("lang",)
 
     def open(self, files: Sequence[str], languages: Sequence[str] = ()) -> Table:
-        """The table of one source.
-
-        Args:
-            files: One table, two line-aligned files, the name of a corpus, the id or folder of a dataset, or `mteb:TASK`.
-            languages: Only these languages. In pairs the first is the source's, unless the file says otherwise.
-        """
+        """The table of one source; in pairs the first language is the source's, unless the file says otherwise."""
         return Table(self, tuple(map(str, files)), tuple(languages))
 
 
@@ -89,7 +70,6 @@ class Table:
 
     @property
     def place(self) -> str:
-        """The source in errors."""
         return " ".join(self.files)
 
     @cached_property
@@ -102,9 +82,6 @@ class Table:
         """The rows of one split, or of all with None, with the required columns and those of their languages.
 
         Of a file without a column `split`, all rows count as the split.
-
-        Raises:
-            XlsrError: the source cannot be read, lacks a column or the split, or no row is left.
         """
         rows = self._rows("" if is_table(self.files) else split_name(name or ""))
         if name is not None and (found := {str(row["split"]) for row in rows if "split" in row}):
@@ -148,7 +125,6 @@ class Table:
 
     @cached_property
     def _views(self) -> list[View]:
-        """The languages of each reading, and what `{lang}` is replaced by in it."""
         reader, files, languages = self.reader, self.files, self.languages
         if files[0].startswith(MTEB):
             return [((UNKNOWN,) * len(reader.language_columns), None)]
@@ -186,7 +162,6 @@ class Table:
         return rows
 
     def _source(self, view: tuple[str, ...], language: str | None, split: str) -> list[Row]:
-        """The valid rows of one reading, from the cache where they were read before."""
         reader, languages = self.reader, (UNKNOWN,) * len(view)
         if self.files[0].startswith(MTEB):
             options = {"mteb": self.files[0].removeprefix(MTEB)}
@@ -228,7 +203,6 @@ class Table:
             raise self._missing(error) from error
 
     def _options(self, language: str | None) -> dict[str, Any]:
-        """The source as `open_source` takes it."""
         reader = self.reader
 
         def filled(text: str) -> str:
@@ -252,7 +226,7 @@ class Table:
         return source
 
     def _fault(self, row: Row, languages: Sequence[str]) -> str | None:
-        """Completes a row in place; returns what is wrong with it, if anything."""
+        """What is wrong with a row, if anything; completes it in place."""
         reader = self.reader
         for name, language in zip(reader.language_columns, languages, strict=True):
             row.setdefault(name, language)
@@ -314,15 +288,7 @@ def parse_label(label: Any) -> Any:
 
 
 def parse_where(conditions: Sequence[str] | None) -> dict[str, list[str]]:
-    """Parses `column=value` conditions; a column given twice accepts either value.
-
-    Raises:
-        XlsrError: a condition has no `=`.
-
-    Examples:
-        >>> parse_where(["set=newstest2018", "lang=de", "lang=fr"])
-        {'set': ['newstest2018'], 'lang': ['de', 'fr']}
-    """
+    """Parses `column=value` conditions; a column given twice accepts either value."""
     values: dict[str, list[str]] = {}
     for condition in conditions or ():
         column, equals, value = condition.partition("=")
@@ -333,12 +299,7 @@ def parse_where(conditions: Sequence[str] | None) -> dict[str, list[str]]:
 
 
 def data_name(files: Sequence[str]) -> str:
-    """Name of data in metric keys: the corpus, the task of mteb, or the stem of the first file.
-
-    Examples:
-        >>> data_name(["mteb:XNLI"]), data_name(["data/tico19.test.parquet"]), data_name(["en-{lang}.tsv"])
-        ('XNLI', 'tico19', 'en-xx')
-    """
+    """Name of data in metric keys: the corpus, the task of mteb, or the stem of the first file."""
     return source_name(str(files[0]).removeprefix(MTEB).replace(PLACEHOLDER, "xx"))
 
 

@@ -8,13 +8,7 @@ import numpy as np
 
 
 class Thresholds(NamedTuple):
-    """The thresholds that separate different scores, from high to low; at the last one all examples are taken.
-
-    Attributes:
-        values: Halfway between two adjacent scores; the lowest score at the end, `(n,)`.
-        taken: Number of examples that reach each threshold.
-        right: Number of positive ones among them.
-    """
+    """The thresholds that separate different scores, from high to low, `(n,)`; at the last one all examples are taken."""
 
     values: np.ndarray
     taken: np.ndarray
@@ -37,10 +31,8 @@ class Thresholds(NamedTuple):
         return cls(np.where(middle > below, middle, lowest), last + 1, np.cumsum(positive[order])[last])
 
     def f1(self, positives: int) -> np.ndarray:
-        """F1 at each threshold, `positives` in all."""
         # 2PR / (P + R) with integers only, so that equal values are equal bit by bit.
         return 2 * self.right / (self.taken + positives)
 
     def accuracy(self, positives: int) -> np.ndarray:
-        """Accuracy at each threshold, `positives` in all."""
         return (2 * self.right + self.taken[-1] - positives - self.taken) / self.taken[-1]

@@ -23,7 +23,6 @@ COLUMNS = {
 
 
 def their_columns(task: Any) -> dict[str, str]:
-    """Our columns -> their names in the data of a task."""
     names = {"source": "sentence1", "target": "sentence2", "score": "score"}
     if task.metadata.type == "STS":
         names.update(zip(("sentence1", "sentence2"), task.column_names, strict=True))
@@ -35,16 +34,7 @@ def their_columns(task: Any) -> dict[str, str]:
 
 
 def mteb_task(name: str, languages: Sequence[str] = (), hf_subsets: Sequence[str] = ()) -> Any:
-    """One of mteb's tasks, without its data.
-
-    Args:
-        name: As mteb calls it.
-        languages: Only subsets in these languages alone, as mteb writes them (`deu-Latn`).
-        hf_subsets: Only these subsets.
-
-    Raises:
-        XlsrError: mteb has no such task or subset.
-    """
+    """One of mteb's tasks, without its data: only subsets in these languages alone (`deu-Latn`), or only these."""
     chosen: dict[str, Any] = {"languages": list(languages), "exclusive_language_filter": True} if languages else {}
     chosen |= {"hf_subsets": list(hf_subsets)} if hf_subsets else {}
     try:
@@ -59,21 +49,11 @@ def mteb_rows(task_name: str, *, subsets: Sequence[str] | None = None, split: st
     """The rows of one of mteb's tasks, with our columns.
 
     Languages are named by their codes; where a task has two kinds of one language (`zho-Hans`, `zho-Hant`), by its
-    tags. The columns of bitext are in the languages of the subset's name, in this order, as the tasks document it.
+    tags. The columns of bitext are in the languages of the subset's name, in this order, as the tasks document it; the
+    `lang` of a pair in two languages is both, `en+de`.
 
-    Args:
-        task_name: As mteb calls it, for instance `Tatoeba`, `STSBenchmark`, `XNLI`.
-        subsets: As mteb calls them, for instance `deu-eng`; all by default.
-        split: A split of the data, `dev` for any name of it. By default, of those that mteb evaluates on, `test` or the
-            first; of classification all of them and the one it trains on.
-
-    Returns:
-        Bitext: `source`, `target`, `source_lang`, `target_lang`. STS: `sentence1`, `sentence2`, `score`, `lang`. Pair
-        classification: `sentence1`, `sentence2`, `label`, `lang`. Classification: `text`, `label`, `lang`, `split`.
-        The `lang` of a pair in two languages is both, `en+de`.
-
-    Raises:
-        XlsrError: mteb has no such task, or one of another type; or the task has no such subset or split.
+    `split` is one of the data's, `dev` for any name of it. By default, of those that mteb evaluates on, `test` or the
+    first; of classification all of them and the one it trains on.
     """
     task = mteb_task(task_name)
     kind, unknown = task.metadata.type, set(subsets or ()) - set(task.hf_subsets)
@@ -107,7 +87,6 @@ def _parts(task: Any, split: str | None) -> Iterator[tuple[str, str, Any]]:
 
 
 def _tables(task: Any, subset: str) -> Any:
-    """The tables of a subset by split."""
     together = getattr(task, "parallel_subsets", False) or (subset == "default" and subset not in task.dataset)
     return task.dataset if together else task.dataset.get(subset, {})
 

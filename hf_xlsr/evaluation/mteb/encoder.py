@@ -57,11 +57,7 @@ class MtebEncoder(AbsEncoder):
         """Embeds one column of texts, without normalising: `(number of texts, width)`, float32.
 
         `hf_subset` is the subset, or the language of the column. Without a prompt of `as_mteb_encoder`, `prompt_type`
-        selects the model's own prompt as mteb does. The other arguments are mteb's.
-
-        Raises:
-            XlsrError: the model routes by language and the column's language is not clear or has no route; or the model
-                has routes of another kind and the task does not say which to take.
+        selects the model's own prompt as mteb does.
         """
         texts = [text for batch in inputs for text in batch["text"]]
         encoder, language, names = self.model, None, routes_of(self.model)
@@ -120,9 +116,7 @@ def as_mteb_encoder(
 
     mteb says `deu-eng` when it hands over either column of a bitext task. For a model with an encoder for each language,
     the language of a column is that of the subset where it has one, and else found by `column_language` among the
-    subset's two.
-
-    Prompt and routes change the embeddings too: mteb files the scores of each combination apart, as an experiment.
+    subset's two. Prompt and routes change the embeddings too: mteb files the scores of each combination apart.
 
     Args:
         model: Folder or Hub id of an export, or a loaded `SentenceTransformer`.
@@ -131,9 +125,6 @@ def as_mteb_encoder(
         routes: Language -> route of a model whose routes do not have the languages' names.
         languages: What the model is for, in its metadata; by default what its card or its routes say.
         training_datasets: Tasks of mteb that the model was trained on; None: unknown.
-
-    Raises:
-        XlsrError: the model cannot be loaded, or lacks a route that `routes` names.
     """
     loaded = load_encoder(os.fspath(model)) if isinstance(model, (str, os.PathLike)) else model
     card = _card(model)
@@ -167,14 +158,8 @@ def as_mteb_encoder(
 def register_model(model: str | os.PathLike[str], **options: Any) -> ModelMeta:
     """Makes an export known to mteb in this process: `mteb.get_model(name)` loads it as `as_mteb_encoder` does.
 
-    mteb does not search other packages for models, so each process registers its own.
-
-    Args:
-        model: Folder or Hub id of an export.
-        **options: See `as_mteb_encoder`; `name` is how mteb calls it.
-
-    Returns:
-        mteb's `ModelMeta` of the model, with its loader.
+    mteb does not search other packages for models, so each process registers its own. `options` are those of
+    `as_mteb_encoder`; `name` is how mteb calls it.
     """
 
     def load(name: str, revision: str | None = None, device: str | None = None, **_: Any) -> MtebEncoder:
@@ -207,6 +192,5 @@ def _name(model: Any, name: str | None) -> str:
 
 
 def _card(model: Any) -> dict[str, Any]:
-    """The metadata in a folder's card."""
     file = Path(model) / "README.md" if isinstance(model, (str, os.PathLike)) else None
     return front_matter(file.read_text("utf-8", errors="replace")) if file and file.is_file() else {}

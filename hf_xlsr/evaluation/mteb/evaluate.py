@@ -41,17 +41,12 @@ def evaluate_mteb(
         tasks: Names of mteb's tasks or task objects (`mteb.get_task`, our own), one or several.
         output: JSON file for the results and what produced them.
         cache: Folder for mteb's result files; by default they are not kept.
-        batch_size: Texts encoded at a time.
-        show_progress_bar: Show progress over tasks and while encoding.
         **options: See `as_mteb_encoder`.
 
     Returns:
         `main_score`, and the same under the metric's own name (`f1`, `cosine_spearman`), for each subset and split:
         `Tatoeba-mteb/de-en/test/f1`. Languages are named by their codes. A subset with more than three languages, or
         with the same languages as another one of its task, is named as mteb names it.
-
-    Raises:
-        XlsrError: a task is unknown, or see `MtebEncoder.encode`.
     """
     require_positive("batch_size", batch_size)  # mteb makes batches of its own before a sentence reaches `embed`
     if isinstance(model, MtebEncoder) and options:

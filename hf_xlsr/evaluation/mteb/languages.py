@@ -29,10 +29,7 @@ def langscript(language: str) -> str | None:
 
 
 def subset_languages(metadata: TaskMetadata, subset: str) -> tuple[str, ...]:
-    """The codes of a subset's languages, in mteb's order; none when they are unknown.
-
-    `subset` may also be a language, as mteb calls each column of tasks that keep all their languages in one table.
-    """
+    """The codes of the languages of a subset, or of a column that mteb names by its language; none where unknown."""
     tags = metadata.hf_subsets_to_langscripts.get(subset)
     if tags is None:
         tags = [subset] if langcodes.tag_is_valid(subset) else []
@@ -44,14 +41,6 @@ def column_language(texts: Sequence[str], candidates: tuple[str, str], *, place:
 
     Each of up to 2,000 evenly spaced texts votes. Where the two languages share no script the letters decide, else
     py3langid among the two. A text votes for a language unknown to py3langid unless it is identified as the other one.
-
-    Raises:
-        XlsrError: neither has two thirds of the votes, py3langid is needed and missing, or it cannot tell the two
-            languages apart.
-
-    Examples:
-        >>> column_language(["Hello!", "Привет, мир!", "Как дела?", "Всё хорошо."], ("en", "ru"), place="a column")
-        'ru'
     """
     first, second = candidates
     advice = "evaluate this subset with a protocol of hf-xlsr, which takes the languages of both sides"

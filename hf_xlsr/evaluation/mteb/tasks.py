@@ -29,15 +29,8 @@ class ProtocolTask(AbsTask):
     """A task of mteb that is scored by one of our protocols, for any encoder of mteb.
 
     It hands over the sentences of a language as mteb hands over the columns of tasks that keep all languages in one
-    table: the subset is the language, so that nothing needs to be identified.
-
-    Args:
-        measure: From an encoder, the task's name and the split to the metrics of a protocol.
-        languages: Codes of the languages of both sides, or of the only one.
-        split: The name of the split.
-        samples: Number of queries, gold pairs or rows.
-        revision: `data_hash` of all that affects the score except the model.
-        about: Other fields of `TaskMetadata`.
+    table: the subset is the language, so that nothing needs to be identified. `revision` is the `data_hash` of all that
+    affects the score except the model; `about` are other fields of `TaskMetadata`.
     """
 
     abstask_prompt = "Retrieve semantically similar text."
@@ -83,10 +76,7 @@ def xsr_task(
     *,
     split: str = "test",
 ) -> ProtocolTask:
-    """Protocol `xsr` as a task of mteb, `XlsrXSR-{name}`, with `precision@1` as its main score.
-
-    Arguments are those of `xsr`, whose errors are raised in `mteb.evaluate`.
-    """
+    """Protocol `xsr` as a task of mteb, `XlsrXSR-{name}`, with `precision@1` as its main score."""
     sides = list(queries), list(golds), list(pool)
     return ProtocolTask(
         lambda encoder, task, split: xsr(encoder, *sides, name=task, languages=languages, split=split),
@@ -112,10 +102,7 @@ def bucc_task(
     k: int = 4,
     margin: str = "ratio",
 ) -> ProtocolTask:
-    """Protocol `bucc` as a task of mteb, `XlsrBuccF1-{name}`, with `f1` as its main score.
-
-    Arguments are those of `bucc`, whose errors are raised in `mteb.evaluate`.
-    """
+    """Protocol `bucc` as a task of mteb, `XlsrBuccF1-{name}`, with `f1` as its main score."""
     texts = [str(k), margin]
     for data in (tune, test):
         texts += [str(len(data.sources)), str(len(data.gold))]
@@ -140,17 +127,7 @@ def bucc_task(
 def sts_task(
     name: str, rows: Iterable[Row], languages: str | tuple[str, ...] = "en", *, split: str = "test"
 ) -> ProtocolTask:
-    """Protocol `sts` as a task of mteb, `XlsrSTSWeightedMean-{name}`, with `spearman_wmean` as its main score.
-
-    Args:
-        name: The dataset.
-        rows: `{"sentence1": ..., "sentence2": ..., "score": ..., "subset": ...}`.
-        languages: Code of the language, or of the languages of first and second sentence.
-        split: The split of the dataset.
-
-    Raises:
-        XlsrError: mteb does not know a language. Errors of `sts` are raised in `mteb.evaluate`.
-    """
+    """Protocol `sts` as a task of mteb, `XlsrSTSWeightedMean-{name}`, with `spearman_wmean` as its main score."""
     listed = [dict(row) for row in rows]
     columns = ("sentence1", "sentence2", "score", "subset")
     sides = (languages,) if isinstance(languages, str) else languages
@@ -173,18 +150,8 @@ def sts_task(
 def local_task(task_name: str, rows: Iterable[Row], *, split: str = "test") -> Any:
     """Local rows scored as one of mteb's tasks scores its own data; the task is called `Local` and that task's name.
 
-    Each language or language pair becomes a subset, such as `de-en`.
-
-    Args:
-        task_name: A task of bitext, STS, pair classification or classification, as mteb calls it.
-        rows: Bitext: `source`, `target`, `source_lang`, `target_lang`. STS: `sentence1`, `sentence2`, `score`, `lang`.
-            Pair classification: `sentence1`, `sentence2`, `label` (0 or 1), `lang`. Classification: `text`, `label`,
-            `lang` and `split`, which is `train` for training rows.
-        split: The split that is tested; of classification, the rows with this split.
-
-    Raises:
-        KeyError: the task is of another type, or a row lacks a column.
-        XlsrError: mteb has no such task or does not know a language.
+    Each language or language pair becomes a subset, such as `de-en`. Rows have the columns of `COLUMNS` for a task of
+    bitext, STS, pair classification or classification; the `split` of classification is `train` for training rows.
     """
     task = mteb_task(task_name)
     columns, sides = COLUMNS[task.metadata.type]
@@ -247,7 +214,6 @@ class _EncoderOfMteb:
         self.metadata, self.split, self.encode_kwargs = metadata, split, encode_kwargs
 
     def encode(self, texts: list[str], *, task: str, **_: Any) -> np.ndarray:
-        """Embeds texts in the language `task`, with mteb's batch size and progress bar."""
         loader = DataLoader(
             Dataset.from_dict({"text": texts}),
             batch_size=self.encode_kwargs.get("batch_size", 32),

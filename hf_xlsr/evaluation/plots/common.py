@@ -40,7 +40,6 @@ UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 def fonts() -> list[str]:
-    """The fonts of `FONTS` that this machine has."""
     return [name for name in FONTS if name in font_manager.get_font_names()]
 
 
@@ -64,12 +63,7 @@ def shorten(text: str, width: int) -> str:
 
 
 def colours_of(labels: Iterable[str]) -> dict[str, str]:
-    """A colour for each label; after eight they repeat.
-
-    Examples:
-        >>> colours_of(["e5-small", "ours"])
-        {'e5-small': '#0072b2', 'ours': '#d55e00'}
-    """
+    """A colour for each label; after eight they repeat."""
     return dict(zip(labels, cycle(COLOURS), strict=False))
 
 
@@ -78,10 +72,6 @@ def on_plane(vectors: np.ndarray, seed: int) -> np.ndarray:
 
     Equal vectors, as a collapsed encoder gives them, have one point: scikit-learn divides by their spread, and then
     crashes the process.
-
-    Examples:
-        >>> on_plane(np.ones((3, 4)), seed=1).tolist()
-        [[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
     """
     from sklearn.manifold import TSNE
 

@@ -21,15 +21,7 @@ def plot_comparisons(folder: str | os.PathLike[str], tables: Iterable[Comparison
 
 
 def plot_comparison(path: str | os.PathLike[str], table: ComparisonTable) -> Path:
-    """Draws a table of `compare`: a row for each of its columns, a point with its 95 % interval for each encoder.
-
-    Args:
-        path: The picture; its suffix is the format (`.png`, `.pdf`, `.svg`).
-        table: One table.
-
-    Returns:
-        `path`.
-    """
+    """Draws a table of `compare`: a row for each of its columns, a point with its 95 % interval for each encoder."""
     colours, factor = colours_of(table.rows), 100 if metric_unit(table.metric) else 1
     figure = Figure(figsize=(7, 1.2 + len(table.columns) * (0.12 * len(colours) + 0.16)), layout="constrained")
     axes = figure.add_subplot()

@@ -36,16 +36,9 @@ def plot_curves(
     shares, correlations and F1 are times 100.
 
     Args:
-        path: The picture; its suffix is the format (`.png`, `.pdf`, `.svg`).
         runs: `trainer.state.log_history` by the name of the run.
         metrics: Last parts of the keys to draw, such as `recall`; without it `accuracy`, `precision@1`, `f1`,
             `spearman` and `error`.
-
-    Returns:
-        `path`.
-
-    Raises:
-        XlsrError: no run logged a loss or a metric of these names.
     """
     colours = colours_of(runs)
     series = {label: _series(history) for label, history in runs.items()}

@@ -40,23 +40,13 @@ def plot_languages(
 ) -> Path:
     """Draws what `language_bias` measured: a row for each language of queries, a column before and after a removal.
 
-    Bars are the shares of the languages retrieved, in per cent. The query's own language has a colour of its own, and a
-    dashed line stands where all bars would end if languages played no part.
+    Bars are the shares of the languages retrieved, in per cent, as in figure 2 of the CMLM paper (Yang et al., 2021). The
+    query's own language has a colour of its own, and a dashed line stands where all bars would end if languages played
+    no part.
 
     Args:
-        path: The picture; its suffix is the format (`.png`, `.pdf`, `.svg`).
         results: `Results`, or what `load_results` gave, by the name of the encoder.
         protocols: First parts of the keys to draw, such as `ntrex-language-bias-pcr1`; all of `language-bias` without.
-
-    Returns:
-        `path`.
-
-    Raises:
-        XlsrError: there is nothing to draw, or a protocol is not in the results.
-
-    References:
-        Figure 2 of *Universal Sentence Representation Learning with Conditional Masked Language Model* (Yang et al.,
-        2021).
     """
     columns = _columns({label: metrics_of(result) for label, result in results.items()}, protocols)
     queries = list(dict.fromkeys(language for column in columns for language in column.shares))
@@ -86,7 +76,6 @@ def plot_languages(
 
 
 def _columns(results: Mapping[str, Results], protocols: Sequence[str] | None) -> list[_Column]:
-    """One for each encoder, protocol and split, in the order of the keys."""
     found: dict[tuple[str, str, str], _Column] = {}
     known: set[str] = set()
     for label, values in results.items():
@@ -116,12 +105,10 @@ def _columns(results: Mapping[str, Results], protocols: Sequence[str] | None) ->
 
 
 def _base(protocol: str) -> str:
-    """The protocol's name without what was removed."""
     return re.sub(r"-(pcr\d+|mean|whitening)(-self)?$", "", protocol)
 
 
 def _removal(protocol: str) -> str:
-    """What was removed, in words."""
     match = PROTOCOL.fullmatch(protocol)
     kind, of_itself = match.groups() if match else (None, None)
     if kind is None:

@@ -39,26 +39,16 @@ def plot_tsne(
     """Draws random translation pairs on a plane (t-SNE by cosine), numbered and listed.
 
     Distances on the plane are only loosely those between the vectors: the picture shows whether translations meet, not
-    how well. Points that would overlap are moved apart.
+    how well. Points that would overlap are moved apart. Compare figure 3 of the dual-momentum paper (Wang et al., 2021).
 
     Args:
         path: The picture; its suffix is the format (`.png`, `.pdf`, `.svg`).
-        source_vectors: `(n, width)`.
-        target_vectors: Vectors of the translations, `(n, width)`.
+        source_vectors: `(n, width)`, like `target_vectors`, those of the translations.
         sources: The `n` sentences.
         targets: Their translations.
         languages: Names of the two languages, for the legend.
         pairs: How many to draw, 2 or more; all when there are fewer, and at most 100.
         seed: Of the choice of pairs and of t-SNE.
-
-    Returns:
-        `path`.
-
-    Raises:
-        XlsrError: the four inputs differ in length, a vector is not finite, or there are fewer than 2 pairs.
-
-    References:
-        Figure 3 of *Aligning Cross-lingual Sentence Representations with Dual Momentum Contrast* (Wang et al., 2021).
     """
     chosen, source_side, target_side = _choose(source_vectors, target_vectors, sources, targets, pairs, seed)
     count = len(chosen)
@@ -97,15 +87,8 @@ def plot_heatmap(
     """Draws the cosines between the sentences of random translation pairs, sources down and targets across.
 
     The translations are on the diagonal, whose cells are framed. Colours span the values that occur: compare pictures
-    by the numbers of their colour bars. With up to 20 pairs each cell has its cosine.
-
-    Arguments are those of `plot_tsne`; the same seed chooses the same pairs.
-
-    Returns:
-        `path`.
-
-    Raises:
-        XlsrError: as `plot_tsne` does.
+    by the numbers of their colour bars. With up to 20 pairs each cell has its cosine. Arguments are those of `plot_tsne`;
+    the same seed chooses the same pairs.
     """
     chosen, source_side, target_side = _choose(source_vectors, target_vectors, sources, targets, pairs, seed)
     count = len(chosen)

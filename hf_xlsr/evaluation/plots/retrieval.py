@@ -29,8 +29,6 @@ Bars = dict[tuple[str, str], float]  # by direction and label
 
 @dataclass
 class _Block:
-    """The bars of one protocol on one split, by languages."""
-
     title: str
     metric: str
     rows: dict[str, Bars] = field(default_factory=dict)
@@ -56,18 +54,11 @@ def plot_retrieval(
     each encoder that has all of them.
 
     Args:
-        path: The picture; its suffix is the format (`.png`, `.pdf`, `.svg`).
         results: `Results`, or what `load_results` gave, by the name of the encoder.
         metric: Last part of the keys to draw, without a direction in front, such as `precision@5`; without it the
             first that a protocol has of `error`, `precision@1`, `f1`, `accuracy`.
         protocols: First parts of the keys to draw, such as `tico19-xsr`; without it each kind of `tatoeba`, `xsim`,
             `xsr` and `bucc`.
-
-    Returns:
-        `path`.
-
-    Raises:
-        XlsrError: there is nothing to draw, or a protocol or metric is not in the results.
     """
     colours = colours_of(results)
     blocks = _blocks({label: metrics_of(result) for label, result in results.items()}, metric, protocols)
@@ -94,7 +85,6 @@ def plot_retrieval(
 
 
 def _blocks(results: Mapping[str, Results], metric: str | None, protocols: Sequence[str] | None) -> list[_Block]:
-    """The blocks in the order of the keys, their rows best first."""
     found: dict[tuple[str, str], dict[str, dict[str, Bars]]] = {}
     sides: dict[str, tuple[str, str]] = {}
     names: set[str] = set()

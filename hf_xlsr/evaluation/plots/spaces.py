@@ -28,22 +28,11 @@ def plot_spaces(path: str | os.PathLike[str], spaces: Mapping[str, Mapping[Pair,
     """Draws the sentences of language pairs: a row for each encoder, a column for each pair, a point for each sentence.
 
     Where the two colours are apart the encoder separates the languages; where they mix, meaning counts more than the
-    language. The number below a panel is the share of sentences whose nearest neighbour (by cosine, in the whole space
-    rather than on the plane) is in the other language.
+    language (figure 3 of the CMLM paper, Yang et al., 2021). The number below a panel is the share of sentences whose
+    nearest neighbour (by cosine, in the whole space rather than on the plane) is in the other language.
 
-    Args:
-        path: The picture; its suffix is the format (`.png`, `.pdf`, `.svg`).
-        spaces: By the name of the encoder and the pair of languages, vectors of the two sides, `(n, width)` and
-            `(m, width)`; `n` and `m` are 5 to 2,000. Sides need not be translations, nor of equal length.
-        seed: Of t-SNE.
-
-    Returns:
-        `path`.
-
-    Raises:
-        KeyError: an encoder lacks a language pair of the first one.
-        XlsrError: there are no or more than 6 x 6 panels, a side has too few or too many sentences, or a vector is not
-            finite.
+    `spaces` are, by the name of the encoder and the pair of languages, vectors of the two sides, `(n, width)` and
+    `(m, width)`; `n` and `m` are 5 to 2,000, and there are up to 6 x 6 panels. Sides need not be translations.
 
     Examples:
         >>> import tempfile
@@ -52,10 +41,6 @@ def plot_spaces(path: str | os.PathLike[str], spaces: Mapping[str, Mapping[Pair,
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     plot_spaces(f"{folder}/spaces.png", {"apart": {("en", "fr"): (english + 9, french - 9)}}).name
         'spaces.png'
-
-    References:
-        Figure 3 of *Universal Sentence Representation Learning with Conditional Masked Language Model* (Yang et al.,
-        2021).
     """
     check_panels(
         {label: {pair: [*map(len, sides)] for pair, sides in of_pairs.items()} for label, of_pairs in spaces.items()}
@@ -84,13 +69,7 @@ def plot_spaces(path: str | os.PathLike[str], spaces: Mapping[str, Mapping[Pair,
 
 
 def check_panels(sizes: Mapping[str, Mapping[Pair, Sequence[int]]]) -> None:
-    """Checks that a picture has room, before any vectors are computed.
-
-    `sizes` are the numbers of sentences of the two sides, by the name of the encoder and the language pair.
-
-    Examples:
-        >>> check_panels({"ours": {("en", "fr"): (500, 500)}})
-    """
+    """Checks numbers of sentences by encoder and language pair, before any vectors are computed."""
     columns = max(map(len, sizes.values()), default=0)
     counts = {count for pairs in sizes.values() for sides in pairs.values() for count in sides} or {0}
     fits = len(sizes) <= MOST_ROWS and columns <= MOST_COLUMNS

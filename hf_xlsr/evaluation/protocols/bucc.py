@@ -37,8 +37,6 @@ NEIGHBOURS = ("forward_similarities", "forward_indices", "backward_similarities"
 
 @dataclass(frozen=True)
 class BuccOptions(Options):
-    """Options of protocol `bucc`."""
-
     gold: str | None = option(None, "pairs of ids that are translations, id-tab-id", data=True)
     tune: tuple[str, ...] = option((), "data to tune on: the threshold, the head", data=True)
     tune_gold: str | None = option(None, "pairs of ids that are translations in the data of --tune", data=True)
@@ -49,11 +47,7 @@ class BuccOptions(Options):
 def bucc(
     encoder: Encoder, tune: BuccData, test: BuccData, *, k: int = 4, margin: str = "ratio", **options: Any
 ) -> Results:
-    """`bucc_settings` with one setting; `options` are its other arguments.
-
-    Raises:
-        XlsrError: as `bucc_settings` does.
-    """
+    """`bucc_settings` with one setting; `options` are its other arguments."""
     return bucc_settings(encoder, tune, test, settings=[(k, margin)], **options)
 
 
@@ -79,25 +73,15 @@ def bucc_settings(
     encoded, and neighbours searched, once for all settings.
 
     Args:
-        encoder: Anything with a sentence-transformers style `encode`.
-        tune: Data to tune the threshold on.
-        test: Data to test on.
         settings: Pairs of `k`, the size of the neighbourhoods both ways, and `margin`, see `margin_scores`; by default
             those of the dual-momentum paper and of LASER.
         languages: Codes of the languages of sources and targets.
-        name: The dataset.
         protocol: First part of the protocol's name in metric keys.
-        split: Name of the split `test`.
-        tune_split: Name of the split `tune`.
         search: Options of `neighbours_both_ways`; an exact search by default.
-        encoding: See `EncodingOptions`.
 
     Returns:
         `precision`, `recall`, `f1`, `threshold`, `pairs` (extracted) and `gold` (gold pairs) under
         `{name}-bucc-k4-ratio/de-en/test/`, and `f1` on `tune` under `{name}-bucc-k4-ratio/de-en/train/`.
-
-    Raises:
-        XlsrError: a setting is invalid, `tune` and `test` are the same data or the same split, or a vector is zero.
 
     Relations:
         LASER's `bucc.py` after mining with `--unify --retrieval max --margin ratio -k 4` (`BUCC_SETTINGS["laser"]`);
@@ -139,21 +123,16 @@ def bucc_settings(
 
 
 def tune_threshold(scores: np.ndarray, correct: np.ndarray, total_gold: int) -> tuple[float, float]:
-    """The threshold with the best F1, halfway between the last candidate taken and the first one rejected.
+    """The threshold with the best F1, halfway between the last candidate taken and the first one rejected, and that F1.
 
-    Extraction takes all candidates that reach the threshold, so equal scores are taken together. Of several
-    thresholds with the best F1 the highest is chosen. Where all candidates are taken it is the lowest score.
+    Extraction takes all candidates that reach the threshold, so equal scores are taken together. Of several thresholds
+    with the best F1 the highest is chosen. Where all candidates are taken it is the lowest score. `(0.0, 0.0)` when no
+    candidate is correct. LASER's `BuccOptimize` may separate equal scores, and fails when all candidates are taken.
 
     Args:
         scores: Margin scores of the candidates, `(n,)`.
         correct: Whether each is a gold pair, bool, `(n,)`.
         total_gold: Number of gold pairs, among the candidates or not.
-
-    Returns:
-        Threshold and F1, a fraction; `(0.0, 0.0)` when no candidate is correct.
-
-    Relations:
-        LASER's `BuccOptimize`, which may separate equal scores, and fails when all candidates are taken.
 
     Examples:
         >>> tune_threshold(np.array([1.2, 1.1, 1.0, 0.9]), np.array([True, True, False, False]), total_gold=3)
@@ -247,7 +226,6 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
 
 
 def _run(encoder: Encoder, inputs: Inputs, options: BuccOptions) -> Results:
-    """One setting if the user chooses it, else both published ones."""
     setting = options.arguments()
     run = bucc if setting else bucc_settings
     tune, test = inputs.bitexts["tune"], inputs.bitexts["test"]

@@ -26,8 +26,6 @@ SHARE = "share_"  # prefix of the metrics that are a histogram
 
 @dataclass(frozen=True)
 class LanguageBiasOptions(DebiasOptions):
-    """Options of protocol `language-bias`."""
-
     k: int | None = option(None, "size of the neighbourhoods")
 
 
@@ -43,9 +41,10 @@ def language_bias(
 ) -> Results:
     """Shares of each language among the `k` sentences nearest to each query, by cosine (section 5.2, figure 2).
 
-    Every sentence of every language is a query. Its candidates are all sentences of all languages except those of its
-    own row: neither the query itself nor its translations. Each of `L` languages then has equally many candidates, a
-    neutral encoder gives each the share `1 / L`, and
+    `texts` are sentences by language; row `i` of all languages says the same thing. Every sentence of every language is a
+    query. Its candidates are all sentences of all languages except those of its own row: neither the query itself nor its
+    translations. Each of `L` languages then has equally many candidates, a neutral encoder gives each the share `1 / L`,
+    and
 
         `bias = L * (share of the query's own language)`
 
@@ -55,27 +54,14 @@ def language_bias(
     `(n - 1) / (L n - 1)` for `n` rows.
 
     The paper gives neither `k` nor the pool. Here `k` is by default the number of languages: a neutral encoder finds
-    the nearest other row in all its languages.
-
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`.
-        texts: Language -> its sentences; row `i` of all languages says the same thing.
-        name: The dataset.
-        split: Its split.
-        k: Sentences retrieved for each query.
-        debias: Also measure after removing each language's bias: a fitted one, or, with `self`, one component fitted
-            on the same sentences, as the paper does.
-        encoding: See `EncodingOptions`.
+    the nearest other row in all its languages. `debias` also measures after removing each language's bias: a fitted
+    one, or, with `self`, one component fitted on the same sentences, as the paper does.
 
     Returns:
         For each language of queries, under `{name}-language-bias/fr/test/`: `bias`, `with_translations_bias`,
         `share_en`, `share_fr`, ... (the histogram) and `queries`; then the means over languages under `mean-of-5`.
         Another `k` is part of the protocol's name (`language-bias-k10`), and so is what was removed
         (`language-bias-pcr1`, or `language-bias-pcr1-self` where it was fitted on the same sentences).
-
-    Raises:
-        XlsrError: there are fewer than two languages, they differ in their numbers of sentences, `k` is below 1 or above
-            the number of candidates, a language was not fitted, or an embedding is zero.
 
     Examples:
         >>> class Lengths:
@@ -104,12 +90,7 @@ def encode_parallel(
     debias: Debias | Literal["self"] | None,
     **encoding: Unpack[EncodingOptions],
 ) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """Vectors of parallel texts by language, and those without language bias; each with the variant's part of the name.
-
-    Raises:
-        XlsrError: there are fewer than two languages, they differ in their numbers of sentences, a language was not
-            fitted, or a vector is zero.
-    """
+    """Vectors of parallel texts by language, and without language bias; each with its part of the protocol's name."""
     counts = {language: len(rows) for language, rows in texts.items()}
     if len(counts) < 2 or len(set(counts.values())) > 1:
         raise XlsrError(f"`texts` must have the same number of sentences in two or more languages, got {counts}.")
@@ -171,16 +152,11 @@ def _measured(vectors: Mapping[str, np.ndarray], k: int, name: str, protocol: st
 
 
 def _first(found: np.ndarray, kept: np.ndarray, k: int) -> np.ndarray:
-    """The first `k` of each row that are kept, in their order."""
     return np.take_along_axis(found, np.argsort(~kept, axis=1, kind="stable")[:, :k], axis=1)
 
 
 def parallel_texts(inputs: Inputs) -> dict[str, list[str]]:
-    """The sentences of each language, row by row.
-
-    Raises:
-        XlsrError: rows are invalid, so that the languages are not parallel.
-    """
+    """The sentences of each language, row by row; refuses data with skipped rows, whose languages are not parallel."""
     if inputs.skipped:
         raise XlsrError(
             f"{sum(inputs.skipped.values())} rows of {inputs.name} are invalid, so that the languages are not parallel; "
@@ -190,7 +166,6 @@ def parallel_texts(inputs: Inputs) -> dict[str, list[str]]:
 
 
 def _run(encoder: Encoder, inputs: Inputs, options: LanguageBiasOptions) -> Results:
-    """All languages together, before and after the removal."""
     texts = parallel_texts(inputs)
     return language_bias(encoder, texts, debias=inputs.debias, **inputs.common, **options.arguments())
 

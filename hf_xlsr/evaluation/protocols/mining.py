@@ -21,8 +21,6 @@ LEAST_PAIRS = 20
 
 @dataclass(frozen=True)
 class MiningOptions(Options):
-    """Options of protocol `mining`."""
-
     hide_pairs: float = option(0.2, "share of the pairs that keep both sides; the others lose one")
     k: int | None = option(None, "size of the neighbourhoods")
     margin: Literal["ratio", "distance", "absolute"] | None = option(None, "margin that scores pairs")
@@ -46,27 +44,12 @@ def mining(
     """Precision, recall and F1 of mined pairs, as `bucc`, from parallel sentences.
 
     The pairs are divided into two random halves, one to tune the threshold and one to test. In each half `hide_pairs` of
-    the pairs keep both sides, and each other pair loses one side (see `hf_xlsr.evaluation.hide_pairs`).
-
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`.
-        sources: Sentences of the first language.
-        targets: Their translations, in the same order.
-        name: The dataset.
-        languages: Codes of the languages of sources and targets.
-        split: Its split.
-        hide_pairs: Share of the pairs that keep both sides, above 0 and at most 1.
-        k: Size of the neighbourhoods.
-        margin: See `margin_scores`.
-        seed: Of the halves and of what is hidden.
-        encoding: See `EncodingOptions`.
+    the pairs keep both sides, and each other pair loses one side (see `hf_xlsr.evaluation.hide_pairs`). `k` and `margin`
+    are those of `bucc`. It needs 20 pairs of distinct sentences.
 
     Returns:
         The metrics of `bucc`, under `{name}-mining-k4-ratio/en-fr/test/`, and `f1` of the tuning half under `tune`. A
         share other than 0.2 is part of the name (`mining-h0.5-k4-ratio`).
-
-    Raises:
-        XlsrError: there are fewer than 20 pairs of distinct sentences, or an option is invalid.
 
     Examples:
         >>> class Words:

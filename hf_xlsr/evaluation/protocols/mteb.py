@@ -15,14 +15,11 @@ from hf_xlsr.evaluation.table import MTEB
 
 @dataclass(frozen=True)
 class MtebOptions(Options):
-    """Options of protocol `mteb`."""
-
     hf_subsets: tuple[str, ...] = option((), "subsets of the tasks, as mteb calls them: deu-eng", data=True)
     cache: str | None = option(None, "folder for mteb's own result files, which its tools read", data=True)
 
 
 def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
-    """Names of tasks; mteb reads their data."""
     from hf_xlsr.evaluation.mteb.data import mteb_task
     from hf_xlsr.evaluation.mteb.languages import langscript
 

@@ -46,20 +46,15 @@ def nli(
         train: Rows `{"premise": ..., "hypothesis": ..., "label": ...}`; labels are entailment, neutral, contradiction
             or 0, 1, 2.
         head: As in `zero_shot`; `mlp` is LASER's network for XNLI (hidden widths 512 and 384, dropout 0.3, batches of
-            128; see `fit_mlp`).
+            128, by default 200 epochs; see `fit_mlp`).
         cross: Also test premises of each language with hypotheses of each other one; `tests` must hold the same pairs
             in the same order.
-        epochs: Passes over `train`; by default 200 for `mlp` (as LASER) and 3 for `trained`.
         seed: Of weights, dropout and order of pairs, by default the number in LASER's script.
 
     Returns:
         For head `mlp` trained on `en`: `accuracy` and `pairs` under `{name}-nli-mlp/en-de/{split}/` for each test
         language `de`, with `cross` also under `{name}-nli-mlp/en-de_fr/{split}/` (premise `de`, hypothesis `fr`), and
         `accuracy` on `dev` under `{name}-nli-mlp/en-en/dev/`.
-
-    Raises:
-        XlsrError: a row lacks a column, a label is invalid or missing in `train`, `train` has one label only, the
-            tests of `cross` differ in their labels, or see `learn_classifier`.
     """
     from hf_xlsr.evaluation.classifiers import XNLI_MLP, learn_classifier
 
@@ -108,8 +103,6 @@ def _check_aligned(tests: Mapping[str, LabelledTexts]) -> None:
 
 @dataclass(frozen=True)
 class NliOptions(TrainedOptions):
-    """Options of protocol `nli`."""
-
     head: Literal["linear", "mlp", "trained"] = option("mlp", "classifier")
     seed: int = option(159753, "seed of everything random (default: senteval 1111, nli 159753, as published; else 1)")
     cross: bool = option(False, "also premises of one language with hypotheses of another")

@@ -35,16 +35,16 @@ def pair_classification(
 ) -> Results:
     """How well one number, the similarity of two sentences, separates positive pairs from negative ones.
 
+    mteb's pair classification gives the same numbers; like there, thresholds lie between two different scores of the
+    rows. sentence-transformers' `BinaryClassificationEvaluator` may also put all pairs on one side; so does the tuning
+    here.
+
     Args:
-        encoder: Anything with a sentence-transformers style `encode`.
         rows: `{"sentence1": ..., "sentence2": ..., "label": ...}`; label 1 (or `"1"`) is a paraphrase (PAWS-X) or an
             entailed sentence (XNLI, RTE), 0 (or `"0"`) any other pair. For XNLI mteb leaves out the neutral pairs.
         tune: Rows of another split, on which the threshold is chosen.
-        name: The dataset.
         language: Of the sentences; `"en-de"` or `("en", "de")` for pairs across languages.
         tune_language: Of the sentences of `tune`; by default `language`.
-        split: The split of the dataset that `rows` are.
-        encoding: See `EncodingOptions`.
 
     Returns:
         Under `{name}-pair-classification/{language}/{split}/`:
@@ -55,14 +55,6 @@ def pair_classification(
         - With `tune`: `cosine_accuracy` and `cosine_f1` at the thresholds `cosine_accuracy_threshold` and
           `cosine_f1_threshold` that were best on `tune`; a cosine at or above the threshold means label 1.
         - `pairs`, and `positives` among them.
-
-    Raises:
-        XlsrError: a row lacks a column, a label is neither 0 nor 1, or all labels are the same.
-
-    Relations:
-        mteb's pair classification gives the same numbers; like there, thresholds lie between two different scores of
-        the rows. sentence-transformers' `BinaryClassificationEvaluator` may also put all pairs on one side; so does
-        the tuning here.
     """
     judged = _read(rows, "rows")
     tuned_on = None if tune is None else _read(tune, "tune")
@@ -143,13 +135,10 @@ def _label(label: Any, row: int, name: str) -> int:
 
 @dataclass(frozen=True)
 class PairClassificationOptions(Options):
-    """Options of protocol `pair-classification`."""
-
     tune: tuple[str, ...] = option((), "data to tune on: the threshold, the head", data=True)
 
 
 def _run(encoder: Encoder, inputs: Inputs, options: PairClassificationOptions) -> Results:
-    """Each language with the rows to tune on that `Inputs.tune_languages` assigns."""
     tune, tune_languages = by_language(inputs.tune), inputs.tune_languages
     results = Results()
     for language, rows in by_language(inputs.only).items():

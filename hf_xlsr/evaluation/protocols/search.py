@@ -29,8 +29,6 @@ TIE = 1e-9  # products of equal vectors may differ in their last bits
 
 @dataclass(frozen=True)
 class SearchOptions(DebiasOptions):
-    """Options of protocol `search`."""
-
     documents: tuple[str, ...] = option((), "documents of a retrieval data set: document_id, text [lang]", data=True)
     relevance: str | None = option(None, "relevant documents: query_id, document_id [score]", data=True)
 
@@ -46,19 +44,13 @@ def search(
 ) -> Results:
     """Search in a pool of all languages, by cosine.
 
-    Every sentence of every language is a query. The pool has the sentences of all languages without the query itself;
-    its translations are relevant. For each pair of languages the one translation is ranked among the documents that are
-    no translation, so that translations in other languages do not count against it. A document of equal similarity is
-    ranked above it: an encoder that gives all texts one vector finds nothing.
+    `texts` are sentences by language; row `i` of all languages says the same thing. Every sentence of every language is
+    a query. The pool has the sentences of all languages without the query itself; its translations are relevant. For
+    each pair of languages the one translation is ranked among the documents that are no translation. A document of equal
+    similarity is ranked above it: an encoder that gives all texts one vector finds nothing.
 
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`.
-        texts: Language -> its sentences; row `i` of all languages says the same thing.
-        name: The dataset.
-        split: Its split.
-        debias: Also measure after removing each language's bias: a fitted one, or, with `self`, one component fitted
-            on the same sentences.
-        encoding: See `EncodingOptions`.
+    `debias` also measures after removing each language's bias: a fitted one, or, with `self`, one component fitted on
+    the same sentences.
 
     Returns:
         For each language of queries and of documents, under `{name}-search/en-de/test/`: `mrr` (mean of 1 / rank),
@@ -66,10 +58,6 @@ def search(
         document of the query's own language ranks above the translation. For each language of queries, under
         `{name}-search/en/test/`, the same over all its relevant documents: `all_mrr` (of the first), `all_ndcg@10` and
         `all_recall@10`. Then the means over languages. After a removal the protocol is `search-pcr1` and the like.
-
-    Raises:
-        XlsrError: there are fewer than two languages, they differ in their numbers of sentences, a language was not
-            fitted, or an embedding is zero.
 
     Examples:
         >>> class Lengths:
@@ -109,9 +97,8 @@ def _measured(vectors: Mapping[str, np.ndarray], name: str, protocol: str, split
 def _ranked(pool: np.ndarray, number: int, count: int, others: Sequence[int]) -> Iterator[tuple[np.ndarray, ...]]:
     """Blocks of the queries of a language.
 
-    Yields:
-        Of each translation its rank, and whether a document of the query's language is above it, `(queries,
-        languages - 1)`. Of all translations together the rank of the first, nDCG and recall at 10, `(queries,)`.
+    Yields, of each translation, its rank and whether a document of the query's language is above it, `(queries,
+    languages - 1)`; of all translations together the rank of the first, nDCG and recall at 10, `(queries,)`.
     """
     own = slice(number * count, (number + 1) * count)
     for start in range(0, count, QUERIES):
@@ -149,22 +136,14 @@ def search_documents(
     The metrics are those of mteb and trec_eval: nDCG with the relevance as gain, equal similarities by falling id.
 
     Args:
-        encoder: Anything with a sentence-transformers style `encode`.
         queries: Id -> query.
         documents: Id -> document.
         relevance: Query -> document -> relevance above 0. Queries without a relevant document are left out.
-        name: The dataset.
-        split: Its split.
         languages: Name of the results.
-        query_languages: Id -> language, for a model with a route for each language.
-        document_languages: Likewise.
-        encoding: See `EncodingOptions`.
+        query_languages: Id -> language, for a model with a route for each language. Likewise `document_languages`.
 
     Returns:
         `mrr`, `ndcg@10`, `recall@1`, `recall@10`, `queries` and `documents`, under `{name}-search/en/test/`.
-
-    Raises:
-        XlsrError: no query has a relevant document, or a relevant document is missing.
     """
     asked = [query for query in queries if any(value > 0 for value in relevance.get(query, {}).values())]
     lost = sorted({one for query in asked for one, value in relevance[query].items() if value > 0} - documents.keys())

@@ -14,15 +14,12 @@ from hf_xlsr.evaluation.senteval.tasks import TASKS
 
 @dataclass(frozen=True)
 class SentevalOptions(Options):
-    """Options of protocol `senteval`."""
-
     setting: Literal["literature", "fast"] = option("literature", "how SentEval's classifiers are trained")
     seed: int = option(1111, "seed of everything random (default: senteval 1111, nli 159753, as published; else 1)")
     device: str | None = option(None, "device of the encoder and of classifiers")
 
 
 def _run(encoder: Encoder, inputs: Inputs, options: SentevalOptions) -> Results:
-    """All tasks of a language together, for their average."""
     from hf_xlsr.evaluation.senteval.evaluate import senteval
 
     results = Results()

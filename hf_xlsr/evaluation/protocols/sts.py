@@ -52,14 +52,11 @@ def sts(
     kept. An undefined correlation (one pair, or all scores equal) counts as 0, with a warning.
 
     Args:
-        encoder: Anything with a sentence-transformers style `encode`.
         tasks: Rows `{"sentence1": ..., "sentence2": ..., "score": ..., "subset": ...}` by the task's name. The score
             may be on any scale, and a number or its text. Without a column `subset` the task is one subset.
         language: Of the sentences; `"en-es"` or `("en", "es")` for pairs across languages, where each side takes its
             own route.
-        split: The split of the tasks that the rows are.
         subsets: Also give the Spearman correlation of each subset of the tasks that have several.
-        encoding: See `EncodingOptions`.
 
     Returns:
         - For each task `spearman_all`, `spearman_mean`, `spearman_wmean` and the same of `pearson`; `pairs`, those
@@ -68,10 +65,6 @@ def sts(
         - Of two tasks or more, the unweighted means of the six correlations, under a name with their number:
           `sts-average-of-7/en/test/spearman_all`. `spearman_all_rounded` there is SimCSE's average: the correlation
           of each task, in per cent, is first rounded to two decimals, as papers print it.
-
-    Raises:
-        XlsrError: a row lacks a column, or a task has no row with a score.
-        ValueError: a score is not a number.
 
     Examples:
         >>> class Letters:
@@ -82,10 +75,6 @@ def sts(
         >>> metrics = sts(Letters(), {"letters": rows})
         >>> metrics["letters-sts/en/test/spearman_all"], metrics["letters-sts/en/test/dropped"]
         (1.0, 1)
-
-    Relations:
-        sentence-transformers' `EmbeddingSimilarityEvaluator` gives `all` of one task, from cosines in float32, where
-        pairs of equal sentences may not be tied.
     """
     languages = distinct_languages(language)
     read = {name: _read(rows, name) for name, rows in tasks.items()}
@@ -141,7 +130,6 @@ def _read(rows: Iterable[Row], name: str) -> _Task:
 
 
 def _score(score: Any) -> float:
-    """The score as a number; NaN where there is none."""
     if score is None or (isinstance(score, str) and not score.strip()):
         return math.nan
     return float(score)
@@ -149,13 +137,10 @@ def _score(score: Any) -> float:
 
 @dataclass(frozen=True)
 class StsOptions(Options):
-    """Options of protocol `sts`."""
-
     subsets: bool = option(False, "also the correlation of each subset of a task")
 
 
 def _run(encoder: Encoder, inputs: Inputs, options: StsOptions) -> Results:
-    """All tasks of a language together, for their average."""
     results = Results()
     common: dict[str, Any] = {"split": inputs.split, **inputs.encoding, **options.arguments()}
     for language, tasks in inputs.tasks.items():

@@ -41,9 +41,6 @@ def tatoeba(
         `source_to_target_accuracy`, `target_to_source_accuracy`, `accuracy` (their mean) and `pairs`, under
         `tatoeba/en-fr/test/`; another dataset is a prefix, `tico19-tatoeba/en-fr/test/`.
 
-    Raises:
-        XlsrError: the sides differ in length or are empty, or a vector is zero.
-
     Relations:
         sentence-transformers' `TranslationEvaluator` gives the same accuracies when no sentence occurs twice; it
         compares texts, so equal sentences count as correct there. `tatoeba_laser` gives the complements,
@@ -74,11 +71,7 @@ def encode_pairs(
     languages: tuple[str, str],
     **encoding: Unpack[EncodingOptions],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors of both sides of parallel sentences, each side encoded in its own language, by `embed_for_search`.
-
-    Raises:
-        XlsrError: the sides differ in length or are empty, or a vector is zero.
-    """
+    """Unit vectors of both sides of parallel sentences, each side encoded in its own language, by `embed_for_search`."""
     sources, targets = list(sources), list(targets)
     if len(sources) != len(targets):
         raise XlsrError(f"`targets` must be as many as `sources`, {len(sources)}, got {len(targets)}.")

@@ -25,8 +25,7 @@ def tatoeba_laser(
     """LASER's error rate: share of sentences whose nearest neighbour by L2 on unit vectors is not their own row.
 
     On unit vectors the order by L2 is the order by cosine, so each rate is one minus the accuracy that `tatoeba`
-    gives. As in LASER's script with its default, sentences are compared by number, not by text.
-    Arguments and errors are those of `tatoeba`.
+    gives, with the same arguments. As in LASER's script, sentences are compared by number, not by text.
 
     Returns:
         `source_to_target_error`, `target_to_source_error`, `error` (their mean) and `pairs`, under

@@ -26,16 +26,12 @@ def tatoeba_mteb(
     """mteb's score of bitext tasks: each target row is a class, each source predicts one, F1 is weighted over classes.
 
     From the first language to the second only, by cosine. A row that several sources choose has a low precision, so F1
-    is below the accuracy wherever sources share a wrong answer. Arguments and errors are those of `tatoeba`.
+    is below the accuracy wherever sources share a wrong answer. Arguments are those of `tatoeba`. A tie goes to the
+    lowest row; mteb leaves it to `torch.topk`, which takes any of the tied ones below 64 candidates.
 
     Returns:
         `f1` (mteb's main score), `precision`, `recall`, `accuracy` and `pairs` under
         `{name}-tatoeba-mteb/en-fr/test/`. The recall equals the accuracy, as each class has one row.
-
-    Relations:
-        mteb's `AbsTaskBitextMining` on the same sentences. Equal targets are separate candidates in both. A tie goes
-        to the lowest row; mteb leaves it to `torch.topk`, which takes the lowest too from 64 candidates on and any of
-        the tied ones below. mteb compares with the model's own similarity where it has one; here it is the cosine.
     """
     from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 

@@ -35,9 +35,6 @@ def tatoeba_xtreme(
 
     Returns:
         `accuracy` and `pairs` under `{name}-tatoeba-xtreme/en-fr/test/`.
-
-    Raises:
-        XlsrError: as `tatoeba` does, or the first language is not English.
     """
     if language_code(languages[0]) != "en":
         raise XlsrError(f"tatoeba-xtreme has English queries; `languages` must start with en, got {languages}.")

@@ -18,8 +18,6 @@ from hf_xlsr.utils.errors import require_choice, require_positive
 
 @dataclass(frozen=True)
 class XsimOptions(DebiasOptions):
-    """Options of protocol `xsim`."""
-
     k: int = option(4, "size of the neighbourhoods")
     margin: Literal["ratio", "distance", "absolute"] = option("ratio", "margin that scores pairs")
 
@@ -38,22 +36,14 @@ def xsim(
 ) -> Results:
     """LASER's xSIM: share of sources whose neighbour with the best margin is not their own row.
 
-    Each source chooses among its `k` nearest targets the one with the best margin; no threshold, no one-to-one.
-    Sentences are compared by number, not by text: of equal targets the first is found.
-
-    Args, besides those of `tatoeba`:
-        k: Size of the neighbourhoods, both ways; limited to the number of sentences.
-        margin: `ratio`, `distance` or `absolute` (the plain nearest neighbour), see `margin_scores`.
+    Each source chooses among its `k` nearest targets the one with the best margin: `ratio`, `distance` or `absolute` (the
+    plain nearest neighbour, the `source_to_target_error` of `tatoeba_laser`), see `margin_scores`. No threshold, no
+    one-to-one. Sentences are compared by number, not by text: of equal targets the first is found. The other arguments
+    are those of `tatoeba`.
 
     Returns:
         `error` and `pairs` under `{name}-xsim/en-fr/test/`. Where `k` and `margin` are not LASER's defaults the
         protocol's name has them: `xsim-k3-distance`, and `xsim-absolute`, where `k` has no effect.
-
-    Raises:
-        XlsrError: as `tatoeba` does, or `k` or `margin` is invalid.
-
-    Relations:
-        With margin `absolute`, the `source_to_target_error` of `tatoeba_laser`.
     """
     protocol = variant_name("xsim", k, margin)
     vectors = encode_pairs(encoder, sources, targets, languages, **encoding)

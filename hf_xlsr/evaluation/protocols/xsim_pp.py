@@ -46,19 +46,11 @@ ENTITY = re.compile(r"(?<=[a-z,;:] )[A-Z][a-z]+(?: [A-Z][a-z]+)*")
 
 @dataclass(frozen=True)
 class XsimPpOptions(XsimOptions):
-    """Options of protocol `xsim-pp`."""
-
     seed: int = option(1, "seed of the changed words")
 
 
 class Distractor(NamedTuple):
-    """A sentence with one change.
-
-    Attributes:
-        row: Number of the original.
-        kind: One of `KINDS`.
-        text: The changed sentence.
-    """
+    """A sentence with one change: the number of its original, one of `KINDS`, and the changed sentence."""
 
     row: int
     kind: str
@@ -71,10 +63,6 @@ def distractors(sentences: Sequence[str], *, seed: int = 1) -> list[Distractor]:
     `number`: other digits of the same length, or another number word. `entity`: a capitalised name inside the sentence,
     replaced by one of another sentence. `meaning`: a negation put in or taken out, or an opposite. The rules see words,
     not grammar, so that some distractors are clumsy. Changes that give one of the sentences are left out.
-
-    Args:
-        sentences: In English.
-        seed: Of the replacements.
 
     Examples:
         >>> for one in distractors(["He is not here.", "He was in Paris in 1984."]):
@@ -176,17 +164,11 @@ def xsim_pp(
 
     Every sentence of the other language chooses among all English sentences and their `distractors` the one with the best
     margin. The paper generates its distractors with other tools and from other data, so its numbers are not comparable.
-
-    Args, besides those of `xsim`:
-        languages: One of them is English.
-        seed: Of the distractors.
+    One of `languages` is English; `seed` is that of the distractors, the other arguments are those of `xsim`.
 
     Returns:
         `error`, the shares of sources that find a distractor of each kind (`number_error`, `entity_error`,
         `meaning_error`), `pairs` and `distractors`, under `{name}-xsim-pp/de-en/test/`.
-
-    Raises:
-        XlsrError: as `xsim` does, or neither or both languages are English.
     """
     english = [code.partition("-")[0] == "en" for code in languages]
     if sum(english) != 1:

@@ -22,8 +22,6 @@ RANKS = (1, 5, 10)
 
 @dataclass(frozen=True)
 class XsrOptions(DebiasOptions):
-    """Options of protocol `xsr`."""
-
     pool: tuple[str, ...] = option((), "further pairs, or lines of targets, as additional candidates", data=True)
 
 
@@ -40,21 +38,13 @@ def xsr(
 ) -> Results:
     """Share of queries whose translation is among the 1, 5 and 10 nearest sentences of a pool.
 
-    The candidates are the distinct sentences of the pool and of the golds, in the order they are first seen. The
-    translation is found by its exact text, so a sentence that occurs twice is one candidate. Ties go to the candidate
-    seen first.
-
-    Args, besides those of `tatoeba`:
-        queries: Sentences of the first language.
-        golds: Their translations, in the same order.
-        pool: Sentences of the second language; they may include golds.
+    The candidates are the distinct sentences of the second language in `pool` and `golds`, the translations of the
+    queries, in the order they are first seen; `pool` may include golds. The translation is found by its exact text, so a
+    sentence that occurs twice is one candidate. Ties go to the candidate seen first.
 
     Returns:
         `precision@1`, `precision@5`, `precision@10`, `pool_size` (number of candidates) and `queries`, under
         `{name}-xsr/en-fr/test/`.
-
-    Raises:
-        XlsrError: queries and golds differ in number, there are none, or a vector is zero.
     """
     from hf_xlsr.mining.search.neighbours import nearest_neighbours
 
@@ -87,11 +77,7 @@ def xsr_both_directions(
     split: str = "test",
     **encoding: Unpack[EncodingOptions],
 ) -> Results:
-    """`xsr` from sources to targets and from targets to sources, each among the pool of its own target language.
-
-    Returns:
-        The metrics of `xsr` under `{name}-xsr/en-fr/test/` and `{name}-xsr/fr-en/test/`.
-    """
+    """`xsr` from sources to targets and from targets to sources, each among the pool of its own target language."""
     common: dict[str, Any] = {"name": name, "split": split, **encoding}
     forward = xsr(encoder, sources, targets, target_pool, languages=languages, **common)
     return forward | xsr(encoder, targets, sources, source_pool, languages=languages[::-1], **common)

@@ -42,22 +42,14 @@ def zero_shot(
         dev: Rows in the training language to choose on.
         tests: Rows to test on, by language.
         train_language: The language of `train` and `dev`.
-        name: The dataset.
         head: `linear`, logistic regression; `mlp`, LASER's network for MLDoc (see `fit_mlp`); `trained`, a linear layer
             trained together with the encoder (see `fine_tune`).
-        split: The split of the dataset that `tests` are.
         epochs: Passes over `train`; by default 500 for `mlp` and 3 for `trained`.
         learning_rate: By default 1e-3 for `mlp` and 2e-5 for `trained`.
-        seed: Of weights, dropout and order of documents; `linear` is not random.
-        encoding: See `EncodingOptions`; the progress bar also covers training.
 
     Returns:
         For head `linear` trained on `en`: `accuracy` and `documents` under `{name}-zero-shot-linear/en-fr/{split}/`
         for each test language `fr`, and `accuracy` on `dev` under `{name}-zero-shot-linear/en-en/dev/`.
-
-    Raises:
-        XlsrError: a row lacks a column, a label is missing in `train`, `train` has one label only, or see
-            `learn_classifier`.
     """
     from hf_xlsr.evaluation.classifiers import MLDOC_MLP, features_of, learn_classifier
 
@@ -78,8 +70,6 @@ def zero_shot(
 
 @dataclass(frozen=True)
 class ZeroShotOptions(TrainedOptions):
-    """Options of protocol `zero-shot`."""
-
     head: Literal["linear", "mlp", "trained"] = option("linear", "classifier")
     seed: int = option(1, "seed of everything random (default: senteval 1111, nli 159753, as published; else 1)")
 

@@ -25,15 +25,7 @@ ALIGNMENT = 16  # rows of features start at multiples of it, which are faster to
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a classifier is trained; the defaults are SentEval's for published results.
-
-    Attributes:
-        optimizer: `adam` (learning rate 1e-3) or `rmsprop` (1e-2), with the other defaults of `torch.optim`.
-        batch_size: Rows per step.
-        passes_per_check: Passes over the training rows between two dev scores (SentEval's `epoch_size`).
-        tenacity: Number of checks without improvement in the whole training that are allowed; one more ends it.
-        max_passes: The first check after more passes than these ends the training (SentEval's `max_epoch`).
-    """
+    """How a classifier is trained; the defaults are SentEval's for published results."""
 
     optimizer: Literal["adam", "rmsprop"] = "adam"
     batch_size: int = 64
@@ -45,11 +37,7 @@ class Schedule:
 class Group(NamedTuple):
     """Classifiers with the same rows in the same order, which differ in weight decay only.
 
-    Attributes:
-        train: Training rows, `(n,)`.
-        dev: Rows that choose the best check, `(m,)`.
-        weight_decays: One per classifier.
-        random: Generator of the order of each pass; by default a new one with the seed of the training.
+    `dev` rows choose the best check; `random` gives the order of each pass, by default seeded as the training.
     """
 
     train: np.ndarray
@@ -59,13 +47,7 @@ class Group(NamedTuple):
 
 
 class TrainedGroup(NamedTuple):
-    """The trained classifiers of a group.
-
-    Attributes:
-        scores: The best dev score of each classifier, `(classifiers,)`.
-        weights: Its weights at that check, `(classifiers, outputs, padded width)`, for `logits_of`.
-        passes: Passes that each took until its patience ended, `(classifiers,)`.
-    """
+    """For each classifier of a group: its best dev score, its weights then, for `logits_of`, and the passes it took."""
 
     scores: np.ndarray
     weights: Tensor
@@ -80,7 +62,6 @@ Score = Callable[[Tensor, Tensor], np.ndarray]
 
 
 def cross_entropy_slope(logits: Tensor, targets: Tensor) -> Tensor:
-    """Gradient of each row's cross-entropy with respect to its logits."""
     return logits.softmax(2).sub_(targets)
 
 
@@ -129,10 +110,7 @@ def train_classifiers(
         features: From `with_constant`, `(rows, padded width)`.
         width: Width of the vectors without constant and padding.
         targets: Target of the outputs, `(rows, outputs)`.
-        groups: Training and dev rows, and weight decays.
         score: Of classifiers on dev rows; the first of the best checks is kept.
-        schedule: Optimiser, batch size and patience.
-        seed: Of weights and orders.
         slope: Gradient of a row's loss, which is averaged over the batch.
     """
     start = torch.zeros(targets.shape[1], features.shape[1], dtype=features.dtype)
@@ -178,7 +156,7 @@ def _stacks(groups: Sequence[Group], device: torch.device, batch_size: int) -> I
 
 
 class _Stack:
-    """Groups with as many batches per pass and as many classifiers, trained in step."""
+    """Groups with as many batches per pass and as many classifiers, trained in step until each is out of patience."""
 
     def __init__(
         self,
@@ -205,7 +183,6 @@ class _Stack:
         self.batch = features.new_empty(len(groups) * schedule.batch_size, features.shape[1])
 
     def train(self, slope: Slope, score: Score) -> list[TrainedGroup]:
-        """Trains until the patience of every classifier has ended."""
         shape = len(self.groups), self.classifiers
         best, misses, passes = np.full(shape, -1.0), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         kept = self.weights.unflatten(1, (self.classifiers, self.outputs)).clone()
@@ -233,7 +210,6 @@ class _Stack:
         return [TrainedGroup(*parts) for parts in zip(best, kept, passes, strict=True)]
 
     def _pass(self, slope: Slope) -> None:
-        """One pass over the training rows of every group."""
         size = self.schedule.batch_size
         lengths = np.array([len(group.train) for group in self.groups])
         steps = -(-lengths[0] // size)
@@ -263,7 +239,6 @@ class _Stack:
         self.optimizer.step()
 
     def _keep(self, places: np.ndarray) -> None:
-        """Drops all other groups."""
         self.groups = [self.groups[place] for place in places]
         self.random = [self.random[place] for place in places]
         index = torch.from_numpy(places).to(self.weights.device)

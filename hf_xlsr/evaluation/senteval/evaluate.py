@@ -26,14 +26,6 @@ logger = logging.getLogger(__name__)
 
 
 class Setting(NamedTuple):
-    """How classifiers are trained.
-
-    Attributes:
-        protocol: Its name in metric keys.
-        folds: Number of folds of cross-validation.
-        schedule: Optimiser, batch size and patience.
-    """
-
     protocol: str
     folds: int
     schedule: Schedule
@@ -68,22 +60,17 @@ def senteval(
 
     The classifier is one linear layer with softmax cross-entropy, its weight decay one of 1e-5, 1e-4, 1e-3, 1e-2. It
     trains until its dev accuracy has failed to rise six times in all (four in setting `fast`), and the best check is
-    kept. The features of a pair are `[|u - v|, u * v]`. Embeddings are not normalised.
-
-    White space in texts is reduced to single spaces, and rows are sorted by their numbers of words and their label, as
-    in SentEval: folds and batches depend on the order. Splits are called `train`, `dev` (or `val`, `validation`,
-    `trial`) and `test`.
+    kept. The features of a pair are `[|u - v|, u * v]`. Embeddings are not normalised. White space in texts is reduced to
+    single spaces, and rows are sorted by their numbers of words and their label, as in SentEval: folds and batches depend
+    on the order.
 
     Args:
-        encoder: Anything with a sentence-transformers style `encode`.
         tasks: Rows by the task's name, such as `MR`. A suffix after a dot may be chosen freely (`MR.de`, the same task
             in another language).
-        language: Of all texts.
         setting: `literature`: 10 folds, Adam, batches of 64, as papers report. `fast`: 5 folds, RMSprop, batches of
             128, less patience; SentEval's setting for prototypes, with the protocol name `senteval-fast`.
-        device: Where classifiers are trained, for instance `cuda`; by default an accelerator if there is one.
+        device: Where classifiers are trained; by default an accelerator if there is one.
         seed: Of the classifiers' weights and batches.
-        encoding: See `EncodingOptions`.
 
     Returns:
         - `accuracy` under `MR-senteval/en/test/`, for MRPC `f1` too, and the number of tested `sentences` or `pairs`;
@@ -91,29 +78,11 @@ def senteval(
         - SICK-R and STS-B: `pearson`, `spearman` and `mse` (of the score) in place of the accuracy; `pearson` on dev.
         - Of two accuracies or more, the mean, under a name with their number: `senteval-average-of-5/en/test/`.
 
-    Raises:
-        KeyError: a task is unknown.
-        XlsrError: the setting is unknown, a row lacks a column, a split is missing or unknown, a label is not
-            in train, or a score is out of range.
-
-    Examples:
-        >>> class Letters:
-        ...     def encode(self, texts, **kwargs):
-        ...         return np.array([[text.count("a"), text.count("b")] * 99 for text in texts], np.float32)
-        >>> rows = [{"text": letter * n, "label": letter} for n in range(1, 21) for letter in "ab"]
-        >>> metrics = senteval(Letters(), {"CR": rows}, setting="fast")
-        >>> metrics["CR-senteval-fast/en/test/accuracy"], metrics["CR-senteval-fast/en/test/sentences"]
-        (1.0, 40)
-
     Relations:
-        - SentEval with PyTorch, `nhid` 0 and these settings gives the same numbers up to rounding: its orders, folds,
-          weights and batches come from the same generators with the same seeds, on a GPU too. Two things differ.
-          Labels are numbered in sorted order, which differs from SentEval's for SICK-E. And the mean over outer folds
-          is taken of accuracies that are not rounded first.
-        - SentEval without PyTorch uses scikit-learn's logistic regression, which is another protocol.
-
-    References:
-        Conneau and Kiela (2018), SentEval: An Evaluation Toolkit for Universal Sentence Representations.
+        SentEval (Conneau and Kiela, 2018) with PyTorch, `nhid` 0 and these settings gives the same numbers up to
+        rounding: its orders, folds, weights and batches come from the same generators with the same seeds. Two things
+        differ. Labels are numbered in sorted order, which differs from SentEval's for SICK-E. And the mean over outer
+        folds is taken of accuracies that are not rounded first.
     """
     require_choice("setting", setting, SETTINGS)
     protocol, folds, schedule = SETTINGS[setting]

@@ -27,13 +27,7 @@ HELD_OUT = 0.05  # of the training rows, to choose the check on after the weight
 
 
 class Outcome(NamedTuple):
-    """Accuracies of a task.
-
-    Attributes:
-        dev: Of the chosen weight decay, on the rows that it was chosen on.
-        test: On the test rows; the mean over the folds where there are several tests.
-        predicted: Label number of each test row.
-    """
+    """Accuracies of the chosen weight decay on dev rows and on test rows, and the label number of each test row."""
 
     dev: float
     test: float
@@ -43,9 +37,9 @@ class Outcome(NamedTuple):
 class Classification:
     """Labelled vectors and SentEval's ways to train and test classifiers on them.
 
-    For SentEval's results the rows must be in its order (`senteval` sorts them). The weight decay with the highest mean
-    dev accuracy is chosen, in per cent and rounded to two decimals; of equal ones the smallest. `seed` is that of the
-    classifiers, and of the folds of `train_folds`.
+    The rows must be in SentEval's order. The weight decay with the highest mean dev accuracy is chosen, in per cent and
+    rounded to two decimals; of equal ones the smallest. `seed` is that of the classifiers, and of the folds of
+    `train_folds`.
     """
 
     def __init__(
@@ -97,7 +91,6 @@ class Classification:
         return self._outcome(accuracy, trained.weights[WEIGHT_DECAYS.index(decay)], test)
 
     def _split(self, rows: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Training and other rows of each fold."""
         folds = StratifiedKFold(self.folds, shuffle=True, random_state=seed)
         return [(rows[train], rows[rest]) for train, rest in folds.split(rows, self.labels[rows])]
 
@@ -124,7 +117,6 @@ class Classification:
 
 
 def _best(accuracies: np.ndarray) -> tuple[float, float]:
-    """The chosen weight decay and its mean accuracy, from accuracies `(folds, weight decays)`."""
     means = accuracies.mean(axis=0)
     best = int(np.argmax([round(100 * mean, 2) for mean in means]))
     return WEIGHT_DECAYS[best], float(means[best])

@@ -47,11 +47,8 @@ def relatedness(
 ) -> tuple[float, dict[str, float]]:
     """Trains a predictor of pair scores from 0 to 5: the mean of the scores 1 to 5 under the predicted shares.
 
-    Adam, batches of 64, no weight decay. A check every 50 passes keeps the best weights by Pearson's correlation on dev;
-    the fourth check without improvement, or 1,050 passes, ends the training.
-
-    Returns:
-        Pearson's correlation on `dev`; `pearson`, `spearman` and `mse` (mean squared error of the score) on `test`.
+    Adam, batches of 64, no weight decay. A check every 50 passes keeps the best weights by Pearson's correlation on dev,
+    which is returned with the metrics on test; the fourth check without improvement, or 1,050 passes, ends the training.
     """
     inputs = with_constant(features, torch.device(device))
     targets = torch.from_numpy(score_bins(scores)).to(inputs)

@@ -19,11 +19,8 @@ MAX_SCORE = 5
 class TaskSpec:
     """How a task is tested.
 
-    Attributes:
-        test: `nested` folds of all rows; `folds` of the training rows and one test; a `fixed` dev split and one test;
-            or `relatedness`, the prediction of a score.
-        pairs: Whether a row has two sentences.
-        f1: Whether F1 of the greater label is reported too.
+    `nested` folds of all rows; `folds` of the training rows and one test; a `fixed` dev split and one test; or
+    `relatedness`, the prediction of a score. With `f1` that of the greater label is reported too.
     """
 
     test: Literal["nested", "folds", "fixed", "relatedness"]
@@ -32,19 +29,16 @@ class TaskSpec:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Splits that the rows are divided into."""
         if self.test == "nested":
             return ("test",)
         return ("train", "test") if self.test == "folds" else ("train", "dev", "test")
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Columns of texts."""
         return ("sentence1", "sentence2") if self.pairs else ("text",)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns that a row needs."""
         answer = "score" if self.test == "relatedness" else "label"
         return (*self.texts, answer, *(() if self.test == "nested" else ("split",)))
 
@@ -60,14 +54,7 @@ TASKS: dict[str, TaskSpec] = {
 
 
 class Task(NamedTuple):
-    """The rows of a task.
-
-    Attributes:
-        spec: How it is tested.
-        sides: The texts; of pairs, the first and the second sentences.
-        gold: Label numbers or scores, `(rows,)`.
-        splits: Rows by split, sorted by their numbers of words and their label or score; `nested` has `test` only.
-    """
+    """The texts of a task, its label numbers or scores, `(rows,)`, and its rows by split, in SentEval's order."""
 
     spec: TaskSpec
     sides: list[list[str]]
@@ -99,7 +86,6 @@ def read_task(rows: Iterable[Row], name: str) -> Task:
 
 
 def _splits(spec: TaskSpec, names: Sequence[Any], place: str) -> dict[str, np.ndarray]:
-    """Rows of each split of the task."""
     if spec.test == "nested":
         return {"test": np.arange(len(names))}
     plain = [split_name(name) for name in names]
@@ -113,7 +99,6 @@ def _splits(spec: TaskSpec, names: Sequence[Any], place: str) -> dict[str, np.nd
 
 
 def _labels(spec: TaskSpec, answers: Sequence[Any], splits: dict[str, np.ndarray], place: str) -> np.ndarray:
-    """Label numbers, in the order of the training labels."""
     learnt = [answers[row] for row in splits.get("train", splits["test"])]
     numbers = number_labels(learnt, place if spec.test == "nested" else f"the train rows of {place}")
     if spec.f1 and len(numbers) != 2:

@@ -42,16 +42,7 @@ class _Section(BaseModel):
 
 
 class SuiteEncoder(_Section):
-    """A model of a suite.
-
-    Attributes:
-        model: Folder or Hub id; may have environment variables.
-        prompt: Prepended to every sentence.
-        routes: Language -> route of an encoder.
-        batch_size: Sentences encoded at a time.
-        device: Device of the encoder; None: the best available.
-        dtype: Precision of the weights; None: as its files have them.
-    """
+    """A model, as folder or Hub id that may have environment variables, with the attributes of `EncoderOptions`."""
 
     model: str
     prompt: str = ""
@@ -62,25 +53,13 @@ class SuiteEncoder(_Section):
 
     @property
     def options(self) -> EncoderOptions:
-        """The options of `evaluate_files`."""
         return EncoderOptions(**self.model_dump(exclude={"model"}))
 
 
 class SuiteTask(_Section):
-    """Protocols on data; the attributes are the options of `hf-xlsr evaluate`.
+    """Protocols on data; the attributes are the options of `hf-xlsr evaluate`, `options` those of its protocols.
 
-    Attributes:
-        protocol: One, or several that take the same data.
-        data: Files, a corpus, or the id of a dataset; may have environment variables.
-        columns: Our column -> column of the file.
-        languages: Codes, the source first.
-        split: Rows that are tested.
-        where: Column -> values of the rows that are kept.
-        config: Configuration of a dataset.
-        limit: Maximum number of rows of each language (pair).
-        name: Name of the data in metric keys.
-        seed: Of everything random.
-        options: Further options of the protocols, such as `k` or `train`.
+    `protocol` is one or several that take the same data, `data` may have environment variables.
     """
 
     protocol: list[str]
@@ -101,7 +80,6 @@ class SuiteTask(_Section):
         return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
     def read(self) -> Task:
-        """Reads the data."""
         where = [f"{column}={value}" for column, values in self.where.items() for value in as_list(values)]
         data = DataOptions(
             tuple(map(expand, self.data)),
@@ -130,19 +108,11 @@ class Suite(_Section):
 
 
 def shipped_suites() -> dict[str, Path]:
-    """The suites of the package, by name."""
     return {file.stem: file for file in Path(__file__).parent.glob("*.yaml")}
 
 
 def load_suite(*suites: str | os.PathLike[str]) -> Suite:
-    """Reads a suite.
-
-    Args:
-        suites: YAML files, or names of shipped suites. The encoders and tasks of all are put together.
-
-    Raises:
-        XlsrError: a file is missing or invalid.
-    """
+    """Reads YAML files or shipped suites of a name, and puts the encoders and tasks of all together."""
     whole = Suite()
     for suite in suites:
         place = Path(shipped_suites().get(str(suite), suite))
@@ -164,23 +134,13 @@ def load_suite(*suites: str | os.PathLike[str]) -> Suite:
 def evaluate_suite(
     suite: Suite, output: str | os.PathLike[str], *, vectors: str | os.PathLike[str] | None = None
 ) -> list[ComparisonTable]:
-    """Evaluates the encoders of a suite under its tasks.
+    """Evaluates the encoders of a suite under its tasks, and gives the tables of `compare`.
 
     It reads and checks everything before it loads a model. It saves each result at once as `OUTPUT/ENCODER/TASK.json`,
     with the outcomes of single examples beside it. A later run measures only what has a new model, data or settings.
-    After a failure the suite goes on with the next task. At the end it compares all encoders in `OUTPUT/table.md`,
-    `.csv`, `.tex` and `.json`, and draws the tables in `OUTPUT/plots`.
-
-    Args:
-        suite: From `load_suite`, or built.
-        output: The folder of the results.
-        vectors: Folder in which embeddings are kept, for other commands; by default `OUTPUT/vectors`.
-
-    Returns:
-        The tables of `compare`.
-
-    Raises:
-        XlsrError: a model, an option or the data are invalid; or, after all others were run, tasks that failed.
+    After a failure the suite goes on with the next task, and raises at the end. It compares all encoders in
+    `OUTPUT/table.md`, `.csv`, `.tex` and `.json`, and draws the tables in `OUTPUT/plots`. Embeddings are kept for other
+    commands in `vectors`, by default `OUTPUT/vectors`.
     """
     home = Path(output)
     check_writable(home, "--output", folder=True)
@@ -220,12 +180,7 @@ def evaluate_suite(
 
 
 def file_name(label: str) -> str:
-    """A label as the name of one file or folder.
-
-    Examples:
-        >>> file_name("/models/e5"), file_name("..")
-        ('models-e5', '-')
-    """
+    """A label as the name of one file or folder: `models-e5` for `/models/e5`."""
     return re.sub(r"[^\w.@+-]+", "-", label).strip("-.") or "-"
 
 
@@ -238,13 +193,11 @@ class _Runner:
         self._start = perf_counter()
 
     def account(self) -> str:
-        """Where the time went."""
         texts, seconds = (self.cached.encoded, self.cached.seconds) if self.cached else (0, 0.0)
         return f"{texts:,} texts encoded in {seconds:,.1f} of {perf_counter() - self._start:,.1f} seconds"
 
     @cached_property
     def loaded(self) -> Any:
-        """The encoder."""
         return load_encoder(self.model, self.options.device, self.options.dtype)
 
     @cached_property
@@ -272,7 +225,6 @@ class _Runner:
         return load_results(file)
 
     def _encoder(self, task: Task) -> Any:
-        """The encoder with stored vectors, or itself where the protocol needs more than vectors."""
         if not task.takes_vectors:
             return self.loaded
         if self.cached is None:
@@ -282,7 +234,6 @@ class _Runner:
 
 
 def _merged(results: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """The results of one encoder under all tasks, as `load_results` gives those of one."""
     metrics, hashes = Results(), dict[str, str]()
     for name, one in results.items():
         twice = [key for key in one["metrics"].keys() & metrics.keys() if not metrics.records[key].is_mean]
