@@ -120,10 +120,9 @@ def _plot_pairs(draw: str, model: str, output: str, pairs: int, given: dict[str,
 
 def _chosen_pairs(given: dict[str, Any], pairs: int, seed: int) -> dict[tuple[str, str], list[Any]]:
     """Random rows of each language pair."""
-    from hf_xlsr.evaluation.command_report import random_rows
     from hf_xlsr.evaluation.inputs import read_inputs
     from hf_xlsr.evaluation.registry import PROTOCOLS
-    from hf_xlsr.evaluation.rows import by_pair
+    from hf_xlsr.evaluation.rows import by_pair, random_rows
 
     groups = by_pair(read_inputs(PROTOCOLS["tatoeba"], data_options(given)).only)
     return {pair: random_rows(rows, pairs, seed) for pair, rows in groups.items()}

@@ -103,7 +103,7 @@ def evaluate_files(
     for file in files:
         save_results(file, results, settings=settings, data_hashes=hashes, predictions=predictions)
     if report:
-        from hf_xlsr.evaluation.command_report import write_report
+        from hf_xlsr.evaluation.markdown_report import write_report
 
         write_report(
             report, Path(model).name, load_results(files[-1]), inputs, shared, seed=1 if seed is None else seed

@@ -60,8 +60,8 @@ class ComparisonTable:
     name: str
     metric: str
     columns: list[str] = field(default_factory=list)
-    rows: dict[str, dict[str, Cell]] = field(default_factory=dict)
-    p_values: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    rows: dict[str, dict[str, Cell]] = field(default_factory=dict)  # encoder -> column -> value
+    p_values: dict[tuple[str, str, str], float] = field(default_factory=dict)  # two encoders and a column, corrected
 
 
 def compare(results: Mapping[str, Any], metrics: Sequence[str] = ()) -> list[ComparisonTable]:

@@ -65,21 +65,21 @@ class DataOptions:
 class Inputs:
     """The data of one command, read."""
 
-    name: str
-    split: str
-    rows: dict[str, Rows] = field(default_factory=dict)
+    name: str  # in metric keys
+    split: str  # in metric keys
+    rows: dict[str, Rows] = field(default_factory=dict)  # to test on; one list, or one for each task
     train: Rows = field(default_factory=list)
     tune: Rows = field(default_factory=list)
-    pool: Rows = field(default_factory=list)
+    pool: Rows = field(default_factory=list)  # candidates only
     relevance: Rows = field(default_factory=list)
-    bitexts: dict[str, BuccData] = field(default_factory=dict)
-    languages: tuple[str, str] = ("", "")
+    bitexts: dict[str, BuccData] = field(default_factory=dict)  # `test` and `tune`
+    languages: tuple[str, str] = ("", "")  # of `bitexts`
     train_language: str = ""
     mteb_tasks: dict[str, Any] = field(default_factory=dict)
-    revisions: dict[str, str] = field(default_factory=dict)
+    revisions: dict[str, str] = field(default_factory=dict)  # of data that mteb reads itself
     encoding: EncodingOptions = field(default_factory=lambda: EncodingOptions())
-    skipped: dict[str, int] = field(default_factory=dict)
-    debias: Debias | Literal["self"] | None = None
+    skipped: dict[str, int] = field(default_factory=dict)  # numbers of invalid rows, by reason
+    debias: Debias | Literal["self"] | None = None  # `self`: fitted on the rows to test on
 
     @property
     def only(self) -> Rows:
@@ -141,13 +141,14 @@ def read_inputs(protocol: Protocol, data: DataOptions, options: Mapping[str, Any
     return protocol.read(protocol, data, options or {})
 
 
-def reader_of(protocol: Protocol, data: DataOptions) -> TableReader:
+def open_inputs(protocol: Protocol, data: DataOptions) -> tuple[TableReader, Inputs]:
+    """How the files of a command are read for a protocol, and inputs without rows, named after the data."""
     columns = parse_columns(data.columns)
     for name in columns:
         if name not in protocol.columns:
             hint = did_you_mean(name, protocol.columns)
             raise XlsrError(f"--columns has '{name}', which protocol {protocol.name} does not read; {hint}")
-    return TableReader(
+    reader = TableReader(
         protocol=protocol.name,
         required=protocol.required,
         optional=protocol.optional,
@@ -156,28 +157,28 @@ def reader_of(protocol: Protocol, data: DataOptions) -> TableReader:
         where=parse_where(data.where),
         config=data.config,
     )
-
-
-def read_pairs(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
-    reader, inputs = reader_of(protocol, data), named_inputs(data)
-    inputs.rows = {inputs.name: _rows(reader, "--data", data.files, data.split, data.languages)}
-    if pool := options.get("pool"):
-        inputs.pool = _read_pool(reader, pool, data)
-    return finish_inputs(inputs, data, reader, _check_pool if pool else None)
+    return reader, Inputs(name=data.name or data_name(data.files), split=data.split)
 
 
 def read_table(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
-    """Rows of one table, and of `tune`."""
-    reader, inputs = reader_of(protocol, data), named_inputs(data)
+    """Rows of one table, of `tune`, and the candidates of `pool`."""
+    reader, inputs = open_inputs(protocol, data)
     inputs.rows = {inputs.name: _rows(reader, "--data", data.files, data.split, data.languages)}
+    if pool := options.get("pool"):
+        inputs.pool = _read_pool(reader, pool, data)
     if tune := options.get("tune"):
         inputs.tune = _rows(reader, "--tune", tune, "dev", data.languages)
-    return finish_inputs(inputs, data, reader, lambda inputs: _check_leaks(inputs, protocol))
+    finish_inputs(inputs, data, reader)
+    if pool:
+        _check_pool(inputs)
+    if tune:
+        _check_leaks(inputs, protocol)
+    return inputs
 
 
 def read_tasks(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
     """Rows of each task: one file each, which its name or `NAME=FILE` assigns."""
-    reader, inputs = reader_of(protocol, data), named_inputs(data)
+    reader, inputs = open_inputs(protocol, data)
     data.refuse(protocol.name, "name", *(["split"] if protocol.tasks else []))
     for entry in data.files:
         task, equals, file = entry.partition("=")
@@ -202,7 +203,7 @@ def read_tasks(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]
 
 def read_trained(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
     """Rows to test on, and those that a head is trained and chosen on in one language."""
-    reader, inputs = reader_of(protocol, data), named_inputs(data)
+    reader, inputs = open_inputs(protocol, data)
     if split_name(data.split) in ("train", "dev"):
         raise XlsrError(f"--split must not be train or dev, which {protocol.name} trains on, got '{data.split}'.")
     train, tune, held = (options.get(name) for name in ("train", "tune", "hold_out"))
@@ -229,19 +230,12 @@ def read_trained(protocol: Protocol, data: DataOptions, options: Mapping[str, An
             )
         inputs.tune = _rows(reader, "--tune", table.files, "dev", (language,))
 
-    def finish(inputs: Inputs) -> None:
-        inputs.train_language = inputs.train[0]["lang"]
-        _check_leaks(
-            inputs, protocol
-        )  # before rows are held out: a copy of the test could be divided between the parts
-        if held:
-            inputs.train, inputs.tune = _hold_out(inputs.train, held)
-
-    return finish_inputs(inputs, data, reader, finish)
-
-
-def named_inputs(data: DataOptions) -> Inputs:
-    return Inputs(name=data.name or data_name(data.files), split=data.split)
+    finish_inputs(inputs, data, reader)
+    inputs.train_language = inputs.train[0]["lang"]
+    _check_leaks(inputs, protocol)  # before rows are held out: a copy of the test could be divided between the parts
+    if held:
+        inputs.train, inputs.tune = _hold_out(inputs.train, held)
+    return inputs
 
 
 def _rows(reader: TableReader, option: str, files: Sequence[str], split: str | None, languages: Sequence[str]) -> Rows:
@@ -251,8 +245,8 @@ def _rows(reader: TableReader, option: str, files: Sequence[str], split: str | N
     return reader.open(files, languages).split(split)
 
 
-def finish_inputs(inputs: Inputs, data: DataOptions, reader: TableReader, check: Any = None) -> Inputs:
-    """Names languages, limits rows, checks what was read and reports skipped rows."""
+def finish_inputs(inputs: Inputs, data: DataOptions, reader: TableReader) -> Inputs:
+    """Names languages, limits rows and reports skipped rows."""
     parts = [*inputs.rows.values(), inputs.train, inputs.tune, inputs.pool, inputs.relevance]
     tags = {row[name] for row in chain(*parts) for name in LANGUAGE_COLUMNS if name in row}
     codes = metric_languages(tags)
@@ -268,8 +262,6 @@ def finish_inputs(inputs: Inputs, data: DataOptions, reader: TableReader, check:
             if whole or data.limit is None or counts[group] <= data.limit:
                 kept.append({**row, **named})
         rows[:] = kept
-    if check is not None:
-        check(inputs)
     inputs.skipped = reader.quarantine.counts
     if inputs.skipped:
         logger.warning("%s: %s", " ".join(data.files), reader.quarantine.report())

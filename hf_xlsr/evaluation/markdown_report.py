@@ -7,13 +7,22 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from typing_extensions import Unpack
+
+from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
+from hf_xlsr.evaluation.inputs import Inputs
+from hf_xlsr.evaluation.protocols.tatoeba import encode_pairs
 from hf_xlsr.evaluation.report import lower_is_better, metric_unit, metric_value
 from hf_xlsr.evaluation.results import AVERAGE, Results, mean_over_languages, metrics_of, table_places
-from hf_xlsr.evaluation.retrieval_lists import NeighbourList, neighbours_markdown
+from hf_xlsr.evaluation.rows import both_sides, by_pair, random_rows
+from hf_xlsr.mining.search.neighbours import nearest_neighbours
+from hf_xlsr.utils.errors import require_positive
+from hf_xlsr.utils.extras import can_plot
 from hf_xlsr.utils.files import write_text
 from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
 
@@ -22,11 +31,130 @@ LEGEND = (
     "numbers. Errors are better when lower. The best of several encoders is bold. A mean is unweighted, over as many "
     "rows as it says."
 )
-
-
+DRAWN_PAIRS = 15
+DRAWN_LANGUAGES = 4  # a report of a hundred language pairs should stay readable
+QUERIES = 5
 WIDEST = 16  # columns; wider tables have one metric below the other
 
 Cells = dict[str, dict[str, dict[str, float]]]  # by row, metric and encoder
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """One sentence near a query: its rank from 1, cosine, and whether it is the query's translation."""
+
+    rank: int
+    text: str
+    similarity: float
+    is_gold: bool = False
+
+
+@dataclass(frozen=True)
+class NeighbourList:
+    """A query and its neighbours, nearest first; `missed` is its translation, with its true rank, if not among them."""
+
+    query: str
+    neighbours: tuple[Neighbour, ...]
+    missed: Neighbour | None = None
+
+
+def nearest_neighbour_lists(
+    encoder: Encoder,
+    queries: Sequence[str],
+    candidates: Sequence[str],
+    *,
+    k: int = 5,
+    golds: Sequence[str] | None = None,
+    languages: tuple[str, str] | None = None,
+    **encoding: Unpack[EncodingOptions],
+) -> list[NeighbourList]:
+    """The `k` nearest of the candidates for each query, by cosine, with the queries' translations `golds` marked.
+
+    The candidates are the distinct sentences of `candidates` and `golds`, as in protocol `xsr`. Ties go to the
+    candidate seen first.
+    """
+    require_positive("k", k)
+    position: dict[str, int] = {}
+    for text in (*candidates, *(golds or ())):
+        position.setdefault(text, len(position))
+    texts = list(position)
+    sides = zip((queries, texts), languages or (None, None), strict=True)
+    query_vectors, vectors = (embed(encoder, side, language=language, **encoding) for side, language in sides)
+    similarities, found = nearest_neighbours(query_vectors, vectors, k)
+    lists = []
+    wanted: Sequence[str | None] = golds or [None] * len(queries)
+    for number, (query, gold) in enumerate(zip(queries, wanted, strict=True)):
+        neighbours = tuple(
+            Neighbour(rank, texts[index], float(similarity), texts[index] == gold)
+            for rank, (index, similarity) in enumerate(zip(found[number], similarities[number], strict=True), start=1)
+        )
+        missed = None
+        if gold is not None and not any(neighbour.is_gold for neighbour in neighbours):
+            to_all = vectors @ query_vectors[number]
+            own = to_all[position[gold]]
+            # Of candidates that are almost tied the search, in float64, may have put another first.
+            missed = Neighbour(max(int((to_all > own).sum()), k) + 1, gold, float(own), is_gold=True)
+        lists.append(NeighbourList(query, neighbours, missed))
+    return lists
+
+
+def neighbours_markdown(lists: Sequence[NeighbourList]) -> str:
+    """A small table for each query; a translation that was not found stands last, with the rank it has."""
+    lines = []
+    for entry in lists:
+        rows = []
+        for neighbour in (*entry.neighbours, *([entry.missed] if entry.missed else [])):
+            text = escape_markdown(neighbour.text)
+            marked = f"**{text}** ✓" if neighbour.is_gold else text
+            rows.append([f"{neighbour.rank:,}", f"{neighbour.similarity:.3f}", marked])
+        lines += [f"Query: {escape_markdown(entry.query)}", ""]
+        lines += [*markdown_table(["rank", "cosine", "sentence"], rows, numbers_from=3), ""]
+    note = ["The translation is bold and ticked.", ""] if any("✓" in line for line in lines) else []
+    return "\n".join(note + lines)
+
+
+def write_report(
+    folder: str, label: str, results: Mapping[str, Any], inputs: Inputs, encoder: Encoder, *, seed: int = 1
+) -> Path:
+    """Writes `report.md` and its plots.
+
+    Translation pairs of the first four language pairs are drawn, 15 random pairs of each, and the nearest neighbours of
+    5 random sources are listed. Without matplotlib, plots are skipped with a warning.
+    """
+    home = Path(folder)
+    plots: dict[str, Path] = {}
+    neighbours: dict[str, list[NeighbourList]] = {}
+    rows = next(iter(inputs.rows.values()), [])
+    pairs = by_pair(rows) if rows and "source_lang" in rows[0] else {}
+    for languages, group in list(pairs.items())[:DRAWN_LANGUAGES]:
+        code = "-".join(languages)
+        chosen = random_rows(group, DRAWN_PAIRS, seed)
+        if len(chosen) > 1 and can_plot():
+            from hf_xlsr.evaluation.plots import plot_heatmap, plot_tsne
+
+            sources, targets = both_sides(chosen)
+            first, second = encode_pairs(encoder, sources, targets, languages, **inputs.encoding)
+            for kind, stem, draw in (("t-SNE", "tsne", plot_tsne), ("Cosines", "cosines", plot_heatmap)):
+                plots[f"{kind} of translation pairs, {code}"] = draw(
+                    home / f"{stem}-{code}.png", first, second, sources, targets, languages, seed=seed
+                )
+        asked = random_rows(group, QUERIES, seed)
+        neighbours[f"{code}, among {len({row['target'] for row in group}):,} sentences"] = nearest_neighbour_lists(
+            encoder,
+            [row["source"] for row in asked],
+            [row["target"] for row in group],
+            golds=[row["target"] for row in asked],
+            languages=languages,
+            **inputs.encoding,
+        )
+    compared = {record.languages for record in results["metrics"].records.values()}
+    if pairs and len(compared) > 1 and can_plot():
+        from hf_xlsr.evaluation.plots import plot_retrieval
+
+        plots["Retrieval by language"] = plot_retrieval(home / "retrieval.png", {label: results})
+    return markdown_report(
+        home, {label: results}, title=f"{label} on {inputs.name}", plots=plots, neighbours=neighbours
+    )
 
 
 def markdown_report(

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from hf_xlsr.encoders.encoding import Encoder
-from hf_xlsr.evaluation.inputs import DataOptions, Inputs, read_pairs, read_table
+from hf_xlsr.evaluation.inputs import DataOptions, Inputs, read_table
 from hf_xlsr.evaluation.protocols import NAMES
 from hf_xlsr.evaluation.results import Results
 from hf_xlsr.evaluation.rows import both_sides, by_language, by_pair
@@ -59,7 +59,7 @@ class OptionSpec:
     default: Any
     choices: tuple[str, ...]
     help: str
-    protocols: tuple[str, ...] = ()
+    protocols: tuple[str, ...] = ()  # that have it
 
 
 def specs_of(options: type[Options]) -> dict[str, OptionSpec]:
@@ -102,14 +102,14 @@ class Protocol:
 
     name: str
     summary: str
-    data: str
+    data: str  # what `--data` takes, in words
     read: Callable[[Protocol, DataOptions, Mapping[str, Any]], Inputs]
     run: Callable[[Encoder, Inputs, Any], Results]
     options: type[Options] = Options
-    required: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()  # columns that every row must have
     optional: tuple[str, ...] = ()
-    nullable: tuple[str, ...] = ()
-    tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    nullable: tuple[str, ...] = ()  # required columns that may be empty in a row
+    tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # required columns, where each task has its own
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -213,7 +213,7 @@ def pair_protocol(
         name,
         summary,
         "a table with source, target, or two line-aligned files",
-        read_pairs,
+        read_table,
         run or run_pairs,
         options,
         required=("source", "target"),

@@ -133,3 +133,9 @@ def in_order(rows: Iterable[Row], languages: tuple[str, str]) -> list[Row]:
 def both_sides(rows: Iterable[Row]) -> tuple[list[str], list[str]]:
     rows = list(rows)
     return [row["source"] for row in rows], [row["target"] for row in rows]
+
+
+def random_rows(rows: Sequence[AnyRow], count: int, seed: int) -> list[AnyRow]:
+    """A random subset of rows, in their order; all when there are fewer."""
+    order = np.random.default_rng(seed).choice(len(rows), min(count, len(rows)), replace=False)
+    return [rows[place] for place in np.sort(order)]

@@ -32,11 +32,11 @@ MTEB = "mteb:"
 class TableReader:
     """How the files of one command are read; no part of a file is read twice."""
 
-    protocol: str
-    required: tuple[str, ...]
+    protocol: str  # for errors
+    required: tuple[str, ...]  # with `source` among them rows are pairs of two languages
     optional: tuple[str, ...] = ()
     nullable: tuple[str, ...] = ()
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)  # our name -> file column, which may contain `{lang}`
     where: Mapping[str, Sequence[str]] = field(default_factory=dict)
     config: str | None = None
     quarantine: Quarantine = field(default_factory=Quarantine)

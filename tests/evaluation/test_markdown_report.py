@@ -9,9 +9,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from result_helpers import results as of_keys
 
-from hf_xlsr.evaluation.markdown_report import markdown_report, metric_tables
+from hf_xlsr.evaluation.markdown_report import Neighbour, NeighbourList, markdown_report, metric_tables
 from hf_xlsr.evaluation.results import load_results, save_results
-from hf_xlsr.evaluation.retrieval_lists import Neighbour, NeighbourList
 from hf_xlsr.utils.hashing import data_hash
 from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
 

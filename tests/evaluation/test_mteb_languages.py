@@ -12,7 +12,7 @@ from mteb_helpers import ENGLISH, FRENCH
 
 mteb = pytest.importorskip("mteb")
 
-from hf_xlsr.evaluation.mteb.languages import column_language, langscript, subset_languages  # noqa: E402
+from hf_xlsr.evaluation.mteb.data import column_language, langscript, subset_languages  # noqa: E402
 from hf_xlsr.utils.errors import XlsrError  # noqa: E402
 
 needs_py3langid = pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra text")

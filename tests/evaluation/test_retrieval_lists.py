@@ -7,7 +7,7 @@ import pytest
 from markdown_it import MarkdownIt
 from sentence_transformers.util import semantic_search
 
-from hf_xlsr.evaluation.retrieval_lists import (
+from hf_xlsr.evaluation.markdown_report import (
     Neighbour,
     NeighbourList,
     nearest_neighbour_lists,

@@ -24,7 +24,7 @@ from hf_xlsr.encoders.encoding import default_prompt, embed
 from hf_xlsr.encoders.fingerprint import content_hash
 from hf_xlsr.encoders.loading import finite_length, load_encoder
 from hf_xlsr.encoders.routing import route_of, routes_of
-from hf_xlsr.evaluation.mteb.languages import column_language, langscript, subset_languages
+from hf_xlsr.evaluation.mteb.data import column_language, langscript, subset_languages
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.front_matter import front_matter
 

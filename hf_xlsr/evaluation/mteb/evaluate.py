@@ -18,7 +18,7 @@ from hf_xlsr.evaluation.languages import metric_languages
 from hf_xlsr.evaluation.mteb.data import mteb_task
 from hf_xlsr.evaluation.mteb.encoder import MtebEncoder, as_mteb_encoder
 from hf_xlsr.evaluation.results import Results, measured, save_results
-from hf_xlsr.utils.errors import XlsrError, require_positive
+from hf_xlsr.utils.errors import XlsrError
 
 
 def evaluate_mteb(
@@ -48,7 +48,6 @@ def evaluate_mteb(
         `Tatoeba-mteb/de-en/test/f1`. Languages are named by their codes. A subset with more than three languages, or
         with the same languages as another one of its task, is named as mteb names it.
     """
-    require_positive("batch_size", batch_size)  # mteb makes batches of its own before a sentence reaches `embed`
     if isinstance(model, MtebEncoder) and options:
         raise XlsrError(f"`{next(iter(options))}` has no effect on a made encoder. Give it to `as_mteb_encoder`.")
     encoder = model if isinstance(model, MtebEncoder) else as_mteb_encoder(model, **options)

@@ -13,8 +13,7 @@ from torch.utils.data import DataLoader
 
 from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.evaluation.bucc_data import BuccData
-from hf_xlsr.evaluation.mteb.data import COLUMNS, mteb_task, their_columns
-from hf_xlsr.evaluation.mteb.languages import langscript
+from hf_xlsr.evaluation.mteb.data import COLUMNS, langscript, mteb_task, their_columns
 from hf_xlsr.evaluation.protocols.bucc import bucc
 from hf_xlsr.evaluation.protocols.sts import sts
 from hf_xlsr.evaluation.protocols.xsr import xsr

@@ -16,13 +16,12 @@ from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.bucc_data import BuccData, read_bucc
 from hf_xlsr.evaluation.inputs import DataOptions, Inputs
 from hf_xlsr.evaluation.languages import UNKNOWN, metric_languages, pair_views
-from hf_xlsr.evaluation.outcomes import Outcomes
+from hf_xlsr.evaluation.outcomes import Outcomes, Thresholds
 from hf_xlsr.evaluation.protocols.tatoeba import embed_for_search
 from hf_xlsr.evaluation.protocols.xsim import margin_setting
 from hf_xlsr.evaluation.registry import Options, Protocol, option
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.table import data_name
-from hf_xlsr.evaluation.thresholds import Thresholds
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ class MtebOptions(Options):
 
 
 def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
-    from hf_xlsr.evaluation.mteb.data import mteb_task
-    from hf_xlsr.evaluation.mteb.languages import langscript
+    from hf_xlsr.evaluation.mteb.data import langscript, mteb_task
 
     data.refuse("mteb", "columns", "where", "config", "limit", "split")
     inputs = Inputs(name=data.name or "", split=data.split)

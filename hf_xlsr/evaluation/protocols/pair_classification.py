@@ -11,12 +11,11 @@ from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.inputs import Inputs
-from hf_xlsr.evaluation.outcomes import Outcomes, average_precision
+from hf_xlsr.evaluation.outcomes import Outcomes, Thresholds, average_precision
 from hf_xlsr.evaluation.pairs import Languages, distinct_languages, embed_pairs, pair_cosines
 from hf_xlsr.evaluation.registry import Options, option, row_protocol
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import Row, by_language, read_columns
-from hf_xlsr.evaluation.thresholds import Thresholds
 from hf_xlsr.utils.errors import XlsrError
 
 LABELS = {"0": 0, "1": 1}

@@ -10,7 +10,7 @@ import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed, unit_length
-from hf_xlsr.evaluation.inputs import DataOptions, Inputs, finish_inputs, named_inputs, read_table, reader_of
+from hf_xlsr.evaluation.inputs import DataOptions, Inputs, finish_inputs, open_inputs, read_table
 from hf_xlsr.evaluation.protocols.language_bias import encode_parallel, parallel_texts
 from hf_xlsr.evaluation.registry import DebiasOptions, Protocol, option, row_protocol
 from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
@@ -210,7 +210,7 @@ def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> 
         return read_table(protocol, data, options)
     if not documents or not relevance:
         raise XlsrError("--documents and --relevance belong together.")
-    reader, inputs = reader_of(protocol, data), named_inputs(data)
+    reader, inputs = open_inputs(protocol, data)
     asked, searched = (_with_columns(reader, id_, "text") for id_ in ("query_id", "document_id"))
     inputs.rows = {inputs.name: asked.open(data.files, data.languages[:1]).split(data.split)}
     inputs.pool = searched.open(documents, data.languages[-1:]).split(None)

@@ -174,8 +174,6 @@ def xsim_pp(
     if sum(english) != 1:
         raise XlsrError(f"protocol xsim-pp needs pairs with English, got {' and '.join(languages)}.")
     queries, pool, other = (targets, sources, languages[1]) if english[0] else (sources, targets, languages[0])
-    if len(queries) != len(pool):
-        raise XlsrError(f"`targets` must be as many as `sources`, {len(sources)}, got {len(targets)}.")
     protocol = variant_name("xsim-pp", k, margin)
     changed = distractors(pool, seed=seed)
     vectors = [

@@ -27,11 +27,11 @@ ALIGNMENT = 16  # rows of features start at multiples of it, which are faster to
 class Schedule:
     """How a classifier is trained; the defaults are SentEval's for published results."""
 
-    optimizer: Literal["adam", "rmsprop"] = "adam"
+    optimizer: Literal["adam", "rmsprop"] = "adam"  # learning rate 1e-3 or 1e-2
     batch_size: int = 64
-    passes_per_check: int = 4
-    tenacity: int = 5
-    max_passes: int = 200
+    passes_per_check: int = 4  # SentEval's `epoch_size`
+    tenacity: int = 5  # checks without improvement in the whole training that are allowed; one more ends it
+    max_passes: int = 200  # the first check after more passes ends the training
 
 
 class Group(NamedTuple):
@@ -49,9 +49,9 @@ class Group(NamedTuple):
 class TrainedGroup(NamedTuple):
     """For each classifier of a group: its best dev score, its weights then, for `logits_of`, and the passes it took."""
 
-    scores: np.ndarray
-    weights: Tensor
-    passes: np.ndarray
+    scores: np.ndarray  # (classifiers,)
+    weights: Tensor  # (classifiers, outputs, padded width)
+    passes: np.ndarray  # (classifiers,)
 
 
 # From logits (groups, classifiers, outputs, batch) and targets (groups, 1, outputs, batch) to the gradient of each

@@ -16,8 +16,7 @@ from hf_xlsr.evaluation.pairs import embed_pairs
 from hf_xlsr.evaluation.results import Results, measured
 from hf_xlsr.evaluation.rows import Row
 from hf_xlsr.evaluation.senteval.classifier import Schedule
-from hf_xlsr.evaluation.senteval.folds import Classification, Outcome
-from hf_xlsr.evaluation.senteval.relatedness import relatedness
+from hf_xlsr.evaluation.senteval.folds import Classification, Outcome, relatedness
 from hf_xlsr.evaluation.senteval.tasks import Task, read_task
 from hf_xlsr.utils.devices import resolve_device
 from hf_xlsr.utils.errors import require_choice

@@ -9,7 +9,7 @@ from senteval_helpers import folds_alone, nested_alone, train_alone
 from sklearn.metrics import f1_score
 
 from hf_xlsr.evaluation.senteval.evaluate import SETTINGS, senteval
-from hf_xlsr.evaluation.senteval.relatedness import relatedness
+from hf_xlsr.evaluation.senteval.folds import relatedness
 from hf_xlsr.evaluation.senteval.tasks import read_task
 
 WIDTH = 24

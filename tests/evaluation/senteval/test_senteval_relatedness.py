@@ -6,9 +6,9 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 from torch import nn
 
-from hf_xlsr.evaluation.senteval import relatedness as senteval_relatedness
+from hf_xlsr.evaluation.senteval import folds as senteval_relatedness
 from hf_xlsr.evaluation.senteval.classifier import Schedule
-from hf_xlsr.evaluation.senteval.relatedness import SCHEDULE, relatedness, score_bins, squared_error_slope
+from hf_xlsr.evaluation.senteval.folds import SCHEDULE, relatedness, score_bins, squared_error_slope
 
 
 def test_score_bins():
