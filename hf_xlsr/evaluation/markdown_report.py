@@ -21,7 +21,6 @@ from hf_xlsr.evaluation.report import lower_is_better, metric_unit, metric_value
 from hf_xlsr.evaluation.results import AVERAGE, Results, mean_over_languages, metrics_of, table_places
 from hf_xlsr.evaluation.rows import both_sides, by_pair, random_rows
 from hf_xlsr.mining.search.neighbours import nearest_neighbours
-from hf_xlsr.utils.errors import require_positive
 from hf_xlsr.utils.extras import can_plot
 from hf_xlsr.utils.files import write_text
 from hf_xlsr.utils.markdown_text import escape_markdown, markdown_table
@@ -73,7 +72,6 @@ def nearest_neighbour_lists(
     The candidates are the distinct sentences of `candidates` and `golds`, as in protocol `xsr`. Ties go to the
     candidate seen first.
     """
-    require_positive("k", k)
     position: dict[str, int] = {}
     for text in (*candidates, *(golds or ())):
         position.setdefault(text, len(position))

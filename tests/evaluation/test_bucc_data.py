@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import bz2
-import gzip
 from pathlib import Path
 
 import numpy as np
@@ -39,13 +37,6 @@ def test_gold_in_either_order(tmp_path: Path, swap: bool):
         ["One.", "Hello, world.", "with\ttab"],
         frozenset({("d1", "e2"), ("d3", "e3")}),
     )
-
-
-def test_compressed_files(tmp_path: Path):
-    (tmp_path / "de.gz").write_bytes(gzip.compress(b"d1\tHallo\n"))
-    (tmp_path / "en.bz2").write_bytes(bz2.compress(b"e1\tHello\n"))
-    (gold,) = write(tmp_path, gold="d1\te1\n")
-    assert read_bucc(tmp_path / "de.gz", tmp_path / "en.bz2", gold).targets == ["Hello"]
 
 
 # Hidden pairs

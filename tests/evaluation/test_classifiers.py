@@ -23,7 +23,6 @@ from hf_xlsr.evaluation.classifiers import (
     fine_tune,
     fit_linear,
     fit_mlp,
-    learn_classifier,
 )
 from hf_xlsr.evaluation.rows import LabelledTexts
 
@@ -158,32 +157,6 @@ def test_linear_strength_is_chosen_on_dev():
     np.testing.assert_array_equal(predict(vectors), LogisticRegression(C=0.1).fit(vectors, labels).predict(vectors))
 
 
-class WordEncoder:
-    """Length and first letter."""
-
-    def encode(self, texts: list[str], **kwargs: Any) -> np.ndarray:
-        return np.array([[len(text), ord(text[0]) - 100.5, 1] for text in texts], np.float32)
-
-
-def test_features_of_texts_and_pairs():
-    texts = features_of(WordEncoder(), (["abc", "z"],), ("en",))
-    np.testing.assert_allclose(np.linalg.norm(texts, axis=1), 1, rtol=1e-6)
-    u, v = texts
-    pairs = features_of(WordEncoder(), (["abc"], ["z"]), ("en", "en"))
-    np.testing.assert_allclose(pairs, [np.concatenate([u, v, abs(u - v), u * v])], rtol=1e-6)
-
-
-@pytest.mark.parametrize(("head", "options"), [("linear", {}), ("mlp", {"epochs": 30, "learning_rate": 0.02})])
-def test_learn_classifier(head: str, options: dict[str, Any]):
-    texts = [letter * length for letter in "aaaazzzz" for length in range(1, 6)]
-    rows = LabelledTexts((texts,), np.array([int(text[0] == "z") for text in texts]))
-    encoder = WordEncoder()
-    classifier = learn_classifier(encoder, rows, rows, language="en", head=head, mlp=settings(epochs=1), **options)
-    assert classifier.encoder is encoder
-    assert classifier.dev_accuracy == 1.0
-    assert classifier.predict(features_of(encoder, (["zz", "a"],), ("en",))).tolist() == [1, 0]
-
-
 @pytest.fixture
 def model(tiny_export: str) -> SentenceTransformer:
     return SentenceTransformer(tiny_export, device="cpu")
@@ -296,15 +269,6 @@ def test_fine_tuning_repeats_with_its_seed(model: SentenceTransformer, pairs: Pa
     one, again, other = (weights_of(run(model, pairs, epochs=1, seed=seed)) for seed in (1, 1, 2))
     assert random_states() == before
     assert not changed(one, again) and changed(one, other)
-
-
-def test_dev_accuracy_is_that_of_the_returned_classifier(model: SentenceTransformer, pairs: Pairs):
-    dev = begins_with(pairs, 80, 40)
-    noisy = dev._replace(labels=np.random.default_rng(0).permutation(dev.labels))
-    for rows in (dev, noisy):
-        classifier = run(model, pairs, dev=rows, prompt="two ")
-        predicted = classifier.predict(features_of(classifier.encoder, rows.sides, ("en",), prompt="two "))
-        assert classifier.dev_accuracy == (predicted == rows.labels).mean()
 
 
 def test_only_the_route_of_the_language_is_trained(tiny_export: str, model: SentenceTransformer, pairs: Pairs):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from bitext_helpers import TableEncoder
-from datasets import Dataset, DatasetDict
 from input_helpers import bucc_files, read, write_tsv
 from result_helpers import results
 
@@ -28,7 +29,6 @@ from hf_xlsr.evaluation import (
     plot_spaces,
     plot_tsne,
     read_bucc,
-    save_results,
     tatoeba,
     tatoeba_laser,
     tatoeba_mteb,
@@ -38,13 +38,16 @@ from hf_xlsr.evaluation import (
 )
 from hf_xlsr.evaluation.bleu import check_tokenizer, corpus_bleu
 from hf_xlsr.evaluation.inputs import Inputs
-from hf_xlsr.evaluation.markdown_report import nearest_neighbour_lists
 from hf_xlsr.evaluation.metrics import load_metric, retrieval_accuracy
 from hf_xlsr.evaluation.plots.common import check_picture
+from hf_xlsr.evaluation.protocols.nli import nli
+from hf_xlsr.evaluation.protocols.pair_classification import pair_classification
+from hf_xlsr.evaluation.protocols.sts import sts
+from hf_xlsr.evaluation.protocols.zero_shot import zero_shot
 from hf_xlsr.evaluation.registry import PROTOCOLS, check_options, find_protocols
 from hf_xlsr.evaluation.rows import read_labelled
+from hf_xlsr.evaluation.senteval.evaluate import senteval
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import check_writable
 
 WIDE = {
     "en": ["one", "two", "three"],
@@ -63,7 +66,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("refusals")
     pq.write_table(pa.table(WIDE), home / "numbers.parquet")
     write_tsv(home / "pool.txt", ["vier"])
-    (home / "empty.txt").write_text("", "utf-8")
     pairs = "source_lang\ttarget_lang\tsource\ttarget"
     write_tsv(home / "pairs.tsv", [pairs, "en\tde\tday\tTag"])
     write_tsv(home / "other-pairs.tsv", [pairs, "en\tfr\tday\tjour", "fr\tit\tjour\tgiorno"])
@@ -80,12 +82,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_tsv(home / "train.tsv", ["text\tlabel", *(f"u{n}\t{n % 2}" for n in range(40))])
     header = "sentence1\tsentence2\tlabel"
     write_tsv(home / "paws.tsv", [f"{header}\tsplit", "a\tb\t1\tdev", "b\tc\t0\ttest"])
-    write_tsv(home / "paws-test.tsv", [f"{header}\tsplit", "d\tb\t1\ttest"])
     write_tsv(home / "paws-plain.tsv", [header, "a\tb\t1", "b\tc\t0"])
     write_tsv(home / "paws-copy.tsv", [header, "b\tc\t1", "a\tb\t1"])
-    data = Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]})
-    data.save_to_disk(home / "plain")
-    DatasetDict({"test": data}).save_to_disk(home / "tests")
     for name, tags in (("hans", ("zho_Hans", "deu_Latn")), ("hant", ("zho_Hant", "deu_Latn"))):
         rows = [f"{name} {tag} {n}\tb\t{n % 2}\t{tag}" for tag in tags for n in range(4)]
         write_tsv(home / f"{name}.tsv", [f"{header}\tlang", *rows])
@@ -100,9 +98,7 @@ DATA: list[tuple[str, str, dict[str, Any], str]] = [
     ("tatoeba", "numbers.parquet", {"columns": "source=en,target={lang}"}, "--languages"),
     ("tatoeba", "numbers.parquet", ALL | EN, "--languages"),
     ("tatoeba", "numbers.parquet", ALL | {"columns": "source={lang},target={lang}"}, "{lang}"),
-    ("pair-classification", "numbers.parquet", {"columns": "sentence1=en,sentence2=de,label=kind"}, "--languages"),
     ("tatoeba", "numbers.parquet", DE | {"where": ("kind=z",)}, "--where"),
-    ("tatoeba", "numbers.parquet", DE | {"where": ("kid=z",)}, "kid"),
     ("tatoeba", "numbers.parquet", DE | {"where": ("kind",)}, "--where"),
     ("tatoeba", "numbers.parquet", DE | {"limit": 0}, "limit"),
     ("sts", "numbers.parquet", {"columns": "sentence1=en,source=de"}, "--columns"),
@@ -114,39 +110,25 @@ DATA: list[tuple[str, str, dict[str, Any], str]] = [
     ("tatoeba", "bible", {"languages": ("en", "de"), "columns": "source=x"}, "--columns"),
     ("senteval", "TREC=test.tsv", EN, "split"),
     ("senteval", "MRPX=test.tsv", EN, "MRPC"),
-    ("senteval", "MR=test.tsv", EN | {"split": "dev"}, "--split"),
     ("xsr", "numbers.parquet", ALL | {"pool": ("pool.txt",)}, "--pool"),
-    ("xsr", "numbers.parquet", ALL | {"languages": ("en", "de"), "pool": ("empty.txt",)}, "--pool"),
     ("xsr", "pairs.tsv", {"pool": ("other-pairs.tsv",)}, "--pool"),
     ("mteb", "mteb:Tatoeba", EN, "Tatoeba"),
-    ("mteb", "mteb:Tatoeba", {"split": "dev"}, "--split"),
     # Rows to train, tune and test on.
     ("zero-shot", "numbers.parquet", EN | {"columns": "text=en,label=kind"}, "train"),
     ("zero-shot", "topics.tsv", EN | {"split": "validation"}, "--split"),
     ("zero-shot", "topics.tsv", EN | {"split": "final"}, "final"),
     ("zero-shot", "topics.tsv", {}, "--train-language"),
-    ("zero-shot", "topics.tsv", {"languages": ("it",), "train_language": "en"}, "it"),
     ("zero-shot", "no-dev.tsv", EN, "--hold-out"),
-    ("zero-shot", "no-dev.tsv", EN | {"hold_out": "texd"}, "--hold-out"),
     ("zero-shot", "no-dev.tsv", EN | {"hold_out": "lang"}, "--hold-out"),
-    ("zero-shot", "test.tsv", EN | {"train": ("test.tsv",), "tune": ("test.tsv",)}, "--train"),
-    ("zero-shot", "test.tsv", EN | {"train": ("copy.tsv",), "tune": ("train.tsv",)}, "--train"),
     ("zero-shot", "test.tsv", EN | {"train": ("relabelled.tsv",), "tune": ("train.tsv",)}, "--train"),
     ("zero-shot", "test.tsv", EN | {"train": ("train.tsv",), "tune": ("copy.tsv",)}, "--tune"),
     ("zero-shot", "test.tsv", EN | {"train": ("copy.tsv",), "hold_out": "text", "train_language": "fr"}, "--train"),
     ("zero-shot", "test.tsv", EN | {"train": ("train.tsv",), "tune": ("x",), "hold_out": "text"}, "--hold-out"),
-    ("zero-shot", "plain", EN, "train"),
-    ("zero-shot", "tests", EN, "train"),
-    ("pair-classification", "paws-plain.tsv", EN | {"tune": ("paws-plain.tsv",)}, "--tune"),
     ("pair-classification", "paws.tsv", EN | {"tune": ("paws.tsv",), "split": "dev"}, "--tune"),
-    ("pair-classification", "paws-plain.tsv", EN | {"tune": ("paws-test.tsv",)}, "dev"),
     ("pair-classification", "paws-plain.tsv", EN | {"tune": ("paws-copy.tsv",)}, "--tune"),
     ("pair-classification", "hant.tsv", {"tune": ("hans.tsv",)}, "--tune"),
     # BUCC: files of test and train stand in for `gold`, `tune` and `tune_gold` unless changed.
-    ("bucc", "test.de test.en", {"tune": ()}, "--tune"),
     ("bucc", "test.de test.en", {"gold": None}, "--gold"),
-    ("bucc", "test.de test.en", {"tune_gold": None}, "--tune-gold"),
-    ("bucc", "test.de", {}, "--data"),
     ("bucc", "test.de test.en", {"columns": "source=x"}, "--columns"),
     ("bucc", "test.de test.en", {"languages": ("de",)}, "--languages"),
     ("bucc", "test.de test.en", {"tune": ("test.de", "test.en"), "tune_gold": "test.gold"}, "--tune"),
@@ -221,12 +203,9 @@ def bucc_lines(folder: Path, **files: str) -> BuccData:
     ("files", "key"),
     [
         ({"de": "d1\tHallo\nd2 Welt\n"}, "line 2 of {}/de.txt"),
-        ({"en": "e1\tHello\ne2\t \n"}, "line 2 of {}/en.txt"),
         ({"en": "e1\tHello\ne2\t\xff\xfe\n"}, "line 2 of {}/en.txt"),
         ({"de": "d1\tHallo\nd2\tWelt\nd1\tHallo\n"}, "d1"),
-        ({"de": ""}, "d1"),
         ({"gold": ""}, "gold"),
-        ({"gold": "d1\te1\nd7\te2\n"}, "d7"),
         ({"gold": "e1\td1\ne2\td7\n"}, "d7"),
         ({"gold": "d1\te1\t0.9\n"}, "e1\\t0.9"),
     ],
@@ -270,15 +249,7 @@ def spaces(folder: Path, size: int) -> Any:
 RETRIEVAL = {"e5": results({"tatoeba/en-fr/test/accuracy": 0.5})}
 LOGS = [{"step": 1, "loss": 1.0, "eval_x-bucc/en-fr/test/recall": 0.5}]
 PLACES: list[tuple[Callable[[Path], Any], str]] = [
-    (lambda folder: check_writable(folder, "--output"), "--output"),
-    (lambda folder: check_writable(folder / "test.tsv" / "a" / "b.json", "--output"), "--output"),
-    (lambda folder: check_writable(folder / "test.tsv", "--report", folder=True), "--report"),
-    (
-        lambda folder: save_results(folder / "r.json", results({"a-xsim/en/test/error": float("nan")}), settings={}),
-        "a-xsim",
-    ),
     (lambda folder: readable(folder, "{"), "results.json"),
-    (lambda folder: readable(folder, "[]"), "results.json"),
     (lambda folder: load_results(folder / "missing.json"), "missing.json"),
     (lambda folder: drawn(folder, 5, target_vectors=np.full((5, 8), np.nan)), "target_vectors"),
     (lambda folder: check_picture(folder / "p.xyz"), ".xyz"),
@@ -286,12 +257,6 @@ PLACES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda folder: plot_retrieval(folder / "p.png", RETRIEVAL, protocols=["tatoba"]), "tatoeba"),
     (lambda folder: plot_retrieval(folder / "p.png", RETRIEVAL, metric="acuracy"), "accuracy"),
     (lambda folder: plot_retrieval(folder / "p.png", {"e5": results({"x-sts/en/test/spearman": 0.5})}), "retrieval"),
-    (lambda folder: plot_retrieval(folder / "p.png", {}), "retrieval"),
-    (lambda folder: plot_languages(folder / "p.png", RETRIEVAL), "language-bias"),
-    (
-        lambda folder: plot_languages(folder / "p.png", {"e5": results({"x-language-bias/en/test/bias": 1.0})}),
-        "shares",
-    ),
     (lambda folder: plot_languages(folder / "p.png", RETRIEVAL, ["x-language-bias"]), "x-language-bias"),
     (lambda folder: plot_curves(folder / "p.png", {"a": [], "b": []}), "a, b"),
     (lambda folder: plot_curves(folder / "p.png", {"a": LOGS}, metrics=["recal"]), "recall"),
@@ -306,22 +271,16 @@ def test_places_and_plots(call: Callable[[Path], Any], key: str, folder: Path) -
 
 
 CALLS: list[tuple[Callable[[], Any], str]] = [
-    (lambda: labelled(train=[]), "train"),
-    (lambda: labelled(train=[{"text": "a"}]), "label"),
     (lambda: labelled(dev=[GOOD[0], {"label": 1}]), "Row 1 of dev"),
     (lambda: labelled(dev=[{"text": float("nan"), "label": 1}]), "text"),
     (lambda: labelled(train=GOOD[:1]), "two or more labels, got [0]"),
     (lambda: labelled(train=[{"text": "c", "label": float("nan")}, *GOOD]), "Row 0 of train"),
-    (lambda: labelled(train=[{"text": "c", "label": [1]}, *GOOD]), "[1]"),
     (lambda: labelled(tests={"fr": GOOD, "de": [*GOOD, {"text": "c", "label": "1"}]}), "Row 2 of tests['de']"),
-    (lambda: labelled(dev=[{"text": "c", "label": [1]}]), "[1]"),
     (lambda: find_protocols("tatoba"), "tatoeba"),
     (lambda: find_protocols("tatoeba,tatoeba"), "twice"),
     (lambda: find_protocols("tatoeba,sts"), "sts"),
-    (lambda: find_protocols("tatoeba,"), "''"),
     (lambda: check_options(["k", "tune_gold"], find_protocols("xsim,xsr")), "--tune-gold"),
     (lambda: check_options(["train_language"], find_protocols("sts")), "zero-shot"),
-    (lambda: check_options(["maragin"], find_protocols("xsim")), "margin"),
     (lambda: PROTOCOLS["xsim"].options.of({"margin": "rato"}), "margin"),
     *[
         (lambda protocol=protocol, zero=zero: both_ways(protocol, zero=zero), f"'{zero}'")
@@ -333,23 +292,17 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: both_ways(tatoeba_xtreme, languages=("de", "en")), "en"),
     (lambda: both_ways(xsim, margin="rato"), "ratio"),
     (lambda: both_ways(xsim, k=0), "k"),
-    (lambda: xsr(encoder(), [], [], ["A"], name="toy"), "texts"),
     (lambda: xsr(encoder(C=[0.0, 0.0]), ["a"], ["A"], ["C"], name="toy"), "'C'"),
-    (lambda: bucc(encoder(), OTHER, LINES, margin="rato", **GERMAN), "margin"),
-    (lambda: bucc(encoder(), OTHER, LINES, k=0, **GERMAN), "k"),
     (lambda: bucc(encoder(), OTHER, LINES, tune_split="test", **GERMAN), "tune"),
     (lambda: bucc(encoder(), LINES, LINES, **GERMAN), "tune"),
     (lambda: bucc(encoder(A=[0.0, 0.0]), OTHER, LINES, **GERMAN), "'A'"),
     (lambda: bias({"en": ["a", "b"]}), "two or more languages"),
     (lambda: bias({"en": ["a", "b"], "fr": ["A"]}), "same number"),
-    (lambda: bias({"en": ["a"], "fr": ["A"]}), "k"),
     (lambda: bias({"en": ["a", "b"], "fr": ["A", "B"]}, k=3), "k"),
     (lambda: bias({"en": ["a", "b"], "fr": ["A", "c"]}), "'c'"),
     (lambda: bias({"en": ["a", "b"], "fr": ["A", "B"]}, debias=german_only()), "'en'"),
     (skipped, "2 rows"),
     (lambda: BuccData(["s1"], [], ["t1"], ["A"], frozenset({("s1", "t1")})), "source_ids"),
-    (lambda: BuccData(["s1", "s1"], ["a", "b"], ["t1"], ["A"], frozenset({("s1", "t1")})), "source_ids"),
-    (lambda: BuccData(["s1"], ["a"], ["t1"], ["A"], frozenset()), "gold"),
     (lambda: BuccData(["s1"], ["a"], ["t1"], ["A"], frozenset({("s1", "s1")})), "s1"),
     (lambda: read_bucc("missing.txt", "missing.txt", "missing.txt"), "missing.txt"),
     (lambda: retrieval_accuracy(np.eye(2), np.array([[1.0, 0.0], [0.0, 0.0]])), "zero"),
@@ -360,12 +313,118 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: corpus_bleu([], []), "translations"),
     (lambda: corpus_bleu(["a"], ["a"], tokenize="13b"), "13a"),
     (lambda: without("sacremoses", lambda: check_tokenizer("moses")), "sacremoses"),
-    (lambda: nearest_neighbour_lists(encoder(), ["a"], ["A"], k=0), "k"),
 ]
 
 
-@pytest.mark.parametrize(("call", "key"), CALLS)
+class NeverEncodes:
+    def encode(self, texts: list[str], **kwargs: Any) -> Any:
+        raise AssertionError(f"encodes {texts}")
+
+
+ENCODER = NeverEncodes()
+DOCUMENTS = [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}]
+INFERENCE = [{"premise": "a", "hypothesis": "b", "label": label} for label in (0, 1, 2)]
+
+
+def documents(**changes: Any) -> Callable[[], Any]:
+    given = {"train": DOCUMENTS, "dev": DOCUMENTS, "tests": {"fr": DOCUMENTS}, "train_language": "en", "name": "d"}
+    return lambda: zero_shot(ENCODER, **{**given, **changes})
+
+
+def inference(**changes: Any) -> Callable[[], Any]:
+    given = {"train": INFERENCE, "dev": INFERENCE, "tests": {"fr": INFERENCE}, "train_language": "en", "name": "d"}
+    return lambda: nli(ENCODER, **{**given, **changes})
+
+
+def words(count: int = 12, *splits: str) -> list[dict[str, Any]]:
+    """Rows for any of SentEval's tasks."""
+    row = {"text": "a b", "sentence1": "a", "sentence2": "b"}
+    named = splits or ("train", "dev", "test")
+    return [{**row, "label": n % 2, "score": 1 + n % 3, "split": named[n % len(named)]} for n in range(count)]
+
+
+def transfer(task: str = "MR", rows: Any = None, **changes: Any) -> Callable[[], Any]:
+    return lambda: senteval(ENCODER, {task: words() if rows is None else rows}, **changes)
+
+
+def similarity(*scores: Any) -> Callable[[], Any]:
+    rows = [{"sentence1": "a", "sentence2": "b", "score": score} for score in scores]
+    return lambda: sts(ENCODER, {"X": rows})
+
+
+def pairs(*labels: Any) -> Callable[[], Any]:
+    rows = [{"sentence1": "a", "sentence2": "b", "label": label} for label in labels]
+    return lambda: pair_classification(ENCODER, rows, name="d")
+
+
+def of_mteb(name: str, *arguments: Any, **options: Any) -> Callable[[], Any]:
+    """A call of a function of the optional mteb package."""
+
+    def call() -> Any:
+        pytest.importorskip("mteb")
+        module, function = name.split(".")
+        return getattr(importlib.import_module(f"hf_xlsr.evaluation.mteb.{module}"), function)(*arguments, **options)
+
+    return call
+
+
+LOCAL = [{"sentence1": "a", "sentence2": "b", "score": 1, "lang": "en"}]
+
+LEARNERS: list[tuple[Callable[[], Any], str]] = [
+    (documents(head="liner"), "linear"),
+    (documents(head="mlp", epochs=0), "epochs"),
+    (documents(head="linear", epochs=3), "epochs"),
+    (inference(dev=[{**INFERENCE[0], "label": -1}]), "dev"),
+    (inference(train=INFERENCE[:2]), "contradiction"),
+    (inference(cross=True, tests={"en": INFERENCE, "de": INFERENCE[::-1]}), "de"),
+    (transfer(setting="fats"), "fast"),
+    (transfer("SST2", words(12, "train", "test")), "dev"),
+    (transfer("SST2", words(12, "train", "dev", "tset", "test")), "tset"),
+    (transfer("SST2", [*words(), {**words(3)[2], "label": 7}]), "label 7"),
+    (transfer("MRPC", [{**row, "label": n // 3 % 3} for n, row in enumerate(words())]), "F1"),
+    (transfer("STS-B", [*words(), {**words()[0], "score": "5.1"}]), "5.1"),
+    (similarity("", None), "texts"),
+    (pairs("yes", 1), "yes"),
+    (pairs(1, 1), "label 0"),
+    (of_mteb("data.mteb_task", "Tatoba"), "'Tatoeba'"),
+    (of_mteb("data.mteb_rows", "SciFact"), "Retrieval"),
+    (of_mteb("data.mteb_rows", "Tatoeba", subsets=["ger-eng"]), "ger-eng"),
+    (of_mteb("tasks.local_task", "STS12", [{**LOCAL[0], "lang": "klingonese"}]), "klingonese"),
+]
+
+
+@pytest.mark.parametrize(("call", "key"), CALLS + LEARNERS)
 def test_calls(call: Callable[[], Any], key: str) -> None:
     with pytest.raises(XlsrError) as error:
         call()
     assert key in str(error.value)
+
+
+def test_refused_mteb_runs(tiny_export: str):
+    pytest.importorskip("mteb")
+    from hf_xlsr.evaluation.mteb.encoder import as_mteb_encoder
+    from hf_xlsr.evaluation.mteb.evaluate import evaluate_mteb
+
+    calls: list[tuple[Callable[[], Any], str]] = [
+        (lambda: evaluate_mteb(as_mteb_encoder(tiny_export), "STS12", prompt="query: "), "prompt"),
+        (lambda: as_mteb_encoder(tiny_export, routes={"en": "middle"}), "middle"),
+    ]
+    for call, key in calls:
+        with pytest.raises(XlsrError, match=key):
+            call()
+
+
+def test_missing_mteb_names_the_extra():
+    program = (
+        "import sys\n"
+        "sys.modules['mteb'] = None\n"
+        "import hf_xlsr.evaluation.registry\n"
+        "from hf_xlsr.utils.errors import XlsrError\n"
+        "try:\n"
+        "    import hf_xlsr.evaluation.mteb.evaluate\n"
+        "except XlsrError as error:\n"
+        "    assert 'hf-xlsr[mteb]' in str(error)\n"
+        "else:\n"
+        "    raise AssertionError\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

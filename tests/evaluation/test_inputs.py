@@ -11,7 +11,6 @@ import pytest
 from datasets import Dataset, DatasetDict
 from input_helpers import bucc_files, read, texts, write_tsv
 
-from hf_xlsr.evaluation.languages import pair_views
 from hf_xlsr.evaluation.rows import in_order
 
 WIDE = {
@@ -22,43 +21,73 @@ WIDE = {
 }
 
 
-@pytest.fixture
-def wide(tmp_path: Path) -> str:
-    path = tmp_path / "numbers.test.parquet"
-    pq.write_table(pa.table(WIDE), path)
-    return str(path)
-
-
 PAIR = ("source_lang", "target_lang", "source", "target")
+WIDE_FILE = "numbers.test.parquet"
+ALL: dict[str, Any] = {"columns": "source=en,target={lang}", "languages": ("en", "de", "fr")}
+TAGGED = {"columns": "source=english,target=text,target_lang=src_lang"}
+TURNED = {"columns": "source=text,target=english,source_lang=src_lang", "languages": ("en",)}
 
 
-def test_wide_file(wide: str) -> None:
-    inputs = read("tatoeba", wide, columns="source=en,target={lang}", languages=("en", "de", "fr"))
-    assert texts(inputs.only, *PAIR) == [
-        *[("en", "de", "one", "eins"), ("en", "de", "two", "zwei"), ("en", "de", "three", "drei")],
-        *[("en", "fr", "one", "un"), ("en", "fr", "three", "trois")],
-    ]
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with files of all kinds."""
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(pa.table(WIDE), WIDE_FILE)
+    for code, word, yes in (("de", "Tag", "ja"), ("fr", "jour", "oui"), ("en", "day", "yes")):
+        write_tsv(tmp_path / f"en-{code}.tsv", ["en\txx", f"day\t{word}"])
+        write_tsv(tmp_path / f"news.{code}", [yes, f"{yes} {yes}"])
+    rows = ["deu\tTag\tday", "fra\tjour\tday", "deu\tNacht\tnight", "\tx\ty", "jpn\t日\tsun"]
+    write_tsv(tmp_path / "tagged.tsv", ["src_lang\ttext\tenglish", *rows])
+    write_tsv(tmp_path / "plain.tsv", ["source\ttarget", "day\tTag"])
+    unit = "<tu><tuv xml:lang='en'><seg>day</seg></tuv><tuv xml:lang='de'><seg>Tag</seg></tuv></tu>"
+    (tmp_path / "memory.tmx").write_text(f"<tmx><body>{unit}</body></tmx>", "utf-8")
+    write_tsv(tmp_path / "pool.txt", ["vier", "fünf"])
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "expected"),
+    [
+        (WIDE_FILE, ALL, "en-de one eins, en-de two zwei, en-de three drei, en-fr one un, en-fr three trois"),
+        (WIDE_FILE, {**ALL, "where": ("kind=b",)}, "en-de two zwei"),
+        (WIDE_FILE, {**ALL, "where": ("kind=b", "kind=a"), "limit": 1}, "en-de one eins, en-fr one un"),
+        # A column or a file that is named after a language is in it, whatever the order of --languages.
+        (WIDE_FILE, {"columns": "source={lang},target=en", "languages": ("en", "de"), "limit": 1}, "de-en eins one"),
+        (WIDE_FILE, {"columns": "source=de,target=en", "limit": 1}, "de-en eins one"),
+        (WIDE_FILE, {"columns": "source=de,target=en", "languages": ("en", "de"), "limit": 1}, "de-en eins one"),
+        ("news.de news.en", {"limit": 1}, "de-en ja yes"),
+        ("news.{de,en}", {"limit": 1}, "de-en ja yes"),
+        ("news.de news.en", {"languages": ("en", "de"), "limit": 1}, "de-en ja yes"),
+        ("en-{lang}.tsv", {**ALL, "columns": "source=en,target=xx"}, "en-de day Tag, en-fr day jour"),
+        ("en-{lang}.tsv", {"columns": "source=xx,target=en", "languages": ("fr", "en")}, "fr-en jour day"),
+        ("memory.tmx", {"languages": ("de", "en")}, "de-en Tag day"),
+        ("tagged.tsv", {**TAGGED, "languages": ("en", "ja", "fr")}, "en-fr day jour, en-ja sun 日"),
+        ("tagged.tsv", {**TURNED, "limit": 1}, "de-en Tag day, fr-en jour day, ja-en 日 sun"),
+        ("plain.tsv", {}, "source-target day Tag"),
+    ],
+)
+def test_pairs(files: str, options: dict[str, Any], expected: str, folder: Path) -> None:
+    rows = read("tatoeba", *files.split(), **options).only
+    assert ", ".join("{}-{} {} {}".format(*row) for row in texts(rows, *PAIR)) == expected
+
+
+def test_names_skipped_rows_and_hashes(folder: Path) -> None:
+    inputs = read("tatoeba", WIDE_FILE, **ALL)
     assert inputs.name == "numbers" and inputs.skipped == {"empty target": 1}
+    hashes = inputs.hashes(("source", "target"))
+    assert list(hashes) == ["data/numbers/en-de", "data/numbers/en-fr"] and len(set(hashes.values())) == 2
+    assert read("tatoeba", WIDE_FILE, **ALL).hashes(("source", "target")) == hashes
+    assert read("tatoeba", WIDE_FILE, limit=2, **ALL).hashes(("source", "target")) != hashes
+    tagged = read("tatoeba", "tagged.tsv", languages=("en",), **TAGGED)
+    assert tagged.skipped == {"empty target_lang": 1} and len(tagged.only) == 4
 
 
-def test_placeholder_on_the_source_side(wide: str) -> None:
-    inputs = read("tatoeba", wide, columns="source={lang},target=en", languages=("en", "de"), limit=1)
-    assert texts(inputs.only, *PAIR) == [("de", "en", "eins", "one")]
-
-
-def test_where_and_limit_per_language(wide: str) -> None:
-    options: dict[str, Any] = {"columns": "source=en,target={lang}", "languages": ("en", "de", "fr")}
-    assert [row["source"] for row in read("tatoeba", wide, where=("kind=b",), **options).only] == ["two"]
-    either = read("tatoeba", wide, where=("kind=b", "kind=a"), limit=1, **options).only
-    assert texts(either, *PAIR) == [("en", "de", "one", "eins"), ("en", "fr", "one", "un")]
-
-
-def test_pool_stays_whole_under_a_limit(wide: str, tmp_path: Path) -> None:
-    pairs = write_tsv(tmp_path / "pool.tsv", ["en\tde", *(f"more {n}\tmehr {n}" for n in range(5))])
-    lines = write_tsv(tmp_path / "pool.txt", [f"mehr {n}" for n in range(5)])
-    for pool in (pairs, lines):
-        inputs = read("xsr", wide, columns="source=en,target=de", languages=("en", "de"), limit=2, pool=(pool,))
-        assert (len(inputs.only), len(inputs.pool)) == (2, 5)
+def test_pool_of_pairs_or_lines_stays_whole(folder: Path) -> None:
+    options: dict[str, Any] = {"columns": "source=en,target=de", "languages": ("en", "de"), "limit": 1}
+    lines = read("xsr", WIDE_FILE, pool=("pool.txt",), **options)
+    assert len(lines.only) == 1 and lines.pool == [{"target": "vier"}, {"target": "fünf"}]
+    pairs = read("xsr", WIDE_FILE, pool=(WIDE_FILE,), **options).pool
+    assert texts(pairs, "target") == [("eins",), ("zwei",), ("drei",)]
 
 
 def test_sentence_pairs_in_two_languages(tmp_path: Path) -> None:
@@ -72,64 +101,6 @@ def test_sentence_pairs_in_two_languages(tmp_path: Path) -> None:
     plain = write_tsv(tmp_path / "plain.tsv", ["one\ttwo\t1", "three\tfour\t2"])
     told = read("sts", plain, columns="sentence1=0,sentence2=1,score=2", languages=("fr-en",))
     assert {row["lang"] for row in told.only} == {"fr+en"}
-
-
-def test_placeholder_in_the_path(tmp_path: Path) -> None:
-    for language, word in (("de", "Tag"), ("fr", "jour")):
-        write_tsv(tmp_path / f"en-{language}.tsv", ["en\txx", f"day\t{word}"])
-    inputs = read(
-        "tatoeba", str(tmp_path / "en-{lang}.tsv"), columns="source=en,target=xx", languages=("en", "de", "fr")
-    )
-    assert texts(inputs.only, *PAIR) == [("en", "de", "day", "Tag"), ("en", "fr", "day", "jour")]
-    swapped = read("tatoeba", str(tmp_path / "en-{lang}.tsv"), columns="source=xx,target=en", languages=("fr", "en"))
-    assert texts(swapped.only, *PAIR) == [("fr", "en", "jour", "day")]
-
-
-def test_line_aligned_files(tmp_path: Path) -> None:
-    files = [
-        write_tsv(tmp_path / f"news.{code}", [word, f"{word} {word}"]) for code, word in (("de", "ja"), ("en", "yes"))
-    ]
-    for data in (files, [str(tmp_path / "news.{de,en}")]):
-        assert texts(read("tatoeba", *data).only, *PAIR)[0] == ("de", "en", "ja", "yes")
-    # Languages in the other order do not turn the files round, and are not believed against their names.
-    assert texts(read("tatoeba", *files, languages=("en", "de")).only, *PAIR)[0] == ("de", "en", "ja", "yes")
-
-
-def test_columns_named_after_languages(wide: str) -> None:
-    assert texts(read("tatoeba", wide, columns="source=de,target=en", limit=1).only, *PAIR) == [
-        ("de", "en", "eins", "one")
-    ]
-    told = read("tatoeba", wide, columns="source=de,target=en", languages=("en", "de"), limit=1)
-    assert texts(told.only, *PAIR) == [("de", "en", "eins", "one")]
-
-
-@pytest.fixture
-def tagged(tmp_path: Path) -> str:
-    rows = [
-        "src_lang\ttext\tenglish",
-        "deu\tTag\tday",
-        "fra\tjour\tday",
-        "deu\tNacht\tnight",
-        "\tx\ty",
-        "jpn\t日\tsun",
-    ]
-    return write_tsv(tmp_path / "tatoeba.tsv", rows)
-
-
-def test_language_column(tagged: str) -> None:
-    columns = "source=english,target=text,target_lang=src_lang"
-    rows = read("tatoeba", tagged, columns=columns, languages=("en",))
-    assert texts(rows.only, "source_lang", "target_lang", "target") == [
-        ("en", "de", "Tag"),
-        ("en", "fr", "jour"),
-        ("en", "de", "Nacht"),
-        ("en", "ja", "日"),
-    ]
-    assert rows.skipped == {"empty target_lang": 1}
-    chosen = read("tatoeba", tagged, columns=columns, languages=("en", "ja", "fr"))
-    assert [row["target_lang"] for row in chosen.only] == ["fr", "ja"]
-    other = read("tatoeba", tagged, columns="source=text,target=english,source_lang=src_lang", languages=("en",))
-    assert texts(other.only, *PAIR)[0] == ("de", "en", "Tag", "day")
 
 
 def test_two_scripts_of_a_language(tmp_path: Path) -> None:
@@ -173,34 +144,12 @@ def test_tasks_are_named_by_their_files(tmp_path: Path) -> None:
     ]
 
 
-def test_hashes_of_data(wide: str) -> None:
-    options: dict[str, Any] = {"columns": "source=en,target={lang}", "languages": ("en", "de", "fr")}
-    hashes = read("tatoeba", wide, **options).hashes(("source", "target"))
-    assert list(hashes) == ["data/numbers/en-de", "data/numbers/en-fr"] and len(set(hashes.values())) == 2
-    assert read("tatoeba", wide, **options).hashes(("source", "target")) == hashes
-    assert read("tatoeba", wide, limit=2, **options).hashes(("source", "target")) != hashes
-
-
-def test_in_order_pairs_and_of_lines(wide: str, tmp_path: Path) -> None:
-    lines = write_tsv(tmp_path / "pool.txt", ["vier", "fünf"])
-    options: dict[str, Any] = {"columns": "source=en,target={lang}", "languages": ("en", "de")}
-    assert read("xsr", wide, pool=(lines,), **options).pool == [{"target": "vier"}, {"target": "fünf"}]
-    assert texts(read("xsr", wide, pool=(wide,), **options).pool, "target") == [("eins",), ("zwei",), ("drei",)]
-
-
 def test_pool_in_the_other_order(tmp_path: Path) -> None:
     header = "source_lang\ttarget_lang\tsource\ttarget"
     test = write_tsv(tmp_path / "test.tsv", [header, "en\tde\tday\tTag"])
     turned = write_tsv(tmp_path / "turned.tsv", [header, "de\ten\tNacht\tnight", "en\tfr\tday\tjour"])
     inputs = read("xsr", test, pool=(turned,))
     assert texts(in_order(inputs.pool, ("en", "de")), *PAIR) == [("en", "de", "night", "Nacht")]
-
-
-def test_tmx(tmp_path: Path) -> None:
-    path = tmp_path / "memory.tmx"
-    unit = "<tu><tuv xml:lang='en'><seg>day</seg></tuv><tuv xml:lang='de'><seg>Tag</seg></tuv></tu>"
-    path.write_text(f"<tmx><body>{unit}</body></tmx>", "utf-8")
-    assert texts(read("tatoeba", str(path), languages=("de", "en")).only, *PAIR) == [("de", "en", "Tag", "day")]
 
 
 def test_corpus_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,11 +198,6 @@ def test_tasks_of_mteb(monkeypatch: pytest.MonkeyPatch) -> None:
     assert texts(inputs.only, *PAIR) == [("de", "en", "Tatoeba dev", "day")]
 
 
-def test_languages_without_any_hint() -> None:
-    assert pair_views([], ("source", "target"), each=False, told=()) == [(("und", "und"), None)]
-    assert pair_views(["en"], ("source", "target"), each=False, told={"source_lang"}) == [(("und", "en"), None)]
-
-
 def test_pool_of_some_scripts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     header = "source\ttarget\tsource_lang\ttarget_lang"
 
@@ -265,12 +209,6 @@ def test_pool_of_some_scripts(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     assert [len(in_order(inputs.pool, ("en", other))) for other in ("zho-Hans", "zho-Hant", "de")] == [1, 0, 1]
     assert "en-zho-Hant" in caplog.text
     assert set(inputs.only[0]) == {"source", "target", "source_lang", "target_lang"}
-
-
-def test_unknown_languages_are_named_by_columns(tmp_path: Path):
-    (tmp_path / "t.tsv").write_text("source\ttarget\nday\tTag\nnight\tNacht\n")
-    inputs = read("tatoeba", str(tmp_path / "t.tsv"))
-    assert [(row["source_lang"], row["target_lang"]) for row in inputs.only] == [("source", "target")] * 2
 
 
 def topics(tmp_path: Path, splits: str = "train validation test") -> str:
@@ -353,14 +291,6 @@ def test_head_is_named_by_its_script(tmp_path: Path) -> None:
     inputs = read("zero-shot", test, train=(train,), tune=(tune,), train_language="zho_Hans")
     assert inputs.train_language == "zho-Hans" == inputs.train[0]["lang"] == inputs.tune[0]["lang"]
     assert sorted({row["lang"] for row in inputs.only}) == ["en", "zho-Hans", "zho-Hant"]
-
-
-def test_dataset_with_a_split_column(tmp_path: Path) -> None:
-    splits = ["train", "train", "dev", "dev", "test", "test"]
-    columns = {"text": [f"t{n}" for n in range(6)], "label": [0, 1] * 3, "split": splits}
-    Dataset.from_dict(columns).save_to_disk(tmp_path / "plain")
-    inputs = read("zero-shot", str(tmp_path / "plain"), languages=("en",))
-    assert [len(rows) for rows in (inputs.train, inputs.tune, inputs.only)] == [2, 2, 2]
 
 
 def test_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

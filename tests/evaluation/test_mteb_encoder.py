@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from mteb_helpers import ENGLISH, FRENCH, routed_model, shaken
+from mteb_helpers import ENGLISH, FRENCH, routed_model
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
@@ -159,13 +158,6 @@ def test_queries_and_documents_take_their_routes_and_prompts(tiny_export: str):
             np.testing.assert_allclose(found, model.encode(texts, task=side, prompt=""), atol=1e-6)
 
 
-def test_similarity_is_the_cosine(tiny_export: str):
-    encoder = as_mteb_encoder(shaken(SentenceTransformer(tiny_export, device="cpu"), 3))
-    one, other = np.array([[3.0, 4.0]]), np.array([[1.0, 0.0]])
-    assert float(torch.as_tensor(encoder.similarity(one, other))[0, 0]) == pytest.approx(0.6)
-    assert float(torch.as_tensor(encoder.similarity_pairwise(one, other))[0]) == pytest.approx(0.6)
-
-
 @pytest.fixture
 def name(monkeypatch: pytest.MonkeyPatch) -> str:
     """A name that is free in mteb's registry, also after the test."""
@@ -184,13 +176,3 @@ def test_registered_export_is_one_of_mtebs_models(name: str, folder: Path):
     (folder / "config_sentence_transformers.json").write_text("{}")
     with pytest.raises(XlsrError, match=name):
         mteb.get_model(name)
-
-
-def test_registered_routes(name: str, tiny_export: str, tmp_path: Path):
-    routed_model(tiny_export, ("source", "target")).save(str(tmp_path / "routed"), create_model_card=False)
-    register_model(tmp_path / "routed", name=name, routes={"en": "source", "fr": "target"})
-    task = mteb.get_task("Tatoeba").metadata
-    model = mteb.get_model(name)
-    found = model.encode([{"text": ["red"]}], task_metadata=task, hf_split="test", hf_subset="fra_Latn")
-    expected = SentenceTransformer(str(tmp_path / "routed"), device="cpu").encode(["red"], task="target")
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)

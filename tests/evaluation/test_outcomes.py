@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import average_precision_score, f1_score
 
-from hf_xlsr.evaluation.outcomes import STATISTICS, Outcomes, holm, interval, p_value
+from hf_xlsr.evaluation.outcomes import STATISTICS, Outcomes, interval, p_value
 
 RNG = np.random.default_rng(1)
 X, Y = RNG.normal(size=60).round(1), RNG.normal(size=60).round(1)
@@ -62,10 +62,6 @@ def test_p_values() -> None:
     shares = Outcomes("mean", (LABELS,)), Outcomes("mean", (PREDICTED,))
     wins, losses = int((LABELS & ~PREDICTED).sum()), int((PREDICTED & ~LABELS).sum())
     assert p_value(*shares) == pytest.approx(stats.binomtest(wins, wins + losses).pvalue) == p_value(*shares[::-1])
-
-
-def test_holm() -> None:
-    assert holm([0.5, 0.01, 0.02, 0.9]) == pytest.approx([1.0, 0.04, 0.06, 1.0])
 
 
 def test_p_values_of_means_have_no_floor() -> None:

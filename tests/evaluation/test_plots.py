@@ -47,16 +47,6 @@ def test_tsne(tmp_path: Path, figures: list[Figure], count: int, pairs: int, dra
     assert len(set(chosen)) == drawn
 
 
-def test_tsne_lines(tmp_path: Path, figures: list[Figure]):
-    plot_tsne(tmp_path / "pairs.png", **bitext(20), pairs=8)
-    axes = figures[0].axes[0]
-    sources, targets = (np.asarray(points.get_offsets()) for points in axes.collections)
-    np.testing.assert_allclose([line.get_xydata() for line in axes.lines], np.stack([sources, targets], axis=1))
-    # Close vectors come out closer than strangers.
-    distances = np.linalg.norm(sources[:, None] - targets[None], axis=2)
-    assert np.diag(distances).mean() < 0.5 * distances.mean()
-
-
 def test_heatmap(tmp_path: Path, figures: list[Figure]):
     data = bitext(40)
     assert_a_picture(plot_heatmap(tmp_path / "heat.png", **data, pairs=6))

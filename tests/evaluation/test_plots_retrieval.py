@@ -9,7 +9,6 @@ from plot_helpers import assert_a_picture
 from result_helpers import results
 
 from hf_xlsr.evaluation.plots import plot_retrieval
-from hf_xlsr.evaluation.results import measured
 
 
 def tatoeba(
@@ -78,15 +77,6 @@ def test_pair_and_its_reverse(tmp_path: Path, figures: list[Figure]):
     (axes,) = figures[1].axes
     assert shown(axes) == [[("en-fr", "70.0")]]
     assert axes.get_xlabel() == "precision@5 %"
-
-
-def test_languages_of_a_pair(tmp_path: Path, figures: list[Figure]):
-    metrics = measured("d", "xsr", ("pt-br", "en"), "test", {"precision@1": 0.5})
-    metrics |= measured("d", "xsr", ("en", "pt-br"), "test", {"precision@1": 0.6})
-    plot_retrieval(tmp_path / "both.png", {"ours": metrics})
-    left, right = figures[0].axes
-    assert (shown(left), shown(right)) == ([[("pt-br-en", "50.0")]], [[("pt-br-en", "60.0")]])
-    assert left.get_xlabel() == "pt-br → en: precision@1 %"
 
 
 def test_encoders_side_by_side(tmp_path: Path, figures: list[Figure]):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 from datasets import Dataset
 
-from hf_xlsr.evaluation.rows import number_labels, read_columns, read_labelled
+from hf_xlsr.evaluation.rows import number_labels, read_columns
 
 
 def test_columns_in_the_order_asked_for():
@@ -21,10 +21,3 @@ def test_labels_are_numbered_in_sorted_order():
     assert number_labels(["b", "a", "b", "c"], "train") == {"a": 0, "b": 1, "c": 2}
     assert number_labels(np.array([7, -1, 7]), "train") == {-1: 0, 7: 1}
     assert number_labels(["x", 3, 1], "train") == {1: 0, 3: 1, "x": 2}
-
-
-def test_tests_take_the_numbers_of_train():
-    train = [{"text": text, "label": label} for text, label in (("1", "x"), ("2", "y"), ("3", "z"))]
-    learn, choose, tests = read_labelled(train, train[1:], {"fr": reversed(train)}, texts=["text"])
-    assert (learn.sides, choose.sides, tests["fr"].sides) == ((["1", "2", "3"],), (["2", "3"],), (["3", "2", "1"],))
-    assert [rows.labels.tolist() for rows in (learn, choose, tests["fr"])] == [[0, 1, 2], [1, 2], [2, 1, 0]]

@@ -72,7 +72,7 @@ class Classification:
         inner = [fold for train, _ in outer for fold in self._split(train, NESTED_SEED)]
         trained = self._train([Group(train, dev, WEIGHT_DECAYS) for train, dev in inner])
         scores = np.array([one.scores for one in trained]).reshape(len(outer), self.folds, -1)
-        chosen = [_best(accuracies) for accuracies in scores]
+        chosen = [best_decay(accuracies) for accuracies in scores]
         final = self._train([self._all_of(train, decay) for (train, _), (decay, _) in zip(outer, chosen, strict=True)])
         predicted = np.empty_like(self.labels)
         for (_, test), one in zip(outer, final, strict=True):
@@ -83,14 +83,14 @@ class Classification:
     def train_folds(self, train: np.ndarray, test: np.ndarray) -> Outcome:
         """Chooses the weight decay in folds of the training rows."""
         trained = self._train([Group(*fold, WEIGHT_DECAYS) for fold in self._split(train, self.seed)])
-        decay, dev = _best(np.array([one.scores for one in trained]))
+        decay, dev = best_decay(np.array([one.scores for one in trained]))
         (final,) = self._train([self._all_of(train, decay)])
         return self._outcome(dev, final.weights[0], test)
 
     def fixed_dev(self, train: np.ndarray, dev: np.ndarray, test: np.ndarray) -> Outcome:
         """Chooses the weight decay and the check on dev rows."""
         (trained,) = self._train([Group(train, dev, WEIGHT_DECAYS)])
-        decay, accuracy = _best(trained.scores[None])
+        decay, accuracy = best_decay(trained.scores[None])
         # SentEval trains the chosen classifier again, from the same seed and with the same result.
         return self._outcome(accuracy, trained.weights[WEIGHT_DECAYS.index(decay)], test)
 
@@ -120,7 +120,7 @@ class Classification:
         return Outcome(dev, float((predicted == self.labels[test]).mean()), predicted)
 
 
-def _best(accuracies: np.ndarray) -> tuple[float, float]:
+def best_decay(accuracies: np.ndarray) -> tuple[float, float]:
     means = accuracies.mean(axis=0)
     best = int(np.argmax([round(100 * mean, 2) for mean in means]))
     return WEIGHT_DECAYS[best], float(means[best])

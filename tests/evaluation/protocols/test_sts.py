@@ -173,11 +173,3 @@ def test_rows_as_files_hold_them():
     encoder.texts.clear()
     sts(encoder, {"X": [{"sentence1": " 0 \u00a0 A\tb\n", "sentence2": "1  c", "score": 1}, row(1, 0)]})
     assert encoder.texts == ["0 A b", "0", "1 c", "1"]
-
-
-def test_without_subsets_the_task_is_one():
-    rows = [{key: value for key, value in one.items() if key != "subset"} for one in noisy(60, 3)]
-    metrics = sts(AngleEncoder(), {"X": rows}, subsets=True)
-    values = [metrics[f"X-sts/en/test/spearman_{kind}"] for kind in ("all", "mean", "wmean")]
-    assert values[1:] == pytest.approx(values[:1] * 2) and values[0] > 0.3
-    assert all(key.startswith("X-sts/en/test/") for key in metrics)

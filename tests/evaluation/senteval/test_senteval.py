@@ -10,7 +10,6 @@ from sklearn.metrics import f1_score
 
 from hf_xlsr.evaluation.senteval.evaluate import SETTINGS, senteval
 from hf_xlsr.evaluation.senteval.folds import relatedness
-from hf_xlsr.evaluation.senteval.tasks import read_task
 
 WIDTH = 24
 FAST = SETTINGS["fast"].schedule
@@ -159,14 +158,6 @@ def test_keys_and_average():
     }
 
 
-def test_settings_of_the_toolkit():
-    (literature, ten, slow), (fast, five, quick) = SETTINGS["literature"], SETTINGS["fast"]
-    assert (literature, ten, fast, five) == ("senteval", 10, "senteval-fast", 5)
-    assert (slow.optimizer, slow.batch_size, slow.tenacity, slow.passes_per_check) == ("adam", 64, 5, 4)
-    assert (quick.optimizer, quick.batch_size, quick.tenacity, quick.passes_per_check) == ("rmsprop", 128, 3, 2)
-    assert slow.max_passes == quick.max_passes == 200
-
-
 def test_embeddings_are_not_normalised():
     rows = [{"text": f"  {row['text']}\t x ", "label": row["label"]} for row in labelled(40)]
     encoder = Words()
@@ -181,13 +172,3 @@ def test_rare_labels_and_empty_texts_are_served():
     with pytest.warns(UserWarning, match="least populated class"):
         metrics = senteval(Words(), {"MR": rows}, setting="fast")
     assert 0 < metrics["MR-senteval-fast/en/test/accuracy"] < 1
-
-
-def test_rows_of_tasks():
-    rows = [{"text": "a", "label": label, "split": "whatever"} for label in ("yes", "no") * 4]
-    task = read_task(rows, "MR")  # without splits; labels are numbered in sorted order
-    assert (task.gold.tolist(), sorted(task.splits["test"])) == ([1, 0] * 4, list(range(8)))
-    rows = [{"text": "a", "label": n % 2, "split": "test" if n % 3 == 2 else "validation"} for n in range(12)]
-    splits = read_task(rows, "TREC").splits  # dev joins train where folds choose
-    assert sorted(splits["train"].tolist()) == [0, 1, 3, 4, 6, 7, 9, 10]
-    assert sorted(splits["test"].tolist()) == [2, 5, 8, 11]

@@ -15,7 +15,6 @@ from hf_xlsr.evaluation.senteval.classifier import (
     Schedule,
     TrainedGroup,
     accuracy_score,
-    cross_entropy_slope,
     logits_of,
     train_classifiers,
     with_constant,
@@ -148,15 +147,6 @@ def test_patience(scores: list[float], changes: dict[str, Any], best: float, pas
     trained, seen = scripted(scores, schedule := Schedule(**changes))
     assert (trained.scores[0], trained.passes[0]) == (best, passes)
     assert len(seen) == passes // schedule.passes_per_check
-
-
-def test_cross_entropy_slope_is_its_gradient():
-    random = torch.Generator().manual_seed(1)
-    logits = torch.randn(2, 3, 4, 5, dtype=torch.float64, generator=random, requires_grad=True)
-    targets = torch.rand(2, 1, 4, 5, dtype=torch.float64, generator=random).softmax(2)
-    loss = -(targets * logits.log_softmax(2)).sum()
-    (expected,) = torch.autograd.grad(loss, logits)
-    torch.testing.assert_close(cross_entropy_slope(logits.detach(), targets), expected)
 
 
 @pytest.mark.cuda
