@@ -128,6 +128,19 @@ def measured(
     return Results(records.values(), of_examples)
 
 
+def averaged(
+    dataset: str,
+    protocol: str,
+    languages: str | tuple[str, str],
+    split: str,
+    outcomes: Mapping[str, np.ndarray],
+    counts: Mapping[str, int],
+) -> Results:
+    """`measured`, where each value is the mean of its outcomes."""
+    means = {metric: float(each.mean()) for metric, each in outcomes.items()}
+    return measured(dataset, protocol, languages, split, {**means, **counts}, outcomes)
+
+
 def with_intervals(results: Results, *, seed: int = 0) -> Results:
     records = dict(results.records)
     for key, outcomes in results.outcomes.items():

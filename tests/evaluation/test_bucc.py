@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from hf_xlsr.evaluation import BUCC_SETTINGS, BuccData, bucc, bucc_settings, hide_pairs
 from hf_xlsr.evaluation.protocols.bucc import tune_threshold
-from hf_xlsr.utils.errors import XlsrError
 
 LANGUAGES = ("de", "en")
 
@@ -173,8 +172,6 @@ def test_routes_and_prompt():
     encoder.routes = ("de", "en")
     bucc(encoder, tune, test, languages=LANGUAGES, name="toy", prompt="query: ")
     assert encoder.tasks == ["de", "en"] * 2
-    with pytest.raises(XlsrError, match="method"):
-        bucc(encoder, tune, test, languages=LANGUAGES, name="toy", prompt="query: ", search={"method": "exat"})
 
 
 # The threshold

@@ -17,7 +17,7 @@ from hf_xlsr.evaluation.bucc_data import BuccData, read_bucc
 from hf_xlsr.evaluation.inputs import DataOptions, Inputs
 from hf_xlsr.evaluation.languages import UNKNOWN, metric_languages, pair_views
 from hf_xlsr.evaluation.outcomes import Outcomes, Thresholds
-from hf_xlsr.evaluation.protocols.tatoeba import embed_for_search
+from hf_xlsr.evaluation.protocols.tatoeba import embed_sides
 from hf_xlsr.evaluation.protocols.xsim import margin_setting
 from hf_xlsr.evaluation.registry import Options, Protocol, option
 from hf_xlsr.evaluation.results import Results, measured
@@ -25,7 +25,7 @@ from hf_xlsr.evaluation.table import data_name
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
-    from hf_xlsr.mining.search.both_ways import BothWays, SearchOptions
+    from hf_xlsr.mining.search.both_ways import BothWays
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,6 @@ def bucc_settings(
     protocol: str = "bucc",
     split: str = "test",
     tune_split: str = "train",
-    search: SearchOptions | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> Results:
     """Precision, recall and F1 of mined pairs, with a threshold that was tuned on other data.
@@ -76,7 +75,6 @@ def bucc_settings(
             those of the dual-momentum paper and of LASER.
         languages: Codes of the languages of sources and targets.
         protocol: First part of the protocol's name in metric keys.
-        search: Options of `neighbours_both_ways`; an exact search by default.
 
     Returns:
         `precision`, `recall`, `f1`, `threshold`, `pairs` (extracted) and `gold` (gold pairs) under
@@ -92,8 +90,7 @@ def bucc_settings(
         raise XlsrError("`tune` and `tune_split` must differ from `test` and `split`: do not tune on what is tested.")
     protocols = [f"{protocol}-{margin_setting(*setting)}" for setting in settings]
     widest = max(k for k, _ in settings)
-    options: SearchOptions = {"method": "exact", **(search or {})}
-    tuned, tested = (_search(encoder, data, languages, widest, options, **encoding) for data in (tune, test))
+    tuned, tested = (_search(encoder, data, languages, widest, **encoding) for data in (tune, test))
     results = Results()
     for (k, margin), full_name in zip(settings, protocols, strict=True):
         threshold, tune_f1 = tune_threshold(*_candidates(tuned, k, margin), len(tune.gold))
@@ -157,22 +154,16 @@ class _Searched(NamedTuple):
 
 
 def _search(
-    encoder: Encoder,
-    data: BuccData,
-    languages: tuple[str, str],
-    k: int,
-    search: SearchOptions,
-    **encoding: Unpack[EncodingOptions],
+    encoder: Encoder, data: BuccData, languages: tuple[str, str], k: int, **encoding: Unpack[EncodingOptions]
 ) -> _Searched:
     from hf_xlsr.mining.search.both_ways import neighbours_both_ways
 
     (source_texts, source_rows), (target_texts, target_rows) = _distinct(data.sources), _distinct(data.targets)
-    source_vectors = embed_for_search(encoder, source_texts, language=languages[0], **encoding)
-    target_vectors = embed_for_search(encoder, target_texts, language=languages[1], **encoding)
+    vectors = embed_sides(encoder, (source_texts, target_texts), languages, **encoding)
     source_of, target_of = ({id_: row for row, id_ in enumerate(ids)} for ids in (data.source_ids, data.target_ids))
     count = len(data.targets)
     gold = np.array([source_of[source] * count + target_of[target] for source, target in data.gold])
-    neighbours = neighbours_both_ways(source_vectors, target_vectors, k, **search)
+    neighbours = neighbours_both_ways(*vectors, k, method="exact")
     return _Searched(neighbours, source_rows, target_rows, count, gold)
 
 

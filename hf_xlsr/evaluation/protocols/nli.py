@@ -16,7 +16,7 @@ from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed
 from hf_xlsr.evaluation.inputs import read_trained
 from hf_xlsr.evaluation.pairs import pair_features
 from hf_xlsr.evaluation.registry import TrainedOptions, option, row_protocol, run_trained
-from hf_xlsr.evaluation.results import Results, measured
+from hf_xlsr.evaluation.results import Results, averaged, measured
 from hf_xlsr.evaluation.rows import LabelledTexts, Row, read_labelled
 from hf_xlsr.utils.errors import XlsrError
 
@@ -73,9 +73,8 @@ def nli(
     for one, other in product(judge, repeat=2) if cross else zip(judge, judge, strict=True):
         predicted = classifier.predict(pair_features(encoded(one, 0), encoded(other, 1)))
         right = predicted == judge[one].labels
-        values = {"accuracy": float(right.mean()), "pairs": len(predicted)}
-        tested = one if one == other else f"{one}_{other}"
-        results |= measured(name, protocol, (train_language, tested), split, values, {"accuracy": right})
+        pair = train_language, one if one == other else f"{one}_{other}"
+        results |= averaged(name, protocol, pair, split, {"accuracy": right}, {"pairs": len(predicted)})
     return results
 
 

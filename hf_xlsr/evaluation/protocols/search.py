@@ -13,7 +13,7 @@ from hf_xlsr.encoders.encoding import Encoder, EncodingOptions, embed, unit_leng
 from hf_xlsr.evaluation.inputs import DataOptions, Inputs, finish_inputs, open_inputs, read_table
 from hf_xlsr.evaluation.protocols.language_bias import encode_parallel, parallel_texts
 from hf_xlsr.evaluation.registry import DebiasOptions, Protocol, option, row_protocol
-from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
+from hf_xlsr.evaluation.results import Results, averaged, mean_over_languages
 from hf_xlsr.evaluation.rows import by_language
 from hf_xlsr.evaluation.table import TableReader
 from hf_xlsr.utils.errors import XlsrError
@@ -88,9 +88,9 @@ def _measured(vectors: Mapping[str, np.ndarray], name: str, protocol: str, split
             outcomes = {"mrr": 1 / rank, "ndcg@10": np.where(rank <= DEPTH, 1 / np.log2(1 + rank), 0.0)}
             outcomes |= {f"recall@{k}": rank <= k for k in RANKS} | {"own_language_error": above[:, column]}
             pair = (language, languages[other])
-            results |= _results(name, protocol, pair, split, outcomes, {"queries": count})
+            results |= averaged(name, protocol, pair, split, outcomes, {"queries": count})
         whole = {"all_mrr": 1 / first, "all_ndcg@10": gains, "all_recall@10": found}
-        results |= _results(name, protocol, language, split, whole, {"queries": count})
+        results |= averaged(name, protocol, language, split, whole, {"queries": count})
     return results
 
 
@@ -151,12 +151,8 @@ def search_documents(
         problem = f"document '{lost[0]}' is missing" if lost else "no query has a relevant document"
         raise XlsrError(f"{name}: {problem}; check the columns `query_id` and `document_id`.")
     ids = sorted(documents, reverse=True)
-    pool = _encode(
-        encoder, [documents[one] for one in ids], [(document_languages or {}).get(one) for one in ids], encoding
-    )
-    vectors = _encode(
-        encoder, [queries[one] for one in asked], [(query_languages or {}).get(one) for one in asked], encoding
-    )
+    pool = _encode(encoder, ids, documents, document_languages or {}, encoding)
+    vectors = _encode(encoder, asked, queries, query_languages or {}, encoding)
     place = {one: number for number, one in enumerate(ids)}
     values: dict[str, list[float]] = {"mrr": [], "ndcg@10": [], **{f"recall@{k}": [] for k in RANKS}}
     for start in range(0, len(asked), QUERIES):
@@ -175,32 +171,27 @@ def search_documents(
                 values[f"recall@{k}"].append(float((ranks <= k).mean()))
     outcomes = {metric: np.array(each) for metric, each in values.items()}
     counts = {"queries": len(asked), "documents": len(documents)}
-    return _results(name, "search", languages, split, outcomes, counts)
+    return averaged(name, "search", languages, split, outcomes, counts)
 
 
-def _encode(encoder: Encoder, texts: list[str], languages: list[str | None], encoding: EncodingOptions) -> np.ndarray:
+def _encode(
+    encoder: Encoder,
+    ids: Sequence[str],
+    texts: Mapping[str, str],
+    languages: Mapping[str, str],
+    encoding: EncodingOptions,
+) -> np.ndarray:
     """Unit vectors of texts, encoded language by language."""
-    vectors: np.ndarray | None = None
-    for language in dict.fromkeys(languages):
-        rows = [row for row, one in enumerate(languages) if one == language]
-        part = embed(encoder, [texts[row] for row in rows], language=language, **encoding)
-        if vectors is None:
-            vectors = np.empty((len(texts), part.shape[1]), np.float32)
-        vectors[rows] = part
-    assert vectors is not None
+    rows: dict[str | None, list[int]] = {}
+    for row, one in enumerate(ids):
+        rows.setdefault(languages.get(one), []).append(row)
+    parts = [
+        embed(encoder, [texts[ids[row]] for row in places], language=language, **encoding)
+        for language, places in rows.items()
+    ]
+    vectors = np.empty((len(ids), parts[0].shape[1]), np.float32)
+    vectors[np.concatenate(list(rows.values()))] = np.concatenate(parts)
     return vectors
-
-
-def _results(
-    name: str,
-    protocol: str,
-    languages: str | tuple[str, str],
-    split: str,
-    outcomes: Mapping[str, np.ndarray],
-    counts: Mapping[str, int],
-) -> Results:
-    means = {metric: float(each.mean()) for metric, each in outcomes.items()}
-    return measured(name, protocol, languages, split, {**means, **counts}, outcomes)
 
 
 def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:

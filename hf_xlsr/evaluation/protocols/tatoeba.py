@@ -71,24 +71,25 @@ def encode_pairs(
     languages: tuple[str, str],
     **encoding: Unpack[EncodingOptions],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors of both sides of parallel sentences, each side encoded in its own language, by `embed_for_search`."""
+    """Unit vectors of both sides of parallel sentences, each side encoded in its own language."""
     sources, targets = list(sources), list(targets)
     if len(sources) != len(targets):
         raise XlsrError(f"`targets` must be as many as `sources`, {len(sources)}, got {len(targets)}.")
-    first, second = (
-        embed_for_search(encoder, texts, language=language, **encoding)
-        for texts, language in zip((sources, targets), languages, strict=True)
-    )
-    return first, second
+    return embed_sides(encoder, (sources, targets), languages, **encoding)
 
 
-def embed_for_search(
-    encoder: Encoder, texts: Sequence[str], *, language: str | None, **encoding: Unpack[EncodingOptions]
-) -> np.ndarray:
-    """Unit vectors of texts, `(n, width)`, by `embed` with `check_directions`."""
-    vectors = embed(encoder, texts, language=language, **encoding)
-    check_directions(vectors, texts)
-    return vectors
+def embed_sides(
+    encoder: Encoder,
+    sides: tuple[Sequence[str], Sequence[str]],
+    languages: tuple[str, str],
+    **encoding: Unpack[EncodingOptions],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Unit vectors of texts in two languages, `(n, width)`, none of them zero."""
+    found = []
+    for texts, language in zip(sides, languages, strict=True):
+        found.append(embed(encoder, texts, language=language, **encoding))
+        check_directions(found[-1], texts)
+    return found[0], found[1]
 
 
 def check_directions(vectors: np.ndarray, texts: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.inputs import Inputs
 from hf_xlsr.evaluation.protocols.tatoeba import encode_pairs, nearest_row
 from hf_xlsr.evaluation.registry import Options, pair_protocol
-from hf_xlsr.evaluation.results import Results, measured
+from hf_xlsr.evaluation.results import Results, averaged
 from hf_xlsr.evaluation.rows import both_sides, by_pair_either_way, in_order
 from hf_xlsr.utils.errors import XlsrError
 
@@ -40,8 +40,7 @@ def tatoeba_xtreme(
         raise XlsrError(f"tatoeba-xtreme has English queries; `languages` must start with en, got {languages}.")
     nearest = nearest_row(*encode_pairs(encoder, english, foreign, languages, **encoding))
     right = nearest == np.arange(len(english))
-    values = {"accuracy": float(right.mean()), "pairs": len(english)}
-    return measured(name, "tatoeba-xtreme", languages, split, values, {"accuracy": right})
+    return averaged(name, "tatoeba-xtreme", languages, split, {"accuracy": right}, {"pairs": len(english)})
 
 
 def _run(encoder: Encoder, inputs: Inputs, options: Options) -> Results:

@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.protocols.tatoeba import encode_pairs
 from hf_xlsr.evaluation.registry import DebiasOptions, option, pair_protocol
-from hf_xlsr.evaluation.results import Results, measured
+from hf_xlsr.evaluation.results import Results, averaged
 from hf_xlsr.utils.errors import require_choice, require_positive
 
 
@@ -48,8 +48,7 @@ def xsim(
     protocol = variant_name("xsim", k, margin)
     vectors = encode_pairs(encoder, sources, targets, languages, **encoding)
     wrong = best_targets(*vectors, k=k, margin=margin) != np.arange(len(vectors[0]))
-    values = {"error": float(wrong.mean()), "pairs": len(wrong)}
-    return measured(name, protocol, languages, split, values, {"error": wrong})
+    return averaged(name, protocol, languages, split, {"error": wrong}, {"pairs": len(wrong)})
 
 
 def best_targets(sources: np.ndarray, targets: np.ndarray, *, k: int, margin: str) -> np.ndarray:

@@ -11,10 +11,10 @@ import numpy as np
 from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
-from hf_xlsr.evaluation.protocols.tatoeba import embed_for_search
+from hf_xlsr.evaluation.protocols.tatoeba import embed_sides
 from hf_xlsr.evaluation.protocols.xsim import XsimOptions, best_targets, variant_name
 from hf_xlsr.evaluation.registry import option, pair_protocol
-from hf_xlsr.evaluation.results import Results, measured
+from hf_xlsr.evaluation.results import Results, averaged
 from hf_xlsr.utils.errors import XlsrError
 
 EACH = 3  # distractors of a kind for a sentence
@@ -34,6 +34,8 @@ most least; near far; new old; north south; often rarely; open close; possible i
 remember forget; rich poor; rise fall; safe dangerous; similar different; start stop; strong weak; success failure;
 true false; usually rarely; win lose; with without; won lost
 """
+OPPOSITE_PAIRS = [pair.split() for pair in OPPOSITES.split(";")]
+OPPOSITE = {**{second: first for first, second in OPPOSITE_PAIRS}, **dict(OPPOSITE_PAIRS)}
 AUXILIARIES = "am are can could did do does had has have is may might must should was were will would".split()
 CONTRACTED = {"can't": "can", "won't": "will", "shan't": "shall"}
 NO_ENTITIES = frozenset(
@@ -72,7 +74,7 @@ def distractors(sentences: Sequence[str], *, seed: int = 1) -> list[Distractor]:
         1 meaning He was not in Paris in 1984.
     """
     rng = np.random.default_rng(seed)
-    names = list(dict.fromkeys(name for text in sentences for name in _entities(text)))
+    names = list(dict.fromkeys(match[0] for text in sentences for match in _entity_matches(text)))
     kinds: dict[str, Callable[[str], Iterator[str]]] = {
         "number": lambda text: _numbers(text, rng),
         "entity": lambda text: _other_entities(text, names, rng),
@@ -102,10 +104,6 @@ def _numbers(text: str, rng: np.random.Generator) -> Iterator[str]:
                 yield _replaced(text, match, _like(match[0], others[rng.integers(len(others))]))
 
 
-def _entities(text: str) -> list[str]:
-    return [match[0] for match in _entity_matches(text)]
-
-
 def _entity_matches(text: str) -> list[re.Match[str]]:
     return [match for match in ENTITY.finditer(text) if match[0] not in NO_ENTITIES]
 
@@ -126,16 +124,8 @@ def _meanings(text: str) -> Iterator[str]:
             yield _replaced(text, match, f"{match[0]} not")
         elif word == "not":
             yield text[: match.start()] + rest.removeprefix(" ")
-        elif match[0] in _OPPOSITE:  # in lower case: no part of a name
-            yield _replaced(text, match, _OPPOSITE[word])
-
-
-def _opposites() -> dict[str, str]:
-    pairs = [pair.split() for pair in OPPOSITES.split(";")]
-    return {**{second: first for first, second in pairs}, **dict(pairs)}
-
-
-_OPPOSITE = _opposites()
+        elif match[0] in OPPOSITE:  # in lower case: no part of a name
+            yield _replaced(text, match, OPPOSITE[word])
 
 
 def _replaced(text: str, match: re.Match[str], other: str) -> str:
@@ -176,17 +166,14 @@ def xsim_pp(
     queries, pool, other = (targets, sources, languages[1]) if english[0] else (sources, targets, languages[0])
     protocol = variant_name("xsim-pp", k, margin)
     changed = distractors(pool, seed=seed)
-    vectors = [
-        embed_for_search(encoder, texts, language=language, **encoding)
-        for texts, language in ((queries, other), ([*pool, *(one.text for one in changed)], "en"))
-    ]
-    chosen = best_targets(vectors[0], vectors[1], k=k, margin=margin)
+    candidates = [*pool, *(one.text for one in changed)]
+    vectors = embed_sides(encoder, (queries, candidates), (other, "en"), **encoding)
+    chosen = best_targets(*vectors, k=k, margin=margin)
     kinds = np.array(["", *KINDS])[[0] * len(pool) + [1 + KINDS.index(one.kind) for one in changed]]
     outcomes = {"error": chosen != np.arange(len(pool))}
     outcomes |= {f"{kind}_error": kinds[chosen] == kind for kind in KINDS}
-    values = {metric: float(each.mean()) for metric, each in outcomes.items()}
     counts = {"pairs": len(pool), "distractors": len(changed)}
-    return measured(name, protocol, (other, "en"), split, values | counts, outcomes)
+    return averaged(name, protocol, (other, "en"), split, outcomes, counts)
 
 
 PROTOCOL = pair_protocol(

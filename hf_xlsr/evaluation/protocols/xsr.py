@@ -11,9 +11,9 @@ from typing_extensions import Unpack
 
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.inputs import Inputs
-from hf_xlsr.evaluation.protocols.tatoeba import embed_for_search
+from hf_xlsr.evaluation.protocols.tatoeba import embed_sides
 from hf_xlsr.evaluation.registry import DebiasOptions, option, pair_protocol
-from hf_xlsr.evaluation.results import Results, measured
+from hf_xlsr.evaluation.results import Results, averaged
 from hf_xlsr.evaluation.rows import both_sides, by_pair_either_way, in_order
 
 RANKS = (1, 5, 10)
@@ -50,16 +50,12 @@ def xsr(
     position: dict[str, int] = {}
     for text in (*pool, *golds):
         position.setdefault(text, len(position))
-    query_vectors, candidate_vectors = (
-        embed_for_search(encoder, texts, language=language, **encoding)
-        for texts, language in zip((queries, list(position)), languages, strict=True)
-    )
+    vectors = embed_sides(encoder, (queries, list(position)), languages, **encoding)
     truth = np.array([position[text] for text in golds])
-    hits = nearest_neighbours(query_vectors, candidate_vectors, max(RANKS))[1] == truth[:, None]
+    hits = nearest_neighbours(*vectors, max(RANKS))[1] == truth[:, None]
     outcomes = {f"precision@{k}": hits[:, :k].any(axis=1) for k in RANKS}
-    values: dict[str, float] = {metric: float(found.mean()) for metric, found in outcomes.items()}
     counts = {"pool_size": len(position), "queries": len(queries)}
-    return measured(name, "xsr", languages, split, values | counts, outcomes)
+    return averaged(name, "xsr", languages, split, outcomes, counts)
 
 
 def xsr_both_directions(

@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 from hf_xlsr.encoders.encoding import Encoder, EncodingOptions
 from hf_xlsr.evaluation.inputs import read_trained
 from hf_xlsr.evaluation.registry import TrainedOptions, option, row_protocol, run_trained
-from hf_xlsr.evaluation.results import Results, measured
+from hf_xlsr.evaluation.results import Results, averaged, measured
 from hf_xlsr.evaluation.rows import Row, read_labelled
 
 
@@ -63,8 +63,8 @@ def zero_shot(
     for language, (texts, truth) in judge.items():
         predicted = classifier.predict(features_of(classifier.encoder, texts, (language,), **encoding))
         right = predicted == truth
-        values = {"accuracy": float(right.mean()), "documents": len(truth)}
-        results |= measured(name, protocol, (train_language, language), split, values, {"accuracy": right})
+        pair = train_language, language
+        results |= averaged(name, protocol, pair, split, {"accuracy": right}, {"documents": len(truth)})
     return results
 
 
