@@ -36,11 +36,7 @@ class XlsrPreTrainedModel(PreTrainedModel):
         return super().from_pretrained(path, *args, **options)
 
     def starting_weights(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Selects the weights of another model to start training from; see `hf_xlsr.runs.starting.start_from`.
-
-        Args:
-            tensors: The other model's weights that have a name of this one.
-        """
+        """Selects the weights to start training from, of those of another model that have a name of this one."""
         return tensors
 
     def push_to_hub(self, repo_id: str, **options: Any) -> Any:  # type: ignore[override]  # they pass through

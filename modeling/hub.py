@@ -17,16 +17,7 @@ INFERENCE = {"queue_size": 0, "use_momentum": False, "in_batch_negatives": True,
 
 
 def push_model(model: PreTrainedModel, repo_id: str, **options: Any) -> Any:
-    """`PreTrainedModel.push_to_hub` of the weights that encode sentences.
-
-    Args:
-        model: Any of this package's models.
-        repo_id: OWNER/NAME.
-        **options: As for `PreTrainedModel.push_to_hub`.
-
-    Raises:
-        XlsrError: the Hub cannot be reached, or refuses.
-    """
+    """`PreTrainedModel.push_to_hub` of the weights that encode sentences."""
     options["tags"] = [*(options.get("tags") or []), TAG]
     with hub_errors(repo_id), without_training_state(model):
         return PreTrainedModel.push_to_hub(model, repo_id, **options)

@@ -10,7 +10,7 @@ from torch import nn
 
 from hf_xlsr.encoders.stock import encoder_from_config, encoder_from_pretrained, resized_bias
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
-from hf_xlsr.modeling.lm_head import LmHead
+from hf_xlsr.modeling.heads import LmHead
 
 logger = logging.getLogger(__name__)
 Model = TypeVar("Model", bound="EncoderWithLmHead")
@@ -19,11 +19,8 @@ Model = TypeVar("Model", bound="EncoderWithLmHead")
 class EncoderWithLmHead(XlsrPreTrainedModel):
     """A stock encoder as `encoder`, and a masked-LM head tied to its embeddings, or None, as `lm_head`.
 
-    Subclasses set `lm_head` by `make_lm_head` and call `post_init`.
-
-    Args:
-        config: With `text_config` and `tie_word_embeddings`.
-        encoder: A pretrained encoder; by default a new one of `text_config`.
+    Subclasses set `lm_head` by `make_lm_head` and call `post_init`. Without `encoder` there is a new one of
+    `config.text_config`.
     """
 
     config: Any
@@ -50,13 +47,7 @@ class EncoderWithLmHead(XlsrPreTrainedModel):
     def from_encoder(cls: type[Model], path: str, *, dropout: float | None = None, **options: Any) -> Model:
         """A model on a pretrained encoder, with the masked-LM head of the checkpoint if it has one.
 
-        Args:
-            path: Folder or Hub id.
-            dropout: On states and attention; by default the encoder's.
-            **options: Values of the model's configuration.
-
-        Raises:
-            XlsrError: the encoder does not load.
+        `dropout` is that on states and attention, by default the encoder's; `options` are values of the configuration.
         """
         encoder = encoder_from_pretrained(path, dropout=dropout)
         # A new configuration would reset that of the encoder inside it.
@@ -82,7 +73,6 @@ class EncoderWithLmHead(XlsrPreTrainedModel):
             self.lm_head.decoder = value
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resizes the embeddings and the masked-LM head."""
         embeddings = super().resize_token_embeddings(*args, **kwargs)
         if self.lm_head is not None:
             self.lm_head.bias = resized_bias(self.lm_head.bias, embeddings.num_embeddings)

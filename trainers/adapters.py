@@ -38,7 +38,7 @@ def add_adapters(
     start as copies and follow by equation 1; frozen weights are equal on both sides.
 
     `save_pretrained` of the result writes adapters and heads only. `peft.PeftModel.from_pretrained` loads them onto the
-    original model.
+    original model. `merged` turns it into a plain model.
 
     Args:
         model: Any of this package's models.
@@ -46,12 +46,6 @@ def add_adapters(
         alpha: Their scale is `alpha / rank`.
         dropout: On their input.
         modules: Last part of the names of the linear layers that get adapters.
-
-    Returns:
-        A `peft.PeftModel` for the model's trainer; `merged` turns it into a plain model.
-
-    Raises:
-        XlsrError: peft is not installed.
     """
     require_package("peft")
     from peft import LoraConfig, get_peft_model

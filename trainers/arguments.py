@@ -88,9 +88,17 @@ class XlsrTrainingArguments(TrainingArguments):
     ddp_broadcast_buffers: bool | None = field(default=False, metadata={"help": "buffers are equal on all ranks"})
 
     @property
+    def seed_of_data(self) -> int:
+        return self.seed if self.data_seed is None else self.data_seed
+
+    @property
+    def padding_multiple(self) -> int:
+        """Lengths of batches are multiples of 8 on a GPU, for its tensor cores."""
+        return 8 if self.device.type == "cuda" else 1
+
+    @property
     def n_gpu(self) -> int:
-        """At most 1: Trainer's `DataParallel` would split the stack of sources and targets in the middle and pair the
-        wrong rows. Use one process per GPU (torchrun, accelerate)."""
+        """At most 1: Trainer's `DataParallel` would split stacks of sources and targets in the middle."""
         return min(super().n_gpu, 1)
 
     def __post_init__(self) -> None:
@@ -125,16 +133,7 @@ class XlsrTrainingArguments(TrainingArguments):
 
 
 def share_of_step(name: str, size: int, args: TrainingArguments) -> int:
-    """Examples of a task in each micro-batch of each process.
-
-    Args:
-        name: Name of the training argument.
-        size: Examples in an optimiser step.
-        args: Training arguments, for processes and micro-batches.
-
-    Raises:
-        XlsrError: the size is not a multiple of the micro-batches, or leaves fewer than two examples for each.
-    """
+    """Examples of a task in each micro-batch of each process."""
     parts = args.world_size * args.gradient_accumulation_steps
     if size % parts or size < 2 * parts:
         raise XlsrError(

@@ -51,10 +51,6 @@ def last_whole_checkpoint(folder: str | Path, processes: int = 1) -> Path | None
 
     The main process writes `trainer_state.json` last, and every process its random state: a checkpoint with all of
     them is complete.
-
-    Args:
-        folder: `output_dir` of the training.
-        processes: Number of processes.
     """
     candidates = [path for path in Path(folder).glob("checkpoint-*") if path.name.rsplit("-", 1)[1].isdigit()]
     for path in sorted(candidates, key=lambda path: int(path.name.rsplit("-", 1)[1]), reverse=True):
@@ -69,24 +65,7 @@ def last_whole_checkpoint(folder: str | Path, processes: int = 1) -> Path | None
 
 
 def usable_length(encoders: Iterable[Any], max_length: int, data: Any, *, together: int = 1) -> int:
-    """`max_length`, or less if the encoders have fewer positions.
-
-    Args:
-        encoders: Stock encoders.
-        max_length: Requested length, in tokens.
-        data: With `lengths`, the tokens of its examples; or None.
-        together: Sentences in one row.
-
-    Raises:
-        XlsrError: sentences of the data would be truncated below the requested length.
-
-    Examples:
-        >>> from transformers import BertConfig, BertModel
-        >>> encoder = BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
-        ...                                intermediate_size=8, max_position_embeddings=64))
-        >>> usable_length([encoder], 200, None)
-        64
-    """
+    """`max_length`, or less if the encoders have fewer positions; rows of `data` have `together` sentences."""
     counts = [count for count in map(max_positions, encoders) if count is not None]
     positions = min(counts, default=max_length)
     longest = int(np.max(getattr(data, "lengths", ()), initial=0))
@@ -99,14 +78,7 @@ def usable_length(encoders: Iterable[Any], max_length: int, data: Any, *, togeth
 
 
 def converter_of(args: Any, tokenizers: Any, encoders: Iterable[Any], **options: Any) -> DataConverter:
-    """A converter of plain data.
-
-    Args:
-        args: Training arguments, for `max_length`, `prompts` and `num_proc`.
-        tokenizers: One, or by language.
-        encoders: Stock encoders, for their positions.
-        **options: For `DataConverter`.
-    """
+    """A converter of plain data with the length, prompts and processes of the training arguments."""
     length = usable_length(encoders, args.max_length, None)
     return DataConverter(tokenizers, max_length=length, prompts=args.prompts, num_proc=args.num_proc, **options)
 
@@ -122,24 +94,11 @@ def languages_of(pairs: Any) -> list[str]:
 
 
 def attention_for(implementation: str, device: str, dtype: torch.dtype | None, max_length: int) -> str:
-    """The fastest attention implementation for training.
+    """The fastest attention implementation for training: `eager` on a CPU under bfloat16 up to 200 tokens.
 
     The backward pass of torch's fused attention on a CPU takes most of a step under bfloat16: through a 12-layer encoder
     of width 384 it needed 1.6 s for 256 sentences of 16 tokens, and plain matrix products 0.4 s, with equal forward
     passes (`benchmarks/attention.py`). With attention dropout torch uses products anyway.
-
-    Args:
-        implementation: The model's, as named by transformers.
-        device: Type of the device.
-        dtype: Precision of autocast.
-        max_length: Maximum sentence length, in tokens.
-
-    Returns:
-        `eager` instead of `sdpa` on a CPU under bfloat16 for sentences of up to 200 tokens, else `implementation`.
-
-    Examples:
-        >>> attention_for("sdpa", "cpu", torch.bfloat16, 128)
-        'eager'
     """
     slow = implementation == "sdpa" and device == "cpu" and dtype == torch.bfloat16
     return "eager" if slow and max_length <= PLAIN_ATTENTION_TOKENS else implementation
@@ -167,9 +126,6 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
             `eval_loss` (of batches of `per_device_eval_batch_size` rows) and `eval_accuracy` (see
             `hf_xlsr.trainers.evaluation.translation_accuracy`).
         **kwargs: As for `Trainer`; `processing_class` is the tokenizer.
-
-    Raises:
-        XlsrError: an argument of `Trainer` would be ignored or silently change training, or data are unsuitable.
     """
 
     # Why weights cannot be sharded over processes; empty if they can.
@@ -207,9 +163,6 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
         for name, value in NEEDS_STORED.items():
             if isinstance(kwargs.get("train_dataset"), StreamedRows) and getattr(args, name, None) == value:
                 raise XlsrError(f"`{name}` must not be {value} for a stream, whose rows are not known in advance.")
-        width = base_model(model).config.hidden_size if args.matryoshka_dims else 0
-        if not all(0 < dim <= width for dim in args.matryoshka_dims or ()):
-            raise XlsrError(f"`matryoshka_dims` must be from 1 to {width}, got {args.matryoshka_dims}.")
         check_sharding(args, refusal=self.no_sharding, adapters=base_model(model) is not model)
         self.eval_sets = self.converted_sets(eval_dataset)
         if args.load_best_model_at_end and args.metric_for_best_model == "loss" and not self.eval_sets:
@@ -229,11 +182,7 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
         self.add_callback(self._graceful_stop)
 
     def _evaluation_by(self, evaluator: Any, model: Any) -> Evaluation:
-        """Calls evaluators of sentence-transformers.
-
-        Raises:
-            XlsrError: the trainer's model makes no sentence embeddings, or a text needs its language.
-        """
+        """Calls evaluators of sentence-transformers."""
         languages = getattr(base_model(model).config, "encoder_configs", None) or {}
         if len(languages) > 1 or not self.args.trains_embeddings:
             raise XlsrError(
@@ -249,11 +198,7 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
         return measure
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """As `Trainer.train`; `resume_from_checkpoint=True` resumes from the newest complete checkpoint.
-
-        Raises:
-            XlsrError: a file of the checkpoint contains more than tensors and numbers, which may be code.
-        """
+        """As `Trainer.train`; `resume_from_checkpoint=True` resumes from the newest complete checkpoint."""
         if resume_from_checkpoint is True:
             newest = last_whole_checkpoint(self.args.output_dir, self.args.world_size)
             resume_from_checkpoint = str(newest) if newest else True
@@ -372,13 +317,7 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
     ) -> dict[str, float]:
         """Measures the live model on `eval_dataset`, by the evaluator and by the evaluations.
 
-        Args:
-            eval_dataset: Measured instead of all these, in any form that the trainer takes.
-            ignore_keys: Outputs that `compute_metrics` does not get.
-            metric_key_prefix: Before the name of each metric.
-
-        Raises:
-            XlsrError: there is nothing to measure.
+        A given `eval_dataset`, in any form that the trainer takes, is measured instead of all these.
         """
         sets = self.eval_sets if eval_dataset is None else self.converted_sets(eval_dataset)
         if not sets and not self.evaluations:
@@ -398,7 +337,6 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
         return metrics
 
     def evaluate_data(self, data: Any, prefix: str, ignore_keys: list[str] | None = None) -> dict[str, float]:
-        """Metrics of one evaluation dataset."""
         metrics = {"loss": evaluation_loss(self, data, self.eval_task(data))}
         if self.args.trains_embeddings and isinstance(data, PreparedPairs):
             metrics |= translation_accuracy(self.live_encoder(), data)
@@ -409,11 +347,7 @@ class XlsrTrainer(DataFlow, SlimPushes, Trainer):
         return MAIN
 
     def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """As `Trainer.predict`, for models with outputs by row.
-
-        Raises:
-            XlsrError: the model's outputs are losses of whole batches.
-        """
+        """As `Trainer.predict`, for models with outputs by row."""
         if not self.args.evaluates_rows:
             raise XlsrError(f"`test_dataset` is not supported. Use {self.predicts_by}.")
         return super().predict(self.convert_eval(test_dataset), *args, **kwargs)

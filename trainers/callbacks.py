@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
 from hf_xlsr.utils.distributed import process_index
 from hf_xlsr.utils.files import write_json
@@ -29,14 +29,7 @@ class SamplerEpochCallback(TrainerCallback):
     endless epoch.
     """
 
-    def on_epoch_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        train_dataloader: Any = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **kwargs: Any) -> None:
         if train_dataloader.batch_size is None and train_dataloader.batch_sampler is None:
             return
         updates = -(-len(train_dataloader) // args.gradient_accumulation_steps)
@@ -47,9 +40,6 @@ class GracefulStopCallback(TrainerCallback):
     """Makes Ctrl-C (SIGINT) and SIGTERM finish the step, save a checkpoint and stop; a second one interrupts at once.
 
     Before the first step, for example while queues are filled, the first one interrupts: there is nothing to save.
-
-    Attributes:
-        stopped: Whether a signal ended the training.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -71,23 +61,17 @@ class GracefulStopCallback(TrainerCallback):
                     2, b"\nFinishing the step and saving a checkpoint. Repeat to stop at once, without a checkpoint.\n"
                 )
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.stopped = self._signalled = self._stepping = False
         # Python allows handlers in the main thread only. When Trainer restarts with a smaller batch size, handlers are
         # still installed.
         if threading.current_thread() is threading.main_thread() and not self._previous:
             self._previous = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._stepping = True
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         self.stopped = self._signalled
         if args.world_size > 1:
             # A signal reaches processes at different steps; they must stop at the same one.
@@ -98,9 +82,7 @@ class GracefulStopCallback(TrainerCallback):
             control.should_save = control.should_training_stop = True
         return control
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         # Trainer ends the epoch also after a signal: an extra evaluation there would count for early stopping. A regular
         # one must be part of the checkpoint.
         if self.stopped and abs(state.epoch - round(state.epoch)) > PART_OF_EPOCH:
@@ -133,12 +115,10 @@ class TrainingClockCallback(TrainerCallback):
         file = Path(folder) / cls.FILE
         return float(json.loads(file.read_text("utf-8"))) if file.is_file() else 0.0
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._before, self._started = self.read(str(args.output_dir)), time.monotonic()
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             seconds = self._before + time.monotonic() - self._started
             write_json(Path(str(args.output_dir)) / self.FILE, round(seconds, 3))

@@ -32,28 +32,12 @@ logger = logging.getLogger(__name__)
 
 
 def lamb_options(args: CmlmTrainingArguments) -> tuple[type, dict[str, Any]] | None:
-    """The LAMB optimiser and its options for Trainer; None, with a warning, if its package is missing.
-
-    Args:
-        args: Learning rate, betas and epsilon. Trainer's parameter groups set weight decay.
-    """
+    """The LAMB optimiser and its options for Trainer; None, with a warning, if its package is missing."""
     try:
         require_package("pytorch_optimizer")
     except XlsrError as error:
         logger.warning("%s Training uses %s, for which LAMB's learning rate is high.", error, _named(args))
         return None
-    betas = (args.adam_beta1, args.adam_beta2)
-    # Algorithm 2 of You et al. (2020): weight decay inside the update that the trust ratio scales. Its bias correction
-    # cancels in the ratio; the package's own would not.
-    options = {"lr": args.learning_rate, "betas": betas, "eps": args.adam_epsilon}
-    return _lamb_class(), {**options, "weight_decouple": False, "adam_debias": True}
-
-
-def _named(args: CmlmTrainingArguments) -> str:
-    return str(getattr(args.optim, "value", args.optim))
-
-
-def _lamb_class() -> type:
     from pytorch_optimizer import Lamb
 
     class UnclampedLamb(Lamb):
@@ -61,14 +45,22 @@ def _lamb_class() -> type:
 
         clamp = float("inf")
 
-    return UnclampedLamb
+    betas = (args.adam_beta1, args.adam_beta2)
+    # Algorithm 2 of You et al. (2020): weight decay inside the update that the trust ratio scales. Its bias correction
+    # cancels in the ratio; the package's own would not.
+    options = {"lr": args.learning_rate, "betas": betas, "eps": args.adam_epsilon}
+    return UnclampedLamb, {**options, "weight_decouple": False, "adam_debias": True}
+
+
+def _named(args: CmlmTrainingArguments) -> str:
+    return str(getattr(args.optim, "value", args.optim))
 
 
 class CmlmTrainer(XlsrTrainer):
     """`XlsrTrainer` for `CmlmModel`: a batch of every task in each step.
 
     Tasks need data and, in the model, a weight. The first of running text, translations and inference defines an epoch;
-    the others run in parallel.
+    the others run in parallel. `docs/train.md` has a complete script.
 
     Args:
         model: The model, with or without adapters; or, with default settings, an encoder: a folder, Hub id or
@@ -79,13 +71,6 @@ class CmlmTrainer(XlsrTrainer):
         retrieval_dataset: Translation pairs for bitext retrieval, see `DataConverter.pairs`.
         nli_dataset: Inference pairs, see `DataConverter.inference`; the model needs `nli_labels`.
         **kwargs: As for `XlsrTrainer`.
-
-    Raises:
-        XlsrError: no task has data and a weight, inference has no classifier, a batch size does not fit, the encoder has
-            too few positions, or the tokenizer has no mask token or more tokens than the model.
-
-    Example:
-        `docs/train.md` has a complete script.
     """
 
     def __init__(
@@ -142,14 +127,13 @@ class CmlmTrainer(XlsrTrainer):
         super().__init__(model, args, processing_class=processing_class, train_dataset=main, **kwargs)
 
     def _collator(self, tokenizer: Any, config: Any, args: Any) -> MultiTaskCollator:
-        multiple = 8 if args.device.type == "cuda" else 1
-        rounding: dict[str, Any] = {"pad_to_multiple_of": multiple, "max_length": self.max_length}
+        rounding: dict[str, Any] = {"pad_to_multiple_of": args.padding_multiple, "max_length": self.max_length}
         collators: dict[str, Any] = {}
         if TEXT in self.datasets:
             collators[TEXT] = CmlmCollator(
                 tokenizer,
                 mlm_probability=config.mlm_probability,
-                seed=args.seed if args.data_seed is None else args.data_seed,
+                seed=args.seed_of_data,
                 **rounding,
             )
         if NLI in self.datasets:
@@ -165,7 +149,7 @@ class CmlmTrainer(XlsrTrainer):
             size = getattr(self.args, name, None)
             options: dict[str, Any] = {} if size is None else {"batch_option": name}
             size = None if size is None else share_of_step(name, size, self.args)
-            options |= {"seed": self.data_seed + number, "contrast": task == RETRIEVAL}
+            options |= {"seed": self.args.seed_of_data + number, "contrast": task == RETRIEVAL}
             batches[task] = self.batches(data, size, **options)
         return self.join_tasks(self.datasets, batches)
 

@@ -28,11 +28,6 @@ def _start_worker(worker_id: int, num_workers: int, rank: int) -> None:
 
     A terminal's Ctrl-C, launchers and schedulers signal every process. If workers ended, the training would fail before
     it saves its checkpoint. Workers end with their training process.
-
-    Args:
-        worker_id: Number of the worker.
-        num_workers: Workers of a training process.
-        rank: Rank of the training process.
     """
     for number in GracefulStopCallback.SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -40,11 +35,7 @@ def _start_worker(worker_id: int, num_workers: int, rank: int) -> None:
 
 
 class DataFlow(_Base):
-    """Mixin for `Trainer`: data in any form, split over processes by their own batches.
-
-    Attributes:
-        converter: Converts data; set by each trainer.
-    """
+    """Mixin for `Trainer`: data in any form, split over processes by their own batches."""
 
     # Whether the examples of a batch are compared with each other.
     contrast = True
@@ -96,26 +87,15 @@ class DataFlow(_Base):
             worker_init_fn=partial(_start_worker, num_workers=workers, rank=args.process_index),
         )
 
-    @property
-    def data_seed(self) -> int:
-        """Random seed of the data."""
-        return self.args.data_seed if self.args.data_seed is not None else self.args.seed
-
     def batches(self, data: Any, batch_size: int | None = None, **options: Any) -> Any:
-        """Batches of a dataset as the arguments say: of keys, or of features if it is streamed.
-
-        Args:
-            data: Prepared or streamed rows.
-            batch_size: Rows per batch and process; by default `per_device_train_batch_size`.
-            **options: Other values of `LengthBucketBatchSampler` than the arguments'.
-        """
+        """Batches of a dataset as the arguments say: of keys, or of features if it is streamed."""
         args = self.args
         options = {
             "mixing": args.mixing,
             "exponent": args.mixing_exponent,
             "homogeneous": args.homogeneous_batches,
             "bucket": args.bucket_by_length,
-            "seed": self.data_seed,
+            "seed": args.seed_of_data,
             "num_processes": args.world_size,
             "process_index": args.process_index,
             "contrast": self.contrast,

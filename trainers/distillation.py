@@ -20,20 +20,13 @@ class DistillationTrainer(LightweightTrainer):
     """`LightweightTrainer` for `DistillationModel`: a teacher embeds the sources.
 
     The embeddings of stored data are computed before the first step, and kept on disk for later runs; those of streams
-    in each step.
+    in each step. `docs/distill.md` has a complete script.
 
     Args:
         model: The model; or, with default settings, an encoder: a folder, Hub id or `SentenceTransformer`.
         args: `LightweightTrainingArguments`.
         teacher: A `Teacher`, or an encoder for one with default settings: a folder, Hub id or `SentenceTransformer`.
-        train_dataset: Translation pairs, see `DataConverter.pairs`. The teacher embeds the sources.
         **kwargs: As for `LightweightTrainer`.
-
-    Raises:
-        XlsrError: as `LightweightTrainer`.
-
-    Example:
-        `docs/distill.md` has a complete script.
     """
 
     model_class = DistillationModel

@@ -15,7 +15,7 @@ from hf_xlsr.data.collators.dual_momentum import DualCollator, NliCollator
 from hf_xlsr.data.multitask import MultiTaskCollator
 from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig
-from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED
+from hf_xlsr.modeling.dual_momentum.configuration_dual_momentum import SHARED, check_same
 from hf_xlsr.modeling.dual_momentum.momentum import SoundStepCallback, StepKeys
 from hf_xlsr.trainers.arguments import share_of_step
 from hf_xlsr.trainers.base import XlsrTrainer, converter_of, languages_of, usable_length
@@ -38,7 +38,7 @@ class DualMomentumTrainer(XlsrTrainer):
 
     The keys of a step's micro-batches wait in `step_keys` and enter the queues together after the optimiser step: with
     queue negatives only, four accumulated micro-batches of 256 train like one batch of 1,024. Queues and momentum
-    encoders are part of the checkpoint, also with adapters.
+    encoders are part of the checkpoint, also with adapters. `docs/train.md` has a complete script.
 
     Args:
         model: `DualMomentumModel`, or one in a PEFT wrapper (see `hf_xlsr.trainers.adapters.add_adapters`). With default
@@ -50,13 +50,6 @@ class DualMomentumTrainer(XlsrTrainer):
         nli_dataset: Inference pairs for the auxiliary task of appendix B, see `DataConverter.inference`; the model needs
             `nli_labels`.
         **kwargs: As for `XlsrTrainer`.
-
-    Raises:
-        XlsrError: a queue is smaller than a step, weights are sharded, adapters have no momentum counterpart, a tokenizer
-            has more tokens than its encoder, or the auxiliary task lacks its classifier, its data or a valid batch size.
-
-    Example:
-        `docs/train.md` has a complete script.
     """
 
     no_sharding = "Momentum updates of dual momentum contrast need whole weights on every process."
@@ -92,8 +85,18 @@ class DualMomentumTrainer(XlsrTrainer):
         for language in config.languages or ():
             tokens = vocab_size_of(ours.encoders[config.encoder_of(language)])
             check_token_ids(self.tokenizers[language], tokens, of=f" of '{language}'")
-        self.nli_rows = self._check_nli(config, args, nli_dataset)
-        _check_queue(config, args)
+        if (nli_dataset is None) != (config.nli_labels == 0):
+            raise XlsrError(
+                "The auxiliary task needs both `nli_dataset` and nli_labels above 0, got only one of them."
+            )
+        if nli_dataset is not None:
+            self.nli_rows = share_of_step("nli_batch_size", args.nli_batch_size, args)
+        step = args.per_device_train_batch_size * args.world_size * args.gradient_accumulation_steps
+        if 0 < config.queue_size < step:
+            raise XlsrError(
+                f"`queue_size` must be at least the {step:,} pairs of an optimiser step (batch size x processes x "
+                f"micro-batches), got {config.queue_size:,}."
+            )
         if config.use_momentum:
             list(ours.momentum_pairs())  # raises for adapters without a counterpart
         if ours is not model:
@@ -112,28 +115,18 @@ class DualMomentumTrainer(XlsrTrainer):
         if args.queue_prefill:
             self.add_callback(QueuePrefillCallback(self))
 
-    @staticmethod
-    def _check_nli(config: DualMomentumConfig, args: Any, data: Any) -> int:
-        """Rows of the auxiliary task in each micro-batch of each process."""
-        if (data is None) != (config.nli_labels == 0):
-            raise XlsrError(
-                "The auxiliary task needs both `nli_dataset` and nli_labels above 0, got only one of them."
-            )
-        return 0 if data is None else share_of_step("nli_batch_size", args.nli_batch_size, args)
-
     def _collator(self, args: Any) -> Any:
         pads = {language: tokenizer.pad_token_id for language, tokenizer in self.tokenizers.items()}
-        options = {"max_length": self.max_length, "pad_to_multiple_of": 8 if args.device.type == "cuda" else 1}
+        options = {"max_length": self.max_length, "pad_to_multiple_of": args.padding_multiple}
         pairs = DualCollator(pads, **options)
         return (
             pairs if self.nli_dataset is None else MultiTaskCollator({PAIRS: pairs, NLI: NliCollator(pads, **options)})
         )
 
     def train_batches(self) -> tuple[Any, Any]:
-        """Batches of pairs, each with a batch of the auxiliary task if there is one."""
         if self.nli_dataset is None:
             return super().train_batches()
-        options: dict[str, Any] = {"seed": self.data_seed + 1, "batch_option": "nli_batch_size"}
+        options: dict[str, Any] = {"seed": self.args.seed_of_data + 1, "batch_option": "nli_batch_size"}
         # A language has its own encoder.
         options |= {"homogeneous": True, "mixing": "proportional"}
         nli = self.batches(self.nli_dataset, self.nli_rows, **options)
@@ -176,17 +169,16 @@ class DualMomentumTrainer(XlsrTrainer):
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         super()._save(output_dir, state_dict=state_dict)
+        folder = Path(output_dir or self.args.output_dir)
         model = self.accelerator.unwrap_model(self.model)
         for language in self.tokenizers if self.args.should_save else ():
-            place = (
-                Path(output_dir or self.args.output_dir) / TOKENIZERS / base_model(model).config.encoder_of(language)
-            )
-            self.tokenizers[language].save_pretrained(str(place))
+            name = base_model(model).config.encoder_of(language)
+            self.tokenizers[language].save_pretrained(str(folder / TOKENIZERS / name))
         if base_model(model) is not model and self.args.should_save:
             state = base_model(model).state_dict()
             extra = {name: value.contiguous() for name, value in state.items() if name.startswith(EXTRA_STATE)}
             settings = {name: json.dumps(getattr(base_model(model).config, name)) for name in KEPT_SETTINGS}
-            save_file(extra, Path(output_dir or self.args.output_dir) / EXTRA_STATE_FILE, metadata=settings)
+            save_file(extra, folder / EXTRA_STATE_FILE, metadata=settings)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         folder = Path(resume_from_checkpoint)
@@ -196,7 +188,7 @@ class DualMomentumTrainer(XlsrTrainer):
             self._load_extra_state(folder, ours)
         else:
             stored = DualMomentumConfig.from_pretrained(folder)
-            _check_same(folder, ours.config, {name: getattr(stored, name) for name in KEPT_SETTINGS})
+            check_same(str(folder), {name: getattr(stored, name) for name in KEPT_SETTINGS}, ours.config)
         super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     @staticmethod
@@ -204,21 +196,6 @@ class DualMomentumTrainer(XlsrTrainer):
         """Loads what is saved in addition to adapters: queues, projections, the classifier."""
         file = folder / EXTRA_STATE_FILE
         with safe_open(file, "pt") as content:
-            _check_same(folder, model.config, {name: json.loads(text) for name, text in content.metadata().items()})
+            stored = {name: json.loads(text) for name, text in content.metadata().items()}
+            check_same(str(folder), stored, model.config)
         model.load_state_dict(load_file(file), strict=False)
-
-
-def _check_same(folder: Path, config: DualMomentumConfig, stored: Mapping[str, Any]) -> None:
-    for name in KEPT_SETTINGS:
-        saved, value = stored.get(name), getattr(config, name)
-        if saved != value:
-            raise XlsrError(f"`{name}` must be {saved}, as in checkpoint '{folder}', got {value}. Or start a new run.")
-
-
-def _check_queue(config: DualMomentumConfig, args: Any) -> None:
-    step = args.per_device_train_batch_size * args.world_size * args.gradient_accumulation_steps
-    if config.queue_size and config.queue_size < step:
-        raise XlsrError(
-            f"`queue_size` must be at least the {step:,} pairs of an optimiser step (batch size x processes x "
-            f"micro-batches), got {config.queue_size:,}."
-        )

@@ -22,12 +22,7 @@ def evaluation_batches(
 ) -> Iterator[list[int]]:
     """This process's rows of each batch: rows of similar length, each batch of about the same size.
 
-    Args:
-        data: Prepared rows.
-        batch_size: Most rows per batch and process.
-        homogeneous: One language pair per batch.
-        processes: Every process has as many rows of each batch; up to one less than `processes` are dropped.
-        rank: Number of this process.
+    Every process has as many rows of each batch, at most `batch_size`; up to one less than `processes` are dropped.
     """
     groups = np.asarray(data.groups) if homogeneous else np.zeros(len(data), dtype=np.int64)
     for group in np.unique(groups):
@@ -40,13 +35,7 @@ def evaluation_batches(
 
 @torch.no_grad()
 def evaluation_loss(trainer: XlsrTrainer, data: Any, task: str = MAIN) -> float:
-    """Mean loss of the rows. It draws no random numbers from those of training.
-
-    Args:
-        trainer: Of this package.
-        data: Prepared rows.
-        task: Which task of the trainer's collator they are.
-    """
+    """Mean loss of the rows. It draws no random numbers from those of training."""
     args, model = trainer.args, trainer.model
     options = {"processes": args.world_size, "rank": args.process_index, "homogeneous": args.homogeneous_batches}
     total = torch.zeros(2, dtype=torch.float64)
@@ -54,7 +43,7 @@ def evaluation_loss(trainer: XlsrTrainer, data: Any, task: str = MAIN) -> float:
     model.eval()
     devices = [args.device] if args.device.type == "cuda" else []
     with torch.random.fork_rng(devices):
-        torch.manual_seed(trainer.data_seed)
+        torch.manual_seed(trainer.args.seed_of_data)
         for rows in evaluation_batches(data, args.per_device_eval_batch_size, **options):
             features = [{TASK: task, **feature} for feature in data.__getitems__([(0, row) for row in rows])]
             inputs = trainer._prepare_inputs(trainer.data_collator(features))
@@ -71,16 +60,8 @@ def translation_accuracy(encoder: Any, pairs: PreparedPairs, *, batch_size: int 
     """Share of sentences whose nearest sentence of the other language, by cosine, is their translation.
 
     Equal sentences count as translations of each other's partners, as in `TranslationEvaluator` of
-    sentence-transformers, whose names these are.
-
-    Args:
-        encoder: A `LiveEncoder`.
-        pairs: With token ids.
-        batch_size: Sentences encoded together.
-
-    Returns:
-        `SOURCE-TARGET_src2trg_accuracy`, `..._trg2src_accuracy` and `..._mean_accuracy` of each language pair, and
-        `accuracy`, the mean of the language pairs.
+    sentence-transformers, whose names these are: `SOURCE-TARGET_src2trg_accuracy`, `..._trg2src_accuracy` and
+    `..._mean_accuracy` of each language pair, and `accuracy`, the mean of the language pairs.
     """
     metrics: dict[str, float] = {}
     for group, languages in enumerate(pairs.language_pairs):

@@ -52,17 +52,9 @@ class FineTuneTrainingArguments(XlsrTrainingArguments):
 
 
 class LiveClassifier:
-    """A model in training as a classifier for evaluation.
+    """A model in training as a classifier for evaluation; the model keeps its mode.
 
-    Args:
-        model: Returns `logits`; keeps its mode.
-        tokenizer: Its tokenizer.
-        max_length: Rows are truncated to this many tokens.
-        batch_size: Rows per forward pass.
-        autocast_dtype: Precision of the pass; by default that of the weights.
-        share: Split the batches over processes and sum the logits; every process must call it then. By default this
-            process computes everything.
-        progress: Show a progress bar.
+    With `share`, processes share the batches and sum the logits; every process must call it then.
     """
 
     def __init__(
@@ -107,19 +99,11 @@ class LiveClassifier:
 
 
 def evaluate_sets(classifier: LiveClassifier, sets: Sequence[LabelledSet], *, protocol: str) -> Results:
-    """Metrics of the sets' task in each language, and their means over the languages, as in the paper's table 2.
+    """Metrics of the sets' task in each language, and their unweighted means over languages, as in the paper's table 2.
 
-    Args:
-        classifier: Classifier to evaluate.
-        sets: Labelled rows.
-        protocol: How the classifier was trained, a part of the metric keys, such as `cross-lingual-test`.
-
-    Returns:
-        `{set}-{protocol}/{language}/{split}/{metric}`, the number of rows as `.../rows`, and unweighted means over
-        languages as `{set}-{protocol}/mean-of-{n}/{split}/{metric}`.
-
-    Raises:
-        XlsrError: the model's outputs are not finite.
+    Keys are `{set}-{protocol}/{language}/{split}/{metric}`, the number of rows `.../rows`, and
+    `{set}-{protocol}/mean-of-{n}/{split}/{metric}`. `protocol` is how the classifier was trained, as
+    `cross-lingual-test`.
     """
     results = Results()
     for data in sets:
@@ -147,6 +131,8 @@ def metric_keys(sets: Sequence[LabelledSet], *, protocol: str) -> list[str]:
 class FineTuneTrainer(XlsrTrainer):
     """`XlsrTrainer` for `HictlForSequenceClassification`, with evaluation of named sets by language.
 
+    `docs/fine-tune.md` has a complete script.
+
     Args:
         model: The classifier, or one in a PEFT wrapper.
         args: `FineTuneTrainingArguments`.
@@ -158,12 +144,6 @@ class FineTuneTrainer(XlsrTrainer):
         evaluations: Functions from a `LiveClassifier` to metrics by name, such as
             `partial(evaluate_sets, sets=[...], protocol="fine-tuning")`.
         **kwargs: As for `XlsrTrainer`.
-
-    Raises:
-        XlsrError: the model has other labels than the data, too few positions, or fewer tokens than the tokenizer.
-
-    Example:
-        `docs/fine-tune.md` has a complete script.
     """
 
     contrast = False
@@ -177,7 +157,7 @@ class FineTuneTrainer(XlsrTrainer):
             kwargs["data_collator"] = LabelledCollator(
                 processing_class.pad_token_id,
                 max_length=args.max_length,
-                pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
+                pad_to_multiple_of=args.padding_multiple,
             )
         self.max_length, self.processing_class = args.max_length, processing_class
         train_dataset = self.converted(train_dataset, args)
@@ -185,7 +165,6 @@ class FineTuneTrainer(XlsrTrainer):
         super().__init__(model, args, processing_class=processing_class, train_dataset=train_dataset, **kwargs)
 
     def convert(self, data: Any, name: str) -> Any:
-        """Labelled rows, tokenised."""
         if hasattr(data, "lengths"):
             return data
         return convert_labelled(data, self.processing_class, self.max_length, name)
@@ -199,7 +178,6 @@ class FineTuneTrainer(XlsrTrainer):
         return self.convert(next(iter(data.values())) if isinstance(data, DatasetDict) else data, "eval_dataset").rows
 
     def evaluate_data(self, data: Any, prefix: str, ignore_keys: list[str] | None = None) -> dict[str, float]:
-        """Loss of labelled rows, and what `compute_metrics` gives."""
         loader = DataLoader(data, batch_size=self.args.eval_batch_size, collate_fn=self.data_collator)
         options: dict[str, Any] = {"ignore_keys": ignore_keys, "metric_key_prefix": prefix}
         alone = None if self.compute_metrics else True
@@ -214,11 +192,7 @@ class FineTuneTrainer(XlsrTrainer):
         return self.live_classifier(share=not self.is_fsdp_enabled)
 
     def live_classifier(self, *, share: bool = False) -> LiveClassifier:
-        """The model as a classifier.
-
-        Args:
-            share: Split the rows over processes, all of which must evaluate then.
-        """
+        """The model as a classifier; with `share`, all processes must evaluate."""
         return LiveClassifier(
             self.accelerator.unwrap_model(self.model),
             self.processing_class,

@@ -21,6 +21,8 @@ RECENT, STEPS = "RecentContrast", 100  # place in the trainer's state, and optim
 class HictlTrainer(XlsrTrainer):
     """`XlsrTrainer` for `HictlForPreTraining`: batches of several languages, masked and joined as the model needs.
 
+    `docs/train.md` has a complete script.
+
     Args:
         model: The model, with or without adapters; or, with default settings, an encoder: a folder, Hub id or
             `SentenceTransformer`.
@@ -28,13 +30,6 @@ class HictlTrainer(XlsrTrainer):
         train_dataset: Translation pairs, sentences, or a dict with both; see `DataConverter.pairs_and_texts`.
         processing_class: The tokenizer; by default that of the model's place.
         **kwargs: As for `XlsrTrainer`.
-
-    Raises:
-        XlsrError: the tokenizer has no special tokens around sentences, no mask token or more tokens than the model, or
-            the encoder has fewer positions than two sentences together have tokens.
-
-    Example:
-        `docs/train.md` has a complete script.
     """
 
     token_labels = "lm_labels"
@@ -52,9 +47,9 @@ class HictlTrainer(XlsrTrainer):
             kwargs["data_collator"] = HictlCollator(
                 tokenizer,
                 mlm_probability=ours.config.mlm_probability,
-                seed=args.data_seed if args.data_seed is not None else args.seed,
+                seed=args.seed_of_data,
                 max_length=self.max_length,
-                pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
+                pad_to_multiple_of=args.padding_multiple,
             )
         super().__init__(model, args, processing_class=tokenizer, train_dataset=train_dataset, **kwargs)
         self._step_losses: list[float] = []

@@ -47,11 +47,7 @@ class SlimPushes(_Base):
     export_options: Mapping[str, Any] = MappingProxyType({})
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """Creates the repository.
-
-        Raises:
-            XlsrError: `hub_strategy` would publish checkpoints, or the Hub refuses.
-        """
+        """Creates the repository."""
         if self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
             raise XlsrError(
                 f"hub_strategy '{self.args.hub_strategy.value}' would publish queues and optimiser. Use 'end' or "
@@ -69,21 +65,10 @@ class SlimPushes(_Base):
         private: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Exports and uploads the model.
-
-        Args:
-            commit_message: Commit message.
-            blocking: Wait for the upload.
-            token: By default `hub_token`, or that of the environment.
-            revision: Branch; by default `hub_revision`.
-            private: Whether a new repository is private.
-            **kwargs: Ignored; `Trainer` uses them for its card.
+        """Exports and uploads the model; by default to `hub_revision` with `hub_token`.
 
         Returns:
-            The commit, or its future; None in all processes but the main one.
-
-        Raises:
-            XlsrError: weights are sharded, or the Hub refuses or cannot be reached.
+            The commit, or without `blocking` its future; None in all processes but the main one.
         """
         if self.hub_model_id is None:
             self.init_hf_repo(token=token, private=private)
@@ -121,14 +106,7 @@ class SlimPushes(_Base):
         return exported
 
     def save_sentence_transformer(self, path: str | Path) -> None:
-        """Writes a folder that `SentenceTransformer(path)` loads without this package.
-
-        Args:
-            path: The folder to create, by the main process.
-
-        Raises:
-            XlsrError: weights are sharded, or the model has no stock form.
-        """
+        """Writes a folder that `SentenceTransformer(path)` loads without this package; every process must call."""
         self._check_whole_weights()
         if self.is_world_process_zero():
             self.to_sentence_transformer().save(str(path), create_model_card=False)
@@ -159,16 +137,7 @@ def merged_copy(trainer: Any) -> Any:
 
 
 def export_trainer(trainer: Any, folder: Path, repo: str) -> str:
-    """Exports the live model of a trainer.
-
-    Args:
-        trainer: Of this package.
-        folder: An empty folder.
-        repo: Target repository, for the card.
-
-    Returns:
-        The card.
-    """
+    """Exports the live model of a trainer into an empty folder, and returns the card for the repository."""
     model = base_model(trainer.accelerator.unwrap_model(trainer.model))
     encodes = hasattr(model, "to_sentence_transformer")
     if encodes:
@@ -193,13 +162,7 @@ def export_trainer(trainer: Any, folder: Path, repo: str) -> str:
 
 
 def _ended(job: Future, folder: tempfile.TemporaryDirectory, repo: str) -> None:
-    """Logs the error of a push in the background, and removes its folder.
-
-    Args:
-        job: The push.
-        folder: Uploaded files.
-        repo: Target repository, if nobody waits.
-    """
+    """Logs the error of a push in the background, if nobody waits for it in `repo`, and removes its folder."""
     folder.cleanup()
     if repo and not job.cancelled() and (error := job.exception()) is not None:
         try:

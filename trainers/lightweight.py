@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from hf_xlsr.data.collators.lightweight import PairCollator
 from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
-from hf_xlsr.modeling.lightweight import LightweightConfig, LightweightDualTransformer
+from hf_xlsr.modeling.lightweight import LightweightDualTransformer
 from hf_xlsr.trainers.base import XlsrTrainer, converter_of, usable_length
 from hf_xlsr.trainers.pretrained import model_and_tokenizer
 
@@ -17,22 +18,14 @@ MASKING_OF_TASK = {"ugt": "single", "smlm": "single", "xtr": "none", "mlm": "mlm
 
 
 def released_learning_rate(step: int, *, beta2: float, decay_step: int) -> float:
-    """Learning rate factor of the released code: untuned linear warm-up, then a tenth from `decay_step`.
-
-    Args:
-        step: Steps taken.
-        beta2: Adam's second beta; the warm-up lasts `2 / (1 - beta2)` steps.
-        decay_step: First step of the reduced rate.
-
-    Examples:
-        >>> [round(released_learning_rate(s, beta2=0.999, decay_step=5000), 3) for s in (0, 999, 1999, 5000)]
-        [0.001, 0.5, 1.0, 0.1]
-    """
+    """Learning rate factor of the released code: untuned linear warm-up, then a tenth from `decay_step`."""
     return min(1.0, (step + 1) * (1 - beta2) / 2) * (0.1 if step >= decay_step else 1.0)
 
 
 class LightweightTrainer(XlsrTrainer):
     """`XlsrTrainer` for `LightweightDualTransformer`: masks tokens for the generative task.
+
+    `docs/train.md` has a complete script.
 
     Args:
         model: The model, whose configuration names the generative task; or, with default settings, an encoder: a folder,
@@ -41,13 +34,6 @@ class LightweightTrainer(XlsrTrainer):
         train_dataset: Translation pairs, see `DataConverter.pairs`.
         processing_class: The tokenizer; by default that of the model's place.
         **kwargs: As for `XlsrTrainer`.
-
-    Raises:
-        XlsrError: the tokenizer has no mask token or more tokens than the model, or the encoder has fewer positions
-            than the longest sentence has tokens.
-
-    Example:
-        `docs/train.md` has a complete script.
     """
 
     token_labels = "mlm_labels"
@@ -68,21 +54,20 @@ class LightweightTrainer(XlsrTrainer):
         train_dataset = self.converted(train_dataset, args)
         self.max_length = usable_length([model.encoder], args.max_length, train_dataset)
         if kwargs.get("data_collator") is None:
-            config: LightweightConfig = model.config
+            config = model.config
             kwargs["data_collator"] = PairCollator(
                 processing_class,
                 masking=MASKING_OF_TASK[config.generative_task] if config.generative_weight else "none",
                 mask_punctuation=config.mask_punctuation,
                 mlm_probability=config.mlm_probability,
-                seed=args.data_seed if args.data_seed is not None else args.seed,
+                seed=args.seed_of_data,
                 max_length=self.max_length,
-                pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
+                pad_to_multiple_of=args.padding_multiple,
                 identities=config.alignment_mask_duplicates,
             )
         super().__init__(model, args, processing_class=processing_class, train_dataset=train_dataset, **kwargs)
 
     def model_and_tokenizer(self, model: Any, tokenizer: Any, args: Any) -> tuple[Any, Any]:
-        """The model and the tokenizer from what users give."""
         return model_and_tokenizer(self.model_class, model, tokenizer, seed=args.seed)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -106,16 +91,13 @@ class LightweightTrainer(XlsrTrainer):
         return super().create_optimizer(model)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Trainer's schedule, or the released code's."""
         if self.args.optimization == "released" and self.lr_scheduler is None:
             updates = -(-len(self.get_train_dataloader()) // self.args.gradient_accumulation_steps)
             decay_step = updates * self.args.decay_epoch
             beta2 = self.args.adam_beta2
             chosen: Any = self.optimizer if optimizer is None else optimizer
-            self.lr_scheduler = LambdaLR(
-                chosen,
-                lambda step: released_learning_rate(step, beta2=beta2, decay_step=decay_step),
-            )
+            rate = partial(released_learning_rate, beta2=beta2, decay_step=decay_step)
+            self.lr_scheduler = LambdaLR(chosen, rate)
             self._created_lr_scheduler = True
             return self.lr_scheduler
         return super().create_scheduler(num_training_steps, optimizer)

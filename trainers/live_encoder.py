@@ -22,13 +22,7 @@ Prompts = str | Mapping[str, str] | None
 
 
 def named_prompts(prompts: Prompts) -> dict[str, str]:
-    """Prompts by name, as sentence-transformers has them: `default` for a single one; `query` and `document` are those
-    of sources and targets.
-
-    Examples:
-        >>> named_prompts({"source": "query: ", "target": "passage: "})["document"]
-        'passage: '
-    """
+    """Prompts by name as in sentence-transformers: `default`, or `query` and `document` for sources and targets."""
     if isinstance(prompts, str):
         return {"default": prompts}
     given = dict(prompts or {})
@@ -50,16 +44,9 @@ def set_prompts(model: Any, prompts: Prompts) -> None:
 
 
 class LiveEncoder:
-    """Encodes with the current weights; the model keeps its mode. Evaluators of sentence-transformers take it as `model`.
+    """Encodes with the current weights; the model keeps its mode. Evaluators of sentence-transformers take it.
 
-    Args:
-        model: With `encode_sentences`.
-        tokenizer: A fast tokenizer; or one for each language, for a model that takes `language`. Languages are then
-            the routes: `encode(sentences, task="zh")`.
-        max_length: Sentences are truncated to this many tokens.
-        autocast_dtype: Precision of the pass; by default that of the weights.
-        prompts: Text before every sentence; or by name or language.
-        default_route: Route of sentences without `task`.
+    With a tokenizer for each language, languages are the routes: `encode(sentences, task="zh")`.
     """
 
     similarity_fn_name = "cosine"
@@ -85,7 +72,6 @@ class LiveEncoder:
 
     @property
     def device(self) -> torch.device:
-        """Device of the model."""
         return self.model.device
 
     def route(self, language: str) -> LiveEncoder:
@@ -108,12 +94,7 @@ class LiveEncoder:
         truncate_dim: int | None = None,
         **_: Any,
     ) -> Any:
-        """Sentence embeddings in the given order, as `SentenceTransformer.encode`.
-
-        Returns:
-            `(sentences, width)`, float32, or `(width,)` for a single sentence: a NumPy array, a tensor with
-            `convert_to_tensor`, or a list of tensors without `convert_to_numpy`.
-        """
+        """Sentence embeddings in the given order, `(sentences, width)`, as `SentenceTransformer.encode`."""
         if isinstance(sentences, str):
             options: dict[str, Any] = {"prompt_name": prompt_name, "prompt": prompt, "precision": precision}
             options |= {"convert_to_numpy": convert_to_numpy, "convert_to_tensor": convert_to_tensor}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
 from hf_xlsr.modeling.dual_momentum.momentum import StepKeys, scheduled_momentum, was_skipped
 from hf_xlsr.trainers.adapters import base_model
@@ -21,22 +21,15 @@ LARGE = 0.9  # above, a step is at most a tenth of the difference
 
 
 class MomentumCallback(TrainerCallback):
-    """Updates the momentum encoders after each optimiser step, equation 1.
+    """Updates the momentum encoders after each optimiser step that was not skipped, equation 1.
 
-    Args:
-        keys: Shared with the other callbacks; whether the step was dropped.
-        schedule: See `scheduled_momentum`.
-
-    Raises:
-        XlsrError: at the start of training, the weights have half precision and the updates are small.
+    For `schedule` see `scheduled_momentum`. Momentum encoders of half precision would not move by small updates.
     """
 
     def __init__(self, keys: StepKeys | None = None, schedule: str = "constant") -> None:
         self.keys, self.schedule = keys or StepKeys(), schedule
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         ours = base_model(model)
         momentum = ours.config.momentum
         small_steps = momentum < 1 and (momentum >= LARGE or self.schedule != "constant")
@@ -48,13 +41,7 @@ class MomentumCallback(TrainerCallback):
             )
 
     def on_optimizer_step(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: Any = None,
-        optimizer: Any = None,
-        **kwargs: Any,
+        self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **kwargs: Any
     ) -> None:
         if not was_skipped(optimizer, self.keys):
             ours = base_model(model)
@@ -67,9 +54,6 @@ class MemoryQueueCallback(TrainerCallback):
     """Enqueues the keys of all micro-batches and processes after the optimiser step.
 
     Every process gathers the same keys in the same order, so that queues stay equal without communication.
-
-    Args:
-        keys: Filled by the trainer.
     """
 
     def __init__(self, keys: StepKeys) -> None:
@@ -77,13 +61,7 @@ class MemoryQueueCallback(TrainerCallback):
 
     @torch.no_grad()
     def on_optimizer_step(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: Any = None,
-        optimizer: Any = None,
-        **kwargs: Any,
+        self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **kwargs: Any
     ) -> None:
         if not was_skipped(optimizer, self.keys):
             ours = base_model(model)

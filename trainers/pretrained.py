@@ -25,13 +25,7 @@ NLI_LABELS = 3
 
 @dataclass
 class Part:
-    """A pretrained encoder.
-
-    Args:
-        encoder: A stock encoder without its pooler.
-        tokenizer: Its tokenizer.
-        pooling: That of sentence-transformers; None if unknown.
-    """
+    """A pretrained encoder without its pooler, its tokenizer and the pooling of sentence-transformers, if known."""
 
     encoder: Any
     tokenizer: Any
@@ -44,14 +38,7 @@ class Part:
 
 
 def read_part(model: Any) -> Part | dict[str, Part]:
-    """Pretrained encoders: one, or by route.
-
-    Args:
-        model: Folder or Hub id, or a `SentenceTransformer` of `Transformer`, `Pooling` and `Normalize`.
-
-    Raises:
-        XlsrError: the model does not load or has modules that training would drop.
-    """
+    """Pretrained encoders of a folder, a Hub id or a `SentenceTransformer`: one, or by route."""
     if isinstance(model, str | Path):
         if not (Path(model) / "modules.json").is_file():
             return Part(encoder_from_pretrained(str(model)), load_auto(AutoTokenizer, model))
@@ -83,15 +70,7 @@ def _is_saved(model: Any, model_class: Any) -> bool:
 
 
 def tokenizer_of(encoder: Any, folder: str | Path | None = None) -> Any:
-    """The tokenizer from the place that an encoder was loaded from.
-
-    Args:
-        encoder: A stock encoder.
-        folder: Another place.
-
-    Raises:
-        XlsrError: there is none.
-    """
+    """The tokenizer from the place that an encoder was loaded from."""
     place = str(folder or getattr(encoder, "name_or_path", ""))
     try:
         if place:
@@ -106,13 +85,8 @@ def model_and_tokenizer(
 ) -> tuple[Any, Any]:
     """A model with one encoder, and its tokenizer.
 
-    Args:
-        model_class: Class of the model.
-        model: One of that class, with or without adapters; a folder or Hub id of one or of an encoder; or a
-            `SentenceTransformer`.
-        tokenizer: By default that of the model's place.
-        seed: Random seed of new weights.
-        **options: Values of the configuration of a new model.
+    `model` is one of `model_class`, with or without adapters; a folder or Hub id of one or of an encoder; or a
+    `SentenceTransformer`. New models have the values `options` in their configuration.
     """
     if isinstance(model, nn.Module) and not isinstance(model, SentenceTransformer):
         return model, tokenizer or tokenizer_of(base_model(model).encoder)
@@ -145,13 +119,8 @@ def dual_model_and_tokenizers(
 ) -> tuple[Any, dict[str, Any]]:
     """A `DualMomentumModel`, and a tokenizer for each language.
 
-    Args:
-        model: A `DualMomentumModel`, with or without adapters, or its folder or Hub id; a mapping from language to
-            encoder; or an encoder of all languages. Encoders are folders, Hub ids or `SentenceTransformer` objects.
-        tokenizers: By default those of the encoders' places.
-        languages: The languages of the training data, for a shared encoder and its tokenizer.
-        seed: Random seed of new weights.
-        **options: Values of the configuration of a new model.
+    `model` may also be its folder or Hub id, a mapping from language to encoder, or an encoder of all languages, whose
+    languages come from `languages(encoder, tokenizer)`. Encoders are folders, Hub ids or `SentenceTransformer` objects.
     """
     if isinstance(model, nn.Module) and not isinstance(model, SentenceTransformer):
         return model, dict(tokenizers) if tokenizers else _tokenizers_of(base_model(model))

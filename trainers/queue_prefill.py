@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from tqdm.auto import tqdm
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
 from hf_xlsr.data.collators.padding import pad_rows, truncate_row
 from hf_xlsr.trainers.adapters import base_model
@@ -24,17 +24,12 @@ class QueuePrefillCallback(TrainerCallback):
     """Fills empty queues with keys of random training pairs when training begins; a resume keeps its queues.
 
     If a language has fewer pairs than its queue has rows, each key is added once.
-
-    Args:
-        trainer: Provides model, data and tokenizers.
     """
 
     def __init__(self, trainer: DualMomentumTrainer) -> None:
         self.trainer = trainer
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         ours = base_model(model)
         if any(queue.count for queue in ours.queues.values()):
             return
@@ -42,7 +37,7 @@ class QueuePrefillCallback(TrainerCallback):
         ours.eval()
         try:
             for number, language in enumerate(ours.queues):
-                self._fill(ours, language, np.random.default_rng([self.trainer.data_seed, number, 2]))
+                self._fill(ours, language, np.random.default_rng([self.trainer.args.seed_of_data, number, 2]))
         except BaseException:
             # Partly filled queues, after Ctrl-C, would look like those of a resumed training.
             for queue in ours.queues.values():

@@ -13,32 +13,16 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
 from hf_xlsr.utils.errors import XlsrError
 
-# Methods of our models that run layers, in addition to `forward`.
-FORWARD_METHODS = ("encode_sentences",)
 # The other state types are pickles.
 WHOLE_WEIGHTS = "FULL_STATE_DICT"
 
 
 def sharding_asked(args: Any) -> bool:
-    """Whether the launch or the training arguments enable FSDP.
-
-    Args:
-        args: Training arguments.
-    """
     return bool(args.fsdp) or os.environ.get("ACCELERATE_USE_FSDP", "false").lower() in ("true", "1")
 
 
 def check_sharding(args: Any, *, refusal: str = "", adapters: bool = False) -> None:
-    """Checks that weights are sharded in a supported way, or not at all.
-
-    Args:
-        args: Training arguments.
-        refusal: Why this trainer supports no sharding; empty if it does.
-        adapters: Whether adapters are trained.
-
-    Raises:
-        XlsrError: the launch shards weights in an unsupported way.
-    """
+    """Checks that weights are sharded in a supported way, or not at all; `refusal` says why a trainer supports none."""
     launched = os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() in ("true", "1")
     zero3 = launched and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3"
     given: Mapping[str, Any] = args.fsdp_config if isinstance(args.fsdp_config, dict) else {}
@@ -62,9 +46,6 @@ def set_up_sharding(trainer: Any) -> None:
 
     Units are the layers of the encoder: stock architectures also name their embeddings, which accelerate splits by
     itself. Checkpoints contain whole weights, which any number of processes can load without pickles.
-
-    Args:
-        trainer: Before training.
     """
     plugin, model = trainer.accelerator.state.fsdp_plugin, trainer.model
     plugin.state_dict_config = plugin.optim_state_dict_config = None  # else those of another type would remain
@@ -74,11 +55,7 @@ def set_up_sharding(trainer: Any) -> None:
 
 
 def layer_classes(model: nn.Module) -> list[str]:
-    """Names of the classes that must not be split, except those that contain embeddings.
-
-    Args:
-        model: With `_no_split_modules`, as in transformers.
-    """
+    """Names of the classes that must not be split, except those that contain embeddings."""
     named = set(getattr(model, "_no_split_modules", None) or ())
     layers = [module for module in model.modules() if type(module).__name__ in named]
     tables = {
@@ -88,14 +65,10 @@ def layer_classes(model: nn.Module) -> list[str]:
 
 
 def fit_sharded(model: nn.Module, layers: Sequence[str]) -> None:
-    """Prepares a model that accelerate has sharded.
+    """Prepares a model that accelerate has sharded, where the weights of `layers` are gathered and released one by one.
 
     Heads read embedding tables and decoders outside of their own forward pass, so these must be whole from the start of
     the model's forward to its backward pass; and evaluation calls methods other than `forward`.
-
-    Args:
-        model: From `fully_shard`.
-        layers: Classes whose weights are gathered and released one by one.
     """
     from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 
@@ -108,18 +81,12 @@ def fit_sharded(model: nn.Module, layers: Sequence[str]) -> None:
     for module in kept:
         module.set_reshard_after_forward(False, recurse=False)
     model.register_forward_pre_hook(lambda *_: [module.unshard() for module in kept] and None)
-    for name in FORWARD_METHODS:
-        if hasattr(model, name):
-            register_fsdp_forward_method(model, name)
+    if hasattr(model, "encode_sentences"):  # runs layers too
+        register_fsdp_forward_method(model, "encode_sentences")
 
 
 def gather_model(trainer: Any, whole: Any) -> None:
-    """Replaces the sharded model by one with whole weights; every process must call it.
-
-    Args:
-        trainer: After training.
-        whole: A new model of the same configuration. Only the main process, which exports, gets the weights.
-    """
+    """Replaces the sharded model by `whole`, which gets the weights on the main process; all processes must call."""
     state = trainer.accelerator.get_state_dict(trainer.model)
     if trainer.accelerator.is_main_process:
         whole.load_state_dict(state)

@@ -40,15 +40,7 @@ class TranslationTrainingArguments(XlsrTrainingArguments):
 
 
 class LiveTranslator:
-    """Translates with the current weights; the model keeps its mode.
-
-    Args:
-        model: `HictlForConditionalGeneration`, or any model with `generate`.
-        tokenizer: Of both languages.
-        max_length: Sentences and translations are truncated to this many tokens.
-        autocast_dtype: Precision of the passes; by default that of the weights.
-        progress: Show a progress bar.
-    """
+    """Translates with the current weights; the model keeps its mode."""
 
     def __init__(
         self,
@@ -64,13 +56,7 @@ class LiveTranslator:
 
     @torch.no_grad()
     def translate(self, sentences: Sequence[str], *, batch_size: int = 32, **options: Any) -> list[str]:
-        """A translation of each sentence, in the given order.
-
-        Args:
-            sentences: Sources.
-            batch_size: Sentences decoded together.
-            **options: For `generate`, such as `num_beams` and `length_penalty`.
-        """
+        """A translation of each sentence, in the given order; `options` are those of `generate`."""
         if not sentences:
             return []
         truncation: dict[str, Any] = {
@@ -108,7 +94,7 @@ class TranslationTrainer(XlsrTrainer):
     """`XlsrTrainer` for `HictlForConditionalGeneration`.
 
     The loss of a step is the mean over all its target tokens in all micro-batches and processes, whose numbers do not
-    change it. `evaluate` passes a `LiveTranslator` to the evaluations.
+    change it. `evaluate` passes a `LiveTranslator` to the evaluations. `docs/translate.md` has a complete script.
 
     Args:
         model: `HictlForConditionalGeneration`, or one in a PEFT wrapper.
@@ -117,13 +103,6 @@ class TranslationTrainer(XlsrTrainer):
             together.
         processing_class: The encoder's tokenizer.
         **kwargs: As for `XlsrTrainer`.
-
-    Raises:
-        XlsrError: `freeze_encoder` with adapters; the tokenizer has more tokens than the model, no special tokens around
-            sentences, or others than the model; or there are too few positions.
-
-    Example:
-        `docs/translate.md` has a complete script.
     """
 
     contrast = False
@@ -150,7 +129,7 @@ class TranslationTrainer(XlsrTrainer):
             kwargs["data_collator"] = TranslationCollator(
                 processing_class.pad_token_id,
                 max_length=self.max_length,
-                pad_to_multiple_of=8 if args.device.type == "cuda" else 1,
+                pad_to_multiple_of=args.padding_multiple,
             )
         super().__init__(model, args, processing_class=processing_class, train_dataset=train_dataset, **kwargs)
 
@@ -170,7 +149,6 @@ class TranslationTrainer(XlsrTrainer):
         return (loss, outputs) if return_outputs else loss
 
     def live_encoder(self) -> Any:
-        """The model as a translator."""
         return LiveTranslator(
             self.accelerator.unwrap_model(self.model),
             self.processing_class,

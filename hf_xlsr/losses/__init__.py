@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from hf_xlsr.losses.additive_margin import additive_margin_loss
 from hf_xlsr.losses.alignment import alignment_loss
-from hf_xlsr.losses.combination import weighted_sum
+from hf_xlsr.losses.combination import matryoshka_mean, weighted_sum
 from hf_xlsr.losses.distillation import matching_loss, teacher_loss
 from hf_xlsr.losses.gradient_cache import encode_in_chunks
 from hf_xlsr.losses.masked_lm import masked_lm_loss
-from hf_xlsr.losses.matryoshka import matryoshka_mean
 from hf_xlsr.losses.queue_info_nce import matching_pairs, queue_info_nce
 from hf_xlsr.losses.row_storage import STORAGES, QuantizedRows, quantize_rows, truncate_rows
 from hf_xlsr.losses.sentence_contrast import sentence_contrast_loss

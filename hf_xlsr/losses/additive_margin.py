@@ -27,27 +27,20 @@ def additive_margin_loss(
     ```
 
     and `L_{br} = L_{br}^s + L_{br}^t`, with the source sentences in the denominator of the second. The paper prints
-    no logarithm, which Yang et al. (2019), its source, have. Its `phi` is the inner product, the default. Cosines, as in
-    Yang et al., are between -1 and 1 and need a scale: `phi - m` is then `scale * (cosine - margin)`.
+    no logarithm, which Yang et al. (2019), its source, have. Its `phi` is the inner product, the default. With
+    `margin=0` it is `alignment_loss` at temperature `1 / scale`.
 
     Args:
-        source: Sentence embeddings `s`, `(batch, width)`. Gather the rows of several processes first, with
-            `hf_xlsr.utils.distributed.gather_with_gradient`.
-        target: Embeddings `t` of their translations, `(batch, width)`.
-        negatives: Hard negatives, `(negatives, width)`: sentences in the language of the targets, further `t_j` in the
-            denominators of `L_{br}^s`, without margin. In those of `L_{br}^t` are sources only.
-        margin: `m`, subtracted from the similarity of each pair; 0 disables it.
-        scale: Multiplies similarities and margin.
+        source: `s`, `(batch, width)`; with several processes gathered by `gather_with_gradient`.
+        target: `t`, the translations, `(batch, width)`.
+        negatives: Hard negatives in the language of the targets, `(negatives, width)`: further `t_j` of `L_{br}^s`,
+            without margin.
+        margin: `m`, subtracted from the similarity of each pair.
+        scale: Multiplies similarities and margin: cosines are between -1 and 1 and need one.
         normalize: Compare by cosine instead of the inner product.
 
     Returns:
         A scalar, computed in float32 (float64 for float64 input), also under autocast.
-
-    Raises:
-        XlsrError: the shapes differ, or the batch has fewer than two pairs.
-
-    Relations:
-        With `margin=0` it is `alignment_loss` at temperature `1 / scale`.
 
     Examples:
         >>> eye = torch.eye(2)

@@ -24,14 +24,13 @@ def alignment_loss(
     + \log \frac{\exp(u_j^\top v_j)}{\sum_k \exp(u_k^\top v_j)}
     ```
 
-    averaged over `j`; the directions are summed. The paper uses the inner product (footnote 5), the default. Cosine
-    similarity over a temperature is the usual alternative.
+    averaged over `j`. The paper uses the inner product (footnote 5), the default. With `normalize=True` and
+    `temperature=0.05`, half of it is sentence-transformers' `MultipleNegativesRankingLoss` (scale 20) made symmetric.
 
     Args:
-        source: Sentence embeddings `u`, `(batch, width)`.
-        target: Embeddings `v` of their translations, `(batch, width)`.
-        negatives: Hard negatives, `(negatives, width)`: sentences in the language of the targets, further `v_k` of the
-            first term. The candidates of the second are sources.
+        source: `u`, `(batch, width)`.
+        target: `v`, the translations, `(batch, width)`.
+        negatives: Hard negatives in the language of the targets, `(negatives, width)`: further `v_k` of the first term.
         temperature: Divides the similarities.
         normalize: Compare by cosine instead of the inner product.
         identities: A number for each source and each target, equal for equal texts, `(2, batch)`, int64. Two pairs with
@@ -39,10 +38,6 @@ def alignment_loss(
 
     Returns:
         A scalar, computed in float32 (float64 for float64 input).
-
-    Relations:
-        With `normalize=True` and `temperature=0.05`, half of it is sentence-transformers'
-        `MultipleNegativesRankingLoss` (scale 20) made symmetric; the first term also with hard negatives.
 
     Examples:
         >>> eye = 20.0 * torch.eye(3)

@@ -1,8 +1,8 @@
-"""Weighted sums of named loss parts, equation 7 of the lightweight dual transformer."""
+"""Combined losses: weighted sums of named parts, means over truncated embeddings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -10,17 +10,7 @@ from hf_xlsr.utils.errors import XlsrError
 
 
 def weighted_sum(parts: Mapping[str, torch.Tensor], weights: Mapping[str, float]) -> torch.Tensor:
-    r"""Equation 7: `L = \omega_0 L_{XMLM} + \omega_1 L_{align} + \omega_2 L_{sim}`.
-
-    Args:
-        parts: The losses by name.
-        weights: A factor for each of them.
-
-    Returns:
-        A scalar.
-
-    Raises:
-        XlsrError: all weights are 0.
+    r"""Equation 7: `L = \omega_0 L_{XMLM} + \omega_1 L_{align} + \omega_2 L_{sim}`, of losses and weights by name.
 
     Examples:
         >>> parts = {"generative": torch.tensor(3.0), "alignment": torch.tensor(0.5)}
@@ -30,3 +20,39 @@ def weighted_sum(parts: Mapping[str, torch.Tensor], weights: Mapping[str, float]
     if not parts:
         raise XlsrError("No loss to train: at least one weight must be above 0.")
     return torch.stack([weights[name] * value for name, value in parts.items()]).sum()
+
+
+def matryoshka_mean(
+    loss: Callable[..., torch.Tensor], dims: Sequence[int] | None, *embeddings: torch.Tensor | None
+) -> torch.Tensor:
+    r"""The mean of a loss over embeddings that are truncated to their first dimensions (Kusupati et al., 2022).
+
+    ```math
+    L = \frac{1}{|D|} \sum_{d \in D} L(x_{1..d}, y_{1..d}, ...)
+    ```
+
+    The mean keeps the scale of the loss; sentence-transformers' `MatryoshkaLoss` has the sum. A loss that compares by
+    cosine renormalises the truncated rows; one that compares by inner product takes them as they are.
+
+    Args:
+        loss: A function of embeddings.
+        dims: The numbers of dimensions; include the width to train whole embeddings too. Without any, the loss of
+            whole embeddings.
+        *embeddings: Arguments of `loss`, `(rows, width)` each, or None.
+
+    Raises:
+        XlsrError: a number is not from 1 to the width.
+
+    Examples:
+        >>> from hf_xlsr.losses import alignment_loss
+        >>> eye = torch.eye(3)
+        >>> matryoshka_mean(alignment_loss, [1, 3], eye, eye)  # of 1.8324 and 1.1029
+        tensor(1.4677)
+    """
+    if not dims:
+        return loss(*embeddings)
+    width = max(rows.shape[1] for rows in embeddings if rows is not None)
+    if not all(0 < dim <= width for dim in dims):
+        raise XlsrError(f"`matryoshka_dims` must be from 1 to {width}, got {list(dims)}.")
+    parts = [loss(*(None if rows is None else rows[:, :dim] for rows in embeddings)) for dim in dims]
+    return torch.stack(parts).mean()

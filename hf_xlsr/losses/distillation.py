@@ -19,8 +19,7 @@ def teacher_loss(student: torch.Tensor, teacher: torch.Tensor, *, kind: str = "c
     L_{mse} = \frac{1}{n d} \sum_j \lVert u_j - t_j \rVert^2
     ```
 
-    A translation learns from the teacher's embedding of its source, as in the paper, so the student becomes as
-    multilingual as its training pairs.
+    A translation learns from the teacher's embedding of its source, as in the paper.
 
     Args:
         student: `u`, `(rows, width)`.
@@ -29,9 +28,6 @@ def teacher_loss(student: torch.Tensor, teacher: torch.Tensor, *, kind: str = "c
 
     Returns:
         A scalar, computed in float32 (float64 for float64 input).
-
-    Raises:
-        XlsrError: `kind` is unknown.
 
     Examples:
         >>> eye = torch.eye(2)
@@ -66,7 +62,7 @@ def matching_loss(
         temperature: Divides the cosines of both.
 
     Returns:
-        A scalar, computed in float32 (float64 for float64 input); 0 when the similarities are equal.
+        A scalar, computed in float32 (float64 for float64 input).
 
     Examples:
         >>> vectors = torch.randn(4, 8)

@@ -58,14 +58,7 @@ def encode_in_chunks(encode: Callable[..., Any], cache_batch_size: int | None) -
 def sum_over_blocks(loss: Callable[..., torch.Tensor], *rows: torch.Tensor, columns: int) -> torch.Tensor:
     """Adds up a loss over blocks of rows, whose similarities the backward pass computes again.
 
-    Args:
-        loss: Gives the sum over some rows.
-        rows: Tensors whose first dimension counts rows.
-        columns: Similarities of a row. At most `SIMILARITIES` of a block are in memory.
-
-    Examples:
-        >>> sum_over_blocks(lambda rows: (rows @ rows.T).diagonal().sum(), torch.eye(3), columns=3)
-        tensor(3.)
+    At most `SIMILARITIES` are in memory; `columns` is their number in a row.
     """
     block = max(1, SIMILARITIES // columns)
     if len(rows[0]) <= block:
@@ -79,10 +72,8 @@ def contrast_both_ways(
 ) -> torch.Tensor:
     """Cross-entropy of each sentence's translation, averaged over sentences; the sum of both directions.
 
-    Args:
-        source: `(batch, width)`.
-        candidates: Their translations, then negatives of the first direction, `(batch + negatives, width)`.
-        logits: Of `(rows, columns)` inner products and the column of each row's translation, `(rows,)`.
+    `candidates` are the translations, then negatives of the first direction. `logits` gets `(rows, columns)` inner
+    products and the column of each row's translation.
     """
     truth = torch.arange(len(source), device=source.device)
     if source.shape[0] * candidates.shape[0] <= SIMILARITIES:  # one matrix for both directions

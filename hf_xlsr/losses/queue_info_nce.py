@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from hf_xlsr.losses.row_storage import QuantizedRows
 from hf_xlsr.losses.sentence_contrast import check_shapes, check_temperature
 from hf_xlsr.losses.sparse_targets import accumulation_dtype
-from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
+from hf_xlsr.utils.errors import XlsrError, require_choice
 
 LOSS_PRECISIONS = ("auto", "float32", "bfloat16")
 # Rows of a chunk and bytes of its logits, at most. Measured on a CPU at batches of 256 and 1,024: 1,024 to 4,096
@@ -45,10 +45,6 @@ def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> tor
     return torch.mm(left, right, out.dtype, out=out)
 
 
-def _values(rows: Rows) -> torch.Tensor:
-    return rows.values if isinstance(rows, QuantizedRows) else rows
-
-
 class _Negatives:
     """The queue, then the other keys, in chunks, and the masked pairs of each chunk."""
 
@@ -78,7 +74,7 @@ class _Negatives:
                 yield start, part
                 continue
             if buffer is None:
-                stored = _values(part)
+                stored = part.values if isinstance(part, QuantizedRows) else part
                 buffer = torch.empty(self.largest, stored.shape[1], dtype=dtype, device=stored.device)
             rows = buffer[: len(part)]
             yield start, part.dequantize(rows) if isinstance(part, QuantizedRows) else rows.copy_(part)
@@ -150,13 +146,6 @@ class _QueueInfoNCE(torch.autograd.Function):
         return (*grads, None, None, None, None)
 
 
-def _check_rows(queries: torch.Tensor, positive_keys: torch.Tensor, banks: Sequence[Rows]) -> None:
-    check_shapes(queries=queries, positive_keys=positive_keys)
-    for name, bank in zip(("queue", "other_keys"), banks, strict=False):
-        if isinstance(bank, torch.Tensor) and not bank.is_floating_point():
-            raise XlsrError(f"`{name}` must be floating-point rows or QuantizedRows, got {bank.dtype}.")
-
-
 def _in_bfloat16(precision: str, queries: torch.Tensor) -> bool:
     """Whether products run in bfloat16; `auto` follows autocast if the device has bfloat16."""
     require_choice("precision", precision, LOSS_PRECISIONS)
@@ -189,29 +178,25 @@ def queue_info_nce(
     where `y_0 = y` is the positive and the others are the queue's entries. The negatives get no gradient, so one pass
     over chunks of them carries the running maximum, the sum of exponentials and the negatives' weighted sum, which is
     the gradient for the queries: two matrix products a chunk, and no matrix larger than `batch x chunk_size`. The
-    backward pass does not need the queue, which may be modified in between.
-
-    Sums run in float32, or all in float64 for float64 queries. NaN in an input gives NaN in the loss and its
-    gradients.
+    backward pass does not need the queue, which may be modified in between. NaN in an input gives NaN in the loss and
+    its gradients.
 
     Args:
-        queries: `(batch, width)`, from the trained encoder.
+        queries: `(batch, width)`.
         positive_keys: The key of each query's translation, `(batch, width)`; gets its gradient when it requires one.
         queue: Negatives, `(rows, width)`, possibly none: floating-point numbers or `QuantizedRows`.
         temperature: Divides the inner products before the softmax.
-        other_keys: More negatives, `(keys, width)`, such as the keys of the batch itself. Their
-            columns are numbered after the queue's.
+        other_keys: More negatives, `(keys, width)`, such as the keys of the batch itself. Their columns are numbered
+            after the queue's.
         masked: Rows and columns, two int64 tensors of equal length: query `rows[i]` does not count column `columns[i]`
-            as a negative. They count from 0; negative numbers are invalid.
+            as a negative.
         chunk_size: Negatives per chunk; bounds memory and does not change the result. By default the fastest number.
         precision: Of the matrix products: `float32`; `bfloat16`, summed in float32, on processors and CUDA devices;
             `auto` is `bfloat16` under autocast to bfloat16 or float16.
 
     Returns:
-        The mean over the batch, a scalar; exactly 0 when a query has no negatives. Differentiable once.
-
-    Raises:
-        XlsrError: shapes differ, or an argument is invalid.
+        The mean over the batch, a scalar; exactly 0 when a query has no negatives. Sums run in float32, or all in
+        float64 for float64 queries. Differentiable once.
 
     Examples:
         >>> queries = torch.eye(2, 4)
@@ -221,14 +206,15 @@ def queue_info_nce(
         >>> queue_info_nce(queries, queries, torch.eye(4), temperature=1.0, masked=(own, own))  # -log(e / (e + 3))
         tensor(0.7437)
     """
-    banks = [queue] if other_keys is None else [queue, other_keys]
-    _check_rows(queries, positive_keys, banks)
+    check_shapes(queries=queries, positive_keys=positive_keys)
     check_temperature(temperature)
+    if isinstance(queue, torch.Tensor) and not queue.is_floating_point():
+        raise XlsrError(f"`queue` must be floating-point rows or QuantizedRows, got {queue.dtype}.")
+    banks = [queue] if other_keys is None else [queue, other_keys]
     on_cpu = queries.device.type == "cpu"
     if chunk_size is None:
         most_rows, most_bytes = _CPU_CHUNK if on_cpu else _OTHER_CHUNK
         chunk_size = max(256, min(most_rows, most_bytes // (4 * max(1, len(queries)))))
-    require_positive("chunk_size", chunk_size)
     bfloat16 = _in_bfloat16(precision, queries)
     products: AbstractContextManager[None] = _bfloat16_products() if bfloat16 and on_cpu else nullcontext()
     graded = torch.is_grad_enabled()
@@ -241,12 +227,7 @@ def queue_info_nce(
 def matching_pairs(ids: torch.Tensor, queue_ids: torch.Tensor) -> Pairs:
     """All pairs of a query and a queue row of one id, for `masked`, without comparing each with each.
 
-    Args:
-        ids: `(batch,)`, int64; may repeat.
-        queue_ids: `(rows,)`, int64; may repeat.
-
-    Returns:
-        Rows and columns, int64, sorted by column and then by row.
+    Returns rows and columns, int64, sorted by column and then by row. Ids may repeat.
 
     Examples:
         >>> matching_pairs(torch.tensor([7, 5, 7]), torch.tensor([5, 6, 7]))

@@ -16,9 +16,7 @@ _LARGEST = 127
 class QuantizedRows:
     """Rows with a scale each; row `i` is `scales[i] * values[i]`.
 
-    Attributes:
-        values: `(rows, width)`, int8; of any type for truncated rows.
-        scales: `(rows,)`, float32.
+    `values` are int8 (any type for truncated rows), `(rows, width)`; `scales` float32, `(rows,)`.
 
     Examples:
         >>> rows = QuantizedRows(torch.tensor([[127, 0], [64, -127]], dtype=torch.int8), torch.tensor([0.5, 2.0]))
@@ -37,15 +35,7 @@ class QuantizedRows:
         return QuantizedRows(self.values[rows], self.scales[rows])
 
     def dequantize(self, out: torch.Tensor | None = None) -> torch.Tensor:
-        """The rows as floating-point numbers, `(rows, width)`.
-
-        Args:
-            out: Written over and returned when given, in its own type; otherwise a float32 tensor is made.
-
-        Examples:
-            >>> quantize_rows(torch.tensor([[3.0, -4.0]])).dequantize()
-            tensor([[ 2.9921, -4.0000]])
-        """
+        """The rows as float32, or written over `out` in its own type, `(rows, width)`."""
         if out is None:
             out = torch.empty_like(self.values, dtype=torch.float32)
         return out.copy_(self.values).mul_(self.scales.unsqueeze(1))
@@ -58,11 +48,7 @@ def quantize_rows(rows: torch.Tensor) -> QuantizedRows:
     s_i = \max_j |x_{ij}| / 127, \quad v_{ij} = \operatorname{round}(x_{ij} / s_i)
     ```
 
-    No entry moves by more than half its row's scale. A row of zeros stays zero; a row with an infinite entry or one
-    that is not a number comes back as not a number.
-
-    Args:
-        rows: `(rows, width)`, any floating-point type.
+    A row of zeros stays zero; a row with an infinite entry or one that is not a number comes back as not a number.
 
     Examples:
         >>> quantize_rows(torch.tensor([[1.0, -0.5, 0.0], [0.0, 0.0, 0.0]])).values
@@ -78,10 +64,6 @@ def quantize_rows(rows: torch.Tensor) -> QuantizedRows:
 
 def truncate_rows(rows: torch.Tensor | QuantizedRows, dim: int) -> QuantizedRows:
     """The first dimensions of rows in any storage, at length 1; the values are a view, not a copy.
-
-    Args:
-        rows: `(rows, width)`.
-        dim: Number of dimensions.
 
     Examples:
         >>> truncate_rows(torch.tensor([[3.0, 4.0, 12.0], [0.0, 0.0, 1.0]]), 2).dequantize()

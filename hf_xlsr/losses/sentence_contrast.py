@@ -16,39 +16,19 @@ def unit_rows(vectors: torch.Tensor) -> torch.Tensor:
     """Rows of length 1, in float32 (float64 for float64 input); a row of zeros stays a row of zeros.
 
     Its gradient is that of an inner product, since the gradient of a direction is unbounded near length 0.
-
-    Args:
-        vectors: `(rows, width)`.
-
-    Examples:
-        >>> unit_rows(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
-        tensor([[0.6000, 0.8000],
-                [0.0000, 0.0000]])
     """
     vectors = vectors.to(accumulation_dtype(vectors))
     return vectors / row_lengths(vectors).unsqueeze(1)
 
 
 def row_lengths(vectors: torch.Tensor) -> torch.Tensor:
-    """The length of each row, 1 for a row of zeros, for safe division.
-
-    Examples:
-        >>> row_lengths(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
-        tensor([5., 1.])
-    """
+    """The length of each row, 1 for a row of zeros, for safe division."""
     lengths = torch.linalg.vector_norm(vectors, dim=1)
     return lengths.masked_fill(lengths == 0, 1.0)
 
 
 def check_shapes(rows: int = 0, **tensors: torch.Tensor) -> None:
-    """Checks that tensors have one shape, which broadcasting would hide, and enough rows.
-
-    Raises:
-        XlsrError: they have not.
-
-    Examples:
-        >>> check_shapes(source=torch.ones(3, 2), target=torch.ones(3, 2), rows=2)
-    """
+    """Checks that tensors have one shape, which broadcasting would hide, and enough rows."""
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if len(set(shapes.values())) > 1 or any(shape[0] < rows for shape in shapes.values()):
         given = ", ".join(f"`{name}` {shape}" for name, shape in shapes.items())
@@ -56,17 +36,6 @@ def check_shapes(rows: int = 0, **tensors: torch.Tensor) -> None:
 
 
 def check_temperature(temperature: float) -> None:
-    """Checks a temperature.
-
-    Raises:
-        XlsrError: it is not above 0, or not finite.
-
-    Examples:
-        >>> check_temperature(0.0)
-        Traceback (most recent call last):
-        ...
-        hf_xlsr.utils.errors.XlsrError: `temperature` must be above 0 and finite, got 0.0.
-    """
     if not 0 < temperature < math.inf:
         raise XlsrError(f"`temperature` must be above 0 and finite, got {temperature}.")
 
@@ -102,7 +71,7 @@ def sentence_contrast_loss(
     ```
 
     with `s` the cosine over the temperature, and `L(y_i)` likewise: 2n - 2 negatives for each sentence. The paper has
-    no temperature, which is 1.0; the loss then stays well above 0, since cosines are between -1 and 1.
+    no temperature, which is 1.0; the loss then stays well above 0.
 
     With `hardness`, each negative `k` of a sentence `x` moves towards it (the published HICTL, ICLR 2021, section 3.2):
 
@@ -117,23 +86,14 @@ def sentence_contrast_loss(
     paper.
 
     Args:
-        source: Sentence embeddings `x`, `(batch, width)`.
-        target: Embeddings `y` of their translations, `(batch, width)`. Gather the rows of several processes first, with
-            `hf_xlsr.utils.distributed.gather_with_gradient`.
-        negatives: Hard negatives, `(negatives, width)`, in either language: further sentences of the batch, without a
-            translation. Since all other sentences are candidates of both sides here, they are negatives of all `x_i` and
-            of all `y_i`.
+        source: `x`, `(batch, width)`; with several processes gathered by `gather_with_gradient`.
+        target: `y`, the translations, `(batch, width)`.
+        negatives: Hard negatives in either language, `(negatives, width)`: further candidates of all `x_i` and `y_i`.
         temperature: Divides the cosines.
         hardness: Exponent `h`, from 0 (negatives as they are) to 1.
 
     Returns:
         A scalar, computed in float32 (float64 for float64 input), also under autocast.
-
-    Raises:
-        XlsrError: the shapes differ, the batch has fewer than two pairs, or the temperature is invalid.
-
-    Relations:
-        `alignment_loss` with `normalize=True` has the negatives of the other language only, `x` against `y` without `i`.
 
     Examples:
         >>> eye = torch.eye(2)

@@ -31,24 +31,19 @@ def similarity_loss(
     ```
 
     At a difference of exactly 1 the cosine is 0 (slightly below in float32) and its logarithm is not a number, so the
-    difference is clamped to `1 - epsilon`, and everything is computed in at least float32, also under autocast. The clamp
-    has no gradient, so the slope is bounded by `1 / epsilon`. Hard negatives have no place here: the sums compare a
-    sentence with its translation, which they lack.
+    difference is clamped to `1 - epsilon`. The clamp has no gradient, so the slope is bounded by `1 / epsilon`.
 
     Args:
-        source: Sentence embeddings `u`, `(batch, width)`.
-        target: Embeddings `v` of their translations, `(batch, width)`.
+        source: `u`, `(batch, width)`.
+        target: `v`, the translations, `(batch, width)`.
         temperature: Divides the similarities before the softmax.
         normalize: Compare by cosine instead of the inner product.
-        reduction: `batchmean` divides the sum over the matrix by the batch size, as the other losses are averaged over
-            sentences; `sum` (the released code) does not, and so grows with the batch.
+        reduction: `batchmean` divides the sum over the matrix by the batch size; `sum` (the released code) does not, and
+            so grows with the batch.
         epsilon: Minimum distance of the difference from 1.
 
     Returns:
-        A scalar, 0 when both similarity matrices are equal.
-
-    Raises:
-        XlsrError: `reduction` is unknown.
+        A scalar, computed in at least float32, also under autocast; 0 when both similarity matrices are equal.
 
     Examples:
         >>> vectors = torch.randn(4, 8)

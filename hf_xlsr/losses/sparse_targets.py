@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from hf_xlsr.utils.errors import require_positive
-
 # Maximum number of logits in memory at a time: 32 MiB in float32.
 LOGITS = 1 << 23
 
@@ -48,11 +46,8 @@ class _SparseTargetCrossEntropy(torch.autograd.Function):
         chunk_size: int,
     ) -> torch.Tensor:
         accumulate = accumulation_dtype(hidden)
-        ctx.dtype, ctx.even_mass, ctx.chunk_size = (
-            _matmul_dtype(hidden.device.type, hidden.dtype),
-            even_mass,
-            chunk_size,
-        )
+        ctx.dtype = _matmul_dtype(hidden.device.type, hidden.dtype)
+        ctx.even_mass, ctx.chunk_size = even_mass, chunk_size
         probs = target_probs.to(accumulate)
         highest = hidden.new_full((len(hidden),), -torch.inf, dtype=accumulate)
         mass, expected = torch.zeros_like(highest), torch.zeros_like(highest)
@@ -141,9 +136,9 @@ def sparse_target_cross_entropy(
 ) -> torch.Tensor:
     """Sum over rows of `-row_weight * sum_w q(w) log p(w)`, `p` the softmax of `hidden @ weight.T + bias`.
 
-    It processes the vocabulary in chunks, once for the value and once for the gradient, without all logits or a dense
-    label matrix: except for the parameters' gradients no memory grows with the vocabulary.
-    Sums run in float32 (float64 for float64 input); the matrix products follow autocast.
+    It processes the vocabulary in chunks, once for the value and once for the gradient: except for the parameters'
+    gradients no memory grows with the vocabulary. Sums run in float32 (float64 for float64 input); the matrix products
+    follow autocast.
 
     Args:
         hidden: States, `(rows, width)`.
@@ -154,14 +149,10 @@ def sparse_target_cross_entropy(
         row_weights: A factor for each row, `(rows,)`; `1 / rows` for a mean.
         sentences: The sentence whose bias a row gets, `(rows,)`.
         even_mass: Additional mass of each row, spread evenly over the vocabulary.
-        chunk_size: Maximum number of logits in memory at a time, of all rows together, but at least one column. It
-            does not change the result.
+        chunk_size: Maximum number of logits in memory at a time, but at least one column. It does not change the result.
 
     Returns:
         A scalar, differentiable once in `hidden`, `weight` and `bias`.
-
-    Raises:
-        XlsrError: `chunk_size` is below 1.
 
     Examples:
         >>> hidden, weight, bias = torch.zeros(2, 4), torch.zeros(10, 4), torch.zeros(10)
@@ -169,7 +160,6 @@ def sparse_target_cross_entropy(
         >>> sparse_target_cross_entropy(hidden, weight, bias, ids, mass, torch.full((2,), 0.5))  # log 10
         tensor(2.3026)
     """
-    require_positive("chunk_size", chunk_size)
     return _SparseTargetCrossEntropy.apply(
         hidden, weight, bias, sentences, target_ids, target_probs, row_weights, even_mass, chunk_size
     )

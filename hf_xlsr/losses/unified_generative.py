@@ -30,19 +30,9 @@ def swap_sides(stacked: torch.Tensor) -> torch.Tensor:
 def merge_duplicates(
     ids: torch.Tensor, probs: torch.Tensor, *, keep_first: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Merges the mass of repeated tokens in each row, so that each token has mass once.
+    """Sorted ids and mass of each row, `(rows, targets)`, the mass of a repeated token at its first entry alone.
 
-    Args:
-        ids: `(rows, targets)`.
-        probs: Mass of each entry, `(rows, targets)`; entries with mass 0 are padding.
-        keep_first: Keep the mass of the first entry instead of the sum.
-
-    Returns:
-        Sorted ids and merged mass, both `(rows, targets)`; merged entries have mass 0.
-
-    Examples:
-        >>> merge_duplicates(torch.tensor([[5, 2, 5]]), torch.tensor([[0.5, 0.25, 0.25]]))
-        (tensor([[2, 5, 5]]), tensor([[0.2500, 0.7500, 0.0000]]))
+    It is the sum of the token's entries, or with `keep_first` the first. Entries with mass 0 are padding.
     """
     # Padding must not precede a real entry of the same token, or it would count as its first occurrence.
     key = ids * 2 + (probs == 0)
@@ -116,12 +106,7 @@ def generative_labels(
         hidden_share = is_masked.to(dtype) / 2
     else:
         hidden_share = torch.zeros(rows, dtype=dtype, device=original_ids.device)
-    if label_mode == "accumulate":
-        ids = torch.cat([translation, hidden.clamp(min=0).unsqueeze(1)], 1)
-        ids, probs = merge_duplicates(ids, torch.cat([share, hidden_share.unsqueeze(1)], 1))
-        return ids, probs.float()
-
-    if task == "ugt":
+    if task == "ugt" and label_mode == "set":
         if mask_token_id is None:
             raise XlsrError("label_mode 'set' needs `mask_token_id`.")
         # For the row whose translation was masked, <mask> replaces one occurrence of the masked token.
@@ -129,9 +114,11 @@ def generative_labels(
         occurs = (translation == hidden_there) & (counts > 0)
         first = occurs & (occurs.long().cumsum(1) == 1)
         translation = translation.masked_fill(first, mask_token_id)
-    # Tokens of the translation come first: merging keeps the first, so they overwrite the masked token's 1/2.
     ids = torch.cat([translation, hidden.clamp(min=0).unsqueeze(1)], 1)
-    ids, probs = merge_duplicates(ids, torch.cat([share, hidden_share.unsqueeze(1)], 1), keep_first=True)
+    # Tokens of the translation come first: in `set` they overwrite the masked token's 1/2.
+    ids, probs = merge_duplicates(
+        ids, torch.cat([share, hidden_share.unsqueeze(1)], 1), keep_first=label_mode == "set"
+    )
     return ids, probs.float()
 
 
@@ -151,7 +138,8 @@ def generative_loss(
     ```
 
     With one-hot rows (`smlm`) the entropy of `q` is 0 and this is equation 1, the sum of the monolingual and the
-    cross-lingual negative log-likelihood.
+    cross-lingual negative log-likelihood. `torch.nn.KLDivLoss` on dense labels gives the same with
+    `rows x vocabulary` memory.
 
     Args:
         hidden: States after the fully connected layer, `(2 * batch, width)`.
@@ -160,12 +148,6 @@ def generative_loss(
         target_ids: From `generative_labels`, `(2 * batch, targets)`.
         target_probs: Likewise; tokens must not repeat within a row.
         chunk_size: Maximum number of logits in memory at a time.
-
-    Returns:
-        A scalar: summed over the two sides, averaged over the batch (`KLDivLoss(reduction="batchmean")` per side).
-
-    Relations:
-        `torch.nn.KLDivLoss` on dense labels gives the same value and gradient with `rows x vocabulary` memory.
 
     Examples:
         >>> labels = generative_labels(torch.tensor([[3, 4], [5, 6]]), torch.ones(2, 2), task="xtr")

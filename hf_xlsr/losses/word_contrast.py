@@ -22,17 +22,10 @@ def _as_ids(ids: Ids, device: torch.device) -> torch.Tensor:
 
 
 def bags_of_words(input_ids: torch.Tensor, attention_mask: torch.Tensor, special_ids: Ids) -> Bags:
-    """The words of each row: its tokens, each once, without special tokens and padding.
+    """The words of each row of `(batch, length)`: its tokens, each once, without special tokens and padding.
 
-    The paper's words are the tokens of its vocabulary of 250,000.
-
-    Args:
-        input_ids: Unmasked tokens of both sentences, `(batch, length)`.
-        attention_mask: 1 for real tokens, 0 for padding, `(batch, length)`.
-        special_ids: Tokens that are not words.
-
-    Returns:
-        Row and token of each word, two int64 tensors of equal length, sorted by row and then by token.
+    The paper's words are the tokens of its vocabulary of 250,000. Returns row and token of each word, two int64 tensors
+    of equal length, sorted by row and then by token.
 
     Examples:
         >>> ids = torch.tensor([[0, 7, 5, 7, 2], [0, 9, 2, 1, 1]])
@@ -54,16 +47,6 @@ def _excluded_pairs(batch_size: int, bags: Bags, special_ids: Ids) -> Bags:
     every_row = torch.arange(batch_size, device=rows.device)
     tokens, order = torch.cat([tokens, special.repeat(batch_size)]).sort()
     return torch.cat([rows, every_row.repeat_interleave(len(special))])[order], tokens
-
-
-def _check_count(count: int, vocabulary_size: int, excluded_rows: torch.Tensor) -> None:
-    excluded = excluded_rows.bincount().tolist()
-    most = max(excluded, default=0)
-    if vocabulary_size - most < count:
-        raise XlsrError(
-            f"`count` must be at most the {vocabulary_size - most} words (of {vocabulary_size}) that are left for row "
-            f"{excluded.index(most) if excluded else 0}, got {count}."
-        )
 
 
 def _gumbel_noise(like: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
@@ -115,16 +98,14 @@ def draw_negative_words(
     chunk_size: int = 8192,
     generator: torch.Generator | None = None,
 ) -> torch.Tensor:
-    r"""Samples the negative words of each row from the vocabulary without the row's own words, S of equation 5.
+    """Samples the negative words of each row from the vocabulary without the row's own words, S of equation 5.
 
     The paper samples "according to the normalized similarities" of query and embeddings. Here a token is sampled with a
     probability proportional to `exp(cosine / temperature)` among the allowed tokens, without replacement. The `count`
     greatest values of cosine over temperature plus Gumbel noise are such samples (Gumbel top-k), and can be computed over
-    chunks of the vocabulary: nothing larger than `batch x (chunk_size + count)` is in memory, or than a chunk of the
-    table if that has a lower precision and must be converted.
+    chunks of the vocabulary: nothing larger than `batch x (chunk_size + count)` is in memory.
 
-    At temperature 1.0 cosines have a small effect, a factor of `e^2` between a word of the same and of the opposite
-    direction, and the samples are nearly uniform; lower temperatures give harder negatives.
+    At temperature 1.0 the samples are nearly uniform; lower temperatures give harder negatives.
 
     Args:
         queries: First states of the pairs, `(batch, width)`.
@@ -133,16 +114,15 @@ def draw_negative_words(
         special_ids: Tokens that are never sampled: special tokens, padding, and rows of the table without a token.
         count: Negatives for each row (m).
         temperature: Divides the cosines.
-        chunk_size: Tokens compared at a time; bounds memory. Other sizes sample other words from the same distribution,
-            since the order of the noise changes.
+        chunk_size: Tokens compared at a time; bounds memory. Other sizes sample other words from the same distribution.
         generator: Of the noise; by default torch's own of the device, whose state Trainer saves and restores, and with
             several processes one with a different seed for each.
 
     Returns:
-        Tokens, `(batch, count)`, int64, all different within a row, in no particular order; no gradient.
+        Tokens, `(batch, count)`, int64, all different within a row, in no particular order.
 
     Raises:
-        XlsrError: fewer than `count` tokens are allowed, or the temperature is invalid.
+        XlsrError: fewer than `count` tokens are allowed.
 
     Examples:
         >>> ids = torch.tensor([[0, 5, 6, 2]])
@@ -153,7 +133,9 @@ def draw_negative_words(
     """
     check_temperature(temperature)
     rows, tokens = _excluded_pairs(len(queries), bags, special_ids)
-    _check_count(count, len(embeddings), rows)
+    left = len(embeddings) - max(rows.bincount().tolist(), default=0)
+    if left < count:
+        raise XlsrError(f"`count` must be at most the {left} words that are left for a row, got {count}.")
     return _draw(unit_rows(queries.detach()) / temperature, embeddings, (rows, tokens), count, chunk_size, generator)
 
 
@@ -161,19 +143,10 @@ def draw_negative_words(
 def hard_word_share(
     queries: torch.Tensor, embeddings: torch.Tensor, drawn: torch.Tensor, *, top: float = 0.01, sample: int = 4096
 ) -> torch.Tensor:
-    """Share of drawn words among the `top` share of the vocabulary that is most similar to the query.
+    """Share of drawn words, `(batch, count)`, among the `top` share of the vocabulary that is most similar to the query.
 
-    Uniform draws give `top`, the hardest ones 1. The threshold of each query is estimated on evenly spaced words.
-
-    Args:
-        queries: First states of the pairs, `(batch, width)`.
-        embeddings: The embedding table, `(vocabulary, width)`.
-        drawn: Tokens from `draw_negative_words`, `(batch, count)`.
-        top: Share of the vocabulary.
-        sample: Compare with about this many words; a vocabulary that is not larger is compared whole.
-
-    Returns:
-        A scalar.
+    Uniform draws give `top`, the hardest ones 1. The threshold of each query is estimated on about `sample` evenly
+    spaced words.
 
     Examples:
         >>> hard_word_share(torch.ones(1, 1), torch.linspace(-1, 1, 5)[:, None], torch.tensor([[0, 4]]), top=0.5)
@@ -228,11 +201,7 @@ class _WordCosines(torch.autograd.Function):
         return grad_queries, grad_embeddings, None, None, None
 
 
-@torch.compiler.disable  # as for drawing
-def _word_cosines(
-    queries: torch.Tensor, embeddings: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, chunk_size: int
-) -> torch.Tensor:
-    return _WordCosines.apply(queries, embeddings, rows, tokens, chunk_size)
+_word_cosines = torch.compiler.disable(_WordCosines.apply)  # as for drawing
 
 
 def _slices(count: int, chunk_size: int) -> Iterator[slice]:
@@ -256,10 +225,8 @@ def word_contrast_loss(
     ```
 
     with `s` the cosine over the temperature (equations 5 and 6; the paper has no temperature, which is 1.0). The
-    other words of the pair are not negatives. A pair with an empty bag counts among the `n` and contributes 0.
-
-    The embeddings of all negatives, `batch x negatives x width`, are gathered in chunks, once for the value and once for
-    the gradient.
+    other words of the pair are not negatives. A pair with an empty bag counts among the `n` and contributes 0. The
+    embeddings of the words are gathered in chunks, once for the value and once for the gradient.
 
     Args:
         queries: First states of the pairs, `(batch, width)`.
@@ -272,9 +239,6 @@ def word_contrast_loss(
     Returns:
         A scalar, computed in float32 (float64 for float64 queries), also under autocast. Differentiable once, in
         `queries` and `embeddings`.
-
-    Raises:
-        XlsrError: numbers of rows differ, or the temperature is invalid.
 
     Examples:
         >>> words, bags = torch.eye(4), (torch.tensor([0]), torch.tensor([0]))

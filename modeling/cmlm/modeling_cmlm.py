@@ -17,10 +17,15 @@ from hf_xlsr.encoders.stock import first_position
 from hf_xlsr.losses import additive_margin_loss, encode_in_chunks, matryoshka_mean, weighted_sum
 from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.losses.sparse_targets import accumulation_dtype
-from hf_xlsr.modeling.length_chunks import encode_by_length, in_order, length_chunks, without_padding
-from hf_xlsr.modeling.lm_head import LmHead
-from hf_xlsr.modeling.negatives import Encode, encode_negatives
-from hf_xlsr.modeling.nli_head import NliHead
+from hf_xlsr.modeling.encoding import (
+    Encode,
+    encode_by_length,
+    encode_negatives,
+    in_order,
+    length_chunks,
+    without_padding,
+)
+from hf_xlsr.modeling.heads import LmHead, NliHead
 from hf_xlsr.modeling.pretraining import EncoderWithLmHead
 from hf_xlsr.utils.distributed import gather_with_gradient
 from hf_xlsr.utils.errors import XlsrError
@@ -39,12 +44,8 @@ Batch = Mapping[str, Any]
 class CmlmOutput(ModelOutput):
     """What `CmlmModel` returns.
 
-    Args:
-        loss: The weighted sum, a scalar.
-        losses: Its parts by name, before weighting: `cmlm`, `next_sentence`, `retrieval`, `nli`.
-        statistics: `nli_accuracy` and `next_sentence_accuracy`, if the batch has that task.
-        source_embeds: Embeddings of the retrieval task's sentences, `(pairs, width)`, not normalised.
-        target_embeds: Embeddings of their translations, `(pairs, width)`.
+    `losses` are the parts before weighting: `cmlm`, `next_sentence`, `retrieval`, `nli`. `statistics` are `nli_accuracy`
+    and `next_sentence_accuracy`. The embeddings are those of the retrieval task, `(pairs, width)`, not normalised.
     """
 
     loss: torch.Tensor | None = None
@@ -55,7 +56,7 @@ class CmlmOutput(ModelOutput):
 
 
 class CmlmModel(EncoderWithLmHead):
-    """Conditional masked language modelling (Yang et al., 2021) on any encoder, with bitext retrieval and inference.
+    r"""Conditional masked language modelling (Yang et al., 2021) on any encoder, with bitext retrieval and inference.
 
     The embedding `v` of one sentence, pooled from the encoder's states, is projected into N vectors. They precede the
     embeddings of the masked neighbour sentence, whose masked tokens the same encoder predicts; both passes have a
@@ -63,15 +64,12 @@ class CmlmModel(EncoderWithLmHead):
     trained at the same time or afterwards:
 
     ```math
-    L = L_{CMLM} + \\alpha L_{br} + \\beta L_{nli}
+    L = L_{CMLM} + \alpha L_{br} + \beta L_{nli}
     ```
 
     The paper does not specify `skip` in detail: here the N vectors are concatenated to each masked state along the
     features, and a linear layer maps the result to the width of the head. The decoder is tied to the embeddings, and only
     masked positions are decoded.
-
-    Raises:
-        XlsrError: `prefix_positions` is `first`, but the encoder has no `position_ids`.
 
     Examples:
         >>> from hf_xlsr.modeling.cmlm import CmlmConfig
@@ -118,12 +116,7 @@ class CmlmModel(EncoderWithLmHead):
             module.initialize()
 
     def encode_sentences(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Sentence embeddings as of `sentence_vector`, `(batch, width)`, float32, not normalised.
-
-        Args:
-            input_ids: `(batch, length)`.
-            attention_mask: 0 for padding, `(batch, length)`; all ones by default.
-        """
+        """Sentence embeddings as of `sentence_vector`, `(batch, width)`, float32, not normalised."""
         vectors = self._pooled(input_ids, attention_mask)
         return vectors if self.config.sentence_vector == "pooled" else self.projections(vectors).mean(1)
 
@@ -135,12 +128,9 @@ class CmlmModel(EncoderWithLmHead):
     def conditioned_states(
         self, views: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Encoder states of a sentence that is preceded by the vectors of another one, `(batch, length, width)`.
+        """Encoder states of a sentence, `(batch, length, width)`, that the vectors of another one precede.
 
-        Args:
-            views: The vectors, `(batch, projections, width)`.
-            input_ids: `(batch, length)`.
-            attention_mask: 0 for padding, `(batch, length)`; all ones by default.
+        `views` are these vectors, `(batch, projections, width)`.
         """
         config, (batch, length), places = self.config, input_ids.shape, self.config.prefix_places
         table = self.get_input_embeddings().weight
@@ -184,23 +174,18 @@ class CmlmModel(EncoderWithLmHead):
 
         Args:
             first_input_ids: The sentences to condition on, `(batch, length)`.
-            first_attention_mask: 0 for padding, `(batch, length)`; all ones by default.
+            first_attention_mask: 0 for padding; all ones by default.
             second_input_ids: Their neighbours, masked, `(batch, second_length)`.
             second_attention_mask: Likewise.
             labels: Original tokens at masked positions, -100 elsewhere, `(batch, second_length)`.
             retrieval: `input_ids` and `attention_mask` of sentences stacked on their translations, `(2 * pairs, length)`;
                 optionally `negative_input_ids` and `negative_attention_mask` of hard negatives in the language of the
-                translations, `(negatives, negative_length)`: further candidates of all sentences. Their number may differ
-                between processes.
+                translations, further candidates of all sentences. Their number may differ between processes.
             nli: `premise_input_ids`, `premise_attention_mask`, `hypothesis_input_ids`, `hypothesis_attention_mask` and
                 `labels`.
-            matryoshka_dims: Numbers of dimensions of truncated embeddings: the loss of retrieval is the mean over
-                these, see `matryoshka_mean`.
-                None for whole embeddings.
-            cache_batch_size: Sentences encoded at a time, with the gradient cache, see `encode_in_chunks`; None encodes
-                all at once.
-            masked_tokens: Mean number of masked tokens of a micro-batch and process in the optimiser step; `XlsrTrainer`
-                gives it under accumulation, so that the masked LM's loss is a mean over all tokens of the step.
+            matryoshka_dims: Widths of truncated embeddings in the loss of retrieval, see `matryoshka_mean`.
+            cache_batch_size: Sentences encoded at a time, with the gradient cache, see `encode_in_chunks`.
+            masked_tokens: Mean number of masked tokens of a micro-batch and process in the optimiser step.
         """
         config, losses, statistics = self.config, {}, {}
         source = target = None
@@ -249,15 +234,9 @@ class CmlmModel(EncoderWithLmHead):
         weights |= {"retrieval": config.retrieval_weight, "nli": config.nli_weight}
         return CmlmOutput(weighted_sum(losses, weights), losses, statistics, source, target)
 
-    def _masked_states(
-        self,
-        labels: torch.Tensor,
-        second: torch.Tensor,
-        second_mask: torch.Tensor,
-        first: torch.Tensor,
-        first_mask: torch.Tensor,
-    ) -> torch.Tensor:
+    def _masked_states(self, labels: torch.Tensor, *sentences: torch.Tensor) -> torch.Tensor:
         """States of the masked tokens of the second sentences, conditioned on the first, `(tokens, width)`."""
+        second, second_mask, first, first_mask = sentences
         chosen = labels != IGNORE
         if self.config.conditioning == "none":
             return self.encoder(input_ids=second, attention_mask=second_mask).last_hidden_state[chosen]
@@ -267,15 +246,9 @@ class CmlmModel(EncoderWithLmHead):
             return states
         return self.skip(torch.cat([states, views.flatten(1).to(states.dtype)[chosen.nonzero()[:, 0]]], 1))
 
-    def _joint_states(
-        self,
-        labels: torch.Tensor,
-        second: torch.Tensor,
-        second_mask: torch.Tensor,
-        first: torch.Tensor,
-        first_mask: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _joint_states(self, labels: torch.Tensor, *sentences: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Both sentences as one input: states of masked tokens, `(tokens, width)`; first states, `(batch, width)`."""
+        second, second_mask, first, first_mask = sentences
         ids = torch.cat([first, second], 1)
         mask, options = torch.cat([first_mask, second_mask], 1), dict[str, torch.Tensor]()
         if self._takes_positions:  # not counting the padding between both
@@ -298,12 +271,8 @@ class CmlmModel(EncoderWithLmHead):
     def to_sentence_transformer(self, tokenizer: Any, **options: Any) -> SentenceTransformer:
         """The encoder as a sentence-transformers model: pooled states, unit length.
 
-        Args:
-            tokenizer: Of the encoder.
-            **options: See `hf_xlsr.export.to_sentence_transformer`.
-
-        Raises:
-            XlsrError: `sentence_vector` is `projected`, which no stock module computes.
+        For `options` see `hf_xlsr.export.to_sentence_transformer`. No stock module computes a `sentence_vector` that is
+        `projected`.
         """
         from hf_xlsr.export import to_sentence_transformer
 

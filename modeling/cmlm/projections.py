@@ -9,26 +9,14 @@ from transformers import initialization as init
 
 
 class SentenceProjections(nn.Module):
-    """N vectors of one sentence embedding: itself and N - 1 projections (appendix C of CMLM).
+    r"""N vectors of one sentence embedding of width h: itself and N - 1 projections (appendix C of CMLM).
 
     ```math
-    P_1(v) = v, \\quad P_i(v) = W_{i3}\\, ReLU(W_{i2}\\, ReLU(W_{i1} v + b_{i1}) + b_{i2}) + b_{i3}
+    P_1(v) = v, \quad P_i(v) = W_{i3}\, ReLU(W_{i2}\, ReLU(W_{i1} v + b_{i1}) + b_{i2}) + b_{i3}
     ```
 
     of widths h, 2h, 2h, h by default. The paper does not say whether projections share layers; since its last layer has h
-    outputs,
-    each one is a separate network here. They are computed together.
-
-    Args:
-        width: Width of sentence embeddings (h).
-        count: Vectors (N).
-        std: Standard deviation of new weights.
-        layers: Layers of each network.
-        hidden: Width between the layers; by default 2h.
-
-    Examples:
-        >>> SentenceProjections(8, 5)(torch.ones(2, 8)).shape
-        torch.Size([2, 5, 8])
+    outputs, each one is a separate network here. They are computed together.
     """
 
     def __init__(
@@ -43,7 +31,6 @@ class SentenceProjections(nn.Module):
         self.initialize()
 
     def initialize(self) -> None:
-        """Draws new weights: normal matrices, zero biases."""
         for weight, bias in zip(self.weights, self.biases, strict=True):
             init.normal_(weight, std=self.std)
             init.zeros_(bias)

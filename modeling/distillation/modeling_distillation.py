@@ -55,16 +55,9 @@ class DistillationModel(LightweightDualTransformer):
         matryoshka_dims: Sequence[int] | None,
         teacher_embeds: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
-        """The losses against the teacher.
+        """The losses against `teacher_embeds`, the teacher's embeddings of the sources, `(batch, teacher_dim)`.
 
-        Args:
-            source: Sentence embeddings, `(batch, width)`.
-            target: Those of the translations.
-            matryoshka_dims: Widths of truncated embeddings for `matching`; `teacher` compares whole embeddings.
-            teacher_embeds: The teacher's embeddings of the sources, `(batch, teacher_dim)`.
-
-        Raises:
-            XlsrError: `teacher_embeds` is missing.
+        Truncation concerns `matching` alone; `teacher` compares whole embeddings.
         """
         if teacher_embeds is None:
             raise XlsrError("`teacher_embeds` is missing. Use DistillationTrainer.")

@@ -1,5 +1,6 @@
 """Configuration of dual momentum contrast."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -117,6 +118,21 @@ class DualMomentumConfig(PreTrainedConfig):
         for values in nested.values():
             values.pop("transformers_version", None)
         return {**output, "encoder_configs": nested}
+
+
+def check_same(place: str, stored: Mapping[str, Any], expected: Any) -> None:
+    """Checks that a configuration, or options of `from_pretrained`, has the settings of saved weights.
+
+    Raises:
+        XlsrError: a setting differs: names it.
+    """
+    for name, saved in stored.items():
+        value = expected.get(name, saved) if isinstance(expected, Mapping) else getattr(expected, name)
+        if saved != value:
+            raise XlsrError(
+                f"`{name}` must be {saved}, as in '{place}', got {value}. To change it, start a new run from the "
+                "encoders (DualMomentumModel.from_encoders)."
+            )
 
 
 def _as_config(value: Any) -> PreTrainedConfig:

@@ -31,31 +31,10 @@ def direction_loss(
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Equation 2 over a batch: queries of one language, keys of the other, its queue as negatives.
 
-    Args:
-        config: Temperature, in-batch negatives, masks.
-        queries: Unit vectors, `(batch, width)`.
-        keys: Unit vectors of the translations, in the same order, without gradient, `(batch, width)`.
-        queue: Queue of the keys' language.
-        texts: Hashes of the keys' texts, `(batch,)`; masks and their statistics need them and `examples`.
-        examples: Numbers of the pairs, `(batch,)`.
-        negatives: Hard negatives of all processes in the language of the keys, unit vectors without gradient,
-            `(negatives, width)`.
-        negative_texts: Hashes of their texts, `(negatives,)`: with `texts`, a negative that is a query's own
-            translation does not count.
-        matryoshka_dims: Numbers of dimensions of truncated, renormalised queries, keys and queue; see `matryoshka_mean`.
-        gather: Whether in-batch negatives come from all processes.
-
-    Returns:
-        The mean loss, and the statistics of `DualMomentumOutput`.
-
-    Raises:
-        XlsrError: masks are enabled and `texts` or `examples` are missing.
-
-    Examples:
-        >>> config = DualMomentumConfig(queue_size=0, in_batch_negatives=True, temperature=1.0)
-        >>> loss, _ = direction_loss(config, torch.eye(2), torch.eye(2))
-        >>> round(loss.item(), 4)  # log(1 + exp(0 - 1))
-        0.3133
+    All vectors have length 1; `keys` and `negatives` have no gradient. Masks and their statistics need `texts`, hashes of
+    the keys' texts, and `examples`, numbers of the pairs. With `texts`, one of the hard negatives of all processes
+    that is a query's own translation does not count, as its hash in `negative_texts` tells. `gather` takes in-batch
+    negatives from all processes. Returns the mean loss, and the statistics of `DualMomentumOutput`.
     """
     statistics: dict[str, torch.Tensor] = {}
     rows = columns = torch.empty(0, dtype=torch.long, device=queries.device)

@@ -14,18 +14,8 @@ NO_TEXT = -1  # example number of empty rows
 class MemoryQueue(nn.Module):
     """A ring of keys. It consists of buffers, so that checkpoints contain it and a resume is exact.
 
-    Args:
-        size: Rows.
-        width: Width of a key.
-        storage: `float32`, `bfloat16` or `int8`.
-
-    Attributes:
-        values: `(size, width)`, of the storage's type.
-        scales: `(size,)` float32, for `int8` only.
-        texts: Hash of each key's text, `(size,)` int64.
-        examples: Number of each key's pair in the training data, `(size,)` int64.
-        pointer: Row of the next key.
-        filled: `count` as a buffer; valid rows come first, since the ring is filled from its start.
+    Valid rows come first, since the ring is filled from its start. `texts` are hashes of the keys' texts, `examples` the
+    numbers of their pairs in the training data, `pointer` is the row of the next key.
 
     Examples:
         >>> queue = MemoryQueue(4, 2)
@@ -53,7 +43,6 @@ class MemoryQueue(nn.Module):
 
     @property
     def count(self) -> int:
-        """Number of valid rows."""
         return int(self.filled)
 
     def keys(self) -> torch.Tensor | QuantizedRows:
@@ -65,16 +54,7 @@ class MemoryQueue(nn.Module):
 
     @torch.no_grad()
     def enqueue(self, keys: torch.Tensor, texts: torch.Tensor, examples: torch.Tensor) -> None:
-        """Writes keys over the oldest rows.
-
-        Args:
-            keys: `(count, width)`; the newest last.
-            texts: Hashes of their texts, `(count,)`.
-            examples: Numbers of their pairs, `(count,)`.
-
-        Raises:
-            XlsrError: there are more keys than rows, so that some would overwrite others.
-        """
+        """Writes keys over the oldest rows, the newest last."""
         count = len(keys)
         if count > self.size:
             raise XlsrError(f"`queue_size` must be at least the {count:,} keys of a step, got {self.size:,}.")
@@ -89,7 +69,6 @@ class MemoryQueue(nn.Module):
         self.filled.copy_((self.filled + count).clamp(max=self.size))
 
     def clear(self) -> None:
-        """Empties the queue."""
         self.pointer.zero_()
         self.filled.zero_()
 

@@ -18,17 +18,15 @@ from transformers.utils import ModelOutput, can_return_tuple
 from hf_xlsr.encoders.stock import encoder_from_config, encoder_from_pretrained
 from hf_xlsr.losses import weighted_sum
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
-from hf_xlsr.modeling.length_chunks import encode_by_length
-from hf_xlsr.modeling.negatives import Encode, encode_negatives
-from hf_xlsr.modeling.nli_head import NliHead
+from hf_xlsr.modeling.encoding import Encode, encode_by_length, encode_negatives
+from hf_xlsr.modeling.heads import NliHead
 from hf_xlsr.utils.distributed import gather_ragged
 from hf_xlsr.utils.pooling import normalize, pool
 
-from .configuration_dual_momentum import SHARED, DualMomentumConfig
+from .configuration_dual_momentum import SHARED, DualMomentumConfig, check_same
 from .direction_loss import direction_loss
 from .memory_queue import NO_TEXT, MemoryQueue
 from .momentum import momentum_pairs, update_averages
-from .saved_weights import check_same, fitting_weights
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -40,15 +38,10 @@ TRAINING_ONLY = ("momentum_encoders.", "momentum_projections.", "queues.", "nli_
 class DualMomentumOutput(ModelOutput):
     """What `DualMomentumModel` returns.
 
-    Args:
-        loss: Equation 3, or 5 with the auxiliary task; a scalar.
-        losses: Its parts: `source_to_target`, `target_to_source`, `nli`.
-        statistics: `queue/filled` (share of the rows), and `queue/stale` and `queue/duplicates`: the shares of queries
-            whose own translation, or an exact copy of it from another pair, is in the queue.
-        source_embeds: Unit vectors of the base encoder, `(batch, width)`.
-        target_embeds: Likewise.
-        source_keys: Unit vectors of the momentum encoder, without gradient, `(batch, width)`.
-        target_keys: Likewise.
+    `losses` are the parts of equation 3, or 5 with the auxiliary task: `source_to_target`, `target_to_source`, `nli`.
+    `statistics` are `queue/filled` (share of the rows), `queue/stale` and `queue/duplicates`: the shares of queries whose
+    own translation, or an exact copy of it from another pair, is in the queue. Embeddings and keys, of the momentum
+    encoder and without gradient, are unit vectors, `(batch, width)`.
     """
 
     loss: torch.Tensor | None = None
@@ -138,9 +131,6 @@ class DualMomentumModel(XlsrPreTrainedModel):
             encoders: Folder or Hub id of each language's encoder, or of one that all `languages` share.
             dropout: Of all encoders, 0.1 in the paper; by default the encoders' own.
             **options: Values of `DualMomentumConfig`, such as `queue_size`; a shared encoder needs `languages`.
-
-        Raises:
-            XlsrError: an encoder does not load.
         """
         paths = encoders if isinstance(encoders, Mapping) else {SHARED: encoders}
         loaded = {
@@ -164,11 +154,11 @@ class DualMomentumModel(XlsrPreTrainedModel):
             loaded: Any = super().from_pretrained(path, *args, output_loading_info=True, **kwargs)
         except RuntimeError as error:
             if "mismatch" in str(error):  # of the sizes of tensors
-                check_same(str(path), kwargs.get("config") or kwargs)
+                check_queues(str(path), kwargs.get("config") or kwargs)
             raise
         model, info = loaded
         if any(name not in info["missing_keys"] for name in model.state_dict() if name.startswith("queues.")):
-            check_same(str(path), model.config)  # a float32 queue would read int8 numbers as keys
+            check_queues(str(path), model.config)  # a float32 queue would read int8 numbers as keys
         if any(name.startswith(("momentum_encoders.", "momentum_projections.")) for name in info["missing_keys"]):
             model.reset_momentum()
         model.freeze_momentum()  # loading makes every parameter trainable
@@ -192,15 +182,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
     def resize_token_embeddings(  # type: ignore[override]  # an encoder has to be named
         self, new_num_tokens: int, *args: Any, language: str = "", **kwargs: Any
     ) -> Any:
-        """Resizes the embeddings of one encoder and of its momentum copy.
-
-        Args:
-            new_num_tokens: Size of the new vocabulary.
-            language: Language of the encoder; optional with a shared encoder.
-
-        Raises:
-            XlsrError: there are several encoders and `language` is missing or unknown.
-        """
+        """Resizes the embeddings of one encoder and of its momentum copy; a shared encoder needs no `language`."""
         names = list(self.encoders)
         name = names[0] if len(names) == 1 else self.config.encoder_of(language)
         encoder: Any = self.encoders[name]
@@ -218,7 +200,6 @@ class DualMomentumModel(XlsrPreTrainedModel):
     # Momentum encoders
 
     def freeze_momentum(self) -> None:
-        """Freezes the momentum encoders."""
         self.momentum_encoders.requires_grad_(False)
         self.momentum_projections.requires_grad_(False)
 
@@ -230,21 +211,26 @@ class DualMomentumModel(XlsrPreTrainedModel):
         return self
 
     def momentum_pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-        """Pairs of a trained base parameter and its momentum counterpart, matched by name.
-
-        Raises:
-            XlsrError: a trained parameter has no counterpart, as with adapters on the base encoders alone.
-        """
+        """Pairs of a trained base parameter and its momentum counterpart, matched by name."""
         yield from momentum_pairs(self.encoders, self.momentum_encoders)
         yield from momentum_pairs(self.projections, self.momentum_projections)
 
     def starting_weights(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Selects the weights of another model to start training from; see `fitting_weights`.
+        """Selects the weights of another model to start training from.
 
-        Args:
-            tensors: The other model's weights that have a name of this one.
+        A queue of another size or storage is dropped as a whole. Encoders and projections also initialise missing
+        momentum encoders and projections.
         """
-        return fitting_weights(self.state_dict(), list(self.queues), tensors)
+        own, chosen = self.state_dict(), dict(tensors)
+        for language in self.queues:
+            names = [name for name in own if name.startswith(f"queues.{language}.")]
+            if any(name not in tensors or not _alike(tensors[name], own[name]) for name in names):
+                chosen = {name: value for name, value in chosen.items() if name not in names}
+        for name, value in tensors.items():
+            momentum_name = f"momentum_{name}"  # for encoders and projections
+            if momentum_name in own:
+                chosen.setdefault(momentum_name, value)
+        return chosen
 
     @torch.no_grad()
     def reset_momentum(self) -> None:
@@ -254,11 +240,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
             self.momentum_projections.load_state_dict(self.projections.state_dict())
 
     def momentum_update(self, momentum: float | None = None) -> None:
-        """Equation 1: `momentum * average + (1 - momentum) * base` for each momentum parameter.
-
-        Args:
-            momentum: By default the configuration's.
-        """
+        """Equation 1: `momentum * average + (1 - momentum) * base` for each momentum parameter."""
         if self.config.use_momentum:
             update_averages(self.momentum_pairs(), self.config.momentum if momentum is None else momentum)
 
@@ -275,17 +257,7 @@ class DualMomentumModel(XlsrPreTrainedModel):
     def encode_sentences(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, *, language: str, keys: bool = False
     ) -> torch.Tensor:
-        """Unit sentence embeddings `h`, `(batch, width)`, float32.
-
-        Args:
-            input_ids: `(batch, length)`, by the tokenizer of the language.
-            attention_mask: 0 for padding, `(batch, length)`; all ones by default.
-            language: Language of the encoder.
-            keys: Use the momentum encoder.
-
-        Raises:
-            XlsrError: the language is unknown.
-        """
+        """Unit sentence embeddings `h`, `(batch, width)`, float32; with `keys` those of the momentum encoder."""
         name = self.config.encoder_of(language)
         momentum = keys and self.config.use_momentum
         encoders = self.momentum_encoders if momentum else self.encoders
@@ -330,23 +302,17 @@ class DualMomentumModel(XlsrPreTrainedModel):
             source_texts: Hashes of the texts, `(batch,)` int64; masks and their statistics need them and `examples`.
             target_texts: Likewise.
             examples: Numbers of the pairs, `(batch,)` int64.
-            negative_input_ids: Hard negatives of the whole batch, `(negatives, negative_length)`: sentences in the
-                language of the targets. Their keys, without gradient, are further candidates of all sources, and do not
-                enter the queues. The number may differ between processes.
+            negative_input_ids: Hard negatives of the whole batch in the language of the targets,
+                `(negatives, negative_length)`. Their keys are further candidates of all sources, and do not enter the
+                queues. The number may differ between processes.
             negative_attention_mask: Likewise.
             negative_texts: Hashes of their texts, `(negatives,)` int64. With `target_texts`, a negative that is a
                 source's own translation does not count for it.
             nli: A batch of the auxiliary task: `premise_input_ids`, `premise_attention_mask`, `hypothesis_input_ids`,
                 `hypothesis_attention_mask`, `labels` and `lang`.
-            matryoshka_dims: Numbers of dimensions of truncated embeddings: each direction's loss is the mean over
-                these, see `matryoshka_mean`.
-                None for whole embeddings.
-            cache_batch_size: Sentences encoded at a time, with the gradient cache, see `encode_in_chunks`; None encodes
-                all at once.
+            matryoshka_dims: Widths of truncated embeddings in each direction's loss, see `matryoshka_mean`.
+            cache_batch_size: Sentences encoded at a time, with the gradient cache, see `encode_in_chunks`.
             return_loss: False returns embeddings only.
-
-        Raises:
-            XlsrError: a language is unknown, or masks are enabled and the texts are missing.
         """
         source_batch = (source_input_ids, source_attention_mask)
         target_batch = (target_input_ids, target_attention_mask)
@@ -425,9 +391,8 @@ class DualMomentumModel(XlsrPreTrainedModel):
     def to_sentence_transformer(self, tokenizers: Any, **options: Any) -> SentenceTransformer:
         """The encoders as a stock sentence-transformers model, one route per language.
 
-        Args:
-            tokenizers: Tokenizer by language; with a shared encoder a single one will do.
-            **options: See `hf_xlsr.export.to_routed_sentence_transformer`.
+        `tokenizers` are by language, or one for a shared encoder; for `options` see
+        `hf_xlsr.export.to_routed_sentence_transformer`.
         """
         from hf_xlsr.export import to_routed_sentence_transformer
 
@@ -443,3 +408,15 @@ class DualMomentumModel(XlsrPreTrainedModel):
         )
         encoders = {language: self.encoders[name] for language, name in names.items()}
         return encoders, {language: by_language[language] for language in languages}, projections
+
+
+def check_queues(path: str, expected: Any) -> None:
+    """Checks that saved queues have the size, storage and width of a configuration."""
+    stored = DualMomentumConfig.from_pretrained(path)
+    check_same(
+        path, {name: getattr(stored, name) for name in ("queue_size", "queue_storage", "projection_dim")}, expected
+    )
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
 from hf_xlsr.utils.errors import XlsrError
 
@@ -20,11 +20,7 @@ MOMENTUM_SCHEDULES = ("constant", "linear", "cosine")
 
 
 def momentum_pairs(base: nn.Module, average: nn.Module) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-    """Pairs of a trained parameter and its momentum counterpart, matched by name.
-
-    Raises:
-        XlsrError: a trained parameter has no counterpart, as with adapters on the base encoders alone.
-    """
+    """Pairs of a trained parameter and its momentum counterpart, matched by name."""
     counterparts = dict(average.named_parameters())
     for name, parameter in base.named_parameters():
         if not parameter.requires_grad:
@@ -39,14 +35,7 @@ def momentum_pairs(base: nn.Module, average: nn.Module) -> Iterator[tuple[nn.Par
 
 @torch.no_grad()
 def update_averages(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], momentum: float) -> None:
-    """Equation 1 in place: `momentum * average + (1 - momentum) * base` for each pair of base and average.
-
-    Examples:
-        >>> average = torch.tensor([1.0])
-        >>> update_averages([(torch.tensor([3.0]), average)], momentum=0.5)
-        >>> average
-        tensor([2.])
-    """
+    """Equation 1 in place: `momentum * average + (1 - momentum) * base` for each pair of base and average."""
     pairs = list(pairs)
     if pairs:
         averages = [average for _, average in pairs]
@@ -54,13 +43,7 @@ def update_averages(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], momentum
 
 
 def scheduled_momentum(momentum: float, step: int, max_steps: int, schedule: str = "constant") -> float:
-    """The momentum of a step: constant, or increasing from `momentum` to 1 during training.
-
-    Args:
-        momentum: At the start.
-        step: Optimiser steps before this one.
-        max_steps: Total steps.
-        schedule: `constant`, `linear` or `cosine`.
+    """The momentum of a step: constant, or increasing from `momentum` to 1 during training (`linear`, `cosine`).
 
     Examples:
         >>> [round(scheduled_momentum(0.9, step, 10, "cosine"), 3) for step in (0, 5, 10)]
@@ -75,12 +58,9 @@ def scheduled_momentum(momentum: float, step: int, max_steps: int, schedule: str
 
 @dataclass
 class StepKeys:
-    """Keys of the current optimiser step, and whether the step is dropped.
+    """Keys of the current optimiser step, and whether the step is dropped, since its gradient was not finite.
 
-    Args:
-        waiting: `(language, keys, texts, examples)` of each micro-batch and side, of this process only.
-        dropped: Whether this step's gradient was not finite.
-        dropped_steps: Number of dropped steps.
+    `waiting` has `(language, keys, texts, examples)` of each micro-batch and side, of this process only.
     """
 
     waiting: list[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]] = field(default_factory=list)
@@ -98,27 +78,16 @@ class SoundStepCallback(TrainerCallback):
 
     Under float16 the gradient scaler drops the update and lowers its scale, which is normal at the start and logged as
     information. The scaler's own `step_was_skipped` is wrong for fused optimisers.
-
-    Args:
-        keys: Shared with the other callbacks.
     """
 
     def __init__(self, keys: StepKeys) -> None:
         self.keys = keys
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.keys.waiting, self.keys.dropped = [], False
 
     def on_pre_optimizer_step(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: Any = None,
-        optimizer: Any = None,
-        **kwargs: Any,
+        self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **kwargs: Any
     ) -> None:
         gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         if not gradients:

@@ -92,17 +92,7 @@ class HictlConfig(PreTrainedConfig):
         return super().get_text_config(decoder, encoder)
 
     def decoder_config(self, positions: int = POSITIONS) -> PreTrainedConfig:
-        """Stock configuration of the decoder: BERT layers with cross-attention, of the encoder's width.
-
-        Args:
-            positions: Longest target, in tokens.
-
-        Examples:
-            >>> text_config = {"model_type": "bert", "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16}
-            >>> decoder = HictlConfig(text_config=text_config).decoder_config(40)
-            >>> decoder.num_hidden_layers, decoder.num_attention_heads, decoder.intermediate_size
-            (4, 2, 16)
-        """
+        """Stock configuration of the decoder: BERT layers with cross-attention, of the encoder's width."""
         encoder = self.get_text_config()
         same = (
             *("layer_norm_eps", "initializer_range"),

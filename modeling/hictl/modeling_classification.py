@@ -27,11 +27,7 @@ from .configuration_hictl import HictlConfig
 
 @dataclass
 class HictlClassifierOutput(SequenceClassifierOutput):
-    """What `HictlForSequenceClassification` returns: `SequenceClassifierOutput` and `losses`.
-
-    Args:
-        losses: `classification` or `regression`; None without labels.
-    """
+    """`SequenceClassifierOutput` and `losses`: `classification` or `regression`; None without labels."""
 
     losses: dict[str, torch.Tensor] | None = None
 
@@ -43,13 +39,6 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
     labels the loss is cross-entropy; with one it is the mean squared error. The paper does not specify dropout: the
     default is the encoder's own. Nor does it specify the loss of STS-B: as in BERT, it is the squared error of the
     unscaled scores here.
-
-    Args:
-        config: The configuration; `num_labels` is the number of outputs.
-        encoder: A pretrained encoder; by default a new one of the configuration.
-
-    Raises:
-        XlsrError: `problem_type` does not fit `num_labels`.
 
     Examples:
         >>> small = {"model_type": "bert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1,
@@ -99,9 +88,6 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
             dropout: On states and attention; by default the encoder's.
             place: Name of `path` in error messages.
             **options: Values of `HictlConfig`, such as `classifier_dropout`, `id2label` or `problem_type`.
-
-        Raises:
-            XlsrError: the encoder does not load.
         """
         encoder = start_encoder(path, place=place, dropout=dropout)
         options.setdefault("problem_type", "regression" if num_labels == 1 else "single_label_classification")
@@ -125,7 +111,7 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
 
         Args:
             input_ids: Sentences, or pairs in one row each, padded on the right, `(batch, length)`.
-            attention_mask: 0 for padding, `(batch, length)`; all ones by default.
+            attention_mask: 0 for padding; all ones by default.
             token_type_ids: 0 for the first and 1 for the second sentence; ignored by encoders without token types.
             inputs_embeds: Instead of `input_ids`, `(batch, length, width)`.
             labels: Class indices (-100 is ignored), or the scores of a regression, `(batch,)`.
@@ -163,12 +149,7 @@ class HictlForSequenceClassification(XlsrPreTrainedModel):
 
 
 def classifier_dropout(config: HictlConfig) -> float:
-    """Dropout before the output layer: `classifier_dropout`, or that on the encoder's states.
-
-    Examples:
-        >>> classifier_dropout(HictlConfig(text_config={"model_type": "distilbert", "dropout": 0.3}))
-        0.3
-    """
+    """Dropout before the output layer: `classifier_dropout`, or that on the encoder's states."""
     if config.classifier_dropout is not None:
         return config.classifier_dropout
     return own_dropout(config.get_text_config(), DROPOUTS, 0.0)
@@ -177,14 +158,8 @@ def classifier_dropout(config: HictlConfig) -> float:
 def start_encoder(path: str | Path, *, place: str = "the encoder", dropout: float | None = None) -> Any:
     """Loads a pretrained encoder.
 
-    Args:
-        path: Folder or Hub id of an encoder or a masked language model; of any HICTL model; of a sentence-transformers
-            model; or the folder of a finished run.
-        place: Name of `path` in error messages.
-        dropout: On states and attention; by default the encoder's.
-
-    Raises:
-        XlsrError: the encoder does not load, or some of its weights are missing.
+    `path` is the folder or Hub id of an encoder or a masked language model; of any HICTL model; of a
+    sentence-transformers model; or the folder of a finished run. `place` is its name in error messages.
     """
     folder = encoder_folder(path)
     try:
@@ -208,11 +183,7 @@ def start_encoder(path: str | Path, *, place: str = "the encoder", dropout: floa
 
 
 def encoder_folder(path: str | Path) -> str:
-    """Folder of an encoder and its tokenizer: of a run its model, and of a sentence-transformers model its first module.
-
-    Args:
-        path: See `start_encoder`.
-    """
+    """Folder of an encoder and its tokenizer: of a run its model, of a sentence-transformers model its first module."""
     path = Path(path)
     if (path / "training" / "recipe.json").is_file():
         path = path / "model"

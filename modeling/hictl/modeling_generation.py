@@ -16,35 +16,27 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import can_return_tuple
 
 from hf_xlsr.encoders.stock import check_token_ids, encoder_from_config, max_positions, resized_bias
-from hf_xlsr.losses.biased_cross_entropy import biased_cross_entropy
-from hf_xlsr.losses.masked_lm import IGNORE
+from hf_xlsr.losses.masked_lm import IGNORE, biased_cross_entropy
+from hf_xlsr.losses.sentence_contrast import row_lengths
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.pooling import normalize
 from hf_xlsr.utils.pretrained import load_auto
 
 from .configuration_hictl import POSITIONS, HictlConfig
 from .modeling_classification import encoder_folder, start_encoder
-from .word_similarity import word_similarities
 
 
 @dataclass
 class HictlEncoderOutput(BaseModelOutput):
-    """Encoder output of a source sentence, shared by all decoding steps.
-
-    Args:
-        word_similarities: Cosines of the first state and all words, `(batch, vocabulary)`; None without them.
-    """
+    """Encoder output of a source, with the cosines of its first state and all words, `(batch, vocabulary)`, or None."""
 
     word_similarities: torch.Tensor | None = None
 
 
 @dataclass
 class HictlTranslationOutput(Seq2SeqLMOutput):
-    """What `HictlForConditionalGeneration` returns.
-
-    Args:
-        losses: `translation`, the mean loss per target token, for logging.
-    """
+    """`Seq2SeqLMOutput` and `losses`: `translation`, the mean loss per target token, for logging."""
 
     losses: dict[str, torch.Tensor] | None = None
 
@@ -67,18 +59,13 @@ class _SentenceReader(nn.Module):
 
 
 class OutputBias(nn.Module):
-    """Bias of the decoder's logits, plus the similarities of a sentence.
-
-    Args:
-        vocab_size: Tokens.
-    """
+    """Bias of the decoder's logits, `(vocabulary,)`, plus the similarities of a sentence, `(batch, vocabulary)`."""
 
     def __init__(self, vocab_size: int) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, similarities: torch.Tensor | None = None) -> torch.Tensor:
-        """`(vocabulary,)`, or with similarities `(batch, vocabulary)`."""
         return self.bias if similarities is None else self.bias + similarities
 
 
@@ -95,10 +82,6 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
     - Its layers are BERT's with cross-attention and learned positions.
 
     The loss is computed in chunks, without the logits of a whole batch; with `labels` no logits are returned.
-
-    Args:
-        config: `HictlConfig`.
-        encoder: A pretrained encoder of `config.text_config`; by default a new one.
 
     Examples:
         >>> encoder = {"model_type": "bert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1,
@@ -157,9 +140,6 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
             dropout: On states and attention of encoder and decoder; by default the encoder's.
             random_weights: Takes the encoder's shape and vocabulary, and new weights: the Transformer of table 4.
             **options: Values of `HictlConfig`.
-
-        Raises:
-            XlsrError: the encoder does not load, or the tokenizer does not fit.
         """
         encoder = start_encoder(path, dropout=dropout)
         if random_weights:
@@ -199,8 +179,7 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
     def keep_tokens(self, tokens: Sequence[int]) -> None:
         """Reduces the vocabulary: embeddings and output bias keep the rows of `tokens`, in that order.
 
-        Args:
-            tokens: Ids, as returned by `trim_vocabulary` together with the reduced tokenizer.
+        `trim_vocabulary` returns these ids together with the reduced tokenizer.
         """
         old, chosen = self.get_input_embeddings(), torch.as_tensor(tokens, device=self.device)
         new = nn.Embedding(len(chosen), old.weight.shape[1], old.padding_idx, _weight=old.weight[chosen])
@@ -219,14 +198,7 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> HictlEncoderOutput:
-        """Encodes the sources: states, `(batch, length, width)`, and similarities, `(batch, vocabulary)`.
-
-        Args:
-            input_ids: `(batch, length)`.
-            attention_mask: 0 for padding; all ones by default.
-            inputs_embeds: Instead of `input_ids`.
-            **kwargs: For the encoder, such as `output_attentions`.
-        """
+        """Encodes the sources: states, `(batch, length, width)`, and similarities, `(batch, vocabulary)`."""
         kwargs = {name: value for name, value in kwargs.items() if value is not None}
         inputs = {"input_ids": input_ids} if inputs_embeds is None else {"inputs_embeds": inputs_embeds}
         output = self.encoder(**inputs, attention_mask=attention_mask, **kwargs)
@@ -334,12 +306,17 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         )
 
 
-def sentence_ends(tokenizer: Any) -> tuple[int, int]:
-    """Ids of the special tokens that a tokenizer puts at the beginning and at the end of a sentence.
+def word_similarities(queries: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """Cosine of each sentence embedding and each row of the embedding table, `(batch, vocabulary)`.
 
-    Raises:
-        XlsrError: there are none.
+    The products are divided by the rows' lengths, which avoids a normalised copy of a large table. A row of zeros, such
+    as padding in a new table, has similarity 0.
     """
+    return normalize(queries).to(table.dtype) @ table.T / row_lengths(table)
+
+
+def sentence_ends(tokenizer: Any) -> tuple[int, int]:
+    """Ids of the special tokens that a tokenizer puts at the beginning and at the end of a sentence."""
     ids = tokenizer("a")["input_ids"]
     special = set(tokenizer.all_special_ids)
     if len(ids) < 2 or ids[0] not in special or ids[-1] not in special:
@@ -351,9 +328,5 @@ def sentence_ends(tokenizer: Any) -> tuple[int, int]:
 
 
 def check_vocabulary(tokenizer: Any, vocab_size: int) -> None:
-    """Checks that the tokenizer has at most as many tokens as the encoder, whose embeddings the decoder shares.
-
-    Raises:
-        XlsrError: it has more.
-    """
+    """Checks that the tokenizer has at most as many tokens as the encoder, whose embeddings the decoder shares."""
     check_token_ids(tokenizer, vocab_size, fix="Use the encoder's own tokenizer for both sides.")

@@ -22,8 +22,7 @@ from hf_xlsr.losses import (
     word_contrast_loss,
 )
 from hf_xlsr.losses.masked_lm import IGNORE
-from hf_xlsr.modeling.length_chunks import encode_by_length, in_order, length_chunks
-from hf_xlsr.modeling.negatives import encode_negatives
+from hf_xlsr.modeling.encoding import encode_by_length, encode_negatives, in_order, length_chunks
 from hf_xlsr.modeling.pretraining import EncoderWithLmHead
 from hf_xlsr.utils.distributed import gather_with_gradient
 from hf_xlsr.utils.errors import XlsrError
@@ -40,12 +39,9 @@ WATCHED_PAIRS = 8  # of a batch, in the statistic of negative words
 class HictlOutput(ModelOutput):
     """What `HictlForPreTraining` returns.
 
-    Args:
-        loss: Equation 7, a scalar.
-        losses: Its parts by name, before weighting: `lm`, `sentence`, `word`.
-        statistics: `hard_words`, the share of negative words among the 1 % most similar to the pair, of a few pairs.
-        source_embeds: Projected first states of the first half of the batch, `(batch, width)`, not normalised.
-        target_embeds: Those of the second half, `(batch, width)`.
+    `losses` are the parts of equation 7 before weighting: `lm`, `sentence`, `word`. `statistics` are `hard_words`, the
+    share of negative words among the 1 % most similar to the pair, of a few pairs. The embeddings are the projected first
+    states of both halves of the batch, `(batch, width)`, not normalised.
     """
 
     loss: torch.Tensor | None = None
@@ -98,12 +94,7 @@ class HictlForPreTraining(EncoderWithLmHead):
         self.post_init()
 
     def first_states(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """The encoder's state of the first token, `(batch, width)`.
-
-        Args:
-            input_ids: `(batch, length)`.
-            attention_mask: 0 for padding, `(batch, length)`; all ones by default.
-        """
+        """The encoder's state of the first token, `(batch, width)`."""
         return self._states(input_ids, attention_mask)[:, 0]
 
     def _states(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
@@ -118,12 +109,7 @@ class HictlForPreTraining(EncoderWithLmHead):
         return states[:, 0], states[labels != IGNORE]
 
     def encode_sentences(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Sentence embeddings r, `(batch, width)`: the projected first state, not normalised.
-
-        Args:
-            input_ids: `(batch, length)`.
-            attention_mask: 0 for padding, `(batch, length)`; all ones by default.
-        """
+        """Sentence embeddings r, `(batch, width)`: the projected first state, not normalised."""
         return self.projection(self.first_states(input_ids, attention_mask))
 
     @can_return_tuple
@@ -149,7 +135,7 @@ class HictlForPreTraining(EncoderWithLmHead):
 
         Args:
             input_ids: Sentences x stacked on their y, `(2 * batch, length)`.
-            attention_mask: 0 for padding, `(2 * batch, length)`.
+            attention_mask: 0 for padding.
             lm_input_ids: Masked input of the language model, `(batch, lm_length)`.
             lm_attention_mask: Likewise.
             lm_labels: Original tokens at masked positions, -100 elsewhere, `(batch, lm_length)`.
@@ -160,19 +146,12 @@ class HictlForPreTraining(EncoderWithLmHead):
             negative_input_ids: Hard negatives of the whole batch, `(negatives, negative_length)`: further candidates of
                 all sentences, see `sentence_contrast_loss`. The number may differ between processes.
             negative_attention_mask: Likewise.
-            matryoshka_dims: Numbers of dimensions of truncated embeddings: the contrast of sentences is the mean
-                over these, see `matryoshka_mean`.
-                None for whole embeddings.
-            cache_batch_size: Sentences encoded at a time, with the gradient cache, see `encode_in_chunks`; None encodes
-                all at once.
+            matryoshka_dims: Widths of truncated embeddings in the contrast of sentences, see `matryoshka_mean`.
+            cache_batch_size: Sentences encoded at a time, with the gradient cache, see `encode_in_chunks`.
             positive_probability: Mean probability that the contrast of sentences gave to translations in the last steps,
                 which `HictlTrainer` counts: times `negative_interpolation`, it is the hardness of negative sentences.
-            masked_tokens: Mean number of masked tokens of a micro-batch and process in the optimiser step; `XlsrTrainer`
-                gives it under accumulation, so that the masked LM's loss is a mean over all tokens of the step.
+            masked_tokens: Mean number of masked tokens of a micro-batch and process in the optimiser step.
             return_loss: False returns embeddings only.
-
-        Raises:
-            XlsrError: the input of a loss is missing, or no pair has a word.
         """
         config = self.config
         needed = {"joint_input_ids": joint_input_ids, "special_ids": special_ids} if config.word_weight else {}
@@ -262,9 +241,7 @@ class HictlForPreTraining(EncoderWithLmHead):
     def to_sentence_transformer(self, tokenizer: Any, **options: Any) -> SentenceTransformer:
         """The encoder as a stock sentence-transformers model: first state, projection, unit length.
 
-        Args:
-            tokenizer: Of the encoder.
-            **options: See `hf_xlsr.export.to_sentence_transformer`.
+        For `options` see `hf_xlsr.export.to_sentence_transformer`.
         """
         from hf_xlsr.export import to_sentence_transformer
 

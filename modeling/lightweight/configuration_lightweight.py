@@ -15,10 +15,6 @@ def paper_encoder_config(**overrides: Any) -> PreTrainedConfig:
 
     Two layers, width 512, 8 heads, filter size 1,024, dropout 0.1; swish, learned positions and post-layer
     normalisation as in the released code. It has 256 positions; sentences are truncated to 200 tokens.
-
-    Examples:
-        >>> paper_encoder_config(num_hidden_layers=1).hidden_size
-        512
     """
     values: dict[str, Any] = {
         "vocab_size": 50_000,

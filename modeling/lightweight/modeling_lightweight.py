@@ -26,7 +26,7 @@ from hf_xlsr.losses import (
 )
 from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
-from hf_xlsr.modeling.negatives import encode_negatives
+from hf_xlsr.modeling.encoding import encode_negatives
 from hf_xlsr.utils.distributed import gather_rows, gather_with_gradient, scaled_to_mean
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.pooling import pool
@@ -50,11 +50,8 @@ LABELS_OF_TASK: dict[str, tuple[str, ...]] = {
 class LightweightOutput(ModelOutput):
     """What `LightweightDualTransformer` returns.
 
-    Args:
-        loss: Equation 7, a scalar.
-        losses: Its parts by name, before weighting: `generative`, `alignment`, `similarity`.
-        source_embeds: Sentence embeddings of the first half of the batch, `(batch, width)`, not normalised.
-        target_embeds: Those of the second half, `(batch, width)`.
+    `losses` are the parts of equation 7 before weighting: `generative`, `alignment`, `similarity`. The embeddings are
+    those of both halves of the batch, `(batch, width)`, not normalised.
     """
 
     loss: torch.Tensor | None = None
@@ -66,10 +63,7 @@ class LightweightOutput(ModelOutput):
 class GenerativeHead(nn.Module):
     """The fully connected layer between sentence embedding and tied decoder (figure 1, left).
 
-    Args:
-        width: Of the embedding.
-        vocab_size: Entries of the decoder's bias.
-        kind: `linear` (the paper), or `released` (swish and layer normalisation behind it).
+    The `released` kind has swish and layer normalisation behind it.
     """
 
     def __init__(self, width: int, vocab_size: int, kind: str = "linear") -> None:
@@ -81,7 +75,6 @@ class GenerativeHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """`(rows, width)` to `(rows, width)`."""
         return self.norm(self.activation(self.dense(states)))
 
 
@@ -137,12 +130,7 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
         return embeddings
 
     def encode_sentences(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Sentence embeddings, `(batch, width)`, before the fully connected layer and not normalised.
-
-        Args:
-            input_ids: `(batch, length)`.
-            attention_mask: 0 for padding, `(batch, length)`; all ones by default.
-        """
+        """Sentence embeddings, `(batch, width)`, before the fully connected layer and not normalised."""
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         return self._encode(input_ids, mask)[0]
 
@@ -176,29 +164,22 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
 
         Args:
             input_ids: Tokens after masking, sources stacked on targets, `(2 * batch, length)`.
-            attention_mask: 0 for padding, `(2 * batch, length)`.
+            attention_mask: 0 for padding.
             original_ids: Tokens before masking, for `ugt` and `mlm+xtr`; `xtr`, which masks nothing, reads `input_ids`.
             masked_ids: The masked token of each row, -100 for rows without one, `(2 * batch,)`.
             mlm_labels: Original tokens at masked positions, -100 elsewhere, `(2 * batch, length)`; for `mlm` and
                 `mlm+xtr`.
             mask_token_id: Id of `<mask>`, for label mode `set`.
-            negative_input_ids: Hard negatives of the whole batch, `(negatives, negative_length)`: sentences in the
-                language of the targets, further candidates of all sources in equation 5. The number may differ between
-                processes.
+            negative_input_ids: Hard negatives of the whole batch in the language of the targets,
+                `(negatives, negative_length)`: further candidates of all sources in equation 5. The number may differ
+                between processes.
             negative_attention_mask: Likewise.
-            matryoshka_dims: Numbers of dimensions of truncated embeddings: equations 5 and 6 are means over these,
-                see `matryoshka_mean`.
-                None for whole embeddings.
-            cache_batch_size: Sentences encoded at a time, with the gradient cache, see `encode_in_chunks`; None encodes
-                all at once.
-            masked_tokens: Mean number of masked tokens of a micro-batch and process in the optimiser step; `XlsrTrainer`
-                gives it under accumulation, so that the masked LM's loss is a mean over all tokens of the step.
+            matryoshka_dims: Widths of truncated embeddings in equations 5 and 6, see `matryoshka_mean`.
+            cache_batch_size: Sentences encoded at a time, with the gradient cache, see `encode_in_chunks`.
+            masked_tokens: Mean number of masked tokens of a micro-batch and process in the optimiser step.
             identities: Equal numbers for equal texts, `(2, batch)`, for `alignment_mask_duplicates`.
             return_loss: False returns embeddings only.
             **more: Inputs of `extra_losses`.
-
-        Raises:
-            XlsrError: the labels of the task are missing.
         """
         encode = encode_in_chunks(self._encode, cache_batch_size)
         pooled, states = encode(input_ids, attention_mask, mlm_labels)
@@ -207,17 +188,17 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
             return LightweightOutput(source_embeds=source, target_embeds=target)
         config, losses = self.config, {}
         if config.generative_weight:
-            losses["generative"] = self._generative(
-                states,
-                pooled,
-                input_ids,
-                attention_mask,
-                original_ids,
-                masked_ids,
-                mlm_labels,
-                mask_token_id,
-                masked_tokens,
-            )
+            given = {"masked_ids": masked_ids, "mlm_labels": mlm_labels, "original_ids": original_ids}
+            if missing := [name for name in LABELS_OF_TASK[config.generative_task] if given[name] is None]:
+                needed = " and ".join(missing)
+                raise XlsrError(f"generative_task '{config.generative_task}' needs {needed}. Use PairCollator.")
+            parts = []
+            if mlm_labels is not None and config.generative_task.startswith("mlm"):
+                parts.append(self._masked_lm(states, mlm_labels[mlm_labels != IGNORE], masked_tokens))
+            if config.generative_task != "mlm":
+                ids = input_ids if original_ids is None else original_ids
+                parts.append(self._generative(pooled, ids, attention_mask, masked_ids, mask_token_id))
+            losses["generative"] = torch.stack(parts).mean()
         if config.alignment_weight or config.similarity_weight:
             negatives = None
             if config.alignment_weight:
@@ -262,49 +243,30 @@ class LightweightDualTransformer(XlsrPreTrainedModel):
     def extra_losses(
         self, source: torch.Tensor, target: torch.Tensor, matryoshka_dims: Sequence[int] | None
     ) -> dict[str, torch.Tensor]:
-        """Losses that a subclass adds, by name, with their weights in `loss_weights`.
-
-        Args:
-            source: Sentence embeddings, `(batch, width)`.
-            target: Those of the translations.
-            matryoshka_dims: Widths of truncated embeddings.
-        """
+        """Losses that a subclass adds, by name, with their weights in `loss_weights`."""
         return {}
+
+    def _masked_lm(
+        self, states: torch.Tensor, tokens: torch.Tensor, masked_tokens: torch.Tensor | None
+    ) -> torch.Tensor:
+        table, size = self.get_input_embeddings().weight, self.config.logits_chunk_size
+        loss = masked_lm_loss(states, tokens, table, self.head.bias, transform=self.head, chunk_size=size)
+        return scaled_to_mean(loss, torch.tensor(len(tokens), device=states.device), masked_tokens)
 
     def _generative(
         self,
-        states: torch.Tensor,
         pooled: torch.Tensor,
-        input_ids: torch.Tensor,
+        ids: torch.Tensor,
         attention_mask: torch.Tensor,
-        original_ids: torch.Tensor | None,
         masked_ids: torch.Tensor | None,
-        mlm_labels: torch.Tensor | None,
         mask_token_id: int | None,
-        masked_tokens: torch.Tensor | None,
     ) -> torch.Tensor:
-        """The configured generative task; sentence-level tasks read the sentence embedding (figure 1)."""
-        task, chunk = self.config.generative_task, self.config.logits_chunk_size
-        table, bias = self.get_input_embeddings().weight, self.head.bias
-        given = {"masked_ids": masked_ids, "mlm_labels": mlm_labels, "original_ids": original_ids}
-        if missing := [name for name in LABELS_OF_TASK[task] if given[name] is None]:
-            raise XlsrError(f"generative_task '{task}' needs {' and '.join(missing)}. Use PairCollator.")
-        parts = []
-        if mlm_labels is not None and task.startswith("mlm"):
-            tokens = mlm_labels[mlm_labels != IGNORE]
-            loss = masked_lm_loss(states, tokens, table, bias, transform=self.head, chunk_size=chunk)
-            parts.append(scaled_to_mean(loss, torch.tensor(len(tokens), device=states.device), masked_tokens))
-        if task != "mlm":
-            labels = generative_labels(
-                input_ids if original_ids is None else original_ids,
-                attention_mask,
-                masked_ids,
-                task="xtr" if task == "mlm+xtr" else task,
-                label_mode=self.config.label_mode,
-                mask_token_id=mask_token_id,
-            )
-            parts.append(generative_loss(self.head(pooled.to(table.dtype)), table, bias, *labels, chunk_size=chunk))
-        return torch.stack(parts).mean()
+        """The sentence-level task, which reads the sentence embedding (figure 1)."""
+        task, table = self.config.generative_task, self.get_input_embeddings().weight
+        options = {"task": "xtr" if task == "mlm+xtr" else task, "label_mode": self.config.label_mode}
+        labels = generative_labels(ids, attention_mask, masked_ids, mask_token_id=mask_token_id, **options)
+        states, size = self.head(pooled.to(table.dtype)), self.config.logits_chunk_size
+        return generative_loss(states, table, self.head.bias, *labels, chunk_size=size)
 
     def to_sentence_transformer(self, tokenizer: Any, **kwargs: Any) -> SentenceTransformer:
         """The encoder as a stock sentence-transformers model; see `hf_xlsr.export.to_sentence_transformer`."""

@@ -12,7 +12,7 @@ from loss_helpers import Largest, value_and_gradients
 from torch import nn
 
 from hf_xlsr.losses import generative_loss, masked_lm_loss, sparse_target_cross_entropy
-from hf_xlsr.losses.biased_cross_entropy import biased_cross_entropy
+from hf_xlsr.losses.masked_lm import biased_cross_entropy
 
 ROWS, WIDTH, VOCABULARY, TARGETS, LENGTH = 13, 6, 29, 5, 7
 CLOSE = {"rtol": 1e-11, "atol": 1e-13}

@@ -9,7 +9,6 @@ import torch
 from loss_helpers import unit_rows, value_and_gradients
 
 from hf_xlsr.losses import matching_loss, teacher_loss
-from hf_xlsr.utils.errors import XlsrError
 
 SOURCE, TARGET = (2 * unit_rows(5, 4, seed) for seed in (1, 2))
 
@@ -48,21 +47,9 @@ def test_matching_loss_equals_the_naive_twin(width: int) -> None:
     torch.testing.assert_close(loss, value_and_gradients(twin, [SOURCE, TARGET]))
 
 
-def test_matching_loss_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [SOURCE, TARGET]
-    whole = value_and_gradients(lambda *sides: matching_loss(*sides, SOURCE), rows)
-    monkeypatch.setattr("hf_xlsr.losses.gradient_cache.SIMILARITIES", 10)
-    torch.testing.assert_close(value_and_gradients(lambda *sides: matching_loss(*sides, SOURCE), rows), whole)
-
-
 def test_hand_worked() -> None:
     # The teacher holds both sentences alike, shares 1/2; the student's cosines 1 and 0 over 1 / log 3: shares 3/4, 1/4.
     eye, alike = torch.eye(2), torch.ones(2, 3)
     expected = math.log(1 / 2) - (math.log(3 / 4) + math.log(1 / 4)) / 2
     assert float(matching_loss(eye, eye, alike, temperature=1 / math.log(3))) == pytest.approx(expected, rel=1e-5)
     assert float(teacher_loss(torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0, 0.0]]))) == pytest.approx(0.4)
-
-
-def test_unknown_kind() -> None:
-    with pytest.raises(XlsrError, match="kind"):
-        teacher_loss(SOURCE, TARGET, kind="l1")

@@ -13,6 +13,7 @@ from hf_xlsr.losses import (
     alignment_loss,
     encode_in_chunks,
     gradient_cache,
+    matching_loss,
     sentence_contrast_loss,
     similarity_loss,
 )
@@ -53,12 +54,13 @@ def test_cached_gradients_equal_those_of_kept_graphs(size: int, loss: Any, dropo
         (sentence_contrast_loss, {"temperature": 0.5}),
         (sentence_contrast_loss, {"hardness": 0.7}),
         (similarity_loss, {}),
+        (matching_loss, {"teacher": torch.arange(18.0).view(9, 2).double()}),
     ],
 )
 def test_blocks_change_no_loss(loss: Any, options: dict[str, Any], size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(0)
     vectors = [torch.randn(rows, 6, generator=generator, dtype=torch.float64) for rows in (9, 9, 4)]
-    vectors = [one.requires_grad_() for one in vectors[: 2 if loss is similarity_loss else 3]]
+    vectors = [one.requires_grad_() for one in vectors[: 2 if loss in (similarity_loss, matching_loss) else 3]]
     whole = loss(*vectors, **options)
     monkeypatch.setattr(gradient_cache, "SIMILARITIES", size)
     blocks = loss(*vectors, **options)

@@ -20,7 +20,7 @@ from hf_xlsr.losses import (
     weighted_sum,
     word_contrast_loss,
 )
-from hf_xlsr.losses.biased_cross_entropy import biased_cross_entropy
+from hf_xlsr.losses.masked_lm import biased_cross_entropy
 
 SIDES = ((5, 4), (5, 4))
 HARD = (*SIDES, (3, 4))  # with hard negatives

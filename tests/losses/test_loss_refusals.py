@@ -18,11 +18,11 @@ from hf_xlsr.losses import (
     queue_info_nce,
     sentence_contrast_loss,
     similarity_loss,
+    teacher_loss,
     weighted_sum,
     word_contrast_loss,
 )
-from hf_xlsr.losses.biased_cross_entropy import biased_cross_entropy
-from hf_xlsr.losses.sparse_targets import sparse_target_cross_entropy
+from hf_xlsr.losses.masked_lm import biased_cross_entropy
 from hf_xlsr.utils.errors import XlsrError
 
 EYE = torch.eye(3, 4)
@@ -45,17 +45,6 @@ def words(negatives: int = 3, **options: Any) -> Any:
     return word_contrast_loss(EYE, TABLE, BAGS, torch.zeros(negatives, 2, dtype=torch.long), **options)
 
 
-def biased(**options: Any) -> Any:
-    labels = torch.zeros(2, 3, dtype=torch.long)
-    return biased_cross_entropy(torch.zeros(2, 3, 4), labels, torch.zeros(9, 4), torch.zeros(9), **options)
-
-
-def sparse(**options: Any) -> Any:
-    ids, mass = torch.zeros(2, 1, dtype=torch.long), torch.ones(2, 1)
-    hidden, weight, bias = torch.zeros(2, 4), torch.zeros(9, 4), torch.zeros(9)
-    return sparse_target_cross_entropy(hidden, weight, bias, ids, mass, torch.ones(2), **options)
-
-
 def labels(**options: Any) -> Any:
     return generative_labels(IDS[:2], torch.ones(2, 4), torch.tensor([5, -100]), **options)
 
@@ -69,20 +58,16 @@ def labels(**options: Any) -> Any:
         (lambda: sentence_contrast_loss(EYE, EYE[:2]), "target"),
         (lambda: sentence_contrast_loss(EYE, EYE[:, :3]), "target"),
         (lambda: sentence_contrast_loss(EYE[:1], EYE[:1]), "2 rows"),
-        *(
-            (lambda value=value: sentence_contrast_loss(EYE, EYE, temperature=value), "temperature")
-            for value in (0, -1)
-        ),
-        *((lambda value=value: queue(temperature=value), "temperature") for value in (0.0, -1.0, math.nan, math.inf)),
-        *(
-            (lambda dims=dims: matryoshka_mean(similarity_loss, dims, EYE, EYE), "matryoshka_dims")
-            for dims in ([2, 5], [0])
-        ),
+        (lambda: sentence_contrast_loss(EYE, EYE, temperature=0), "temperature"),
+        *((lambda value=value: queue(temperature=value), "temperature") for value in (-1.0, math.nan, math.inf)),
+        (lambda: matryoshka_mean(similarity_loss, [2, 5], EYE, EYE), "matryoshka_dims"),
+        (lambda: matryoshka_mean(similarity_loss, [0], EYE, EYE), "matryoshka_dims"),
+        (lambda: teacher_loss(EYE, EYE, kind="l1"), "kind"),
         (lambda: similarity_loss(EYE, EYE, reduction="mean"), "reduction"),
-        (lambda: biased(label_smoothing=1.0), "label_smoothing"),
-        (lambda: biased(chunk_size=0), "chunk_size"),
-        (lambda: sparse(chunk_size=-1), "chunk_size"),
-        (lambda: queue(chunk_size=0), "chunk_size"),
+        (
+            lambda: biased_cross_entropy(EYE, torch.zeros(3).long(), TABLE, TABLE[:, 0], label_smoothing=1.0),
+            "label_smoothing",
+        ),
         (lambda: labels(task="mlm"), "task"),
         (lambda: labels(label_mode="add"), "label_mode"),
         (lambda: labels(label_mode="set"), "mask_token_id"),

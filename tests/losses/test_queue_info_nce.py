@@ -54,8 +54,7 @@ def test_equals_the_naive_loss(
     options: dict[str, Any] = {"temperature": temperature, "other_keys": other_keys, "masked": masked}
     found = value_and_gradients(queue_info_nce, [queries, keys], queue, chunk_size=chunk_size, **options)
     expected = value_and_gradients(naive_info_nce, [queries, keys], queue, **options)
-    for one, twin in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, twin, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_hand_worked() -> None:
@@ -163,16 +162,6 @@ def test_batch_times_queue_is_never_held() -> None:
     with watched() as seen, torch.no_grad():
         queue_info_nce(queries, keys, rows, chunk_size=chunk_size)
     assert sum(name == "aten.mm.out" for name, _, _ in seen) == queue_rows / chunk_size
-
-
-def test_default_chunk_size() -> None:
-    for batch_size in (2, 256, 6000):
-        queries, queue = unit_rows(batch_size, 2, 0, torch.float32), torch.zeros(20_000, 2)
-        with watched() as seen, torch.no_grad():
-            queue_info_nce(queries, queries, queue)
-        largest = max(size for name, size, _ in seen if name == "aten.mm.out")
-        assert largest <= max(4 << 20, 256 * batch_size)
-        assert largest >= batch_size * 256
 
 
 @settings(max_examples=100, deadline=None)

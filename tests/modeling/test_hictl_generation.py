@@ -19,8 +19,7 @@ from translation_helpers import (
 from hf_xlsr.modeling.hictl import modeling_generation
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
-from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration
-from hf_xlsr.modeling.hictl.word_similarity import word_similarities
+from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration, word_similarities
 
 
 def gradients(model: torch.nn.Module, batch: dict[str, torch.Tensor], **options: Any) -> dict[str, torch.Tensor]:

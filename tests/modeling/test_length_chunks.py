@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from model_cases import CASES
 from test_cached_models import step
 
-from hf_xlsr.modeling import length_chunks as chunking
-from hf_xlsr.modeling.length_chunks import in_order, length_chunks
+from hf_xlsr.modeling import encoding as chunking
+from hf_xlsr.modeling.encoding import in_order, length_chunks
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=300))

@@ -1,25 +1,22 @@
-"""Chunks of sentences of similar length, for batches that mix short and long ones."""
+"""Encoding the sentences of a batch: in chunks of similar length, and with hard negatives of all processes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
 from hf_xlsr.losses.gradient_cache import encode_in_chunks
-from hf_xlsr.modeling.negatives import Encode
+from hf_xlsr.utils.distributed import gather_ragged, gather_rows, world_size
 
+Encode = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
 MOST = 4
 LEAST_ROWS = 32
 
 
 class LengthChunk(NamedTuple):
-    """Rows of a batch, and their length.
-
-    Attributes:
-        rows: Their numbers, `(n,)`.
-        length: Tokens of the longest.
-    """
+    """The numbers of some rows of a batch, `(rows,)`, and the tokens of the longest."""
 
     rows: torch.Tensor
     length: int
@@ -35,16 +32,6 @@ def length_chunks(attention_mask: torch.Tensor, size: int | None = None) -> list
     Balanced batches mix languages and tasks, whose sentences differ in length. By default there are at most four chunks
     of at least 32 rows each. Their number depends on the number of rows alone, so that all processes call the
     encoder equally often.
-
-    Args:
-        attention_mask: 0 for padding, `(batch, length)`.
-        size: Rows of a chunk.
-
-    Examples:
-        >>> mask = torch.ones(64, 9)
-        >>> mask[::2, 3:] = 0
-        >>> [(len(rows), length) for rows, length in length_chunks(mask)]
-        [(32, 3), (32, 9)]
     """
     places = torch.arange(1, attention_mask.shape[1] + 1, device=attention_mask.device)
     lengths = (attention_mask * places).amax(dim=1)  # up to the last token
@@ -59,34 +46,18 @@ def length_chunks(attention_mask: torch.Tensor, size: int | None = None) -> list
 
 
 def without_padding(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Tokens and mask, `(batch, length)`, without the padding that all rows have.
-
-    Examples:
-        >>> ids, mask = torch.ones(2, 9), torch.tensor([[1] * 3 + [0] * 6, [1] * 5 + [0] * 4])
-        >>> without_padding(ids, mask)[0].shape
-        torch.Size([2, 5])
-    """
+    """Tokens and mask, `(batch, length)`, without the padding that all rows have."""
     (whole,) = length_chunks(attention_mask, len(attention_mask))
     return whole(input_ids, attention_mask)
 
 
 def in_order(parts: list[torch.Tensor], chunks: list[LengthChunk]) -> torch.Tensor:
-    """The rows of all chunks in the order of the batch.
-
-    Args:
-        parts: Of each chunk, `(rows, ...)`.
-        chunks: From `length_chunks`.
-    """
+    """The rows of all chunks in the order of the batch."""
     return torch.cat(parts)[torch.cat([chunk.rows for chunk in chunks]).argsort()]
 
 
 def encode_by_length(encode: Encode, cache_batch_size: int | None) -> Encode:
-    """A function that encodes sentences in chunks of similar length, with the gradient cache if its size is given.
-
-    Args:
-        encode: Embeddings of `input_ids` and `attention_mask`.
-        cache_batch_size: Sentences of a chunk, see `encode_in_chunks`; None keeps all graphs of a few large chunks.
-    """
+    """A function that encodes sentences in chunks of similar length; with a size, by `encode_in_chunks`."""
     cached = encode_in_chunks(encode, cache_batch_size)
 
     def encode_chunks(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
@@ -95,3 +66,24 @@ def encode_by_length(encode: Encode, cache_batch_size: int | None) -> Encode:
         return in_order([cached(*chunk(input_ids, mask)) for chunk in chunks], chunks)
 
     return encode_chunks
+
+
+def encode_negatives(
+    encode: Encode, batch: tuple[torch.Tensor, torch.Tensor | None], *negatives: torch.Tensor | None
+) -> torch.Tensor | None:
+    """Embeddings of the hard negatives of all processes, `(negatives, width)`; None if no process has any.
+
+    `batch` and `negatives` are `input_ids` and `attention_mask`. A process without negatives encodes a sentence of the
+    batch, since all processes must call the encoder equally often.
+    """
+    (input_ids, attention_mask), (other_ids, other_mask) = negatives, batch
+    count = 0 if input_ids is None else len(input_ids)
+    if world_size() > 1:
+        total = int(gather_rows(torch.tensor([count], device=other_ids.device)).sum())
+    else:
+        total = count
+    if not total:
+        return None
+    if input_ids is not None and count:
+        return gather_ragged(encode(input_ids, attention_mask))
+    return gather_ragged(encode(other_ids[:1], None if other_mask is None else other_mask[:1])[:0])

@@ -1,10 +1,11 @@
-"""Masked-LM head for any encoder."""
+"""Masked-LM head for any encoder, and the classifier of natural language inference."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from transformers import AutoModelForMaskedLM
 from transformers import initialization as init
@@ -33,13 +34,6 @@ class LmHead(nn.Module):
 
     As in BERT: `decoder(norm(act(dense(states)))) + bias`. The decoder is the embedding table, which is not a part of
     the head, unless `own_decoder`.
-
-    Args:
-        width: Width of the encoder's states and word embeddings.
-        vocab_size: Tokens.
-        activation: Name, as in transformers.
-        eps: Epsilon of the normalisation.
-        own_decoder: Whether the head has a decoder matrix of its own.
     """
 
     def __init__(
@@ -67,15 +61,9 @@ class LmHead(nn.Module):
     ) -> torch.Tensor:
         """Mean negative log-likelihood of the masked tokens of all processes.
 
-        Args:
-            states: Encoder states, `(batch, length, width)`.
-            labels: Original tokens at masked positions, -100 elsewhere, `(batch, length)`.
-            table: Embedding table, `(vocabulary, width)`; the decoder of a head without its own.
-            chunk_size: Maximum number of logits in memory at a time.
-            masked_tokens: Mean number of masked tokens of a micro-batch and process; see `scaled_to_mean`.
-
-        Returns:
-            A scalar, scaled so that its average over processes is the mean over all masked tokens.
+        `states` and `labels` (-100 where nothing is masked) are `(batch, length, width)` and `(batch, length)`, or
+        those of the masked tokens alone. For `masked_tokens` see `scaled_to_mean`. The average of the scalar over
+        processes is the mean over all masked tokens.
         """
         weight = table if self.decoder is None else self.decoder.weight
         loss = masked_lm_loss(states, labels, weight, self.bias, transform=self, chunk_size=chunk_size)
@@ -87,14 +75,7 @@ class LmHead(nn.Module):
 
     @torch.no_grad()
     def load_pretrained(self, path: str) -> bool:
-        """Loads the masked-LM head of a checkpoint, if it has one of this form.
-
-        Args:
-            path: Folder or Hub id of a pretrained encoder.
-
-        Returns:
-            Whether the head was loaded.
-        """
+        """Loads the masked-LM head of a checkpoint; False if it has none of this form."""
         try:
             model, info = load_auto(
                 AutoModelForMaskedLM, path, dtype="float32", use_safetensors=True, output_loading_info=True
@@ -121,3 +102,22 @@ class LmHead(nn.Module):
                 self.load_state_dict({**found, **zeros}, strict=False)
                 return True
         return False
+
+
+class NliHead(nn.Module):
+    """A classifier on `[u, v, |u - v|, u * v]` of the embeddings of premise and hypothesis, `(batch, width)` each.
+
+    This is CMLM's combination (section 4.3), without a hidden layer (`hidden_size` 0). Dual momentum contrast does not
+    specify one (appendix B); its baselines use this one.
+    """
+
+    def __init__(self, width: int, hidden_size: int = 256, labels: int = 3, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(4 * width, hidden_size) if hidden_size else None
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(hidden_size or 4 * width, labels)
+
+    def forward(self, premise: torch.Tensor, hypothesis: torch.Tensor) -> torch.Tensor:
+        u, v = (side.to(self.output.weight.dtype) for side in (premise, hypothesis))
+        features = torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
+        return self.output(features if self.hidden is None else self.dropout(F.relu(self.hidden(features))))
