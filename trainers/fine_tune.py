@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer
+from hf_xlsr.trainers.live_encoder import evaluating
 from hf_xlsr.utils.distributed import process_index, world_size
 from hf_xlsr.utils.errors import XlsrError
 
@@ -45,10 +46,10 @@ class FineTuneTrainingArguments(XlsrTrainingArguments):
     evaluates_rows = True
     trains_embeddings = False
 
-    max_length: int = field(default=128, metadata={"help": "tokens to which rows are truncated"})
-    learning_rate: float = field(default=2.5e-5, metadata={"help": "at the start"})
-    per_device_train_batch_size: int = field(default=32, metadata={"help": "rows per step and process"})
-    per_device_eval_batch_size: int = field(default=128, metadata={"help": "rows evaluated together"})
+    max_length: int = 128
+    learning_rate: float = 2.5e-5
+    per_device_train_batch_size: int = 32
+    per_device_eval_batch_size: int = 128
 
 
 class LiveClassifier:
@@ -83,15 +84,12 @@ class LiveClassifier:
         collate = LabelledCollator(self.tokenizer.pad_token_id)
         order = sorted(range(len(rows)), key=lambda place: len(rows[place]["input_ids"]))
         batches = [order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size)]
-        device, was_training = self.model.device, self.model.training
-        result = torch.zeros(len(rows), base_model(self.model).config.num_labels, device=device)
-        self.model.eval()
+        result = torch.zeros(len(rows), base_model(self.model).config.num_labels, device=self.model.device)
         mine = batches[self.rank :: self.processes]
-        with torch.autocast(device.type, dtype=self.autocast_dtype, enabled=self.autocast_dtype is not None):
+        with evaluating(self.model, self.autocast_dtype) as device:
             for places in tqdm(mine, desc=data.name, disable=not self.progress or self.rank > 0, leave=False):
                 batch = {name: value.to(device) for name, value in collate([rows[p] for p in places]).items()}
                 result[places] = self.model(**batch).logits.float()
-        self.model.train(was_training)
         if self.processes > 1:
             # Each row is 0 on all processes but one, so the sum is exact.
             torch.distributed.all_reduce(result)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,16 @@ def set_prompts(model: Any, prompts: Prompts) -> None:
     model.prompts |= named_prompts(prompts)
     if isinstance(prompts, str):
         model.default_prompt_name = "default"
+
+
+@contextmanager
+def evaluating(model: Any, autocast_dtype: torch.dtype | None) -> Iterator[torch.device]:
+    """Runs a model in evaluation mode, by default in the precision of its weights, and restores its mode."""
+    was_training, device = model.training, model.device
+    model.eval()
+    with torch.autocast(device.type, dtype=autocast_dtype, enabled=autocast_dtype is not None):
+        yield device
+    model.train(was_training)
 
 
 class LiveEncoder:
@@ -132,13 +143,10 @@ class LiveEncoder:
         language = {"language": task} if self.routes else {}
         result = np.empty((len(ids), self.model.config.hidden_size), dtype=np.float32)
         order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
-        was_training, device = self.model.training, self.model.device
-        self.model.eval()
-        with torch.autocast(device.type, dtype=self.autocast_dtype, enabled=self.autocast_dtype is not None):
+        with evaluating(self.model, self.autocast_dtype) as device:
             for start in range(0, len(order), batch_size):
                 places = order[start : start + batch_size]
                 rows = [truncate_row(ids[place], self.max_length) for place in places]
                 batch = [torch.from_numpy(array).to(device) for array in pad_rows(rows, tokenizer.pad_token_id)]
                 result[places] = self.model.encode_sentences(*batch, **language).float().cpu().numpy()
-        self.model.train(was_training)
         return result

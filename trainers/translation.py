@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from hf_xlsr.modeling.hictl.modeling_generation import check_vocabulary, sentenc
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.arguments import XlsrTrainingArguments
 from hf_xlsr.trainers.base import XlsrTrainer, converter_of
+from hf_xlsr.trainers.live_encoder import evaluating
 from hf_xlsr.utils.errors import XlsrError
 
 
@@ -33,10 +34,10 @@ class TranslationTrainingArguments(XlsrTrainingArguments):
 
     smooths_labels = True
     trains_embeddings = False
-    max_length: int = field(default=128, metadata={"help": "tokens to which sentences are truncated"})
-    learning_rate: float = field(default=2e-5, metadata={"help": "at the start"})
-    lr_scheduler_type: str = field(default="inverse_sqrt", metadata={"help": "of transformers"})
-    freeze_encoder: bool = field(default=False, metadata={"help": "train the decoder alone"})
+    max_length: int = 128
+    learning_rate: float = 2e-5
+    lr_scheduler_type: str = "inverse_sqrt"
+    freeze_encoder: bool = False
 
 
 class LiveTranslator:
@@ -59,18 +60,12 @@ class LiveTranslator:
         """A translation of each sentence, in the given order; `options` are those of `generate`."""
         if not sentences:
             return []
-        truncation: dict[str, Any] = {
-            "truncation": True,
-            "max_length": self.max_length,
-            "return_attention_mask": False,
-        }
-        ids = self.tokenizer(list(sentences), verbose=False, **truncation)["input_ids"]
+        truncation: dict[str, Any] = {"truncation": True, "max_length": self.max_length}
+        ids = self.tokenizer(list(sentences), verbose=False, return_attention_mask=False, **truncation)["input_ids"]
         order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
-        was_training, device = self.model.training, self.model.device
-        self.model.eval()
         result = [""] * len(ids)
         with (
-            torch.autocast(device.type, dtype=self.autocast_dtype, enabled=self.autocast_dtype is not None),
+            evaluating(self.model, self.autocast_dtype) as device,
             tqdm(total=len(ids), desc="translating", disable=not self.progress) as bar,
         ):
             for start in range(0, len(order), batch_size):
@@ -86,7 +81,6 @@ class LiveTranslator:
                 for place, text in zip(places, texts, strict=True):
                     result[place] = text.strip()
                 bar.update(len(places))
-        self.model.train(was_training)
         return result
 
 

@@ -246,11 +246,11 @@ class DualMomentumModel(XlsrPreTrainedModel):
 
     def enqueue(self, language: str, keys: torch.Tensor, texts: torch.Tensor, examples: torch.Tensor) -> None:
         """Adds keys to the queue of a language; see `MemoryQueue.enqueue`."""
-        if language in self.queues:
-            self._queue(language).enqueue(keys, texts, examples)
+        if (queue := self._queue(language)) is not None:
+            queue.enqueue(keys, texts, examples)
 
-    def _queue(self, language: str) -> MemoryQueue:
-        return cast(MemoryQueue, self.queues[language])
+    def _queue(self, language: str) -> MemoryQueue | None:
+        return cast(MemoryQueue, self.queues[language]) if language in self.queues else None
 
     # Embeddings and losses
 
@@ -335,12 +335,11 @@ class DualMomentumModel(XlsrPreTrainedModel):
             )
         if negatives is not None and target_texts is not None:
             negative_texts = gather_ragged(target_texts[:0] if negative_texts is None else negative_texts)
-        forward, onward = self._direction_loss(
-            source, target_keys, target_lang, target_texts, examples, negatives, negative_texts, dims=matryoshka_dims
+        direction = partial(direction_loss, self.config, matryoshka_dims=matryoshka_dims)
+        forward, onward = direction(
+            source, target_keys, self._queue(target_lang), target_texts, examples, negatives, negative_texts
         )
-        backward, back = self._direction_loss(
-            target, source_keys, source_lang, source_texts, examples, dims=matryoshka_dims
-        )
+        backward, back = direction(target, source_keys, self._queue(source_lang), source_texts, examples)
         losses = {"source_to_target": forward, "target_to_source": backward}
         weights = {"source_to_target": 1.0, "target_to_source": 1.0, "nli": self.config.nli_weight}
         if nli is not None:
@@ -354,17 +353,6 @@ class DualMomentumModel(XlsrPreTrainedModel):
             source_keys=source_keys,
             target_keys=target_keys,
         )
-
-    def _direction_loss(
-        self,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        language: str,
-        *rows: torch.Tensor | None,
-        dims: Sequence[int] | None,
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        queue = self._queue(language) if language in self.queues else None
-        return direction_loss(self.config, queries, keys, queue, *rows, matryoshka_dims=dims)
 
     def _nli_loss(
         self,

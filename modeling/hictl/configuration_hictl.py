@@ -94,10 +94,7 @@ class HictlConfig(PreTrainedConfig):
     def decoder_config(self, positions: int = POSITIONS) -> PreTrainedConfig:
         """Stock configuration of the decoder: BERT layers with cross-attention, of the encoder's width."""
         encoder = self.get_text_config()
-        same = (
-            *("layer_norm_eps", "initializer_range"),
-            *("bos_token_id", "eos_token_id", "pad_token_id"),
-        )
+        same = ("layer_norm_eps", "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id")
         # An encoder with only one of the two kinds of dropout sets both.
         of_states = own_dropout(encoder, (*STATE_DROPOUTS, *ATTENTION_DROPOUTS), 0.0)
         of_attention = own_dropout(encoder, (*ATTENTION_DROPOUTS, *STATE_DROPOUTS), 0.0)

@@ -1,4 +1,4 @@
-"""The gradient cache in the models: the same losses and gradients, in the memory of a chunk."""
+"""Sentences in chunks, with and without the gradient cache: the same losses and gradients."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from model_cases import CASES, VOCABULARY, Case, build, lightweight_batch, sentences
 from torch.autograd.graph import saved_tensors_hooks
+
+from hf_xlsr.modeling import encoding
+from hf_xlsr.modeling.encoding import in_order, length_chunks
 
 NAMES = ["dual_momentum", "dual_momentum_shared", "hictl", "cmlm", "lightweight"]
 SENTENCES = ("hictl", "lightweight")
@@ -76,3 +81,27 @@ def test_chunks_keep_no_activations(name: str) -> None:
     case = replace(CASES[name], options={**CASES[name].options, **alone[name]})
     batch = {"input_ids": ids, "attention_mask": mask}
     assert saved_bytes(case, {**batch, "cache_batch_size": 4}) < saved_bytes(case, batch) / 20
+
+
+# Without the cache
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=300))
+def test_chunks_hold_every_row_and_token(lengths: list[int]) -> None:
+    mask = (torch.arange(30) < torch.tensor(lengths)[:, None]).long()
+    chunks = length_chunks(mask)
+    assert torch.equal(in_order([mask[chunk.rows] for chunk in chunks], chunks), mask)
+    assert all(chunk(mask)[0].sum() == mask[chunk.rows].sum() for chunk in chunks)
+    assert len(chunks) <= 4 and (len(chunks) == 1 or min(len(chunk.rows) for chunk in chunks[:-1]) >= 32)
+    assert length_chunks(mask.flip(1))[-1].length == 30  # padding on the left stays
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("hictl", {}), ("cmlm", {}), ("cmlm", {"conditioning": "none"}), ("cmlm", {"conditioning": "next_sentence"})],
+)
+def test_losses_do_not_depend_on_chunks(name: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    case = replace(CASES[name], options={**CASES[name].options, **options})
+    whole = step(case)
+    monkeypatch.setattr(encoding, "LEAST_ROWS", 1)
+    torch.testing.assert_close(step(case), whole, rtol=1e-5, atol=1e-6)

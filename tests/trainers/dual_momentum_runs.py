@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from conftest import ENGLISH, FRENCH
+from conftest import ENGLISH, FRENCH, tiny_encoder
+from lightweight_trainers import TINY
 
 from hf_xlsr import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.data.plain import DataConverter
@@ -36,16 +37,10 @@ def pairs_data(language_pairs: Sequence[tuple[str, str]] = (LANGUAGES,), count: 
     rng = random.Random(5)
     rows = []
     for index in range(count):
-        source_lang, target_lang = language_pairs[index % len(language_pairs)]
+        sides = dict(zip(("source", "target"), language_pairs[index % len(language_pairs)], strict=True))
         numbers = [rng.randrange(20) for _ in range(rng.randint(2, 7))]
-        rows.append(
-            {
-                "source": " ".join(WORDS[source_lang][number] for number in numbers),
-                "target": " ".join(WORDS[target_lang][number] for number in numbers),
-                "source_lang": source_lang,
-                "target_lang": target_lang,
-            }
-        )
+        row = {side: " ".join(WORDS[language][number] for number in numbers) for side, language in sides.items()}
+        rows.append({**row, **{f"{side}_lang": language for side, language in sides.items()}})
     languages = sorted({language for pair in language_pairs for language in pair})
     return DataConverter(tokenizers_of(languages), max_length=32).pairs(rows)
 
@@ -53,56 +48,28 @@ def pairs_data(language_pairs: Sequence[tuple[str, str]] = (LANGUAGES,), count: 
 def tiny_dual(dropout: float = 0.0, shared: bool = False, **options: Any) -> DualMomentumModel:
     torch.manual_seed(0)
     values: dict[str, Any] = {"languages": list(LANGUAGES), "queue_size": 64, "momentum": 0.9, **options}
-    encoder = {
-        "model_type": "bert",
-        "vocab_size": 50,
-        "hidden_size": 16,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 32,
-        "max_position_embeddings": 40,
-        "hidden_dropout_prob": dropout,
-        "attention_probs_dropout_prob": dropout,
-    }
+    encoder = {**tiny_encoder(50), "hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     names = ["shared"] if shared else values["languages"]
     configs = {name: dict(encoder) for name in names}
     return DualMomentumModel(DualMomentumConfig(encoder_configs=configs, **values))
 
 
 def arguments(folder: Path, **options: Any) -> DualMomentumTrainingArguments:
-    defaults: dict[str, Any] = {
-        "precision": "float32",
-        "max_length": 32,
-        "use_cpu": True,
-        "learning_rate": 1e-2,
-        "per_device_train_batch_size": 16,
+    steps = {
         "max_steps": 4,
         "logging_steps": 1000,
         "save_strategy": "steps",
         "save_steps": 1000,
-        "report_to": "none",
-        "disable_tqdm": True,
         "max_grad_norm": 10.0,
     }
-    return DualMomentumTrainingArguments(output_dir=str(folder), **{**defaults, **options})
+    return DualMomentumTrainingArguments(str(folder), **{**TINY, **steps, **options})
 
 
 def trainer_of(
-    folder: Path,
-    *,
-    model: Any = None,
-    train_dataset: Any = None,
-    languages: Sequence[str] = LANGUAGES,
-    tokenizers: Any = None,
-    nli_dataset: Any = None,
-    evaluations: Sequence[Any] = (),
-    **options: Any,
+    folder: Path, *, model: Any = None, languages: Sequence[str] = LANGUAGES, **options: Any
 ) -> DualMomentumTrainer:
-    return DualMomentumTrainer(
-        tiny_dual() if model is None else model,
-        arguments(folder, **options),
-        tokenizers=tokenizers_of(languages) if tokenizers is None else tokenizers,
-        train_dataset=pairs_data() if train_dataset is None else train_dataset,
-        nli_dataset=nli_dataset,
-        evaluations=evaluations,
-    )
+    """A trainer; other options than its own are training arguments."""
+    names = ("tokenizers", "train_dataset", "nli_dataset", "evaluations")
+    given = {name: options.pop(name) for name in names if name in options}
+    given = {"tokenizers": tokenizers_of(languages), "train_dataset": pairs_data(), **given}
+    return DualMomentumTrainer(tiny_dual() if model is None else model, arguments(folder, **options), **given)

@@ -12,22 +12,20 @@ from hf_xlsr import LightweightConfig, LightweightDualTransformer
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.trainers import LightweightTrainer, LightweightTrainingArguments
 
+TINY: dict[str, Any] = {
+    "precision": "float32",
+    "use_cpu": True,
+    "max_length": 32,
+    "per_device_train_batch_size": 16,
+    "learning_rate": 1e-2,
+    "save_strategy": "no",
+    "report_to": "none",
+    "disable_tqdm": True,
+}
+
 
 def arguments(folder: Path, **options: Any) -> LightweightTrainingArguments:
-    values: dict[str, Any] = {
-        "output_dir": str(folder),
-        "max_steps": 12,
-        "per_device_train_batch_size": 16,
-        "learning_rate": 1e-2,
-        "logging_steps": 4,
-        "save_strategy": "no",
-        "precision": "float32",
-        "max_length": 32,
-        "disable_tqdm": True,
-        "report_to": "none",
-        **options,
-    }
-    return LightweightTrainingArguments(**values)
+    return LightweightTrainingArguments(str(folder), **{**TINY, "max_steps": 12, "logging_steps": 4, **options})
 
 
 def model_of(tokenizer: Any, dropout: float = 0.0, **options: Any) -> LightweightDualTransformer:

@@ -16,6 +16,7 @@ import torch
 import two_process_recipes
 from cmlm_helpers import tiny_cmlm, tiny_text
 from hictl_helpers import framed_tokenizer
+from lightweight_trainers import TINY
 from pytorch_optimizer import Lamb
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
@@ -113,14 +114,8 @@ def test_projected_vectors_are_not_exported(recipe_of: Any, tmp_path: Path) -> N
 
 
 def arguments(tmp_path: Path, **options: Any) -> CmlmTrainingArguments:
-    values = {
-        "per_device_train_batch_size": 4,
-        "max_steps": 1,
-        "precision": "float32",
-        "report_to": "none",
-        "max_length": 32,
-    }
-    return CmlmTrainingArguments(output_dir=str(tmp_path / "out"), **{**values, **options})
+    values = {**TINY, "per_device_train_batch_size": 4, "max_steps": 1, "save_strategy": "steps"}
+    return CmlmTrainingArguments(str(tmp_path / "out"), **{**values, **options})
 
 
 def running_text(tmp_path: Path) -> tuple[Any, PreparedRunningText]:
@@ -141,17 +136,9 @@ def test_lamb_keeps_groups_of_weight_decay(
     tokenizer, text = running_text(tmp_path)
 
     def optimizer(**resume: Any) -> Any:
-        args = arguments(
-            tmp_path,
-            optimizer="lamb",
-            weight_decay=0.01,
-            adam_beta2=0.99,
-            adam_epsilon=1e-6,
-            save_steps=1,
-            max_steps=2,
-        )
-        model = tiny_cmlm(len(tokenizer))
-        trainer = CmlmTrainer(model, args, train_dataset=text, processing_class=tokenizer)
+        options = {"weight_decay": 0.01, "adam_beta2": 0.99, "adam_epsilon": 1e-6, "save_steps": 1, "max_steps": 2}
+        args = arguments(tmp_path, optimizer="lamb", **options)
+        trainer = CmlmTrainer(tiny_cmlm(len(tokenizer)), args, train_dataset=text, processing_class=tokenizer)
         trainer.train(**resume)
         return trainer.optimizer.optimizer
 
@@ -216,14 +203,9 @@ def test_packed_sentences_are_trained_on(tmp_path: Path) -> None:
 
 def test_homogeneous_batches(tmp_path: Path) -> None:
     tokenizer, data = framed_tokenizer(), SimpleNamespace(lengths=[5] * 24, groups=[0, 1] * 12)
-    trainer = CmlmTrainer(
-        tiny_cmlm(len(tokenizer), nli_labels=3),
-        arguments(tmp_path, homogeneous_batches=True),
-        train_dataset=data,
-        retrieval_dataset=data,
-        nli_dataset=data,
-        processing_class=tokenizer,
-    )
+    given = dict.fromkeys(("train_dataset", "retrieval_dataset", "nli_dataset"), data)
+    model, args = tiny_cmlm(len(tokenizer), nli_labels=3), arguments(tmp_path, homogeneous_batches=True)
+    trainer = CmlmTrainer(model, args, processing_class=tokenizer, **given)
     _, sampler = trainer.train_batches()
     seen: dict[str, list[int]] = {"main": [], "retrieval": [], "nli": []}
     for batch in sampler:

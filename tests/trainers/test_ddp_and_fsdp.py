@@ -59,7 +59,7 @@ def test_every_trainer_has_its_recipe(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), KINDS)
-def test_same_loss_as_one_process(kind: str, name: str, folder: Path) -> None:
+def test_same_losses_and_weights_as_one_process(kind: str, name: str, folder: Path) -> None:
     one, two = logged(folder, "one", name), logged(folder, kind, name)
     assert len(one) == len(two) == 4
     parts = [key for key in one[0] if key == "loss" or key.startswith("loss/")]
@@ -67,15 +67,11 @@ def test_same_loss_as_one_process(kind: str, name: str, folder: Path) -> None:
     for left, right in zip(one, two, strict=True):
         assert {key: right[key] for key in parts} == pytest.approx({key: left[key] for key in parts}, rel=2e-4)
     assert one[0]["loss"] != pytest.approx(one[-1]["loss"], rel=1e-3)  # it does learn
-
-
-@pytest.mark.parametrize(("kind", "name"), KINDS)
-def test_same_weights_as_one_process(kind: str, name: str, folder: Path) -> None:
-    one, two = weights(folder, "one", name), weights(folder, kind, name)
-    assert one.keys() == two.keys()
-    for key, value in one.items():
+    trained, expected = weights(folder, kind, name), weights(folder, "one", name)
+    assert trained.keys() == expected.keys()
+    for key, value in expected.items():
         if not key.startswith("queues."):  # their order within a step is that of the batch
-            torch.testing.assert_close(two[key], value, rtol=1e-3, atol=1e-5, msg=key)
+            torch.testing.assert_close(trained[key], value, rtol=1e-3, atol=1e-5, msg=key)
 
 
 @pytest.mark.parametrize("name", two_process_recipes.WHOLE)

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import make_pairs
+from conftest import make_pairs, tiny_encoder
 from datasets import Dataset
+from lightweight_trainers import arguments
 from sentence_transformers import SentenceTransformer
 
-from hf_xlsr import DistillationConfig, DistillationModel, DistillationTrainer, LightweightTrainingArguments
+from hf_xlsr import DistillationConfig, DistillationModel, DistillationTrainer
 from hf_xlsr.encoders.teacher import Teacher
 
 ROWS = make_pairs(64, seed=5)
@@ -31,36 +32,14 @@ class Words:
 
 def student(vocabulary: int, **options: Any) -> DistillationModel:
     torch.manual_seed(0)
-    encoder = {
-        "model_type": "bert",
-        "vocab_size": vocabulary,
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 32,
-        "max_position_embeddings": 40,
-        "hidden_dropout_prob": 0.0,
-    }
+    encoder = {**tiny_encoder(vocabulary), "num_hidden_layers": 1, "hidden_dropout_prob": 0.0}
     return DistillationModel(DistillationConfig(text_config=encoder, teacher_dim=len(Words.words), **options))
 
 
 def trained(folder: Path, tokenizer: Any, data: Any, steps: int = 2, **options: Any) -> DistillationTrainer:
-    args = LightweightTrainingArguments(
-        str(folder / "out"),
-        precision="float32",
-        use_cpu=True,
-        max_steps=steps,
-        per_device_train_batch_size=16,
-        learning_rate=0.01,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        max_length=32,
-    )
     trainer = DistillationTrainer(
         student(len(tokenizer), **options),
-        args,
+        arguments(folder / "out", max_steps=steps, logging_steps=1),
         teacher=Teacher(Words(), vectors=folder / "vectors"),
         train_dataset=data,
         processing_class=tokenizer,

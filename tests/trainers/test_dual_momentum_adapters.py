@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +43,9 @@ def test_average_follows_adapters(tmp_path: Path) -> None:
 def test_best_checkpoint_is_loaded_whole(tmp_path: Path) -> None:
     scores = iter([0.9, 0.1, 0.1])
     model = add_adapters(tiny_dual(projection_dim=12), rank=4)
-    trainer = trainer_of(
-        tmp_path,
-        model=model,
-        evaluations=[lambda encoder: {"score": next(scores)}],
-        max_steps=6,
-        save_steps=2,
-        eval_strategy="steps",
-        eval_steps=2,
-        load_best_model_at_end=True,
-        metric_for_best_model="eval_score",
-        greater_is_better=True,
-    )
-    trainer.train()
+    options = {"max_steps": 6, "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
+    options |= {"load_best_model_at_end": True, "metric_for_best_model": "eval_score", "greater_is_better": True}
+    trainer_of(tmp_path, model=model, evaluations=[lambda _: {"score": next(scores)}], **options).train()
     kept = load_file(tmp_path / "checkpoint-2" / "dual_momentum_state.safetensors")
     last = load_file(tmp_path / "checkpoint-6" / "dual_momentum_state.safetensors")
     now = model.get_base_model().state_dict()
@@ -64,13 +55,13 @@ def test_best_checkpoint_is_loaded_whole(tmp_path: Path) -> None:
     assert not torch.equal(kept[trained], last[trained])
 
 
-@pytest.mark.parametrize("options", [{"queue_storage": "int8"}, {"queue_size": 128}, {"projection_dim": 8}])
-def test_checkpoint_of_other_settings(options: dict[str, Any], tmp_path: Path) -> None:
-    trainer_of(tmp_path, model=add_adapters(tiny_dual(), rank=4), max_steps=2, save_steps=2).train()
-    other = trainer_of(tmp_path, model=add_adapters(tiny_dual(**options), rank=4), max_steps=4)
-    (name,) = options
-    with pytest.raises(XlsrError, match=name):
-        other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+@pytest.mark.parametrize("adapt", [partial(add_adapters, rank=4), lambda model: model], ids=["adapters", "whole"])
+def test_checkpoint_of_other_settings(adapt: Any, tmp_path: Path) -> None:
+    trainer_of(tmp_path, model=adapt(tiny_dual()), max_steps=2, save_steps=2).train()
+    for name, value in (("queue_storage", "int8"), ("queue_size", 128), ("projection_dim", 8)):
+        other = trainer_of(tmp_path, model=adapt(tiny_dual(**{name: value})), max_steps=4)
+        with pytest.raises(XlsrError, match=name):
+            other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
 
 def test_own_adapters_on_both_sides(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 from datasets import Dataset
 from dual_momentum_runs import LANGUAGES, pairs_data, tiny_dual, tokenizers_of, trainer_of
+from transformers import TrainerCallback
 
 from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.encoders.routing import routes_of
@@ -102,8 +104,7 @@ def test_momentum_schedule(tmp_path: Path) -> None:
 def test_step_that_is_not_finite_is_skipped(where: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trainer = trainer_of(tmp_path, per_device_train_batch_size=16, max_steps=4)
     poison_call(trainer, where, call=2)
-    before: list[dict[str, torch.Tensor]] = []
-    keep_states(trainer, before)
+    before = keep_states(trainer)
     with caplog.at_level(logging.WARNING):
         trainer.train()
     assert "Skipped step 3" in caplog.text and "so far: 1" in caplog.text
@@ -120,8 +121,7 @@ def test_step_skipped_by_the_gradient_scaler(optim: str, tmp_path: Path) -> None
     trainer = trainer_of(tmp_path, per_device_train_batch_size=16, max_steps=4, optim=optim)
     trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     poison_call(trainer, "loss", call=2)
-    states: list[dict[str, torch.Tensor]] = []
-    keep_states(trainer, states)
+    states = keep_states(trainer)
     trainer.train()
     assert all(torch.equal(states[1][name], value) for name, value in states[2].items())
     assert not torch.equal(states[2]["queues.fr.filled"], states[3]["queues.fr.filled"])
@@ -150,20 +150,18 @@ def not_finite(weight: torch.Tensor) -> torch.Tensor:
     return (weight.sum() * 0.0).sqrt()
 
 
-def keep_states(trainer: Any, states: list[dict[str, torch.Tensor]]) -> None:
-    from transformers import TrainerCallback
-
-    class Keep(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-            states.append({name: value.clone() for name, value in model.state_dict().items()})
-
-    trainer.add_callback(Keep())
+def keep_states(trainer: Any, event: str = "on_step_end") -> list[dict[str, torch.Tensor]]:
+    """The model's state at each event from now on."""
+    states: list[dict[str, torch.Tensor]] = []
+    callback = TrainerCallback()
+    setattr(callback, event, lambda *_, model, **__: states.append(deepcopy(model.state_dict())))
+    trainer.add_callback(callback)
+    return states
 
 
 def test_prefilled_queues_hold_training_sentences(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, queue_prefill=True, max_steps=1, per_device_train_batch_size=8)
-    states: list[dict[str, torch.Tensor]] = []
-    trainer.add_callback(first_state(states))
+    states = keep_states(trainer, "on_step_begin")
     trainer.train()
     data = trainer.train_dataset
     for language, side in (("en", "source"), ("fr", "target")):
@@ -190,20 +188,9 @@ def test_interrupted_prefill_begins_again(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
     assert trainer.model.training and [queue.count for queue in trainer.model.queues.values()] == [0, 0]
-    states: list[dict[str, torch.Tensor]] = []
-    trainer.add_callback(first_state(states))
+    states = keep_states(trainer, "on_step_begin")
     trainer.train()
     assert [int(states[0][f"queues.{language}.filled"]) for language in ("en", "fr")] == [64, 64]
-
-
-def first_state(states: list[dict[str, torch.Tensor]]) -> Any:
-    from transformers import TrainerCallback
-
-    class First(TrainerCallback):
-        def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-            states.append({name: value.clone() for name, value in model.state_dict().items()})
-
-    return First()
 
 
 def nli_data(count: int = 40) -> PreparedRows:
@@ -220,16 +207,9 @@ def nli_data(count: int = 40) -> PreparedRows:
 
 
 def test_inference_task_has_its_own_batches(tmp_path: Path) -> None:
-    trainer = trainer_of(
-        tmp_path,
-        model=tiny_dual(nli_labels=3),
-        nli_dataset=nli_data(),
-        nli_batch_size=12,
-        per_device_train_batch_size=8,
-        gradient_accumulation_steps=2,
-        max_steps=3,
-        logging_steps=1,
-    )
+    options = {"nli_batch_size": 12, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}
+    model, nli = tiny_dual(nli_labels=3), nli_data()
+    trainer = trainer_of(tmp_path, model=model, nli_dataset=nli, max_steps=3, logging_steps=1, **options)
     sizes: list[int] = []
     original: Callable[..., Any] = trainer.model._nli_loss
 

@@ -99,10 +99,6 @@ def test_patience_goes_on_after_a_resume(
         (["--metric_for_best_model", "null"], "metric_for_best_model"),
         (["--data.dev", "null"], "data.dev"),
         (["--save_steps", "3"], "saving steps"),
-        (
-            ["--metric_for_best_model", "null", "--early_stopping_patience", "0", "--load_best_model_at_end", "true"],
-            "load_best_model_at_end",
-        ),
     ],
 )
 def test_invalid_early_stopping(more: list[str], key: str, recipe: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import torch
 from conftest import ENGLISH, FRENCH, tiny_encoder
 from datasets import Dataset
+from lightweight_trainers import TINY
 from two_processes import run_on_two_processes
 
 from hf_xlsr import HictlConfig, XlsrError
@@ -76,21 +78,10 @@ def make_model(num_labels: int = 2, dropout: float = 0.1) -> HictlForSequenceCla
 def make_trainer(
     folder: Path, model: Any = None, evaluations: Sequence[Any] = (), data: Any = None, **options: Any
 ) -> FineTuneTrainer:
-    defaults: dict[str, Any] = {
-        "precision": "float32",
-        "max_length": 32,
-        "use_cpu": True,
-        "learning_rate": 5e-3,
-        "per_device_train_batch_size": 16,
-        "max_steps": 6,
-        "logging_steps": 3,
-        "save_steps": 100,
-        "report_to": "none",
-        "disable_tqdm": True,
-    }
+    steps = {"learning_rate": 5e-3, "max_steps": 6, "logging_steps": 3}
     return FineTuneTrainer(
         make_model() if model is None else model,
-        FineTuneTrainingArguments(output_dir=str(folder), **{**defaults, **options}),
+        FineTuneTrainingArguments(str(folder), **{**TINY, **steps, **options}),
         train_dataset=make_data() if data is None else data,
         processing_class=tokenizer(),
         evaluations=evaluations,
@@ -101,14 +92,9 @@ def toy_set(count: int = 31, name: str = "toy", split: str = "dev", task: Labell
     return LabelledSet(name, split, make_rows(count, seed=9, task=task), task)
 
 
-class FakeClassifier:
-    """Gives the logits it was given."""
-
-    def __init__(self, logits: Mapping[str, Any]) -> None:
-        self.given = logits
-
-    def logits(self, data: LabelledSet) -> np.ndarray:
-        return np.array(self.given[data.name], dtype=np.float32)
+def fake_classifier(given: Mapping[str, Any]) -> Any:
+    """Gives these logits for each set."""
+    return SimpleNamespace(logits=lambda data: np.array(given[data.name], dtype=np.float32))
 
 
 # Metrics.
@@ -133,9 +119,8 @@ def test_metrics_by_language() -> None:
     sets = [LabelledSet("xnli", "test", rows, PAIRS), LabelledSet("anli", "dev", rows[:1], PAIRS)]
     # Right are: en both, de one of three, zh none.
     logits = [[9, 0, 0], [9, 0, 0], [0, 0, 9], [0, 9, 0], [0, 0, 9], [0, 0, 9]]
-    metrics = evaluate_sets(
-        FakeClassifier({"xnli": logits, "anli": [[0, 0, 9]]}), sets, protocol="translate-train-all"
-    )  # type: ignore[arg-type]
+    classifier = fake_classifier({"xnli": logits, "anli": [[0, 0, 9]]})
+    metrics = evaluate_sets(classifier, sets, protocol="translate-train-all")
     assert metrics == {
         "xnli-translate-train-all/en/test/accuracy": 1.0,
         "xnli-translate-train-all/en/test/rows": 2,
@@ -152,9 +137,9 @@ def test_metrics_by_language() -> None:
 
 
 def test_nan_logits_are_refused() -> None:
-    broken = FakeClassifier({"toy": [[float("nan"), 0]] * 4})
+    broken = fake_classifier({"toy": [[float("nan"), 0]] * 4})
     with pytest.raises(XlsrError, match="toy"):
-        evaluate_sets(broken, [toy_set(4)], protocol="x")  # type: ignore[arg-type]
+        evaluate_sets(broken, [toy_set(4)], protocol="x")
 
 
 @pytest.mark.parametrize("task", [TASK, PAIRS, STS])

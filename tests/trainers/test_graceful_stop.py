@@ -150,34 +150,28 @@ def test_closed_terminal(
     assert trainer.stopped_early and last_whole_checkpoint(tmp_path) is not None
 
 
-def test_handlers_after_an_error(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
+class SignalAtTheBeginning(TrainerCallback):
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "error"),
+    [
+        ([FailsAt(2)], RuntimeError),
+        ([SignalAt(2), SignalAt(2)], KeyboardInterrupt),
+        ([SignalAtTheBeginning()], KeyboardInterrupt),
+    ],
+    ids=["an error", "a second signal", "a signal before the first step"],
+)
+def test_handlers_after(
+    callbacks: list[Any], error: type[BaseException], tokenizer: Any, prepared: PreparedPairs, tmp_path: Path
+) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     trainer = trainer_of(tokenizer, prepared, tmp_path)
-    trainer.add_callback(FailsAt(2))
-    with pytest.raises(RuntimeError, match="boom"):
+    for callback in callbacks:
+        trainer.add_callback(callback)
+    with pytest.raises(error):
         trainer.train()
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
-
-
-def test_handlers_after_a_second_signal(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
-    before = signal.getsignal(signal.SIGINT)
-    trainer = trainer_of(tokenizer, prepared, tmp_path)
-    trainer.add_callback(SignalAt(2))
-    trainer.add_callback(SignalAt(2))
-    with pytest.raises(KeyboardInterrupt):
-        trainer.train()
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_signal_before_the_first_step(tokenizer: Any, prepared: PreparedPairs, tmp_path: Path) -> None:
-    class SignalAtTheBeginning(TrainerCallback):
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    before = signal.getsignal(signal.SIGTERM)
-    trainer = trainer_of(tokenizer, prepared, tmp_path)
-    trainer.add_callback(SignalAtTheBeginning())
-    with pytest.raises(KeyboardInterrupt):
-        trainer.train()
-    assert trainer.state.global_step == 0 and not trainer.stopped_early
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert trainer.state.global_step < 2 and not trainer.stopped_early

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 import two_process_recipes
+from lightweight_trainers import arguments
 from rich.console import Console
 
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.runs.train import train_recipe
-from hf_xlsr.trainers import LightweightTrainer, LightweightTrainingArguments
+from hf_xlsr.trainers import LightweightTrainer
 
 pytestmark = pytest.mark.slow
 
@@ -81,6 +82,9 @@ class Recorder(types.ModuleType):
         self.finished = False
         self.ConfigError = ValueError
 
+        self.define_metric = self.watch = lambda *_, **__: None
+        self.context_vars = types.SimpleNamespace(current_space_id=types.SimpleNamespace(get=lambda: None))
+
     def init(self, **options: Any) -> Any:
         self.started = options
         self.run = types.SimpleNamespace(_label=lambda **_: None, summary={})
@@ -89,18 +93,8 @@ class Recorder(types.ModuleType):
     def log(self, values: dict[str, Any], **_: Any) -> None:
         self.logged.append(values)
 
-    def define_metric(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def watch(self, *_: Any, **__: Any) -> None:
-        pass
-
     def finish(self) -> None:
         self.finished = True
-
-    @property
-    def context_vars(self) -> Any:
-        return types.SimpleNamespace(current_space_id=types.SimpleNamespace(get=lambda: None))
 
 
 class Config(dict[str, Any]):
@@ -128,14 +122,6 @@ def test_token_is_masked(
     recorder = Recorder("trackio")
     monkeypatch.setitem(sys.modules, "trackio", recorder)
     monkeypatch.setattr("transformers.integrations.integration_utils.is_trackio_available", lambda: True)
-    args = LightweightTrainingArguments(
-        output_dir=str(tmp_path),
-        max_steps=1,
-        report_to="trackio",
-        hub_token=TOKEN,
-        precision="float32",
-        save_steps=1,
-        max_length=32,
-    )
+    args = arguments(tmp_path, max_steps=1, report_to="trackio", hub_token=TOKEN)
     LightweightTrainer(tiny_model, args, train_dataset=prepared, processing_class=tokenizer).train()
     assert recorder.config["hub_token"] == "<HUB_TOKEN>" and TOKEN not in repr(recorder.config)

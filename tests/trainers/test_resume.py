@@ -20,7 +20,6 @@ from safetensors.torch import load_file
 from hf_xlsr.runs.recipe import load_runs
 from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.trainers.base import last_whole_checkpoint
-from hf_xlsr.utils.errors import XlsrError
 
 WORDS = (
     "--max_steps 40 --save_steps 5 --logging_steps 7 --gradient_accumulation_steps 2 --dataloader_num_workers 1 "
@@ -97,13 +96,6 @@ def test_interrupt_saves_a_checkpoint(recipe: Path, tmp_path: Path) -> None:
     saved = last_whole_checkpoint(tmp_path / "run" / "training")
     assert saved is not None and f"step {int(saved.name.split('-')[1]):,} of 4,000" in text
     assert {"optimizer.pt", "scheduler.pt", "rng_state.pth"} <= set(os.listdir(saved))
-
-
-def test_save_only_model_is_refused(recipe: Path, tmp_path: Path) -> None:
-    words = ["--output_dir", str(tmp_path / "run"), *WORDS, "--save_only_model", "true"]
-    with pytest.raises(XlsrError, match="save_only_model"):
-        train_recipe(load_runs(str(recipe), words)[0])
-    assert not (tmp_path / "run").exists()  # before data are prepared
 
 
 def test_last_whole_checkpoint_ignores_torn_ones(tmp_path: Path) -> None:

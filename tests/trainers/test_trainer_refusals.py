@@ -92,7 +92,6 @@ def maskless() -> Any:
 
 
 CASES: list[tuple[str, Callable[[], dict[str, Any]], str]] = [
-    *((kind, lambda: {"processing_class": larger(framed_tokenizer())}, "tokenizer") for kind in ("Hictl", "Cmlm")),
     *(
         (kind, lambda: {"processing_class": larger(framed_tokenizer())}, "tokenizer")
         for kind in ("Lightweight", "Hictl", "Cmlm", "FineTune")
@@ -109,7 +108,6 @@ CASES: list[tuple[str, Callable[[], dict[str, Any]], str]] = [
     ("Lightweight", lambda: {"compute_metrics": lambda *_: {}}, "compute_metrics"),
     ("Lightweight", lambda: {**BEST, "evaluations": [lambda encoder: {}]}, "metric_for_best_model"),
     ("Lightweight", lambda: {"optimization": "released", "train_dataset": stream(), "max_steps": 1}, "optimization"),
-    *((kind, lambda: {"matryoshka_dims": [8, 999]}, "matryoshka_dims") for kind in ("Cmlm", "Hictl", "DualMomentum")),
     ("Translation", lambda: {"matryoshka_dims": [8]}, "matryoshka_dims"),
     ("Lightweight", lambda: {"model": {"en": "encoder", "fr": "encoder"}}, "model"),
     ("DualMomentum", lambda: {"queue_prefill": True, "train_dataset": stream(), "max_steps": 1}, "queue_prefill"),
@@ -198,14 +196,6 @@ def test_momentum_encoders_of_half_precision(dtype: torch.dtype, tmp_path: Path)
     for options, more in (({}, {}), ({"momentum": 0.5}, {"momentum_schedule": "linear"})):
         with pytest.raises(XlsrError, match=str(dtype)):
             dual_trainer(tmp_path, model=tiny_dual(**options).to(dtype), **more).train()
-
-
-def test_checkpoint_with_another_queue(tmp_path: Path) -> None:
-    dual_trainer(tmp_path, max_steps=2, save_steps=2).train()
-    with pytest.raises(XlsrError, match="queue_size"):
-        dual_trainer(tmp_path, model=tiny_dual(queue_size=128), max_steps=4).train(
-            resume_from_checkpoint=str(tmp_path / "checkpoint-2")
-        )
 
 
 def test_flags_hold_with_automatic_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,46 +9,24 @@ from typing import Any
 import pytest
 import torch
 from conftest import make_pairs
-from translation_helpers import (
-    translation_pairs,
-    translation_tokenizer,
-    words_model,
-)
+from lightweight_trainers import TINY
+from translation_helpers import translation_pairs, translation_tokenizer, words_model
 
 from hf_xlsr.evaluation.bleu import bleu_rows
 from hf_xlsr.trainers.translation import LiveTranslator, TranslationTrainer, TranslationTrainingArguments
 
 
-def arguments(folder: Path, **options: Any) -> TranslationTrainingArguments:
-    defaults: dict[str, Any] = {
-        "precision": "float32",
-        "use_cpu": True,
-        "learning_rate": 1e-2,
-        "per_device_train_batch_size": 8,
-        "max_steps": 4,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "max_length": 32,
-        "disable_tqdm": True,
-    }
-    return TranslationTrainingArguments(output_dir=str(folder), **{**defaults, **options})
-
-
 def trainer_of(
     folder: Path, model: Any = None, data: Any = None, evaluations: Any = (), **options: Any
 ) -> TranslationTrainer:
+    steps = {"per_device_train_batch_size": 8, "max_steps": 4, "logging_steps": 1}
     return TranslationTrainer(
         words_model() if model is None else model,
-        arguments(folder, **options),
+        TranslationTrainingArguments(str(folder), **{**TINY, **steps, **options}),
         train_dataset=translation_pairs() if data is None else data,
         processing_class=translation_tokenizer(),
         evaluations=evaluations,
     )
-
-
-def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {name: value.clone() for name, value in model.state_dict().items()}
 
 
 @pytest.mark.parametrize("warmup", [0, 2])
@@ -66,9 +45,9 @@ def test_inverse_square_root_rate(warmup: int, tmp_path: Path) -> None:
 
 def test_step_one_trains_the_decoder_alone(tmp_path: Path) -> None:
     model = words_model(dropout=0.1)
-    before = weights(model)
+    before = deepcopy(model.state_dict())
     trainer_of(tmp_path, model, freeze_encoder=True).train()
-    middle = weights(model)
+    middle = deepcopy(model.state_dict())
     for name, value in before.items():
         assert torch.equal(value, middle[name]) == name.startswith("encoder."), name
     model.save_pretrained(tmp_path / "one")
@@ -87,7 +66,7 @@ def test_micro_batches_train_like_one_batch(tmp_path: Path) -> None:
         trainer = trainer_of(tmp_path, model, data, optim="sgd", max_steps=3, bucket_by_length=False, **options)
         trainer.train()
         logs = [log for log in trainer.state.log_history if "loss" in log]
-        results.append((weights(model), [log["loss"] for log in logs]))
+        results.append((deepcopy(model.state_dict()), [log["loss"] for log in logs]))
     # Targets differ in length: a mean of the micro-batches' means would not do.
     torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-5, atol=1e-6)
     assert results[0][1] == pytest.approx(results[1][1], rel=1e-4)
@@ -107,22 +86,10 @@ def test_logged_part_is_the_loss(tmp_path: Path) -> None:
 def test_best_is_kept(tmp_path: Path) -> None:
     key = "eval_toy-bleu/en-fr/dev/bleu"
     evaluation = partial(bleu_rows, rows=make_pairs(16), name="toy", split="dev", num_beams=2)
-    trainer = trainer_of(
-        tmp_path,
-        data=translation_pairs(16),
-        evaluations=[evaluation],
-        max_steps=100,
-        per_device_train_batch_size=16,
-        learning_rate=2e-2,
-        warmup_steps=30,
-        logging_steps=100,
-        eval_strategy="steps",
-        eval_steps=50,
-        save_strategy="steps",
-        save_steps=50,
-        load_best_model_at_end=True,
-        metric_for_best_model=key,
-    )
+    options = {"max_steps": 100, "per_device_train_batch_size": 16, "learning_rate": 2e-2, "warmup_steps": 30}
+    options |= {"eval_strategy": "steps", "eval_steps": 50, "save_strategy": "steps", "save_steps": 50}
+    options |= {"load_best_model_at_end": True, "metric_for_best_model": key}
+    trainer = trainer_of(tmp_path, data=translation_pairs(16), evaluations=[evaluation], **options)
     assert trainer.evaluate()[key] < 0.1
     trainer.train()
     scores = [log[key] for log in trainer.state.log_history if key in log and log["step"]]

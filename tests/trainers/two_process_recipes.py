@@ -144,12 +144,7 @@ def write_recipes(folder: Path) -> None:
 def run(folder: Path, name: str, output: str, *more: str, whole: bool = False) -> None:
     """Trains by one recipe and leaves log and weights in `FOLDER/OUTPUT/NAME`; every process of a launch has to call.
 
-    Args:
-        folder: From `write_recipes`.
-        name: Of the trainer.
-        output: Kind of the run.
-        *more: Options, as on the command line.
-        whole: Evaluate and export too, as `hf-xlsr train` does.
+    `more` are options, as on the command line; `whole` evaluates and exports too, as `hf-xlsr train` does.
     """
     from accelerate import PartialState
     from rich.console import Console
