@@ -105,12 +105,8 @@ def _start(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one verb.
 
-    Args:
-        arguments: Arguments of the command line; `sys.argv` by default.
-
-    Returns:
-        Exit status: 0 success, 1 invalid input or a file that cannot be read or written (one sentence on standard
-        error), 130 stopped by a signal.
+    The exit status is 0 for success, 1 for invalid input or a file that cannot be read or written (one sentence on
+    standard error), 130 for a stop by a signal.
     """
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     given = list(sys.argv[1:] if arguments is None else arguments)

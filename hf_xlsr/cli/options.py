@@ -113,9 +113,6 @@ def encoder_options(given: dict[str, Any]) -> Any:
 def labelled(sources: Iterable[str]) -> dict[str, str]:
     """Path by label, of sources written LABEL=PATH; a path alone is labelled by its name.
 
-    Raises:
-        XlsrError: two labels are equal.
-
     Examples:
         >>> labelled(["ours=runs/a/results.json", "runs/b.json"])
         {'ours': 'runs/a/results.json', 'b': 'runs/b.json'}
@@ -135,20 +132,11 @@ def labelled(sources: Iterable[str]) -> dict[str, str]:
 
 
 def parse_languages(text: str | None) -> list[str]:
-    """The codes of `--languages`; none without it.
-
-    Examples:
-        >>> parse_languages("en, de")
-        ['en', 'de']
-    """
     return [code.strip() for code in (text or "").split(",") if code.strip()]
 
 
 def parse_named(parts: Iterable[str], option: str) -> dict[str, str]:
     """Values by language, of parts written LANGUAGE=VALUE.
-
-    Raises:
-        XlsrError: a part is not of this form.
 
     Examples:
         >>> parse_named(["en=source", " de=target"], "--routes")
@@ -164,16 +152,11 @@ def parse_named(parts: Iterable[str], option: str) -> dict[str, str]:
 
 
 def parse_routes(text: str | None) -> dict[str, str]:
-    """Language -> route of `--routes`; empty without it."""
     return parse_named(text.split(",") if text else (), "--routes")
 
 
 def new_folder(path: str) -> Path:
-    """The folder of `--output`.
-
-    Raises:
-        XlsrError: it holds files, or cannot be written.
-    """
+    """The folder of `--output`, which must be new or empty."""
     from hf_xlsr.utils.files import check_writable
 
     check_writable(path, "--output", folder=True)
@@ -184,11 +167,7 @@ def new_folder(path: str) -> Path:
 
 
 def read_vectors(file: str) -> Any:
-    """The matrix of a `.npy` file, memory-mapped; archives and pickles are not loaded.
-
-    Raises:
-        XlsrError: the file does not hold a matrix of real numbers with at least one row.
-    """
+    """The matrix of a `.npy` file, memory-mapped; archives and pickles are not loaded."""
     import numpy as np
 
     try:

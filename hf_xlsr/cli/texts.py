@@ -18,17 +18,7 @@ PLACEHOLDER = "{lang}"
 def read_texts(
     model: str, texts: list[str], given: dict[str, Any], quarantine: Quarantine
 ) -> dict[str, Iterable[str]]:
-    """Language -> its texts, read as they are asked for.
-
-    Args:
-        model: Looked for together with the files.
-        texts: Values of `--texts`.
-        given: The options `columns`, `languages`, `where`, `config`, `split` and `limit`.
-        quarantine: For bad lines.
-
-    Raises:
-        XlsrError: the model or files are missing, the language of a file is unknown, or it has no text.
-    """
+    """Language -> texts of `--texts`, read as they are asked for; the model and the files are looked for first."""
     from hf_xlsr.cli.options import parse_languages
     from hf_xlsr.data.columns import parse_columns
     from hf_xlsr.data.sources import open_source

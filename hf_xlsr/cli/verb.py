@@ -11,12 +11,7 @@ HELP = {"help_option_names": ["-h", "--help"]}
 
 
 def normalized(arguments: Sequence[str], known: Collection[str], several: Collection[str]) -> Iterator[str]:
-    """Arguments with hyphens in option names, and with `--data A B` as `--data A --data B`.
-
-    Args:
-        arguments: As given.
-        known: Option names.
-        several: Those that may be repeated.
+    """Arguments with hyphens in option names, and with `--data A B` as `--data A --data B` for the options `several`.
 
     Examples:
         >>> list(normalized(["--batch_size", "8", "--data", "a", "b"], ["--batch-size", "--data"], ["--data"]))

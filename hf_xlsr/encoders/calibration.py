@@ -26,10 +26,6 @@ def fastest_dtype(model: str, device: str | None = None) -> str:
 
     Tried are `float32`, `bfloat16` where the hardware computes it, and `onnx` where the folder has the file. One whose
     embeddings have a cosine below 0.999 with those of `float32` is not chosen.
-
-    Args:
-        model: As for `load_encoder`.
-        device: Likewise.
     """
     cpu = (device or get_device_name()).startswith("cpu")
     choices = ["float32"]

@@ -37,19 +37,7 @@ class EncodingOptions(TypedDict, total=False):
 
 
 def unit_length(vectors: np.ndarray) -> np.ndarray:
-    """Vectors divided by their lengths; a zero vector stays zero.
-
-    Args:
-        vectors: `(..., width)`, of a floating type.
-
-    Returns:
-        The same shape and type.
-
-    Examples:
-        >>> unit_length(np.array([[3.0, 4.0], [0.0, 0.0]]))
-        array([[0.6, 0.8],
-               [0. , 0. ]])
-    """
+    """Vectors `(..., width)` of a floating type divided by their lengths; a zero vector stays zero."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     unit: np.ndarray = vectors / np.where(lengths > 0, lengths, 1)
     return unit

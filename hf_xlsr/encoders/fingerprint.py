@@ -18,28 +18,12 @@ NO_PART_OF_A_MODEL = (".md", ".png", ".jpg", ".jpeg", ".svg", ".pdf")
 
 
 def content_hash(model: str | os.PathLike[str] | Any) -> str:
-    """SHA-256 of what determines a model's embeddings; the model's revision for mteb.
+    """SHA-256 of what determines a model's embeddings, 64 hexadecimal digits; the model's revision for mteb.
 
     Of a folder, or of a Hub id in the local cache: names and content of all files but cards, pictures, licences and
     hidden ones. Of a loaded `SentenceTransformer`: its weights, its modules' and tokenizers' configuration, what a
     module's `content_digest()` returns, and its prompts. The two hashes of one model differ. A loaded model has a new
     hash after each load if the files lack weights that are then random (BERT's unused pooler): give its folder then.
-
-    Args:
-        model: The folder, Hub id or `SentenceTransformer`.
-
-    Returns:
-        64 hexadecimal digits.
-
-    Raises:
-        XlsrError: the model is neither a folder nor in the local cache, or the folder is empty.
-
-    Examples:
-        >>> _ = Path("model").mkdir(), Path("model/config.json").write_text("{}")
-        >>> before = content_hash("model")
-        >>> _ = Path("model/README.md").write_text("# Card")
-        >>> before == content_hash("model")
-        True
     """
     if not isinstance(model, (str, os.PathLike)):
         return loaded_hash(model)
@@ -76,12 +60,7 @@ def _cached_folder(model: str) -> Path:
 
 
 def loaded_hash(model: Any, *, poolers: bool = True) -> str:
-    """`content_hash` of a loaded `SentenceTransformer`.
-
-    Args:
-        model: The model.
-        poolers: Include the weights of poolers, which do not affect embeddings and may be random after each load.
-    """
+    """`content_hash` of a loaded model, with or without poolers, whose weights may be random after each load."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         if not poolers and ".pooler." in name:

@@ -59,35 +59,12 @@ def load_encoder(model: str, device: str | None = None, dtype: str | None = None
 
 
 def check_dtype(dtype: str | None) -> None:
-    """Checks that `load_encoder` supports a dtype.
-
-    Raises:
-        XlsrError: it does not.
-
-    Examples:
-        >>> check_dtype("bf16")  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        ...
-        hf_xlsr.utils.errors.XlsrError: `dtype` must be one of float32, ... got 'bf16'; did you mean 'bfloat16'?
-    """
     if dtype is not None:
         require_choice("dtype", dtype, DTYPES)
 
 
 def check_choice(model: str, device: str | None = None, dtype: str | None = None) -> None:
-    """Checks the arguments of `load_encoder` before data are read.
-
-    Args:
-        model: Folder or Hub id.
-        device: Device of the model.
-        dtype: Precision of the weights.
-
-    Raises:
-        XlsrError: the folder is missing, the device is unavailable, or the dtype is unknown or not for the device.
-
-    Examples:
-        >>> check_choice("intfloat/multilingual-e5-small", "cpu", "bfloat16")
-    """
+    """Raises for arguments that `load_encoder` would refuse, before data are read."""
     check_dtype(dtype)
     if dtype is not None and dtype.startswith("onnx") and device not in (None, "cpu"):
         raise XlsrError(f"`device` must be cpu for {dtype}, got '{device}'.")
@@ -99,12 +76,7 @@ def check_choice(model: str, device: str | None = None, dtype: str | None = None
 
 
 def encoder_facts(encoder: Any, model: str | None = None) -> dict[str, Any]:
-    """An encoder's device, precision, maximum length and hash, for files of results.
-
-    Args:
-        encoder: Result of `load_encoder`; facts that it lacks are left out.
-        model: Where it was loaded from, for `content_hash`.
-    """
+    """An encoder's device, precision, maximum length and, of `model`, hash, for files of results."""
     from hf_xlsr.encoders.fingerprint import content_hash
 
     facts: dict[str, Any] = {} if model is None else {"content_sha256": content_hash(model)}

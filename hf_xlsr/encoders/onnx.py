@@ -29,14 +29,6 @@ class OnnxEncoder:
         export: Folder of the export.
         int8: Use `model_quantized.onnx`.
         threads: Threads of onnxruntime; the number of cores if None.
-
-    Raises:
-        XlsrError: onnxruntime or the file is missing.
-
-    Examples:
-        >>> encoder = OnnxEncoder("my-encoder", int8=True)  # doctest: +SKIP
-        >>> encoder.encode(["Good morning."]).shape  # doctest: +SKIP
-        (1, 512)
     """
 
     device = "cpu"
@@ -67,7 +59,6 @@ class OnnxEncoder:
         return max(self._lengths.values())
 
     def get_embedding_dimension(self) -> int:
-        """Width of the embeddings."""
         outputs = next(iter(self._sessions.values())).get_outputs()
         return int(next(output for output in outputs if output.name == OUTPUT).shape[1])
 
@@ -80,22 +71,7 @@ class OnnxEncoder:
         task: str | None = None,
         **_: Any,
     ) -> np.ndarray:
-        """Sentence embeddings, in the order of the sentences.
-
-        Args:
-            sentences: Texts, or a single one.
-            batch_size: Texts of similar length encoded at a time.
-            show_progress_bar: Show one.
-            normalize_embeddings: Normalise to length 1, if the export does not.
-            task: Language, for a model with an encoder for each.
-            **_: Other arguments of sentence-transformers, ignored.
-
-        Returns:
-            `(sentences, width)`, float32; `(width,)` for a single text.
-
-        Raises:
-            XlsrError: `task` is not one of the model's routes.
-        """
+        """Embeddings, `(sentences, width)` or, of a single text, `(width,)`, float32; other options are ignored."""
         from tqdm import tqdm
 
         if isinstance(sentences, str):
@@ -132,7 +108,6 @@ def route_folder(export: Path, route: str) -> Path:
 
 
 def onnx_session(file: Path, threads: int | None = None) -> Any:
-    """An onnxruntime session on the CPU."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

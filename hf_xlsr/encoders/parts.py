@@ -21,12 +21,10 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class EncoderPart:
-    """One encoder of an export, with the modules after it.
+    """One encoder of an export and its tokenizer, in `folder` (empty for the export itself), with the modules after it.
 
-    Args:
-        folder: Folder of the encoder and its tokenizer inside the export; empty for the export itself.
-        layers: Kind (`pooling`, `linear`, `normalize`) and folder of each module after the encoder, in order.
-        max_length: Tokens that sentence-transformers truncates to; None if only the tokenizer has a limit.
+    `layers` are their kinds (`pooling`, `linear`, `normalize`) and folders, in order; `max_length` is None if only the
+    tokenizer has a limit.
     """
 
     folder: str
@@ -35,24 +33,7 @@ class EncoderPart:
 
 
 def export_parts(export: str | Path) -> dict[str, EncoderPart]:
-    """The encoders of an export by route, which is empty for a model without routes.
-
-    Args:
-        export: A folder written by sentence-transformers.
-
-    Raises:
-        XlsrError: it is not such a folder, a module is unsupported, or one is outside of the folder.
-
-    Examples:
-        >>> from transformers import BertConfig, BertModel
-        >>> from hf_xlsr.data.tokenization import train_tokenizer
-        >>> from hf_xlsr.export import export_sentence_transformer
-        >>> tokenizer = train_tokenizer(["a red house", "a blue river"], vocab_size=30, algorithm="bpe", max_length=16)
-        >>> size = BertConfig(vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, num_attention_heads=1)
-        >>> _ = export_sentence_transformer(BertModel(size), tokenizer, "model", pooling="cls", max_length=16)
-        >>> export_parts("model")[""].layers
-        (('pooling', '1_Pooling'), ('normalize', '2_Normalize'))
-    """
+    """The encoders of a folder of sentence-transformers by route, which is empty for a model without routes."""
     home = Path(export)
     if not (home / "modules.json").is_file():
         raise XlsrError(f"'{export}' must be a folder of sentence-transformers, but it has no modules.json.")

@@ -14,10 +14,9 @@ ADAPTERS = "adapter_model.safetensors"
 
 @dataclass(frozen=True)
 class ModelPlace:
-    """A model that a user named.
+    """A model that a user named: its folder, or its id on the Hub.
 
     Args:
-        path: Its folder, or its id on the Hub.
         architecture: Class of this package that `save_pretrained` wrote; empty for what sentence-transformers loads.
         training: Folder `training` of the run that a saved model is from; None without a run.
     """
@@ -28,19 +27,10 @@ class ModelPlace:
 
 
 def find_model(name: str | Path, *, trained: bool = False) -> ModelPlace:
-    """Finds a model: of a run its export, or its weights before the export is written.
+    """Finds a model by the folder of a run, a checkpoint, a saved model or an export, or by its id on the Hub.
 
-    Args:
-        name: Folder of a run, a checkpoint, a saved model or an export, or an id on the Hub. Environment variables are
-            expanded.
-        trained: Take the weights of a run instead of its export, unless only the export is left.
-
-    Raises:
-        XlsrError: an environment variable is not set, or a run has no weights.
-
-    Examples:
-        >>> find_model("intfloat/multilingual-e5-small").path
-        'intfloat/multilingual-e5-small'
+    Environment variables are expanded. Of a run it is the export, or the weights before that is written; with
+    `trained`, the weights, unless only the export is left.
     """
     home = Path(expand(name)).expanduser()
     of_run = (home / "training" / "recipe.json").is_file()
@@ -62,14 +52,7 @@ def find_model(name: str | Path, *, trained: bool = False) -> ModelPlace:
 
 
 def weights_folder(path: str | Path) -> Path:
-    """The folder that holds the weights of a finished run, with adapters merged, or of a saved model.
-
-    Args:
-        path: `output_dir` of a run, or a folder of `save_pretrained`. Environment variables are expanded.
-
-    Raises:
-        XlsrError: there are no weights.
-    """
+    """The folder that holds the weights of a finished run, with adapters merged, or of a saved model."""
     home = Path(expand(path))
     folders = (home / "training" / "merged", home / "training" / "final", home)
     for folder in folders:

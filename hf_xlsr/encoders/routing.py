@@ -12,14 +12,7 @@ from hf_xlsr.utils.errors import XlsrError, require_choice
 
 
 def routes_of(encoder: Any) -> tuple[str, ...]:
-    """The names of an encoder's routes: its attribute `routes`, or those of its sentence-transformers `Router`.
-
-    Examples:
-        >>> class OneForEach:
-        ...     routes = ("en", "zh")
-        >>> routes_of(OneForEach())
-        ('en', 'zh')
-    """
+    """The names of an encoder's routes: its attribute `routes`, or those of its sentence-transformers `Router`."""
     if getattr(encoder, "routes", None):
         return tuple(encoder.routes)
     children = list(encoder.children()) if hasattr(encoder, "children") else []
@@ -31,17 +24,8 @@ def routes_of(encoder: Any) -> tuple[str, ...]:
 def route_of(encoder: Any, language: str | None, routes: Mapping[str, str] | None = None) -> str | None:
     """The `task` of sentence-transformers that encodes a language's sentences by its route.
 
-    Args:
-        encoder: Anything with an `encode`.
-        language: Any language tag; None if it is unknown.
-        routes: Language -> route, for models whose routes are not named after languages.
-
-    Returns:
-        The route; None for an encoder without routes, or with other routes (`query` and `document`).
-
-    Raises:
-        XlsrError: the encoder routes by language and has no route for this one, or the language is missing; or `routes`
-            lacks the language or names a missing route.
+    It is None for an encoder without routes, or with other routes (`query` and `document`). `routes` names the route of
+    each language, for models whose routes are not named after languages.
 
     Examples:
         >>> class OneForEach:

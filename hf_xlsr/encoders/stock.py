@@ -24,14 +24,7 @@ def no_pooler(config: PreTrainedConfig) -> dict[str, bool]:
 
 
 def new_pooler(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
-    """Weights of the pooler that an architecture has, by name: `tanh` of the first state; empty without a pooler.
-
-    Examples:
-        >>> from transformers import BertConfig
-        >>> new_pooler(BertConfig(vocab_size=9, hidden_size=2, num_hidden_layers=1, num_attention_heads=1))
-        {'pooler.dense.weight': tensor([[1., 0.],
-                [0., 1.]]), 'pooler.dense.bias': tensor([0., 0.])}
-    """
+    """Weights of the pooler that an architecture has, by name: `tanh` of the first state; empty without a pooler."""
     if not no_pooler(config):
         return {}
     with torch.device("meta"):
@@ -41,13 +34,7 @@ def new_pooler(config: PreTrainedConfig) -> dict[str, torch.Tensor]:
 
 
 def encoder_from_config(config: PreTrainedConfig, **options: Any) -> Any:
-    """A new encoder with random weights, without a pooler.
-
-    Args:
-        config: Configuration of a stock encoder.
-        **options: For `AutoModel.from_config`, such as `attn_implementation`; `sdpa` becomes `eager` for an architecture
-            without it.
-    """
+    """A new encoder with random weights, without a pooler; `sdpa` becomes `eager` for an architecture without it."""
     encoder_class = MODEL_MAPPING.get(type(config), None)
     if options.get("attn_implementation") == "sdpa" and not getattr(encoder_class, "_supports_sdpa", True):
         options["attn_implementation"] = "eager"
@@ -55,13 +42,7 @@ def encoder_from_config(config: PreTrainedConfig, **options: Any) -> Any:
 
 
 def resized_bias(bias: nn.Parameter, size: int) -> nn.Parameter:
-    """A decoder's bias for another vocabulary size; new entries are 0.
-
-    Examples:
-        >>> import torch
-        >>> resized_bias(nn.Parameter(torch.ones(2)), 3).tolist()
-        [1.0, 1.0, 0.0]
-    """
+    """A decoder's bias for another vocabulary size; new entries are 0."""
     if size == len(bias):
         return bias
     resized = bias.new_zeros(size)
@@ -70,13 +51,7 @@ def resized_bias(bias: nn.Parameter, size: int) -> nn.Parameter:
 
 
 def vocab_size_of(encoder: Any) -> int | None:
-    """Number of an encoder's token embeddings; None without a table of them (CANINE hashes characters).
-
-    Examples:
-        >>> from transformers import BertConfig, BertModel
-        >>> vocab_size_of(BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)))
-        9
-    """
+    """Number of an encoder's token embeddings; None without a table of them (CANINE hashes characters)."""
     try:
         table = encoder.get_input_embeddings()
     except NotImplementedError:
@@ -92,23 +67,7 @@ def check_token_ids(
     of: str = "",
     fix: str = "Use the encoder's own tokenizer, or resize its embeddings (resize_token_embeddings).",
 ) -> None:
-    """Checks that an encoder has an embedding for each token; a GPU would fail in the middle of training.
-
-    Args:
-        tokenizer: The tokenizer.
-        vocab_size: Number of embeddings, see `vocab_size_of`; None if unknown.
-        of: Owner of the tokenizer in the message, such as ` of 'en'`.
-        fix: Second sentence of the message.
-
-    Raises:
-        XlsrError: it has not.
-
-    Examples:
-        >>> check_token_ids(range(10), 9, fix="Use its own.")
-        Traceback (most recent call last):
-        ...
-        hf_xlsr.utils.errors.XlsrError: the tokenizer has 10 tokens, but the encoder has 9 embeddings. Use its own.
-    """
+    """Raises if an encoder lacks embeddings of tokens; a GPU would fail in the middle of training."""
     if vocab_size is not None and len(tokenizer) > vocab_size:
         raise XlsrError(
             f"the tokenizer{of} has {len(tokenizer):,} tokens, but the encoder has {vocab_size:,} embeddings. {fix}"
@@ -138,27 +97,14 @@ DROPOUTS = STATE_DROPOUTS + ATTENTION_DROPOUTS
 
 
 def own_dropout(config: PreTrainedConfig, names: tuple[str, ...], otherwise: float) -> float:
-    """The first of some dropouts that a configuration has; `otherwise` if none.
-
-    Examples:
-        >>> from transformers import DistilBertConfig
-        >>> own_dropout(DistilBertConfig(dropout=0.3), STATE_DROPOUTS, 0.0)
-        0.3
-    """
+    """The first of some dropouts that a configuration has; `otherwise` if none."""
     return next((getattr(config, name) for name in names if hasattr(config, name)), otherwise)
 
 
 def encoder_from_pretrained(path: str, *, place: str = "encoder", dropout: float | None = None, **options: Any) -> Any:
     """A pretrained encoder without its pooler, with float32 weights.
 
-    Args:
-        path: Folder or Hub id.
-        place: Name of the value in errors.
-        dropout: On states and attention, instead of the one in its configuration.
-        **options: For `AutoModel.from_pretrained`.
-
-    Raises:
-        XlsrError: it cannot be loaded, is a model of this package instead of an encoder, or lacks weights.
+    `place` names the value in errors; `dropout` on states and attention replaces that of its configuration.
     """
     try:
         config = load_auto(AutoConfig, path)

@@ -23,31 +23,10 @@ def trained_sentence_transformer(
     tokenizer: str | Mapping[str, str] | None = None,
     max_length: int | None = None,
 ) -> Any:
-    """The sentence-transformers model of a saved model of this package.
+    """The sentence-transformers model, on the CPU, of a saved model of this package.
 
-    The recipe of its run gives `max_length`, the prompt, and whether embeddings are normalised.
-
-    Args:
-        place: From `find_model`, with an `architecture`.
-        tokenizer: Folder or id, or one for each language; by default that of the run, or the one in the folder.
-        max_length: Maximum number of tokens, instead of the recipe's.
-
-    Returns:
-        A `SentenceTransformer`, on the CPU.
-
-    Raises:
-        XlsrError: the tokenizer is missing, weights are invalid, or the model is not a sentence encoder.
-
-    Examples:
-        >>> from hf_xlsr import LightweightConfig, LightweightDualTransformer
-        >>> from hf_xlsr.data.tokenization import train_tokenizer
-        >>> from hf_xlsr.encoders.places import find_model
-        >>> tokenizer = train_tokenizer(["a red house", "a blue river"], vocab_size=30, algorithm="bpe", max_length=16)
-        >>> encoder = {"model_type": "bert", "vocab_size": len(tokenizer), "hidden_size": 8, "num_attention_heads": 1}
-        >>> LightweightDualTransformer(LightweightConfig(text_config=encoder)).save_pretrained("saved")
-        >>> _ = tokenizer.save_pretrained("saved")
-        >>> trained_sentence_transformer(find_model("saved")).encode(["a red river"]).shape
-        (1, 8)
+    The recipe of its run gives `max_length`, the prompt, and whether embeddings are normalised. The tokenizer, or one for
+    each language, is by default that of the run, or the one in the folder.
     """
     import hf_xlsr
 

@@ -36,18 +36,10 @@ POOLINGS = ("mean", "max", "cls")
 
 
 def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> str:
-    """The card of a run, with its metadata header.
+    """The card of a run, in Markdown with its metadata header; `settings` are those of `results.json`.
 
     Text of the recipe is escaped: Markdown, HTML, YAML and templates in names, descriptions and paths are not rendered.
     Access tokens are redacted, and local paths are shortened to their last folder.
-
-    Args:
-        run: The method, bound to the recipe of the run.
-        metrics: What was measured on the test set.
-        settings: Those of `results.json`.
-
-    Returns:
-        Markdown.
     """
     recipe, languages = run.recipe, list(map(one_line, run.recipe.languages))
     template = (resources.files("hf_xlsr.model_cards") / run.card_template).read_text("utf-8")
@@ -84,7 +76,6 @@ def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> s
 
 
 def write_card(path: str | Path, run: Method, metrics: Results, settings: Mapping[str, Any]) -> None:
-    """Writes `render_card` to a file."""
     write_text(path, render_card(run, metrics, settings))
 
 
@@ -93,13 +84,7 @@ def card_of_run(
 ) -> str:
     """The card of a finished run, from `results.json` and `training/recipe.json`.
 
-    Args:
-        run: The run's folder.
-        chosen: Keys that replace those of the recipe's `card` section.
-        changed: Section -> values of the export that replace the recipe's.
-
-    Raises:
-        XlsrError: a file is missing or invalid, or a key of `chosen` is unknown.
+    `chosen` replaces keys of the recipe's `card`, `changed` (by section) those of the export.
     """
     folder = RunFolder(run)
     method = read_run(folder)
@@ -113,15 +98,7 @@ def card_of_run(
 
 
 def card_of_model(name: str, chosen: Mapping[str, Any] | None = None) -> str:
-    """The card of a model without a run: what it makes of texts, and how it is loaded.
-
-    Args:
-        name: As in `find_model`.
-        chosen: `license`, `base_model` and `datasets`.
-
-    Raises:
-        XlsrError: the model cannot be loaded.
-    """
+    """The card of a model without a run: what it makes of texts, and how it is loaded."""
     encoder = load_encoder(name, "cpu")
     routes = routes_of(encoder)
     given: dict[str, Any] = {

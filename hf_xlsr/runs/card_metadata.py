@@ -24,14 +24,7 @@ UNKNOWN = "unknown"  # licence of the weights where none was chosen and none fol
 
 
 def card_metadata(run: Method, metrics: Mapping[str, float]) -> ModelCardData:
-    """The header of a run's card.
-
-    Keys that the recipe's section `card` does not set are derived from the rest of the recipe, or left out.
-
-    Args:
-        run: The method, bound to the recipe of the run.
-        metrics: Test metrics by key.
-    """
+    """The header of a run's card: keys of the recipe's section `card`, or derived from the rest of the recipe."""
     recipe, chosen = run.recipe, run.recipe.card
     scores = {key: value for key, value in metrics.items() if isinstance(value, float) and 0 <= value <= 1}
     return ModelCardData(

@@ -58,9 +58,6 @@ def guard_metrics(encoder: Any, name: str, rows: Rows, batch_size: int) -> dict[
 def compare(measure: Callable[[Any], Mapping[str, float]], start: Any, trained: Any) -> dict[str, dict[str, float]]:
     """The same metrics of two encoders.
 
-    Returns:
-        Metric -> `before`, `after` and `difference`; counts are left out.
-
     Examples:
         >>> compare(lambda encoder: {"set-tatoeba/en-de/dev/accuracy": encoder}, 0.5, 0.75)
         {'set-tatoeba/en-de/dev/accuracy': {'before': 0.5, 'after': 0.75, 'difference': 0.25}}

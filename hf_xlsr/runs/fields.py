@@ -46,14 +46,7 @@ PROTOCOL_BATCH = {"per_device_eval_batch_size": "protocols evaluate; set evaluat
 def section_of(
     owner: type, *, without: Collection[str] = (), only: Collection[str] = (), **more: Any
 ) -> type[Section]:
-    """A section whose keys are the fields of a dataclass, each optional.
-
-    Args:
-        owner: A configuration or training-arguments class.
-        without: Fields to leave out.
-        only: Fields to take; all of the class's own when empty.
-        more: Further keys, as `(type, Field(...))`.
-    """
+    """A section whose keys are the fields of a dataclass, each optional, and `more` as `(type, Field(...))`."""
     hints, texts = typing.get_type_hints(owner, localns={"torch": torch}), argument_help(owner)
     common = {field.name for field in dataclasses.fields(PreTrainedConfig)}
     keys: dict[str, Any] = {}
@@ -72,13 +65,7 @@ def section_of(
 
 @cache
 def training_section(arguments: type[TrainingArguments]) -> type[Section]:
-    """The section `training` for an arguments class: all of its fields but the refused ones.
-
-    Examples:
-        >>> from hf_xlsr.trainers.arguments import XlsrTrainingArguments
-        >>> training_section(XlsrTrainingArguments)(learning_rate=1e-3).model_fields_set
-        {'learning_rate'}
-    """
+    """The section `training` for an arguments class: all of its fields but the refused ones."""
     fsdp = (str | bool | None, Field(None, description="sharding of weights; launch with accelerate"))
     return section_of(arguments, without={*refused(arguments), "fsdp"}, fsdp=fsdp)
 
@@ -91,13 +78,7 @@ def refused(arguments: Any) -> dict[str, str]:
 
 
 def argument_help(owner: type) -> dict[str, str]:
-    """The text of `Args:` in the docstrings of a class and its bases in this package, by argument.
-
-    Examples:
-        >>> from hf_xlsr.trainers.arguments import XlsrTrainingArguments
-        >>> argument_help(XlsrTrainingArguments)["early_stopping_threshold"]
-        'Minimum improvement.'
-    """
+    """The text of `Args:` in the docstrings of a class and its bases in this package, by argument."""
     found: dict[str, str] = {}
     for part in reversed(owner.__mro__):
         if part.__module__.startswith("hf_xlsr."):

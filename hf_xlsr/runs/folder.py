@@ -19,7 +19,7 @@ FREE_KEYS = {"name", "output_dir", "overwrite", "description", "evaluation", "ex
 
 
 class RunFolder:
-    """Paths of one run.
+    """Paths of one run, whose recipe has `path` as `output_dir`.
 
     ```
     OUTPUT_DIR/
@@ -27,9 +27,6 @@ class RunFolder:
       model/                 the exported encoder
       training/              recipe.json, prepared data, tokenizer, checkpoints, log.json, final/, merged/
     ```
-
-    Args:
-        path: `output_dir` of the recipe.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -46,7 +43,6 @@ class RunFolder:
 
     @property
     def processes(self) -> int:
-        """Number of processes of the run."""
         return int(json.loads(self.recipe.read_text("utf-8")).get("processes") or 1)
 
     @property
@@ -61,13 +57,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps other processes from training in this folder; the lock of a killed process is free.
-
-        A folder that stays empty is removed.
-
-        Raises:
-            XlsrError: another process trains here, or the path is a file.
-        """
+        """Keeps other processes from training in this folder; one that stays empty is removed."""
         if self.path.is_file():
             raise XlsrError(f"output folder '{self.path}' is a file; use another --output_dir.")
         self.path.mkdir(parents=True, exist_ok=True)
@@ -88,11 +78,7 @@ class RunFolder:
     def reserve(self, recipe: Mapping[str, Any]) -> Path:
         """Where to prepare the data of a run: in `training` to resume it, else in `preparing`, until `claim`.
 
-        Args:
-            recipe: A resolved recipe; with `overwrite` true, or before its first checkpoint, an existing run is ignored.
-
-        Raises:
-            XlsrError: the folder holds another run, or other files.
+        With `overwrite`, or before its first checkpoint, an existing run is ignored; another one is an error.
         """
         shutil.rmtree(self.preparing, ignore_errors=True)
         if not self.recipe.is_file():
@@ -111,11 +97,7 @@ class RunFolder:
         return self.preparing
 
     def claim(self, recipe: Mapping[str, Any]) -> None:
-        """Takes the folder for a new run with the data in `preparing`; an existing run is removed.
-
-        Args:
-            recipe: That of `reserve`.
-        """
+        """Takes the folder for a new run with the data in `preparing`; an existing run is removed."""
         for old in (self.training, *self.outputs):
             # Of a link, the target stays.
             shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink(missing_ok=True)
@@ -123,11 +105,7 @@ class RunFolder:
         self.preparing.rename(self.training)
 
     def record_recipe(self, recipe: Mapping[str, Any]) -> None:
-        """Stores the recipe for export and evaluation, and removes earlier results.
-
-        Args:
-            recipe: That of `claim`; keys that follow training may have changed.
-        """
+        """Stores the recipe, whose keys that follow training may have changed, and removes earlier results."""
         self.results.unlink(missing_ok=True)
         write_json(self.recipe, recipe)
 
@@ -142,12 +120,7 @@ class RunFolder:
 
 
 def differing_keys(one: Mapping[str, Any], other: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Dotted keys in which two recipes differ, without `FREE_KEYS`.
-
-    Examples:
-        >>> differing_keys({"seed": 1, "data": {"limit": 2}}, {"seed": 2, "data": {"limit": 2}})
-        ['seed']
-    """
+    """Dotted keys in which two recipes differ, without `FREE_KEYS`."""
     different = []
     for key in sorted({*one, *other}):
         if not prefix and key in FREE_KEYS:

@@ -18,20 +18,12 @@ EVERY_COLUMN = "*"
 
 
 def held_out_texts(sources: Sequence[Any], *, languages: Sequence[str]) -> Iterator[str]:
-    """Texts of datasets that are kept out of training.
+    """Texts of a recipe's `data.held_out`, which are kept out of training.
 
-    Args:
-        sources: Sources of a recipe's `data.held_out`. A corpus without languages is read in those of the recipe, of more
-            than two the first with each other one. With `columns: "*"` the path is a pattern of Parquet files (`*`, `?`,
-            `**`), of which all text columns are read; `where` and `hash_split` select rows. Otherwise `source` and
-            `target` of the split `test` are read, or in a recipe of one language `first` and `second`.
-        languages: Languages of the recipe.
-
-    Yields:
-        Texts, one by one.
-
-    Raises:
-        XlsrError: a pattern matches no file, a source is empty, or a file cannot be read.
+    A corpus without languages is read in those of the recipe, of more than two the first with each other one. With
+    `columns: "*"` the path is a pattern of Parquet files (`*`, `?`, `**`), of which all text columns are read; `where`
+    and `hash_split` select rows. Otherwise `source` and `target` of the split `test` are read, or in a recipe of one
+    language `first` and `second`.
     """
     for source in sources:
         if isinstance(source, Mapping) and source.get("columns") == EVERY_COLUMN:

@@ -109,11 +109,7 @@ class Missing:
 
 
 def check_inputs(runs: Sequence[Method]) -> None:
-    """Checks that all files, folders and environment variables of runs exist, before the first one starts.
-
-    Raises:
-        XlsrError: some are missing; the error names them all.
-    """
+    """Raises one error that names all files, folders and environment variables of runs that are missing."""
     missing = Missing()
     earlier = {run.recipe.output_dir for run in runs}
     for recipe in (run.recipe for run in runs):
@@ -126,22 +122,7 @@ def check_inputs(runs: Sequence[Method]) -> None:
 
 
 def check_named(model: str | None, files: Mapping[str, Any], languages: Sequence[str] = ()) -> None:
-    """Checks that the model and the files of a command line exist, before it starts.
-
-    Args:
-        model: Folder or Hub id.
-        files: Option -> a file, several, or None. Files may be labelled, as in `de=texts.txt`.
-        languages: For paths with `{lang}`.
-
-    Raises:
-        XlsrError: some are missing; the error names them all.
-
-    Examples:
-        >>> check_named("./model", {"--data": ["mteb:STS17", "en=gone.txt"]})
-        Traceback (most recent call last):
-        ...
-        hf_xlsr.utils.errors.XlsrError: the command needs 'gone.txt' (--data), './model' (MODEL), which cannot be found.
-    """
+    """As `check_all_named`, for one model and the files of options, which may be labelled, as in `de=texts.txt`."""
     models = {} if model is None else {"MODEL": model}
     check_all_named(models, {option: (as_list(paths), languages) for option, paths in files.items()}, "the command")
 
@@ -149,15 +130,10 @@ def check_named(model: str | None, files: Mapping[str, Any], languages: Sequence
 def check_all_named(
     models: Mapping[str, str], data: Mapping[str, tuple[Sequence[str], Sequence[str]]], what: str
 ) -> None:
-    """Checks that several models and files exist, before a command starts.
+    """Raises one error that names all models and files that are missing, before `what` starts.
 
-    Args:
-        models: Folder or Hub id, by the words that name it in the error.
-        data: Files, and languages for paths with `{lang}`, likewise.
-        what: What needs them, for the error.
-
-    Raises:
-        XlsrError: some are missing; the error names them all.
+    `models` are a folder or Hub id by the words that name it in the error; `data` likewise files, and the languages of
+    paths with `{lang}`.
     """
     missing = Missing()
     for key, (paths, languages) in data.items():

@@ -33,14 +33,6 @@ def with_own_data(
       sentence; preparation then removes every training row with a sentence of the dev set.
     - `dev`, `test` and `guard` each replace one set. `columns` applies to `train`, `dev` and `test`.
     - `encoder` replaces the encoders, with their tokenizer.
-
-    Args:
-        recipe: Merged.
-        given: Option -> its values; a source is a path, the name of a corpus, or a mapping.
-        method: That of the recipe.
-
-    Raises:
-        XlsrError: languages are missing, a file cannot be read, or the method takes no such encoders.
     """
     content: dict[str, Any] = deepcopy(dict(recipe))
     if "languages" in given:
@@ -76,12 +68,7 @@ def with_own_data(
 
 
 def own_source(value: Any, languages: Sequence[str], columns: str | None = None) -> dict[str, Any]:
-    """A source for a path of the user; columns of tables are those named like the languages, unless given.
-
-    Args:
-        value: A path, the name of a corpus, or a mapping, which is returned unchanged.
-        languages: Of the recipe.
-        columns: As in `Source`.
+    """A source for a path or corpus of the user; columns of tables are those named like the languages, unless given.
 
     Examples:
         >>> import tempfile

@@ -55,7 +55,7 @@ def push_run(
     token: str | None = None,
     message: str | None = None,
 ) -> list[UploadResult]:
-    """Pushes what a finished run left, or a model.
+    """Pushes what a finished run left, or the encoder of a saved model or an export.
 
     The encoder goes to `repo`: the sentence-transformers folder, its card, its plots. The training state goes to
     `repo` with `-training` appended, which is always private: checkpoints (queues, momentum encoders, optimiser),
@@ -63,20 +63,10 @@ def push_run(
     resumes an interrupted upload.
 
     Args:
-        run: The run's folder; or, for the encoder alone, the folder of a saved model or an export.
-        repo: OWNER/NAME.
         what: `encoder`, `training` or `all`.
         adapters: Push only the LoRA adapters instead of the encoder.
         private: Make the encoder's repository private too.
-        exist_ok: See `push_uploads`.
-        token: Likewise.
-        message: Of the commits.
-
-    Returns:
-        The repositories.
-
-    Raises:
-        XlsrError: the run is unfinished or has no adapters; or as `push_uploads`.
+        exist_ok: Write to a repository that was not pushed from here.
     """
     check_repo(repo)
     require_choice("what", what, PARTS)
@@ -193,15 +183,8 @@ def write_encoder_adapters(
 ) -> dict[str, Path]:
     """Writes the adapters of each encoder so that PEFT adds them to the stock encoder, without this package.
 
-    Momentum copies, heads and projections are left out.
-
-    Args:
-        saved: Folder with what training saved: `adapter_config.json` and `adapter_model.safetensors`.
-        folder: Gets the files; those of several encoders go to a folder of the encoder's name each.
-        base_models: Encoder's name, empty for a single one -> Hub id of its encoder without adapters, if it has one.
-
-    Returns:
-        The files, by their path from `folder`.
+    Momentum copies, heads and projections are left out. Several encoders get a folder of their name each. Returns the
+    files by their path from `folder`.
     """
     encoders: dict[str, dict[str, Any]] = {}
     for name, value in load_file(saved / ADAPTERS).items():

@@ -38,7 +38,8 @@ class ListedRun(Section):
 
 class _Loader(yaml.SafeLoader):
     """YAML as people expect it: `1e-3` is a number, only true and false are booleans (`no` is Norwegian), and a
-    repeated key is an error."""
+    repeated key is an error.
+    """
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -64,7 +65,6 @@ _Loader.add_implicit_resolver(
 
 
 def parse_yaml(text: str | bytes, where: str) -> Any:
-    """Parses YAML; an error is one sentence with line and column."""
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
@@ -83,17 +83,7 @@ def read_recipe(name_or_path: str, *, above: Sequence[str] = ()) -> dict[str, An
     """Reads a recipe by name or path and merges it over the recipe that its `base` names; without validation.
 
     `data_from` names a recipe, of any method, over whose `data` those of the recipe are merged; null removes a key that
-    the method lacks.
-
-    Args:
-        name_or_path: A name of `recipe_names`, or the path of a YAML file.
-        above: Those that led to this one by `base` and `data_from`.
-
-    Returns:
-        The recipe's keys as written, `runs` or `stages` among them; `name` is set.
-
-    Raises:
-        XlsrError: the recipe is unknown, is not valid YAML, or contains itself.
+    the method lacks. `above` are the recipes that led to this one.
     """
     if name_or_path in above:
         chain = " -> ".join((*above, name_or_path))
@@ -160,13 +150,6 @@ def parse_overrides(arguments: Sequence[str], recipe: Mapping[str, Any]) -> dict
     """Turns `--training.learning_rate 1e-3`, `--learning_rate=1e-3` or `--data.train.path FILE` into nested keys.
 
     A key may be shortened to its last part where that is unique. Values are read as YAML.
-
-    Args:
-        arguments: Arguments after the recipe on the command line.
-        recipe: The recipe to be overridden, for its method and encoder.
-
-    Raises:
-        XlsrError: a key is unknown or ambiguous, or its value is missing.
     """
     method = method_of(recipe)
     dotted = [
@@ -259,10 +242,6 @@ def named_for_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> di
 
     The new name is that of `output_dir`, where one is given, else of the method; the default of `output_dir` stays.
 
-    Args:
-        before: The recipe, merged.
-        after: The recipe with the changes.
-
     Examples:
         >>> before = {"name": "bible", "method": "hictl", "description": "On the Bible.", "languages": ["en", "fr"]}
         >>> named_for_changes(before, {**before, "languages": ["en", "de"]})
@@ -278,35 +257,18 @@ def named_for_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> di
 
 
 def resolve(recipe: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Method:
-    """Binds a recipe with overrides to its method.
-
-    Args:
-        recipe: From `read_recipe`, without `runs` and `stages`.
-        overrides: Nested keys, from `parse_overrides` or a run of an ablation list.
-
-    Raises:
-        XlsrError: the method or a key is unknown, or a value is invalid.
-    """
+    """Binds a recipe of `read_recipe` with overrides to its method."""
     merged = merge({key: value for key, value in recipe.items() if key not in LISTS}, overrides or {})
     check_no_token(merged, f"recipe '{merged.get('name', 'recipe')}'")
     return method_of(merged).bind(merged)
 
 
 def method_of(recipe: Mapping[str, Any]) -> type[Method]:
-    """The method that a recipe names.
-
-    Raises:
-        XlsrError: it is missing or unknown.
-    """
     return get_method(recipe.get("method"))
 
 
 def read_run(folder: RunFolder) -> Method:
-    """The method of a run, bound to the recipe in its folder.
-
-    Raises:
-        XlsrError: the folder has no recipe, or its recipe is invalid.
-    """
+    """The method of a run, bound to the recipe in its folder."""
     try:
         content = dict(json.loads(folder.recipe.read_text("utf-8")))
     except (OSError, TypeError, ValueError) as error:
@@ -315,26 +277,11 @@ def read_run(folder: RunFolder) -> Method:
 
 
 def load_runs(name_or_path: str, arguments: Sequence[str] = (), only: Sequence[str] | None = None) -> list[Method]:
-    """The runs of a recipe: one, those of its list, or its stages.
+    """The runs of a recipe, as methods bound to their recipes: one, those of its list, or its stages.
 
     `runs` are independent. Each of `stages` starts from the final weights of the stage before, unless it sets
-    `start_from` itself.
-
-    Args:
-        name_or_path: See `read_recipe`.
-        arguments: Command-line overrides; they win over the recipe and over each run.
-        only: Names of the runs to load; by default all.
-
-    Returns:
-        Methods bound to their recipes, in order; the runs of a list are named `recipe/run` and have folders of those
-        names.
-
-    Raises:
-        XlsrError: as `resolve`, a run of `only` is unknown, or the recipe has both kinds of lists.
-
-    Examples:
-        >>> [run.recipe.languages for run in load_runs("quickstart")]
-        [['en', 'fr']]
+    `start_from` itself. They are named `recipe/run` and have folders of those names; `only` selects some. `arguments`
+    of a command line win over the recipe and over each run.
     """
     recipe = read_recipe(name_or_path)
     lists = {key: recipe.pop(key) for key in LISTS if recipe.get(key)}

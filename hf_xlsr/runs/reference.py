@@ -47,12 +47,7 @@ LOADING: list[Row] = [
 
 
 def reference() -> str:
-    """The page of all keys, in Markdown.
-
-    Examples:
-        >>> reference().splitlines()[0]
-        '# Keys of recipes'
-    """
+    """The page of all keys, in Markdown."""
     training = training_section(XlsrTrainingArguments)
     of_stock, of_ours = (
         {field.name: field.default for field in dataclasses.fields(kind)}
@@ -88,18 +83,7 @@ def reference() -> str:
 
 
 def keys_help(name: str | None = None) -> str:
-    """The keys of a method's recipes, as text for a terminal.
-
-    Args:
-        name: A method, or a recipe by name or path; by default the keys of every recipe.
-
-    Raises:
-        XlsrError: the name is unknown.
-
-    Examples:
-        >>> [line for line in keys_help("hictl").splitlines() if "sentence_temperature" in line]
-        ['  sentence_temperature (float | int; 1.0)']
-    """
+    """The keys of recipes of a method or of a recipe, or of every recipe, as text for a terminal."""
     if name is None:
         lines = [*_lines("recipe", [*LOADING, *_rows(Recipe)]), *_lines("data", _rows(DataSection))]
         lines += ["", f"The keys of a method ({', '.join(METHODS)}) or of a recipe: hf-xlsr train NAME --help."]

@@ -51,13 +51,7 @@ def holds_sources(field: FieldInfo) -> bool:
 
 
 def dotted_keys(section: type[BaseModel], content: Any, prefix: str = "") -> Iterator[str]:
-    """Every key of a section and of the sections and sources inside it, as `data.train.path`.
-
-    Args:
-        section: Its type.
-        content: Its value, for the names of `NamedSources`.
-        prefix: Put in front, with a dot at the end.
-    """
+    """Every key of a section and of the sections and sources inside it, as `data.train.path`."""
     for name, field in section.model_fields.items():
         value = content.get(name) if isinstance(content, Mapping) else None
         kinds = {getattr(part, "func", None) for part in field.metadata}
@@ -150,17 +144,7 @@ class Recipe(Section):
 
 
 def validated(model: type[ModelT], content: Mapping[str, Any], name: str, place: str = "") -> ModelT:
-    """Validates a part of a recipe.
-
-    Args:
-        model: Type of the part.
-        content: As written.
-        name: Name of the recipe, for the error.
-        place: Key of the part; empty for the whole recipe.
-
-    Raises:
-        XlsrError: a key is unknown, or a value has the wrong type or is out of range.
-    """
+    """Validates a part of a recipe; `place` is its key, empty for the whole recipe."""
     try:
         return model.model_validate(content)
     except ValidationError as error:

@@ -15,17 +15,8 @@ def start_from(model: Any, path: str | Path) -> dict[str, int]:
     """Gives a model the weights that a folder has under the same names; the others keep their values.
 
     A model's `starting_weights` may leave some out or add others: dual momentum's queues of another size or storage
-    start empty, and momentum encoders that the folder lacks start as copies.
-
-    Args:
-        model: The model.
-        path: See `weights_folder`.
-
-    Returns:
-        Numbers of tensors: `loaded`, `kept` of the model, `unused` of the folder.
-
-    Raises:
-        XlsrError: no name is the same, or a tensor has another shape.
+    start empty, and momentum encoders that the folder lacks start as copies. Returns the numbers of tensors `loaded`,
+    `kept` of the model, and `unused` of the folder.
     """
     folder, own = weights_folder(path), model.state_dict()
     files = sorted(folder.glob("model*.safetensors"))

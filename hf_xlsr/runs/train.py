@@ -39,13 +39,7 @@ from hf_xlsr.utils.files import write_json
 
 @dataclass
 class RunResult:
-    """The result of a run.
-
-    Args:
-        folder: Its folder.
-        metrics: Test metrics by name; empty without a test set.
-        stopped: Whether a signal ended the training before its last step.
-    """
+    """The folder of a run, its test metrics by name, and whether a signal ended the training early."""
 
     folder: Path
     metrics: dict[str, float]
@@ -59,14 +53,7 @@ def prepare_data(method: Method, folder: Path, sets: Mapping[str, Any]) -> Any:
 
 
 def train_tokenizer_of(method: Method, output: str | Path) -> str:
-    """Trains the tokenizer of a recipe on its cleaned data and saves it.
-
-    Returns:
-        A sentence for the console.
-
-    Raises:
-        XlsrError: the method trains no tokenizer.
-    """
+    """Trains the tokenizer of a recipe on its cleaned data and saves it; returns a sentence for the console."""
     if not hasattr(method.recipe, "tokenizer"):
         raise XlsrError(f"recipe '{method.recipe.name}' trains no tokenizer; its encoders have their own.")
     with tempfile.TemporaryDirectory() as scratch:
@@ -78,15 +65,7 @@ def train_tokenizer_of(method: Method, output: str | Path) -> str:
 def train_recipe(method: Method, console: Console | None = None) -> RunResult:
     """Trains, evaluates and exports by a recipe, resuming from the last complete checkpoint of the same run.
 
-    Args:
-        method: From `hf_xlsr.runs.recipe.load_runs`.
-        console: Where tables are printed; standard output by default.
-
-    Returns:
-        Folder and test metrics; `stopped` if a signal ended it early, in which case nothing is exported.
-
-    Raises:
-        XlsrError: the recipe or its data are invalid.
+    If a signal stopped it early, nothing is exported.
     """
     # Other processes wait longer than the usual time-out while the first prepares data and, at the end, evaluates.
     state = PartialState(cpu=not torch.accelerator.is_available(), timeout=timedelta(days=2))
@@ -243,12 +222,7 @@ def _finish(
 
 
 def hardware_name(device: torch.device) -> str:
-    """The product name of a device.
-
-    Examples:
-        >>> isinstance(hardware_name(torch.device("cpu")), str)
-        True
-    """
+    """The product name of a device."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     information = Path("/proc/cpuinfo")

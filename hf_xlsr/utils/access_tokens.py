@@ -37,21 +37,7 @@ def redact_tokens(text: str) -> str:
 
 
 def check_no_token(value: Any, place: str) -> None:
-    """Checks that nested values, such as a recipe, hold no access token.
-
-    Args:
-        value: Text, number, mapping or list.
-        place: Name of the value in the message.
-
-    Raises:
-        XlsrError: one is found; the message does not repeat it.
-
-    Examples:
-        >>> check_no_token({"training": {"hub_token": "hf_" + "a" * 34}}, "recipe a")
-        Traceback (most recent call last):
-        ...
-        hf_xlsr.utils.errors.XlsrError: recipe a, training.hub_token holds an access token. Remove it and set HF_TOKEN.
-    """
+    """Raises for nested values, such as a recipe, that hold an access token; `place` names the value."""
     known = known_tokens()
     for key, text in _strings(value):
         if TOKEN.search(text) or any(token in text for token in known):

@@ -63,11 +63,7 @@ def _register(auto_module: ModuleType, architectures: Mapping[str, str]) -> None
 
 
 def register_architectures(architectures: Mapping[str, str]) -> None:
-    """Makes `AutoConfig` and `AutoModel` know architectures without importing them.
-
-    Args:
-        architectures: Model type -> module that registers its config and models when it is imported.
-    """
+    """Makes `AutoConfig` and `AutoModel` know architectures: model type -> module that registers it when imported."""
     if AUTO_MODULE in sys.modules:
         _register(sys.modules[AUTO_MODULE], architectures)
     else:

@@ -21,31 +21,14 @@ def cache_folder() -> Path:
 
 
 def address_of(facts: Any) -> str:
-    """A short hash of values that JSON can hold; of others, of their text.
-
-    Examples:
-        >>> address_of(["pairs.tsv", 128]) == address_of(("pairs.tsv", 128)) != address_of(["pairs.tsv", 127])
-        True
-    """
+    """A short hash of values that JSON can hold; of others, of their text."""
     return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:32]
 
 
 def cached(address: str, make: Callable[[Path], None]) -> Path:
-    """The folder of an address in the cache, made by the first call; others that need it wait.
+    """The folder of an `address_of` in the cache, made by the first call; others that need it wait.
 
-    Args:
-        address: From `address_of`.
-        make: Fills a folder, which keeps what a killed call left there. Only a complete folder gets the address as its
-            name.
-
-    Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as scratch:
-        ...     os.environ["HF_XLSR_CACHE"] = scratch
-        ...     folders = [cached("0f", lambda folder: (folder / "a").touch()) for _ in range(2)]
-        ...     del os.environ["HF_XLSR_CACHE"]
-        ...     (folders[0] / "a").is_file(), folders[0] == folders[1]
-        (True, True)
+    `make` fills a folder, which keeps what a killed call left there. Only a complete folder gets the address as its name.
     """
     folder = cache_folder() / address
     if folder.is_dir():

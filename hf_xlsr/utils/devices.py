@@ -8,15 +8,7 @@ from hf_xlsr.utils.errors import XlsrError, error_line
 
 
 def resolve_device(device: str) -> torch.device:
-    """The device of a name such as `cpu` or `cuda:1`, if torch can allocate on it.
-
-    Raises:
-        XlsrError: it cannot.
-
-    Examples:
-        >>> resolve_device("cpu")
-        device(type='cpu')
-    """
+    """The device of a name such as `cpu` or `cuda:1`; an error if torch cannot allocate on it."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:

@@ -21,15 +21,9 @@ def process_index() -> int:
 
 
 def own_generator(device: torch.device) -> torch.Generator | None:
-    """A random generator for this process only, since Trainer gives all processes the same seed.
+    """A random generator for this process only, since Trainer gives all processes the same seed; None without a group.
 
     Its seed comes from torch's CPU generator, whose state is part of checkpoints.
-
-    Args:
-        device: Device of the numbers.
-
-    Returns:
-        A generator; None without a process group.
     """
     if world_size() == 1:
         return None
@@ -40,15 +34,8 @@ def own_generator(device: torch.device) -> torch.Generator | None:
 def scaled_to_mean(mean: torch.Tensor, count: torch.Tensor, per_batch: torch.Tensor | None = None) -> torch.Tensor:
     """Scales the mean of this process so that its average over processes is the mean over all of their elements.
 
-    Args:
-        mean: A scalar.
-        count: Number of elements on this process.
-        per_batch: Mean number of elements of a micro-batch and process in an optimiser step: the result's average over
-            both is the mean over all elements of the step.
-
-    Examples:
-        >>> scaled_to_mean(torch.tensor(3.0), torch.tensor(2)).item()
-        3.0
+    `per_batch` is the mean number of elements of a micro-batch and process in an optimiser step: the result's average
+    over both is then the mean over all elements of the step.
     """
     here = count.to(mean.dtype)
     if per_batch is not None:
@@ -60,18 +47,7 @@ def scaled_to_mean(mean: torch.Tensor, count: torch.Tensor, per_batch: torch.Ten
 
 @torch.no_grad()
 def gather_rows(local: torch.Tensor) -> torch.Tensor:
-    """Stacks the rows of all processes in rank order, without gradient.
-
-    Args:
-        local: `(batch, ...)`, the same shape on every rank.
-
-    Returns:
-        `(world_size * batch, ...)`; `local` itself without a process group.
-
-    Examples:
-        >>> gather_rows(torch.arange(3)).tolist()
-        [0, 1, 2]
-    """
+    """Stacks the rows of all processes, `(batch, ...)` on each, in rank order, without gradient."""
     if world_size() == 1:
         return local
     parts = [torch.empty_like(local, memory_format=torch.contiguous_format) for _ in range(world_size())]
@@ -95,20 +71,10 @@ class _GatherRows(torch.autograd.Function):
 
 
 def gather_with_gradient(local: torch.Tensor) -> torch.Tensor:
-    """Stacks the rows of all processes in rank order; gradients flow back to the rank that owns the row.
+    """Stacks the rows of all processes, `(batch, ...)` on each; gradients flow back to the rank that owns the row.
 
     When every rank computes the same loss on the gathered rows, DDP's average of the gradients is the gradient of that
     loss on the global batch: each rank receives the sum over ranks for its rows, and DDP divides by their number.
-
-    Args:
-        local: `(batch, ...)`, the same shape on every rank.
-
-    Returns:
-        `(world_size * batch, ...)`; `local` itself without a process group.
-
-    Examples:
-        >>> gather_with_gradient(torch.ones(2, 3)).shape
-        torch.Size([2, 3])
     """
     if world_size() == 1:
         return local
@@ -116,18 +82,7 @@ def gather_with_gradient(local: torch.Tensor) -> torch.Tensor:
 
 
 def gather_ragged(local: torch.Tensor) -> torch.Tensor:
-    """Stacks the rows of all processes in rank order, as `gather_with_gradient`, but their numbers may differ.
-
-    Args:
-        local: `(rows, ...)`; on every rank, possibly without rows.
-
-    Returns:
-        The rows of all ranks; `local` itself without a process group.
-
-    Examples:
-        >>> gather_ragged(torch.ones(0, 3)).shape
-        torch.Size([0, 3])
-    """
+    """As `gather_with_gradient`, for ranks with different numbers of rows, possibly none."""
     if world_size() == 1:
         return local
     counts = gather_rows(torch.tensor([len(local)], device=local.device)).tolist()

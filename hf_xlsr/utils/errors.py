@@ -7,14 +7,7 @@ from collections.abc import Iterable
 
 
 class XlsrError(ValueError):
-    """Invalid input: a file, an argument or a recipe. A `ValueError`; the command line prints its message alone.
-
-    Examples:
-        >>> raise XlsrError("recipe 'quikstart' was not found; did you mean 'quickstart'?")
-        Traceback (most recent call last):
-        ...
-        hf_xlsr.utils.errors.XlsrError: recipe 'quikstart' was not found; did you mean 'quickstart'?
-    """
+    """Invalid input: a file, an argument or a recipe. A `ValueError`; the command line prints its message alone."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -37,24 +30,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def error_line(error: object, longest: int | None = None) -> str:
-    """A library's error as part of a message: on one line, truncated to `longest` characters.
-
-    Examples:
-        >>> error_line(OSError("no such\\n  file"), 7)
-        'no such'
-    """
+    """A library's error as part of a message: on one line, truncated to `longest` characters."""
     return " ".join(str(error).split())[:longest]
 
 
 def require_choice(name: str, value: object, known: Iterable[str]) -> None:
-    """Checks that an argument is one of the known names.
-
-    Raises:
-        XlsrError: it is not.
-
-    Examples:
-        >>> require_choice("margin", "ratio", ["ratio", "distance"])
-    """
     if value not in (names := tuple(known)):
         raise XlsrError(
             f"`{name}` must be one of {', '.join(names)}, got '{value}'; {did_you_mean(str(value), names)}"
@@ -62,13 +42,5 @@ def require_choice(name: str, value: object, known: Iterable[str]) -> None:
 
 
 def require_positive(name: str, value: float | None) -> None:
-    """Checks that an argument, if given, is above 0.
-
-    Raises:
-        XlsrError: it is not.
-
-    Examples:
-        >>> require_positive("k", 4)
-    """
     if value is not None and value <= 0:
         raise XlsrError(f"`{name}` must be above 0, got {value}.")

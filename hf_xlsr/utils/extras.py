@@ -35,17 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 def require_package(*packages: str) -> None:
-    """Checks that optional packages are installed, without importing them.
-
-    Args:
-        *packages: Importable names, keys of `EXTRAS`.
-
-    Raises:
-        XlsrError: one is missing; the message has the command that installs it.
-
-    Examples:
-        >>> require_package("polib", "defusedxml")
-    """
+    """Raises for an optional package that is not installed, with the command that installs it; imports nothing."""
     for package in packages:
         if find_spec(package) is None:
             raise XlsrError(f"Package '{package}' is not installed. Run `pip install 'hf-xlsr[{EXTRAS[package]}]'`.")

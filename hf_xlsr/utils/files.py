@@ -16,12 +16,7 @@ from hf_xlsr.utils.errors import XlsrError
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a pipe or a device, such as a terminal.
-
-    Examples:
-        >>> is_stream(os.devnull), is_stream("no such file")
-        (True, False)
-    """
+    """Whether a path is a pipe or a device, such as a terminal."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -35,22 +30,6 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     A reader finds the old content or the new, even after a stop. Of a symbolic link, the target is replaced. A pipe or a
     device, such as `/dev/stdout`, receives the bytes at the end.
-
-    Args:
-        path: The file; its folder must exist.
-
-    Raises:
-        OSError: it cannot be written. The temporary file is removed, as it is after an error in the block.
-
-    Examples:
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     file = Path(folder) / "scores.txt"
-        ...     with atomic_write(file) as partial:
-        ...         _ = partial.write_text("0.93")
-        ...         print(file.exists())
-        ...     print(file.read_text(), len(os.listdir(folder)))
-        False
-        0.93 1
     """
     if is_stream(path):
         with tempfile.TemporaryDirectory() as folder:
@@ -69,27 +48,16 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a text file atomically, as UTF-8."""
     with atomic_write(path) as partial:
         partial.write_text(text, "utf-8")
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
-    """Writes a JSON file atomically."""
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False))
 
 
 def check_writable(path: str | os.PathLike[str], option: str, *, folder: bool = False) -> None:
-    """Checks that a file can be written to a place, before hours of work; nothing is created.
-
-    Args:
-        path: The file, or the folder.
-        option: Name of the option, for the error.
-        folder: Whether it is a folder for files.
-
-    Raises:
-        XlsrError: it is a folder instead of a file or the other way round, or not writable.
-    """
+    """Raises if a file or folder cannot be written to a place, before hours of work; nothing is created."""
     stream = not folder and is_stream(Path(path))
     place = Path(path) if folder or stream else Path(path).parent
     # The nearest existing parent: the rest is created. (`Path.exists` raises in a locked folder.)

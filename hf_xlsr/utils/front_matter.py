@@ -20,9 +20,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def front_matter(text: str) -> dict[str, str | list[str]]:
-    """The strings and lists of strings in a card's YAML header.
-
-    It is empty if the header is missing, invalid, longer than 65,536 characters, or uses aliases.
+    """The strings and lists of strings in a card's YAML header; empty if it is invalid, too long, or uses aliases.
 
     Examples:
         >>> front_matter("---\\nlicense: mit\\ntags: [a, b]\\nsize: 3\\n---\\n# A model")

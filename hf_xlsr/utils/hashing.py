@@ -13,27 +13,20 @@ _BLOCK = 1 << 20
 
 
 def update_from_file(digest: Any, path: Path) -> None:
-    """Adds the content of a file to a `hashlib` object, block by block."""
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
             digest.update(block)
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of the content of a file, in 64 hexadecimal digits.
-
-    Examples:
-        >>> _ = Path("a.txt").write_bytes(b"a")
-        >>> file_sha256(Path("a.txt"))[:8]
-        'ca978112'
-    """
+    """SHA-256 of the content of a file, in 64 hexadecimal digits."""
     digest = hashlib.sha256()
     update_from_file(digest, path)
     return digest.hexdigest()
 
 
 def data_hash(texts: Iterable[str]) -> str:
-    """SHA-256 of texts in order: equal for two results only if they are of the same data.
+    """SHA-256 of texts in order.
 
     Each text is hashed as its length in bytes (8 bytes, big-endian) followed by its UTF-8, so no two lists of texts
     collide by concatenation.
@@ -51,15 +44,7 @@ def data_hash(texts: Iterable[str]) -> str:
 
 
 def array_hash(array: np.ndarray) -> str:
-    """SHA-256 of the type, shape and values of an array; a memory-mapped one is read in blocks.
-
-    Args:
-        array: Of one dimension or more.
-
-    Examples:
-        >>> array_hash(np.zeros((2, 3))) == array_hash(np.zeros((3, 2)))
-        False
-    """
+    """SHA-256 of the type, shape and values of an array; a memory-mapped one is read in blocks."""
     digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode())
     rows = max(1, _BLOCK * len(array) // max(1, array.nbytes))
     for start in range(0, len(array), rows):

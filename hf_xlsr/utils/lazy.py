@@ -10,17 +10,7 @@ from typing import Any
 def lazy_names(
     package: str, modules: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package whose names are imported on first use.
-
-    Args:
-        package: `__name__` of the package.
-        modules: Module, relative to the package -> its public names.
-
-    Examples:
-        >>> get, _, names = lazy_names("hf_xlsr", {"utils.errors": ["XlsrError"]})
-        >>> get("XlsrError").__name__, names
-        ('XlsrError', ['XlsrError'])
-    """
+    """`__getattr__`, `__dir__` and `__all__` of a package whose names are imported on first use."""
     places = {name: f"{package}.{module}" for module, names in modules.items() for name in names}
 
     def get(name: str) -> Any:

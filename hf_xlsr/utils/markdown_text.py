@@ -19,12 +19,7 @@ def escape_markdown(text: str) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int = 1) -> list[str]:
-    """Lines of a table.
-
-    Args:
-        header: Names of the columns, in Markdown.
-        rows: Cells of each row, in Markdown.
-        numbers_from: First column that is aligned to the right.
+    """Lines of a table from cells in Markdown; columns after `numbers_from` are aligned to the right.
 
     Examples:
         >>> print("\\n".join(markdown_table(["model", "accuracy"], [["ours", "**98.0**"]])))

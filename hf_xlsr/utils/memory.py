@@ -10,13 +10,6 @@ from hf_xlsr.utils.errors import XlsrError
 def parse_size(size: int | str | None, name: str = "memory") -> int | None:
     """Bytes of a size such as `512MB` (millions) or `4GiB` (powers of 1024); None stays None.
 
-    Args:
-        size: A number of bytes, or a text with a unit.
-        name: Name of the argument, for the error.
-
-    Raises:
-        XlsrError: it is not a size above 0.
-
     Examples:
         >>> parse_size("512MB"), parse_size("4 GiB"), parse_size(1000), parse_size(None)
         (512000000, 4294967296, 1000, None)

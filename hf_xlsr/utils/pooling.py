@@ -11,18 +11,10 @@ POOLING_MODES = ("mean", "max", "cls")
 
 
 def pool(hidden: torch.Tensor, attention_mask: torch.Tensor, mode: str = "mean") -> torch.Tensor:
-    """Pools the token states of each sentence, in float32 (float64 for float64 states).
+    """Pools token states `(batch, length, width)` to `(batch, width)`, in float32 (float64 for float64 states).
 
-    Args:
-        hidden: Token states, `(batch, length, width)`.
-        attention_mask: 1 for real tokens, 0 for padding, `(batch, length)`.
-        mode: `mean` or `max` over the real tokens, or `cls`, the state of the first token.
-
-    Returns:
-        Sentence embeddings, `(batch, width)`; zeros for a sentence without tokens if `mean` or `max`.
-
-    Raises:
-        XlsrError: the mode is unknown.
+    `mean` and `max` are over the real tokens (zeros for a sentence without tokens); `cls` is the state of the first
+    token.
 
     Examples:
         >>> states = torch.tensor([[[1.0, 5.0], [3.0, 1.0], [9.0, 9.0]]])
@@ -44,10 +36,5 @@ def pool(hidden: torch.Tensor, attention_mask: torch.Tensor, mode: str = "mean")
 
 
 def normalize(vectors: torch.Tensor) -> torch.Tensor:
-    """L2-normalises the last dimension; a zero vector stays zero.
-
-    Examples:
-        >>> normalize(torch.tensor([[3.0, 4.0]]))
-        tensor([[0.6000, 0.8000]])
-    """
+    """L2-normalises the last dimension; a zero vector stays zero."""
     return F.normalize(vectors, dim=-1)

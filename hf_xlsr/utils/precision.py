@@ -25,19 +25,7 @@ def cpu_has_fast_bfloat16() -> bool:
 def choose_precision(precision: str = "auto", *, cpu: bool | None = None) -> str:
     """Resolves `auto` to `bfloat16` if the device computes it fast, else `float32`.
 
-    Args:
-        precision: `auto`, `float32`, `bfloat16` or `float16`.
-        cpu: Whether training runs on the CPU; by default if there is no accelerator.
-
-    Returns:
-        `float32`, `bfloat16` or `float16`: the precision of autocast; weights stay float32.
-
-    Raises:
-        XlsrError: the name is unknown, or it is float16 on a CPU.
-
-    Examples:
-        >>> choose_precision("float32")
-        'float32'
+    It is the precision of autocast; weights stay float32. `cpu` is by default whether there is no accelerator.
     """
     require_choice("precision", precision, PRECISIONS)
     cpu = not torch.accelerator.is_available() if cpu is None else cpu

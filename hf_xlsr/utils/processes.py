@@ -21,24 +21,10 @@ _work: Callable[[Any], None]
 def run_shards(
     work: Callable[[Shard], None], shards: Iterable[Shard], *, num_proc: int = 1, description: str = ""
 ) -> None:
-    """Calls `work` on every shard, in any order.
+    """Calls `work` on every shard, in any order; in several processes, it must be picklable.
 
     `work` writes its result to a file, atomically, and returns at once where that file exists: so the same call resumes
-    after a kill.
-
-    Args:
-        work: Picklable for several processes, to each of which it is sent once.
-        shards: Worked on while the next ones are being made.
-        num_proc: Number of processes; one works in this process.
-        description: Name of the progress bar.
-
-    Raises:
-        XlsrError: a process was killed, or what `work` raises.
-
-    Examples:
-        >>> run_shards(print, ["a", "b"])
-        a
-        b
+    after a kill. Shards are worked on while the next ones are being made.
     """
     bar: dict[str, Any] = {"desc": description, "unit": "shard", "disable": None}
     if num_proc == 1:

@@ -16,12 +16,7 @@ class Section(BaseModel):
 
 
 def explain(error: ValidationError, model: type[BaseModel], place: str = "") -> str:
-    """The first problem of a validation error, in one sentence without a full stop.
-
-    Args:
-        error: Raised by `model`.
-        model: The validated type.
-        place: Key of the validated value, put in front of the key of the problem.
+    """The first problem of a validation error, in one sentence without a full stop; `place` is the key of the value.
 
     Examples:
         >>> class Card(Section):

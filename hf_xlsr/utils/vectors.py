@@ -26,22 +26,7 @@ def as_array(vectors: Any) -> np.ndarray:
 
 
 def as_vectors(vectors: Any, name: str) -> np.ndarray:
-    """Vectors as a C-contiguous float32 matrix.
-
-    Args:
-        vectors: `(n, width)`, see `as_array`; unchanged.
-        name: Name of the argument, for errors.
-
-    Returns:
-        `(n, width)`, float32; the input itself if it already is such a matrix.
-
-    Raises:
-        XlsrError: it is not a matrix, or holds NaN or infinity.
-
-    Examples:
-        >>> as_vectors([[1, 2]], "queries")
-        array([[1., 2.]], dtype=float32)
-    """
+    """Vectors as a finite C-contiguous float32 matrix, `(n, width)`; the input itself if it is one."""
     matrix = np.ascontiguousarray(as_array(vectors))
     if matrix.ndim != 2:
         raise XlsrError(f"`{name}` must be a matrix with one row per sentence, got shape {np.shape(vectors)}.")

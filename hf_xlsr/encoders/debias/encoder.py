@@ -15,20 +15,8 @@ from hf_xlsr.encoders.routing import route_of
 class DebiasedEncoder:
     """Wraps an encoder; the language of the texts is given as `task`.
 
-    Its `routes` are the fitted languages, so protocols and mining pass the language.
-
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`.
-        debias: Fitted on this encoder's embeddings.
-        routes: Language -> route, for an encoder whose routes are not named after languages.
-
-    Examples:
-        >>> class Lengths:
-        ...     def encode(self, texts, **kwargs):
-        ...         return np.array([[len(text), 1.0] for text in texts])
-        >>> fitted = Debias(components={"fr": np.array([[1.0], [0.0]])}, counts={"fr": 9}, shares={"fr": 0.5})
-        >>> DebiasedEncoder(Lengths(), fitted).encode(["un", "deux"], task="fr").tolist()
-        [[0.0, 1.0], [0.0, 1.0]]
+    Its `routes` are the fitted languages, so protocols and mining pass the language. `routes` names those of the
+    encoder that are not named after languages.
     """
 
     def __init__(self, encoder: Any, debias: Debias, routes: Mapping[str, str] | None = None) -> None:
@@ -40,20 +28,7 @@ class DebiasedEncoder:
     def encode(
         self, texts: Sequence[str], *, task: str | None = None, normalize_embeddings: bool = False, **options: Any
     ) -> np.ndarray:
-        """Embeddings of texts of one language.
-
-        Args:
-            texts: The sentences.
-            task: Their language.
-            normalize_embeddings: Normalise to length 1, after the removal.
-            **options: Passed to the encoder.
-
-        Returns:
-            `(texts, width)`, float32.
-
-        Raises:
-            XlsrError: the language is missing or was not fitted.
-        """
+        """Embeddings of texts of the language `task`, `(texts, width)`, float32, normalised after the removal."""
         language = self.debias.language_of(task)
         route = route_of(self.encoder, task, self._routes)
         if route is not None:

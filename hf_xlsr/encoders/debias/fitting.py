@@ -24,14 +24,6 @@ class DebiasFitter:
     Of the embeddings `M` of a language, `(n, width)`, only `M^T M`, their sum and their number are kept, in float64. The
     eigenvectors of `M^T M` are the right singular vectors of `M`, so memory does not grow with `n`. `M` is **not**
     centred: the first component then holds most of the mean, which all sentences of a language share.
-
-    Examples:
-        >>> fitter = DebiasFitter()
-        >>> for batch in ([[2.0, 0.1], [3.0, -0.1]], [[4.0, 0.0]]):
-        ...     _ = fitter.partial_fit("fr", np.array(batch))
-        >>> debias = fitter.finish(components=1)
-        >>> np.abs(debias.components["fr"]).round(1).tolist(), debias.counts
-        ([[1.0], [0.0]], {'fr': 3})
     """
 
     def __init__(self) -> None:
@@ -41,23 +33,10 @@ class DebiasFitter:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Languages that have embeddings."""
         return tuple(self._counts)
 
     def partial_fit(self, language: str, vectors: np.ndarray) -> DebiasFitter:
-        """Adds embeddings of one language.
-
-        Args:
-            language: Language tag, the same one in each call.
-            vectors: `(n, width)`, as the encoder returns them; unchanged.
-
-        Returns:
-            Itself.
-
-        Raises:
-            XlsrError: the tag is invalid or another one of a known language, the width differs from that of the
-                embeddings before, or a row holds NaN or infinity.
-        """
+        """Adds embeddings of one language, `(n, width)`, as the encoder returns them; use the same tag in each call."""
         if language not in self._counts:
             check_language(language, self.languages)
         matrix = np.asarray(vectors, np.float64)
@@ -81,19 +60,10 @@ class DebiasFitter:
     ) -> Debias:
         """Computes what to remove, from the embeddings so far; more may follow.
 
-        Args:
-            components: Number r of principal components. The paper removes 1, its authors' notebook 1 or 2.
-            method: `components`; `mean`, which subtracts the mean of a language's embeddings; or `whitening`, which also
-                makes their covariance the identity. The last two ignore `components`.
-            encoder: Name of the encoder, for the file.
-            prompt: Prompt before every text, for the file.
-
-        Returns:
-            The directions, each with the sign that makes its entry of largest magnitude positive.
-
-        Raises:
-            XlsrError: there are no embeddings, the method is unknown, or a language's embeddings span too few
-                directions.
+        `components` is the number of principal components: the paper removes 1, its authors' notebook 1 or 2. The
+        methods `mean`, which subtracts the mean of a language's embeddings, and `whitening`, which also makes their
+        covariance the identity, ignore it. Each direction has the sign that makes its entry of largest magnitude
+        positive.
         """
         check_method(components, method)
         require_positive("number of embeddings", sum(self._counts.values()))
@@ -143,21 +113,12 @@ def _inverse_root(covariance: np.ndarray) -> np.ndarray:
 
 
 def check_method(components: int, method: str) -> None:
-    """Checks options of `fit_debias` before texts are encoded.
-
-    Raises:
-        XlsrError: the method is unknown, or `components` is below 1.
-    """
     require_choice("method", method, tuple(PARTS))
     require_positive("components", components)
 
 
 def check_language(language: str, known: Iterable[str]) -> None:
-    """Checks a language tag, and that no other tag of the same language is known.
-
-    Raises:
-        XlsrError: it is invalid, or another one is.
-    """
+    """Raises for an invalid language tag, or if another tag of the same language is known."""
     if not langcodes.tag_is_valid(language):
         raise XlsrError(f"`language` must be a language tag such as en or zh, got '{language}'.")
     same = next((other for other in known if language_code(other) == language_code(language)), None)
@@ -177,25 +138,11 @@ def fit_debias(
     show_progress_bar: bool = False,
     name: str = "",
 ) -> Debias:
-    """Encodes texts as a stream, and fits on the embeddings.
+    """Encodes texts of each language as a stream, and fits on the embeddings.
 
-    Texts are encoded some batches at a time, and not kept. Embeddings are used as the encoder returns them: if they do
-    not have length 1, long ones count more. A text that occurs twice counts twice.
-
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`; receives the language as `task` if it routes by
-            language.
-        texts: Language -> its texts, any iterable. They need not be translations of each other.
-        components: Number of principal components to remove of each language.
-        method: `components`, `mean` or `whitening`, see `DebiasFitter.finish`.
-        prompt: Put before every text, for instance `"query: "`.
-        batch_size: Texts encoded at a time.
-        routes: Language -> route, for an encoder whose routes are not named after languages.
-        show_progress_bar: Show the number of encoded texts.
-        name: Name of the encoder, for the file.
-
-    Raises:
-        XlsrError: a language has no texts, or see `embed` and `DebiasFitter`.
+    Texts are encoded some batches at a time, and not kept; they need not be translations. Embeddings are used as the
+    encoder returns them: if they do not have length 1, long ones count more. A text that occurs twice counts twice.
+    `components` and `method` are those of `DebiasFitter.finish`.
 
     Examples:
         >>> class Lengths:

@@ -28,26 +28,14 @@ Vectors = TypeVar("Vectors", np.ndarray, torch.Tensor)
 
 
 def remove_components(vectors: Vectors, components: Vectors) -> Vectors:
-    """Orthogonal projection onto the complement of some directions: `e - (e C) C^T`.
+    """Orthogonal projection onto the complement of some directions: `e - (e C) C^T`, `C` with orthonormal columns.
 
     The paper prints `v - (v^T c) / ||v||`, which subtracts a number from a vector. The notebook of the method's authors
     (LIR) projects as here. The result is not normalised.
 
-    Args:
-        vectors: `(..., width)`.
-        components: `C`, `(width, r)`, orthonormal columns.
-
-    Returns:
-        New vectors, `(..., width)`.
-
     Examples:
         >>> remove_components(np.array([[3.0, 4.0]]), np.array([[1.0], [0.0]]))
         array([[0., 4.]])
-
-    References:
-        Section 5.2 of *Universal Sentence Representation Learning with Conditional Masked Language Model*
-        (Yang et al., 2021); *A Simple and Effective Method To Eliminate the Self Language Bias in Multilingual
-        Representations* (Yang et al., 2021).
     """
     return vectors - (vectors @ components) @ components.T
 
@@ -55,33 +43,17 @@ def remove_components(vectors: Vectors, components: Vectors) -> Vectors:
 def whiten(vectors: Vectors, affine: Vectors) -> Vectors:
     """Subtracts a mean and multiplies by the inverse square root of a covariance: `(e - m) W`.
 
-    Args:
-        vectors: `(..., width)`.
-        affine: `m`, then `W`, `(1 + width, width)`.
-
-    Returns:
-        New vectors, `(..., width)`.
+    `affine` is `m`, then `W`, `(1 + width, width)`.
 
     Examples:
         >>> whiten(np.array([[3.0, 4.0]]), np.array([[1.0, 4.0], [0.5, 0.0], [0.0, 0.1]]))
         array([[1., 0.]])
-
-    References:
-        *Whitening Sentence Representations for Better Semantics and Faster Retrieval* (Su et al., 2021).
     """
     return (vectors - affine[0]) @ affine[1:]
 
 
 def check_finite(vectors: np.ndarray, first_row: int = 0) -> None:
-    """Checks that vectors are finite.
-
-    Args:
-        vectors: `(..., width)`.
-        first_row: Number of the first row in the message.
-
-    Raises:
-        XlsrError: a row holds NaN or infinity.
-    """
+    """Raises for a row that holds NaN or infinity."""
     bad = np.flatnonzero(~np.isfinite(vectors.reshape(-1, vectors.shape[-1])).all(axis=1))
     if bad.size:
         raise XlsrError(
@@ -94,7 +66,7 @@ def check_finite(vectors: np.ndarray, first_row: int = 0) -> None:
 class Debias:
     """What is removed from the embeddings of each language: its first principal components, mean, or covariance.
 
-    Result of `DebiasFitter`, `fit_debias` and `load`. Exactly one of `components`, `means` and `whitenings` is filled.
+    Exactly one of `components`, `means` and `whitenings` is filled.
 
     Attributes:
         components: Language -> its first r principal components, `(width, r)`, float64, orthonormal columns: right
@@ -103,8 +75,6 @@ class Debias:
         whitenings: Language -> mean and whitening matrix of its embeddings, `(1 + width, width)`, float64, see `whiten`.
         counts: Language -> number of texts it was fitted on.
         shares: Language -> share of the mean squared length of its embeddings that is removed.
-        encoder: Name of the encoder.
-        prompt: Prompt before every text.
 
     Examples:
         >>> debias = Debias(components={"fr": np.array([[1.0], [0.0]])}, counts={"fr": 10}, shares={"fr": 0.5})
@@ -124,12 +94,10 @@ class Debias:
 
     @property
     def method(self) -> str:
-        """`components`, `mean` or `whitening`."""
         return "components" if self.components else "whitening" if self.whitenings else "mean"
 
     @property
     def fitted(self) -> Mapping[str, np.ndarray]:
-        """Language -> what was fitted, of the one method."""
         return self.components or self.whitenings or self.means
 
     @property
@@ -147,7 +115,6 @@ class Debias:
 
     @property
     def dimension(self) -> int:
-        """Width of the embeddings."""
         return next(iter(self.fitted.values())).shape[-1 if self.whitenings else 0]
 
     @property
@@ -161,11 +128,7 @@ class Debias:
         return f"pcr{self.removed}" if self.components else self.method
 
     def language_of(self, language: str | None) -> str:
-        """The tag under which a language was fitted: this one, or another of the same language.
-
-        Raises:
-            XlsrError: it is None or was not fitted.
-        """
+        """The tag under which a language was fitted: this one, or another of the same language."""
         if language in self.fitted:
             return str(language)
         code = language_code(language) if language else None
@@ -175,19 +138,11 @@ class Debias:
         return found
 
     def apply(self, vectors: Vectors, language: str, *, normalize: bool = False) -> Vectors:
-        """Removes what was fitted of a language from its embeddings.
+        """Removes what was fitted of a language from its embeddings, `(..., width)`.
 
-        Args:
-            vectors: `(..., width)`, a NumPy array or a tensor on any device; gradients flow through.
-            language: Their language.
-            normalize: Normalise to length 1 afterwards (a zero vector stays zero). The notebook of the authors does
-                not; cosines do not depend on it.
-
-        Returns:
-            New embeddings of the same kind, type and device. The arithmetic is in float32, or float64 for float64.
-
-        Raises:
-            XlsrError: the language was not fitted, the width differs, or an embedding holds NaN or infinity.
+        An array or a tensor on any device gives the same kind, type and device; gradients flow through. The arithmetic
+        is in float32, or float64 for float64. With `normalize` the result has length 1 (a zero vector stays zero); the
+        notebook of the authors does not normalise, and cosines do not depend on it.
         """
         name = self.language_of(language)
         if isinstance(vectors, torch.Tensor):
@@ -237,11 +192,7 @@ class Debias:
         }
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Writes `debias.safetensors` and `debias.json` to a folder, which is created.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
+        """Writes `debias.safetensors` and `debias.json` to a folder, which is created."""
         home = Path(folder)
         part = PARTS[self.method]
         tensors = {f"{part}/{name}": np.ascontiguousarray(array) for name, array in self.fitted.items()}
@@ -253,16 +204,6 @@ class Debias:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Debias:
-        """Reads the result of `save`.
-
-        Raises:
-            XlsrError: a file is missing, damaged or of another version, or the two files do not match.
-
-        Examples:
-            >>> debias = Debias(means={"fr": np.ones(2)}, counts={"fr": 10}, shares={"fr": 0.5})
-            >>> Debias.load(debias.save("french")).apply(np.array([[3.0, 4.0]]), "fr")
-            array([[2., 3.]])
-        """
         home = Path(folder)
         try:
             facts = json.loads((home / FACTS).read_text("utf-8"))

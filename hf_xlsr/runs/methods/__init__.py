@@ -26,15 +26,7 @@ METHODS: dict[str, type[Method]] = find_methods()
 
 
 def get_method(name: object) -> type[Method]:
-    """A method by its name.
-
-    Raises:
-        XlsrError: the name is unknown.
-
-    Examples:
-        >>> get_method("lightweight").config_class.__name__
-        'LightweightConfig'
-    """
+    """A method by its name."""
     if str(name) not in METHODS:
         raise XlsrError(f"`method` is '{name}'; {did_you_mean(str(name), METHODS)}")
     return METHODS[str(name)]

@@ -38,15 +38,7 @@ BUILDING = ("encoder", "encoders", "start", "dropout", "random_weights")
 
 @dataclass
 class Finished:
-    """The results of a finished training.
-
-    Args:
-        metrics: What was measured on the test set; empty without one.
-        plots: Images.
-        data_hashes: Test set -> hash of its texts.
-        dimension: Width of an embedding.
-        comparison: Metric -> its value `before` and `after` training, and their `difference`.
-    """
+    """The results of a finished training."""
 
     metrics: Results
     plots: list[Path] = field(default_factory=list)
@@ -70,9 +62,6 @@ class Method(ABC):
 
     A new method is a subclass in a module of this folder, a folder in `modeling/`, a module in `trainers/`, a collator
     and a recipe.
-
-    Args:
-        recipe: Validated; see `bind`.
     """
 
     name: ClassVar[str]
@@ -96,14 +85,7 @@ class Method(ABC):
 
     @classmethod
     def bind(cls: type[MethodT], content: Mapping[str, Any]) -> MethodT:
-        """The method for a recipe.
-
-        Args:
-            content: A merged recipe, with or without defaults.
-
-        Raises:
-            XlsrError: a key is unknown, or a value has the wrong type or is out of range.
-        """
+        """The method for a merged recipe, with or without defaults."""
         given = {key: value for key, value in content.items() if value is not None}
         if isinstance(data := given.get("data"), Mapping):
             section: Any = cls.recipe_class.model_fields["data"].annotation
@@ -126,14 +108,7 @@ class Method(ABC):
 
     @classmethod
     def encoder_keys(cls, encoders: Mapping[str, str]) -> dict[str, Any]:
-        """Keys of `model` that start the recipe from other encoders.
-
-        Args:
-            encoders: Language -> path or id; one for all languages under an empty name.
-
-        Raises:
-            XlsrError: the method takes other encoders.
-        """
+        """Keys of `model` that start the recipe from other encoders: language, or empty for all, -> path or id."""
         if set(encoders) != {""}:
             raise XlsrError(f"--encoder must be one path or id for method '{cls.name}', got {', '.join(encoders)}.")
         return {"encoder": {"path": encoders[""]}}
@@ -153,21 +128,13 @@ class Method(ABC):
 
     @cached_property
     def config(self) -> Any:
-        """The model's configuration, without what depends on the encoder or the tokenizer.
-
-        Raises:
-            XlsrError: a value is invalid.
-        """
+        """The model's configuration, without what depends on the encoder or the tokenizer."""
         with self.explained("model"):
             return self.config_class(**self.config_options)
 
     @abstractmethod
     def evaluation_sets(self) -> dict[str, Any]:
-        """The content of `data.dev` and `data.test`, by split, as the other functions of the method take it.
-
-        Raises:
-            XlsrError: a set cannot be read.
-        """
+        """The content of `data.dev` and `data.test`, by split, as the other functions of the method take it."""
 
     @abstractmethod
     def evaluation_texts(self, sets: Mapping[str, Any]) -> Iterator[str]:
@@ -182,15 +149,7 @@ class Method(ABC):
         return [name for evaluation in self.evaluations(sets) for name in evaluation(_Constant())]
 
     def check(self, arguments: Any, sets: Mapping[str, Any]) -> None:
-        """Checks what would otherwise fail after the data are prepared.
-
-        Args:
-            arguments: From `arguments`.
-            sets: From `evaluation_sets`.
-
-        Raises:
-            XlsrError: a value is invalid, or a metric is unknown.
-        """
+        """Checks what would otherwise fail after the data are prepared."""
         _ = self.config
         check_sharding(arguments, refusal=self.trainer_class.no_sharding, adapters=bool(self._adapters))
         best = arguments.metric_for_best_model
@@ -205,11 +164,7 @@ class Method(ABC):
             )
 
     def check_complete(self) -> None:
-        """Checks that a recipe for one's own data has been given what it leaves open.
-
-        Raises:
-            XlsrError: languages or encoders are missing.
-        """
+        """Checks that a recipe for one's own data has been given what it leaves open."""
         missing = [] if self.recipe.languages else ["--train FILE", "--languages en,de"]
         if not {"encoders", "encoder", "start"} & {*self.recipe.model}:
             missing.append("--encoder ID")
@@ -233,34 +188,18 @@ class Method(ABC):
 
     @abstractmethod
     def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> Any:
-        """Training data and tokenizers, made in `folder` or loaded from it.
-
-        Returns:
-            Something with a `report`; `PreparedData` where the data are pairs.
-        """
+        """Training data and tokenizers, made in `folder` or loaded from it: something with a `report`."""
 
     @abstractmethod
     def build_model(self, data: Any) -> Any:
-        """The model of the recipe for its data; with adapters, in a PEFT wrapper.
-
-        Raises:
-            XlsrError: a value is invalid, or an encoder cannot be loaded.
-        """
+        """The model of the recipe for its data; with adapters, in a PEFT wrapper."""
 
     def trainer_options(self, data: Any) -> dict[str, Any]:
         """Arguments of the trainer that come from the data, besides `train_dataset`."""
         return {"processing_class": data.tokenizer}
 
     def arguments(self, folder: Path, sets: Mapping[str, Any]) -> Any:
-        """The training arguments of the recipe.
-
-        Args:
-            folder: Where checkpoints go.
-            sets: From `evaluation_sets`.
-
-        Raises:
-            XlsrError: a value is invalid.
-        """
+        """The training arguments of the recipe; checkpoints go to `folder`."""
         recipe = self.recipe
         options = {"disable_tqdm": None, "report_to": "none", "run_name": recipe.name, **recipe.training}
         if not self.evaluations(sets):
@@ -274,13 +213,6 @@ class Method(ABC):
             return self.arguments_class(**options)
 
     def build_trainer(self, arguments: Any, data: Any, sets: Mapping[str, Any]) -> XlsrTrainer:
-        """The trainer, with its model.
-
-        Args:
-            arguments: From `arguments`.
-            data: From `prepare`.
-            sets: From `evaluation_sets`.
-        """
         torch.manual_seed(self.recipe.seed)
         trainer = self.trainer_class(
             self.build_model(data),
@@ -298,11 +230,7 @@ class Method(ABC):
         return adapters.model_dump() if adapters and adapters.rank else {}
 
     def initialize(self, model: Any) -> Any:
-        """Loads the weights of `start_from` into a new model and adds adapters, if the recipe has them.
-
-        Raises:
-            XlsrError: the weights do not fit.
-        """
+        """Loads the weights of `start_from` into a new model and adds adapters, if the recipe has them."""
         if self.recipe.start_from:
             start_from(model, self.recipe.start_from)
         return add_adapters(model, **self._adapters) if self._adapters else model
@@ -311,23 +239,11 @@ class Method(ABC):
     def evaluate_and_export(
         self, folder: RunFolder, trainer: XlsrTrainer, data: Any, sets: Mapping[str, Any], console: Console
     ) -> Finished:
-        """Writes the model to `folder.model`, evaluates it as loaded from there, and prints the results.
-
-        Args:
-            folder: Of the run.
-            trainer: At the end of its training.
-            data: From `prepare`.
-            sets: From `evaluation_sets`.
-            console: For tables.
-        """
+        """Writes the model to `folder.model`, evaluates it as loaded from there, and prints the results."""
 
     @abstractmethod
     def card_facts(self, report: Mapping[str, Any]) -> dict[str, str]:
-        """Facts about the encoders for the model card, by heading.
-
-        Args:
-            report: Of `prepare`.
-        """
+        """Facts about the encoders for the model card, by heading, from the report of `prepare`."""
 
     def describe_data(self, report: Mapping[str, Any]) -> str:
         """The result of `prepare` in a sentence for the console."""

@@ -38,13 +38,7 @@ from hf_xlsr.utils.validation import Section
 
 @dataclass
 class ClassificationData:
-    """The data of a run.
-
-    Args:
-        train: Tokenised rows.
-        tokenizer: Of the encoder.
-        report: Counts of `train`.
-    """
+    """Tokenised rows, the tokenizer of the encoder, and counts of the rows."""
 
     train: PreparedRows
     tokenizer: Any
@@ -93,7 +87,6 @@ class ClassificationRecipe(FineTuningRecipe):
 
     @property
     def labelled_task(self) -> LabelledTask:
-        """What the rows hold."""
         scores = None if self.task.scores is None else tuple(self.task.scores)
         labels, metrics = (tuple(map(str, as_list(value))) for value in (self.task.labels, self.task.metrics))
         return LabelledTask(texts=self.task.texts, labels=labels, scores=scores, metrics=metrics)
@@ -114,7 +107,6 @@ class ClassificationMethod(FineTuningMethod):
 
     @property
     def task(self) -> LabelledTask:
-        """What the rows hold."""
         return self.recipe.labelled_task
 
     def evaluation_sets(self) -> dict[str, list[LabelledSet]]:

@@ -36,7 +36,8 @@ from hf_xlsr.utils.errors import XlsrError
 @dataclass
 class CmlmPreparedData(PreparedData):
     """What a run trains on: `train` is its running text, `pairs` its translations, `nli` its inference; None where a
-    task has no data or no weight."""
+    task has no data or no weight.
+    """
 
     pairs: Any = None
 
@@ -91,11 +92,7 @@ class CmlmMethod(OneEncoderMethod):
 
     @property
     def active(self) -> dict[str, list[Any]]:
-        """The sources of the tasks that have both data and a weight.
-
-        Raises:
-            XlsrError: there is no such task.
-        """
+        """The sources of the tasks that have both data and a weight."""
         found = {
             "text": (self.config.cmlm_weight, self.recipe.data.text),
             "pairs": (self.config.retrieval_weight, self.recipe.data.train),

@@ -68,7 +68,6 @@ class DistillationMethod(LightweightMethod):
 
     @cached_property
     def teacher(self) -> Teacher:
-        """The teacher, loaded."""
         section = self.recipe.teacher
         vectors = expand(section.vectors) if section.vectors else None
         return Teacher(expand(section.path), prompt=section.prompt, center=section.center, vectors=vectors)

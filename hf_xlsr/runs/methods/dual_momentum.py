@@ -82,7 +82,6 @@ class DualMomentumMethod(SentenceEncoderMethod):
 
     @property
     def paths(self) -> dict[str, str]:
-        """Where each encoder comes from, by its name."""
         return {name: expand(path) for name, path in self.recipe.model["encoders"].items()}
 
     def prepare(self, folder: Path, evaluation_texts: Iterator[str]) -> PreparedData:

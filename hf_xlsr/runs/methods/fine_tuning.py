@@ -44,35 +44,19 @@ class FineTuningMethod(Method):
 
     @property
     def start(self) -> str:
-        """The folder or id of the encoder."""
         return encoder_folder(expand(self.recipe.model["start"]))
 
     def from_encoder(self, model_class: Any, **options: Any) -> Any:
-        """The model of the recipe on its encoder.
-
-        Args:
-            model_class: With `from_encoder`.
-            options: Values of its configuration that the recipe does not set.
-
-        Raises:
-            XlsrError: a value is invalid, or the encoder cannot be loaded.
-        """
+        """The model of the recipe on its encoder, with further values of its configuration."""
         own = dict(self.recipe.model)
         with self.explained("model"):
             model = model_class.from_encoder(expand(own.pop("start")), **own, **options)
         return self.initialize(model)
 
     def save(self, folder: RunFolder, trainer: XlsrTrainer, tokenizer: Any, **attributes: Any) -> Any:
-        """Writes the trained model, with adapters merged, and its tokenizer to `folder.model`.
+        """Writes the trained model, with adapters merged, and its tokenizer to `folder.model`, and loads it from there.
 
-        Args:
-            folder: Of the run.
-            trainer: At the end of its training.
-            tokenizer: Of the data.
-            attributes: Set on the model first.
-
-        Returns:
-            The model as loaded from there.
+        `attributes` are set on the model first.
         """
         model = merged(trainer.accelerator.unwrap_model(trainer.model))
         for name, value in attributes.items():

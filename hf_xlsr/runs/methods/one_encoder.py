@@ -88,7 +88,6 @@ class OneEncoderMethod(SentenceEncoderMethod):
 
     @property
     def encoder_section(self) -> dict[str, Any]:
-        """`model.encoder` as written."""
         return dict(self.recipe.model.get("encoder") or {})
 
     @property
@@ -105,9 +104,6 @@ class OneEncoderMethod(SentenceEncoderMethod):
         """The section `tokenizer`; without a path, that of the weights that `start_from` names.
 
         A new tokenizer would give every token the embedding of another one.
-
-        Raises:
-            XlsrError: `start_from` has no weights, or no tokenizer next to them.
         """
         options = self.recipe.tokenizer.model_dump()
         if self.recipe.start_from and not options["path"]:
@@ -118,14 +114,7 @@ class OneEncoderMethod(SentenceEncoderMethod):
         return options
 
     def check_tokenizer(self, needs: Callable[[Any], Any]) -> None:
-        """Checks a given tokenizer before data are prepared with it.
-
-        Args:
-            needs: Takes the tokenizer and raises XlsrError if it cannot be used.
-
-        Raises:
-            XlsrError: it cannot be used or loaded.
-        """
+        """Runs a check of a collator on a given tokenizer, before data are prepared with it."""
         if path := self.tokenizer_options()["path"]:
             tokenizer = load_tokenizer(expand(path), "tokenizer.path")
             with self.explained(f"tokenizer.path '{path}'"):
@@ -136,11 +125,7 @@ class OneEncoderMethod(SentenceEncoderMethod):
         self.pretrained_config()
 
     def pretrained_config(self) -> PreTrainedConfig | None:
-        """The configuration of the pretrained encoder; None if the recipe describes a new one.
-
-        Raises:
-            XlsrError: it cannot be loaded, or a value next to its path contradicts it.
-        """
+        """The configuration of the pretrained encoder; None if the recipe describes a new one."""
         values, path = self.encoder_section, self.encoder_path
         if path is None:
             return None
@@ -162,12 +147,7 @@ class OneEncoderMethod(SentenceEncoderMethod):
     ) -> PreTrainedConfig:
         """The configuration that `model.encoder` describes, for the vocabulary of the data.
 
-        Args:
-            tokenizer: Of the data.
-            make: Architecture -> maker of its configuration, where it is not `AutoConfig.for_model`.
-
-        Raises:
-            XlsrError: nothing can be loaded from the path, a value is invalid, or there are too few embeddings.
+        `make` has makers of the configuration of architectures where it is not `AutoConfig.for_model`.
         """
         config = self.pretrained_config() or self._new_config(tokenizer, make or {})
         check_token_ids(
@@ -183,16 +163,7 @@ class OneEncoderMethod(SentenceEncoderMethod):
             return make[kind](**sizes) if kind in make else AutoConfig.for_model(kind, **sizes)
 
     def model_on_encoder(self, model_class: Any, text_config: PreTrainedConfig, **options: Any) -> Any:
-        """The model of the recipe, on its pretrained encoder or on a new one.
-
-        Args:
-            model_class: With `from_encoder` and a `config_class` that takes `text_config`.
-            text_config: From `encoder_config`.
-            options: Further values of the model's configuration.
-
-        Raises:
-            XlsrError: a value is invalid, or the encoder cannot be loaded.
-        """
+        """The model of the recipe, on its pretrained encoder or on a new one."""
         dropout, options = self.recipe.model.get("dropout"), {**self.config_options, **options}
         with self.explained("model"):
             if path := self.encoder_path:

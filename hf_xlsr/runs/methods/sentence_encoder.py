@@ -91,15 +91,7 @@ class SentenceEncoderMethod(Method):
     recipe: SentenceEncoderRecipe
 
     def initialize(self, model: Any, *, before: int = 0) -> Any:
-        """As the base, for an encoder that has a position for every token.
-
-        Args:
-            model: Of the recipe.
-            before: Positions that the method needs in front of a sentence.
-
-        Raises:
-            XlsrError: an encoder has too few positions, or the weights do not fit.
-        """
+        """As the base, for an encoder that has a position for every token and `before` more in front of them."""
         length = self.recipe.data.max_length
         for encoder in model.encoders.values() if hasattr(model, "encoders") else [model.encoder]:
             if (positions := max_positions(encoder)) is not None and positions < length + before:
