@@ -12,20 +12,20 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from hf_xlsr.cli.verb import HELP, Verb
+from hf_xlsr.cli.options import HELP, Verb
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, error_line
 
 # Verb -> module and name of its function or `Typer`, and a summary.
 VERBS: dict[str, tuple[str, str, str]] = {
     "train": ("train", "train", "Train by a recipe, evaluate, export, write the card."),
-    "prepare": ("prepare", "prepare", "Prepare the data of a recipe ahead of its training."),
+    "prepare": ("train", "prepare", "Prepare the data of a recipe ahead of its training."),
     "evaluate": ("evaluate", "evaluate", "Evaluate any sentence encoder under a protocol."),
     "compare": ("evaluate", "compare", "Compare encoders: tables with intervals, and tests of the differences."),
     "plot": ("plot", "plot", "Plot translation pairs, retrieval results, retrieved languages or training runs."),
     "encode": ("encode", "encode", "Encode texts: to files, or for other commands."),
     "mine": ("mine", "mine", "Find translations in two texts."),
     "score": ("mine", "score", "Score given pairs by margin and cosine."),
-    "prune": ("prune", "prune", "Make an encoder smaller: fewer tokens, fewer layers."),
+    "prune": ("export", "prune", "Make an encoder smaller: fewer tokens, fewer layers."),
     "export": ("export", "export", "Export an encoder: sentence-transformers, AutoModel, ONNX."),
     "push": ("publish", "push", "Push a run or a model to the Hub."),
     "card": ("publish", "card", "Write the card of a run or a model."),

@@ -8,9 +8,19 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from hf_xlsr.cli.options import MODEL, extended, new_folder, parse_routes, read_vectors, shared
-from hf_xlsr.cli.texts import read_texts
-from hf_xlsr.cli.verb import HELP, Verb
+from hf_xlsr.cli.options import (
+    ENCODING_OPTIONS,
+    HELP,
+    MODEL,
+    TEXT_OPTIONS,
+    Texts,
+    Verb,
+    extended,
+    new_folder,
+    parse_routes,
+    read_texts,
+    read_vectors,
+)
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import atomic_write
 
@@ -21,20 +31,11 @@ debias = typer.Typer(
 
 
 @debias.command(cls=Verb, context_settings=HELP)
-@extended(
-    *shared(
-        *("columns", "languages", "where", "config", "split", "limit"),
-        *("prompt", "routes", "batch_size", "device", "dtype"),
-        split=None,
-    )
-)
+@extended(*TEXT_OPTIONS, *ENCODING_OPTIONS)
 def fit(
     model: Annotated[str, typer.Argument(help=MODEL)],
     output: Annotated[str, typer.Option(help="Folder for what is found.")],
-    texts: Annotated[
-        list[str],
-        typer.Option(metavar="LANG=FILE", help="Texts of each language, or FILE with {lang} and --languages."),
-    ],
+    texts: Texts,
     components: Annotated[int, typer.Option(help="Principal components of each language to remove.")] = 1,
     method: Annotated[
         Literal["components", "mean", "whitening"], typer.Option(help="Remove components or the mean, or whiten.")
@@ -105,8 +106,8 @@ def _apply_to_vectors(fitted: Any, file: str, language: str, output: str, normal
     import numpy as np
     from tqdm import tqdm
 
-    from hf_xlsr.encoders.debias.removal import check_finite
     from hf_xlsr.utils.files import check_writable
+    from hf_xlsr.utils.vectors import check_finite
 
     check_writable(output, "--output")
     vectors, target = read_vectors(file), Path(output)
@@ -118,7 +119,7 @@ def _apply_to_vectors(fitted: Any, file: str, language: str, output: str, normal
         written = np.lib.format.open_memmap(partial, mode="w+", dtype=kind, shape=vectors.shape)
         for start in range(0, len(vectors), ROWS_AT_ONCE):
             block = np.asarray(vectors[start : start + ROWS_AT_ONCE])
-            check_finite(block, start)
+            check_finite(block, "the vectors", start)
             written[start : start + len(block)] = fitted.apply(block, language, normalize=normalize)
             bar.update(len(block))
         written.flush()

@@ -11,27 +11,17 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from hf_xlsr.cli.options import MODEL, extended, parse_routes, shared
-from hf_xlsr.cli.texts import read_texts
+from hf_xlsr.cli.options import ENCODING_OPTIONS, MODEL, TEXT_OPTIONS, Texts, extended, parse_routes, read_texts
 from hf_xlsr.utils.errors import XlsrError
 
 TEXTS_AT_ONCE = 4096
 KINDS = ("npy", "txt")
 
 
-@extended(
-    *shared(
-        *("columns", "languages", "where", "config", "split", "limit"),
-        *("prompt", "routes", "batch_size", "device", "dtype"),
-        split=None,
-    )
-)
+@extended(*TEXT_OPTIONS, *ENCODING_OPTIONS)
 def encode(
     model: Annotated[str, typer.Argument(help=MODEL)],
-    texts: Annotated[
-        list[str],
-        typer.Option(metavar="LANG=FILE", help="Texts of each language, or FILE with {lang} and --languages."),
-    ],
+    texts: Texts,
     vectors: Annotated[
         str | None,
         typer.Option(metavar="FOLDER", help="Embeddings that `evaluate --vectors` and `mine --vectors` share."),

@@ -8,7 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_xlsr.cli.options import MODEL, data_options, encoder_options, extended, labelled, parse_languages, shared
+from hf_xlsr.cli.options import (
+    MODEL,
+    data_options,
+    encoder_options,
+    extended,
+    keyword,
+    labelled,
+    parse_languages,
+    shared,
+)
 from hf_xlsr.evaluation.registry import FOR_ALL, PROTOCOLS, option_specs, specs_of
 from hf_xlsr.utils.errors import XlsrError, require_choice
 
@@ -21,12 +30,10 @@ def protocol_parameters() -> list[Parameter]:
     for spec in option_specs().values():
         if spec.name in FOR_ALL:
             continue
-        flag = f"--{spec.name.replace('_', '-')}"
         text = f"{spec.help}: {', '.join(spec.choices)}" if spec.choices else spec.help
         kind: Any = bool if spec.type is bool else (list[str] if spec.several else spec.type) | None
-        annotation = Annotated[kind, typer.Option(flag, help=text, rich_help_panel=PANEL, show_default=False)]
         default = False if spec.type is bool else None
-        found.append(Parameter(spec.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
+        found.append(keyword(spec.name, kind, default, text, rich_help_panel=PANEL, show_default=False))
     return found
 
 

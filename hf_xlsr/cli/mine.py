@@ -6,29 +6,24 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from inspect import Parameter
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_xlsr.cli.options import MODEL, extended, parse_languages, parse_routes, read_vectors, shared
+from hf_xlsr.cli.options import MODEL, extended, keyword, parse_languages, parse_routes, read_vectors, shared
 from hf_xlsr.utils.errors import XlsrError
 
 if TYPE_CHECKING:
     from hf_xlsr.mining.options import MiningOptions
 
-PANEL, CHOOSING = "Search", "Choosing the threshold"
+SEARCH = "Search"  # panel of the help
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
-def _search(help: str) -> Any:
-    return typer.Option(help=help, rich_help_panel=PANEL)
-
-
 def _choosing(help: str) -> Any:
-    return typer.Option(help=help, rich_help_panel=CHOOSING)
+    return typer.Option(help=help, rich_help_panel="Choosing the threshold")
 
 
 Model = Annotated[str | None, typer.Option(help=MODEL)]
@@ -37,23 +32,24 @@ Format = Annotated[str | None, typer.Option(help="Format of the output; by defau
 Work = Annotated[str | None, typer.Option(metavar="FOLDER", help="Folder to resume from; by default OUTPUT.work.")]
 KeepWork = Annotated[bool, typer.Option("--keep-work", help="Keep the default work folder, too.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
-Vectors = Annotated[
-    str | None,
-    typer.Option(metavar="FOLDER", help="Embeddings that `hf-xlsr encode` and other commands share; filled as well."),
-]
-SEARCH: dict[str, tuple[Any, str]] = {
-    "k": (int, "Size of the neighbourhoods (default 4)."),
-    "margin": (str, "ratio, distance or absolute (default ratio)."),
-    "method": (str, "exact, ivf or auto, which depends on the size (default auto)."),
-    "recall": (float, "Share of true neighbours that approximate search must find on a sample, e.g. 0.98."),
-    "memory": (str, "Memory for mining, besides the model, e.g. 4GB."),
-}
 COMMON = [
-    Parameter("vectors", Parameter.KEYWORD_ONLY, default=None, annotation=Vectors),
+    keyword(
+        "vectors",
+        str | None,
+        None,
+        "Embeddings that `hf-xlsr encode` and other commands share; filled as well.",
+        metavar="FOLDER",
+    ),
     *shared("languages", "prompt", "routes", "batch_size", "device", "dtype", batch_size=64),
     *(
-        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, _search(text)])
-        for name, (kind, text) in SEARCH.items()
+        keyword(name, kind | None, None, text, rich_help_panel=SEARCH)
+        for name, kind, text in (
+            ("k", int, "Size of the neighbourhoods (default 4)."),
+            ("margin", str, "ratio, distance or absolute (default ratio)."),
+            ("method", str, "exact, ivf or auto, which depends on the size (default auto)."),
+            ("recall", float, "Share of true neighbours that approximate search must find on a sample, e.g. 0.98."),
+            ("memory", str, "Memory for mining, besides the model, e.g. 4GB."),
+        )
     ),
 ]
 
@@ -72,7 +68,9 @@ def mine(
     target_vectors: Annotated[
         str | None, typer.Option(metavar="FILE", help="Embeddings of TARGET instead of a model: .npy, a row per line.")
     ] = None,
-    retrieval: Annotated[str | None, _search("max, intersection, forward or backward (default max).")] = None,
+    retrieval: Annotated[
+        str | None, typer.Option(help="max, intersection, forward or backward (default max).", rich_help_panel=SEARCH)
+    ] = None,
     threshold: Annotated[float | None, _choosing("Lowest score to keep; by default all.")] = None,
     known: Annotated[
         list[str] | None, _choosing("Translations in any format, hidden among the sentences to choose the threshold.")
@@ -85,7 +83,7 @@ def mine(
         float | None, _choosing("Precision that the chosen threshold reaches; by default it has the best F1.")
     ] = None,
     many: Annotated[
-        bool, typer.Option("--many", help="Use a sentence in several pairs.", rich_help_panel=PANEL)
+        bool, typer.Option("--many", help="Use a sentence in several pairs.", rich_help_panel=SEARCH)
     ] = False,
     duplicates: Annotated[str | None, typer.Option(help="merge, keep or drop equal lines (default merge).")] = None,
     columns: Annotated[

@@ -1,82 +1,80 @@
-"""Options that several verbs of the `hf-xlsr` command take."""
+"""What several verbs of the `hf-xlsr` command share: how they parse, and options and values that they take."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from hf_xlsr.utils.errors import XlsrError, error_line
 
+if TYPE_CHECKING:
+    from hf_xlsr.data.formats.quarantine import Quarantine
 
-def _option(help: str, panel: str | None = None, metavar: str | None = None, min: int | None = None) -> Any:
-    return typer.Option(help=help, rich_help_panel=panel, metavar=metavar, min=min, show_default=False)
-
-
+HELP = {"help_option_names": ["-h", "--help"]}
 MODEL = "Folder of a run, a checkpoint, a saved model or an export, or a Hub id."
-READING, ENCODING = "Reading data", "Encoding"
-# Option -> its type, help and default.
-SHARED: dict[str, tuple[Any, Any]] = {
-    "data": (
-        Annotated[list[str] | None, _option("Files, a corpus, or the id or folder of a dataset.", READING)],
-        None,
-    ),
+PLACEHOLDER = "{lang}"
+READING = {"rich_help_panel": "Reading data", "show_default": False}
+ENCODING = {"rich_help_panel": "Encoding", "show_default": False}
+REQUIRED: Any = inspect.Parameter.empty
+Texts = Annotated[
+    list[str], typer.Option(metavar="LANG=FILE", help="Texts of each language, or FILE with {lang} and --languages.")
+]
+# Option -> its type, default, help, and what else `typer.Option` takes.
+SHARED: dict[str, tuple[Any, Any, str, dict[str, Any]]] = {
+    "data": (list[str] | None, None, "Files, a corpus, or the id or folder of a dataset.", READING),
     "columns": (
-        Annotated[
-            str | None,
-            _option("Our column = column of the file; {lang} is each language: source=en,target={lang}.", READING),
-        ],
+        str | None,
         None,
+        "Our column = column of the file; {lang} is each language: source=en,target={lang}.",
+        READING,
     ),
-    "languages": (
-        Annotated[str | None, _option("Codes separated by commas, the source first, e.g. en,de,fr.", READING)],
-        None,
-    ),
-    "split": (Annotated[str | None, _option("Split of the data, and of metric keys.", READING)], "test"),
-    "where": (Annotated[list[str] | None, _option("Keep rows with these values.", READING, "COLUMN=VALUE")], None),
-    "config": (Annotated[str | None, _option("Configuration of a dataset; may contain {lang}.", READING)], None),
-    "limit": (Annotated[int | None, _option("Maximum number of rows of each language (pair).", READING, min=1)], None),
-    "prompt": (Annotated[str, _option('Prepended to each sentence, e.g. "query: ".', ENCODING)], ""),
+    "languages": (str | None, None, "Codes separated by commas, the source first, e.g. en,de,fr.", READING),
+    "split": (str | None, "test", "Split of the data, and of metric keys.", READING),
+    "where": (list[str] | None, None, "Keep rows with these values.", {**READING, "metavar": "COLUMN=VALUE"}),
+    "config": (str | None, None, "Configuration of a dataset; may contain {lang}.", READING),
+    "limit": (int | None, None, "Maximum number of rows of each language (pair).", {**READING, "min": 1}),
+    "prompt": (str, "", 'Prepended to each sentence, e.g. "query: ".', ENCODING),
     "routes": (
-        Annotated[
-            str | None,
-            _option("Language=route of a model with several encoders, e.g. en=source,de=target.", ENCODING),
-        ],
+        str | None,
         None,
+        "Language=route of a model with several encoders, e.g. en=source,de=target.",
+        ENCODING,
     ),
-    "batch_size": (Annotated[int | None, typer.Option(help="Sentences encoded at a time.")], 128),
-    "device": (
-        Annotated[str | None, _option("cpu, cuda, cuda:1, ...; by default the best there is.", ENCODING)],
-        None,
-    ),
+    "batch_size": (int | None, 128, "Sentences encoded at a time.", {}),
+    "device": (str | None, None, "cpu, cuda, cuda:1, ...; by default the best there is.", ENCODING),
     "dtype": (
-        Annotated[
-            str | None,
-            _option(
-                "float32, bfloat16, float16, onnx, onnx-int8, or auto, the fastest; by default as the model's files.",
-                ENCODING,
-            ),
-        ],
+        str | None,
         None,
+        "float32, bfloat16, float16, onnx, onnx-int8, or auto, the fastest; by default as the model's files.",
+        ENCODING,
     ),
-    "seed": (Annotated[int | None, typer.Option(min=0, help="Seed of everything random.", show_default=False)], None),
+    "seed": (int | None, None, "Seed of everything random.", {"min": 0, "show_default": False}),
 }
 
 
-REQUIRED: Any = inspect.Parameter.empty
+def keyword(name: str, kind: Any, default: Any, help: str, **more: Any) -> inspect.Parameter:
+    """An option as a parameter of a function."""
+    annotation: Any = Annotated[kind, typer.Option(help=help, **more)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def shared(*names: str, **defaults: Any) -> list[inspect.Parameter]:
     """Shared options as parameters: those named, else all; with other defaults where given, or `REQUIRED`."""
-    kind = inspect.Parameter.KEYWORD_ONLY
     return [
-        inspect.Parameter(name, kind, annotation=annotation, default=defaults.get(name, default))
-        for name, (annotation, default) in SHARED.items()
+        keyword(name, kind, defaults.get(name, default), text, **more)
+        for name, (kind, default, text, more) in SHARED.items()
         if name in (names or SHARED)
     ]
+
+
+TEXT_OPTIONS = shared("columns", "languages", "where", "config", "split", "limit", split=None)
+ENCODING_OPTIONS = shared("prompt", "routes", "batch_size", "device", "dtype")
 
 
 def extended(*parameters: inspect.Parameter) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -177,3 +175,92 @@ def read_vectors(file: str) -> Any:
     if vectors.ndim != 2 or vectors.dtype.kind not in "fiub" or not len(vectors):
         raise XlsrError(f"{file} must hold a matrix of real numbers with one row per text.")
     return vectors
+
+
+def read_texts(
+    model: str, texts: list[str], given: dict[str, Any], quarantine: Quarantine
+) -> dict[str, Iterable[str]]:
+    """Language -> texts of `--texts`, read as they are asked for; the model and the files are looked for first."""
+    from hf_xlsr.data.columns import parse_columns
+    from hf_xlsr.data.sources import open_source
+    from hf_xlsr.evaluation.table import parse_where
+    from hf_xlsr.runs.inputs import check_named
+
+    columns = parse_columns(given["columns"])
+    files = list(_files(texts, columns, given["config"], parse_languages(given["languages"])))
+    check_named(model, {"--texts": [path.replace(PLACEHOLDER, language) for language, path in files]})
+    where = parse_where(given["where"])
+    if others := [name for name in columns if name != "text"]:
+        raise XlsrError(f"--columns must be text=COLUMN, got '{others[0]}'.")
+
+    def stream(language: str, path: str) -> Iterator[str]:
+        source: dict[str, Any] = {"path": path.replace(PLACEHOLDER, language), "where": where}
+        if columns:
+            source["columns"] = {"text": columns["text"].replace(PLACEHOLDER, language)}
+        if given["config"]:
+            source["config"] = given["config"].replace(PLACEHOLDER, language)
+        if given["split"]:
+            source["split"] = given["split"]
+        rows = open_source(source, languages=[language], required=("text",), optional=(), quarantine=quarantine)
+        return (row["text"] for row in rows)
+
+    paths: dict[str, list[str]] = {}
+    for language, path in files:
+        paths.setdefault(language, []).append(path)
+    found: dict[str, Iterable[str]] = {}
+    for language, own in paths.items():
+        rows = chain.from_iterable(stream(language, path) for path in own)
+        # Fails for a missing or empty file before the model is loaded.
+        if (first := next(rows, None)) is None:
+            raise XlsrError(f"{' and '.join(own)} has no text in '{language}'.")
+        found[language] = islice(chain([first], rows), given["limit"])
+    return found
+
+
+def _files(
+    given: list[str], columns: dict[str, str], config: str | None, languages: list[str]
+) -> Iterator[tuple[str, str]]:
+    """Language and path of each file."""
+    for text in given:
+        language, _, path = text.partition("=")
+        if path and not Path(text).exists():
+            yield language.strip(), path
+            continue
+        wide = any(PLACEHOLDER in part for part in (text, columns.get("text", ""), config or ""))
+        if not languages or (len(languages) > 1 and not wide):
+            raise XlsrError(
+                f"the language of --texts '{text}' is unknown; write LANGUAGE=FILE, or {PLACEHOLDER} in FILE or "
+                "--columns, with --languages."
+            )
+        yield from ((language, text) for language in languages)
+
+
+def normalized(arguments: Sequence[str], known: Collection[str], several: Collection[str]) -> Iterator[str]:
+    """Arguments with hyphens in option names, and with `--data A B` as `--data A --data B` for the options `several`.
+
+    Examples:
+        >>> list(normalized(["--batch_size", "8", "--data", "a", "b"], ["--batch-size", "--data"], ["--data"]))
+        ['--batch-size', '8', '--data', 'a', '--data', 'b']
+    """
+    repeated, values = "", 0
+    for word in arguments:
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            hyphenated = name.replace("_", "-")
+            name = hyphenated if hyphenated in known else name
+            repeated, values = ("" if equals else name if name in several else ""), 0
+            yield f"{name}{equals}{value}"
+        else:
+            if repeated and values:
+                yield repeated
+            values += 1
+            yield word
+
+
+class Verb(TyperCommand):
+    """A verb: underscores are accepted in option names, and several values after one option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = [name for param in self.params for name in param.opts]
+        several = [name for param in self.params if getattr(param, "multiple", False) for name in param.opts]
+        return super().parse_args(ctx, list(normalized(args, known, several)))

@@ -8,8 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_xlsr.cli.options import MODEL, REQUIRED, data_options, encoder_options, extended, labelled, shared
-from hf_xlsr.cli.verb import HELP, Verb
+from hf_xlsr.cli.options import (
+    HELP,
+    MODEL,
+    REQUIRED,
+    Verb,
+    data_options,
+    encoder_options,
+    extended,
+    labelled,
+    shared,
+)
 from hf_xlsr.utils.errors import XlsrError
 
 plot = typer.Typer(

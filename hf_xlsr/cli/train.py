@@ -1,9 +1,11 @@
-"""The verbs `train`, `tokenizer`, `recipes` and `corpora`."""
+"""The verbs `train`, `prepare`, `tokenizer`, `recipes` and `corpora`."""
 
 from __future__ import annotations
 
+import tempfile
 import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,12 +13,13 @@ import typer
 WIDTH, SHOWN_LANGUAGES = 80, 15
 Word = Annotated[str | None, typer.Argument(help="Only entries that contain this text.")]
 Recipe = Annotated[str, typer.Argument(help="Name of a built-in recipe, or path of a YAML file.")]
+Only = Annotated[list[str] | None, typer.Option(help="Only these runs of a list.", metavar="RUN")]
 
 
 def train(
     context: typer.Context,
     recipe: Recipe,
-    only: Annotated[list[str] | None, typer.Option(help="Only these runs of a list.", metavar="RUN")] = None,
+    only: Only = None,
     show: Annotated[bool, typer.Option("--show", help="Print the resolved recipe and stop.")] = False,
 ) -> int:
     """Train by a recipe, evaluate, export, write the card.
@@ -44,6 +47,28 @@ def train(
         elif train_recipe(run).stopped:
             return 130
     return 0
+
+
+def prepare(
+    context: typer.Context,
+    recipe: Recipe,
+    only: Only = None,
+    num_proc: Annotated[int, typer.Option(help="Number of processes.", min=1)] = 1,
+) -> None:
+    """Prepare the data of a recipe ahead of its training.
+
+    They go to the cache, where runs find them. A killed call resumes. Any key of the recipe may follow as --key value.
+    """
+    from hf_xlsr.runs.inputs import check_inputs
+    from hf_xlsr.runs.recipe import load_runs
+    from hf_xlsr.runs.train import prepare_data
+
+    runs = load_runs(recipe, [*context.args, "--data.num_proc", str(num_proc)], only=only)
+    check_inputs(runs)
+    for run in runs:
+        with tempfile.TemporaryDirectory() as scratch:
+            data = prepare_data(run, Path(scratch), run.evaluation_sets())
+        print(f"{run.recipe.name}: {run.describe_data(data.report)}")
 
 
 def tokenizer(recipe: Recipe, output: Annotated[str, typer.Option(help="Folder for the tokenizer.")]) -> None:

@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from hf_xlsr.encoders.routing import route_of
 from hf_xlsr.utils.errors import XlsrError, require_positive
-from hf_xlsr.utils.vectors import as_array, as_vectors
+from hf_xlsr.utils.vectors import as_vectors
 
 
 class Encoder(Protocol):
@@ -88,8 +88,6 @@ def embed(
     texts = texts if isinstance(texts, str) else list(texts)
     if isinstance(texts, str) or not texts:
         raise XlsrError(f"`texts` must be a list of at least one sentence, got {texts[:40]!r}.")
-    if (row := next((row for row, text in enumerate(texts) if not isinstance(text, str)), None)) is not None:
-        raise XlsrError(f"`texts` must be sentences; number {row} is {texts[row]!r}.")
     require_positive("batch_size", batch_size)
     positions: dict[str, int] = {}
     spread = np.array([positions.setdefault(text, len(positions)) for text in texts])
@@ -105,12 +103,11 @@ def embed(
         show_progress_bar=show_progress_bar,
         **more,
     )
-    encoded = as_array(encoded)
-    if np.ndim(encoded) != 2 or len(encoded) != len(positions):
-        raise XlsrError(
-            f"`encode` must return one vector per text, got shape {np.shape(encoded)} for {len(positions)} texts."
-        )
     vectors = as_vectors(encoded, "the encoder's output")
+    if len(vectors) != len(positions):
+        raise XlsrError(
+            f"`encode` must return one vector per text, got shape {vectors.shape} for {len(positions)} texts."
+        )
     if normalize:
         vectors = unit_length(vectors)
     return vectors if len(positions) == len(texts) else vectors[spread]

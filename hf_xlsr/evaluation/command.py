@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hf_xlsr.encoders.cache import CachedEncoder
-from hf_xlsr.encoders.debias.encoder import DebiasedEncoder
 from hf_xlsr.encoders.debias.fitting import fit_debias
-from hf_xlsr.encoders.debias.removal import Debias
+from hf_xlsr.encoders.debias.removal import Debias, DebiasedEncoder
 from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.encoders.loading import check_choice, encoder_facts, load_encoder
 from hf_xlsr.encoders.vector_store import VectorStore

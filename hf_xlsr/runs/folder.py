@@ -58,8 +58,6 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keeps other processes from training in this folder; one that stays empty is removed."""
-        if self.path.is_file():
-            raise XlsrError(f"output folder '{self.path}' is a file; use another --output_dir.")
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             with FileLock(lock := self.path / ".lock", timeout=0):

@@ -18,8 +18,7 @@ from hf_xlsr.export.card import code, one_line, part_card
 from hf_xlsr.export.hub_names import check_repo, is_hub_id
 from hf_xlsr.export.hub_upload import CARD, RepoUpload, UploadResult, folder_files, push_uploads
 from hf_xlsr.modeling.hub import push_model
-from hf_xlsr.runs.card import card_for, card_of_model
-from hf_xlsr.runs.card_metadata import base_models, licence_of, starting_points
+from hf_xlsr.runs.card import base_models, card_for, card_of_model, licence_of, starting_points
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.runs.recipe import read_run

@@ -159,13 +159,8 @@ def parse_overrides(arguments: Sequence[str], recipe: Mapping[str, Any]) -> dict
         *dotted_keys(training_section(method.arguments_class), None, "training."),
     ]
     result: dict[str, Any] = {}
-    seen: list[str] = []
     for key, text in _options(arguments):
         full = _full_key(key, dotted)
-        clashing = [one for one in seen if one.startswith(f"{full}.") or full.startswith(f"{one}.")]
-        if clashing:
-            raise XlsrError(f"--{full} and --{clashing[0]} override the same value; remove one of them.")
-        seen.append(full)
         # A prompt such as `query: ` would be a mapping in YAML.
         value = text if text.rstrip().endswith(":") else parse_yaml(text, f"--{key}")
         target = result

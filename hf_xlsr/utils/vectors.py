@@ -30,10 +30,15 @@ def as_vectors(vectors: Any, name: str) -> np.ndarray:
     matrix = np.ascontiguousarray(as_array(vectors))
     if matrix.ndim != 2:
         raise XlsrError(f"`{name}` must be a matrix with one row per sentence, got shape {np.shape(vectors)}.")
-    bad = np.flatnonzero(~np.isfinite(matrix).all(axis=1))
+    check_finite(matrix, name)
+    return matrix
+
+
+def check_finite(vectors: np.ndarray, name: str, first_row: int = 0) -> None:
+    """Raises if a row of `(..., width)` holds NaN or infinity; rows are counted from `first_row`."""
+    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=-1))
     if bad.size:
         raise XlsrError(
-            f"row {bad[0]} of {name} holds NaN or infinity ({bad.size} such rows). "
+            f"row {first_row + bad[0]} of {name} holds NaN or infinity ({bad.size} such rows). "
             "Check the encoder, or encode in float32."
         )
-    return matrix

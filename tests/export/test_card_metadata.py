@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hf_xlsr.runs.card_metadata import base_models, card_metadata, datasets_of, licence_of
+from hf_xlsr.runs.card import base_models, card_metadata, datasets_of, licence_of
 from hf_xlsr.runs.methods import Method
 from hf_xlsr.runs.recipe import read_recipe, resolve
 from hf_xlsr.runs.sections import Recipe

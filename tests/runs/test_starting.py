@@ -17,8 +17,8 @@ from hf_xlsr import DualMomentumConfig, DualMomentumModel
 from hf_xlsr.encoders.places import weights_folder
 from hf_xlsr.modeling.hub import without_training_state
 from hf_xlsr.runs.methods import Method
+from hf_xlsr.runs.methods.base import start_from
 from hf_xlsr.runs.recipe import load_runs
-from hf_xlsr.runs.starting import start_from
 from hf_xlsr.runs.train import train_recipe
 from hf_xlsr.utils.errors import XlsrError
 

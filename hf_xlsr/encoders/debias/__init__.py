@@ -7,8 +7,7 @@ from hf_xlsr.utils.lazy import lazy_names
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "encoder": ["DebiasedEncoder"],
         "fitting": ["DebiasFitter", "fit_debias"],
-        "removal": ["Debias", "remove_components"],
+        "removal": ["Debias", "DebiasedEncoder", "remove_components"],
     },
 )

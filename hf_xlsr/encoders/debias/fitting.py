@@ -11,9 +11,10 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from hf_xlsr.data.languages import language_code
-from hf_xlsr.encoders.debias.removal import PARTS, Debias, check_finite
+from hf_xlsr.encoders.debias.removal import PARTS, Debias
 from hf_xlsr.encoders.encoding import Encoder, embed
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
+from hf_xlsr.utils.vectors import check_finite
 
 BATCHES_AT_ONCE = 16  # encoders sort texts by length: more than one batch at a time saves padding
 
@@ -45,7 +46,7 @@ class DebiasFitter:
             raise XlsrError(f"`vectors` of '{language}' must be equally wide rows of a matrix, got {matrix.shape}.")
         if not len(matrix):
             return self
-        check_finite(matrix, self._counts.get(language, 0))
+        check_finite(matrix, "the embeddings", self._counts.get(language, 0))
         if language not in self._counts:
             width = matrix.shape[1]
             self._moments[language], self._sums[language] = np.zeros((width, width)), np.zeros(width)
@@ -153,7 +154,6 @@ def fit_debias(
         (('en', 'fr'), (3, 1))
     """
     check_method(components, method)
-    require_positive("batch_size", batch_size)
     for number, language in enumerate(texts):
         check_language(language, list(texts)[:number])
     options: dict[str, Any] = {"prompt": prompt, "batch_size": batch_size, "routes": routes, "normalize": False}

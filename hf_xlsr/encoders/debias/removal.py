@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -17,8 +17,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from hf_xlsr.data.languages import language_code
-from hf_xlsr.encoders.encoding import unit_length
+from hf_xlsr.encoders.encoding import default_prompt, unit_length
+from hf_xlsr.encoders.routing import route_of
 from hf_xlsr.utils.errors import XlsrError
+from hf_xlsr.utils.vectors import check_finite
 
 TENSORS, FACTS = "debias.safetensors", "debias.json"
 FORMAT = 1
@@ -50,16 +52,6 @@ def whiten(vectors: Vectors, affine: Vectors) -> Vectors:
         array([[1., 0.]])
     """
     return (vectors - affine[0]) @ affine[1:]
-
-
-def check_finite(vectors: np.ndarray, first_row: int = 0) -> None:
-    """Raises for a row that holds NaN or infinity."""
-    bad = np.flatnonzero(~np.isfinite(vectors.reshape(-1, vectors.shape[-1])).all(axis=1))
-    if bad.size:
-        raise XlsrError(
-            f"Row {first_row + bad[0]} of the embeddings holds NaN or infinity ({bad.size} such rows). Check the "
-            "encoder, or encode in float32."
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +141,7 @@ class Debias:
             return self._apply_torch(vectors, name, normalize)
         array = np.asarray(vectors)
         self._check_width(array.shape)
-        check_finite(array)
+        check_finite(array, "the embeddings")
         wide = array.astype(np.float64 if array.dtype == np.float64 else np.float32, copy=False)
         left = self._remove(wide, self.fitted[name].astype(wide.dtype))
         if normalize:
@@ -159,7 +151,7 @@ class Debias:
     def _apply_torch(self, vectors: torch.Tensor, name: str, normalize: bool) -> torch.Tensor:
         self._check_width(tuple(vectors.shape))
         if not bool(torch.isfinite(vectors).all()):
-            check_finite(vectors.detach().float().cpu().numpy())
+            check_finite(vectors.detach().float().cpu().numpy(), "the embeddings")
         wide = vectors if vectors.dtype == torch.float64 else vectors.float()
         left = self._remove(
             wide, torch.from_numpy(np.ascontiguousarray(self.fitted[name])).to(wide.device, wide.dtype)
@@ -208,10 +200,7 @@ class Debias:
         try:
             facts = json.loads((home / FACTS).read_text("utf-8"))
             tensors = load_file(home / TENSORS)
-            languages, width, part = facts["languages"], facts["dimension"], PARTS[facts["method"]]
-            shape = {"components": (width, facts["components"]), "means": (width,), "whitenings": (1 + width, width)}[
-                part
-            ]
+            languages, part = facts["languages"], PARTS[facts["method"]]
             counts = {name: int(entry["texts"]) for name, entry in languages.items()}
             shares = {name: float(entry["share"]) for name, entry in languages.items()}
             fitted = {name: tensors[f"{part}/{name}"].astype(np.float64) for name in languages}
@@ -220,10 +209,33 @@ class Debias:
             raise XlsrError(
                 f"Folder {home} must hold {FACTS} and {TENSORS} of one `hf-xlsr debias fit`: {error!r}."
             ) from error
-        finite = all(array.shape == shape and np.isfinite(array).all() for array in fitted.values())
-        if form != FORMAT or not fitted or len(fitted) != len(tensors) or not finite:
-            raise XlsrError(
-                f"{home / TENSORS} and {FACTS} do not match, hold NaN, or are of format {form} instead of {FORMAT}. Fit "
-                "again."
-            )
+        if form != FORMAT:
+            raise XlsrError(f"{home / FACTS} is of format {form} instead of {FORMAT}. Fit again.")
         return cls(**{part: fitted}, counts=counts, shares=shares, encoder=encoder, prompt=prompt)
+
+
+class DebiasedEncoder:
+    """Wraps an encoder; the language of the texts is given as `task`.
+
+    Its `routes` are the fitted languages, so protocols and mining pass the language. `routes` names those of the
+    encoder that are not named after languages.
+    """
+
+    def __init__(self, encoder: Any, debias: Debias, routes: Mapping[str, str] | None = None) -> None:
+        self.encoder, self.debias = encoder, debias
+        self.routes = debias.languages
+        self.default_prompt_name = default_prompt(encoder)
+        self._routes = routes
+
+    def encode(
+        self, texts: Sequence[str], *, task: str | None = None, normalize_embeddings: bool = False, **options: Any
+    ) -> np.ndarray:
+        """Embeddings of texts of the language `task`, `(texts, width)`, float32, normalised after the removal."""
+        language = self.debias.language_of(task)
+        route = route_of(self.encoder, task, self._routes)
+        if route is not None:
+            options["task"] = route
+        # Fitted on embeddings that were not normalised, so it is removed from such.
+        options["convert_to_numpy"] = True
+        vectors = np.asarray(self.encoder.encode(list(texts), normalize_embeddings=False, **options), np.float32)
+        return self.debias.apply(vectors, language, normalize=normalize_embeddings)
