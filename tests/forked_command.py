@@ -30,12 +30,7 @@ def _command(words: list[str], log: Path) -> None:
 
 
 class Command:
-    """`hf-xlsr WORDS` in a process of its own.
-
-    Args:
-        *words: Of the command line.
-        log: File for what the command prints.
-    """
+    """`hf-xlsr WORDS` in a process of its own, which prints to the file `log`."""
 
     def __init__(self, *words: str | Path, log: Path) -> None:
         self.log = log

@@ -26,14 +26,10 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 PIP = "pip>=24.2"  # older ones do not read the licence fields of metadata 2.4
-IN_WHEEL = (
-    *(
-        "hf_xlsr/__init__.py",
-        "hf_xlsr/py.typed",
-        "hf_xlsr/recipes/quickstart.yaml",
-        "hf_xlsr/model_cards/card.md.jinja",
-    ),
-    *("hf_xlsr/modeling/cmlm/modeling_cmlm.py", "hf_xlsr/trainers/base.py"),
+IN_WHEEL = tuple(
+    f"hf_xlsr/{name}"
+    for name in "__init__.py py.typed recipes/quickstart.yaml model_cards/card.md.jinja "
+    "modeling/cmlm/modeling_cmlm.py trainers/base.py".split()
 )
 IN_SDIST = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "hf_xlsr/encoders/stock.py")
 OUTSIDE = re.compile(r"(^|/)(tests|benchmarks|docs|outputs|\.venv|__pycache__)/")
@@ -49,11 +45,7 @@ def say(text: str) -> None:
 
 
 def run(command: list[str], **options: object) -> str:
-    """Runs a command and gives its output.
-
-    Raises:
-        Wrong: it failed; with the end of what it printed.
-    """
+    """Runs a command and gives its output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
     if done.returncode:
         raise Wrong(f"{' '.join(command[:6])} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-4000:]}")
@@ -61,11 +53,7 @@ def run(command: list[str], **options: object) -> str:
 
 
 def build(folder: Path) -> tuple[Path, Path]:
-    """The sdist, and the wheel that is built from the sdist, so that the sdist is known to hold everything.
-
-    Raises:
-        Wrong: either does not build, its metadata do not render, or a second build gives another wheel.
-    """
+    """The sdist, and the wheel that is built from the sdist, so that the sdist is known to hold everything."""
     commit_time = run(["git", "log", "-1", "--format=%ct"], cwd=ROOT).strip()
     environment = {**os.environ, "SOURCE_DATE_EPOCH": commit_time}
     with tempfile.TemporaryDirectory() as again:
@@ -81,11 +69,7 @@ def build(folder: Path) -> tuple[Path, Path]:
 
 
 def check_contents(wheel: Path, sdist: Path) -> None:
-    """Holds what is in the files against what has to be.
-
-    Raises:
-        Wrong: something is missing, too much, or of another version.
-    """
+    """Holds what is in the files against what has to be."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         (place,) = (name for name in names if name.endswith(".dist-info/METADATA"))
@@ -131,20 +115,7 @@ def lowest_versions() -> list[str]:
 
 
 def use(wheel: Path, versions: str, torch: str | None, folder: Path) -> str:
-    """Installs the wheel into a new environment and runs the smoke test there.
-
-    Args:
-        wheel: What to install.
-        versions: `newest` or `lowest`.
-        torch: Version of torch, or none for the one that `versions` gives.
-        folder: For the environment; made.
-
-    Returns:
-        What the smoke test printed.
-
-    Raises:
-        Wrong: the installation or the smoke test failed.
-    """
+    """Installs the wheel into a new environment, runs the smoke test there, and returns what it printed."""
     venv.create(folder, with_pip=True)
     python = str(folder / "bin" / "python")
     constraints = [line for line in lowest_versions() if versions == "lowest"]

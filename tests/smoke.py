@@ -13,15 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SHOWN = (
-    "torch",
-    "transformers",
-    "sentence-transformers",
-    "accelerate",
-    "datasets",
-    "huggingface-hub",
-    "numpy",
-)
+SHOWN = ("torch", "transformers", "sentence-transformers", "accelerate", "datasets", "huggingface-hub", "numpy")
 LOADED_ALONE = """
 import sys
 sys.modules["hf_xlsr"] = None  # an import of it would fail

@@ -22,12 +22,7 @@ ENCODERS = {"encoders/en": "source", "encoders/zh": "target"}
 
 
 def write_files(folder: Path, encoders: Mapping[str, str] = ENCODERS) -> None:
-    """`pairs.tsv` and `dev.tsv`, with a header, and encoders with tokenizers.
-
-    Args:
-        folder: Where they go.
-        encoders: Folder of each encoder -> the side whose words it knows.
-    """
+    """`pairs.tsv` and `dev.tsv`, with a header, and encoders with tokenizers: folder -> side whose words it knows."""
     rows = make_pairs(240, seed=3)
     for name, some in (("pairs.tsv", rows[:200]), ("dev.tsv", rows[200:])):
         lines = ["en\tzh", *(f"{row['source']}\t{row['target']}" for row in some)]

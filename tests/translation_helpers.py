@@ -13,7 +13,7 @@ from transformers import AutoConfig
 from hf_xlsr.data.plain import DataConverter
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.tokenization import train_tokenizer
-from hf_xlsr.encoders.stock import encoder_from_config
+from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_config
 from hf_xlsr.modeling.hictl.configuration_hictl import HictlConfig
 from hf_xlsr.modeling.hictl.modeling_generation import HictlForConditionalGeneration
 
@@ -38,20 +38,12 @@ def translation_tokenizer(vocab_size: int = 130, algorithm: str = "bpe") -> Any:
 
 def small_encoder(model_type: str = "bert", vocab_size: int = 30, dropout: float = 0.0, **values: Any) -> Any:
     """The configuration of an encoder of width 8; pieces 1 and 2 begin and end a sentence, 0 is padding."""
-    names = {
-        "hidden_dropout_prob": dropout,
-        "attention_probs_dropout_prob": dropout,
-        "dropout": dropout,
-        "attention_dropout": dropout,
-        "embedding_dropout": dropout,
-        "mlp_dropout": dropout,
-    }
     known = AutoConfig.for_model(model_type)
     sizes = {"vocab_size": vocab_size, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
     sizes |= {"intermediate_size": 16, "pad_token_id": 0, "bos_token_id": START, "eos_token_id": END}
     if model_type == "distilbert":
         sizes["hidden_dim"] = sizes.pop("intermediate_size")
-    dropouts = {name: value for name, value in names.items() if hasattr(known, name)}
+    dropouts = {name: dropout for name in DROPOUTS if hasattr(known, name)}
     return AutoConfig.for_model(model_type, **{**sizes, **dropouts, **ENCODERS[model_type], **values})
 
 

@@ -27,14 +27,7 @@ def _process(function: Callable[..., None], arguments: tuple[Any, ...], rank: in
 
 
 def run_on_two_processes(function: Callable[..., None], *arguments: Any, folder: Path, seconds: float = 200) -> None:
-    """Calls a function of a module in both processes and waits for their end.
-
-    Args:
-        function: Defined at the top of a module.
-        *arguments: Of the function, picklable.
-        folder: Where the traceback of a process that fails is written.
-        seconds: To wait for each process.
-    """
+    """Calls a function of a module in both processes; the traceback of one that fails goes to `folder`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -25,7 +25,6 @@ PANEL = "Options of some protocols (--list shows which)"
 
 
 def protocol_parameters() -> list[Parameter]:
-    """The options of protocols as parameters of a typer function."""
     found = []
     for spec in option_specs().values():
         if spec.name in FOR_ALL:
@@ -73,26 +72,22 @@ def evaluate(
     """Evaluate any sentence encoder under a protocol, or several under a suite."""
     from rich.console import Console
 
-    models = model or []
-
     if show_list:
         Console().print(_protocols_table())
         return
+    models = model or []
+    several = bool(suite) or len(models) > 1
     if suite and (protocol or given["data"]):
         raise XlsrError("a suite names its protocols and data; leave out --protocol and --data.")
-    if suite or len(models) > 1:
-        if report:
-            raise XlsrError(
-                "--report is for one model; a suite and several models write tables and plots to --output."
-            )
-        if (suite or (protocol and given["data"])) and output:
-            _evaluate_suite(models, suite, protocol, name, output, vectors, given)
-            return
-        missing = "--output DIR" if not output else "--protocol NAME" if not protocol else "--data FILE"
-        raise XlsrError(f"{missing} is missing, which several models need; see hf-xlsr evaluate --help.")
-    if not (models and protocol and given["data"]):
-        missing = "MODEL" if not models else "--protocol NAME" if not protocol else "--data FILE"
-        raise XlsrError(f"{missing} is missing; see hf-xlsr evaluate --help, and --list for the protocols.")
+    if several and report:
+        raise XlsrError("--report is for one model; a suite and several models write tables and plots to --output.")
+    of_task = {"MODEL": models, "--protocol NAME": protocol, "--data FILE": given["data"]}
+    needed = {**({} if suite else of_task), **({"--output DIR": output} if several else {})}
+    if missing := [option for option, value in needed.items() if not value]:
+        raise XlsrError(f"{missing[0]} is missing; see hf-xlsr evaluate --help, and --list for the protocols.")
+    if several:
+        _evaluate_suite(models, suite, protocol, name, str(output), vectors, given)
+        return
 
     from hf_xlsr.evaluation.command import evaluate_files
     from hf_xlsr.evaluation.protocols.language_bias import SHARE
@@ -120,7 +115,6 @@ def _evaluate_suite(
     vectors: str | None,
     given: dict[str, Any],
 ) -> None:
-    """Runs a suite, or one task on several models, and prints its table."""
     from rich.console import Console
 
     from hf_xlsr.data.columns import parse_columns

@@ -157,7 +157,6 @@ def prune(
 
 
 def _training_texts(recipe: str) -> Iterator[str]:
-    """Both sides of the training pairs of a recipe."""
     from hf_xlsr.data.formats.quarantine import Quarantine
     from hf_xlsr.data.sources import as_list, open_source
     from hf_xlsr.runs.inputs import check_inputs

@@ -193,7 +193,6 @@ def score(
 
 
 def mining_options(given: Mapping[str, Any], quiet: bool) -> MiningOptions:
-    """The `MiningOptions` of a command line."""
     from hf_xlsr.mining.options import MiningOptions
 
     values = {**given, "show_progress_bar": not quiet}
@@ -286,10 +285,9 @@ def _sides(
 
 
 def _pairs(paths: list[str], languages: Sequence[str] | None) -> list[tuple[str, str]]:
-    """Source and target of all rows of files."""
     from hf_xlsr.data.formats.reading import read_rows
 
-    rows = read_rows(paths[0] if len(paths) == 1 else paths, languages=list(languages) if languages else None)
+    rows = read_rows(paths[0] if len(paths) == 1 else paths, languages=languages)
     return [(row["source"], row["target"]) for row in rows]
 
 
@@ -308,7 +306,7 @@ class _Column:
         rows = read_rows(
             paths[0] if len(paths) == 1 else paths,
             columns=self.columns,
-            languages=list(self.languages) if self.languages else None,
+            languages=self.languages,
             quarantine=quarantine,
         )
         count = 0

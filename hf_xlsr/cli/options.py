@@ -60,7 +60,7 @@ SHARED: dict[str, tuple[Any, Any, str, dict[str, Any]]] = {
 
 def keyword(name: str, kind: Any, default: Any, help: str, **more: Any) -> inspect.Parameter:
     """An option as a parameter of a function."""
-    annotation: Any = Annotated[kind, typer.Option(help=help, **more)]
+    annotation: Any = Annotated[kind, typer.Option(f"--{name.replace('_', '-')}", help=help, **more)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -101,7 +101,6 @@ def data_options(given: dict[str, Any], name: str | None = None) -> Any:
 
 
 def encoder_options(given: dict[str, Any]) -> Any:
-    """The `EncoderOptions` of a command line, taken out of `given`."""
     from hf_xlsr.evaluation.command import EncoderOptions
 
     values = {key: given.pop(key) for key in ("prompt", "batch_size", "device", "dtype")}
@@ -220,7 +219,6 @@ def read_texts(
 def _files(
     given: list[str], columns: dict[str, str], config: str | None, languages: list[str]
 ) -> Iterator[tuple[str, str]]:
-    """Language and path of each file."""
     for text in given:
         language, _, path = text.partition("=")
         if path and not Path(text).exists():

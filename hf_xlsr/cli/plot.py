@@ -8,17 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_xlsr.cli.options import (
-    HELP,
-    MODEL,
-    REQUIRED,
-    Verb,
-    data_options,
-    encoder_options,
-    extended,
-    labelled,
-    shared,
-)
+from hf_xlsr.cli.options import HELP, MODEL, REQUIRED, Verb, data_options, encoder_options, extended, labelled, shared
 from hf_xlsr.utils.errors import XlsrError
 
 plot = typer.Typer(
@@ -128,7 +118,6 @@ def _plot_pairs(draw: str, model: str, output: str, pairs: int, given: dict[str,
 
 
 def _chosen_pairs(given: dict[str, Any], pairs: int, seed: int) -> dict[tuple[str, str], list[Any]]:
-    """Random rows of each language pair."""
     from hf_xlsr.evaluation.inputs import read_inputs
     from hf_xlsr.evaluation.registry import PROTOCOLS
     from hf_xlsr.evaluation.rows import by_pair, random_rows
@@ -138,7 +127,6 @@ def _chosen_pairs(given: dict[str, Any], pairs: int, seed: int) -> dict[tuple[st
 
 
 def _encoded(model: str, chosen: dict[tuple[str, str], list[Any]], options: Any) -> dict[tuple[str, str], Any]:
-    """Embeddings of both sides of each language pair."""
     from hf_xlsr.encoders.loading import load_encoder
     from hf_xlsr.evaluation.protocols.tatoeba import encode_pairs
     from hf_xlsr.evaluation.rows import both_sides

@@ -70,7 +70,6 @@ class Teacher:
 
     @property
     def dim(self) -> int:
-        """Width of an embedding."""
         return self._embed(["a"]).shape[1]
 
     def _embed(self, texts: Sequence[str]) -> np.ndarray:

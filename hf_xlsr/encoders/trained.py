@@ -18,10 +18,7 @@ MAX_LENGTH = 200
 
 
 def trained_sentence_transformer(
-    place: ModelPlace,
-    *,
-    tokenizer: str | Mapping[str, str] | None = None,
-    max_length: int | None = None,
+    place: ModelPlace, *, tokenizer: str | Mapping[str, str] | None = None, max_length: int | None = None
 ) -> Any:
     """The sentence-transformers model, on the CPU, of a saved model of this package.
 

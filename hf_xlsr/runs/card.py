@@ -29,7 +29,6 @@ from hf_xlsr.runs.methods.base import Method
 from hf_xlsr.runs.recipe import read_run
 from hf_xlsr.runs.sections import TRAINING_PLACES, Recipe
 from hf_xlsr.utils.errors import XlsrError
-from hf_xlsr.utils.files import write_text
 from hf_xlsr.utils.front_matter import front_matter
 
 # In the code of a card until `card_for` knows where the model goes.
@@ -77,10 +76,6 @@ def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> s
             place=PLACE,
         )
     )
-
-
-def write_card(path: str | Path, run: Method, metrics: Results, settings: Mapping[str, Any]) -> None:
-    write_text(path, render_card(run, metrics, settings))
 
 
 def card_of_run(
@@ -146,7 +141,6 @@ def _shown(key: str, value: float) -> str:
 
 
 def _protocols(metrics: Results) -> dict[str, str]:
-    """Summaries of the protocols of the metrics."""
     names = dict.fromkeys(record.protocol for record in metrics.records.values())
     return {code(name): PROTOCOLS[name].summary.rstrip(".") for name in names if name in PROTOCOLS}
 
@@ -183,7 +177,6 @@ def _licence_sentence(recipe: Recipe) -> str:
 
 
 def _facts(run: Method, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Rows of the table on training, as Markdown."""
     data = settings["data"]
     time = f"{settings['seconds']['training']:.0f} s on {settings['device']}, {settings['processes']} process(es), "
     facts = {

@@ -80,7 +80,6 @@ def comparison_rows(comparison: Mapping[str, Mapping[str, float]]) -> list[tuple
 
 
 def comparison_table(comparison: Mapping[str, Mapping[str, float]], title: str) -> Table:
-    """The comparison for the console."""
     names = ("protocol", "languages", "split", "metric")
     table = Table(*(Column(name, overflow="fold") for name in names), "before", "after", "change", title=title)
     for key, *numbers in comparison_rows(comparison):

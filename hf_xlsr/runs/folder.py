@@ -47,7 +47,6 @@ class RunFolder:
 
     @property
     def started(self) -> bool:
-        """Whether the run has trained weights."""
         return self.final.exists() or any(self.training.glob("checkpoint-*"))
 
     @property
@@ -108,7 +107,6 @@ class RunFolder:
         write_json(self.recipe, recipe)
 
     def done(self, recipe: Mapping[str, Any]) -> bool:
-        """Whether a run of this recipe, with its evaluation, is finished."""
         if recipe["overwrite"] or not (self.recipe.is_file() and self.results.is_file()):
             return False
         there = json.loads(self.recipe.read_text("utf-8"))

@@ -81,7 +81,6 @@ class Missing:
         self.paths: dict[str, str] = {}  # path -> key
 
     def look_up(self, key: str, source: Mapping[str, Any], languages: Sequence[str] = ()) -> None:
-        """Looks for the files of a source."""
         if unset := unset_variables(source.get("path")):
             self.variables |= dict.fromkeys(unset)
         elif source.get("path"):
@@ -101,7 +100,6 @@ class Missing:
             self.paths[expand(path)] = key
 
     def report(self, what: str) -> None:
-        """Raises one error that names all."""
         parts = [f"the environment variable {name}" for name in self.variables]
         parts += [f"'{path}' ({key})" for path, key in self.paths.items()]
         if parts:

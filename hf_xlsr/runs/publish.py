@@ -51,7 +51,6 @@ def push_run(
     adapters: bool = False,
     private: bool = False,
     exist_ok: bool = False,
-    token: str | None = None,
     message: str | None = None,
 ) -> list[UploadResult]:
     """Pushes what a finished run left, or the encoder of a saved model or an export.
@@ -73,7 +72,7 @@ def push_run(
     if what == "encoder" and not adapters and not folder.recipe.is_file():
         with tempfile.TemporaryDirectory() as scratch:
             uploads = [_model(str(run), repo, private, Path(scratch) / "model")]
-            return push_uploads(uploads, token=token, exist_ok=exist_ok, message=message)
+            return push_uploads(uploads, exist_ok=exist_ok, message=message)
     method = read_run(folder)
     with tempfile.TemporaryDirectory() as scratch:
         uploads = []
@@ -82,7 +81,7 @@ def push_run(
             uploads.append(make(folder, method, repo, private, Path(scratch)))
         if what != "encoder":
             uploads.append(_training(folder, method, repo))
-        return push_uploads(uploads, token=token, exist_ok=exist_ok, message=message)
+        return push_uploads(uploads, exist_ok=exist_ok, message=message)
 
 
 def _encoder(folder: RunFolder, method: Method, repo: str, private: bool, scratch: Path) -> RepoUpload:

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.runs.fields import training_section
 from hf_xlsr.runs.folder import RunFolder
-from hf_xlsr.runs.methods import Method, get_method
+from hf_xlsr.runs.methods import METHODS, Method
 from hf_xlsr.runs.own_data import OPTIONS, with_own_data
 from hf_xlsr.runs.sections import TRAINING_PLACES, dotted_keys, validated
 from hf_xlsr.utils.access_tokens import check_no_token
@@ -74,7 +74,6 @@ def parse_yaml(text: str | bytes, where: str) -> Any:
 
 
 def recipe_names() -> list[str]:
-    """Names of the recipes that come with the package."""
     folder = resources.files("hf_xlsr.recipes")
     return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
@@ -259,11 +258,13 @@ def resolve(recipe: Mapping[str, Any], overrides: Mapping[str, Any] | None = Non
 
 
 def method_of(recipe: Mapping[str, Any]) -> type[Method]:
-    return get_method(recipe.get("method"))
+    name = str(recipe.get("method"))
+    if name not in METHODS:
+        raise XlsrError(f"`method` is '{name}'; {did_you_mean(name, METHODS)}")
+    return METHODS[name]
 
 
 def read_run(folder: RunFolder) -> Method:
-    """The method of a run, bound to the recipe in its folder."""
     try:
         content = dict(json.loads(folder.recipe.read_text("utf-8")))
     except (OSError, TypeError, ValueError) as error:

@@ -111,7 +111,6 @@ def _sections(method: type[Method]) -> dict[str, list[Row]]:
 
 
 def _rows(section: type[BaseModel] | None) -> Iterator[Row]:
-    """Key, type, default and meaning."""
     for name, field in section.model_fields.items() if section else ():
         default = "" if field.is_required() else _shown_default(field.default)
         yield name, shown_type(field), default, field.description or ""

@@ -41,12 +41,10 @@ NamedSources = Annotated[Any, AfterValidator(_check_named_sources)]
 
 
 def holds_named_sources(field: FieldInfo) -> bool:
-    """Whether a key takes `NamedSources`."""
     return _check_named_sources in {getattr(part, "func", None) for part in field.metadata}
 
 
 def holds_sources(field: FieldInfo) -> bool:
-    """Whether a key takes `Sources` or `NamedSources`."""
     return bool({_check_sources, _check_named_sources} & {getattr(part, "func", None) for part in field.metadata})
 
 
@@ -66,8 +64,6 @@ def dotted_keys(section: type[BaseModel], content: Any, prefix: str = "") -> Ite
 
 
 class DataSection(Section):
-    """What is trained and measured on."""
-
     train: Sources = Field(None, description="training data")
     dev: Sources = Field(None, description="measured during training")
     test: Sources = Field(None, description="measured at the end")
@@ -82,8 +78,6 @@ class DataSection(Section):
 
 
 class AdaptersSection(Section):
-    """LoRA adapters."""
-
     rank: int = Field(0, ge=0, description="rank of the LoRA adapters trained instead of the encoders; 0 trains all")
     alpha: int = Field(32, ge=1, description="their scale is alpha / rank")
     dropout: float = Field(0.0, ge=0, le=1, description="dropout before the adapters")
@@ -93,8 +87,6 @@ class AdaptersSection(Section):
 
 
 class CardSection(Section):
-    """Metadata of the model card."""
-
     license: str | None = Field(None, description="licence of the weights, as the Hub spells it")
     license_name: str | None = Field(None, description="its name, if `license` is `other`")
     license_link: str | None = Field(None, description="its address, if `license` is `other`")

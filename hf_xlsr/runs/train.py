@@ -23,7 +23,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.evaluation.results import save_results
-from hf_xlsr.runs.card import write_card
+from hf_xlsr.runs.card import render_card
 from hf_xlsr.runs.folder import RunFolder
 from hf_xlsr.runs.held_out import held_out_texts
 from hf_xlsr.runs.inputs import check_inputs
@@ -34,7 +34,7 @@ from hf_xlsr.trainers.callbacks import TrainingClockCallback
 from hf_xlsr.trainers.sharding import gather_model
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import can_plot
-from hf_xlsr.utils.files import write_json
+from hf_xlsr.utils.files import write_json, write_text
 
 
 @dataclass
@@ -212,9 +212,10 @@ def _finish(
         **({"comparison": finished.comparison} if finished.comparison else {}),
     }
     save_results(folder.results, finished.metrics, settings=settings, data_hashes=finished.data_hashes)
-    write_card(folder.card, method, finished.metrics, settings)
+    card = render_card(method, finished.metrics, settings)
+    write_text(folder.card, card)
     if folder.model.is_dir():  # a model without stock modules has no export
-        write_card(folder.model / "README.md", method, finished.metrics, settings)
+        write_text(folder.model / "README.md", card)
         console.print(f"model    {folder.model}", markup=False)
     console.print(f"results  {folder.results}\ncard     {folder.card}", markup=False)
     console.print(f"plots    {', '.join(map(str, finished.plots)) or 'none'}", markup=False)
@@ -222,7 +223,6 @@ def _finish(
 
 
 def hardware_name(device: torch.device) -> str:
-    """The product name of a device."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     information = Path("/proc/cpuinfo")

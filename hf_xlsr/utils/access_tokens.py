@@ -17,7 +17,6 @@ HIDDEN = "<token>"
 
 
 def known_tokens() -> set[str]:
-    """Tokens of the environment and of a login on this machine."""
     from huggingface_hub import get_token
 
     found = {os.environ.get(name, "").strip() for name in VARIABLES} | {(get_token() or "").strip()}

@@ -36,5 +36,4 @@ def pool(hidden: torch.Tensor, attention_mask: torch.Tensor, mode: str = "mean")
 
 
 def normalize(vectors: torch.Tensor) -> torch.Tensor:
-    """L2-normalises the last dimension; a zero vector stays zero."""
     return F.normalize(vectors, dim=-1)

@@ -1,18 +1,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from cli_helpers import failing
 from conftest import make_pairs
 
 from hf_xlsr.cli import main
+from hf_xlsr.cli.options import labelled, parse_languages, parse_routes
 from hf_xlsr.export import export_sentence_transformer
+from hf_xlsr.utils.errors import XlsrError
 
 TOY = """
 method: lightweight
@@ -79,16 +78,6 @@ def test_finished_run_is_kept(toy: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in (output / "training").glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-4"]
 
 
-def test_changed_training_data(
-    toy: Path, tmp_path: Path, write_pairs: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["train", str(toy), "--output_dir", str(tmp_path / "run")]
-    assert main(command) == 0
-    write_pairs("pairs.tsv", 150)
-    assert "--overwrite" in failing(capsys, *command)
-    assert main([*command, "--overwrite", "true"]) == 0
-
-
 def test_training_finds_what_prepare_made(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_XLSR_CACHE", str(tmp_path / "cache"))
     assert main(["prepare", str(toy), "--max_length", "16"]) == 0
@@ -115,15 +104,6 @@ def test_folder_of_another_run(toy: Path, tmp_path: Path, capsys: pytest.Capture
     assert "seed" in error and "--overwrite" in error
     assert (output / "results.json").read_bytes() == kept
     assert main([*command, "--seed", "2", "--overwrite", "true"]) == 0
-
-
-@pytest.mark.parametrize("name", ["training/thesis.txt", "README.md"])
-def test_folder_with_other_files(name: str, toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "run" / name
-    file.parent.mkdir(parents=True)
-    file.write_text("keep")
-    assert "--output_dir" in failing(capsys, "train", str(toy), "--output_dir", str(tmp_path / "run"))
-    assert file.read_text() == "keep"
 
 
 @pytest.mark.parametrize(
@@ -239,22 +219,6 @@ def test_nearest_name(words: str, nearest: str, capsys: pytest.CaptureFixture[st
     assert nearest in failing(capsys, *words.split())
 
 
-@pytest.mark.parametrize("verb", [[], ["evaluate"], ["plot"], ["plot", "tsne"], ["debias"]])
-def test_completion_is_an_option_of_the_command(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*verb, "--help"]) == 0
-    assert ("--install-completion" in capsys.readouterr().out) == (not verb)
-
-
-def test_lists(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "1000")
-    assert main(["recipes"]) == 0
-    assert "quickstart" in capsys.readouterr().out
-    assert main(["corpora"]) == 0
-    assert "hf-xlsr[bible]" in capsys.readouterr().out  # brackets are no markup
-    assert main([]) == 0
-    assert "train" in capsys.readouterr().out
-
-
 def test_show_prints_the_resolved_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "quickstart", "--show", "--seed", "5"]) == 0
     assert "seed: 5" in capsys.readouterr().out
@@ -265,33 +229,14 @@ def test_tokenizer_is_saved(toy: Path, tmp_path: Path) -> None:
     assert (tmp_path / "tok" / "tokenizer.json").is_file()
 
 
-def test_export_loads_without_the_package(exported: Path, tmp_path: Path) -> None:
-    code = (
-        "import sys, numpy as np\n"
-        "class Refuse:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] == 'hf_xlsr': raise ImportError(name)\n"
-        "sys.meta_path.insert(0, Refuse())\n"
-        "from sentence_transformers import SentenceTransformer\n"
-        f"model = SentenceTransformer({str(exported)!r})\n"
-        "assert 'hf_xlsr' not in sys.modules\n"
-        f"np.save({str(tmp_path / 'v.npy')!r}, model.encode(['one two', 'trois']))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "MISSING" not in done.stderr and "newly initialized" not in done.stderr
-    vectors = np.load(tmp_path / "v.npy")
-    assert vectors.shape == (2, 16)
-    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("words", "expected", "absent"),
     [
         (["recipes"], ["moco_bert_ablation_temperature", "start_cmlm", "own data", "$HF_XLSR_DATA"], []),
         (["recipes", "QUICK"], ["lightweight", "quickstart", "corpus bible"], ["dual_momentum"]),
         (["corpora"], ["tatoeba", "parallel", "Helsinki-NLP/opus-100"], []),
-        (["corpora", "bible"], ["31,102"], ["opus-100"]),
+        (["corpora", "bible"], ["31,102", "hf-xlsr[bible]"], ["opus-100"]),  # brackets are no markup
+        ([], ["train"], []),
         (["recipes", "xyzzy"], ["xyzzy"], ["quickstart"]),
     ],
 )
@@ -302,3 +247,20 @@ def test_lists_fit_a_terminal(
     text = capsys.readouterr().out
     assert all(part in text for part in expected) and not any(part in text for part in absent)
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_spaces_are_ignored() -> None:
+    assert parse_languages(" en, de ,") == ["en", "de"]
+    assert parse_routes("en = source, de=target") == {"en": "source", "de": "target"}
+    assert parse_languages(None) == [] and parse_routes(None) == {}
+
+
+@pytest.mark.parametrize("text", ["de", "en=source,de", "de=", "=de"])
+def test_invalid_routes(text: str) -> None:
+    with pytest.raises(XlsrError, match="--routes"):
+        parse_routes(text)
+
+
+def test_equal_labels() -> None:
+    with pytest.raises(XlsrError, match="'a'"):
+        labelled(["a=x", "a=y"])

@@ -163,12 +163,6 @@ def edit(**changes: Any) -> Callable[[Path], Any]:
     return change
 
 
-def poison(home: Path) -> None:
-    debias = fitted()
-    debias.components["fr"][0] = np.nan
-    debias.save(home)
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -179,10 +173,6 @@ def poison(home: Path) -> None:
         lambda home: (home / "debias.safetensors").write_bytes(b"no"),
         edit(languages=["fr"]),
         edit(format=2),
-        edit(dimension=16),
-        edit(components=3),
-        edit(languages={"fr": {"texts": 4, "share": 0.5}}),
-        poison,
     ],
 )
 def test_damaged_folder(change: Callable[[Path], Any], tmp_path: Path) -> None:
@@ -275,7 +265,6 @@ def refit(vectors: Any, language: str = "fr", **options: Any) -> Debias:
         (lambda: fitted(3, fr=vectors_of(3)), "components"),
         (lambda: fitted(8), "components"),
         (lambda: fitted(2, fr=np.ones((5, 4))), "components"),
-        (lambda: fitted(0), "components"),
         (lambda: fitted(fr=np.zeros((5, 4))), "components"),
         (lambda: fitted(method="means"), "method"),
         (lambda: fitted(fr=np.empty((0, 4))), "number of embeddings"),
@@ -284,12 +273,10 @@ def refit(vectors: Any, language: str = "fr", **options: Any) -> Debias:
         (lambda: refit(np.ones((2, 5)), "de"), r"\(2, 5\)"),
         (lambda: refit(vectors_of(), "fra"), "'fra'"),
         (lambda: refit(vectors_of(), "source"), "'source'"),
-        (lambda: fit_debias(Letters(), {"fr": []}), "'fr'"),
         (lambda: fit_debias(Letters(), {"fr": "one string"}), "'fr'"),
         (lambda: fit_debias(Letters(), {}), "number of embeddings"),
         (lambda: fit_debias(Letters(), {"fr": ["abc"], "fra": ["def"]}), "'fra'"),
         (lambda: fit_debias(Letters(), {"fr": ["abc"]}, components=-1), "components"),
-        (lambda: fit_debias(Letters(), {"fr": ["abc"]}, batch_size=0), "batch_size"),
         (lambda: DebiasedEncoder(Letters(), fitted()).encode(["a"]), "language"),
     ],
 )

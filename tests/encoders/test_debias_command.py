@@ -1,8 +1,7 @@
-"""The command `hf-xlsr debias`, and the Python code of its page."""
+"""The command `hf-xlsr debias`."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,6 @@ from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.cli import main
 from hf_xlsr.encoders.debias import Debias, fit_debias
-
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "debias.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL) if PAGE.is_file() else []
 
 
 @pytest.fixture
@@ -129,8 +125,6 @@ def test_apply_to_a_model(
         ("--texts fr=words.fr.txt --device gpu", "'gpu'"),
         ("--texts fr=gone.txt --components 0", "components"),
         ("--texts fr=gone.txt --method pca", "'pca'"),
-        ("--texts fr=gone.txt --limit 0", "limit"),
-        ("--texts fr=x --normalize", "--normalize"),
         ("--texts xyzzy=words.en.txt", "'xyzzy'"),
         ("--texts fr=words.fr.txt --components 16", "components"),
         ("--texts fr=empty.txt", "empty.txt"),
@@ -160,8 +154,6 @@ def test_invalid_fit(
         (np.ones(6), "--language fr", "matrix"),
         (np.array([["a"]]), "--language fr", "matrix"),
         (np.where(np.arange(5000)[:, None] == 4500, np.nan, np.ones((5000, 6))), "--language fr", "4500"),
-        (np.ones((3, 6)), "--language fr --components 2", "--components"),
-        (np.ones((3, 6)), "--language fr --prompt x", "--prompt"),
         (None, "--model MODEL", "width 6"),
         (None, "--model MODEL --language fr", "--language"),
         (None, "", "--vectors"),
@@ -184,19 +176,3 @@ def test_invalid_apply(
     np.save("in.npy", np.zeros(1) if vectors is None else vectors)
     assert key in failing(capsys, "debias", "apply", "fit", "--output", "out.npy", *given, *words.split())
     assert not Path("out.npy").exists() and not list(Path().glob("*.partial"))
-
-
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_code_of_the_page_runs(
-    number: int, tiny_export: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from hf_xlsr.data.formats.reading import read_rows  # noqa: F401  (loaded before the folder changes)
-
-    monkeypatch.chdir(tmp_path)
-    Path("MODEL").symlink_to(tiny_export)
-    for language, words in (("en", ENGLISH), ("fr", FRENCH)):
-        Path(f"{language}.txt").write_text("\n".join(words) + "\n", "utf-8")
-    names: dict[str, Any] = {"__name__": "block"}
-    for block in BLOCKS[: number + 1]:
-        exec(compile(block, str(PAGE), "exec"), names)
-    assert capsys.readouterr().out

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import sys
@@ -51,19 +52,8 @@ CARD = "---\nlicense: mit\ntags: [a, b]\nlanguage:\n- en\n- fr\nmodel-index: {re
 # What damage is made of, besides random bytes.
 WORDS = [
     *rb'" < { } [ , : - -1 1e999 NaN null &lol; ]]> <!DOCTYPE !!python/object:os.system ../ ${HOME}'.split(),
-    *(
-        b"\x00",
-        b"\xff\xfe",
-        b"\xef\xbb\xbf",
-        b"\r",
-        b"\n\n",
-        b"\t",
-        b"&a *a",
-        b": ",
-        b"- ",
-        b"9" * 40,
-        b"\xe2\x80\xa8",
-    ),
+    *(b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b"\r", b"\n\n", b"\t", b"&a *a", b": ", b"- ", b"9" * 40),
+    b"\xe2\x80\xa8",
 ]
 
 
@@ -99,18 +89,15 @@ def reading(name: str, content: bytes) -> Callable[[Path], tuple[Path, Callable[
 
 
 def table(kind: str) -> bytes:
+    rows = [{side: row[side] for side in ("source", "target")} for row in ROWS]
     if kind == "parquet":
         sink = pa.BufferOutputStream()
-        pq.write_table(
-            pa.Table.from_pylist([{"source": row["source"], "target": row["target"]} for row in ROWS]), sink
-        )
+        pq.write_table(pa.Table.from_pylist(rows), sink)
         return sink.getvalue().to_pybytes()
     if kind == "jsonl":
-        return "".join(f'{{"source": "{row["source"]}", "target": "{row["target"]}"}}\n' for row in ROWS).encode()
+        return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
     mark = "," if kind == "csv" else "\t"
-    return "".join(
-        f"{a}{mark}{b}\n" for a, b in [("source", "target"), *((r["source"], r["target"]) for r in ROWS)]
-    ).encode()
+    return "".join(f"{mark.join(row)}\n" for row in [("source", "target"), *(row.values() for row in rows)]).encode()
 
 
 def recipes(folder: Path) -> tuple[Path, Callable[[], Any]]:

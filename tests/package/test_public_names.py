@@ -15,18 +15,6 @@ def test_every_public_name_resolves() -> None:
     assert set(hf_xlsr.__all__) <= set(dir(hf_xlsr)) | {"__version__"}
 
 
-def test_public_names_cover_models_and_trainers() -> None:
-    import hf_xlsr.trainers as trainers
-
-    assert set(trainers.__all__) <= set(hf_xlsr.__all__)
-    assert {"DualMomentumModel", "HictlForPreTraining", "CmlmModel"} <= set(hf_xlsr.__all__)
-
-
-def test_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="NoSuchModel"):
-        hf_xlsr.NoSuchModel  # noqa: B018
-
-
 @pytest.mark.parametrize(
     "code",
     [

@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import pickle
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -24,6 +25,7 @@ import pytest
 import torch
 import yaml
 from cli_helpers import failing
+from conftest import tiny_encoder
 from safetensors.torch import save_file
 
 from hf_xlsr.cli import main
@@ -38,15 +40,6 @@ from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.front_matter import front_matter
 
 ROOT = Path(__file__).resolve().parents[2]
-
-TINY = {
-    "model_type": "bert",
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "max_position_embeddings": 40,
-}
 
 
 class Payload:
@@ -83,7 +76,7 @@ def recipe(folder: Path, pairs: Path, **more: Any) -> Path:
         "languages": ["en", "fr"],
         "data": {"train": {"path": str(pairs)}, "max_length": 32, "cleaning": ["normalize"]},
         "tokenizer": {"vocab_size": 80, "algorithm": "bpe"},
-        "model": {"encoder": TINY},
+        "model": {"encoder": {key: value for key, value in tiny_encoder(80).items() if key != "vocab_size"}},
         "training": {"max_steps": 4, "per_device_train_batch_size": 8, "save_steps": 2, "precision": "float32"},
         "output_dir": str(folder / "run"),
         **more,
@@ -99,9 +92,7 @@ def test_pickles_in_a_checkpoint_do_not_run(name: str, write_pairs: Any, tmp_pat
     train_recipe(run)
     checkpoints = tmp_path / "run" / "training"
     for later in ("final", "checkpoint-4"):
-        for file in sorted((checkpoints / later).rglob("*"), reverse=True):
-            file.unlink() if file.is_file() else file.rmdir()
-        (checkpoints / later).rmdir()
+        shutil.rmtree(checkpoints / later)
     (tmp_path / "run" / "results.json").unlink()
     armed(trace)
     torch.save(Payload(trace), checkpoints / "checkpoint-2" / name)
@@ -114,10 +105,7 @@ def test_pickles_in_a_checkpoint_do_not_run(name: str, write_pairs: Any, tmp_pat
 
 def test_pickled_weights_are_not_loaded(tiny_encoder_folder: str, tmp_path: Path, trace: Path) -> None:
     folder = tmp_path / "encoder"
-    folder.mkdir()
-    for file in Path(tiny_encoder_folder).iterdir():
-        if file.suffix != ".safetensors":
-            (folder / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(tiny_encoder_folder, folder, ignore=shutil.ignore_patterns("*.safetensors"))
     (folder / "pytorch_model.bin").write_bytes(armed(trace))
     with pytest.raises(XlsrError, match="safetensors"):
         encoder_from_pretrained(str(folder), place="model.encoder.path")
@@ -139,13 +127,7 @@ def test_pickled_vectors_are_not_loaded(tmp_path: Path, trace: Path, capsys: pyt
 
 
 def test_modules_of_a_folder_do_not_run(tiny_export: str, tmp_path: Path, trace: Path) -> None:
-    folder = tmp_path / "export"
-    folder.mkdir()
-    for file in Path(tiny_export).rglob("*"):
-        if file.is_file():
-            copy = folder / file.relative_to(tiny_export)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(file.read_bytes())
+    folder = Path(shutil.copytree(tiny_export, tmp_path / "export"))
     (folder / "evil.py").write_text(f"open({str(trace)!r}, 'w').close()\nclass Evil: pass\n", "utf-8")
     modules = json.loads((folder / "modules.json").read_text("utf-8"))
     modules[-1]["type"] = "evil.Evil"
@@ -155,10 +137,7 @@ def test_modules_of_a_folder_do_not_run(tiny_export: str, tmp_path: Path, trace:
 
 
 def test_code_of_an_encoder_does_not_run(tiny_encoder_folder: str, tmp_path: Path, trace: Path) -> None:
-    folder = tmp_path / "encoder"
-    folder.mkdir()
-    for file in Path(tiny_encoder_folder).iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
+    folder = Path(shutil.copytree(tiny_encoder_folder, tmp_path / "encoder"))
     config = json.loads((folder / "config.json").read_text("utf-8"))
     config |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}}
     (folder / "config.json").write_text(json.dumps(config), "utf-8")
@@ -222,9 +201,7 @@ def test_links_out_of_a_run(write_pairs: Any, tmp_path: Path) -> None:
     (run,) = load_runs(str(recipe(tmp_path, write_pairs(count=64))))
     train_recipe(run)
     model = tmp_path / "run" / "model"
-    for file in sorted(model.rglob("*"), reverse=True):
-        file.unlink() if file.is_file() else file.rmdir()
-    model.rmdir()
+    shutil.rmtree(model)
     model.symlink_to(outside, target_is_directory=True)
     (again,) = load_runs(str(tmp_path / "attack.yaml"), ["--overwrite", "true"])
     train_recipe(again)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
 from pathlib import Path
@@ -13,15 +12,12 @@ import torch
 import yaml
 from conftest import ENGLISH, FRENCH, loaded, tiny_encoder
 from recipe_helpers import mostly_slow, runs_of, value_of
-from rich.console import Console
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSequenceClassification, pipeline
 
 from hf_xlsr.data.sources import as_list
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.encoders.stock import encoder_from_config
-from hf_xlsr.evaluation.report import language_table
-from hf_xlsr.evaluation.results import Results, mean_over_languages, measured
 from hf_xlsr.modeling.hictl.modeling_classification import HictlForSequenceClassification
 from hf_xlsr.runs.recipe import merge, resolve
 from hf_xlsr.runs.train import train_recipe
@@ -250,20 +246,3 @@ def test_start_from_a_run(recipe: Path, tmp_path: Path) -> None:
     exec(code, {})
     classify = pipeline("text-classification", model=str(tmp_path / "first" / "model"))
     assert classify({"text": "one red", "text_pair": "two"})["label"] in ("no", "yes")
-
-
-def test_language_table() -> None:
-    metrics = Results()
-    for language, accuracy in (("en", 0.8512), ("sw", 0.7)):
-        metrics |= measured("xnli", "translate-test", language, "test", {"accuracy": accuracy, "rows": 5010})
-    metrics = mean_over_languages(metrics)
-    console = Console(width=60, file=io.StringIO())
-    console.print(language_table(metrics, title="toy", protocol="translate-test"))
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
-    lines = [line.replace("│", " ").split() for line in shown.splitlines()]
-    assert [line for line in lines if line and line[0] in ("en", "sw", "avg")] == [
-        ["en", "85.1"],
-        ["sw", "70.0"],
-        ["avg", "77.6"],
-    ]
-    assert "5010" not in shown and "toy: translate-test" in shown

@@ -71,7 +71,7 @@ def test_run_is_replaced_until_its_first_checkpoint(tmp_path: Path) -> None:
     assert folder.reserve({**other, "overwrite": True}) == folder.preparing
 
 
-@pytest.mark.parametrize("name", ["model", "README.md", "training/notes.txt", ""])
+@pytest.mark.parametrize("name", ["model", "README.md", "training/notes.txt"])
 def test_other_files_are_kept(name: str, tmp_path: Path) -> None:
     file = tmp_path / "run" / name
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -108,13 +108,6 @@ def test_missing_momentum_encoders_are_copies(tmp_path: Path) -> None:
         assert not any(parameter.requires_grad for parameter in second.momentum_encoders.parameters())
 
 
-def test_model_without_momentum(tmp_path: Path) -> None:
-    first, second = filled(1), dual(2, queue_size=0, in_batch_negatives=True, use_momentum=False)
-    first.save_pretrained(tmp_path)
-    counts = start_from(second, tmp_path)
-    assert counts["kept"] == 0 and counts["loaded"] == len(second.state_dict())
-
-
 def test_other_vocabulary(tmp_path: Path) -> None:
     dual(1, vocab_size=40).save_pretrained(tmp_path)
     with pytest.raises(XlsrError, match="vocabulary"):
@@ -149,20 +142,6 @@ def test_tokenizer_follows_the_embeddings(method: str, adapters: str, recipe_of:
     table = second.build_model(data).get_input_embeddings().weight
     with safe_open(folder / "model.safetensors", "pt") as content:
         assert torch.equal(table, content.get_tensor("encoder.embeddings.word_embeddings.weight"))
-
-
-def test_stages_share_the_tokenizer(recipe_of: Any, tmp_path: Path) -> None:
-    recipe_of("two", FRENCH, "lightweight")
-    recipe_of("one", ENGLISH, "lightweight")
-    path = tmp_path / "one.yaml"
-    stages = f"stages: [{{name: first}}, {{name: second, set: {{data: {{train: {{path: {tmp_path / 'two.tsv'}}}}}}}}}]"
-    path.write_text(path.read_text("utf-8") + stages, "utf-8")
-    runs = load_runs(str(path), ["--output_dir", str(tmp_path / "run")])
-    for run in runs:
-        train_recipe(run)
-    folders = [Path(run.recipe.output_dir) / "training" / "final" for run in runs]
-    first, second = (AutoTokenizer.from_pretrained(str(folder)).get_vocab() for folder in folders)
-    assert first == second
 
 
 def test_monolingual_data_take_the_tokenizer(recipe_of: Any, tmp_path: Path) -> None:

@@ -78,12 +78,7 @@ BAD: list[tuple[Callable[[Dataset], Any], str]] = [
     (lambda rows: rows.select([]), "train_dataset"),
     (lambda rows: [], "train_dataset"),
     (lambda rows: rows.remove_columns("zh"), "expected"),
-    (
-        lambda rows: rows.add_column("source_lang", ["de"] * len(rows)).rename_columns(
-            {"en": "source", "zh": "target"}
-        ),
-        "de",
-    ),
+    (lambda rows: named(rows.add_column("source_lang", ["de"] * len(rows))), "de"),
     (lambda rows: {"en-de": named(rows)}, "de"),
     (lambda rows: rows.to_iterable_dataset().remove_columns("zh"), "expected"),
     (lambda rows: "pairs.tsv", "train_dataset"),

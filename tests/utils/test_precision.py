@@ -41,11 +41,7 @@ def test_old_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_given_precision() -> None:
-    assert choose_precision("bfloat16", cpu=True) == "bfloat16"
-    assert choose_precision("float16", cpu=False) == "float16"
-
-
-def test_invalid_precision() -> None:
+    assert (choose_precision("bfloat16", cpu=True), choose_precision("float16", cpu=False)) == ("bfloat16", "float16")
     with pytest.raises(XlsrError, match="float16"):
         choose_precision("float16", cpu=True)
     with pytest.raises(XlsrError, match="half"):

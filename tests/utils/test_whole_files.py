@@ -12,7 +12,6 @@ import pytest
 from result_helpers import results
 
 from hf_xlsr.evaluation.results import save_results
-from hf_xlsr.mining.outputs import check_place
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.files import atomic_write, check_writable, is_stream
 
@@ -64,11 +63,6 @@ def test_device_stays(tmp_path: Path) -> None:
     check_writable(link, "--output")
     save_results(link, METRICS, settings={})
     assert link.is_symlink() and is_stream(os.devnull)
-
-
-def test_mining_needs_a_file() -> None:
-    with pytest.raises(XlsrError, match="null"):
-        check_place(os.devnull)
 
 
 def test_locked_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,5 @@ from hf_xlsr.utils.lazy import lazy_names
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
-    {
-        "fitting": ["DebiasFitter", "fit_debias"],
-        "removal": ["Debias", "DebiasedEncoder", "remove_components"],
-    },
+    {"fitting": ["DebiasFitter", "fit_debias"], "removal": ["Debias", "DebiasedEncoder", "remove_components"]},
 )

@@ -94,7 +94,6 @@ class Debias:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The fitted languages, by the tags they were fitted under."""
         return tuple(self.fitted)
 
     def content_digest(self) -> str:

@@ -7,7 +7,6 @@ from importlib import import_module
 from inspect import isabstract
 
 from hf_xlsr.runs.methods.base import Method
-from hf_xlsr.utils.errors import XlsrError, did_you_mean
 
 
 def find_methods() -> dict[str, type[Method]]:
@@ -24,12 +23,4 @@ def find_methods() -> dict[str, type[Method]]:
 
 METHODS: dict[str, type[Method]] = find_methods()
 
-
-def get_method(name: object) -> type[Method]:
-    """A method by its name."""
-    if str(name) not in METHODS:
-        raise XlsrError(f"`method` is '{name}'; {did_you_mean(str(name), METHODS)}")
-    return METHODS[str(name)]
-
-
-__all__ = ["METHODS", "Method", "get_method"]
+__all__ = ["METHODS", "Method"]

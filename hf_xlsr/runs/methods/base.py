@@ -39,8 +39,6 @@ BUILDING = ("encoder", "encoders", "start", "dropout", "random_weights")
 
 @dataclass
 class Finished:
-    """The results of a finished training."""
-
     metrics: Results
     plots: list[Path] = field(default_factory=list)
     data_hashes: dict[str, str] = field(default_factory=dict)
@@ -124,7 +122,6 @@ class Method(ABC):
 
     @property
     def config_options(self) -> dict[str, Any]:
-        """Values of the model's configuration."""
         return {key: value for key, value in self.recipe.model.items() if key not in BUILDING}
 
     @cached_property
@@ -146,7 +143,6 @@ class Method(ABC):
         """Functions of the live encoder that give metrics during training."""
 
     def metric_names(self, sets: Mapping[str, Any]) -> list[str]:
-        """The names of the metrics that `evaluations` give."""
         return [name for evaluation in self.evaluations(sets) for name in evaluation(_Constant())]
 
     def check(self, arguments: Any, sets: Mapping[str, Any]) -> None:
@@ -165,7 +161,6 @@ class Method(ABC):
             )
 
     def check_complete(self) -> None:
-        """Checks that a recipe for one's own data has been given what it leaves open."""
         missing = [] if self.recipe.languages else ["--train FILE", "--languages en,de"]
         if not {"encoders", "encoder", "start"} & {*self.recipe.model}:
             missing.append("--encoder ID")
@@ -184,7 +179,6 @@ class Method(ABC):
 
     @property
     def prompt(self) -> str:
-        """Text before every sentence, in training and in the exported model."""
         return str(getattr(self.recipe.data, "prompt", ""))
 
     @abstractmethod
@@ -200,7 +194,6 @@ class Method(ABC):
         return {"processing_class": data.tokenizer}
 
     def arguments(self, folder: Path, sets: Mapping[str, Any]) -> Any:
-        """The training arguments of the recipe; checkpoints go to `folder`."""
         recipe = self.recipe
         options = {"disable_tqdm": None, "report_to": "none", "run_name": recipe.name, **recipe.training}
         if not self.evaluations(sets):

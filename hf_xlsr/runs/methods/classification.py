@@ -46,8 +46,6 @@ class ClassificationData:
 
 
 class ClassificationDataSection(DataSection):
-    """What is trained and measured on."""
-
     dev: NamedSources = Field(None, description="sets by name, measured during training")
     test: NamedSources = Field(None, description="sets by name, measured at the end")
     cleaning: list[Any] | dict[str, Any] | None = Field([], description="steps, by name or as `{name: options}`")
@@ -56,8 +54,6 @@ class ClassificationDataSection(DataSection):
 
 
 class TaskSection(Section):
-    """What the rows hold."""
-
     texts: Literal["pair", "single"] = Field("pair", description="what a row holds")
     labels: list[Any] | str | None = Field(None, description="names of the classes, in the order of their numbers")
     scores: list[Any] | None = Field(None, description="smallest and largest score, of a task without classes")
@@ -65,14 +61,10 @@ class TaskSection(Section):
 
 
 class ClassificationEvaluation(Section):
-    """How the dev and test sets are measured."""
-
     protocol: str = Field("fine-tuning", pattern="^[^/]+$", description="name of the training setting in metric keys")
 
 
 class ClassificationRecipe(FineTuningRecipe):
-    """`method: classification`."""
-
     min_languages: ClassVar[int] = 1
 
     method: Literal["classification"]

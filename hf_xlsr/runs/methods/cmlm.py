@@ -19,12 +19,7 @@ from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel
 from hf_xlsr.runs.fields import section_of
 from hf_xlsr.runs.methods.base import DROPOUT
-from hf_xlsr.runs.methods.one_encoder import (
-    ENCODER,
-    FramedTokenizerSection,
-    OneEncoderMethod,
-    OneEncoderRecipe,
-)
+from hf_xlsr.runs.methods.one_encoder import ENCODER, FramedTokenizerSection, OneEncoderMethod, OneEncoderRecipe
 from hf_xlsr.runs.methods.sentence_encoder import NLI_LABELS, NliSection, SentenceDataSection
 from hf_xlsr.runs.sections import Sources
 from hf_xlsr.trainers.arguments import CmlmTrainingArguments
@@ -43,14 +38,10 @@ class CmlmPreparedData(PreparedData):
 
 
 class CmlmData(SentenceDataSection):
-    """What is trained and measured on."""
-
     text: Sources = Field(None, description="running text: sentences in the order of their documents")
 
 
 class CmlmRecipe(OneEncoderRecipe):
-    """`method: cmlm`."""
-
     min_languages: ClassVar[int] = 1
 
     method: Literal["cmlm"]

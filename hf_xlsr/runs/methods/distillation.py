@@ -22,8 +22,6 @@ from hf_xlsr.utils.validation import Section
 
 
 class TeacherSection(Section):
-    """The teacher."""
-
     path: str | None = Field(None, description="folder or Hub id of a sentence encoder")
     prompt: str = Field("", description="text before every sentence, such as `query: `")
     center: bool = Field(True, description="whether the mean embedding of the training texts is subtracted")
@@ -31,8 +29,6 @@ class TeacherSection(Section):
 
 
 class DistillationRecipe(OneEncoderRecipe):
-    """`method: distillation`."""
-
     method: Literal["distillation"]
     teacher: TeacherSection = TeacherSection()
 

@@ -32,8 +32,6 @@ ENCODERS = (
 
 
 class DualMomentumRecipe(SentenceEncoderRecipe):
-    """`method: dual_momentum`."""
-
     method: Literal["dual_momentum"]
     nli: NliSection = NliSection()
 
@@ -56,10 +54,7 @@ class DualMomentumMethod(SentenceEncoderMethod):
     citation = citations.DUAL_MOMENTUM
     recipe_class = DualMomentumRecipe
     model_section = section_of(
-        DualMomentumConfig,
-        without=("languages", "encoder_configs", "nli_labels"),
-        dropout=DROPOUT,
-        encoders=ENCODERS,
+        DualMomentumConfig, without=("languages", "encoder_configs", "nli_labels"), dropout=DROPOUT, encoders=ENCODERS
     )
     config_class = DualMomentumConfig
     arguments_class = DualMomentumTrainingArguments

@@ -25,8 +25,6 @@ START = (
 
 
 class FineTuningRecipe(Recipe):
-    """Keys of recipes that fine-tune an encoder."""
-
     adapters: AdaptersSection = AdaptersSection()
 
 
@@ -68,7 +66,6 @@ class FineTuningMethod(Method):
         return type(model).from_pretrained(folder.model, **attention).to(trainer.args.device)
 
     def live_options(self, trainer: XlsrTrainer) -> dict[str, Any]:
-        """Arguments of `LiveClassifier` and `LiveTranslator`."""
         return {
             "max_length": self.recipe.data.max_length,
             "autocast_dtype": trainer.autocast_dtype,

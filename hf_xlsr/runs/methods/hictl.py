@@ -16,12 +16,7 @@ from hf_xlsr.modeling import citations
 from hf_xlsr.modeling.hictl import HictlConfig, HictlForPreTraining
 from hf_xlsr.runs.fields import section_of
 from hf_xlsr.runs.methods.base import DROPOUT
-from hf_xlsr.runs.methods.one_encoder import (
-    ENCODER,
-    FramedTokenizerSection,
-    OneEncoderMethod,
-    OneEncoderRecipe,
-)
+from hf_xlsr.runs.methods.one_encoder import ENCODER, FramedTokenizerSection, OneEncoderMethod, OneEncoderRecipe
 from hf_xlsr.runs.methods.sentence_encoder import SentenceDataSection
 from hf_xlsr.runs.sections import Sources
 from hf_xlsr.trainers.arguments import HictlTrainingArguments
@@ -41,14 +36,10 @@ _OTHER_MODELS = (
 
 
 class HictlData(SentenceDataSection):
-    """What is trained and measured on."""
-
     monolingual: Sources = Field(None, description="sentences in one language: rows of `text` and, optionally, `lang`")
 
 
 class HictlRecipe(OneEncoderRecipe):
-    """`method: hictl`."""
-
     method: Literal["hictl"]
     data: HictlData = HictlData()
     tokenizer: FramedTokenizerSection = FramedTokenizerSection()

@@ -20,8 +20,6 @@ from hf_xlsr.trainers.lightweight import MASKING_OF_TASK, LightweightTrainer
 
 
 class LightweightRecipe(OneEncoderRecipe):
-    """`method: lightweight`."""
-
     method: Literal["lightweight"]
 
 

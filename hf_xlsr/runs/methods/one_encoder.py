@@ -25,8 +25,6 @@ ENCODER = (
 
 
 class TokenizerSection(Section):
-    """The tokenizer."""
-
     path: str | None = Field(
         None,
         description="a trained tokenizer; by default that of a pretrained encoder or of `start_from`, else a new one is "
@@ -48,8 +46,6 @@ class FramedTokenizerSection(TokenizerSection):
 
 
 class OneEncoderRecipe(SentenceEncoderRecipe):
-    """Keys of recipes with one encoder."""
-
     tokenizer: TokenizerSection = TokenizerSection()
 
 

@@ -46,8 +46,6 @@ class NliSection(Section):
 
 
 class RetrievalSection(Section):
-    """How the dev and test sets are measured."""
-
     protocol: Literal["tatoeba", "xsr"] = Field("tatoeba", description="how translations are retrieved")
     guard: Sources = Field(
         None,
@@ -61,20 +59,14 @@ class RetrievalSection(Section):
 
 
 class SentenceDataSection(DataSection):
-    """What is trained and measured on."""
-
     prompt: str = Field("", description="text before every sentence, also in the exported model, such as `query: `")
 
 
 class ExportSection(Section):
-    """How the model is written."""
-
     normalize: bool = Field(True, description="whether the exported model gives unit vectors")
 
 
 class SentenceEncoderRecipe(Recipe):
-    """Keys of recipes for sentence encoders."""
-
     data: SentenceDataSection = SentenceDataSection()
     evaluation: RetrievalSection = RetrievalSection()
     export: ExportSection = ExportSection()
@@ -216,7 +208,6 @@ class SentenceEncoderMethod(Method):
 
 
 def evaluation_sets(recipe: Recipe) -> dict[str, list[dict[str, Any]]]:
-    """The rows of `data.dev` and `data.test`."""
     return {
         split: evaluation_rows(as_list(getattr(recipe.data, split)), languages=recipe.languages, split=split)
         for split in ("dev", "test")

@@ -34,18 +34,10 @@ from hf_xlsr.utils.hashing import data_hash
 from hf_xlsr.utils.validation import Section
 
 RANDOM = (bool, Field(False, description="new weights in the shape of `start`: the Transformer of table 4"))
-MODEL_KEYS = (
-    "decoder_layers",
-    "decoder_attention_heads",
-    "decoder_ffn_dim",
-    "word_similarity",
-    "logits_chunk_size",
-)
+MODEL_KEYS = ("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim", "word_similarity", "logits_chunk_size")
 
 
 class TranslationData(DataSection):
-    """What is trained and measured on."""
-
     # NFKC would replace full-width punctuation of the targets, which no reference has.
     cleaning: list[Any] | dict[str, Any] | None = Field(
         [{"normalize": {"form": "NFC"}}, "deduplicate"], description="steps, by name or as `{name: options}`"
@@ -54,14 +46,10 @@ class TranslationData(DataSection):
 
 
 class VocabularySection(Section):
-    """The vocabulary."""
-
     sources: Sources = Field(None, description="text to whose tokens the vocabulary is reduced")
 
 
 class TranslationEvaluation(Section):
-    """How the dev and test sets are measured."""
-
     name: str | None = Field(None, description="name of the sets in metric keys; by default that of their source")
     tokenize: str | list[str] | None = Field(
         None, description="tokenizers of sacrebleu; by default those of the target language"
@@ -74,8 +62,6 @@ class TranslationEvaluation(Section):
 
 
 class TranslationRecipe(FineTuningRecipe):
-    """`method: translation`."""
-
     method: Literal["translation"]
     data: TranslationData = TranslationData()
     vocabulary: VocabularySection = VocabularySection()
@@ -161,12 +147,7 @@ class TranslationMethod(FineTuningMethod):
         return self.from_encoder(HictlForConditionalGeneration, tokenizer=tokenizer, tokens=kept)
 
     def evaluate_and_export(
-        self,
-        folder: RunFolder,
-        trainer: XlsrTrainer,
-        data: PreparedData,
-        sets: Mapping[str, Any],
-        console: Console,
+        self, folder: RunFolder, trainer: XlsrTrainer, data: PreparedData, sets: Mapping[str, Any], console: Console
     ) -> Finished:
         # Users of the folder decode as the recipe does by default.
         decoding = self.recipe.evaluation.model_dump(include={"num_beams", "length_penalty"})
