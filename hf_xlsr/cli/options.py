@@ -226,10 +226,7 @@ def _files(
             continue
         wide = any(PLACEHOLDER in part for part in (text, columns.get("text", ""), config or ""))
         if not languages or (len(languages) > 1 and not wide):
-            raise XlsrError(
-                f"the language of --texts '{text}' is unknown; write LANGUAGE=FILE, or {PLACEHOLDER} in FILE or "
-                "--columns, with --languages."
-            )
+            raise XlsrError(f"the language of --texts '{text}' is unknown; write LANGUAGE=FILE, or give --languages.")
         yield from ((language, text) for language in languages)
 
 

@@ -147,7 +147,5 @@ def _log_history(path: str) -> list[dict[str, Any]]:
         content = None
     history = content.get("log_history") if isinstance(content, dict) else content
     if not isinstance(history, list) or not all(isinstance(entry, dict) for entry in history):
-        raise XlsrError(
-            f"'{path}' has no training log; expected a folder of hf-xlsr train, its log.json or a trainer_state.json."
-        )
+        raise XlsrError(f"'{path}' has no training log, as a run, its log.json or a trainer_state.json have.")
     return history

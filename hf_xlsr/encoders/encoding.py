@@ -105,9 +105,7 @@ def embed(
     )
     vectors = as_vectors(encoded, "the encoder's output")
     if len(vectors) != len(positions):
-        raise XlsrError(
-            f"`encode` must return one vector per text, got shape {vectors.shape} for {len(positions)} texts."
-        )
+        raise XlsrError(f"`encode` must return a vector per text, got {vectors.shape} for {len(positions)} texts.")
     if normalize:
         vectors = unit_length(vectors)
     return vectors if len(positions) == len(texts) else vectors[spread]

@@ -39,10 +39,8 @@ def export_parts(export: str | Path) -> dict[str, EncoderPart]:
         raise XlsrError(f"'{export}' must be a folder of sentence-transformers, but it has no modules.json.")
     settings = _json(home / "config_sentence_transformers.json")
     if settings.get("default_prompt_name"):
-        raise XlsrError(
-            f"'{export}' has the default prompt '{settings['default_prompt_name']}', which ONNX files would ignore. "
-            "Remove default_prompt_name from config_sentence_transformers.json."
-        )
+        prompt = settings["default_prompt_name"]
+        raise XlsrError(f"'{export}' must have no default prompt, which ONNX files ignore, got '{prompt}'.")
     modules = [(_kind(module["type"]), _inside(home, module["path"])) for module in _json(home / "modules.json")]
     (first, folder), rest = modules[0], modules[1:]
     if first != "router":
@@ -59,15 +57,10 @@ def export_parts(export: str | Path) -> dict[str, EncoderPart]:
 def _part(home: Path, chain: list[tuple[str, str]]) -> EncoderPart:
     kinds = [kind for kind, _ in chain]
     if kinds[:2] != ["encoder", "pooling"] or not set(kinds[2:]) <= {"linear", "normalize"}:
-        raise XlsrError(
-            f"Modules of '{home}' must be a Transformer and a Pooling, then Dense and Normalize, got {', '.join(kinds)}."
-        )
+        raise XlsrError(f"'{home}' must be a Transformer, Pooling, then Dense and Normalize, got {', '.join(kinds)}.")
     transformer = _json(home / chain[0][1] / "sentence_bert_config.json")
     if transformer.get("do_lower_case"):
-        raise XlsrError(
-            f"'{home}' has do_lower_case, which ONNX files would ignore. Add a lower-casing normalizer to the tokenizer "
-            "and remove do_lower_case from sentence_bert_config.json."
-        )
+        raise XlsrError(f"'{home}' must have no do_lower_case, which ONNX files ignore; lower-case by a normalizer.")
     return EncoderPart(chain[0][1], tuple(chain[1:]), transformer.get("max_seq_length"))
 
 

@@ -38,9 +38,7 @@ def route_of(encoder: Any, language: str | None, routes: Mapping[str, str] | Non
         chosen = {language_code(tag): route for tag, route in routes.items()}
         route = chosen.get(language_code(language)) if language else None
         if route is None:
-            raise XlsrError(
-                f"`routes` must include language {language!r}, got {', '.join(routes)}: add LANGUAGE=ROUTE."
-            )
+            raise XlsrError(f"`routes` must include language {language!r}, got {', '.join(routes)}.")
         require_choice("routes", route, names)
         return route
     by_language = {language_code(name): name for name in names if langcodes.tag_is_valid(name)}
@@ -49,6 +47,5 @@ def route_of(encoder: Any, language: str | None, routes: Mapping[str, str] | Non
     if len(by_language) < max(len(names), 1):
         return None
     raise XlsrError(
-        f"The encoder has routes for {', '.join(names)}, got language {language!r}. Give the languages (--languages), or "
-        "their routes (--routes de=en)."
+        f"The encoder has routes for {', '.join(names)}, got language {language!r}. Give --languages, or --routes de=en."
     )

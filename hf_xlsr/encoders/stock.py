@@ -109,10 +109,7 @@ def encoder_from_pretrained(path: str, *, place: str = "encoder", dropout: float
     try:
         config = load_auto(AutoConfig, path)
         if getattr(MODEL_MAPPING.get(type(config), None), "__module__", "").startswith("hf_xlsr.modeling."):
-            raise XlsrError(
-                f"{place} must be a plain encoder, but '{path}' is a {config.model_type}. Give the folder 'model' of its "
-                "run."
-            )
+            raise XlsrError(f"{place} must be a plain encoder, but '{path}' is a {config.model_type}.")
         if dropout is not None:
             options |= {name: dropout for name in DROPOUTS if hasattr(config, name)}
         with quiet_loading():
@@ -125,9 +122,7 @@ def encoder_from_pretrained(path: str, *, place: str = "encoder", dropout: float
     except XlsrError:
         raise
     except (OSError, ValueError) as error:
-        raise XlsrError(
-            f"{place} '{path}' cannot be loaded: {error_line(error, 200)} Weights must be safetensors."
-        ) from error
+        raise XlsrError(f"{place} '{path}' cannot be loaded from safetensors: {error_line(error, 200)}") from error
     if missing := sorted(info["missing_keys"]):
         raise XlsrError(f"{place} '{path}' lacks weights of the encoder: {missing[0]}, ...")
     return encoder

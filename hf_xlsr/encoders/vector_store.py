@@ -67,7 +67,7 @@ class VectorStore:
                 vectors, digests = np.load(self.folder / f"{name}{VECTORS}", mmap_mode="r"), np.load(file)
             except Exception as error:  # a damaged file raises errors of many types
                 raise XlsrError(
-                    f"'{file}' or its vectors are damaged ({error_line(error, 100)}). Remove both."
+                    f"'{file}' or its vectors are damaged; remove both: {error_line(error, 100)}"
                 ) from error
             self._files[name] = np.asarray(vectors)  # a plain view: rows of `memmap` are slow
             for row, digest in enumerate(digests[: len(vectors)]):

@@ -68,9 +68,7 @@ class RunFolder:
                         lock.unlink()
                         self.path.rmdir()
         except Timeout:
-            raise XlsrError(
-                f"another process trains in '{self.path}'; wait for it, or use another --output_dir."
-            ) from None
+            raise XlsrError(f"another process trains in '{self.path}'; use another --output_dir.") from None
 
     def reserve(self, recipe: Mapping[str, Any]) -> Path:
         """Where to prepare the data of a run: in `training` to resume it, else in `preparing`, until `claim`.
@@ -86,8 +84,7 @@ class RunFolder:
             there = json.loads(self.recipe.read_text("utf-8"))
             if different := differing_keys(there, json.loads(json.dumps(recipe))):
                 raise XlsrError(
-                    f"output folder '{self.path}' holds a run with other {', '.join(different[:4])}; use another "
-                    "--output_dir, or --overwrite true."
+                    f"output folder '{self.path}' holds a run with other {', '.join(different[:4])}; use --overwrite true."
                 )
             return self.training
         self.preparing.mkdir()

@@ -218,17 +218,10 @@ def trained_on(recipe: Mapping[str, Any]) -> list[Any]:
     keys = ("data", "model", "nli")
     data, model, nli = (part if isinstance(part := recipe.get(key), Mapping) else {} for key in keys)
     encoder = model.get("encoder")
-    encoders = [
-        model.get("encoders"),
-        model.get("start"),
-        encoder.get("path") if isinstance(encoder, Mapping) else encoder,
-    ]
-    return [
-        as_list(recipe.get("languages")),
-        [data.get(place) for place in TRAINING_PLACES],
-        nli.get("train"),
-        encoders,
-    ]
+    path = encoder.get("path") if isinstance(encoder, Mapping) else encoder
+    encoders = [model.get("encoders"), model.get("start"), path]
+    texts = [data.get(place) for place in TRAINING_PLACES]
+    return [as_list(recipe.get("languages")), texts, nli.get("train"), encoders]
 
 
 def named_for_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,10 +92,7 @@ def _leading(moment: np.ndarray, count: int, components: int, language: str) -> 
     values, vectors = values[::-1], vectors[:, ::-1]
     rank = int((values > len(values) * np.finfo(np.float64).eps * values[0]).sum())
     if components > (most := min(rank, count - 1, len(moment) - 1)):
-        raise XlsrError(
-            f"`components` must be at most {most} for the texts of '{language}', got {components}. Give more texts that "
-            "differ, or remove fewer components."
-        )
+        raise XlsrError(f"`components` must be at most {most} for the texts of '{language}', got {components}.")
     chosen = vectors[:, :components]
     # The sign of an eigenvector depends on the library.
     signs = np.sign(chosen[np.abs(chosen).argmax(axis=0), np.arange(components)])

@@ -205,9 +205,7 @@ class Debias:
             fitted = {name: tensors[f"{part}/{name}"].astype(np.float64) for name in languages}
             encoder, prompt, form = str(facts["encoder"]), str(facts["prompt"]), facts["format"]
         except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
-            raise XlsrError(
-                f"Folder {home} must hold {FACTS} and {TENSORS} of one `hf-xlsr debias fit`: {error!r}."
-            ) from error
+            raise XlsrError(f"{home} must hold {FACTS} and {TENSORS} of `hf-xlsr debias fit`: {error!r}.") from error
         if form != FORMAT:
             raise XlsrError(f"{home / FACTS} is of format {form} instead of {FORMAT}. Fit again.")
         return cls(**{part: fitted}, counts=counts, shares=shares, encoder=encoder, prompt=prompt)

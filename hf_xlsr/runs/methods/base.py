@@ -279,9 +279,7 @@ def start_from(model: Any, path: str | Path) -> dict[str, int]:
     try:
         model.load_state_dict(loaded, strict=False)
     except RuntimeError as error:
-        raise XlsrError(
-            f"start_from '{folder}' needs the same encoder and vocabulary ({error_line(error, 300)})."
-        ) from None
+        raise XlsrError(f"start_from '{folder}' has another encoder or vocabulary: {error_line(error, 300)}") from None
     if hasattr(model, "tie_weights"):
         model.tie_weights()
     return {"loaded": len(loaded), "kept": len(own) - len(loaded), "unused": len(stored.keys() - loaded.keys())}

@@ -92,8 +92,7 @@ class CmlmMethod(OneEncoderMethod):
         active = {task: as_list(sources) for task, (weight, sources) in found.items() if weight and as_list(sources)}
         if not active:
             raise XlsrError(
-                f"recipe '{self.recipe.name}' has nothing to train on: data.text, data.train and nli.train are empty or "
-                "have weight 0."
+                f"recipe '{self.recipe.name}' has no data of a task with a weight: text, train or nli.train."
             )
         return active
 

@@ -65,9 +65,8 @@ class OneEncoderMethod(SentenceEncoderMethod):
         known = [key.rsplit(".", 1)[-1] for key in cls.nested_keys(content)]
         for key in method.encoder_section:
             if key not in known:
-                raise XlsrError(
-                    f"recipe '{method.recipe.name}': unknown key 'model.encoder.{key}'; {did_you_mean(key, known)}"
-                )
+                name = method.recipe.name
+                raise XlsrError(f"recipe '{name}': unknown key 'model.encoder.{key}'; {did_you_mean(key, known)}")
         # A pretrained encoder needs its own tokenizer: its embeddings mean nothing under another vocabulary.
         tokenizer = method.recipe.tokenizer
         tokenizer.path = tokenizer.path or method.encoder_section.get("path")
