@@ -83,9 +83,8 @@ class RunFolder:
         elif self.started and not recipe["overwrite"]:
             there = json.loads(self.recipe.read_text("utf-8"))
             if different := differing_keys(there, json.loads(json.dumps(recipe))):
-                raise XlsrError(
-                    f"output folder '{self.path}' holds a run with other {', '.join(different[:4])}; use --overwrite true."
-                )
+                keys = ", ".join(different[:4])
+                raise XlsrError(f"output folder '{self.path}' has a run with other {keys}; use --overwrite true.")
             return self.training
         self.preparing.mkdir()
         return self.preparing
