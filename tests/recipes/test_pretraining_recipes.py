@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import loaded
+from conftest import loaded, tiny_encoder
 from hictl_helpers import framed_tokenizer
 from recipe_helpers import mostly_slow, runs_of, value_of
 
@@ -14,24 +14,10 @@ from hf_xlsr.data.sources import as_list
 from hf_xlsr.runs.recipe import resolve
 from hf_xlsr.runs.train import train_recipe
 
-ENCODER = {
-    "model_type": "bert",
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "max_position_embeddings": 64,
-}
-TRAINING = {
-    "max_steps": 2,
-    "per_device_train_batch_size": 4,
-    "gradient_accumulation_steps": 2,
-    "logging_steps": 1,
-    "save_steps": 2,
-    "eval_steps": 2,
-    "dataloader_num_workers": 0,
-    "precision": "float32",
-}
+ENCODER = {**tiny_encoder(0), "max_position_embeddings": 64}
+del ENCODER["vocab_size"]  # that of the tokenizer
+TRAINING = {"max_steps": 2, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "precision": "float32"}
+TRAINING |= {"logging_steps": 1, "save_steps": 2, "eval_steps": 2, "dataloader_num_workers": 0}
 FAST = ("hictl_open", "hictl_open_ablation/lm", "cmlm_open", "cmlm_then_cmlm_br_nli/nli", "cmlm_f_mbert")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from conftest import tiny_encoder
 from safetensors.torch import load_file, save_file
 from torch.nn.parallel import DistributedDataParallel
 from two_processes import run_on_two_processes
@@ -17,17 +18,7 @@ from hf_xlsr.losses import bags_of_words, draw_negative_words
 from hf_xlsr.utils.distributed import gather_with_gradient, world_size
 
 PAIRS, LENGTH, VOCABULARY = 6, 5, 30
-TEXT = {
-    "model_type": "bert",
-    "vocab_size": VOCABULARY,
-    "hidden_size": 8,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "max_position_embeddings": 8,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
+TEXT = {**tiny_encoder(VOCABULARY), "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 CONFIGS: dict[str, dict[str, Any]] = {
     "paper": {},
     "sum": {"similarity_reduction": "sum"},
