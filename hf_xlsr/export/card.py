@@ -44,11 +44,7 @@ def prose(value: object) -> str:
 
 
 def code(value: object, *, cell: bool = False) -> str:
-    """The text as inline code.
-
-    Args:
-        value: Any value.
-        cell: Escape bars, which end a cell of a table even inside code.
+    """The text as inline code; in a `cell` of a table bars are escaped, too.
 
     Examples:
         >>> code("a`b|c", cell=True)
@@ -112,32 +108,7 @@ def _public(value: Any) -> Any:
 def part_card(
     data: ModelCardData, *, title: str, paragraphs: Sequence[str], example: str, language: str = "python"
 ) -> str:
-    """A card with metadata, a title, paragraphs and an example.
-
-    Args:
-        data: Metadata.
-        title: Plain text.
-        paragraphs: Markdown.
-        example: Code.
-        language: Language of the example.
-
-    Examples:
-        >>> card = part_card(ModelCardData(tags=["lora"]), title="a", paragraphs=["b"], example="c")
-        >>> print(card)
-        ---
-        tags:
-        - lora
-        ---
-        <BLANKLINE>
-        # a
-        <BLANKLINE>
-        b
-        <BLANKLINE>
-        ```python
-        c
-        ```
-        <BLANKLINE>
-    """
+    """A card with metadata, a plain title, paragraphs of Markdown and an example."""
     parts = [f"---\n{data.to_yaml()}\n---", f"# {prose(title)}", *paragraphs, code_block(example, language)]
     return "\n\n".join(parts) + "\n"
 

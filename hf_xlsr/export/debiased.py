@@ -21,13 +21,6 @@ UNDETERMINED = "und"
 def removal_module(debias: Debias, language: str) -> Dense:
     """The removal for one language as an affine layer: `x (I - C C^T)`, `x - m`, or `(x - m) W`.
 
-    Args:
-        debias: Fitted on embeddings of width `width`.
-        language: One of its languages.
-
-    Returns:
-        A `Dense` from `width` to `width` without activation, float32.
-
     Examples:
         >>> debias = Debias(components={"fr": np.array([[1.0], [0.0]])}, counts={"fr": 9}, shares={"fr": 0.5})
         >>> removal_module(debias, "fr").linear.weight.tolist()
@@ -50,20 +43,15 @@ def debias_sentence_transformer(
 ) -> SentenceTransformer:
     """A model that removes the language bias of each text: `model.encode(texts, task="fr")`.
 
-    The result is `Router({language: [modules of the model, Dense]}) (+ Normalize)` of stock modules. All routes share
-    the encoder. Texts without a language take the route `und`, which removes nothing.
+    The result is `Router({language: [modules of the model, Dense]}) (+ Normalize)` of stock modules, with prompts and
+    similarity function of the original. All routes share its encoder. Texts without a language take the route `und`,
+    which removes nothing.
 
     Args:
-        model: The model that `debias` was fitted on; unchanged, shares its weights.
+        model: The model that `debias` was fitted on.
         debias: What is removed, by language.
         normalize: Rescale to unit length after the removal. The authors' notebook does not: embeddings of unit length
             become shorter, which changes dot products and leaves cosines as they are.
-
-    Returns:
-        The model, with prompts and similarity function of the original.
-
-    Raises:
-        XlsrError: the widths differ, `truncate_dim` is set, or the model has no route for a fitted language.
 
     Examples:
         >>> from sentence_transformers.sentence_transformer.modules import StaticEmbedding

@@ -17,12 +17,6 @@ LONGEST = 500  # characters
 def hub_errors(what: str) -> Iterator[None]:
     """Turns errors of huggingface_hub and the network into one `XlsrError`, in which tokens are redacted.
 
-    Args:
-        what: The repository, or what is sent.
-
-    Raises:
-        XlsrError: for each of them.
-
     Examples:
         >>> with hub_errors("me/encoder"):
         ...     raise ConnectionError("reset")

@@ -30,19 +30,7 @@ def is_hub_id(name: str) -> bool:
 
 
 def check_repo(name: str, option: str = "--repo") -> str:
-    """Checks the name of a repository and returns it.
-
-    Args:
-        name: The name.
-        option: Option or key of the name, for errors.
-
-    Raises:
-        XlsrError: it does not have the form OWNER/NAME.
-
-    Examples:
-        >>> check_repo("me/encoder")
-        'me/encoder'
-    """
+    """Checks that the name of a repository is OWNER/NAME and returns it; errors name the option."""
     if not is_hub_id(name):
         raise XlsrError(f"{option} must be OWNER/NAME, such as me/my-encoder, got '{redact_tokens(name)}'.")
     return name

@@ -31,9 +31,7 @@ EMPTY = {".gitattributes", CARD}
 class RepoUpload:
     """Files and card to upload to one repository.
 
-    Args:
-        repo: OWNER/NAME.
-        card: Its model card.
+    Attributes:
         files: Path in the repository -> local file; without the card.
         private: Whether the repository must be private.
         tag: Tag in the card of an existing repository that may be overwritten.
@@ -50,16 +48,7 @@ class RepoUpload:
 
 @dataclass(frozen=True)
 class UploadResult:
-    """A repository after an upload.
-
-    Args:
-        repo: OWNER/NAME.
-        url: URL of its page.
-        private: Whether it is private.
-        commit: Hash of its newest commit.
-        files: Number of files, with the card.
-        size: Their size in bytes.
-    """
+    """A repository after an upload; `files` counts the card, `size` is in bytes."""
 
     repo: str
     url: str
@@ -70,11 +59,7 @@ class UploadResult:
 
 
 def check_upload(upload: RepoUpload) -> None:
-    """Checks an upload before anything is sent.
-
-    Raises:
-        XlsrError: the repository's name or a path is invalid, or the card holds an access token.
-    """
+    """Checks an upload before anything is sent."""
     check_repo(upload.repo)
     check_no_token(upload.card, CARD)
     for name in upload.files:
@@ -84,15 +69,7 @@ def check_upload(upload: RepoUpload) -> None:
 
 
 def folder_files(folder: Path, prefix: str = "", without: Sequence[str] = ()) -> dict[str, Path]:
-    """All files of a folder by path in a repository, without hidden ones.
-
-    Args:
-        folder: The folder.
-        prefix: Folder in the repository.
-        without: Names of files to leave out.
-
-    Raises:
-        XlsrError: a link leads out of the folder.
+    """All files of a folder by path in a repository, without hidden ones and those named in `without`.
 
     Examples:
         >>> import tempfile
@@ -121,20 +98,8 @@ def push_uploads(
 ) -> list[UploadResult]:
     """Uploads to repositories one after the other; all of them are checked before the first is sent.
 
-    A missing repository is created. An existing one must be empty, or its card must have `RepoUpload.tag`.
-
-    Args:
-        uploads: The uploads.
-        token: Access token with write access; from HF_TOKEN or `hf auth login` if None.
-        exist_ok: Upload to any existing repository.
-        message: Commit message.
-
-    Returns:
-        The repositories, in the same order.
-
-    Raises:
-        XlsrError: a path or card is invalid, a repository holds other files or is public but must be private, or the
-            Hub or the network fails.
+    A missing repository is created. An existing one must be empty, or its card must have `RepoUpload.tag`, or `exist_ok`
+    is set. The token is by default that of HF_TOKEN or `hf auth login`.
     """
     token = token or get_token()
     if not token:

@@ -32,10 +32,6 @@ class SentenceGraph(nn.Module):
     Linear layers behind mean or first-token pooling give the same before it, so the states have them too: pooling and
     normalising `last_hidden_state`, as the pipeline of transformers.js does, gives the sentence embedding. Behind max
     pooling they do not: then only `sentence_embedding` is right (see `folds`).
-
-    Args:
-        export: Folder of the export.
-        part: Result of `export_parts`.
     """
 
     def __init__(self, export: Path, part: EncoderPart) -> None:
@@ -47,12 +43,7 @@ class SentenceGraph(nn.Module):
         self.eval()
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Token states, `(batch, length, width)`, and sentence embeddings, `(batch, width)`.
-
-        Args:
-            input_ids: `(batch, length)`.
-            attention_mask: 1 for real tokens, `(batch, length)`.
-        """
+        """Token states, `(batch, length, width)`, and sentence embeddings, `(batch, width)`."""
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         layers = list(self.layers)
         while self.folds and layers and isinstance(layers[0], Dense):
@@ -80,19 +71,10 @@ def write_onnx(export: str | Path, *, int8: bool = False) -> dict[str, dict[str,
     `last_hidden_state`, `(batch, length, width)`, and `sentence_embedding`, `(batch, width)`, both float32; it includes
     pooling, linear layers and normalisation. The names are those that transformers.js looks for. In the quantised file
     the token embeddings and the weights of linear layers are int8, of which seven bits are used: processors without VNNI
-    add two products in 16 bits, which would overflow. Activations are quantised at run time. Every file is compared with
-    torch.
+    add two products in 16 bits, which would overflow. Activations are quantised at run time.
 
-    Args:
-        export: A folder written by sentence-transformers.
-        int8: Also write the int8 files.
-
-    Returns:
-        By route (empty without routes): `difference`, the largest from torch, and `cosine_int8`, the lowest with torch,
-        both on random token ids.
-
-    Raises:
-        XlsrError: a package is missing, a module is unsupported, or the embeddings differ from torch's.
+    Returns by route (empty without routes) `difference`, the largest from torch, and `cosine_int8`, the lowest with
+    torch, both on random token ids.
     """
     require_package("onnx", "onnxscript", "onnxruntime")
     home, report = Path(export), {}

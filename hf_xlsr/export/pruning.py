@@ -43,9 +43,6 @@ def prune(
         The smaller model, on the CPU in float32, and a report: `tokens`, `layers` and `parameters`, each before and
         after; and of the held-out texts `same_tokens` (share of the original's tokens that the result has, too),
         `tokens_per_text` before and after, `unknown_tokens`, and the mean `cosine` with the original.
-
-    Raises:
-        XlsrError: the model has other modules, a layer does not exist, or the tokenizer is unsupported.
     """
     names = [type(module).__name__ for module in model]
     if names[:2] != ["Transformer", "Pooling"] or not set(names[2:]) <= {"Normalize"}:

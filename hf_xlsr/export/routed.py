@@ -32,7 +32,7 @@ def to_routed_sentence_transformer(
     normalize: bool = True,
     max_length: int = MAX_LENGTH,
 ) -> SentenceTransformer:
-    """Joins encoders as `Router({language: [Transformer, Pooling (, Dense)]}) (+ Normalize)`.
+    """Joins encoders as `Router({language: [Transformer, Pooling (, Dense)]}) (+ Normalize)`, on the CPU in float32.
 
     The language is given as `task`: `model.encode(texts, task="zh")`. Without it:
 
@@ -51,12 +51,6 @@ def to_routed_sentence_transformer(
         pooling: `mean`, `max` or `cls`.
         normalize: Normalise embeddings to length 1.
         max_length: Number of tokens that sentences are truncated to.
-
-    Returns:
-        The model, on the CPU, in float32, with copies of the weights.
-
-    Raises:
-        XlsrError: tokenizers or projections do not match the encoders, or the widths of the embeddings differ.
 
     Examples:
         >>> from transformers import BertConfig, BertModel
@@ -99,17 +93,7 @@ def to_routed_sentence_transformer(
 def export_routed_sentence_transformer(
     encoders: Mapping[str, PreTrainedModel], tokenizers: Mapping[str, Any], path: str | Path, **options: Any
 ) -> SentenceTransformer:
-    """Writes a folder that `SentenceTransformer(path)` loads without this package.
-
-    Args:
-        encoders: See `to_routed_sentence_transformer`.
-        tokenizers: Likewise.
-        path: The folder to create.
-        **options: Options of `to_routed_sentence_transformer`.
-
-    Returns:
-        The model, loaded from the folder.
-    """
+    """Saves the model of `to_routed_sentence_transformer` and loads it: `SentenceTransformer(path)` needs no hf-xlsr."""
     return save_export(to_routed_sentence_transformer(encoders, tokenizers, **options), path)
 
 
@@ -130,15 +114,7 @@ def _check_width(encoders: Mapping[str, PreTrainedModel], projections: Mapping[s
 
 
 def single_route(model: SentenceTransformer, route: str) -> SentenceTransformer:
-    """The encoder of one route as a model without routes, which shares its weights.
-
-    Args:
-        model: With a `Router`, such as an encoder for each language or a debiased one.
-        route: Name of the route.
-
-    Raises:
-        XlsrError: the model has no such route.
-    """
+    """The encoder of one route of a model with a `Router` as a model without routes, which shares its weights."""
     require_choice("route", route, routes_of(model))
     router: Any = model[0]
     modules = [*router.sub_modules[route], *list(model)[1:]]

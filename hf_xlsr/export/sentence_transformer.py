@@ -27,19 +27,10 @@ POOLING_KEYS = {
 
 
 def encoder_modules(encoder: PreTrainedModel, tokenizer: Any, *, pooling: str, max_length: int) -> list[Module]:
-    """`Transformer` and `Pooling` around a copy of an encoder, in float32.
+    """`Transformer` and `Pooling` around a copy of an encoder, on the CPU in float32.
 
     An encoder without the pooler of its architecture gets one, so that it loads without warnings and that checkpoints of
     sentence-transformers' own trainer resume. Embeddings do not depend on it.
-
-    Args:
-        encoder: A stock Hugging Face encoder.
-        tokenizer: Its fast tokenizer.
-        pooling: `mean`, `max` or `cls`.
-        max_length: Number of tokens that sentences are truncated to; at most the encoder's positions.
-
-    Returns:
-        The two modules, on the CPU.
     """
     max_length = min(max_length, max_positions(encoder) or max_length)
     with tempfile.TemporaryDirectory() as folder:
@@ -76,18 +67,15 @@ def to_sentence_transformer(
     normalize: bool = True,
     max_length: int = MAX_LENGTH,
 ) -> SentenceTransformer:
-    """Wraps a plain encoder as `Transformer + Pooling (+ Dense) (+ Normalize)`.
+    """Wraps a plain encoder as `Transformer + Pooling (+ Dense) (+ Normalize)`, on the CPU in float32.
 
     Args:
-        encoder: A stock Hugging Face encoder, for example `model.encoder`.
+        encoder: A stock Hugging Face encoder, for example `model.encoder`; the result has copies of its weights.
         tokenizer: Its fast tokenizer.
         projection: A linear layer applied to the pooled embeddings.
         pooling: `mean`, `max` or `cls`.
         normalize: Normalise embeddings to length 1.
         max_length: Number of tokens that sentences are truncated to.
-
-    Returns:
-        The model, on the CPU, in float32, with copies of the weights.
     """
     modules = encoder_modules(encoder, tokenizer, pooling=pooling, max_length=max_length)
     if projection is not None:
@@ -98,27 +86,12 @@ def to_sentence_transformer(
 def export_sentence_transformer(
     encoder: PreTrainedModel, tokenizer: Any, path: str | Path, **options: Any
 ) -> SentenceTransformer:
-    """Writes a folder that `SentenceTransformer(path)` loads without this package.
-
-    Args:
-        encoder: See `to_sentence_transformer`.
-        tokenizer: Likewise.
-        path: The folder to create.
-        **options: Options of `to_sentence_transformer`.
-
-    Returns:
-        The model, loaded from the folder.
-    """
+    """Saves the model of `to_sentence_transformer` and loads it: `SentenceTransformer(path)` needs no hf-xlsr."""
     return save_export(to_sentence_transformer(encoder, tokenizer, **options), path)
 
 
 def save_export(model: SentenceTransformer, path: str | Path) -> SentenceTransformer:
-    """Writes a model of stock modules, and loads it.
-
-    Args:
-        model: From `to_sentence_transformer` of one of this package's models.
-        path: The folder to create.
-    """
+    """Writes a model of stock modules to a folder, and loads it."""
     model.save(str(path), create_model_card=False)
     write_older_names(path)
     return SentenceTransformer(str(path), device="cpu", trust_remote_code=False)
@@ -129,9 +102,6 @@ def write_older_names(export: str | Path) -> None:
 
     text-embeddings-inference reads only these: `pooling_mode_*` in `1_Pooling/config.json` and `max_seq_length` in
     `sentence_bert_config.json`.
-
-    Args:
-        export: Folder that sentence-transformers wrote.
     """
     for file in Path(export).rglob("*Pooling/config.json"):
         content = json.loads(file.read_text("utf-8"))

@@ -36,14 +36,9 @@ UNIT_TOLERANCE = 2e-3
 
 
 class VectorFile:
-    """A float16 matrix on disk that several processes fill by ranges of rows, in any order.
+    """A float16 matrix on disk that several processes fill by ranges of rows (`shards`), in any order.
 
     A range is written first and then marked in `shards/`, so a marked range is complete whenever a process is killed.
-
-    Args:
-        folder: Its folder, created if missing.
-        rows: Its rows.
-        shards: The ranges.
     """
 
     def __init__(self, folder: Path, rows: int, shards: Sequence[tuple[int, int]]) -> None:
@@ -56,11 +51,7 @@ class VectorFile:
         return [number for number in range(len(self.shards)) if str(number) not in done]
 
     def write(self, number: int, vectors: np.ndarray) -> None:
-        """Writes one range and marks it.
-
-        Raises:
-            XlsrError: the ranges before are of another width, or the disk is full.
-        """
+        """Writes one range and marks it."""
         start, width = self.shards[number][0], vectors.shape[1]
         header = _header((self.rows, width))
         # Processes that write the first ranges write the same header.
@@ -78,7 +69,7 @@ class VectorFile:
         (self.marks / str(number)).touch()
 
     def open(self) -> np.ndarray:
-        """The matrix, `(rows, width)`, float16, memory-mapped; only when no range is missing."""
+        """The matrix, `(rows, width)`, memory-mapped; only when no range is missing."""
         return np.load(self.path, mmap_mode="r")
 
 
@@ -91,14 +82,7 @@ def _header(shape: tuple[int, int]) -> bytes:
 class LazyEncoder:
     """An encoder, or the name of one, which is loaded at its first use and released afterwards.
 
-    Args:
-        encoder: Anything with a sentence-transformers style `encode`, or the folder or Hub id of a model.
-        device: Device of a model that is loaded by name; its own choice if None.
-        dtype: Precision of the weights of a model that is loaded by name; as its files store them if None.
-        vectors: Folder of embeddings that commands share, for a model that is loaded by name.
-
-    Raises:
-        XlsrError: the dtype is unknown.
+    Device, dtype and folder of shared embeddings are for a model that is loaded by name.
     """
 
     def __init__(
@@ -110,7 +94,6 @@ class LazyEncoder:
         self._device, self._dtype, self._vectors = device, dtype, vectors
 
     def get(self) -> Any:
-        """The encoder."""
         if self._encoder is None and self.model is not None:
             self._encoder = load_encoder(self.model, self._device, self._dtype)
             if self._vectors:
@@ -126,12 +109,9 @@ class LazyEncoder:
     def identity(self, language: str | None = None, routes: Mapping[str, str] | None = None) -> str:
         """An identifier that differs between encoders.
 
-        A model is identified by the content of its files: of a folder, or of a Hub id in the local cache, to which they
-        are downloaded if missing. A loaded model is identified by its settings and weights (`loaded_hash`), any other
-        object by its class, and both by their vectors of two sentences, in `language`.
-
-        Raises:
-            XlsrError: the model folder is missing, or the model cannot be downloaded.
+        A model given by name is identified by the content of its files, which are downloaded if missing. A loaded model
+        is identified by its settings and weights (`loaded_hash`), any other object by its class, and both by their
+        vectors of two sentences, in `language`.
         """
         if self.model is not None:
             check_choice(self.model, self._device, self._dtype)
@@ -175,17 +155,9 @@ class _NamesLines:
 
 
 def check_vectors(vectors: np.ndarray, name_of: Callable[[int], str]) -> bool:
-    """Checks that vectors have a direction, and whether they have length 1.
+    """Whether all vectors have length 1, up to the precision of float16; none may hold NaN, infinity or only zeros.
 
-    Args:
-        vectors: `(rows, width)`; read in blocks.
-        name_of: Name of a row in errors.
-
-    Returns:
-        Whether all have length 1, up to the precision of float16.
-
-    Raises:
-        XlsrError: a vector holds NaN, infinity or only zeros.
+    They are read in blocks; `name_of` names a row in errors.
     """
     unit = True
     for start in range(0, len(vectors), ROWS_AT_ONCE):
@@ -213,20 +185,10 @@ def encode_shards(
     process: tuple[int, int] = (0, 1),
     show_progress_bar: bool = False,
 ) -> None:
-    """Encodes the missing shards of some sides; the shards are dealt out to the processes in turn.
+    """Encodes the missing shards of sides; `process` is the number of this one and of all, which take shards in turn.
 
     Sentences of a shard are sorted by length, longest first, so that a batch has sentences of similar length. A vector
     depends on its shard, not on the number of processes.
-
-    Args:
-        sides: Texts, file of the vectors, and language, of each side.
-        encoder: Loaded only if a shard is missing.
-        encoding: Options of `embed`.
-        process: Number of this process, and number of processes.
-        show_progress_bar: Show one over the sentences of all processes.
-
-    Raises:
-        XlsrError: a vector holds NaN or only zeros.
     """
     # All shards are dealt out, not the missing ones: processes that start later must agree on their shares.
     tasks = [(side, number) for side, (_, file, _) in enumerate(sides) for number in range(len(file.shards))]

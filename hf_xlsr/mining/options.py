@@ -26,26 +26,21 @@ class MiningOptions:
         routes: Language -> route, for an encoder whose routes are not named after languages.
         prompt: Put before every sentence, for instance `"query: "`.
         batch_size: Sentences encoded at a time.
-        dtype: Precision of the weights of an encoder that is given by name; as its files store them if None.
-        vectors: Folder of embeddings that `hf-xlsr encode`, evaluations and other jobs share, for an encoder that is
-            given by name; a text that is in it is not encoded.
+        dtype: Precision of an encoder given by name; as its files store it if None.
+        vectors: Folder of embeddings that `hf-xlsr encode` and other jobs share, for an encoder given by name.
         device: Of the search and of an encoder given by name; by default a GPU if there is one, the CPU for matrices.
-        memory: Memory that mining may allocate in addition to the encoder: bytes, or a text such as `512MB`.
+        memory: Memory that mining may allocate besides the encoder: bytes, or a text such as `512MB`.
         k: Size of the neighbourhoods, in both directions; at most the number of sentences on the other side.
         method: `exact`, `ivf` or `auto`, see `neighbours_both_ways`.
-        recall: For `ivf`: the share of true neighbours that a sample must find; raises the number of cells searched.
+        recall: For `ivf`: share of true neighbours that a sample must find; raises the number of cells searched.
         margin: `ratio`, `distance` or `absolute`, see `margin_scores`.
         retrieval: `max`, `intersection`, `forward` or `backward`, see `extract_pairs`.
         threshold: Lowest score that is kept; None keeps all.
         one_to_one: Use each sentence in at most one pair.
         max_pairs: Number of best pairs to keep; None keeps all.
-        duplicates: `merge` (equal lines count as one sentence, under the number of the first line; the default for
-            texts), `keep` (each line counts; the default, and the only value, for matrices) or `drop` (texts that
-            occur twice on a side are left out).
+        duplicates: `merge` (equal lines count as one sentence, under the number of the first; default for texts),
+            `keep` (each line counts; the only value for matrices) or `drop` (texts that occur twice are left out).
         show_progress_bar: Show one for each stage.
-
-    Raises:
-        XlsrError: a value is not one of the listed, or not above 0, or the device is missing.
 
     Examples:
         >>> MiningOptions(k=8).margin
@@ -100,11 +95,7 @@ class MiningOptions:
         }
 
     def search_device(self, encoded: bool) -> str:
-        """Where the search runs.
-
-        Args:
-            encoded: Whether vectors come from an encoder.
-        """
+        """Where the search runs; `encoded`: whether vectors come from an encoder."""
         import torch
 
         if self.device is not None:

@@ -41,7 +41,7 @@ def write_pairs(
     format: str | None = None,
     languages: Sequence[str] | None = None,
 ) -> int:
-    """Writes pairs as they come, and moves the file into place when it is complete.
+    """Writes pairs as they come, moves the file into place when it is complete, and returns their number.
 
     `read_rows` reads each format back. Line numbers count from 1; TSV and TMX leave them out. A tab or line break in a
     text becomes a space in TSV, and a control character that XML cannot hold becomes one in TMX; their number is
@@ -50,15 +50,9 @@ def write_pairs(
     Args:
         path: The file; its folder is created.
         rows: Pairs, with the columns as keys.
-        columns: `PAIR_COLUMNS` or `SCORE_COLUMNS`.
+        columns: Those of mined pairs, or of scored ones (`SCORE_COLUMNS`).
         format: `tsv`, `jsonl`, `parquet` or `tmx`; from the suffix if None.
         languages: Source and target, required by TMX.
-
-    Returns:
-        Number of pairs.
-
-    Raises:
-        XlsrError: the format is unknown, TMX without languages, or the disk is full.
 
     Examples:
         >>> import tempfile
@@ -92,15 +86,7 @@ def write_pairs(
 
 
 def output_format(path: str | Path, format: str | None = None, languages: Sequence[str] | None = None) -> str:
-    """Format of an output file, checked before there is something to write.
-
-    Raises:
-        XlsrError: it is unknown, or TMX without languages.
-
-    Examples:
-        >>> output_format("pairs.jsonl")
-        'jsonl'
-    """
+    """Format of an output file, checked before there is something to write."""
     chosen = format or Path(path).suffix.lower().removeprefix(".")
     require_choice("format" if format else f"suffix of {path}", chosen, WRITERS)
     if chosen == "tmx" and len(set(languages or ())) != 2:
@@ -109,11 +95,7 @@ def output_format(path: str | Path, format: str | None = None, languages: Sequen
 
 
 def check_place(path: str | Path) -> None:
-    """Checks that an output file can be written, before there is something to write; leaves nothing behind.
-
-    Raises:
-        XlsrError: it is a folder, a pipe or a device, or its folder cannot be written.
-    """
+    """Checks that an output file can be written, before there is something to write; leaves nothing behind."""
     file = Path(path)
     with disk_errors(file):
         if is_stream(file) or file.is_dir():

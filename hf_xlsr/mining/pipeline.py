@@ -41,9 +41,9 @@ class MiningRun:
         pairs: By line of the inputs, from 0.
         rows: The same pairs by row of `texts`.
         texts: Sentences of both sides; None for matrices.
-        curve: Precision and recall by threshold, if known pairs were hidden.
         report: Counts, sizes of neighbourhoods, method, recall, seconds by stage.
         is_main: Whether this is the main process, which writes the output.
+        curve: Precision and recall by threshold, if known pairs were hidden.
     """
 
     pairs: MinedBitext
@@ -54,7 +54,7 @@ class MiningRun:
     curve: PrecisionCurve | None = None
 
     def best(self, threshold: float | None, max_pairs: int | None = None) -> MiningRun:
-        """The run with the best pairs only: those at or above the threshold, at most `max_pairs`."""
+        """The run with the pairs at or above the threshold, at most `max_pairs` of them."""
         count = len(self.rows) if threshold is None else int((self.rows.score >= threshold).sum())
         first = slice(min(count, len(self.rows) if max_pairs is None else max_pairs))
         pairs, rows = (
@@ -65,7 +65,7 @@ class MiningRun:
         return replace(self, pairs=pairs, rows=rows, report=report)
 
     def chosen(self, options: MiningOptions, precision: float | None = None) -> MiningRun:
-        """The run with the best pairs only, above the threshold of the options or else the one that the curve chooses."""
+        """The run with the best pairs, above the threshold of the options or else the one that the curve chooses."""
         threshold, estimate = options.threshold, {}
         if self.curve is not None:
             index = self.curve.choose(precision) if threshold is None else self.curve.index(threshold)
@@ -75,7 +75,7 @@ class MiningRun:
         return replace(run, report={**run.report, "estimate": estimate})
 
     def gold_curve(self, gold: Iterable[tuple[str, str]]) -> PrecisionCurve:
-        """Precision and recall by threshold against all translations that are in the texts, as sentences."""
+        """Precision and recall by threshold against all translations that are in the texts."""
         assert self.texts is not None, "matrices have no sentences"
         pairs = set(gold)
         there = [store.holds(pair[side] for pair in pairs) for side, store in enumerate(self.texts)]
@@ -126,19 +126,16 @@ def mine_bitext(
         source: A file with one sentence per line (also `.gz`, `.bz2`, `.xz`, `.zst`), a list of sentences, or a matrix
             with a vector in each row, which is normalised to length 1.
         target: The other side, of the same kind.
-        options: All options; the defaults if None.
+        options: The defaults if None.
         encoder: Anything with a sentence-transformers style `encode`, or the folder or Hub id of a model, which is
             loaded only if something is left to encode. Not for matrices.
         folder: Work folder of the stages; a temporary one if None.
-        known: Pairs of translations that are hidden among the sentences to choose the threshold, see `hidden_curve`.
+        known: Translations that are hidden among the sentences to choose the threshold, see `docs/mine.md`.
         precision: With known pairs, the precision that the threshold must reach; by default it has the best F1.
         **changes: Fields of `MiningOptions` that replace those of `options`.
 
     Returns:
         `source` and `target`, the lines (from 0, in the given file) or rows of each pair, and `score`; best first.
-
-    Raises:
-        XlsrError: a file, an option or a vector is invalid, the folder holds another job, or the disk is full.
 
     Examples:
         >>> class Letters:
@@ -163,19 +160,9 @@ def run_mining(
     vectors: tuple[np.ndarray, np.ndarray] | None = None,
     known: Iterable[tuple[str, str]] | None = None,
 ) -> MiningRun:
-    """All pairs, before a threshold, with a report and with access to the texts as long as the folder exists.
+    """`mine_bitext` with all pairs, a report, and access to the texts as long as the folder exists.
 
-    Args:
-        source: A file, a list of sentences or a matrix.
-        target: The other side, of the same kind.
-        folder: Work folder of the stages.
-        options: The options.
-        encoder: As in `mine_bitext`.
-        vectors: Vectors of the lines of both texts instead of an encoder: `(lines, width)` each.
-        known: As in `mine_bitext`.
-
-    Raises:
-        XlsrError: see `mine_bitext`.
+    `vectors` of the lines of both texts, `(lines, width)` each, may replace the encoder.
     """
     hidden = HiddenPairs() if known is None else HiddenPairs.sample(known)
     if hidden.complete and encoder is None:
@@ -249,12 +236,11 @@ def _load(folder: Path, kind: str = "") -> MinedBitext:
 
 
 def _by_line(rows: MinedBitext, stores: Mapping[str, TextStore]) -> MinedBitext:
-    """The pairs by line; rows of matrices are lines."""
     return replace(rows, **{side: store.lines(getattr(rows, side)) for side, store in stores.items()})
 
 
 def _unit_vectors(stages: Stages, side: str, matrix: np.ndarray, store: TextStore | None, lines: int) -> np.ndarray:
-    """The given matrix if its rows have length 1 and none is skipped; otherwise such a copy on disk."""
+    """The given matrix if its rows have length 1 and no line is skipped; otherwise such a copy on disk."""
     if len(matrix) != lines:
         raise XlsrError(f"{store.name if store else side} has {lines:,} lines, but {len(matrix):,} vectors are given.")
     stage, folder = stages[vector_stage(side)], stages.work.path / vector_stage(side)
@@ -280,7 +266,6 @@ def _line_of(side: str, store: TextStore | None, row: int) -> str:
 
 
 def _rows_used(matrix: np.ndarray, store: TextStore) -> Iterator[np.ndarray]:
-    """The vectors of the lines that were not skipped, block by block."""
     for start in range(0, len(store), ROWS_AT_ONCE):
         rows = store.lines(np.arange(start, min(start + ROWS_AT_ONCE, len(store))))
         yield np.asarray(matrix[rows])

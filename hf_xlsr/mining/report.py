@@ -35,15 +35,7 @@ def write_report(
 ) -> None:
     """Writes the page: one file that loads nothing else. Its content policy allows only its own script and style.
 
-    Args:
-        path: The HTML file.
-        rows: `source` and `target` of every pair, in the order of `scores`.
-        scores: Score of each pair.
-        title: Of the page.
-        languages: Of source and target, for fonts and direction.
-        curve: Precision by threshold.
-        threshold: Marked in the plots.
-        seed: Of the sample.
+    `rows` are the pairs in the order of `scores`; languages choose fonts and direction.
     """
     order = np.argsort(-scores, kind="stable")
     rng = np.random.default_rng(seed)
@@ -82,11 +74,7 @@ def write_report(
 
 
 def read_labels(path: str | Path) -> dict[tuple[str, str], bool]:
-    """Labels that the page saved: whether each pair of sentences was accepted; unsure ones are left out.
-
-    Raises:
-        XlsrError: a line is not `label`, `score`, `source`, `target`.
-    """
+    """Labels that the page saved: whether each pair of sentences was accepted; unsure ones are left out."""
     labels: dict[tuple[str, str], bool] = {}
     lines = Path(path).read_text("utf-8").splitlines()
     for number, line in enumerate(lines[1:], 2):

@@ -26,12 +26,7 @@ PAIRS_AT_ONCE = 1 << 12
 
 @dataclass(frozen=True)
 class PairScores:
-    """Scores of pairs, in the order of the pairs.
-
-    Attributes:
-        score: Margin of each pair, float64.
-        cosine: Cosine of each pair, float32.
-    """
+    """Margin (float64) and cosine (float32) of pairs, in their order."""
 
     score: np.ndarray
     cosine: np.ndarray
@@ -85,7 +80,7 @@ def score_bitext(
     Args:
         sources: Source of each pair.
         targets: Target of each pair.
-        options: All options; the defaults if None. Those of the extraction of pairs are ignored.
+        options: The defaults if None. Those of the extraction of pairs are ignored.
         encoder: Anything with a sentence-transformers style `encode`, or the folder or Hub id of a model.
         source_pool: Sentences of the sources' language, a file or a list; the pairs' sources if None.
         target_pool: Sentences of the targets' language; the pairs' targets if None.
@@ -94,9 +89,6 @@ def score_bitext(
 
     Returns:
         The scores; of pairs that `mine_bitext` found in the pools, they equal its own if both searches were exact.
-
-    Raises:
-        XlsrError: the sides are not equally long, a sentence is blank, or see `mine_bitext`.
 
     Examples:
         >>> class Letters:
@@ -122,19 +114,7 @@ def run_scoring(
     *,
     encoder: Encoder | str,
 ) -> ScoringRun:
-    """`score_bitext` with a report, and with access to the texts as long as the folder exists.
-
-    Args:
-        sources: Source of each pair, iterated more than once.
-        targets: Target of each pair.
-        pools: `source_pool` and `target_pool`, or None for the pairs' own sentences.
-        folder: Work folder of the stages.
-        options: The options.
-        encoder: As in `score_bitext`.
-
-    Raises:
-        XlsrError: see `score_bitext`.
-    """
+    """`score_bitext` with a report, and with access to the texts as long as the folder exists."""
     processes = Processes()
     languages = dict(zip(SIDES, options.languages or (None, None), strict=True))
     given = {"source": sources, "target": targets, **{name: pool for name, pool in pools.items() if pool is not None}}
@@ -169,7 +149,6 @@ def run_scoring(
 
 
 def _plan(texts: TextSides, options: MiningOptions) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The inputs with their hashes, and the settings of each stage."""
     inputs, plan = texts.plan()
     vectors = {side: plan[vector_stage(side)] for side in texts.sides}
     for side in SIDES:

@@ -28,16 +28,10 @@ def is_plain(path: str) -> bool:
 
 @dataclass
 class SourceTexts:
-    """The sentences of a source, read anew in each iteration.
+    """The sentences of a source (as in a recipe), read anew in each iteration.
 
-    Args:
-        source: As in a recipe: a path, the name of a corpus, or a mapping with `path`, `columns`, `where`, ...
-        language: Of the texts; needed to split documents and by the cleaning step `language`.
-        split: Split documents into sentences.
-        cleaning: Steps as in a recipe; those that compare two sides are ignored here, see `clean_pairs`.
-
-    Attributes:
-        report: Of the last iteration: `cleaning` (rows in and out by step) and `bad_lines`.
+    Documents are split with `split`; cleaning steps that compare two sides are ignored here, see `clean_pairs`. The
+    `report` of the last iteration has `cleaning` (rows in and out by step) and `bad_lines`.
 
     Examples:
         >>> _ = Path("news.jsonl").write_text('{"text": "One. Two."}\\n{"text": "Three."}\\n')
@@ -65,13 +59,9 @@ class SourceTexts:
 def clean_pairs(
     rows: Iterator[dict[str, Any]], cleaning: Sequence[Any], languages: Sequence[str] | None, counts: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Mined pairs that the cleaning steps keep, such as `ratio` and `length`.
+    """Mined pairs that the cleaning steps keep, such as `ratio` and `length`; `counts` gets the rows in and out of each.
 
-    Args:
-        rows: With `source` and `target`.
-        cleaning: Steps as in a recipe. Steps that change texts were applied before.
-        languages: Of source and target.
-        counts: Gets the rows in and out of each step.
+    Steps that change texts were applied before.
     """
     source, target = languages or ("und", "und")
     cleaner = build_cleaner(cleaning, [source, target])

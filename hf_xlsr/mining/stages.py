@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Processes:
-    """The processes of a launcher: number of this one, number of all, and the device of this one."""
+    """This process of a launcher, the number of all, and its device."""
 
     def __init__(self) -> None:
         self.index, self.count = 0, 1
@@ -45,7 +45,6 @@ class Processes:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the main process."""
         return self.index == 0
 
     def barrier(self) -> None:
@@ -56,11 +55,7 @@ class Processes:
 
 @contextmanager
 def job_folder(folder: str | os.PathLike[str] | None) -> Iterator[Path]:
-    """The work folder of a call from Python: a temporary one if None.
-
-    Raises:
-        XlsrError: several processes would not share it.
-    """
+    """The work folder of a call from Python: a temporary one if None."""
     if folder is not None:
         yield Path(folder)
     elif Processes().count > 1:
@@ -71,13 +66,7 @@ def job_folder(folder: str | os.PathLike[str] | None) -> Iterator[Path]:
 
 
 class Stages:
-    """Runs the stages of a job in its work folder.
-
-    Args:
-        folder: The folder.
-        processes: This process among others.
-        memory: Bytes that a stage may allocate.
-        show_progress_bar: Show one for each stage, in the main process.
+    """Runs the stages of a job in its work folder, each within `memory` bytes.
 
     Attributes:
         seconds: By stage, if it ran in this call.
@@ -97,7 +86,7 @@ class Stages:
 
     @contextmanager
     def claimed(self, kind: str, inputs: Mapping[str, Mapping[str, Any]], plan: Mapping[str, Any]) -> Iterator[None]:
-        """Locks the folder for this job while the context lasts, see `WorkFolder.claim`.
+        """`WorkFolder.claim` by the main process, before the others go on.
 
         Finished stages are then of the present inputs and settings, so other processes can wait for them.
         """
@@ -111,7 +100,6 @@ class Stages:
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Adds to the seconds of a stage."""
         start = time.perf_counter()
         try:
             yield
@@ -119,21 +107,13 @@ class Stages:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
     def report(self) -> dict[str, Any]:
-        """`seconds`, `reused` and the number of `processes`."""
         seconds = {stage: round(seconds, 3) for stage, seconds in self.seconds.items()}
         return {"seconds": seconds, "reused": self.reused, "processes": self.processes.count}
 
 
 @dataclass(frozen=True)
 class TextSide:
-    """One text of a job.
-
-    Attributes:
-        sentences: A file or a list of sentences.
-        language: Its language, for an encoder that routes by language.
-        duplicates: See `read_texts`.
-        hidden: More sentences, which follow the others.
-    """
+    """One text of a job; `hidden` sentences follow the others."""
 
     sentences: Sentences
     language: str | None = None
@@ -148,16 +128,7 @@ class TextSide:
 
 @dataclass(frozen=True)
 class TextSides:
-    """The texts of a job and how they are encoded.
-
-    Attributes:
-        sides: By name.
-        encoder: None if vectors are given.
-        encoding: Options of `embed`.
-
-    Raises:
-        XlsrError: a file is named after the language of another side.
-    """
+    """The texts of a job by name, and how they are encoded; no encoder if vectors are given."""
 
     sides: Mapping[str, TextSide]
     encoder: LazyEncoder | None = None
@@ -177,11 +148,7 @@ class TextSides:
                 )
 
     def plan(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Inputs and settings of the stages, for `Stages.claimed`.
-
-        Raises:
-            XlsrError: a file or model folder is missing, or a sentence is not a string.
-        """
+        """Inputs and settings of the stages, for `Stages.claimed`."""
         inputs: dict[str, Any] = {}
         plan: dict[str, Any] = {}
         identities: dict[str | None, str] = {}
@@ -208,11 +175,7 @@ class TextSides:
         return inputs, plan
 
     def read(self, stages: Stages) -> tuple[dict[str, TextStore], dict[str, Any]]:
-        """Reads the texts that are not read yet; returns the stores and the counts of `read_texts`, by side.
-
-        Raises:
-            XlsrError: a file is damaged or has no usable sentence.
-        """
+        """Reads the texts that are not read yet; returns the stores and the counts of `read_texts`, by side."""
         stores: dict[str, TextStore] = {}
         report: dict[str, Any] = {}
         is_main = stages.processes.is_main
@@ -241,11 +204,7 @@ class TextSides:
         return stores, report
 
     def encode(self, stages: Stages, stores: Mapping[str, TextStore]) -> dict[str, np.ndarray]:
-        """Encodes what is not encoded yet, together with the other processes; returns the vectors by side.
-
-        Raises:
-            XlsrError: a vector is invalid, or the sides' vectors are not equally wide.
-        """
+        """Encodes what is not encoded yet, together with the other processes; returns the vectors by side."""
         if self.encoder is None:
             return {}
         processes = stages.processes
@@ -279,5 +238,4 @@ def _text_stage(side: str) -> str:
 
 
 def vector_stage(side: str) -> str:
-    """Name of the stage of a side's vectors."""
     return f"{side}.vectors"

@@ -34,11 +34,7 @@ Sentences = str | os.PathLike[str] | Iterable[str]
 
 
 def input_hash(sentences: Sentences, name: str) -> str:
-    """SHA-256 of a file's bytes, or of a list's texts (`data_hash`).
-
-    Raises:
-        XlsrError: the file is missing, or an element of the list is not a string.
-    """
+    """SHA-256 of a file's bytes, or of a list's texts (`data_hash`)."""
     if not isinstance(sentences, (str, os.PathLike)):
         return data_hash(_checked(sentences, name))
     return file_sha256(Path(sentences).expanduser())
@@ -61,28 +57,14 @@ def read_texts(
     memory: int | None = None,
     show_progress_bar: bool = False,
 ) -> dict[str, Any]:
-    """Copies the sentences of one side into a folder, for `TextStore`.
+    """Copies the sentences of one side into a folder, for `TextStore`; `hidden` ones are numbered after the others.
 
     Lines that are blank, not UTF-8, contain NUL or exceed 1 MiB are skipped and written to `skipped.jsonl`. A carriage
     return at the end of a line is removed. Memory grows by 1 byte per line, in addition to `memory` for finding equal
     lines.
 
-    Args:
-        sentences: A file, one sentence a line (`.gz`, `.bz2`, `.xz` and `.zst` are decompressed), or texts.
-        folder: Folder of the store; must exist.
-        name: Name of this side in messages.
-        duplicates: `merge`: equal lines count as one sentence, under the number of the first; `keep`: each line counts;
-            `drop`: texts that occur twice are left out.
-        hidden: More sentences, numbered after the others.
-        memory: Bytes that may be allocated for finding equal lines.
-        show_progress_bar: Show one.
-
-    Returns:
-        `lines`, `skipped` (by reason: `count` and the first `lines`, from 1), `duplicates` (lines that do not count)
-        and `sentences`.
-
-    Raises:
-        XlsrError: the file is damaged, or no sentence is left.
+    Returns `lines`, `skipped` (by reason: `count` and the first `lines`, from 1), `duplicates` (lines that do not
+    count) and `sentences`.
     """
     require_choice("duplicates", duplicates, DUPLICATES)
     skipped: dict[str, dict[str, Any]] = {}
@@ -194,12 +176,7 @@ def _rows(spans: Path, kept: np.ndarray) -> Iterator[np.ndarray]:
 
 
 class TextStore:
-    """Sentences written by `read_texts`, by row.
-
-    Args:
-        folder: The folder.
-        name: Name of this side in messages.
-    """
+    """Sentences written by `read_texts`, by row."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name

@@ -24,7 +24,7 @@ class PrecisionCurve:
 
     Attributes:
         threshold: Scores, ascending, `(points,)`.
-        precision: Share of true pairs among those at or above each threshold, `(points,)`.
+        precision: Share of true pairs among those at or above each threshold.
         low: Lower end of the 95 % interval of the precision.
         high: Upper end.
         recall: Share of all true pairs that are mined at or above each threshold; None if unknown.
@@ -42,16 +42,11 @@ class PrecisionCurve:
 
     @property
     def f1(self) -> np.ndarray:
-        """Harmonic mean of precision and recall."""
         assert self.recall is not None, "labels give no recall"
         return 2 * self.precision * self.recall / np.maximum(self.precision + self.recall, 1e-12)
 
     def choose(self, precision: float | None = None) -> int:
-        """Index of the threshold with the best F1 or, given a precision, of the lowest threshold that reaches it.
-
-        Raises:
-            XlsrError: no threshold reaches the precision, or labels come without a precision.
-        """
+        """Index of the threshold with the best F1 or, given a precision, of the lowest threshold that reaches it."""
         if precision is None:
             if self.recall is None:
                 raise XlsrError(
@@ -82,15 +77,10 @@ class PrecisionCurve:
 
 @dataclass(frozen=True)
 class HiddenPairs:
-    """Known translations that are hidden among the candidates.
+    """Known translations that are hidden among the candidates, the first `complete` of them with both sides.
 
-    Half of them are hidden with both sides: the share that is found estimates the recall. Of the others only one side is
-    hidden, so every pair that contains one is false: these estimate the scores of false pairs.
-
-    Attributes:
-        source: Hidden sources, those of complete pairs first.
-        target: Hidden targets, in the same order.
-        complete: Number of pairs hidden with both sides.
+    The share of complete pairs that is found estimates the recall. Of the others only one side is hidden, so every pair
+    that contains one is false: these estimate the scores of false pairs.
     """
 
     source: list[str] = field(default_factory=list)
@@ -99,11 +89,7 @@ class HiddenPairs:
 
     @classmethod
     def sample(cls, pairs: Iterable[tuple[str, str]], count: int = 4000, seed: int = 0) -> HiddenPairs:
-        """A random sample of known pairs, without repeated sentences.
-
-        Raises:
-            XlsrError: there are too few.
-        """
+        """A random sample of known pairs, without repeated sentences, half of them complete."""
         found: dict[str, tuple[str, str]] = {}
         targets = set[str]()
         for source, target in pairs:
@@ -154,9 +140,6 @@ def hidden_curve(
         present: Hidden sentences of each side, by number, that do not also occur in its text.
         kept: Scores of the pairs mined without hidden sentences, to which the curve applies.
         seed: Of the resampling.
-
-    Raises:
-        XlsrError: too few hidden sentences are candidates, or no pairs were mined.
     """
     source, target = mined.source - lines[0], mined.target - lines[1]
     complete = [n for n in range(hidden.complete) if n in present[0] and n in present[1]]
@@ -196,15 +179,7 @@ def hidden_curve(
 
 
 def gold_curve(right: np.ndarray, total: int, scores: np.ndarray) -> PrecisionCurve:
-    """The curve from gold pairs that are in the texts; every other mined pair counts as false.
-
-    Args:
-        right: Whether each mined pair is a gold pair, bool.
-        total: Number of gold pairs in the texts.
-        scores: Score of each mined pair.
-
-    Raises:
-        XlsrError: there are too few gold pairs.
+    """The curve from gold pairs that are in the texts, `total` in all; every other mined pair counts as false.
 
     Examples:
         >>> curve = gold_curve(np.arange(40) < 20, 20, np.linspace(2, 1, 40))
@@ -222,18 +197,10 @@ def gold_curve(right: np.ndarray, total: int, scores: np.ndarray) -> PrecisionCu
 
 
 def label_curve(labels: Sequence[tuple[float, bool]], scores: np.ndarray, seed: int = 0) -> PrecisionCurve:
-    """The curve from pairs that a person accepted or rejected; it has no recall.
+    """The curve from scored pairs that a person accepted or rejected; it has no recall.
 
     A logistic curve through the labels gives each mined pair its chance to be true; the precision at a threshold is the
     mean of those above. The interval comes from resampling the labels.
-
-    Args:
-        labels: Score of each labelled pair, and whether it was accepted.
-        scores: Scores of all mined pairs.
-        seed: Of the resampling.
-
-    Raises:
-        XlsrError: there are too few labels.
     """
     from sklearn.linear_model import LogisticRegression
 

@@ -29,9 +29,7 @@ class Stage:
     """A folder with the files of one stage and its state: settings, progress and, once it is finished, its result.
 
     The state is one JSON file that is replaced atomically, so a killed process leaves the old state or the new one.
-
-    Args:
-        path: The folder; None keeps the state in memory.
+    Without a path it is kept in memory.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -40,11 +38,9 @@ class Stage:
 
     @property
     def state(self) -> dict[str, Any]:
-        """All entries; empty before the first `update`."""
         return self._state if self.path is None else _read_json(self.path / STAGE)
 
     def update(self, **entries: Any) -> None:
-        """Adds entries to the state, or replaces them."""
         state = {**self.state, **entries}
         if self.path is None:
             self._state = state
@@ -57,7 +53,6 @@ class Stage:
         return self.state.get("result")
 
     def finish(self, **result: Any) -> None:
-        """Marks the stage as finished."""
         self.update(result=result)
 
     def wait(self) -> dict[str, Any]:
@@ -81,31 +76,20 @@ class WorkFolder:
 
     A stage is finished for its settings, which include those of the stages before it and a hash of the job's inputs.
     When something changes, the stages that depend on it are removed, and the others stay.
-
-    Args:
-        path: The folder; `claim` creates it.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
     def stage(self, name: str) -> Stage:
-        """One stage."""
         return Stage(self.path / name)
 
     @contextmanager
     def claim(self, kind: str, inputs: Mapping[str, Mapping[str, Any]], plan: Mapping[str, Any]) -> Iterator[None]:
         """Locks the folder for a job while the context lasts, and removes the stages of other settings.
 
-        A job none of whose finished stages would be lost is replaced.
-
-        Args:
-            kind: What the job does, e.g. `mine`.
-            inputs: By side, `name` (None without a file) and `sha256`.
-            plan: Settings by stage.
-
-        Raises:
-            XlsrError: the folder holds another job or other files, or is in use.
+        A job none of whose finished stages would be lost is replaced. `inputs` are `name` (None without a file) and
+        `sha256` by side, `plan` the settings by stage.
         """
         job = self.path / JOB
         if self.path.exists() and not job.is_file():
@@ -129,7 +113,7 @@ class WorkFolder:
             yield
 
     def _check_job(self, kind: str, inputs: Mapping[str, Mapping[str, Any]], plan: Mapping[str, Any]) -> None:
-        """Checks that no finished stages of another job would be removed; a changed file is the same job."""
+        """Refuses to remove finished stages of another job; a changed file is the same job."""
         old = _read_json(self.path / JOB)
         finished = {name for name in self._names() if self.stage(name).result is not None}
         if not finished or (old.get("kind") == kind and all(self._is_of(name, plan.get(name)) for name in finished)):
@@ -152,11 +136,7 @@ class WorkFolder:
 
 @contextmanager
 def disk_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turns a full disk and a place that cannot be written to into errors that name the path.
-
-    Raises:
-        XlsrError: the disk is full, a limit on file size is reached, or the path cannot be written.
-    """
+    """Turns a full disk and a place that cannot be written to into errors that name the path."""
     try:
         yield
     except OSError as error:
@@ -172,7 +152,6 @@ def disk_errors(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def save_array(path: Path, array: np.ndarray) -> None:
-    """Writes a `.npy` file, see `save_rows`."""
     save_rows(path, [array], array.shape, array.dtype)
 
 

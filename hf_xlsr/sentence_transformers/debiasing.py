@@ -34,9 +34,6 @@ def debias(
         normalize: Rescale to unit length after the removal.
         encoding: See `EncodingOptions`.
 
-    Raises:
-        XlsrError: see `fit_debias` and `debias_sentence_transformer`.
-
     Examples:
         >>> from sentence_transformers.sentence_transformer.modules import StaticEmbedding
         >>> from tokenizers import Tokenizer, models

@@ -52,10 +52,10 @@ class DualMomentumLoss(nn.Module):
     model. Add `DualMomentumCallback(loss)` to the trainer's callbacks, which updates both once per optimiser
     step. Add adapters to the model before making the loss.
 
-    Columns: (source, target), and any number of hard negatives, which are further candidates of all sources.
+    Columns: (source, target), and any number of hard negatives, which are further candidates of all sources. With a
+    `Router`, `router_mapping` of the training arguments chooses the routes. `docs/sentence-transformers.md` has a script.
 
     Args:
-        model: The trained model; with a `Router`, `router_mapping` of the training arguments chooses the routes.
         queue_size: Keys in each queue; 0 for none.
         momentum: Of the copy; 1 keeps it as it was.
         temperature: Divides the cosines.
@@ -65,12 +65,6 @@ class DualMomentumLoss(nn.Module):
         mask_duplicates: Do not take equal sentences of other pairs as negatives.
         matryoshka_dims: Numbers of dimensions of truncated embeddings, see `hf_xlsr.losses.matryoshka_mean`.
         gather_across_devices: Whether in-batch and hard negatives come from all processes; keys of the queues always do.
-
-    Raises:
-        StrictDataclassError: a value is invalid.
-
-    Example:
-        `docs/sentence-transformers.md` has a complete script.
     """
 
     citation = citations.DUAL_MOMENTUM
@@ -130,15 +124,7 @@ class DualMomentumLoss(nn.Module):
         return cast(MemoryQueue, self.queues[side]) if side in self.queues else None
 
     def forward(self, sentence_features: Features, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
-        """The losses of both directions, whose sum is the loss; in training the keys wait for the end of the step.
-
-        Args:
-            sentence_features: Batches of source, target and hard negatives.
-            labels: Unused.
-
-        Raises:
-            XlsrError: an optimiser step was made without `finish_step`, as without `DualMomentumCallback`.
-        """
+        """The losses of both directions, whose sum is the loss; in training the keys wait for the end of the step."""
         columns = list(sentence_features)
         with torch.no_grad():
             keys = [self._keys(features) for features in columns]
@@ -170,9 +156,6 @@ class DualMomentumLoss(nn.Module):
         """Updates the momentum encoder (equation 1) and enqueues the keys of all micro-batches and processes.
 
         `DualMomentumCallback` calls it; a training loop of your own calls it after each optimiser step.
-
-        Args:
-            momentum: By default that of the loss.
         """
         self.steps_end = True
         update_averages(self.momentum_pairs(), self.config.momentum if momentum is None else momentum)
@@ -202,13 +185,9 @@ class DualMomentumLoss(nn.Module):
         tasks: tuple[str | None, str | None] = (None, None),
         batch_size: int = 64,
     ) -> None:
-        """Fills the queues before training, so that the first step has all negatives.
+        """Fills the queues with at most `queue_size` translations, so that the first step has all negatives.
 
-        Args:
-            sources: Sentences, at most `queue_size`.
-            targets: Their translations, in the same order.
-            tasks: Routes of both sides, for a `Router`.
-            batch_size: Pairs encoded at a time.
+        `tasks` are the routes of both sides, for a `Router`.
         """
         for start in range(0, len(sources), batch_size):
             columns = []
@@ -240,11 +219,7 @@ class DualMomentumLoss(nn.Module):
 
     @torch.no_grad()
     def load_training_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Restores `training_state`.
-
-        Raises:
-            XlsrError: queues or trained weights differ from those of this loss.
-        """
+        """Restores `training_state`."""
         own = self.training_state()
         shapes = [{name: (tuple(part.shape), part.dtype) for name, part in one.items()} for one in (own, state)]
         if shapes[0] != shapes[1]:
@@ -256,7 +231,6 @@ class DualMomentumLoss(nn.Module):
             part.copy_(state[name])
 
     def get_config_dict(self) -> dict[str, Any]:
-        """Arguments of the loss, for the model card."""
         more = {"matryoshka_dims": self.matryoshka_dims, "gather_across_devices": self.gather_across_devices}
         return self.arguments | more
 
@@ -264,14 +238,9 @@ class DualMomentumLoss(nn.Module):
 class DualMomentumCallback(SoundStepCallback):
     """Ends the optimiser steps of `DualMomentumLoss`, and keeps its queues and momentum weights in the checkpoints.
 
-    A step whose gradient is not finite is dropped: no update, no momentum, no keys.
-
-    Args:
-        loss: The loss of the trainer, or its dict of losses; those that are not a `DualMomentumLoss` are ignored.
-        schedule: Momentum during training, see `hf_xlsr.modeling.dual_momentum.momentum.scheduled_momentum`.
-
-    Raises:
-        XlsrError: at the start of a resumed training, the checkpoint lacks the queues or has others.
+    A step whose gradient is not finite is dropped: no update, no momentum, no keys. Of a dict of losses those that are
+    not a `DualMomentumLoss` are ignored. The `schedule` of the momentum is that of
+    `hf_xlsr.modeling.dual_momentum.momentum.scheduled_momentum`.
     """
 
     FILE = "dual_momentum_loss.safetensors"
@@ -356,8 +325,7 @@ def _unit(vectors: torch.Tensor) -> torch.Tensor:
 def text_hashes(features: Mapping[str, Any]) -> torch.Tensor:
     """A hash of each text's tokens, whatever its padding, `(batch,)` int64.
 
-    Args:
-        features: `input_ids` and `attention_mask`, or `offsets` of concatenated texts.
+    The features are `input_ids` and `attention_mask`, or `offsets` of concatenated texts.
 
     Examples:
         >>> ids = torch.tensor([[5, 6, 0], [5, 6, 7]])

@@ -48,14 +48,6 @@ class ProtocolEvaluator(SentenceEvaluator):
     def __call__(  # type: ignore[override]  # as the evaluators of that library
         self, model: SentenceTransformer, output_path: str | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
-        """Measures a model.
-
-        Args:
-            model: A `SentenceTransformer`.
-            output_path: Folder of the CSV.
-            epoch: Of the training; -1 outside.
-            steps: Likewise.
-        """
         measured = {name: value for name, value in self.measure(model).items() if name.split("_")[-1] not in COUNTS}
         if output_path is not None and self.write_csv:
             path = Path(output_path) / self.csv_file
@@ -70,21 +62,14 @@ class ProtocolEvaluator(SentenceEvaluator):
         return metrics
 
     def get_config_dict(self) -> dict[str, Any]:
-        """Settings for the model card."""
         return dict(self.encoding)
 
 
 class TatoebaEvaluator(ProtocolEvaluator):
     """Translation retrieval accuracy by cosine nearest neighbour, see `hf_xlsr.evaluation.tatoeba`.
 
-    Metrics: `accuracy` (the primary one), `source_to_target_accuracy`, `target_to_source_accuracy`.
-
-    Args:
-        sources: Sentences of the first language.
-        targets: Their translations, in the same order.
-        name: Prefix of the metrics.
-        languages: Codes of both sides.
-        options: See `ProtocolEvaluator`.
+    Metrics: `accuracy` (the primary one), `source_to_target_accuracy`, `target_to_source_accuracy`. Sources and targets
+    are translations of each other, in the same order; `options` are those of `ProtocolEvaluator`.
 
     Examples:
         >>> from sentence_transformers.sentence_transformer.modules import StaticEmbedding
@@ -117,15 +102,8 @@ class TatoebaEvaluator(ProtocolEvaluator):
 class XsimEvaluator(TatoebaEvaluator):
     """LASER's error rate of the best margin among `k` neighbours, see `hf_xlsr.evaluation.xsim`.
 
-    Metrics: `error` (lower is better).
-
-    Args:
-        sources: Sentences of the first language.
-        targets: Their translations, in the same order.
-        name: Prefix of the metrics.
-        k: Size of the neighbourhoods.
-        margin: `ratio`, `distance` or `absolute`.
-        options: See `TatoebaEvaluator`.
+    Metrics: `error` (lower is better). The margin is `ratio`, `distance` or `absolute`; `options` are those of
+    `TatoebaEvaluator`.
     """
 
     protocol, primary, greater_is_better = "xsim", "error", False
@@ -154,16 +132,8 @@ class XsimEvaluator(TatoebaEvaluator):
 class BuccEvaluator(ProtocolEvaluator):
     """F1 of mined hidden translations with a threshold tuned on other data, see `hf_xlsr.evaluation.bucc`.
 
-    Metrics: `f1`, `precision`, `recall`, `threshold`, and `tune_f1` on the tuning data.
-
-    Args:
-        tune: Data to tune the threshold on.
-        test: Data to test on.
-        name: Prefix of the metrics.
-        languages: Codes of both sides.
-        k: Size of the neighbourhoods.
-        margin: `ratio`, `distance` or `absolute`.
-        options: See `ProtocolEvaluator`.
+    Metrics: `f1`, `precision`, `recall`, `threshold`, and `tune_f1` on the tuning data. The margin is `ratio`, `distance`
+    or `absolute`; `options` are those of `ProtocolEvaluator`.
     """
 
     protocol, primary, greater_is_better = "bucc", "f1", True
@@ -224,10 +194,5 @@ class LanguageBiasEvaluator(ProtocolEvaluator):
 
 
 def last_parts(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Metrics by the last part of their keys.
-
-    Examples:
-        >>> last_parts({"tatoeba/en-fr/test/accuracy": 0.5})
-        {'accuracy': 0.5}
-    """
+    """Metrics by the last part of their keys: `accuracy` of `tatoeba/en-fr/test/accuracy`."""
     return {key.rpartition("/")[2]: value for key, value in metrics.items()}

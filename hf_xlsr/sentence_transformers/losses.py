@@ -36,12 +36,7 @@ class LossParts(dict[str, torch.Tensor]):
 
 
 class PairLoss(nn.Module):
-    """A loss of the embeddings of translations, with the columns of `MultipleNegativesRankingLoss`.
-
-    Args:
-        model: The trained model.
-        gather_across_devices: Whether the sentences of all processes are one batch.
-    """
+    """A loss of the embeddings of translations, with the columns of `MultipleNegativesRankingLoss`."""
 
     citation: str
 
@@ -59,7 +54,6 @@ class PairLoss(nn.Module):
         return source, target, torch.cat(negatives) if negatives else None
 
     def get_config_dict(self) -> dict[str, Any]:
-        """Arguments of the loss, for the model card."""
         return {name: value for name, value in vars(self).items() if name != "training" and not name.startswith("_")}
 
 
@@ -69,7 +63,6 @@ class AdditiveMarginLoss(PairLoss):
     Columns: (source, target), and any number of hard negatives, which are further candidates of all sources.
 
     Args:
-        model: The trained model.
         margin: Subtracted from the similarity of each pair.
         scale: Multiplies similarities and margin. 1 as in the paper; cosines need more, such as 20.
         normalize: Compare by cosine instead of the paper's inner product.
@@ -81,8 +74,6 @@ class AdditiveMarginLoss(PairLoss):
         >>> words = Tokenizer(models.WordLevel({"one": 0, "two": 1, "un": 2, "deux": 3}, unk_token="one"))
         >>> model = SentenceTransformer(modules=[StaticEmbedding(words, embedding_dim=4)], device="cpu")
         >>> loss = AdditiveMarginLoss(model, scale=20, normalize=True)
-        >>> sorted(loss.get_config_dict())
-        ['gather_across_devices', 'margin', 'normalize', 'scale']
         >>> loss([model.preprocess(["one", "two"]), model.preprocess(["un", "deux"])]).shape
         torch.Size([])
     """
@@ -102,7 +93,6 @@ class AdditiveMarginLoss(PairLoss):
         self.margin, self.scale, self.normalize = margin, scale, normalize
 
     def forward(self, sentence_features: Features, labels: torch.Tensor | None = None) -> torch.Tensor:
-        """The loss, a scalar; `labels` are unused."""
         embeddings = self.embed(sentence_features)
         return additive_margin_loss(*embeddings, margin=self.margin, scale=self.scale, normalize=self.normalize)
 
@@ -110,12 +100,8 @@ class AdditiveMarginLoss(PairLoss):
 class SentenceContrastLoss(PairLoss):
     """Sentence-level contrast of HICTL (Wei et al., 2021), equations 2 to 4: see `hf_xlsr.losses.sentence_contrast_loss`.
 
-    Columns: (source, target), and any number of hard negatives, which are further candidates of all sentences.
-
-    Args:
-        model: The trained model.
-        temperature: Divides the cosines; the paper has none, which is 1.
-        gather_across_devices: Whether the sentences of all processes are one batch.
+    Columns: (source, target), and any number of hard negatives, which are further candidates of all sentences. The
+    `temperature` divides the cosines; the paper has none, which is 1.
     """
 
     citation = citations.HICTL
@@ -127,7 +113,6 @@ class SentenceContrastLoss(PairLoss):
         self.temperature = temperature
 
     def forward(self, sentence_features: Features, labels: torch.Tensor | None = None) -> torch.Tensor:
-        """The loss, a scalar; `labels` are unused."""
         return sentence_contrast_loss(*self.embed(sentence_features), temperature=self.temperature)
 
 
@@ -138,7 +123,6 @@ class AlignmentSimilarityLoss(PairLoss):
     negatives, which are further candidates of all sources in the alignment.
 
     Args:
-        model: The trained model.
         alignment_weight: Factor of equation 5; 0 disables it.
         similarity_weight: Factor of equation 6; 0 disables it.
         alignment_temperature: Divides the similarities of equation 5.
@@ -166,7 +150,7 @@ class AlignmentSimilarityLoss(PairLoss):
         self.normalize = normalize
 
     def forward(self, sentence_features: Features, labels: torch.Tensor | None = None) -> LossParts:
-        """The weighted parts by name, whose sum is the loss; `labels` are unused."""
+        """The weighted parts by name, whose sum is the loss."""
         source, target, negatives = self.embed(sentence_features)
         parts = LossParts()
         if self.alignment_weight:

@@ -62,16 +62,7 @@ class Neighbours(NamedTuple):
 
 
 def choose_sizes(task: Task, memory: int | None, filter_: Filter) -> Sizes:
-    """Largest block sizes whose arrays fit a memory budget.
-
-    Args:
-        task: What is searched.
-        memory: Bytes that arrays may take; half of the machine's available memory if None.
-        filter_: How products are computed.
-
-    Raises:
-        XlsrError: the budget is too small for the smallest blocks.
-    """
+    """Largest block sizes whose arrays fit a memory budget; half of the machine's available memory if None."""
     if memory is None:
         memory = psutil.virtual_memory().available // 2
     rows, most, listed = task.source + task.target, max(task.source, task.target), task.k + filter_.spare
@@ -99,17 +90,9 @@ def _block_bytes(task: Task, block: int, tile: int, listed: int) -> int:
 
 
 class BlockSearch:
-    """The neighbours of two sides in each other.
+    """Fills `results`, the neighbours of two sides (source and target) in each other, by the sides' labels.
 
-    Args:
-        sides: Source and target.
-        stats: Of source and target.
-        results: Of source and target: neighbours by the sides' labels, to be filled.
-        sizes: Block sizes.
-        filter_: How products are computed.
-        workspace: Where arrays are allocated, and the state to resume from.
-        cells: Cells of each side, for `by_cells`.
-        show_progress_bar: Show one.
+    `stats` are those of both sides; the workspace has the state to resume from.
     """
 
     def __init__(
@@ -154,11 +137,9 @@ class BlockSearch:
                 self._finish(1, target, start, target.block(start, start + ROWS_SETTLED), lists, source)
 
     def by_cells(self, probes: int, recall: float | None = None) -> None:
-        """Compares every vector of each side with those in the nearest cells of the other side.
+        """Compares every vector of each side with those in the `probes` nearest cells of the other side.
 
-        Args:
-            probes: Number of cells for each vector.
-            recall: Doubles `probes` until a sample finds this share of its neighbours.
+        With `recall`, `probes` is doubled until a sample finds this share of its neighbours.
         """
         done, before = self.workspace.stage.state.get("progress", 0), 0
         with product_precision(self.filter.precision), self._bar(sum(map(len, self.sides)), done) as bar:
@@ -205,12 +186,9 @@ class BlockSearch:
         return np.sort(np.random.default_rng(seed).choice(count, min(RECALL_SAMPLE, count), replace=False))
 
     def recall(self) -> tuple[float, float]:
-        """Share of the true neighbours of random rows of both sides that are in the results.
+        """Share of the true neighbours of random rows that are in the results, and half the width of its 95 % interval.
 
         The sample is not the one that chose the number of cells.
-
-        Returns:
-            The share, and half the width of its 95 % interval over rows.
         """
         hits = []
         for direction, (side, result) in enumerate(zip(self.sides, self.results, strict=True)):
@@ -232,7 +210,6 @@ class BlockSearch:
         )
 
     def _lists(self, direction: int, askers: int) -> TopK:
-        """Empty lists."""
         shape = (askers, self._listed(direction))
         values = torch.full(shape, -torch.inf, device=self.device)
         return self._best(direction, values, torch.zeros(shape, dtype=torch.int32, device=self.device))

@@ -109,14 +109,6 @@ def neighbours_both_ways(
     Returns:
         The neighbours in both directions, without columns if the other side is empty.
 
-    Raises:
-        XlsrError: an option is invalid, the widths differ, a row holds NaN, infinity or only zeros, `memory` is too
-            small, or the disk is full.
-
-    Relations:
-        FAISS searches twice, once for each direction; its IVF takes queries one at a time, and IVF-PQ compares
-        quantised vectors.
-
     Examples:
         >>> both = neighbours_both_ways(np.eye(3), np.eye(3)[[2, 0, 1]], k=1)
         >>> both.forward_indices.ravel().tolist(), both.backward_indices.ravel().tolist()
@@ -185,15 +177,7 @@ def _scan_both(matrices: tuple[np.ndarray, np.ndarray], k: int, filter_: Filter)
 
 
 def as_matrix(vectors: np.ndarray, name: str) -> np.ndarray:
-    """Vectors as an array, memory-mapped if they are.
-
-    Args:
-        vectors: `(rows, width)`, of any real type.
-        name: Name of the argument, for errors.
-
-    Raises:
-        XlsrError: they are not a matrix of real numbers.
-    """
+    """Vectors of any real type as an array, `(rows, width)`, memory-mapped if they are."""
     matrix = np.asanyarray(vectors)
     if matrix.ndim != 2 or matrix.dtype.kind not in "fiub":
         raise XlsrError(

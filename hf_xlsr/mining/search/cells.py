@@ -24,17 +24,7 @@ ROUNDS = 10
 
 
 def train_centroids(side: Vectors, cells: int, workspace: Workspace, tile: Tile) -> np.ndarray:
-    """Centroids of a side's cells, of length 1, by spherical k-means on a random sample.
-
-    Args:
-        side: The vectors.
-        cells: Number of cells, at most the number of vectors.
-        workspace: Where the sample is allocated.
-        tile: Where products are computed.
-
-    Returns:
-        `(cells, width)`, float32.
-    """
+    """`(cells, width)` centroids of length 1, float32, by spherical k-means on a random sample of the side."""
     rng = np.random.default_rng(SEED)
     rows = np.sort(rng.choice(len(side), min(len(side), POINTS_PER_CELL * cells), replace=False))
     sample = Vectors(workspace.array("sample", (len(rows), side.width), side.kind))
@@ -64,7 +54,6 @@ def _nearest_cells(side: Vectors, centroids: np.ndarray, tile: Tile) -> Iterator
 
 
 def copy_rows(side: Vectors, rows: np.ndarray, matrix: np.ndarray) -> None:
-    """Copies the vectors at some positions to a matrix, which may be in a file."""
     for start in range(0, len(rows), side.step):
         convert(side[rows[start : start + side.step]], matrix[start : start + side.step])
 
@@ -85,15 +74,7 @@ class Cells:
 
 
 def lay_out(side: Vectors, name: str, cells: int, workspace: Workspace, tile: Tile) -> Cells:
-    """Sorts a side into cells, or opens the result of an earlier process in the workspace.
-
-    Args:
-        side: The vectors.
-        name: Name of the side in the workspace.
-        cells: Number of cells; at most the number of vectors.
-        workspace: Where the sorted copy is allocated.
-        tile: Where products are computed.
-    """
+    """Sorts a side into at most `cells` cells, or opens the result of an earlier process in the workspace."""
     cells = min(cells, len(side))
     centroids = workspace.array(f"{name}-centroids", (cells, side.width), np.float32, kept=True)
     order = workspace.array(f"{name}-order", (len(side),), np.int32, kept=True)
@@ -112,15 +93,9 @@ def lay_out(side: Vectors, name: str, cells: int, workspace: Workspace, tile: Ti
 
 
 def probe_cells(queries: torch.Tensor, cells: Cells, probes: int, best: TopK, tile: Tile, rows: int) -> None:
-    """Compares each query with the vectors of the cells whose centroids are nearest to it.
+    """Compares queries, `(q, width)`, with the vectors of their `probes` nearest cells, `rows` queries at a time.
 
-    Args:
-        queries: `(q, width)`, float16 or float32.
-        cells: The other side.
-        probes: Number of cells per query; empty ones do not count.
-        best: The queries' lists.
-        tile: Where products are computed.
-        rows: Queries at a time.
+    Empty cells do not count.
     """
     centres = as_tensor(cells.centroids, tile.device)
     counts = np.diff(cells.starts)

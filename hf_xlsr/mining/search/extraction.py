@@ -51,23 +51,9 @@ def mine_vectors(
     method: str = "auto",
     **extraction: Unpack[ExtractionOptions],
 ) -> MinedBitext:
-    """Pairs of rows that are likely translations: `neighbours_both_ways`, then `extract_pairs`.
+    """Pairs of rows (of length 1) that are likely translations: `neighbours_both_ways`, then `extract_pairs`.
 
-    Args:
-        source_vectors: `(n, width)`, of length 1.
-        target_vectors: `(m, width)`, of length 1.
-        k: Size of the neighbourhoods, in both directions; at most the number of rows on the other side.
-        method: `exact`, `ivf` or `auto`, see `neighbours_both_ways`.
-        **extraction: Options of `extract_pairs`.
-
-    Returns:
-        The pairs, best first; none if one side is empty.
-
-    Raises:
-        XlsrError: an option is invalid, or a vector holds NaN, infinity or only zeros.
-
-    Relations:
-        LASER's mining with `retrieval max`, `k` 4, margin `ratio` (its threshold is strict).
+    With retrieval `max`, `k` 4 and margin `ratio` this is LASER's mining (whose threshold is strict).
 
     Examples:
         >>> vectors = np.eye(3, dtype=np.float32)
@@ -88,15 +74,15 @@ def extract_pairs(
     max_pairs: int | None = None,
     without: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> MinedBitext:
-    """Pairs from the neighbourhoods of both sides.
+    """Pairs from the neighbourhoods of both sides, best first.
 
     Each source proposes its neighbour with the best margin (not the best cosine; of equal margins the nearer one), and
     so does each target. `forward` and `backward` take the proposals of one side, `intersection` those that both sides
     make, `max` those that either side makes.
 
     One to one, pairs are taken greedily, best score first, equal scores by lower source and then lower target;
-    otherwise all distinct proposals are kept. The threshold is inclusive and has the same meaning in every mode: as
-    pairs are taken best first, it makes no difference whether it applies before or after the matching.
+    otherwise all distinct proposals are kept. The threshold is inclusive; as pairs are taken best first, it makes no
+    difference whether it applies before or after the matching.
 
     Args:
         neighbours: Result of `neighbours_both_ways`.
@@ -106,12 +92,6 @@ def extract_pairs(
         one_to_one: Use each row in at most one pair.
         max_pairs: Number of best pairs to keep; None keeps all.
         without: Rows of both sides that take no part, bool, `(n,)` and `(m,)`; they still count as neighbours in means.
-
-    Returns:
-        The pairs, best first.
-
-    Raises:
-        XlsrError: `margin` or `retrieval` is unknown, or `max_pairs` is below 1.
 
     Examples:
         >>> vectors = np.eye(3, dtype=np.float32)

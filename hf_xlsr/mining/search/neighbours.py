@@ -44,16 +44,9 @@ def nearest_neighbours(queries: np.ndarray, candidates: np.ndarray, k: int = 1) 
     therefore depend neither on the other queries nor on the order of the candidates, and a tie, meaning equal float32
     similarities, goes to the lowest index.
 
-    Args:
-        queries: `(n, width)`.
-        candidates: `(m, width)`.
-        k: Neighbours of each query; at most `m`.
-
     Returns:
-        Similarities, float32, and candidate indices, int64, both `(n, min(k, m))`, best first.
-
-    Raises:
-        XlsrError: `k` is below 1, there are no candidates, a vector holds NaN, or the widths differ.
+        Similarities, float32, and candidate indices, int64, both `(n, min(k, m))` for `n` queries and `m` candidates,
+        best first.
 
     Examples:
         >>> similarities, indices = nearest_neighbours(np.eye(2), np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 0.0]]), k=2)
@@ -108,11 +101,6 @@ def _largest(queries: np.ndarray, candidates: np.ndarray, width: int) -> tuple[n
 
 
 def check_widths(source: np.ndarray, target: np.ndarray) -> None:
-    """Checks that two matrices of vectors are equally wide.
-
-    Raises:
-        XlsrError: they are not.
-    """
     if source.shape[1] != target.shape[1]:
         raise XlsrError(f"Vectors must be equally wide, got {source.shape[1]} and {target.shape[1]}: use one encoder.")
 
@@ -124,16 +112,9 @@ class Rows(Protocol):
 
 
 def pair_products(queries: np.ndarray, rows: np.ndarray, candidates: Rows, columns: np.ndarray) -> np.ndarray:
-    """Inner products of single pairs, summed in float64.
+    """Inner products, float32, of the pairs `queries[rows], candidates[columns]`, summed in float64.
 
-    Args:
-        queries: `(n, width)`, float32.
-        rows: Each pair's row of `queries`.
-        candidates: `(m, width)`, float32.
-        columns: Each pair's row of `candidates`.
-
-    Returns:
-        One float32 for each pair, which depends only on the two vectors.
+    Each depends only on its two vectors.
 
     Examples:
         >>> vectors = np.array([[1, 2], [3, 4]], np.float32)

@@ -15,9 +15,8 @@ from hf_xlsr.utils.files import atomic_write
 class Workspace:
     """Where the arrays of a search are allocated.
 
-    Args:
-        stage: What a later process resumes from; a stage without a folder keeps nothing.
-        in_files: Allocate arrays that are not kept in unnamed temporary files, which vanish with their last use.
+    A later process resumes from the stage; one without a folder keeps nothing. Arrays that are not kept are, with
+    `in_files`, in unnamed temporary files, which vanish with their last use.
     """
 
     def __init__(self, stage: Stage, in_files: bool) -> None:
@@ -27,11 +26,7 @@ class Workspace:
                 stage.path.mkdir(parents=True, exist_ok=True)
 
     def array(self, name: str, shape: tuple[int, ...], dtype: type, *, kept: bool = False) -> np.ndarray:
-        """An array of zeros, or with `kept` the one that an earlier process left under that name.
-
-        Raises:
-            XlsrError: the disk is full.
-        """
+        """An array of zeros, or with `kept` the one that an earlier process left under that name."""
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         folder = self.stage.path if kept else None
         if not size or (folder is None and not self.in_files):
@@ -49,7 +44,6 @@ class Workspace:
         return np.load(path, mmap_mode="r+")
 
     def remove(self, *names: str) -> None:
-        """Removes kept arrays."""
         if self.stage.path is not None:
             for name in names:
                 (self.stage.path / f"{name}.npy").unlink(missing_ok=True)

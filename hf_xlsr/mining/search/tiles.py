@@ -22,12 +22,6 @@ class Filter:
 
     If the CPU multiplies bfloat16 in hardware, the first pass uses it: it only has to find the few candidates that
     can be among the nearest, and its error is bounded.
-
-    Args:
-        device: Where it multiplies.
-
-    Raises:
-        XlsrError: torch cannot use the device.
     """
 
     def __init__(self, device: str = "cpu") -> None:
@@ -55,10 +49,7 @@ class Filter:
 class Tile:
     """A reusable block of similarities, padded to whole steps.
 
-    Args:
-        size: Its rows and columns; it takes other shapes with at most as many numbers.
-        filter_: How it multiplies.
-        cells: Columns for which it always has room, if only for few rows.
+    It takes all shapes with at most `size` times `size` numbers, and has room for `cells` columns, if only for few rows.
     """
 
     def __init__(self, size: int, filter_: Filter, cells: int = 1) -> None:
@@ -95,28 +86,22 @@ def _pad(vectors: torch.Tensor, count: int) -> torch.Tensor:
 class TopK:
     """The best candidates of each query so far, best first; minus infinity where they are missing.
 
-    Products have errors. A candidate is skipped if `k` others are better by more than the slack, or if the list is full
-    of better ones.
-
-    Args:
-        values: `(queries, listed)`, float32, filled with minus infinity.
-        candidates: `(queries, listed)`, int32.
-        k: Number of neighbours wanted in the end.
-        slack: Largest error of the difference of two products.
+    Products have errors: `slack` is the largest of the difference of two. A candidate is skipped if `k` others are
+    better by more than that, or if the list is full of better ones. Values are `(queries, listed)`, float32, candidates
+    int32.
     """
 
     def __init__(self, values: torch.Tensor, candidates: torch.Tensor, k: int, slack: float) -> None:
         self.values, self.candidates, self.k, self.slack = values, candidates, k, slack
 
     def __getitem__(self, askers: slice) -> TopK:
-        """The lists of some queries."""
         return TopK(self.values[askers], self.candidates[askers], self.k, self.slack)
 
     def __len__(self) -> int:
         return len(self.values)
 
     def update(self, askers: slice | torch.Tensor, tile: torch.Tensor, first: int, *, by_row: bool) -> None:
-        """Merges a tile of similarities into the lists.
+        """Merges a tile of similarities into the lists of some queries.
 
         The maxima of groups rule out most of a tile: one pass over the similarities at the speed of memory. Members of
         a group are as many places apart as there are groups, so that maxima are taken over whole vectors of
@@ -180,14 +165,8 @@ def as_tensor(block: np.ndarray, device: str = "cpu") -> torch.Tensor:
 def settle(queries: np.ndarray, best: TopK, side: Vectors) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The `k` nearest of the lists, in their exact order.
 
-    Args:
-        queries: `(q, width)`, float32.
-        best: Their lists: positions in `side`.
-        side: The candidates.
-
-    Returns:
-        Similarities, float32, and labels of candidates, both `(q, k)`; and the rows, ascending, whose neighbours may
-        include candidates that are not in the lists.
+    Similarities, float32, and labels of candidates, both `(q, k)`; and the rows, ascending, whose neighbours may include
+    candidates that are not in the lists (positions in `side`).
     """
     values, found = best.values.cpu().numpy(), best.candidates.cpu().numpy().astype(np.int64)
     near = values >= values[:, best.k - 1, None] - best.slack
@@ -204,19 +183,9 @@ def settle(queries: np.ndarray, best: TopK, side: Vectors) -> tuple[np.ndarray, 
 def search_down_to(
     queries: np.ndarray, floor: np.ndarray, side: Vectors, k: int, tile: Tile
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The `k` nearest of each query, if `k` are known to have float32 products of `floor` or above.
+    """Similarities and labels, `(q, k)`, of the `k` nearest if `k` have float32 products of `floor`, `(q,)`, or above.
 
     All candidates that reach the floor are scored exactly, however many near ties there are.
-
-    Args:
-        queries: `(q, width)`, float32.
-        floor: `(q,)`.
-        side: The candidates.
-        k: Number of neighbours.
-        tile: Where products are computed.
-
-    Returns:
-        Similarities, float32, and labels of candidates, both `(q, k)`.
     """
     rows = np.empty(0, np.int64)
     exact, labels = np.empty(0, np.float32), np.empty(0, np.int64)

@@ -16,14 +16,10 @@ ROWS_OF_MIDDLE = 512
 
 
 class Vectors:
-    """Some rows of a matrix, read as float32.
-
-    Args:
-        matrix: `(rows, width)`, of any real type, in memory or memory-mapped.
-        select: Its rows to use, ascending; None uses all.
-        labels: Numbers of the rows in results; their positions in the matrix if None.
+    """Some rows of a matrix, in memory or memory-mapped, read as float32.
 
     Attributes:
+        select: Rows to use, ascending; None uses all.
         kind: Type of copies of the vectors: float16 or float32.
         step: Rows that make a MiB: a good number to convert at a time.
     """
@@ -39,7 +35,6 @@ class Vectors:
 
     @property
     def width(self) -> int:
-        """Numbers per vector."""
         return self.matrix.shape[1]
 
     def labels(self, positions: np.ndarray) -> np.ndarray:
@@ -65,7 +60,6 @@ class Vectors:
 
 
 def convert(vectors: np.ndarray, out: np.ndarray) -> None:
-    """Copies vectors to an array of another type."""
     if np.float16 not in (vectors.dtype, out.dtype) or not vectors.flags.c_contiguous:
         out[:] = vectors
         return
@@ -110,17 +104,8 @@ def scan(
 ) -> VectorStats:
     """Checks and measures a side's vectors, and finds the rows that are never neighbours.
 
-    Of equal similarities the lowest row wins, so a row with `k` copies above it is not among the `k` nearest of any.
-
-    Args:
-        matrix: `(rows, width)`.
-        name: Name of the argument, for errors.
-        copies: Number of copies of a vector that can be neighbours: `k`.
-        middles: Of this side and of the other, `(width,)`.
-        rounded: Rounds vectors as the multiplication does.
-
-    Raises:
-        XlsrError: a row holds NaN, infinity or only zeros.
+    Of equal similarities the lowest row wins, so a row with `copies` (`k`) copies above it is not among the `k` nearest
+    of any. `middles` are those of this side and of the other; `rounded` rounds vectors as the multiplication does.
     """
     vectors = Vectors(matrix)
     bad, zero = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
@@ -151,7 +136,6 @@ def scan(
 
 
 def _squares(vectors: np.ndarray) -> np.ndarray:
-    """Squared lengths."""
     return np.einsum("nd,nd->n", vectors, vectors, dtype=np.float32)
 
 
