@@ -18,7 +18,6 @@ QUICK: Job = {"layers": 1, "width": 32, "tokens": 64, "lengths": [16], "precisio
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
-    """A random encoder without dropout, as fused attention on a CPU requires."""
     torch.manual_seed(1)
     width, rate = job["width"], {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     config = BertConfig(

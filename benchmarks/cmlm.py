@@ -39,7 +39,6 @@ def batch_of(job: Job, rows: int, length: int, device: str) -> dict[str, torch.T
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
-    """Both models over one encoder."""
     full, device, dtype = masked_lm(job, job["length"] + job["projections"])
     config = CmlmConfig(text_config=full.base_model.config, projections=job["projections"])
     ours = CmlmModel(config, full.base_model).to(device).train()

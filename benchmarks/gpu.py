@@ -37,23 +37,13 @@ from benchmarks.training import METHODS, PEER, made_pairs, make_material, train
 SLICE_SECONDS = 480
 STORAGES = ("float32", "bfloat16", "int8")
 ROW_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
+MODEL = {"width": 768, "layers": 12, "vocabulary": 100_000}
 FULL: dict[str, Any] = {
-    "train": {
-        **{"width": 768, "layers": 12, "vocabulary": 100_000, "words": 16, "batch": 256, "steps": 40},
-        "queue": 204_800,
-    },
+    "train": {**MODEL, "words": 16, "batch": 256, "steps": 40, "queue": 204_800},
     "queue": {"rows": [1_000_000, 4_000_000, 10_000_000], "batch": 1024, "width": 768, "rounds": 10},
-    "cache": {
-        "batch": 32_768,
-        "layers": 12,
-        "width": 768,
-        "length": 32,
-        "chunk": 256,
-        "vocabulary": 100_000,
-        "rounds": 3,
-    },
+    "cache": {**MODEL, "batch": 32_768, "length": 32, "chunk": 256, "rounds": 3},
     "limits": {"size": 8192, "floats": 1 << 30, "rounds": 10},
-    "encode": {"width": 768, "layers": 12, "vocabulary": 100_000, "words": 16, "sentences": 50_000},
+    "encode": {**MODEL, "words": 16, "sentences": 50_000},
     "mine": {"rows": [200_000, 1_000_000], "width": 768},
 }
 QUICK: dict[str, Any] = {
@@ -67,7 +57,6 @@ QUICK: dict[str, Any] = {
 
 
 def device() -> str:
-    """Where everything runs."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -84,7 +73,6 @@ def median_seconds(step: Callable[[], Any], rounds: int) -> float:
 
 
 def limits(sizes: dict[str, Any]) -> dict[str, Any]:
-    """Operations per second of large matrix products, and bytes per second of a copy (read and written)."""
     found: dict[str, Any] = {}
     for dtype in (torch.bfloat16, torch.float32):
         left, right = (torch.randn(sizes["size"], sizes["size"], device=device(), dtype=dtype) for _ in range(2))
@@ -96,11 +84,7 @@ def limits(sizes: dict[str, Any]) -> dict[str, Any]:
 
 
 def queue(sizes: dict[str, Any], rows: str, storage: str, products: str) -> dict[str, Any]:
-    """The queue loss at one size: time, extra memory, operations and bytes per second; `naive` is cross-entropy.
-
-    Forward and backward are four matrix products of batch x width x rows multiplications and additions: the logits, once
-    again the logits, the gradient of the queries; the queue is read at least once.
-    """
+    """The queue loss at one size: time, extra memory, operations and bytes per second; `naive` is cross-entropy."""
     from benchmarks.queue_info_nce import prepare
 
     job = {"rows": int(rows), "batch": sizes["batch"], "width": sizes["width"], "products": products}
@@ -108,6 +92,7 @@ def queue(sizes: dict[str, Any], rows: str, storage: str, products: str) -> dict
     step(storage, True)
     extra, _ = peak_bytes(lambda: step(storage, False))
     seconds = median_seconds(lambda: step(storage, False), sizes["rounds"])
+    # Four matrix products forward and backward; the queue is read at least once.
     operations = 4 * job["batch"] * job["width"] * job["rows"]
     stored = job["rows"] * job["width"] * ROW_BYTES.get(storage, 4)
     rates = {"flops": operations / seconds, "bytes_per_second": stored / seconds}
@@ -115,7 +100,6 @@ def queue(sizes: dict[str, Any], rows: str, storage: str, products: str) -> dict
 
 
 def cache(sizes: dict[str, Any], side: str, precision: str) -> dict[str, Any]:
-    """Time and memory of one step with the gradient cache."""
     from benchmarks.gradient_cache import prepare
 
     step = prepare({**sizes, "precision": precision}, [])
@@ -126,7 +110,6 @@ def cache(sizes: dict[str, Any], side: str, precision: str) -> dict[str, Any]:
 
 
 def training(sizes: dict[str, Any], side: str, precision: str) -> dict[str, Any]:
-    """Speed and memory of one training."""
     with tempfile.TemporaryDirectory() as scratch:
         make_material(Path(scratch), sizes)
         return dict(train(side, Path(scratch), sizes, precision))
@@ -190,20 +173,12 @@ def slices(sizes: dict[str, Any]) -> Iterator[str]:
 
 
 def run_slice(name: str, quick: bool) -> dict[str, Any]:
-    """Measures one slice in this process."""
     kind, *arguments = name.split()
     return KINDS[kind]((QUICK if quick else FULL)[kind], *arguments)
 
 
 def with_shares(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The slices with ratios: to the machine's limits, to sentence-transformers, and of bfloat16 to float32.
-
-    Example:
-        >>> slices = {"limits": {"bfloat16_flops": 4.0, "bandwidth": 10.0}}
-        >>> slices["queue 1000 int8 bfloat16"] = {"flops": 2.0, "bytes_per_second": 5.0}
-        >>> with_shares(slices)["queue 1000 int8 bfloat16"]["of_matrix_limit"]
-        0.5
-    """
+    """The slices with ratios: to the machine's limits, to sentence-transformers, and of bfloat16 to float32."""
     shown = {name: dict(figures) for name, figures in found.items()}
     for name, figures in shown.items():
         kind, *arguments = name.split()

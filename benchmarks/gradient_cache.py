@@ -34,25 +34,17 @@ def pairs_of(job: Job, pairs: int, device: str) -> tuple[torch.Tensor, torch.Ten
 
 
 def prepare(job: Job, chosen: list[str]) -> Step:
-    """Our model and sentence-transformers' over one encoder."""
     from sentence_transformers import SentenceTransformer, losses
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    sizes = {"hidden_size": job["width"], "num_hidden_layers": job["layers"], "intermediate_size": 4 * job["width"]}
-    encoder = {
-        "model_type": "bert",
-        "vocab_size": job["vocabulary"],
-        "num_attention_heads": job["width"] // 64,
-        **sizes,
-    }
+    encoder = {"hidden_size": job["width"], "num_hidden_layers": job["layers"], "intermediate_size": 4 * job["width"]}
+    encoder |= {"model_type": "bert", "vocab_size": job["vocabulary"], "num_attention_heads": job["width"] // 64}
     torch.manual_seed(1)
     encoder |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # so that losses can be compared
     config = CmlmConfig(text_config=encoder, retrieval_normalize=True, retrieval_margin=0.0, retrieval_scale=SCALE)
     ours = CmlmModel(config).to(device).train()
 
     class Encoder(torch.nn.Module):
-        """Our encoder as a module of sentence-transformers."""
-
         def __init__(self) -> None:
             super().__init__()
             self.encoder = ours.encoder

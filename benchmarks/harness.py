@@ -36,27 +36,11 @@ import torch
 
 Job = dict[str, Any]
 Step = Callable[[str, bool], "dict[str, Any] | None"]
-CASES = (
-    *(
-        "attention",
-        "cmlm",
-        "dual_momentum",
-        "gradient_cache",
-        "hictl",
-        "lightweight",
-        "mining",
-        "onnx_files",
-        "queue_info_nce",
-    ),
-    "queue_loss",
-    "recall",
-    "senteval",
-    "thresholds",
-)
+CASES = "attention cmlm dual_momentum gradient_cache hictl lightweight mining onnx_files".split()
+CASES += "queue_info_nce queue_loss recall senteval thresholds".split()
 
 
 def synchronize() -> None:
-    """Waits for the GPU, where there is one."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
@@ -91,7 +75,6 @@ def peak_bytes(work: Callable[[], Any]) -> tuple[int, Any]:
 
 
 def timed(step: Step, side: str, warm_up: bool = False) -> tuple[float, dict[str, Any]]:
-    """Seconds and figures of a step."""
     synchronize()
     started = time.perf_counter()
     found = step(side, warm_up) or {}
@@ -118,11 +101,7 @@ def work(case: str, job: Job, sides: Sequence[str], rounds: int) -> dict[str, An
 
 
 def in_worker(arguments: Sequence[str], timeout: float | None = None, **variables: str) -> dict[str, Any]:
-    """The JSON that a Python process prints last; its threads sleep while they wait, so that others are not slowed.
-
-    Raises:
-        RuntimeError: the process failed; the message ends with what it said.
-    """
+    """The JSON that a Python process prints last; its threads sleep while they wait, so that others are not slowed."""
     environment = {"OMP_WAIT_POLICY": "passive", **os.environ, **variables}
     command = [sys.executable, "-m", *arguments]
     root = Path(__file__).resolve().parents[1]
@@ -134,12 +113,6 @@ def in_worker(arguments: Sequence[str], timeout: float | None = None, **variable
 
 
 def jobs_of(case: str, options: Job) -> list[Job]:
-    """The combinations of a case's list options.
-
-    Example:
-        >>> jobs_of("queue_info_nce", {"sizes": [1, 2], "precisions": ["float32"]})
-        [{'rows': 1, 'products': 'float32'}, {'rows': 2, 'products': 'float32'}]
-    """
     grid: dict[str, str] = getattr(importlib.import_module(f"benchmarks.{case}"), "GRID", {})
     shared = {key: value for key, value in options.items() if key not in grid.values()}
     combinations = itertools.product(*(options[name] for name in grid.values()))
@@ -147,7 +120,6 @@ def jobs_of(case: str, options: Job) -> list[Job]:
 
 
 def sides_of(case: str, job: Job) -> list[str]:
-    """What a case compares, the reference last."""
     module = importlib.import_module(f"benchmarks.{case}")
     return list(module.SIDES if hasattr(module, "SIDES") else module.sides(job))
 
@@ -209,7 +181,6 @@ def print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def hardware() -> dict[str, Any]:
-    """What a result depends on besides the code."""
     from hf_xlsr.runs.train import hardware_name
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -217,7 +188,6 @@ def hardware() -> dict[str, Any]:
 
 
 def run_case(case: str, options: Job, rounds: int, output: Path) -> list[dict[str, Any]]:
-    """Measures all jobs of a case, prints the table and writes the JSON."""
     jobs = jobs_of(case, options)
     varying = [key for key in jobs[0] if any(job.get(key) != jobs[0][key] for job in jobs)]
     rows = [{key: job[key] for key in varying} | row for job in jobs for row in measure(case, job, rounds)]
@@ -232,7 +202,6 @@ def run_case(case: str, options: Job, rounds: int, output: Path) -> list[dict[st
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """The command line of all cases."""
     words = sys.argv[1:] if words is None else words
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -27,7 +27,6 @@ FIRST, END, MASK, WORDS_FROM = 0, 2, 3, 5
 
 
 def sides(job: Job) -> list[str]:
-    """The last is the reference."""
     return ["ours", "ours, one pass", "full logits"] if job["layers"] else ["ours", "full logits"]
 
 
@@ -53,7 +52,6 @@ def masked_lm(job: Job, positions: int) -> tuple[Any, str, torch.dtype | None]:
 
 
 def share_head(ours: Any, full: Any) -> None:
-    """Gives our model the head of transformers' model."""
     head = ours.lm_head
     head.dense, head.norm, head.bias = full.lm_head.dense, full.lm_head.layer_norm, full.lm_head.bias
 
@@ -86,7 +84,6 @@ def full_word_contrast(full: Any, query: torch.Tensor, both: torch.Tensor, speci
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
-    """Both models over one encoder."""
     full, device, dtype = masked_lm(job, 2 * job["length"])
     ours = HictlForPreTraining(HictlConfig(text_config=full.base_model.config), full.base_model).to(device).train()
     share_head(ours, full)

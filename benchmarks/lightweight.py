@@ -21,7 +21,6 @@ ALONE, MEMORY = True, False
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
-    """Synthetic pairs and a random encoder."""
     scratch = tempfile.TemporaryDirectory()
     make_material(Path(scratch.name), job)
 

@@ -26,7 +26,6 @@ CHUNK = 20_000
 
 
 def sides(job: Job) -> list[str]:
-    """The last is the reference."""
     return {"exact": ["ours", "semantic_search", "faiss"], "cells": ["ours", "faiss"], "memory": ["ours"]}[job["kind"]]
 
 
@@ -71,7 +70,6 @@ def faiss_search(queries: np.ndarray, candidates: np.ndarray, job: Job, cells: i
 
 
 def semantic_search(queries: np.ndarray, corpus: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Similarities and indices by sentence-transformers."""
     import torch
     from sentence_transformers import util
 
@@ -81,7 +79,6 @@ def semantic_search(queries: np.ndarray, corpus: np.ndarray) -> tuple[np.ndarray
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
-    """The vectors, in memory or, of `memory`, in files."""
     from hf_xlsr.mining import extract_pairs, nearest_neighbours, neighbours_both_ways
     from hf_xlsr.utils.memory import parse_size
 

@@ -37,22 +37,18 @@ MEMORY = False  # not compared; sides take turns in one process
 
 
 def random_export(folder: Path, job: Job) -> None:
-    """Exports an untrained encoder with a tokenizer of the Bible."""
     rows = list(islice(bible_pairs("en", "fr", split="train"), job["vocabulary"]))
     texts = [row[side] for row in rows for side in ("source", "target")]
     tokenizer = train_tokenizer(texts, vocab_size=min(16_000, job["vocabulary"]), algorithm="bpe", max_length=128)
     torch.manual_seed(1)
-    width = {
-        "hidden_size": job["width"],
-        "num_attention_heads": job["width"] // 64,
-        "intermediate_size": 2 * job["width"],
-    }
-    config = paper_encoder_config(vocab_size=max(job["vocabulary"], len(tokenizer)), **width)
+    size, width = max(job["vocabulary"], len(tokenizer)), job["width"]
+    config = paper_encoder_config(
+        vocab_size=size, hidden_size=width, num_attention_heads=width // 64, intermediate_size=2 * width
+    )
     export_sentence_transformer(encoder_from_config(config), tokenizer, folder, max_length=128)
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
-    """The encoders and the sentences."""
     source: Any = (
         {"path": job["pairs"], "columns": parse_columns(job["columns"])} if job["pairs"] else {"corpus": "bible"}
     )

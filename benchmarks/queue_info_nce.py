@@ -47,7 +47,6 @@ def queue_of(rows: int, width: int, storage: str, device: str) -> torch.Tensor |
 
 
 def naive_loss(queries: torch.Tensor, keys: torch.Tensor, queue: torch.Tensor, precision: str) -> torch.Tensor:
-    """Cross-entropy on the concatenated bank."""
     with torch.autocast(queries.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
         scaled = queries / TEMPERATURE
         logits = torch.cat([(scaled * keys).sum(1, keepdim=True), scaled @ queue.T], 1)
@@ -55,7 +54,6 @@ def naive_loss(queries: torch.Tensor, keys: torch.Tensor, queue: torch.Tensor, p
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
-    """Queries, keys some way off, and a queue per storage."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     generator = torch.Generator(device).manual_seed(1)
     shape = job["batch"], job["width"]

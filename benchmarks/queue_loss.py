@@ -37,8 +37,6 @@ TINY: Job = {"width": 64, "layers": 1, "vocabulary": 1000, "words": 8, "batch": 
 
 
 class Budget(TrainerCallback):
-    """Ends the training when its CPU time is spent."""
-
     def __init__(self, seconds: float) -> None:
         self.seconds, self.started, self.steps = seconds, time.process_time(), 0
 
@@ -53,7 +51,6 @@ class Budget(TrainerCallback):
 
 
 def sentences(source: str, languages: list[str]) -> Dataset:
-    """The pairs of a source."""
     from hf_xlsr.data.sources import open_source
 
     options = yaml.safe_load(os.path.expandvars(source))
@@ -130,7 +127,6 @@ def train(side: str, job: Job, seed: int, rate: float, temperature: float) -> di
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
-    """Synthetic pairs and an encoder unless data are given."""
     job = dict(job)
     if not (job["run"] or job["pairs"]):
         folder = Path(job["folder"]) / "material"

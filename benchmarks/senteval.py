@@ -52,7 +52,6 @@ def train_alone(vectors: np.ndarray, labels: np.ndarray, group: Group, decay: fl
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
-    """Unit vectors whose two classes a linear layer separates in nine rows of ten."""
     random = np.random.default_rng(1)
     vectors = random.normal(size=(job["rows"], job["width"]))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -20,7 +20,6 @@ QUICK: Job = {"size": 60}
 
 
 def sides(job: Job) -> list[str]:
-    """The encoders."""
     return list(job["encoders"])
 
 
@@ -43,7 +42,6 @@ class Made:
     """Vectors of the numbers in sentences."""
 
     def encode(self, sentences: list[str], **options: Any) -> Any:
-        """Noisy vectors, alike for equal numbers."""
         import numpy as np
 
         seeds = [(int("".join(filter(str.isdigit, text)) or 0), text.startswith("en")) for text in sentences]
@@ -52,7 +50,6 @@ class Made:
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
-    """Shuffles the texts."""
     import numpy as np
 
     from hf_xlsr.mining.options import MiningOptions
@@ -74,12 +71,8 @@ def prepare(job: Job, sides: list[str]) -> Step:
             truth, curve = run.gold_curve(gold), run.curve
         assert curve is not None
         chosen, best = curve.choose(), int(np.argmax(truth.f1))
-        figures = {
-            "threshold": curve.threshold[chosen],
-            "F1": truth.f1[chosen],
-            "best threshold": truth.threshold[best],
-        }
-        figures |= {"best F1": truth.f1[best]}
+        figures = {"threshold": curve.threshold[chosen], "F1": truth.f1[chosen]}
+        figures |= {"best threshold": truth.threshold[best], "best F1": truth.f1[best]}
         for wanted in (0.9, 0.95):
             figures[f"precision for {wanted:g}"] = truth.precision[curve.choose(wanted)]
         return {name: float(value) for name, value in figures.items()}

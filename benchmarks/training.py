@@ -51,7 +51,6 @@ class StepClock(TrainerCallback):
         self.peak = now if cuda else max(self.peak, now)
 
     def figures(self, batch: int) -> dict[str, float]:
-        """Pairs per second, seconds per step and peak of memory."""
         step = (self.times[-1] - self.times[WARM_UP - 1]) / (len(self.times) - WARM_UP)
         return {"seconds": step, "pairs_per_second": batch / step, "peak_bytes": self.peak}
 
@@ -66,12 +65,7 @@ def fill_queues(model: Any) -> None:
 
 
 def made_pairs(count: int, words: int, vocabulary: int = 20_000) -> Iterator[tuple[str, str]]:
-    """Sentences of invented words, half to one and a half times `words` long; the target maps each word to another.
-
-    Example:
-        >>> [(len(source.split()), len(target.split())) for source, target in made_pairs(2, 4)]
-        [(3, 3), (6, 6)]
-    """
+    """Sentences of invented words, half to one and a half times `words` long; the target maps each word to another."""
     chance = random.Random(1)
     for _ in range(count):
         numbers = [int(vocabulary * chance.random() ** 3) for _ in range(chance.randint(words // 2, 3 * words // 2))]
@@ -79,12 +73,7 @@ def made_pairs(count: int, words: int, vocabulary: int = 20_000) -> Iterator[tup
 
 
 def make_material(folder: Path, size: dict[str, Any]) -> None:
-    """Writes pairs, running text, a tokenizer and a random BERT encoder into `folder`.
-
-    Args:
-        folder: An empty folder.
-        size: `width`, `layers`, `vocabulary`, `words` of a sentence, `batch`, `steps`.
-    """
+    """Writes pairs, running text, a tokenizer and a random BERT encoder into `folder`."""
     pairs = list(made_pairs(size["batch"] * (size["steps"] + WARM_UP + 1), size["words"]))
     (folder / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs), "utf-8")
     lines = (f"{source}\td{number // 20}\ten\n" for number, (source, _) in enumerate(pairs))
@@ -107,7 +96,6 @@ def make_material(folder: Path, size: dict[str, Any]) -> None:
 
 
 def recipe_of(method: str, folder: Path, size: dict[str, Any], precision: str) -> dict[str, Any]:
-    """A recipe of a method for the synthetic text."""
     encoder = {"path": f"{folder}/encoder"}
     both = size.get("encoders", [encoder["path"], encoder["path"]])
     models: dict[str, dict[str, Any]] = {
@@ -136,11 +124,7 @@ def recipe_of(method: str, folder: Path, size: dict[str, Any], precision: str) -
 
 
 def train_ours(method: str, folder: Path, size: dict[str, Any], precision: str = "auto") -> dict[str, float]:
-    """Runs `hf-xlsr train` in this process and returns the figures of its steps.
-
-    Raises:
-        RuntimeError: the command failed.
-    """
+    """Runs `hf-xlsr train` in this process and returns the figures of its steps."""
     from hf_xlsr.cli import main
 
     file = folder / f"{method}.yaml"
@@ -155,7 +139,6 @@ def train_ours(method: str, folder: Path, size: dict[str, Any], precision: str =
 
 
 def train_peer(folder: Path, size: dict[str, Any], precision: str = "auto") -> dict[str, float]:
-    """Trains the same encoder on the same pairs with MultipleNegativesRankingLoss."""
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, losses
     from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
 
@@ -184,5 +167,4 @@ def train_peer(folder: Path, size: dict[str, Any], precision: str = "auto") -> d
 
 
 def train(side: str, folder: Path, size: dict[str, Any], precision: str = "auto") -> dict[str, float]:
-    """Trains a method, or `sentence-transformers`."""
     return train_peer(folder, size, precision) if side == PEER else train_ours(side, folder, size, precision)

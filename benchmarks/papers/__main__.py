@@ -26,11 +26,7 @@ STOPPED = 130  # exit status of `hf-xlsr train` after Ctrl-C
 
 
 def train(table: Table, row: Row, seed: int, home: Path, more: list[str]) -> Path:
-    """Trains a row's run unless it has ended, after the runs that it starts from; returns its folder.
-
-    Raises:
-        subprocess.CalledProcessError: a training failed or was stopped.
-    """
+    """Trains a row's run unless it has ended, after the runs that it starts from; returns its folder."""
     folder = table.folder(row, seed, home)
     if row.encoder or (folder / "results.json").is_file():
         return folder
@@ -49,7 +45,6 @@ def train(table: Table, row: Row, seed: int, home: Path, more: list[str]) -> Pat
 
 
 def measure(table: Table, row: Row, seed: int, home: Path, more: list[str]) -> Path:
-    """Trains and evaluates a row; returns the folder of its run."""
     folder = train(table, row, seed, home, more)
     model = Path(os.environ.get("HF_XLSR_ENCODERS", "")) / row.encoder if row.encoder else folder / "model"
     if table.units and not row.hidden:
@@ -59,7 +54,6 @@ def measure(table: Table, row: Row, seed: int, home: Path, more: list[str]) -> P
 
 
 def draw(table: Table, home: Path, images: Path) -> None:
-    """Draws the pictures of runs that are all there; the others stay as they are."""
     if table.tsne and (tsne := table.folder(table.row(table.tsne), 1, home) / "tsne.png").is_file():
         shutil.copyfile(tsne, picture_of(table, images, "tsne"))
     for picture in table.pictures:

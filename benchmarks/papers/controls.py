@@ -19,12 +19,8 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from sentence_transformers import (
-    SentenceTransformer,
-    SentenceTransformerTrainer,
-    SentenceTransformerTrainingArguments,
-    losses,
-)
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, losses
+from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
 from sentence_transformers.base.modules import Dense, Normalize, Router, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import AutoModel
@@ -69,7 +65,6 @@ def transformer(path: str, options: argparse.Namespace) -> Transformer:
 
 
 def ranking(options: argparse.Namespace, pairs: Dataset) -> tuple[SentenceTransformer, Dataset, Any]:
-    """Model, data and loss of `mnrl` and `cached`."""
     paths = [path.rpartition("=") for path in map(os.path.expandvars, options.encoders)]
     routes: dict[str, list[Any]] = {}
     for language, _, path in paths:
@@ -88,7 +83,6 @@ def ranking(options: argparse.Namespace, pairs: Dataset) -> tuple[SentenceTransf
 
 
 def distilling(options: argparse.Namespace, pairs: Dataset) -> tuple[SentenceTransformer, Dataset, Any]:
-    """Model, data and loss of `distillation`."""
     teacher = SentenceTransformer(os.path.expandvars(options.teacher))
     english = pairs["source"][:]
     vectors = teacher.encode(english, prompt=options.prompt, batch_size=128, normalize_embeddings=True)
@@ -96,18 +90,14 @@ def distilling(options: argparse.Namespace, pairs: Dataset) -> tuple[SentenceTra
     fresh = AutoModel.from_config(module.model.config)
     module.model.load_state_dict(fresh.state_dict(), strict=False)
     width = module.get_embedding_dimension()
-    layers = [
-        Pooling(width, pooling_mode="mean"),
-        Dense(width, vectors.shape[1], activation_function=torch.nn.Identity()),
-    ]
-    model = SentenceTransformer(modules=[module, *layers])
+    dense = Dense(width, vectors.shape[1], activation_function=torch.nn.Identity())
+    model = SentenceTransformer(modules=[module, Pooling(width, pooling_mode="mean"), dense])
     sides = [side for pair in zip(english, pairs["target"][:], strict=True) for side in pair]
     rows = {"sentence": sides, "label": [vector for vector in vectors for _ in range(2)]}
     return model, Dataset.from_dict(rows), losses.MSELoss(model)
 
 
 def main() -> None:
-    """Trains, and writes model and results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=["mnrl", "cached", "distillation"])
     parser.add_argument("--run", type=Path, required=True, help="finished run whose pairs are learned")
@@ -127,7 +117,7 @@ def main() -> None:
     pairs = training_pairs(options.run, options.steps * options.batch, options.seed)
     sides = 2 if options.kind == "distillation" else 1
     model, rows, loss = (distilling if sides == 2 else ranking)(options, pairs)
-    arguments = SentenceTransformerTrainingArguments(
+    arguments = Arguments(
         output_dir=str(options.output / "training"),
         max_steps=options.steps,
         seed=options.seed,

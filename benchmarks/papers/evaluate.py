@@ -30,7 +30,6 @@ MADE = ROOT / "outputs" / "papers" / "made"
 
 
 def read(path: str, columns: str, **options: Any) -> list[dict[str, Any]]:
-    """Rows of a file of HF_XLSR_DATA."""
     from hf_xlsr.data.sources import open_source
 
     names = [part.split("=")[0] for part in columns.split(",")]
@@ -65,16 +64,7 @@ MAKERS = {"bucc": make_bucc, "paraphrase": make_paraphrases}
 
 
 def calls(unit: str, languages: str) -> Iterator[tuple[str, list[str]]]:
-    """Name of the results and arguments of each `hf-xlsr evaluate` of a unit.
-
-    Args:
-        unit: Key of `evaluations.yaml`.
-        languages: Languages of the encoder, e.g. `en-fr+de`.
-
-    Example:
-        >>> [name for name, _ in calls("zero-shot", "en-fr")], [name for name, _ in calls("ntrex", "en")]
-        (['zero-shot-1', 'zero-shot-2'], [])
-    """
+    """Name of the results and arguments of each `hf-xlsr evaluate` of a unit."""
     entry, number = UNITS[unit], 0
     others = languages.partition("-")[2].split("+")
     chosen = [one for one in others if one in entry["languages"].split()] if "languages" in entry else [""]
@@ -91,18 +81,7 @@ def calls(unit: str, languages: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def evaluate(model: Path, units: list[str], languages: str, output: Path, prompt: str = "") -> None:
-    """Runs the evaluations whose results are missing or older than the model.
-
-    Args:
-        model: Folder of an encoder.
-        units: Keys of `evaluations.yaml`.
-        languages: As of `calls`.
-        output: Folder of the results, `UNIT-NUMBER.json`.
-        prompt: Put before each text.
-
-    Raises:
-        subprocess.CalledProcessError: an evaluation failed.
-    """
+    """Runs the evaluations whose results are missing or older than the model."""
     changed = max(file.stat().st_mtime for file in model.rglob("*") if file.is_file())
     for unit in units:
         for name, arguments in calls(unit, languages):
@@ -131,7 +110,6 @@ def pooled(model: Path, pooling: str, folder: Path) -> Path:
 
 
 def main() -> None:
-    """Evaluates the encoder that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="folder, or a name in HF_XLSR_ENCODERS")
     parser.add_argument("--languages", default="en-de+fr+es+it+zh+ru+ar+bg+el+tr+vi+hi+ur+th+sw")

@@ -30,12 +30,6 @@ class Spread:
 
     @classmethod
     def of(cls, by_seed: Mapping[int, float]) -> Spread:
-        """The spread of known figures.
-
-        Example:
-            >>> Spread.of({1: 2.0, 2: 5.0}).mean
-            3.5
-        """
         values = by_seed.values()
         return cls(len(values), fmean(values), min(values), max(values), dict(by_seed))
 
@@ -48,18 +42,13 @@ class Spread:
 
 
 class Figures:
-    """The kept figures.
-
-    An entry is one seed with its figures by column, or several seeds with mean, lowest and highest. `trained` is the
-    cost of the training, `{"trainings", "seconds", "hardware", "threads"}`, per entry or for older entries per table.
-    """
+    """Entries of one seed with its figures by column, or of several seeds with mean, lowest and highest."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self.tables: dict[str, dict[str, Any]] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
 
     def save(self) -> None:
-        """Writes the file with one entry per line."""
         tables = []
         for name, table in self.tables.items():
             head = f'  "trained": {json.dumps(table["trained"])},\n' if "trained" in table else ""
@@ -72,16 +61,13 @@ class Figures:
             partial.write_text("{\n" + ",\n".join(tables) + "\n}\n", "utf-8")
 
     def entries(self, table: Table, row: Row) -> list[dict[str, Any]]:
-        """What is kept of a row."""
         found: list[dict[str, Any]] = self.tables.get(table.name, {"rows": {}})["rows"].get(row.name, [])
         return found
 
     def has(self, table: Table, row: Row, seed: int) -> bool:
-        """Whether a seed is kept."""
         return any(seed in entry["seeds"] for entry in self.entries(table, row))
 
     def add(self, table: Table, row: Row, seed: int, folder: Path) -> None:
-        """Keeps the figures of a run and its evaluations."""
         metrics = metrics_of(table, folder)
         found = {column.title: value_of(column, metrics, folder) for column in table.columns}
         figures = {title: round(value, 4) for title, value in found.items() if value is not None}

@@ -18,19 +18,7 @@ Spreads = Mapping[str, Mapping[str, Spread]]  # by column title and row name
 
 
 def verdict(better: Spread | None, worse: Spread | None, fixed: bool = False, margin: float = 0.0) -> str:
-    """What the seeds say about the claim that one row is above another.
-
-    Args:
-        better: The row that the claim has above.
-        worse: The other row.
-        fixed: One of the rows is a public encoder and has no seeds.
-        margin: `better` may be lower by this much.
-
-    Example:
-        >>> low = Spread.of({1: 1.0, 2: 1.1, 3: 1.9})
-        >>> verdict(Spread.of({1: 2.0, 2: 2.1, 3: 2.2}), low), verdict(Spread.of({1: 1.8, 2: 2.1, 3: 2.2}), low)
-        ('shown', 'no difference beyond the seeds')
-    """
+    """What the seeds say about the claim that one row is above another."""
     if better is None or worse is None:
         return OPEN
     counts = sorted((better.count, worse.count))
@@ -42,12 +30,6 @@ def verdict(better: Spread | None, worse: Spread | None, fixed: bool = False, ma
 
 
 def figure(spread: Spread | None, digits: int) -> str:
-    """Mean and range, or a dash.
-
-    Example:
-        >>> figure(Spread.of({1: 1.0, 2: 2.0}), 1), figure(Spread.of({1: 1.0}), 2), figure(None, 1)
-        ('1.5 (1.0-2.0)', '1.00', '-')
-    """
     if spread is None:
         return "-"
     mean, low, high = (f"{value:,.{digits}f}" for value in (spread.mean, spread.low, spread.high))
@@ -138,7 +120,6 @@ def draw(table: Table, spreads: Spreads, path: Path) -> None:
 
 
 def picture_of(table: Table, images: Path, kind: str = "") -> Path:
-    """File of a table's picture; the plot over its axis has no kind."""
     return images / f"papers_{table.name}{kind and '_'}{kind}.png"
 
 

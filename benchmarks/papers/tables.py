@@ -58,7 +58,6 @@ class Row(Strict):
 
     @property
     def title(self) -> str:
-        """The label, or the name."""
         return self.label or self.name
 
 
@@ -94,11 +93,9 @@ class Table(Strict):
     _places: dict[str, tuple[Table, Row]] = PrivateAttr(default_factory=dict)
 
     def row(self, name: str) -> Row:
-        """The row of that name."""
         return self._places[name][1]
 
     def seeds(self, row: Row) -> range:
-        """Seeds of a row."""
         usual = SEEDS if row.name in self.ends and not row.encoder else 1
         return range(1, (row.seeds or usual) + 1)
 
@@ -135,11 +132,6 @@ class Book(Strict):
 
 
 def read_tables(path: Path) -> Book:
-    """Reads `tables.yaml`.
-
-    Raises:
-        ValueError: a key is unknown or missing, or a claim, `ends` or `tsne` names a row or column that is not there.
-    """
     book = Book.model_validate(yaml.safe_load(path.read_text("utf-8")))
     everywhere = {f"{table.name}/{row.name}": (table, row) for table in book.tables for row in table.rows}
     for table in book.tables:

@@ -107,7 +107,7 @@ def mine(
     from hf_xlsr.mining.outputs import write_pairs
     from hf_xlsr.mining.pipeline import run_mining
     from hf_xlsr.mining.report import read_labels, write_report
-    from hf_xlsr.mining.sources import clean_pairs
+    from hf_xlsr.mining.texts import clean_pairs
     from hf_xlsr.runs.inputs import check_named
 
     given |= {"retrieval": retrieval, "threshold": threshold, "duplicates": duplicates, "max_pairs": max_pairs}
@@ -269,7 +269,7 @@ def _sides(
 ) -> list[Any]:
     """Both sides for `run_mining`: files read line by line, or texts of other sources."""
     from hf_xlsr.data.columns import parse_columns
-    from hf_xlsr.mining.sources import SourceTexts, is_plain
+    from hf_xlsr.mining.texts import SourceTexts, is_plain
 
     if (split or "language" in cleaning) and not languages:
         raise XlsrError("--split-sentences and the cleaning step language need --languages, e.g. --languages en,de.")

@@ -22,34 +22,19 @@ KEPT_FOLDERS = 1
 
 
 def one_line(value: object) -> str:
-    """The text without line breaks, control characters and access tokens.
-
-    Examples:
-        >>> one_line("a name\\n---\\nlicense: mit")
-        'a name --- license: mit'
-    """
+    """The text without line breaks, control characters and access tokens."""
     text = redact_tokens(" ".join(str(value).split()))
     return "".join(character for character in text if character.isprintable() or character in _JOINERS)
 
 
 def prose(value: object) -> str:
-    """Markdown that renders as the given text.
-
-    Examples:
-        >>> prose("<b>{{ 7 * 7 }}</b> [x](y)")
-        '\\\\<b\\\\>\\\\{\\\\{ 7 \\\\* 7 \\\\}\\\\}\\\\</b\\\\> \\\\[x\\\\](y)'
-    """
+    """Markdown that renders as the given text."""
     text = escape_markdown(one_line(value))
     return _BLOCK_START.sub(lambda found: f"\\{found[1]}" if found[1] else f"{found[2]}\\{found[3]}", text)
 
 
 def code(value: object, *, cell: bool = False) -> str:
-    """The text as inline code; in a `cell` of a table bars are escaped, too.
-
-    Examples:
-        >>> code("a`b|c", cell=True)
-        '`` a`b\\\\|c ``'
-    """
+    """The text as inline code; bars end a cell of a table even inside code."""
     text = one_line(value)
     fence = "`" * (_longest_run(text) + 1)
     if cell:
@@ -58,12 +43,7 @@ def code(value: object, *, cell: bool = False) -> str:
 
 
 def python_text(text: str) -> str:
-    """The text as a Python string literal on one line, in double quotes.
-
-    Examples:
-        >>> print(python_text('a "b"'))
-        "a \\"b\\""
-    """
+    """The text as a Python string literal on one line, in double quotes."""
     return json.dumps(one_line(text), ensure_ascii=False)
 
 
@@ -74,12 +54,7 @@ def code_block(text: str, language: str) -> str:
 
 
 def public_path(path: object) -> str:
-    """A local path without most of its folders; Hub ids, names and paths that start with a variable stay complete.
-
-    Examples:
-        >>> public_path("~/corpora/europarl.tsv"), public_path("${DATA}/news.tsv"), public_path("wmt/wmt14")
-        ('.../corpora/europarl.tsv', '${DATA}/news.tsv', 'wmt/wmt14')
-    """
+    """A local path without most of its folders; Hub ids, names and paths that start with a variable stay complete."""
     text = str(path)
     if not _LOCAL.fullmatch(text):
         return text

@@ -15,15 +15,7 @@ LONGEST = 500  # characters
 
 @contextmanager
 def hub_errors(what: str) -> Iterator[None]:
-    """Turns errors of huggingface_hub and the network into one `XlsrError`, in which tokens are redacted.
-
-    Examples:
-        >>> with hub_errors("me/encoder"):
-        ...     raise ConnectionError("reset")
-        Traceback (most recent call last):
-        ...
-        hf_xlsr.utils.errors.XlsrError: Upload of me/encoder failed (ConnectionError: reset). Run it again to resume.
-    """
+    """Turns errors of huggingface_hub and the network into one `XlsrError`, in which tokens are redacted."""
     try:
         yield
     except XlsrError:

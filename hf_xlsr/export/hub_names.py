@@ -16,12 +16,7 @@ _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a name has the form OWNER/NAME.
-
-    Examples:
-        >>> is_hub_id("google-bert/bert-base-uncased"), is_hub_id("../weights"), is_hub_id("${DATA}/x")
-        (True, False, False)
-    """
+    """Whether a name has the form OWNER/NAME."""
     try:
         validate_repo_id(name)
     except HFValidationError:

@@ -29,13 +29,9 @@ EMPTY = {".gitattributes", CARD}
 
 @dataclass(frozen=True)
 class RepoUpload:
-    """Files and card to upload to one repository.
+    """Files (path in the repository -> local file) and card to upload to one repository.
 
-    Attributes:
-        files: Path in the repository -> local file; without the card.
-        private: Whether the repository must be private.
-        tag: Tag in the card of an existing repository that may be overwritten.
-        replaces: Patterns of files in the repository that are deleted unless they are in `files`.
+    An existing one may be overwritten if its card has the tag; files there that match `replaces` are deleted.
     """
 
     repo: str
@@ -69,15 +65,7 @@ def check_upload(upload: RepoUpload) -> None:
 
 
 def folder_files(folder: Path, prefix: str = "", without: Sequence[str] = ()) -> dict[str, Path]:
-    """All files of a folder by path in a repository, without hidden ones and those named in `without`.
-
-    Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = Path(folder, "config.json").write_text("{}")
-        ...     list(folder_files(Path(folder), "model"))
-        ['model/config.json']
-    """
+    """All files of a folder by path in a repository, without hidden ones and those named in `without`."""
     root, found = folder.resolve(), {}
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts

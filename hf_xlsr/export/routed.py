@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,9 @@ def to_routed_sentence_transformer(
         (3, 8)
     """
     projections = projections or {}
-    _check_languages(encoders, tokenizers, projections)
+    if not encoders or set(tokenizers) != set(encoders) or not set(projections) <= set(encoders):
+        given = ", ".join(str(sorted(names)) for names in (encoders, tokenizers, projections))
+        raise XlsrError(f"`encoders`, `tokenizers` and `projections` must have the same languages, got {given}.")
     parts = {name: (encoder, tokenizers[name], projections.get(name)) for name, encoder in encoders.items()}
     first = next(iter(parts))
     if len({tuple(map(id, part)) for part in parts.values()}) == 1:
@@ -73,18 +75,15 @@ def to_routed_sentence_transformer(
             encoder, tokenizer, projection=projection, pooling=pooling, normalize=normalize, max_length=max_length
         )
     _check_width(encoders, projections)
-    transformers: dict[tuple[int, int], list[Module]] = {}
-    dense: dict[int, Module] = {}
+    shared: dict[tuple[int, ...], list[Module]] = {}
     routes: dict[str, list[Module]] = {}
     for name, (encoder, tokenizer, projection) in parts.items():
         key = id(encoder), id(tokenizer)
-        if key not in transformers:
-            transformers[key] = encoder_modules(encoder, tokenizer, pooling=pooling, max_length=max_length)
-        routes[name] = list(transformers[key])
-        if projection is not None:
-            if id(projection) not in dense:
-                dense[id(projection)] = projection_module(projection)
-            routes[name].append(dense[id(projection)])
+        if key not in shared:
+            shared[key] = encoder_modules(encoder, tokenizer, pooling=pooling, max_length=max_length)
+        if projection is not None and (id(projection),) not in shared:
+            shared[id(projection),] = [projection_module(projection)]
+        routes[name] = shared[key] + ([] if projection is None else shared[id(projection),])
     without_language: Any = {("query", None): first, ("document", None): first}
     router = Router(routes, allow_empty_key=False, route_mappings=without_language)
     return SentenceTransformer(modules=[router, *([Normalize()] if normalize else [])], device="cpu")
@@ -95,12 +94,6 @@ def export_routed_sentence_transformer(
 ) -> SentenceTransformer:
     """Saves the model of `to_routed_sentence_transformer` and loads it: `SentenceTransformer(path)` needs no hf-xlsr."""
     return save_export(to_routed_sentence_transformer(encoders, tokenizers, **options), path)
-
-
-def _check_languages(encoders: Collection[str], tokenizers: Collection[str], projections: Collection[str]) -> None:
-    if not encoders or set(tokenizers) != set(encoders) or not set(projections) <= set(encoders):
-        given = ", ".join(str(sorted(names)) for names in (encoders, tokenizers, projections))
-        raise XlsrError(f"`encoders`, `tokenizers` and `projections` must have the same languages, got {given}.")
 
 
 def _check_width(encoders: Mapping[str, PreTrainedModel], projections: Mapping[str, nn.Linear]) -> None:

@@ -98,11 +98,7 @@ def save_export(model: SentenceTransformer, path: str | Path) -> SentenceTransfo
 
 
 def write_older_names(export: str | Path) -> None:
-    """Writes pooling and maximum length also under their names of before sentence-transformers 6.
-
-    text-embeddings-inference reads only these: `pooling_mode_*` in `1_Pooling/config.json` and `max_seq_length` in
-    `sentence_bert_config.json`.
-    """
+    """Writes pooling and maximum length also under the names of older versions, which text-embeddings-inference reads."""
     for file in Path(export).rglob("*Pooling/config.json"):
         content = json.loads(file.read_text("utf-8"))
         older = {key: content["pooling_mode"] == mode for mode, key in POOLING_KEYS.items()}

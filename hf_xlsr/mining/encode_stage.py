@@ -80,10 +80,7 @@ def _header(shape: tuple[int, int]) -> bytes:
 
 
 class LazyEncoder:
-    """An encoder, or the name of one, which is loaded at its first use and released afterwards.
-
-    Device, dtype and folder of shared embeddings are for a model that is loaded by name.
-    """
+    """An encoder, or the name of one, which is loaded at its first use and released afterwards."""
 
     def __init__(
         self, encoder: Encoder | str, device: str | None = None, dtype: str | None = None, vectors: str | None = None
@@ -155,10 +152,7 @@ class _NamesLines:
 
 
 def check_vectors(vectors: np.ndarray, name_of: Callable[[int], str]) -> bool:
-    """Whether all vectors have length 1, up to the precision of float16; none may hold NaN, infinity or only zeros.
-
-    They are read in blocks; `name_of` names a row in errors.
-    """
+    """Whether all vectors have length 1, up to float16; none may hold NaN, infinity or only zeros."""
     unit = True
     for start in range(0, len(vectors), ROWS_AT_ONCE):
         block = np.asarray(vectors[start : start + ROWS_AT_ONCE], np.float32)
@@ -216,9 +210,7 @@ def _encode(
     first = {text: place for place, text in reversed(list(enumerate(texts)))}
     order = sorted(first.values(), key=lambda place: (-len(texts[place]), place))
 
-    def line_of(position: int) -> str:
-        return f"line {store.lines(rows[order[position : position + 1]])[0] + 1} of {store.name}"
-
-    vectors = embed(_NamesLines(encoder, line_of), [texts[place] for place in order], language=language, **encoding)
+    checked = _NamesLines(encoder, lambda position: store.line_name(rows[order[position]]))
+    vectors = embed(checked, [texts[place] for place in order], language=language, **encoding)
     position = {place: number for number, place in enumerate(order)}
     return vectors[[position[first[text]] for text in texts]]

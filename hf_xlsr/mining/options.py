@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.mining.search.both_ways import METHODS
@@ -88,11 +89,12 @@ class MiningOptions:
     @property
     def extraction(self) -> ExtractionOptions:
         """Options of `extract_pairs`; threshold and maximum apply to its result."""
-        return {
-            "margin": self.margin,
-            "retrieval": self.retrieval,
-            "one_to_one": self.one_to_one,
-        }
+        return {"margin": self.margin, "retrieval": self.retrieval, "one_to_one": self.one_to_one}
+
+    @property
+    def search(self) -> dict[str, Any]:
+        """Options of `neighbours_both_ways` that change its result."""
+        return {"k": self.k, "method": self.method, "recall": self.recall}
 
     def search_device(self, encoded: bool) -> str:
         """Where the search runs; `encoded`: whether vectors come from an encoder."""

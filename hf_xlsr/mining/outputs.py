@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from itertools import islice
@@ -15,7 +14,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from hf_xlsr.mining.work_folder import disk_errors
 from hf_xlsr.utils.errors import XlsrError, require_choice
-from hf_xlsr.utils.files import atomic_write, is_stream
+from hf_xlsr.utils.files import atomic_write, check_writable, is_stream
 
 logger = logging.getLogger(__name__)
 
@@ -96,13 +95,9 @@ def output_format(path: str | Path, format: str | None = None, languages: Sequen
 
 def check_place(path: str | Path) -> None:
     """Checks that an output file can be written, before there is something to write; leaves nothing behind."""
-    file = Path(path)
-    with disk_errors(file):
-        if is_stream(file) or file.is_dir():
-            raise XlsrError(f"{file} cannot be written: it must be a file, as mining keeps its stages next to it.")
-        folder = next(parent for parent in file.absolute().parents if parent.exists())
-        with tempfile.NamedTemporaryFile(prefix=file.name, dir=folder):
-            pass
+    if is_stream(path):
+        raise XlsrError(f"{path} cannot be written: it must be a file, as mining keeps its stages next to it.")
+    check_writable(path, "--output")
 
 
 def _replace(pattern: re.Pattern[str], row: Row) -> tuple[str, str, bool]:

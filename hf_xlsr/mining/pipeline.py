@@ -6,8 +6,6 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +13,10 @@ import numpy as np
 from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.mining.encode_stage import LazyEncoder, check_vectors
 from hf_xlsr.mining.options import MiningOptions
-from hf_xlsr.mining.search.both_ways import as_matrix, neighbours_both_ways
+from hf_xlsr.mining.search.both_ways import as_matrix
 from hf_xlsr.mining.search.extraction import MinedBitext, extract_pairs
 from hf_xlsr.mining.search.neighbours import check_widths
-from hf_xlsr.mining.stages import Processes, Stages, TextSide, TextSides, job_folder, vector_stage
+from hf_xlsr.mining.stages import Processes, Stages, TextSide, TextSides, job_folder
 from hf_xlsr.mining.texts import Sentences, TextStore
 from hf_xlsr.mining.thresholds import HiddenPairs, PrecisionCurve, gold_curve, hidden_curve, label_curve
 from hf_xlsr.mining.work_folder import save_array, save_rows
@@ -35,16 +33,7 @@ PAIR_ARRAYS = ("source", "target", "score")
 
 @dataclass
 class MiningRun:
-    """Result of `run_mining`.
-
-    Attributes:
-        pairs: By line of the inputs, from 0.
-        rows: The same pairs by row of `texts`.
-        texts: Sentences of both sides; None for matrices.
-        report: Counts, sizes of neighbourhoods, method, recall, seconds by stage.
-        is_main: Whether this is the main process, which writes the output.
-        curve: Precision and recall by threshold, if known pairs were hidden.
-    """
+    """Result of `run_mining`: pairs by line of the inputs, from 0, and the same by row of `texts` (None for matrices)."""
 
     pairs: MinedBitext
     rows: MinedBitext
@@ -160,10 +149,7 @@ def run_mining(
     vectors: tuple[np.ndarray, np.ndarray] | None = None,
     known: Iterable[tuple[str, str]] | None = None,
 ) -> MiningRun:
-    """`mine_bitext` with all pairs, a report, and access to the texts as long as the folder exists.
-
-    `vectors` of the lines of both texts, `(lines, width)` each, may replace the encoder.
-    """
+    """`mine_bitext` with all pairs, a report, and access to the texts; `vectors` of the lines may replace the encoder."""
     hidden = HiddenPairs() if known is None else HiddenPairs.sample(known)
     if hidden.complete and encoder is None:
         raise XlsrError("`known` pairs need an encoder (--model), which encodes them like the texts.")
@@ -198,10 +184,17 @@ def run_mining(
         lines = {side: store.lines(np.arange(len(store))) for side, store in stores.items()} if hidden.complete else {}
         without = {side: own >= report[side]["lines"] for side, own in lines.items()}
         if processes.is_main:
-            _mine(stages, found, without, options, options.search_device(encoder is not None))
+            _mine(stages, found, without, options, encoder is not None)
         report |= stages["pairs"].wait()
-        rows, *joint = (_load(stages.work.path / "pairs", kind) for kind in (("", "hidden.") if without else ("",)))
-        pairs, *joint = (_by_line(one, stores) for one in (rows, *joint))
+        folder = stages.work.path / "pairs"
+        rows, *joint = (
+            MinedBitext(*(np.load(folder / f"{kind}{name}.npy") for name in PAIR_ARRAYS))
+            for kind in (("", "hidden.") if without else ("",))
+        )
+        pairs, *joint = (
+            replace(one, **{side: store.lines(getattr(one, side)) for side, store in stores.items()})
+            for one in (rows, *joint)
+        )
         processes.barrier()
     curve = None
     if joint and processes.is_main:
@@ -224,34 +217,30 @@ def _plan(
         digest, name = array_hash(matrix), getattr(matrix, "filename", None)
         # A job with texts is identified by these, whatever their vectors.
         inputs.setdefault(side, {"name": None if name is None else str(name), "sha256": digest})
-        plan[vector_stage(side)] = {"sha256": digest, "text": inputs[side]["sha256"]}
-    vectors = [plan[vector_stage(side)] for side in SIDES]
-    plan["neighbours"] = {"vectors": vectors, "k": options.k, "method": options.method, "recall": options.recall}
+        plan[f"{side}.vectors"] = {"sha256": digest, "text": inputs[side]["sha256"]}
+    vectors = [plan[f"{side}.vectors"] for side in SIDES]
+    plan["neighbours"] = {"vectors": vectors, **options.search}
     plan["pairs"] = {"neighbours": plan["neighbours"], **options.extraction}
     return inputs, plan
-
-
-def _load(folder: Path, kind: str = "") -> MinedBitext:
-    return MinedBitext(*(np.load(folder / f"{kind}{name}.npy") for name in PAIR_ARRAYS))
-
-
-def _by_line(rows: MinedBitext, stores: Mapping[str, TextStore]) -> MinedBitext:
-    return replace(rows, **{side: store.lines(getattr(rows, side)) for side, store in stores.items()})
 
 
 def _unit_vectors(stages: Stages, side: str, matrix: np.ndarray, store: TextStore | None, lines: int) -> np.ndarray:
     """The given matrix if its rows have length 1 and no line is skipped; otherwise such a copy on disk."""
     if len(matrix) != lines:
         raise XlsrError(f"{store.name if store else side} has {lines:,} lines, but {len(matrix):,} vectors are given.")
-    stage, folder = stages[vector_stage(side)], stages.work.path / vector_stage(side)
+    stage, folder = stages[f"{side}.vectors"], stages.work.path / f"{side}.vectors"
     used, path = folder / "used.npy", folder / "vectors.npy"
     fewer = store if store is not None and len(store) < lines else None
+
+    def line_of(row: int) -> str:
+        return f"row {row} of {side}" if store is None else store.line_name(row)
+
     if stages.processes.is_main and stage.result is None:
         with stages.timed("vectors"):
             if fewer is not None:
                 save_rows(used, _rows_used(matrix, fewer), (len(fewer), matrix.shape[1]), matrix.dtype)
                 matrix = np.load(used, mmap_mode="r")
-            unit = check_vectors(matrix, partial(_line_of, side, store))
+            unit = check_vectors(matrix, line_of)
             if not unit:
                 save_rows(path, _normalized(matrix), matrix.shape, np.float32)
                 used.unlink(missing_ok=True)
@@ -259,10 +248,6 @@ def _unit_vectors(stages: Stages, side: str, matrix: np.ndarray, store: TextStor
     if not stage.wait()["unit"]:
         return np.load(path, mmap_mode="r")
     return matrix if fewer is None else np.load(used, mmap_mode="r")
-
-
-def _line_of(side: str, store: TextStore | None, row: int) -> str:
-    return f"row {row} of {side}" if store is None else f"line {store.lines(np.array([row]))[0] + 1} of {store.name}"
 
 
 def _rows_used(matrix: np.ndarray, store: TextStore) -> Iterator[np.ndarray]:
@@ -282,7 +267,7 @@ def _mine(
     vectors: Mapping[str, np.ndarray],
     without: Mapping[str, np.ndarray],
     options: MiningOptions,
-    device: str,
+    encoded: bool,
 ) -> None:
     """Neighbours and pairs, saved in the work folder, unless they are; pairs with and without hidden rows."""
     if stages["pairs"].result is not None:
@@ -291,33 +276,17 @@ def _mine(
     if stages["neighbours"].result is not None:
         stages.reused.append("neighbours")
     with stages.timed("neighbours"):
-        both = neighbours_both_ways(
-            vectors["source"],
-            vectors["target"],
-            options.k,
-            method=options.method,
-            recall=options.recall,
-            memory=stages.memory,
-            device=device,
-            folder=stages.work.path / "neighbours",
-            show_progress_bar=stages.show_progress_bar,
-        )
+        both = stages.search("neighbours", vectors["source"], vectors["target"], options, encoded)
         sizes = {"source": both.forward_indices.shape[1], "target": both.backward_indices.shape[1]}
-        found = {
-            "method": both.method,
-            "recall": both.recall,
-            "recall_margin": both.recall_margin,
-            "k": options.k,
-            "neighbours": sizes,
-        }
+        found = {name: getattr(both, name) for name in ("method", "recall", "recall_margin")}
+        found |= {"k": options.k, "neighbours": sizes}
         stages["neighbours"].finish(**found)
     for side, size in sizes.items():
         if size < options.k:
             logger.warning("k is %d, but %s sentences have only %d neighbours.", options.k, side, size)
     with stages.timed("pairs"):
-        for kind, rows in (
-            {"": (without["source"], without["target"]), "hidden.": None}.items() if without else [("", None)]
-        ):
+        kinds = {"": (without["source"], without["target"]), "hidden.": None} if without else {"": None}
+        for kind, rows in kinds.items():
             mined = extract_pairs(both, without=rows, **options.extraction)
             for name in PAIR_ARRAYS:
                 save_array(stages.work.path / "pairs" / f"{kind}{name}.npy", getattr(mined, name))

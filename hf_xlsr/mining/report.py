@@ -33,10 +33,7 @@ def write_report(
     threshold: float | None = None,
     seed: int = 0,
 ) -> None:
-    """Writes the page: one file that loads nothing else. Its content policy allows only its own script and style.
-
-    `rows` are the pairs in the order of `scores`; languages choose fonts and direction.
-    """
+    """Writes the page: one file that loads nothing else. Its content policy allows only its own script and style."""
     order = np.argsort(-scores, kind="stable")
     rng = np.random.default_rng(seed)
     bands = [

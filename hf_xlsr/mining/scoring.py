@@ -13,9 +13,9 @@ from hf_xlsr.encoders.encoding import Encoder
 from hf_xlsr.mining.encode_stage import LazyEncoder
 from hf_xlsr.mining.options import MiningOptions
 from hf_xlsr.mining.pipeline import SIDES
-from hf_xlsr.mining.search.both_ways import BothWays, neighbours_both_ways
+from hf_xlsr.mining.search.both_ways import BothWays
 from hf_xlsr.mining.search.margin import margin_scores
-from hf_xlsr.mining.stages import Processes, Stages, TextSide, TextSides, job_folder, vector_stage
+from hf_xlsr.mining.stages import Processes, Stages, TextSide, TextSides, job_folder
 from hf_xlsr.mining.texts import Sentences, TextStore, skipped_sentence
 from hf_xlsr.mining.work_folder import save_array
 from hf_xlsr.utils.errors import XlsrError
@@ -34,15 +34,7 @@ class PairScores:
 
 @dataclass
 class ScoringRun:
-    """Result of `run_scoring`.
-
-    Attributes:
-        scores: Scores of the pairs, in their order.
-        texts: Distinct sentences of both sides.
-        rows: Row in `texts` of each pair's two sentences.
-        report: Counts, method and recall of the search, seconds by stage.
-        is_main: Whether this is the main process, which writes the output.
-    """
+    """Result of `run_scoring`; `rows` are those of the pairs' sentences in `texts`, which are distinct."""
 
     scores: PairScores
     texts: tuple[TextStore, TextStore]
@@ -150,14 +142,9 @@ def run_scoring(
 
 def _plan(texts: TextSides, options: MiningOptions) -> tuple[dict[str, Any], dict[str, Any]]:
     inputs, plan = texts.plan()
-    vectors = {side: plan[vector_stage(side)] for side in texts.sides}
+    vectors = {side: plan[f"{side}.vectors"] for side in texts.sides}
     for side in SIDES:
-        plan[f"{side}.neighbours"] = {
-            "vectors": vectors,
-            "k": options.k,
-            "method": options.method,
-            "recall": options.recall,
-        }
+        plan[f"{side}.neighbours"] = {"vectors": vectors, **options.search}
     plan["scores"] = {"neighbours": plan["source.neighbours"], "margin": options.margin}
     return inputs, plan
 
@@ -165,23 +152,10 @@ def _plan(texts: TextSides, options: MiningOptions) -> tuple[dict[str, Any], dic
 def _neighbour_means(
     stages: Stages, vectors: Mapping[str, np.ndarray], options: MiningOptions
 ) -> tuple[tuple[np.ndarray, np.ndarray], dict[str, Any]]:
-    """Mean cosine of each distinct source with its nearest in the pool of targets, and the other way round.
-
-    Also `method` and `recall` of the search, or of the less exact one of two.
-    """
+    """Mean cosine of each distinct sentence with its nearest in the other pool, and the less exact search's recall."""
 
     def search(side: str, pool: np.ndarray) -> BothWays:
-        return neighbours_both_ways(
-            vectors[side],
-            pool,
-            options.k,
-            method=options.method,
-            recall=options.recall,
-            memory=stages.memory,
-            device=options.search_device(encoded=True),
-            folder=stages.work.path / f"{side}.neighbours",
-            show_progress_bar=stages.show_progress_bar,
-        )
+        return stages.search(f"{side}.neighbours", vectors[side], pool, options, encoded=True)
 
     source_pool, target_pool = (vectors.get(f"{side}_pool", vectors[side]) for side in SIDES)
     forward = search("source", target_pool)

@@ -18,6 +18,8 @@ from hf_xlsr.data.formats.reading import expand_braces
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.encoders.encoding import EncodingOptions
 from hf_xlsr.mining.encode_stage import LazyEncoder, VectorFile, encode_shards, shards_of
+from hf_xlsr.mining.options import MiningOptions
+from hf_xlsr.mining.search.both_ways import BothWays, neighbours_both_ways
 from hf_xlsr.mining.search.neighbours import check_widths
 from hf_xlsr.mining.texts import Sentences, TextStore, input_hash, read_texts, skipped_sentence
 from hf_xlsr.mining.work_folder import SECONDS_BETWEEN_LOOKS, Stage, WorkFolder
@@ -66,12 +68,7 @@ def job_folder(folder: str | os.PathLike[str] | None) -> Iterator[Path]:
 
 
 class Stages:
-    """Runs the stages of a job in its work folder, each within `memory` bytes.
-
-    Attributes:
-        seconds: By stage, if it ran in this call.
-        reused: Stages that were finished before.
-    """
+    """Runs the stages of a job in its work folder: seconds of those that ran, and which were `reused`."""
 
     def __init__(
         self, folder: str | os.PathLike[str], processes: Processes, memory: int | None, show_progress_bar: bool
@@ -86,10 +83,7 @@ class Stages:
 
     @contextmanager
     def claimed(self, kind: str, inputs: Mapping[str, Mapping[str, Any]], plan: Mapping[str, Any]) -> Iterator[None]:
-        """`WorkFolder.claim` by the main process, before the others go on.
-
-        Finished stages are then of the present inputs and settings, so other processes can wait for them.
-        """
+        """Locks the folder. Finished stages are then of the present settings, so other processes can wait for them."""
         if self.processes.is_main:
             with self.work.claim(kind, inputs, plan):
                 self.processes.barrier()
@@ -97,6 +91,20 @@ class Stages:
         else:
             self.processes.barrier()
             yield
+
+    def search(
+        self, name: str, source: np.ndarray, target: np.ndarray, options: MiningOptions, encoded: bool
+    ) -> BothWays:
+        """The neighbours of both sides, saved in the folder of the stage."""
+        return neighbours_both_ways(
+            source,
+            target,
+            memory=self.memory,
+            device=options.search_device(encoded),
+            folder=self.work.path / name,
+            show_progress_bar=self.show_progress_bar,
+            **options.search,
+        )
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -153,19 +161,19 @@ class TextSides:
         plan: dict[str, Any] = {}
         identities: dict[str | None, str] = {}
         for side, text in self.sides.items():
-            digest = input_hash(text.sentences, side)
+            digest = input_hash(text.sentences)
             inputs[side] = {"name": os.path.abspath(text.path) if text.path else None, "sha256": digest}
             read = {"sha256": digest, "duplicates": text.duplicates}
             if text.hidden:
-                read["hidden"] = input_hash(text.hidden, side)
-            plan[_text_stage(side)] = read
+                read["hidden"] = input_hash(text.hidden)
+            plan[f"{side}.text"] = read
             if self.encoder is not None:
                 routes = self.encoding.get("routes")
                 # A model given by name is identified by its files, hashed once; an object may route by language.
                 language = text.language if self.encoder.model is None else None
                 if language not in identities:
                     identities[language] = self.encoder.identity(language, routes)
-                plan[vector_stage(side)] = {
+                plan[f"{side}.vectors"] = {
                     "text": read,
                     "encoder": identities[language],
                     "prompt": self.encoding.get("prompt", ""),
@@ -180,11 +188,11 @@ class TextSides:
         report: dict[str, Any] = {}
         is_main = stages.processes.is_main
         for side, text in self.sides.items():
-            stage, name = stages[_text_stage(side)], text.path or side
-            folder = stages.work.path / _text_stage(side)
+            stage, name = stages[f"{side}.text"], text.path or side
+            folder = stages.work.path / f"{side}.text"
             counts = stage.result if is_main else stage.wait()
             if counts is not None:
-                stages.reused.append(_text_stage(side))
+                stages.reused.append(f"{side}.text")
             else:
                 with stages.timed("read"):
                     counts = read_texts(
@@ -209,11 +217,11 @@ class TextSides:
             return {}
         processes = stages.processes
         files = {
-            side: VectorFile(stages.work.path / vector_stage(side), len(store), shards_of(store))
+            side: VectorFile(stages.work.path / f"{side}.vectors", len(store), shards_of(store))
             for side, store in stores.items()
         }
         waiting = [side for side, file in files.items() if file.missing()]
-        stages.reused += [vector_stage(side) for side in files if side not in waiting]
+        stages.reused += [f"{side}.vectors" for side in files if side not in waiting]
         with stages.timed("encode"):
             encode_shards(
                 [(store, files[side], self.sides[side].language) for side, store in stores.items()],
@@ -226,16 +234,8 @@ class TextSides:
             while any(file.missing() for file in files.values()):
                 time.sleep(SECONDS_BETWEEN_LOOKS)
         for side in waiting if processes.is_main else ():
-            stages[vector_stage(side)].finish()
+            stages[f"{side}.vectors"].finish()
         vectors = {side: file.open() for side, file in files.items()}
         for matrix in vectors.values():
             check_widths(vectors["source"], matrix)
         return vectors
-
-
-def _text_stage(side: str) -> str:
-    return f"{side}.text"
-
-
-def vector_stage(side: str) -> str:
-    return f"{side}.vectors"

@@ -1,10 +1,11 @@
-"""Sentences of one side on disk: read line by line, deduplicated by hash, accessed by row."""
+"""Sentences of one side: from any source, cleaned, to disk; deduplicated by hash, accessed by row."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -12,10 +13,14 @@ from typing import Any, BinaryIO
 import numpy as np
 from tqdm import tqdm
 
+from hf_xlsr.data.cleaning import build_cleaner, build_text_cleaner
 from hf_xlsr.data.formats.lines import decode, iter_lines, open_binary
 from hf_xlsr.data.formats.quarantine import Quarantine
+from hf_xlsr.data.formats.reading import SUFFIXES, format_suffix
 from hf_xlsr.data.formats.source import BadLine, BrokenFile
+from hf_xlsr.data.running_text import split_sentences
 from hf_xlsr.data.seen import hash64
+from hf_xlsr.data.sources import open_texts
 from hf_xlsr.mining.work_folder import disk_errors, save_rows
 from hf_xlsr.utils.errors import XlsrError, require_choice
 from hf_xlsr.utils.hashing import data_hash, file_sha256
@@ -33,18 +38,11 @@ SHOWN = 5  # line numbers listed for each reason
 Sentences = str | os.PathLike[str] | Iterable[str]
 
 
-def input_hash(sentences: Sentences, name: str) -> str:
+def input_hash(sentences: Sentences) -> str:
     """SHA-256 of a file's bytes, or of a list's texts (`data_hash`)."""
     if not isinstance(sentences, (str, os.PathLike)):
-        return data_hash(_checked(sentences, name))
+        return data_hash(sentences)
     return file_sha256(Path(sentences).expanduser())
-
-
-def _checked(sentences: Iterable[str], name: str) -> Iterator[str]:
-    for number, text in enumerate(sentences, 1):
-        if not isinstance(text, str):
-            raise XlsrError(f"Sentence {number} of `{name}` must be a string, got {type(text).__name__}.")
-        yield text
 
 
 def read_texts(
@@ -142,10 +140,7 @@ def _batches(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def _kept(hashes: Path, duplicates: str, memory: int | None) -> np.ndarray:
-    """Which lines become sentences, `(lines,)`, bool.
-
-    Equal hashes are found in one residue class at a time; the memory determines the number of classes.
-    """
+    """Which lines become sentences, bool; equal hashes are found in one residue class at a time, to save memory."""
     total = hashes.stat().st_size // 8
     kept = np.ones(total, bool)
     if duplicates == "keep" or not total:
@@ -211,6 +206,9 @@ class TextStore:
         """Line of each row in the file, from 0; int64."""
         return np.array(self._rows[rows, 2])
 
+    def line_name(self, row: int) -> str:
+        return f"line {self._rows[row, 2] + 1} of {self.name}"
+
     def shards(self, rows: int, size: int) -> list[tuple[int, int]]:
         """Ranges of consecutive rows, each of at most `rows` rows and, if it has more than one, `size` bytes."""
         starts, stops = self._rows[:, :2].T
@@ -225,12 +223,7 @@ class TextStore:
 
 
 def skipped_sentence(name: str, counts: dict[str, Any]) -> str:
-    """One sentence on the skipped lines of a side; empty if there are none.
-
-    Examples:
-        >>> skipped_sentence("a.txt", {"lines": 9, "skipped": {"blank": {"count": 2, "lines": [4, 7]}}})
-        'a.txt: 2 of 9 lines skipped (2 blank: 4, 7).'
-    """
+    """One sentence on the skipped lines of a side; empty if there are none."""
     skipped = counts["skipped"]
     if not skipped:
         return ""
@@ -241,3 +234,44 @@ def skipped_sentence(name: str, counts: dict[str, Any]) -> str:
     ]
     total = sum(entry["count"] for entry in skipped.values())
     return f"{name}: {total:,} of {counts['lines']:,} lines skipped ({'; '.join(reasons)})."
+
+
+def is_plain(path: str) -> bool:
+    """Whether mining reads a file line by line: any that is not a table, a translation memory or a dataset."""
+    file = Path(path).expanduser()
+    suffix = format_suffix(file)
+    return SUFFIXES[suffix] == "moses" if suffix in SUFFIXES else file.is_file()  # else an id on the Hub
+
+
+@dataclass
+class SourceTexts:
+    """The sentences of a source (as in a recipe), read anew in each iteration; `report` is of the last one.
+
+    Cleaning steps that compare two sides are ignored here, see `clean_pairs`.
+    """
+
+    source: str | Mapping[str, Any]
+    language: str | None = None
+    split: bool = False
+    cleaning: Sequence[Any] = ()
+    report: dict[str, Any] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[str]:
+        language, quarantine = self.language or "und", Quarantine()
+        cleaner = build_text_cleaner(self.cleaning, [language])
+        rows = open_texts(self.source, ("text",), languages=[language], quarantine=quarantine)
+        if self.split:
+            rows = ({**row, "text": text} for row in rows for text in split_sentences(row["text"], row["lang"]))
+        for row in cleaner(rows):
+            yield " ".join(row["text"].split())
+        self.report = {"cleaning": cleaner.counts, "bad_lines": quarantine.report()}
+
+
+def clean_pairs(
+    rows: Iterator[dict[str, Any]], cleaning: Sequence[Any], languages: Sequence[str] | None, counts: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Mined pairs that steps such as `ratio` and `length` keep; `counts` gets the rows in and out of each."""
+    source, target = languages or ("und", "und")
+    cleaner = build_cleaner(cleaning, [source, target])
+    yield from cleaner({**row, "source_lang": source, "target_lang": target} for row in rows)
+    counts |= cleaner.counts

@@ -20,16 +20,9 @@ FEWEST = 20  # known pairs, gold pairs or labels
 
 @dataclass(frozen=True)
 class PrecisionCurve:
-    """Precision and recall of mined pairs by threshold.
+    """Precision with its 95 % interval, and recall (None if unknown), of the `pairs` at or above each threshold.
 
-    Attributes:
-        threshold: Scores, ascending, `(points,)`.
-        precision: Share of true pairs among those at or above each threshold.
-        low: Lower end of the 95 % interval of the precision.
-        high: Upper end.
-        recall: Share of all true pairs that are mined at or above each threshold; None if unknown.
-        pairs: Number of mined pairs at or above each threshold.
-        basis: What the estimate rests on, such as "1,000 hidden pairs".
+    Arrays are `(points,)`, thresholds ascend, and `basis` says what the estimate rests on.
     """
 
     threshold: np.ndarray
@@ -179,13 +172,7 @@ def hidden_curve(
 
 
 def gold_curve(right: np.ndarray, total: int, scores: np.ndarray) -> PrecisionCurve:
-    """The curve from gold pairs that are in the texts, `total` in all; every other mined pair counts as false.
-
-    Examples:
-        >>> curve = gold_curve(np.arange(40) < 20, 20, np.linspace(2, 1, 40))
-        >>> curve.at(curve.choose())["recall"]
-        1.0
-    """
+    """The curve from gold pairs that are in the texts, `total` in all; every other mined pair counts as false."""
     if total < FEWEST:
         raise XlsrError(f"`gold` must have at least {FEWEST} pairs that are in the texts, got {total}.")
     grid = _grid(scores)

@@ -26,10 +26,9 @@ SECONDS_BETWEEN_LOOKS = 0.1
 
 
 class Stage:
-    """A folder with the files of one stage and its state: settings, progress and, once it is finished, its result.
+    """A folder with the files of one stage and its state; without a path the state is kept in memory.
 
-    The state is one JSON file that is replaced atomically, so a killed process leaves the old state or the new one.
-    Without a path it is kept in memory.
+    The state is one JSON file that is replaced atomically: a killed process leaves the old one or the new one.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -86,10 +85,9 @@ class WorkFolder:
 
     @contextmanager
     def claim(self, kind: str, inputs: Mapping[str, Mapping[str, Any]], plan: Mapping[str, Any]) -> Iterator[None]:
-        """Locks the folder for a job while the context lasts, and removes the stages of other settings.
+        """Locks the folder for a job, and removes the stages of other settings than those of the plan.
 
-        A job none of whose finished stages would be lost is replaced. `inputs` are `name` (None without a file) and
-        `sha256` by side, `plan` the settings by stage.
+        A job none of whose finished stages would be lost is replaced.
         """
         job = self.path / JOB
         if self.path.exists() and not job.is_file():

@@ -84,15 +84,9 @@ class DualMomentumLoss(nn.Module):
         gather_across_devices: bool = False,
     ) -> None:
         super().__init__()
-        self.arguments: dict[str, Any] = {
-            "queue_size": queue_size,
-            "momentum": momentum,
-            "temperature": temperature,
-            "queue_storage": queue_storage,
-            "in_batch_negatives": in_batch_negatives,
-            "mask_stale_keys": mask_stale_keys,
-            "mask_duplicates": mask_duplicates,
-        }
+        self.arguments: dict[str, Any] = {"queue_size": queue_size, "momentum": momentum, "temperature": temperature}
+        self.arguments |= {"queue_storage": queue_storage, "in_batch_negatives": in_batch_negatives}
+        self.arguments |= {"mask_stale_keys": mask_stale_keys, "mask_duplicates": mask_duplicates}
         self.config = DualMomentumConfig(**self.arguments)
         self.matryoshka_dims, self.gather_across_devices = matryoshka_dims, gather_across_devices
         self.model = model
@@ -105,7 +99,9 @@ class DualMomentumLoss(nn.Module):
         if queue_size:
             device = next(model.parameters()).device
             with torch.no_grad():
-                width = self._keys(batch_to_device(model.preprocess(["a"], task=_any_route(model)), device)).shape[1]
+                first: Any = next(model.children())  # all routes of a router have embeddings of one width
+                task = next(iter(first.sub_modules), None) if hasattr(first, "sub_modules") else None
+                width = self._keys(batch_to_device(model.preprocess(["a"], task=task), device)).shape[1]
             self.queues.update({side: MemoryQueue(queue_size, width, queue_storage) for side in SIDES})
             self.queues.to(device)
         self.waiting: list[tuple[torch.Tensor, ...]] = []  # keys of both sides, their hashes, those of the pairs
@@ -142,14 +138,11 @@ class DualMomentumLoss(nn.Module):
         )
         back, _ = direction_loss(self.config, target, keys[0], self._queue("source"), texts[0], pairs, **options)
         if self.model.training and torch.is_grad_enabled():
-            self._wait(keys[0], keys[1], texts[0], texts[1], pairs)
+            # Gradients that are gone show that nobody has ended the last step.
+            if self.waiting and not self.steps_end and all(one.grad is None for one in self.model.parameters()):
+                raise XlsrError("DualMomentumLoss needs `callbacks=[DualMomentumCallback(loss)]` in the trainer.")
+            self.waiting.append((*keys[:2], *texts[:2], pairs))
         return {"source_to_target": onward, "target_to_source": back}
-
-    def _wait(self, *parts: torch.Tensor) -> None:
-        """Keeps keys until the end of the step; gradients that are gone show that nobody has ended the last one."""
-        if self.waiting and not self.steps_end and all(weight.grad is None for weight in self.model.parameters()):
-            raise XlsrError("DualMomentumLoss needs `callbacks=[DualMomentumCallback(loss)]` in the trainer.")
-        self.waiting.append(parts)
 
     @torch.no_grad()
     def finish_step(self, momentum: float | None = None) -> None:
@@ -312,27 +305,12 @@ class DualMomentumCallback(SoundStepCallback):
             )
 
 
-def _any_route(model: SentenceTransformer) -> str | None:
-    """A route of a model with routes, all of which have embeddings of one width."""
-    first: Any = next(model.children())
-    return next(iter(first.sub_modules)) if hasattr(first, "sub_modules") else None
-
-
 def _unit(vectors: torch.Tensor) -> torch.Tensor:
     return normalize(vectors if vectors.dtype == torch.float64 else vectors.float())
 
 
 def text_hashes(features: Mapping[str, Any]) -> torch.Tensor:
-    """A hash of each text's tokens, whatever its padding, `(batch,)` int64.
-
-    The features are `input_ids` and `attention_mask`, or `offsets` of concatenated texts.
-
-    Examples:
-        >>> ids = torch.tensor([[5, 6, 0], [5, 6, 7]])
-        >>> hashes = text_hashes({"input_ids": ids, "attention_mask": (ids > 0).long()})
-        >>> bool(hashes[0] == text_hashes({"input_ids": ids[:1, :2]})[0]), bool(hashes[0] == hashes[1])
-        (True, False)
-    """
+    """A hash of each text's tokens, whatever its padding, `(batch,)` int64."""
     ids = features["input_ids"]
     if "offsets" in features:
         texts = ids.tensor_split(features["offsets"][1:].cpu())

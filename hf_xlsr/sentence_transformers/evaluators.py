@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from sentence_transformers import SentenceTransformer
@@ -21,18 +22,14 @@ SIDES = ("source", "target")
 class ProtocolEvaluator(SentenceEvaluator):
     """Runs a protocol, writes a line of CSV and stores the metrics for the model card.
 
-    A `Router` with a route per language needs the languages; one with other routes, such as `query` and `document`, needs
-    `routes` (language -> route).
-
-    Args:
-        name: Prefix of the metrics, and part of the CSV's name.
-        write_csv: Write `{protocol}_evaluation_{name}_results.csv` to the output path.
-        encoding: See `EncodingOptions`.
+    The name is the prefix of the metrics. A `Router` with a route per language needs the languages; one with other
+    routes, such as `query` and `document`, needs `routes` (language -> route).
     """
 
     protocol: str
     primary: str
     greater_is_better: bool
+    settings: Mapping[str, Any] = MappingProxyType({})  # of the protocol, for the model card
 
     def __init__(self, name: str = "", *, write_csv: bool = True, **encoding: Unpack[EncodingOptions]) -> None:
         higher = self.greater_is_better
@@ -62,7 +59,7 @@ class ProtocolEvaluator(SentenceEvaluator):
         return metrics
 
     def get_config_dict(self) -> dict[str, Any]:
-        return dict(self.encoding)
+        return {**self.settings, **self.encoding}
 
 
 class TatoebaEvaluator(ProtocolEvaluator):
@@ -119,14 +116,11 @@ class XsimEvaluator(TatoebaEvaluator):
         **options: Any,
     ) -> None:
         super().__init__(sources, targets, name, **options)
-        self.k, self.margin = k, margin
+        self.settings = {"k": k, "margin": margin}
 
     def measure(self, model: SentenceTransformer) -> dict[str, float]:
-        setting: dict[str, Any] = {"k": self.k, "margin": self.margin, "languages": self.languages, "name": "pairs"}
-        return last_parts(xsim(model, self.sources, self.targets, **setting, **self.encoding))
-
-    def get_config_dict(self) -> dict[str, Any]:
-        return {"k": self.k, "margin": self.margin, **super().get_config_dict()}
+        options: dict[str, Any] = {"languages": self.languages, "name": "pairs", **self.settings, **self.encoding}
+        return last_parts(xsim(model, self.sources, self.targets, **options))
 
 
 class BuccEvaluator(ProtocolEvaluator):
@@ -150,16 +144,14 @@ class BuccEvaluator(ProtocolEvaluator):
         **options: Any,
     ) -> None:
         super().__init__(name, **options)
-        self.tune, self.test, self.languages, self.k, self.margin = tune, test, languages, k, margin
+        self.tune, self.test, self.languages = tune, test, languages
+        self.settings = {"k": k, "margin": margin}
 
     def measure(self, model: SentenceTransformer) -> dict[str, float]:
-        setting: dict[str, Any] = {"k": self.k, "margin": self.margin, "languages": self.languages, "name": "pairs"}
-        metrics = bucc(model, self.tune, self.test, **setting, **self.encoding)
+        options: dict[str, Any] = {"languages": self.languages, "name": "pairs", **self.settings, **self.encoding}
+        metrics = bucc(model, self.tune, self.test, **options)
         tuned = {f"tune_{key.rpartition('/')[2]}": value for key, value in metrics.items() if "/train/" in key}
         return last_parts({key: value for key, value in metrics.items() if "/test/" in key}) | tuned
-
-    def get_config_dict(self) -> dict[str, Any]:
-        return {"k": self.k, "margin": self.margin, **super().get_config_dict()}
 
 
 class LanguageBiasEvaluator(ProtocolEvaluator):
@@ -181,16 +173,13 @@ class LanguageBiasEvaluator(ProtocolEvaluator):
         self, texts: Mapping[str, Sequence[str]], name: str = "", *, k: int | None = None, **options: Any
     ) -> None:
         super().__init__(name, **options)
-        self.texts, self.k = texts, k
+        self.texts, self.settings = texts, {"k": k or len(texts)}
 
     def measure(self, model: SentenceTransformer) -> dict[str, float]:
-        metrics = language_bias(model, self.texts, name="texts", k=self.k, **self.encoding)
+        metrics = language_bias(model, self.texts, name="texts", **self.settings, **self.encoding)
         parts = {tuple(key.split("/")[1::2]): value for key, value in metrics.items() if key.endswith("bias")}
         means = {metric: value for (group, metric), value in parts.items() if group.startswith("mean-of")}
         return means | {f"{group}_{metric}": value for (group, metric), value in parts.items() if group in self.texts}
-
-    def get_config_dict(self) -> dict[str, Any]:
-        return {"k": self.k or len(self.texts), **super().get_config_dict()}
 
 
 def last_parts(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -17,12 +17,7 @@ Features = Iterable[dict[str, Any]]
 
 
 class LossParts(dict[str, torch.Tensor]):
-    """Parts of a loss by name, which losses around it scale and add like a scalar.
-
-    Examples:
-        >>> 0.0 + 0.5 * LossParts(a=torch.tensor(2.0)) + LossParts(a=torch.tensor(3.0))
-        {'a': tensor(4.)}
-    """
+    """Parts of a loss by name, which losses around it scale and add like a scalar."""
 
     def __rmul__(self, factor: float) -> LossParts:
         return LossParts({name: factor * value for name, value in self.items()})

@@ -103,13 +103,8 @@ class Worker:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
         switches = ("DISABLE_XET", "DISABLE_PROGRESS_BARS", "DISABLE_TELEMETRY")
         own = {"HF_ENDPOINT": url, "HF_HOME": str(home), **{f"HF_HUB_{name}": "1" for name in switches}}
-        self._process: Any = subprocess.Popen(
-            [sys.executable, "-c", WORKER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**kept, **own},
-        )
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self._process: Any = subprocess.Popen([sys.executable, "-c", WORKER], env={**kept, **own}, **pipes)
 
     def command(self, *words: str, token: str | None = TOKEN) -> Done:
         """Runs `hf-xlsr` with these words."""

@@ -47,18 +47,7 @@ class Answer(Exception):
 
 
 class HubServer:
-    """The server, and what it has seen.
-
-    Attributes:
-        repos: By OWNER/NAME.
-        storage: Large files by their SHA-256.
-        uploads: SHA-256 of every large file whose content came in, once for each time.
-        commits: For each commit, the paths that it sent and those that it deleted.
-        break_after: Break every connection once so many large files have come in; None breaks none.
-        reject_cards: What `validate-yaml` says of every card; nothing takes all that are YAML.
-        requests: Method and path of all requests, with the status of the answer; 0 where the connection broke.
-        bodies: What came with them.
-    """
+    """The server, and what it has seen."""
 
     def __init__(self) -> None:
         self.forget()
@@ -82,14 +71,13 @@ class HubServer:
         self._server.server_close()
 
     def forget(self) -> None:
-        """Makes everything as it was at the start."""
         self.repos: dict[str, Repo] = {}
-        self.storage: dict[str, bytes] = {}
-        self.uploads: list[str] = []
-        self.commits: list[tuple[list[str], list[str]]] = []
-        self.break_after: int | None = None
-        self.reject_cards = ""
-        self.requests: list[tuple[str, str, int]] = []
+        self.storage: dict[str, bytes] = {}  # large files by their SHA-256
+        self.uploads: list[str] = []  # SHA-256 of every large file whose content came in, once for each time
+        self.commits: list[tuple[list[str], list[str]]] = []  # paths that each sent, and that it deleted
+        self.break_after: int | None = None  # large files, after which every connection breaks
+        self.reject_cards = ""  # what `validate-yaml` says of every card
+        self.requests: list[tuple[str, str, int]] = []  # method, path and status; 0 where the connection broke
         self.bodies: list[bytes] = []
 
     @property
@@ -114,13 +102,14 @@ class HubServer:
         return {"url": f"{self.url}/{name}", "name": name, "id": name}
 
     def info(self, name: str, repo: Repo) -> Any:
+        siblings = [{"rfilename": path} for path in repo.files]
         return {
             "id": name,
             "modelId": name,
             "private": repo.private,
             "sha": repo.head,
+            "siblings": siblings,
             "tags": [],
-            "siblings": [{"rfilename": path} for path in repo.files],
         }
 
     def entry(self, path: str, repo: Repo) -> dict[str, Any]:
@@ -231,12 +220,8 @@ class _Handler(BaseHTTPRequestHandler):
         hub.requests.append((self.command, path, status))
         payload = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self.send_response(status)
-        for name, value in {
-            "Content-Type": "application/json",
-            "Content-Length": str(len(payload)),
-            **headers,
-        }.items():
-            self.send_header(name, value)
+        for name, value in {"Content-Type": "application/json", "Content-Length": len(payload), **headers}.items():
+            self.send_header(name, str(value))
         self.end_headers()
         if self.command != "HEAD":
             with contextlib.suppress(OSError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import nn
@@ -17,6 +19,9 @@ ENGLISH = [
 ]
 CHINESE = ["孩子们在房子后面的花园里玩。", "她昨天买了三张戏票。", "你把车钥匙放在哪里了？", "茶。"]
 MAX_LENGTH = 24
+BERT: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+DISTILBERT: dict[str, Any] = {"dim": 12, "n_layers": 1, "n_heads": 2, "hidden_dim": 24}
+BOTH: dict[str, Any] = {"max_position_embeddings": 40, "initializer_range": 0.3}
 
 
 class Parts:
@@ -31,28 +36,8 @@ class Parts:
         }
         vocabularies = {language: len(tokenizer) for language, tokenizer in self.tokenizers.items()}
         self.encoders: dict[str, PreTrainedModel] = {
-            "en": BertModel(
-                BertConfig(
-                    vocab_size=vocabularies["en"],
-                    hidden_size=16,
-                    num_hidden_layers=2,
-                    num_attention_heads=2,
-                    intermediate_size=32,
-                    max_position_embeddings=40,
-                    initializer_range=0.3,
-                )
-            ),
-            "zh": DistilBertModel(
-                DistilBertConfig(
-                    vocab_size=vocabularies["zh"],
-                    dim=12,
-                    n_layers=1,
-                    n_heads=2,
-                    hidden_dim=24,
-                    max_position_embeddings=40,
-                    initializer_range=0.3,
-                )
-            ),
+            "en": BertModel(BertConfig(vocab_size=vocabularies["en"], **BERT, **BOTH)),
+            "zh": DistilBertModel(DistilBertConfig(vocab_size=vocabularies["zh"], **DISTILBERT, **BOTH)),
         }
         # Left in training mode, as a trainer leaves them: the export must not keep their dropout.
         self.projections = {"en": nn.Linear(16, 8), "zh": nn.Linear(12, 8, bias=False)}

@@ -12,17 +12,9 @@ from hf_xlsr.runs.card import render_card
 from hf_xlsr.runs.recipe import load_runs
 
 METRICS = measured("bible", "tatoeba", ("en", "fr"), "test", {"accuracy": 0.875, "pairs": 1005})
-SETTINGS: dict[str, Any] = {
-    "data": {"pairs": 27609, "vocab_size": 15389},
-    "parameters": 5_100_000,
-    "steps": 645,
-    "dimension": 256,
-    "seconds": {"training": 290.4},
-    "device": "cpu",
-    "processes": 1,
-    "threads": 2,
-    "precision": "bfloat16",
-}
+SETTINGS: dict[str, Any] = {"data": {"pairs": 27609, "vocab_size": 15389}, "parameters": 5_100_000, "steps": 645}
+SETTINGS |= {"dimension": 256, "seconds": {"training": 290.4}, "device": "cpu", "processes": 1, "threads": 2}
+SETTINGS |= {"precision": "bfloat16"}
 
 
 def test_metadata_of_the_hub() -> None:
@@ -66,14 +58,6 @@ def test_card_describes_the_model_that_was_trained(
     assert ("World English Bible" in text) == ("the recipe `quickstart`" in text) == (title == "quickstart")
     folders = {"support": "runs/support", "ours": "outputs/ours"}
     assert run.recipe.output_dir == folders.get(title, "outputs/quickstart")
-
-
-def test_base_with_other_data(tmp_path: Path) -> None:
-    for more, description in (("seed: 2", "World English Bible"), ("languages: [en, de]", "")):
-        (tmp_path / "mine.yaml").write_text(f"base: quickstart\n{more}\n", "utf-8")
-        (run,) = load_runs(str(tmp_path / "mine.yaml"))
-        assert run.recipe.name == "mine" and description in run.recipe.description
-        assert bool(run.recipe.description) == bool(description)
 
 
 def test_comparison_with_the_start() -> None:

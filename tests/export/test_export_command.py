@@ -14,11 +14,8 @@ import torch
 from cli_helpers import failing
 from conftest import tiny_encoder
 from datasets import Dataset
-from sentence_transformers import (
-    SentenceTransformer,
-    SentenceTransformerTrainer,
-    SentenceTransformerTrainingArguments,
-)
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from transformers import AutoModel
 
@@ -127,9 +124,8 @@ def test_training_of_an_export_resumes(runs: Path, tmp_path: Path) -> None:
     rows = Dataset.from_list([{"anchor": text, "positive": text} for text in TEXTS * 2])
     for steps in (1, 2):
         model = SentenceTransformer(str(runs / "one" / "model"), device="cpu")
-        args = SentenceTransformerTrainingArguments(
-            str(tmp_path / "out"), max_steps=steps, per_device_train_batch_size=2, save_steps=1, use_cpu=True
-        )
+        sizes = {"max_steps": steps, "per_device_train_batch_size": 2, "save_steps": 1}
+        args = Arguments(str(tmp_path / "out"), use_cpu=True, **sizes)
         loss = MultipleNegativesRankingLoss(model)
         trainer = SentenceTransformerTrainer(model, args, train_dataset=rows, loss=loss)
         trainer.train(resume_from_checkpoint=steps > 1)

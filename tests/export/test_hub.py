@@ -183,24 +183,16 @@ def test_adapters_alone(hub: HubServer, worker: Worker, dual: Path, tiny_encoder
 
 def test_adapters_of_a_single_encoder(tmp_path: Path) -> None:
     layer = "encoder.layer.0.attention.self.query"
-    kept = {f"base_model.model.encoder.{layer}.lora_{side}.weight": torch.ones(2, 2) for side in "AB"}
-    gone = {
-        "base_model.model.lm_head.dense.weight": torch.ones(2, 2),
-        f"base_model.model.momentum_encoders.en.{layer}.lora_A.weight": torch.ones(2, 2),
-    }
-    save_file({**kept, **gone}, tmp_path / "adapter_model.safetensors")
-    config = {
-        "r": 2,
-        "target_modules": "a pattern",
-        "modules_to_save": ["lm_head"],
-        "base_model_name_or_path": "/people/me",
-    }
+    kept = [f"encoder.{layer}.lora_{side}.weight" for side in "AB"]
+    gone = ["lm_head.dense.weight", f"momentum_encoders.en.{layer}.lora_A.weight"]
+    weights = {f"base_model.model.{name}": torch.ones(2, 2) for name in (*kept, *gone)}
+    save_file(weights, tmp_path / "adapter_model.safetensors")
+    config = {"r": 2, "target_modules": "a pattern", "modules_to_save": ["lm_head"], "base_model_name_or_path": "/me"}
     (tmp_path / "adapter_config.json").write_text(json.dumps(config), "utf-8")
     written = write_encoder_adapters(tmp_path, tmp_path / "out", {"": "intfloat/e5"})
     assert set(written) == {"adapter_config.json", "adapter_model.safetensors"}
-    assert set(load_file(written["adapter_model.safetensors"])) == {
-        f"base_model.model.{layer}.lora_{side}.weight" for side in "AB"
-    }
+    names = {f"base_model.model.{layer}.lora_{side}.weight" for side in "AB"}
+    assert set(load_file(written["adapter_model.safetensors"])) == names
     config = json.loads(written["adapter_config.json"].read_text("utf-8"))
     assert (config["target_modules"], config["modules_to_save"]) == ([layer], None)
     assert config["base_model_name_or_path"] == "intfloat/e5"
@@ -210,9 +202,8 @@ def test_existing_repositories(hub: HubServer, worker: Worker, run: Path) -> Non
     words = ("push", str(run), "--repo", "me/toy")
     hub.repos["me/toy"] = Repo(files={".gitattributes": (b"", False), "README.md": (b"# mine", False)})
     pushed(worker.command(*words))  # an empty one, made on the website
-    hub.repos["me/toy"] = Repo(
-        files={"config.json": (b"{}", False), "README.md": (b"---\ntags: [bert]\n---\n", False)}
-    )
+    files = {"config.json": (b"{}", False), "README.md": (b"---\ntags: [bert]\n---\n", False)}
+    hub.repos["me/toy"] = Repo(files=files)
     assert "files" in told(worker.command(*words))
     assert set(hub.repos["me/toy"].files) == {"config.json", "README.md"}
     pushed(worker.command(*words, "--exist-ok"))

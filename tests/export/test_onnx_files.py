@@ -157,7 +157,7 @@ def test_missing_files_are_refused(exports: Path, reports: Any, tiny_export: str
     for folder, int8, key in (
         (tiny_export, False, "--onnx"),
         (copy, True, "--int8"),
-        (tmp_path, False, str(tmp_path)),
+        (tmp_path, False, tmp_path.name),
     ):
         with pytest.raises(XlsrError, match=key):
             OnnxEncoder(folder, int8=int8)

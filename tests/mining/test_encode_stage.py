@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 
 from hf_xlsr.encoders.encoding import embed
 from hf_xlsr.mining import encode_stage as module
-from hf_xlsr.mining.encode_stage import LazyEncoder, VectorFile, check_vectors, encode_shards, shards_of
+from hf_xlsr.mining.encode_stage import LazyEncoder, VectorFile, encode_shards, shards_of
 from hf_xlsr.mining.texts import TextStore, read_texts
 from hf_xlsr.utils.errors import XlsrError
 
@@ -112,17 +112,6 @@ def test_encoder_must_not_change_its_width(tmp_path: Path):
 
     with pytest.raises(XlsrError, match="width"):
         encode([side(tmp_path / "source", numbered("en", 20))], Grows())
-
-
-def test_vectors_are_checked_in_blocks(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "ROWS_AT_ONCE", 4)
-    vectors = embed(NumberEncoder(width=4096), numbered("en", 9))
-    assert check_vectors(vectors, str) and check_vectors(vectors.astype(np.float16), str)
-    vectors[7] *= 1.1
-    assert not check_vectors(vectors, str)
-    vectors[8] = 0
-    with pytest.raises(XlsrError, match="row 8"):
-        check_vectors(vectors, lambda row: f"row {row}")
 
 
 def test_model_of_the_hub_is_identified_by_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

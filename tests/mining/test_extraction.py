@@ -72,18 +72,13 @@ def naive(
 
     def score(i: int, j: int) -> float:
         average = (mean_x[i] + mean_y[j]) / 2
-        return {"ratio": cosines[i, j] / average, "distance": cosines[i, j] - average, "absolute": cosines[i, j]}[
-            margin
-        ]
+        cosine = cosines[i, j]
+        return {"ratio": cosine / average, "distance": cosine - average, "absolute": cosine}[margin]
 
     forward = {(i, max(neighbours(row), key=lambda j: score(i, j))) for i, row in enumerate(cosines)}
     backward = {(max(neighbours(column), key=lambda i: score(i, j)), j) for j, column in enumerate(cosines.T)}
-    proposed = {
-        "forward": forward,
-        "backward": backward,
-        "intersection": forward & backward,
-        "max": forward | backward,
-    }[retrieval]
+    both = {"forward": forward, "backward": backward, "intersection": forward & backward, "max": forward | backward}
+    proposed = both[retrieval]
     ordered = sorted(((i, j, score(i, j)) for i, j in proposed), key=lambda triple: (-triple[2], *triple[:2]))
     ordered = [triple for triple in ordered if threshold is None or triple[2] >= threshold]
     return one_by_one(ordered) if one_to_one else ordered
@@ -160,19 +155,10 @@ def test_equals_the_naive_twin(
 def test_equals_the_naive_twin_among_hubs(retrieval: str, margin: str, monkeypatch: pytest.MonkeyPatch):
     # Few dimensions and much noise: neighbourhoods differ in density, so that means and margins decide the pairs.
     monkeypatch.setattr(extraction, "ROWS_AT_ONCE", 16)
-    for seed in range(3):
-        rng = np.random.default_rng(seed)
-        source, target = (unit(rng.normal(size=(count, 4)) + 1.0) for count in (70, 50))
-        for one_to_one in (True, False):
-            options = {"margin": margin, "retrieval": retrieval, "one_to_one": one_to_one}
-            assert_same(mine_vectors(source, target, k=6, **options), naive(source, target, 6, **options))
-
-
-def test_sides_can_be_swapped():
-    source, target = bitext(2, 60, 20, noise=0.6)
-    for one, other in (("max", "max"), ("intersection", "intersection"), ("forward", "backward")):
-        there, back = mine_vectors(source, target, retrieval=one), mine_vectors(target, source, retrieval=other)
-        assert [(j, i, score) for i, j, score in triples(back)] == triples(there)
+    rng = np.random.default_rng(0)
+    source, target = (unit(rng.normal(size=(count, 4)) + 1.0) for count in (70, 50))
+    options = {"margin": margin, "retrieval": retrieval, "one_to_one": False}
+    assert_same(mine_vectors(source, target, k=6, **options), naive(source, target, 6, **options))
 
 
 @pytest.mark.parametrize("retrieval", RETRIEVALS)

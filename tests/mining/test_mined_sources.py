@@ -10,7 +10,7 @@ import pytest
 from conftest import make_pairs
 
 from hf_xlsr.cli import main
-from hf_xlsr.mining.sources import SourceTexts, is_plain
+from hf_xlsr.mining.texts import SourceTexts, is_plain
 
 ROWS = make_pairs(60, seed=3)
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from both_ways_helpers import naive, unit
@@ -56,20 +54,6 @@ def test_order_and_blocks_change_nothing(size: int, monkeypatch: pytest.MonkeyPa
     shuffled_similarities, shuffled = nearest_neighbours(queries, candidates[order], k=5)
     np.testing.assert_array_equal(order[shuffled], indices)
     np.testing.assert_array_equal(shuffled_similarities, similarities)
-
-
-def test_equal_candidates_are_scored_for_a_few_queries_at_a_time(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(neighbours, "FOUND_AT_ONCE", 200)
-    together: list[int] = []
-    products = neighbours.pair_products
-
-    def noted(queries: np.ndarray, rows: np.ndarray, *others: Any) -> np.ndarray:
-        together.append(len(rows))
-        return products(queries, rows, *others)
-
-    monkeypatch.setattr(neighbours, "pair_products", noted)
-    _, indices = nearest_neighbours(unit(4, 40, 16), np.repeat(unit(3, 1, 16), 150, axis=0), k=2)
-    assert max(together) <= 200 and indices.tolist() == [[0, 1]] * 40
 
 
 def test_margins_by_hand():

@@ -54,16 +54,6 @@ def test_texts_are_mined_as_their_vectors(files: tuple[Path, Path]):
     assert len(found) > 30 and sum(x == y for x, y in found) >= 0.9 * len(found)
 
 
-def test_options_are_used():
-    prompted = [half([f"query: {text}" for text in side]) for side in (SOURCE, TARGET)]
-    options = MiningOptions(prompt="query: ", batch_size=3, memory="64GB", method="exact", margin="distance")
-    mined = mine_bitext(SOURCE, TARGET, options, encoder=NumberEncoder(), retrieval="intersection")
-    assert_same_pairs(mined, mine_vectors(*prompted, margin="distance", retrieval="intersection"))
-    mined = mine_bitext(SOURCE, TARGET, encoder=NumberEncoder(), one_to_one=False, retrieval="forward", max_pairs=7)
-    expected = mine_vectors(half(SOURCE), half(TARGET), one_to_one=False, retrieval="forward", max_pairs=7)
-    assert_same_pairs(mined, expected)
-
-
 def test_lines_and_duplicates(tmp_path: Path):
     source = write_lines(tmp_path / "en.txt", ["", "en 1", "en 2", "en 1", "en 3"])
     target = write_lines(tmp_path / "fr.txt", ["fr 3", "fr 3", " ", "fr 1", "fr 2"])
@@ -146,7 +136,7 @@ def kills(function: Callable[..., Any], calls: int) -> Callable[..., Any]:
         ("texts", "hash64", 100, {"source.text"}),
         ("", "encode", 5, {"source.text", "target.text"}),
         ("encode_stage", "_header", 7, {"source.text", "target.text", "source.vectors"}),
-        ("pipeline", "neighbours_both_ways", 1, ENCODED),
+        ("stages", "neighbours_both_ways", 1, ENCODED),
         ("search.block_search", "settle", 1, ENCODED),
         ("pipeline", "extract_pairs", 1, ENCODED | {"neighbours"}),
         ("pipeline", "save_array", 3, ENCODED | {"neighbours"}),

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +8,10 @@ import pytest
 from mining_fakes import NumberEncoder, numbered, write_lines
 
 from hf_xlsr.encoders.encoding import embed
-from hf_xlsr.mining import scoring
 from hf_xlsr.mining.encode_stage import PROBES
 from hf_xlsr.mining.options import MiningOptions
 from hf_xlsr.mining.pipeline import mine_bitext
 from hf_xlsr.mining.scoring import run_scoring, score_bitext
-from hf_xlsr.mining.search.both_ways import BothWays, neighbours_both_ways
 
 SOURCES, TARGETS = numbered("en", 30), numbered("fr", 30)
 
@@ -80,26 +77,8 @@ def test_rows_are_in_the_order_of_the_pairs(tmp_path: Path):
     assert [(row["source"], row["target"]) for row in run.sentences()] == pairs
     assert [row["cosine"] for row in run.sentences()] == pytest.approx(run.scores.cosine.tolist())
     assert run.scores.score[0] == run.scores.score[3]
+    assert (run.report["method"], run.report["recall"]) == ("exact", 1.0)
     assert sum(map(len, encoder.calls)) == len(PROBES) + 2 + 2
     again = run_scoring(*sides, pools, tmp_path / "work", MiningOptions(), encoder=encoder)
     assert sum(map(len, encoder.calls)) == len(PROBES) + 2 + 2 + len(PROBES)  # in each call
     np.testing.assert_array_equal(again.scores.score, run.scores.score)
-
-
-def test_report_of_method_and_recall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    pools: dict[str, Any] = {"source_pool": None, "target_pool": None}
-    exact = run_scoring(SOURCES, TARGETS, pools, tmp_path / "work", MiningOptions(), encoder=NumberEncoder())
-    assert (exact.report["method"], exact.report["recall"]) == ("exact", 1.0)
-    recalls = iter([0.9, 0.8])
-
-    def search(*arguments: Any, **options: Any) -> BothWays:
-        assert options["method"] == "ivf"
-        both = neighbours_both_ways(*arguments, **options)
-        return dataclasses.replace(both, recall=next(recalls))
-
-    monkeypatch.setattr(scoring, "neighbours_both_ways", search)
-    pools["target_pool"] = TARGETS[:20]
-    for _ in range(2):
-        options = MiningOptions(method="ivf")
-        report = run_scoring(SOURCES, TARGETS, pools, tmp_path / "ivf", options, encoder=NumberEncoder()).report
-        assert (report["method"], report["recall"]) == ("ivf", 0.8)

@@ -16,13 +16,7 @@ from st_helpers import queue_loss, routed_model, rows, shared_model, trainer_of
 
 from hf_xlsr.encoders.debias import fit_debias
 from hf_xlsr.evaluation import BuccData, bucc, language_bias, tatoeba, xsim
-from hf_xlsr.sentence_transformers import (
-    BuccEvaluator,
-    LanguageBiasEvaluator,
-    TatoebaEvaluator,
-    XsimEvaluator,
-    debias,
-)
+from hf_xlsr.sentence_transformers import BuccEvaluator, LanguageBiasEvaluator, TatoebaEvaluator, XsimEvaluator, debias
 
 
 def bitext(count: int, seed: int) -> BuccData:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,13 +28,7 @@ ROWS_SETTLED = 512
 
 
 class Sizes(NamedTuple):
-    """Block sizes of a search.
-
-    Attributes:
-        rows: Queries at a time.
-        tile: Queries, and candidates, whose similarities are computed at a time.
-        in_files: Whether arrays that grow with the sides are allocated in files.
-    """
+    """Rows of queries at a time, rows and columns of a tile, and whether arrays that grow with the sides are in files."""
 
     rows: int
     tile: int
@@ -90,16 +84,13 @@ def _block_bytes(task: Task, block: int, tile: int, listed: int) -> int:
 
 
 class BlockSearch:
-    """Fills `results`, the neighbours of two sides (source and target) in each other, by the sides' labels.
-
-    `stats` are those of both sides; the workspace has the state to resume from.
-    """
+    """Fills `results`, the neighbours of two sides (source and target) in each other, by the sides' labels."""
 
     def __init__(
         self,
-        sides: tuple[Vectors, Vectors],
-        stats: tuple[VectorStats, VectorStats],
-        results: tuple[Neighbours, Neighbours],
+        sides: Sequence[Vectors],
+        stats: Sequence[VectorStats],
+        results: Sequence[Neighbours],
         sizes: Sizes,
         filter_: Filter,
         workspace: Workspace,
@@ -137,10 +128,7 @@ class BlockSearch:
                 self._finish(1, target, start, target.block(start, start + ROWS_SETTLED), lists, source)
 
     def by_cells(self, probes: int, recall: float | None = None) -> None:
-        """Compares every vector of each side with those in the `probes` nearest cells of the other side.
-
-        With `recall`, `probes` is doubled until a sample finds this share of its neighbours.
-        """
+        """Compares every vector with those in the `probes` nearest cells of the other side, or more for the `recall`."""
         done, before = self.workspace.stage.state.get("progress", 0), 0
         with product_precision(self.filter.precision), self._bar(sum(map(len, self.sides)), done) as bar:
             laid = [
@@ -186,10 +174,7 @@ class BlockSearch:
         return np.sort(np.random.default_rng(seed).choice(count, min(RECALL_SAMPLE, count), replace=False))
 
     def recall(self) -> tuple[float, float]:
-        """Share of the true neighbours of random rows that are in the results, and half the width of its 95 % interval.
-
-        The sample is not the one that chose the number of cells.
-        """
+        """Share of true neighbours of another random sample in the results, and half the width of its 95 % interval."""
         hits = []
         for direction, (side, result) in enumerate(zip(self.sides, self.results, strict=True)):
             rows = self._sample(direction, seed=0)

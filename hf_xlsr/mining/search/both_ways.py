@@ -14,7 +14,7 @@ from hf_xlsr.mining.search.block_search import BlockSearch, Neighbours, Task, ch
 from hf_xlsr.mining.search.neighbours import check_widths
 from hf_xlsr.mining.search.storage import Workspace
 from hf_xlsr.mining.search.tiles import Filter
-from hf_xlsr.mining.search.vectors import Vectors, VectorStats, middle, scan
+from hf_xlsr.mining.search.vectors import Vectors, middle, scan
 from hf_xlsr.mining.work_folder import Stage
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 from hf_xlsr.utils.hashing import array_hash
@@ -115,8 +115,7 @@ def neighbours_both_ways(
         ([1, 2, 0], [2, 0, 1])
     """
     require_choice("method", method, METHODS)
-    for name, number in (("k", k), ("cells", cells), ("probes", probes)):
-        require_positive(name, number)
+    require_positive("k", k)
     matrices = as_matrix(source, "source"), as_matrix(target, "target")
     counts = len(matrices[0]), len(matrices[1])
     check_widths(*matrices)
@@ -139,13 +138,19 @@ def neighbours_both_ways(
         folder = Path(folder) / f"neighbours-{hashlib.sha256(settings.encode()).hexdigest()[:16]}"
     stage = Stage(folder)
     workspace = Workspace(stage, sizes.in_files)
-    stats = None if stage.result else _scan_both(matrices, k, filter_)
-    results = (
-        _results(workspace, WAYS[0], counts[0], min(k, counts[1])),
-        _results(workspace, WAYS[1], counts[1], min(k, counts[0])),
-    )
-    if stats is not None:
-        sides = _without(matrices[0], stats[0].surplus), _without(matrices[1], stats[1].surplus)
+    results = []
+    for way, count in zip(WAYS, counts, strict=True):
+        shape = count, min(k, sum(counts) - count)
+        kinds = {"similarities": np.float32, "indices": np.int64}
+        arrays = (workspace.array(f"{way}_{part}", shape, kind, kept=True) for part, kind in kinds.items())
+        results.append(Neighbours(*arrays))
+    if not stage.result:
+        middles = [middle(matrix) for matrix in matrices]
+        stats = [
+            scan(matrix, name, k, (own, other), filter_.rounded)
+            for matrix, name, own, other in zip(matrices, ("source", "target"), middles, middles[::-1], strict=True)
+        ]
+        sides = [_without(matrix, found.surplus) for matrix, found in zip(matrices, stats, strict=True)]
         search = BlockSearch(sides, stats, results, sizes, filter_, workspace, task.cells, show_progress_bar)
         if task.method == "exact":
             search.exact()
@@ -159,21 +164,6 @@ def neighbours_both_ways(
         workspace.clear([f"{way}_{part}" for way in WAYS for part in Neighbours._fields])
     told = stage.result or {}
     return BothWays(*results[0], *results[1], task.method, told["recall"], told["margin"])
-
-
-def _results(workspace: Workspace, way: str, rows: int, k: int) -> Neighbours:
-    return Neighbours(
-        workspace.array(f"{way}_similarities", (rows, k), np.float32, kept=True),
-        workspace.array(f"{way}_indices", (rows, k), np.int64, kept=True),
-    )
-
-
-def _scan_both(matrices: tuple[np.ndarray, np.ndarray], k: int, filter_: Filter) -> tuple[VectorStats, VectorStats]:
-    source, target = middle(matrices[0]), middle(matrices[1])
-    return (
-        scan(matrices[0], "source", k, (source, target), filter_.rounded),
-        scan(matrices[1], "target", k, (target, source), filter_.rounded),
-    )
 
 
 def as_matrix(vectors: np.ndarray, name: str) -> np.ndarray:

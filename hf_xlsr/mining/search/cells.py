@@ -60,13 +60,7 @@ def copy_rows(side: Vectors, rows: np.ndarray, matrix: np.ndarray) -> None:
 
 @dataclass(frozen=True)
 class Cells:
-    """A side sorted by cell.
-
-    Attributes:
-        vectors: The side in the order of its cells, with the labels of the side.
-        centroids: `(cells, width)`, float32.
-        starts: `(cells + 1,)`: positions at which cells begin and end.
-    """
+    """A side sorted by cell: cell `i` has the vectors from `starts[i]` to `starts[i + 1]`."""
 
     vectors: Vectors
     centroids: np.ndarray
@@ -93,10 +87,7 @@ def lay_out(side: Vectors, name: str, cells: int, workspace: Workspace, tile: Ti
 
 
 def probe_cells(queries: torch.Tensor, cells: Cells, probes: int, best: TopK, tile: Tile, rows: int) -> None:
-    """Compares queries, `(q, width)`, with the vectors of their `probes` nearest cells, `rows` queries at a time.
-
-    Empty cells do not count.
-    """
+    """Compares queries with the vectors of their `probes` nearest cells that are not empty, `rows` at a time."""
     centres = as_tensor(cells.centroids, tile.device)
     counts = np.diff(cells.starts)
     empty = torch.from_numpy(counts == 0).to(tile.device)

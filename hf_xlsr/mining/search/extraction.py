@@ -8,7 +8,7 @@ import numpy as np
 from typing_extensions import TypedDict, Unpack
 
 from hf_xlsr.mining.search.both_ways import BothWays, neighbours_both_ways
-from hf_xlsr.mining.search.margin import MARGINS, margin_scores
+from hf_xlsr.mining.search.margin import margin_scores
 from hf_xlsr.utils.errors import require_choice, require_positive
 
 RETRIEVALS = ("max", "intersection", "forward", "backward")
@@ -98,7 +98,6 @@ def extract_pairs(
         >>> len(extract_pairs(neighbours_both_ways(vectors, vectors, 2), retrieval="intersection"))
         3
     """
-    require_choice("margin", margin, MARGINS)
     require_choice("retrieval", retrieval, RETRIEVALS)
     require_positive("max_pairs", max_pairs)
     source_count, target_count = len(neighbours.forward_indices), len(neighbours.backward_indices)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -105,22 +105,8 @@ def check_widths(source: np.ndarray, target: np.ndarray) -> None:
         raise XlsrError(f"Vectors must be equally wide, got {source.shape[1]} and {target.shape[1]}: use one encoder.")
 
 
-class Rows(Protocol):
-    """A matrix, or `hf_xlsr.mining.search.vectors.Vectors`."""
-
-    def __getitem__(self, positions: np.ndarray) -> np.ndarray: ...
-
-
-def pair_products(queries: np.ndarray, rows: np.ndarray, candidates: Rows, columns: np.ndarray) -> np.ndarray:
-    """Inner products, float32, of the pairs `queries[rows], candidates[columns]`, summed in float64.
-
-    Each depends only on its two vectors.
-
-    Examples:
-        >>> vectors = np.array([[1, 2], [3, 4]], np.float32)
-        >>> pair_products(vectors, np.array([0, 1]), vectors, np.array([1, 1]))
-        array([11., 25.], dtype=float32)
-    """
+def pair_products(queries: np.ndarray, rows: np.ndarray, candidates: Any, columns: np.ndarray) -> np.ndarray:
+    """Inner products of pairs, summed in float64: each float32 depends only on its two vectors."""
     products = np.empty(len(rows), np.float32)
     # Candidates that are near each other in a file are read together.
     order = np.argsort(columns, kind="stable")

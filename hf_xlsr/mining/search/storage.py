@@ -13,11 +13,7 @@ from hf_xlsr.utils.files import atomic_write
 
 
 class Workspace:
-    """Where the arrays of a search are allocated.
-
-    A later process resumes from the stage; one without a folder keeps nothing. Arrays that are not kept are, with
-    `in_files`, in unnamed temporary files, which vanish with their last use.
-    """
+    """Where the arrays of a search are: kept in the stage's folder, in memory, or in unnamed temporary files."""
 
     def __init__(self, stage: Stage, in_files: bool) -> None:
         self.stage, self.in_files = stage, in_files

@@ -47,10 +47,7 @@ class Filter:
 
 
 class Tile:
-    """A reusable block of similarities, padded to whole steps.
-
-    It takes all shapes with at most `size` times `size` numbers, and has room for `cells` columns, if only for few rows.
-    """
+    """A reusable block of `size` times `size` similarities, padded to whole steps; has room for `cells` columns."""
 
     def __init__(self, size: int, filter_: Filter, cells: int = 1) -> None:
         self.device, self.step = filter_.device, filter_.step
@@ -87,8 +84,7 @@ class TopK:
     """The best candidates of each query so far, best first; minus infinity where they are missing.
 
     Products have errors: `slack` is the largest of the difference of two. A candidate is skipped if `k` others are
-    better by more than that, or if the list is full of better ones. Values are `(queries, listed)`, float32, candidates
-    int32.
+    better by more than that, or if the list is full of better ones.
     """
 
     def __init__(self, values: torch.Tensor, candidates: torch.Tensor, k: int, slack: float) -> None:
@@ -101,17 +97,11 @@ class TopK:
         return len(self.values)
 
     def update(self, askers: slice | torch.Tensor, tile: torch.Tensor, first: int, *, by_row: bool) -> None:
-        """Merges a tile of similarities into the lists of some queries.
+        """Merges a tile of similarities into the lists of its rows (or columns), the `askers`; `first` is a candidate.
 
         The maxima of groups rule out most of a tile: one pass over the similarities at the speed of memory. Members of
         a group are as many places apart as there are groups, so that maxima are taken over whole vectors of
         neighbouring numbers.
-
-        Args:
-            askers: Queries: the rows (or columns) of the tile, without the padding.
-            tile: Result of `Tile.product`.
-            first: Candidate of the tile's first column (or row).
-            by_row: Whether the queries are the rows.
         """
         values = self.values[askers]
         count, listed = values.shape
@@ -163,11 +153,7 @@ def as_tensor(block: np.ndarray, device: str = "cpu") -> torch.Tensor:
 
 
 def settle(queries: np.ndarray, best: TopK, side: Vectors) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The `k` nearest of the lists, in their exact order.
-
-    Similarities, float32, and labels of candidates, both `(q, k)`; and the rows, ascending, whose neighbours may include
-    candidates that are not in the lists (positions in `side`).
-    """
+    """The `k` nearest of the lists, exactly, and the queries that may have nearer ones outside their lists."""
     values, found = best.values.cpu().numpy(), best.candidates.cpu().numpy().astype(np.int64)
     near = values >= values[:, best.k - 1, None] - best.slack
     near &= values > -np.inf
@@ -183,10 +169,7 @@ def settle(queries: np.ndarray, best: TopK, side: Vectors) -> tuple[np.ndarray, 
 def search_down_to(
     queries: np.ndarray, floor: np.ndarray, side: Vectors, k: int, tile: Tile
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Similarities and labels, `(q, k)`, of the `k` nearest if `k` have float32 products of `floor`, `(q,)`, or above.
-
-    All candidates that reach the floor are scored exactly, however many near ties there are.
-    """
+    """The `k` nearest if `k` have float32 products of `floor` or above, however many near ties there are."""
     rows = np.empty(0, np.int64)
     exact, labels = np.empty(0, np.float32), np.empty(0, np.int64)
     asking, floors = as_tensor(queries, tile.device), as_tensor(floor.astype(np.float32), tile.device)[:, None]

@@ -16,13 +16,7 @@ ROWS_OF_MIDDLE = 512
 
 
 class Vectors:
-    """Some rows of a matrix, in memory or memory-mapped, read as float32.
-
-    Attributes:
-        select: Rows to use, ascending; None uses all.
-        kind: Type of copies of the vectors: float16 or float32.
-        step: Rows that make a MiB: a good number to convert at a time.
-    """
+    """The selected rows of a matrix, in memory or memory-mapped, read as float32."""
 
     def __init__(self, matrix: np.ndarray, select: np.ndarray | None = None, labels: np.ndarray | None = None) -> None:
         self.matrix, self.select = matrix, select
@@ -70,16 +64,7 @@ def convert(vectors: np.ndarray, out: np.ndarray) -> None:
 
 
 class VectorStats(NamedTuple):
-    """Statistics of a side, by one pass over its vectors.
-
-    Attributes:
-        longest: Length of its longest vector.
-        spread: Largest distance of a vector from the side's middle.
-        residual: Largest distance of a vector from its rounded version.
-        shift: Range of the inner products of those differences with the other side's middle.
-        surplus: Rows that have as many copies above them as were asked for; ascending.
-        originals: First copy of each of those.
-    """
+    """Statistics of a side, by one pass over its vectors."""
 
     longest: float
     spread: float
@@ -102,10 +87,9 @@ def scan(
     middles: tuple[np.ndarray, np.ndarray],
     rounded: Callable[[np.ndarray], np.ndarray],
 ) -> VectorStats:
-    """Checks and measures a side's vectors, and finds the rows that are never neighbours.
+    """Checks and measures a side's vectors; `middles` are its own and that of the other side.
 
-    Of equal similarities the lowest row wins, so a row with `copies` (`k`) copies above it is not among the `k` nearest
-    of any. `middles` are those of this side and of the other; `rounded` rounds vectors as the multiplication does.
+    Of equal similarities the lowest row wins, so a row with `copies` (`k`) copies above it is never a neighbour.
     """
     vectors = Vectors(matrix)
     bad, zero = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
