@@ -74,7 +74,6 @@ def to_routed_sentence_transformer(
         return to_sentence_transformer(
             encoder, tokenizer, projection=projection, pooling=pooling, normalize=normalize, max_length=max_length
         )
-    _check_width(encoders, projections)
     shared: dict[tuple[int, ...], list[Module]] = {}
     routes: dict[str, list[Module]] = {}
     for name, (encoder, tokenizer, projection) in parts.items():
@@ -94,16 +93,6 @@ def export_routed_sentence_transformer(
 ) -> SentenceTransformer:
     """Saves the model of `to_routed_sentence_transformer` and loads it: `SentenceTransformer(path)` needs no hf-xlsr."""
     return save_export(to_routed_sentence_transformer(encoders, tokenizers, **options), path)
-
-
-def _check_width(encoders: Mapping[str, PreTrainedModel], projections: Mapping[str, nn.Linear]) -> None:
-    widths = {
-        name: projections[name].out_features if name in projections else encoder.config.hidden_size
-        for name, encoder in encoders.items()
-    }
-    if len(set(widths.values())) > 1:
-        shown = ", ".join(f"{name} {width}" for name, width in widths.items())
-        raise XlsrError(f"Embeddings must be equally wide, got {shown}. Give `projections` to one width.")
 
 
 def single_route(model: SentenceTransformer, route: str) -> SentenceTransformer:

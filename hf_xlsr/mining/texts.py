@@ -22,7 +22,7 @@ from hf_xlsr.data.running_text import split_sentences
 from hf_xlsr.data.seen import hash64
 from hf_xlsr.data.sources import open_texts
 from hf_xlsr.mining.work_folder import disk_errors, save_rows
-from hf_xlsr.utils.errors import XlsrError, require_choice
+from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import data_hash, file_sha256
 
 DUPLICATES = ("merge", "keep", "drop")
@@ -64,7 +64,6 @@ def read_texts(
     Returns `lines`, `skipped` (by reason: `count` and the first `lines`, from 1), `duplicates` (lines that do not
     count) and `sentences`.
     """
-    require_choice("duplicates", duplicates, DUPLICATES)
     skipped: dict[str, dict[str, Any]] = {}
     spans = folder / "spans.tmp"
     lines = 0

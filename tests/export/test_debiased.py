@@ -77,12 +77,9 @@ def test_debiased_twice(model: SentenceTransformer, debias: Debias) -> None:
     np.testing.assert_allclose(twice.encode(["one"]), model.encode(["one"]))
 
 
-@pytest.mark.parametrize("change", ["width", "truncate_dim"])
-def test_unsuitable_models_are_refused(change: str, tiny_export: str, debias: Debias) -> None:
-    other = Debias(means={"fr": np.ones(5)}, counts={"fr": 9}, shares={"fr": 0.5}) if change == "width" else debias
-    options: dict[str, Any] = {"truncate_dim": 4} if change == "truncate_dim" else {}
-    with pytest.raises(XlsrError, match=change):
-        debias_sentence_transformer(SentenceTransformer(tiny_export, device="cpu", **options), other)
+def test_truncated_models_are_refused(tiny_export: str, debias: Debias) -> None:
+    with pytest.raises(XlsrError, match="truncate_dim"):
+        debias_sentence_transformer(SentenceTransformer(tiny_export, device="cpu", truncate_dim=4), debias)
 
 
 def dual(tokenizer: Any) -> Any:

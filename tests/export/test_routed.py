@@ -156,7 +156,6 @@ def change(**changes: Any) -> Any:
         (change(tokenizers=lambda parts: {"en": parts.tokenizers["en"]}), "tokenizers"),
         (change(tokenizers=lambda parts: {**parts.tokenizers, "en-GB": None}), "en-GB"),
         (change(projections={"hz": None}), "projections"),
-        (change(projections=None), "projections"),
         (change(pooling="men"), "pooling"),
     ],
 )

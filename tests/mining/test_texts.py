@@ -131,7 +131,6 @@ def test_shards_cover_the_rows(tmp_path: Path):
         (b"a\na\n", {"duplicates": "drop"}, "all 2 lines"),
         ("a\n".encode("utf-16"), {}, "UTF-16"),
         (gzip.compress(b"one\n" * 1000, mtime=0)[:-9], {}, "side"),
-        (b"a\n", {"duplicates": "merg"}, "merge"),
     ],
 )
 def test_unusable_files(content: bytes, options: dict[str, Any], key: str, tmp_path: Path):

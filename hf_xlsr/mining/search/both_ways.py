@@ -14,7 +14,7 @@ from hf_xlsr.mining.search.block_search import BlockSearch, Neighbours, Task, ch
 from hf_xlsr.mining.search.neighbours import check_widths
 from hf_xlsr.mining.search.storage import Workspace
 from hf_xlsr.mining.search.tiles import Filter
-from hf_xlsr.mining.search.vectors import Vectors, middle, scan
+from hf_xlsr.mining.search.vectors import Vectors, VectorStats, middle, scan
 from hf_xlsr.mining.work_folder import Stage
 from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 from hf_xlsr.utils.hashing import array_hash
@@ -138,18 +138,20 @@ def neighbours_both_ways(
         folder = Path(folder) / f"neighbours-{hashlib.sha256(settings.encode()).hexdigest()[:16]}"
     stage = Stage(folder)
     workspace = Workspace(stage, sizes.in_files)
-    results = []
-    for way, count in zip(WAYS, counts, strict=True):
-        shape = count, min(k, sum(counts) - count)
-        kinds = {"similarities": np.float32, "indices": np.int64}
-        arrays = (workspace.array(f"{way}_{part}", shape, kind, kept=True) for part, kind in kinds.items())
-        results.append(Neighbours(*arrays))
+    stats: list[VectorStats] = []
     if not stage.result:
         middles = [middle(matrix) for matrix in matrices]
         stats = [
             scan(matrix, name, k, (own, other), filter_.rounded)
             for matrix, name, own, other in zip(matrices, ("source", "target"), middles, middles[::-1], strict=True)
         ]
+    results = []
+    for way, count in zip(WAYS, counts, strict=True):
+        shape = count, min(k, sum(counts) - count)
+        kinds = {"similarities": np.float32, "indices": np.int64}
+        arrays = (workspace.array(f"{way}_{part}", shape, kind, kept=True) for part, kind in kinds.items())
+        results.append(Neighbours(*arrays))
+    if stats:
         sides = [_without(matrix, found.surplus) for matrix, found in zip(matrices, stats, strict=True)]
         search = BlockSearch(sides, stats, results, sizes, filter_, workspace, task.cells, show_progress_bar)
         if task.method == "exact":
