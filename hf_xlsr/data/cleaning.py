@@ -36,13 +36,7 @@ def text_columns(row: Mapping[str, Any]) -> list[str]:
 
 
 def evaluation_keys(rows: Iterable[Mapping[str, Any]]) -> SeenHashes:
-    """The match keys of all text columns of evaluation rows, for `RemoveEvaluation`.
-
-    Examples:
-        >>> keys = evaluation_keys([{"source": "Hello!", "target": "Hallo!"}, {"text": "Bye"}])
-        >>> match_key("hallo") in keys, len(keys)
-        (True, 3)
-    """
+    """The match keys of all text columns of evaluation rows, for `RemoveEvaluation`."""
     return SeenHashes(key for row in rows for column in text_columns(row) if (key := match_key(row[column])))
 
 
@@ -68,12 +62,7 @@ class _Filter(ABC):
 
 @dataclass(kw_only=True, config=_OPTIONS)
 class Normalize:
-    """Normalises every side with `normalize_text`; removes rows with an empty side.
-
-    Args:
-        form: `NFKC`, which also replaces ligatures, full-width letters and other variants, or `NFC`.
-        lowercase: Lower-case the text.
-    """
+    """Normalises every side with `normalize_text`; removes rows with an empty side."""
 
     name: ClassVar[str] = "normalize"
     form: Literal["NFKC", "NFC"] = "NFKC"
@@ -91,13 +80,10 @@ class Normalize:
 
 @dataclass(kw_only=True, config=_OPTIONS)
 class Deduplicate:
-    """Keeps the first of all rows seen that are equal by `match_key`.
+    """Keeps the first of all rows seen that are equal by `match_key`, on all text columns (`pair`) or on one.
 
     Rows in different languages (`source_lang`, `target_lang`, `lang`) are never equal, so a source sentence with
     translations into several languages keeps them all. Memory: see `SeenHashes`.
-
-    Args:
-        on: `pair` compares all text columns of a row together; the name of a text column compares this one.
     """
 
     name: ClassVar[str] = "deduplicate"
@@ -130,14 +116,7 @@ class NearDuplicates(Deduplicate):
 
 @dataclass(kw_only=True, config=_OPTIONS)
 class LengthBounds(_Filter):
-    """Removes rows with a side that is too short or too long; None sets no limit.
-
-    Args:
-        min_chars: Minimum characters of each side.
-        max_chars: Maximum characters.
-        min_words: Minimum words, separated by white space; useless for languages without it.
-        max_words: Maximum words.
-    """
+    """Removes rows with a side that is too short or too long; None sets no limit. Words are separated by white space."""
 
     name: ClassVar[str] = "length"
     min_chars: int = 1
@@ -160,16 +139,11 @@ def _within(size: int, least: int, most: int | None) -> bool:
 
 @dataclass(kw_only=True, config=_OPTIONS)
 class RatioBounds(_Filter):
-    """Removes pairs whose sides differ too much in length.
+    """Keeps pairs with `(longer + slack) / (shorter + slack) <= max_ratio`.
 
-    A pair is kept when `(longer + slack) / (shorter + slack) <= max_ratio`. Lengths are in characters; Chinese,
-    Japanese and Korean ones count two, since they carry as much as two letters or more: one bound then serves all
-    languages. The slack keeps short pairs such as `Hi!` and `Bonjour à tous !` (26 / 13 by default).
-
-    Args:
-        max_ratio: The default removes at most 3 in 1000 pairs of clean corpora of European languages, Chinese, Japanese,
-            Korean, Arabic or Hindi with English.
-        slack: Characters added to both sides.
+    Lengths are in characters; Chinese, Japanese and Korean ones count two, so that one bound serves all languages. The
+    slack keeps short pairs such as `Hi!` and `Bonjour à tous !` (26 / 13 by default). The default removes at most 3 in
+    1000 pairs of clean corpora of European languages, Chinese, Japanese, Korean, Arabic or Hindi with English.
     """
 
     name: ClassVar[str] = "ratio"
@@ -213,31 +187,16 @@ class DropIdentical(_Filter):
 
 @dataclass(kw_only=True, config=_OPTIONS)
 class LanguageFilter(_Filter):
-    """Removes rows with a side that is not in its language: "sentences that cover tokens out of the two languages".
-
-    A side is removed when more than `1 - min_share` of it is foreign. The method defines what is foreign:
+    """Removes rows with a side of which more than `1 - min_share` is foreign. The method defines what is foreign:
 
     - `script`: letters outside the scripts of the side's language (`scripts_of`). Text without letters is kept.
     - `alphabet`: these, and Latin letters outside the alphabets of both languages of the row (`ALPHABETS`), such as ñ
       in English and French. At the default share a foreign name also removes its row.
     - `py3langid`: the probability of the most probable language, if it is another one.
 
-    The language of a side is its row's `source_lang`, `target_lang` or `lang`. Regions are ignored: `pt_BR` is `pt`.
-
-    Args:
-        languages: For rows that do not name their language: two languages are those of source and target; otherwise a
-            side may be in any of them.
-        method: One of the three.
-        min_share: Minimum share of each side that is not foreign; by default 1.0, for `py3langid` 0.5. Languages that
-            mix in Latin words (Japanese, Chinese) need less than 1.0.
-
-    Raises:
-        XlsrError: a language is unknown or missing.
-
-    Examples:
-        >>> keeps = LanguageFilter(languages=["en", "ru"]).keeps
-        >>> keeps({"source": "Hello", "target": "Привет"}), keeps({"source": "Hello", "target": "Hello"})
-        (True, False)
+    The language of a side is its row's `source_lang`, `target_lang` or `lang`; else one of `languages`: two are those of
+    source and target. By default `min_share` is 1.0, for `py3langid` 0.5; languages that mix in Latin words (Japanese,
+    Chinese) need less than 1.0.
     """
 
     name: ClassVar[str] = "language"
@@ -282,11 +241,7 @@ class LanguageFilter(_Filter):
 
 
 class RemoveEvaluation:
-    """Removes rows with a side that occurs, by `match_key`, in an evaluation set.
-
-    Args:
-        texts: The evaluation texts, or their keys from `evaluation_keys`.
-    """
+    """Removes rows with a side that occurs, by `match_key`, in an evaluation set: texts, or their `evaluation_keys`."""
 
     name: ClassVar[str] = "remove_evaluation"
 
@@ -309,10 +264,6 @@ class Sample(_Filter):
     """Keeps a share of the rows, chosen by a hash of their text: the same rows whatever their order or number.
 
     With one seed, a smaller share is part of every larger one.
-
-    Args:
-        fraction: Expected share of the rows, 0 to 1.
-        seed: Another seed chooses other rows.
     """
 
     name: ClassVar[str] = "sample"
@@ -327,12 +278,8 @@ class Sample(_Filter):
 class Cleaner:
     """Runs rows through steps, one after the other, and counts.
 
-    Rows are read in batches of 1024, since steps with a memory are several times as fast on batches; the counts are those
-    of the rows yielded so far, as if each row were processed alone. The memory of a step lasts as long as the step:
-    several corpora are deduplicated against each other, and a second pass over the same corpus needs a new cleaner.
-
-    Args:
-        steps: The steps in order.
+    Rows are read in batches of 1024; the counts are those of the rows yielded so far. The memory of a step lasts as long
+    as the step: several corpora are deduplicated against each other, and a second pass needs a new cleaner.
 
     Examples:
         >>> cleaner = Cleaner([Normalize(), DropIdentical()])
@@ -373,10 +320,7 @@ class Cleaner:
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """Step -> rows `in`, rows `out`, and how many of these the step `changed`.
-
-        The second step of one name is called `length-2`.
-        """
+        """Step -> rows `in`, `out`, and `changed` of these. The second step of one name is called `length-2`."""
         counts: dict[str, dict[str, int]] = {}
         names = [step.name for step in self.steps]
         for place, step in enumerate(self.steps):
@@ -399,20 +343,7 @@ STEPS: Mapping[str, type] = {
 def build_cleaner(
     config: Sequence[str | Mapping[str, Any]] | Mapping[str, Any], languages: Sequence[str] | None = None
 ) -> Cleaner:
-    """Builds a cleaner from the `cleaning` section of a recipe.
-
-    Args:
-        config: A list of steps, each a name or `{name: options}`; or a mapping from names to options or None.
-        languages: Default languages of `LanguageFilter`.
-
-    Raises:
-        XlsrError: a step or an option is unknown, missing or invalid.
-
-    Examples:
-        >>> cleaner = build_cleaner([{"normalize": {"form": "NFC"}}, "deduplicate", {"length": {"max_chars": 500}}])
-        >>> [step.name for step in cleaner.steps]
-        ['normalize', 'deduplicate', 'length']
-    """
+    """Builds a cleaner from a recipe's `cleaning`: names and `{name: options}`, or a mapping from names to options."""
     steps: list[tuple[Any, Any]] = []
     for entry in [config] if isinstance(config, Mapping) else config:
         steps += entry.items() if isinstance(entry, Mapping) else [(entry, None)]
@@ -425,11 +356,6 @@ def build_text_cleaner(
     """`build_cleaner` for single sentences, from a section written for pairs.
 
     Steps that compare two sides are ignored, and `deduplicate` on one of the sides compares the sentences.
-
-    Examples:
-        >>> cleaner = build_text_cleaner(["ratio", {"deduplicate": {"on": "source"}}])
-        >>> [row["text"] for row in cleaner([{"text": "Yes."}, {"text": "yes"}, {"text": "No."}])]
-        ['Yes.', 'No.']
     """
     cleaner = build_cleaner(config, languages)
     cleaner.steps = [step for step in cleaner.steps if not isinstance(step, (DropIdentical, NumberMatch, RatioBounds))]

@@ -20,15 +20,7 @@ KNOWN_COLUMNS = NUMERIC_COLUMNS | {
 
 
 class MissingColumn(XlsrError):
-    """A file lacks a column.
-
-    Args:
-        message: The error message.
-        file: Name of the file.
-        column: The missing column of the file.
-        ours: Our name of it.
-        names: The columns of the file.
-    """
+    """A file lacks the column that our name `ours` is read from; `names` are those it has."""
 
     def __init__(self, message: str, *, file: str, column: str, ours: str, names: Collection[str]) -> None:
         super().__init__(message)
@@ -36,25 +28,14 @@ class MissingColumn(XlsrError):
 
 
 def parse_columns(text: str | Mapping[Any, Any] | None) -> dict[str, str]:
-    """Reads a column mapping, written in either direction.
+    """Reads a column mapping, written in either direction: our name -> file column.
 
     The side with one of our names (`KNOWN_COLUMNS`) is ours; of two, the left one. File columns are names, dotted paths
     into nested columns, or positions from 0 in tables without a header.
 
-    Args:
-        text: `"source=en,target=fr"`, `"en=source,fr=target"`, the same as a mapping, or None for an empty one.
-
-    Returns:
-        Our name -> file column, in the order given.
-
-    Raises:
-        XlsrError: a part is malformed, has none of our names, or one of our names occurs twice.
-
     Examples:
-        >>> parse_columns("en=source, fr=target")
-        {'source': 'en', 'target': 'fr'}
-        >>> parse_columns({"source": 0, "target": 1})
-        {'source': '0', 'target': '1'}
+        >>> parse_columns("en=source, fr=target"), parse_columns({"source": 0})
+        ({'source': 'en', 'target': 'fr'}, {'source': '0'})
     """
     pairs: list[tuple[Any, ...]]
     if text is None:
@@ -86,25 +67,13 @@ def resolve_columns(
     optional: Sequence[str] | None = None,
     selecting: Sequence[str] = (),
 ) -> dict[str, str]:
-    """Completes a mapping for one file and checks that the file has the columns.
+    """Our name -> file column for one file; an error for a column that it lacks.
 
     Args:
         columns: Our name -> file column; empty, without `optional`, for all columns of the file with one of our names.
         required: Our names of required columns; without a mapping, under their own name.
-        names: The columns of the file.
-        file: Name of the file, for errors.
         optional: Our names that are read where the file has a column of that name and nothing else is mapped to it.
-        selecting: Columns that select rows: those of the file, or else ours.
-
-    Returns:
-        Our name -> file column, the required ones first; selecting columns get an underscore before their name.
-
-    Raises:
-        MissingColumn: the file lacks a column.
-
-    Examples:
-        >>> resolve_columns({"target": "fr"}, ["source", "target"], ["source", "fr", "id"], "a.tsv")
-        {'source': 'source', 'target': 'fr'}
+        selecting: Columns that select rows: those of the file, under their names after an underscore, or else ours.
     """
     mapping = {ours: ours for ours in required} | dict(columns)
     if optional is not None:
@@ -123,13 +92,6 @@ def selecting_columns(
     """The columns of a file that select rows, under their names after an underscore.
 
     A name that the file lacks must be one of ours in `mapping`, which is read anyway.
-
-    Raises:
-        MissingColumn: the file lacks a column.
-
-    Examples:
-        >>> selecting_columns(["id", "source"], ["source", "target"], ["id", "en", "de"], "a.tsv")
-        {'_id': 'id'}
     """
     for name in selecting:
         if name not in mapping:
@@ -144,12 +106,7 @@ def _require(names: Collection[str], column: str, ours: str, file: str, way: str
 
 
 def flat_names(record: Mapping[str, Any]) -> list[str]:
-    """The dotted paths of all leaves of a nested record.
-
-    Examples:
-        >>> flat_names({"id": 1, "translation": {"en": "a", "fr": "b"}})
-        ['id', 'translation.en', 'translation.fr']
-    """
+    """The dotted paths of all leaves of a nested record."""
     names: list[str] = []
     for name, value in record.items():
         names += [f"{name}.{leaf}" for leaf in flat_names(value)] if isinstance(value, Mapping) else [name]
@@ -157,12 +114,7 @@ def flat_names(record: Mapping[str, Any]) -> list[str]:
 
 
 def column_value(record: Mapping[str, Any], path: str) -> Any:
-    """The value under a column's name or dotted path; None where it is missing.
-
-    Examples:
-        >>> column_value({"translation": {"en": "a"}}, "translation.en")
-        'a'
-    """
+    """The value under a column's name or dotted path; None where it is missing."""
     if path in record:
         return record[path]
     head, dot, rest = path.partition(".")
@@ -171,11 +123,6 @@ def column_value(record: Mapping[str, Any], path: str) -> Any:
 
 
 def split_name(name: str) -> str:
-    """`dev` for any of its names; another name in lower case and without spaces around.
-
-    Examples:
-        >>> [split_name(name) for name in ("validation", "trial", "Test", "test_2016")]
-        ['dev', 'dev', 'test', 'test_2016']
-    """
+    """`dev` for any of its names; another name in lower case and without spaces around."""
     plain = str(name).strip().lower()
     return "dev" if plain in _DEV else plain

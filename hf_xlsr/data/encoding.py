@@ -127,12 +127,8 @@ LABELLED = {
 class RowEncoder:
     """Tokenises rows of text, each text with the tokenizer of its language, and counts tokens.
 
-    Args:
-        kind: Columns of the rows.
-        tokenizers: One tokenizer, or a mapping from language to tokenizer.
-        max_length: Longer texts are truncated to this many tokens, special tokens included.
-        prompts: Put before texts: one for all, or by role (`source`, `target`, `text`, ...) or language.
-        negatives: Whether rows have `negatives`, texts in the language of the target.
+    `prompts` are put before texts: one for all, or by role (`source`, `target`, `text`, ...) or language. With
+    `negatives`, rows have `negatives`, texts in the language of the target.
     """
 
     def __init__(
@@ -184,13 +180,7 @@ def lengths_of(*sides: Sequence[Sequence[int]]) -> list[int]:
 
 
 def text_identities(texts: Sequence[str]) -> np.ndarray:
-    """`hash64` of each text as a signed number, `(len(texts),)`, int64, to find equal texts.
-
-    Examples:
-        >>> first, second, third = text_identities(["yes", "no", "yes"])
-        >>> bool(first == third), bool(first == second)
-        (True, False)
-    """
+    """`hash64` of each text as a signed number, `(len(texts),)`, int64, to find equal texts."""
     return np.array([hash64(text) for text in texts], dtype=np.uint64).view(np.int64)
 
 
@@ -208,21 +198,7 @@ def _tokenizer_of(tokenizers: Any, language: str) -> Any:
 
 
 class TokenCounts:
-    """Tokenises texts, batch by batch, and counts tokens.
-
-    Args:
-        tokenizers: One tokenizer, or a mapping from language to tokenizer.
-        max_length: Longer texts are truncated to this many tokens, special tokens included.
-
-    Examples:
-        >>> from hf_xlsr.data.tokenization import train_tokenizer
-        >>> tokenizer = train_tokenizer(["the cat sat", "le chat dort"] * 50, vocab_size=20, algorithm="bpe")
-        >>> counts = TokenCounts(tokenizer, max_length=12)
-        >>> [len(ids) for ids in counts.tokenize(["the cat", "the dort x cat sat"], ["en", "en"])]
-        [5, 12]
-        >>> counts.report()
-        {'num_truncated': 1, 'tokens': 17, 'unknown_tokens': 1}
-    """
+    """Tokenises texts, batch by batch, with one tokenizer or that of their language, and counts tokens."""
 
     def __init__(self, tokenizers: Any, max_length: int) -> None:
         self.tokenizers, self.max_length = tokenizers, max_length
@@ -242,11 +218,7 @@ class TokenCounts:
             counter.update(counts[name])
 
     def tokenize(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
-        """Token ids of texts, each with the tokenizer of its language; a truncated text keeps its special tokens.
-
-        Raises:
-            XlsrError: a language has no tokenizer, or most of its tokens are unknown.
-        """
+        """Token ids of texts; a truncated text keeps its special tokens. Mostly unknown tokens are an error."""
         check_tokenizers(self.tokenizers, set(languages))
         chosen = [_tokenizer_of(self.tokenizers, language) for language in languages]
         result: list[list[int]] = [[] for _ in texts]
@@ -287,10 +259,7 @@ class TokenCounts:
 
 
 def num_longer(tokenizer: Any, sides: Sequence[Sequence[str]], ids: Sequence[Sequence[int]], max_length: int) -> int:
-    """How many rows were longer than `max_length` before truncation, which tokenizers do not report.
-
-    `sides` are the texts, or the first and the second texts, of the truncated rows `ids`.
-    """
+    """How many of the truncated rows `ids` were longer than `max_length`, which tokenizers do not report."""
     # Only rows that fill the limit can be longer.
     full = [place for place, row in enumerate(ids) if len(row) == max_length]
     if not full:

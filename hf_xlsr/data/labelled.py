@@ -43,9 +43,6 @@ class LabelledTask:
         metrics: `accuracy`, `f1` (of the second of two classes) and `matthews` for classes, `pearson` and `spearman`
             for scores; by default `accuracy`, or both correlations.
 
-    Raises:
-        XlsrError: both or neither of `labels` and `scores` are given, or a value does not fit.
-
     Examples:
         >>> task = LabelledTask(labels=("entailment", "neutral", "contradiction"))
         >>> task.value("Neutral"), task.value(2), task.value("-"), task.columns, task.metrics
@@ -87,11 +84,7 @@ class LabelledTask:
         return len(self.labels) or 1
 
     def value(self, label: Any) -> int | float | None:
-        """The number of a class by its name or number, or a score; None for no label.
-
-        Raises:
-            ValueError: the label is invalid.
-        """
+        """The number of a class by its name or number, or a score; None for no label, `ValueError` for an invalid one."""
         text = str(label).strip().lower()
         if self.scores is not None:
             if text in UNLABELLED - {"-1"}:
@@ -118,17 +111,7 @@ class LabelledTask:
 
 
 def language_views(source: Any, languages: Sequence[str]) -> list[dict[str, Any]]:
-    """Splits a source that contains `{lang}` into one source per language.
-
-    Args:
-        source: A source of a recipe.
-        languages: Languages of the recipe, for sources that name none.
-
-    Examples:
-        >>> wide = {"path": "xnli.tsv", "columns": "first=premise_{lang},label=label", "languages": ["en", "sw"]}
-        >>> [(view["columns"], view["languages"]) for view in language_views(wide, ["en"])]
-        [('first=premise_en,label=label', ['en']), ('first=premise_sw,label=label', ['sw'])]
-    """
+    """Splits a source that contains `{lang}` into one source per language."""
     options = as_source(source)
     chosen = [str(language) for language in as_list(options.get("languages")) or languages]
     rest = {key: value for key, value in options.items() if key != "languages"}
@@ -156,18 +139,8 @@ def labelled_rows(
 ) -> Iterator[Row]:
     """Streams rows with the texts of the task, `lang`, and a numeric `label`.
 
-    Args:
-        sources: Sources of a recipe, with `{lang}` for each of their languages; `columns` maps those of the file to
-            `text`, or `first` and `second`, and to `label`.
-        task: Texts and labels.
-        languages: Languages of the recipe.
-        split: Split of a dataset whose source names none.
-        quarantine: Counts and stores bad lines.
-        unlabelled: Counts skipped rows without a label by source.
-        seed: Chooses the rows of a source with `sample`.
-
-    Raises:
-        XlsrError: what readers raise; a file without labels; an invalid label.
+    Sources may contain `{lang}`, for each of their languages; `columns` maps those of the file to `text`, or `first` and
+    `second`, and to `label`. Rows without a label are skipped and counted in `unlabelled` by source.
     """
     missing: Counter[str] = Counter() if unlabelled is None else unlabelled
     options: dict[str, Any] = {"split": split, "quarantine": quarantine, "seed": seed}
@@ -178,11 +151,7 @@ def labelled_rows(
 
 
 def with_labels(rows: Iterable[Row], task: LabelledTask, place: str, unlabelled: Counter[str]) -> Iterator[Row]:
-    """Rows with numeric labels; rows without a label are skipped and counted under `place`.
-
-    Raises:
-        XlsrError: there is no column `label`, or a label is invalid.
-    """
+    """Rows with numeric labels; rows without a label are skipped and counted under `place`."""
     for number, row in enumerate(rows):
         try:
             label = task.value(row["label"])
@@ -199,14 +168,7 @@ def with_labels(rows: Iterable[Row], task: LabelledTask, place: str, unlabelled:
 
 @dataclass
 class LabelledSet:
-    """Rows of an evaluation set.
-
-    Args:
-        name: Name in metric keys.
-        split: `dev` or `test`.
-        rows: Rows of `labelled_rows`.
-        task: Texts and labels.
-    """
+    """Rows of an evaluation set; `name` is that in metric keys, `split` is `dev` or `test`."""
 
     name: str
     split: str
@@ -232,18 +194,7 @@ class LabelledSet:
 def read_sets(
     sets: Mapping[str, Any] | None, task: LabelledTask, *, languages: Sequence[str], split: str, seed: int = 1
 ) -> list[LabelledSet]:
-    """Reads the evaluation sets of a recipe's `data.dev` or `data.test`.
-
-    Args:
-        sets: Name -> source, or list of sources that together are one set.
-        task: Texts and labels.
-        languages: Languages of the recipe.
-        split: `dev` or `test`.
-        seed: Chooses the rows of a source with `sample`.
-
-    Raises:
-        XlsrError: a set has no labelled row, or what readers raise.
-    """
+    """Reads the evaluation sets of a recipe's `data.dev` or `data.test`: name -> sources that together are one set."""
     result = []
     for name, sources in (sets or {}).items():
         missing: Counter[str] = Counter()
@@ -275,26 +226,19 @@ def prepare_labelled(
 
     Args:
         sources: One source or several; see `labelled_rows`.
-        task: Texts and labels.
-        languages: Languages of the recipe.
         tokenizer: Tokenizer of the encoder; the two texts of a pair are one sequence.
         evaluation_texts: Texts that are removed from training, or their `evaluation_keys`; with `overlap` `row`, texts of
             `row_text`.
         max_length: Longer rows are truncated to this many tokens, the longer text of a pair first. 128 is the paper's
             value for pretraining.
-        cleaning: Steps as in a recipe.
         fraction: Share of the rows that is kept.
         overlap: `text` removes rows with a text of an evaluation set; `row` only rows all of whose texts are in one row
             of an evaluation set, for data whose splits share texts by design (Quora's question pairs).
-        seed: Chooses the rows of a source with `sample`, and those of `fraction`.
         **options: `folder`, `limit` and `num_proc` of `prepare_rows`.
 
     Returns:
         Rows of `input_ids`, `label`, `lang` and, where the tokenizer has them, `token_type_ids`; the report has `pairs`
         (rows), `languages`, `labels` (rows by class) and `unlabelled` (skipped rows by source).
-
-    Raises:
-        XlsrError: what `prepare_rows` raises; an invalid label; a tokenizer without special tokens.
     """
     check_tokenizer(tokenizer, task)
     views = [view for source in as_list(sources) for view in language_views(source, languages)]
@@ -351,19 +295,9 @@ class LabelledEncoder(RowEncoder):
 
 
 def convert_labelled(data: Any, tokenizer: Any, max_length: int, name: str) -> PreparedRows:
-    """Tokenises labelled texts that users have.
+    """Tokenises labelled texts that users have, with columns of `LABELLED`; `name` is that of the argument in errors.
 
-    Args:
-        data: A dataset or a list of dicts, with columns of `LABELLED`.
-        tokenizer: Tokenizer of the classifier.
-        max_length: In tokens.
-        name: Name of the argument in errors.
-
-    Returns:
-        Rows as those of `prepare_labelled`; the report has `labels`.
-
-    Raises:
-        XlsrError: the data are empty or lack columns.
+    Rows are as those of `prepare_labelled`; the report has `labels`.
     """
     rows = Dataset.from_list(data) if isinstance(data, list) else data
     found = ((kind, kind.columns_of(rows.column_names)) for kind in LABELLED.values())
@@ -399,12 +333,7 @@ class RemoveEvaluationRows(RemoveEvaluation):
 
 
 def row_text(row: Mapping[str, Any]) -> str:
-    """The texts of a row joined by a tab.
-
-    Examples:
-        >>> row_text({"first": "Who?", "second": "Why?", "lang": "en", "label": 0})
-        'Who?\\tWhy?'
-    """
+    """The texts of a row joined by a tab."""
     return "\t".join(row[name] for name in ("text", "first", "second") if name in row)
 
 
@@ -423,11 +352,6 @@ def encode_texts(
     sides: Sequence[Sequence[str]], tokenizer: Any, max_length: int
 ) -> tuple[dict[str, list[list[int]]], int]:
     """Tokenises texts, or pairs of texts as one sequence each; the longer text of a pair is truncated first.
-
-    Args:
-        sides: The texts, or the first and the second texts.
-        tokenizer: Tokenizer of the encoder.
-        max_length: In tokens, special tokens included.
 
     Returns:
         `input_ids` and, where the tokenizer has them, `token_type_ids`; and how many rows were truncated.

@@ -58,9 +58,6 @@ def language_code(language: str) -> str:
     Accepts ISO 639-2 and 639-3 codes, FLORES codes and regions. Members of a macro-language (Mandarin, coastal Swahili)
     become it. Anything that is not a language tag is lower-cased and truncated at its first hyphen.
 
-    Args:
-        language: A code such as `de`, `deu`, `deu_Latn`, `pt_BR`, `cmn`.
-
     Examples:
         >>> [language_code(code) for code in ("deu", "cmn", "arb_Arab", "pt_BR", "swh", "zh-Hant", "kab")]
         ['de', 'zh', 'ar', 'pt', 'sw', 'zh', 'kab']
@@ -73,15 +70,7 @@ def language_code(language: str) -> str:
 
 
 def scripts_of(languages: Iterable[str]) -> frozenset[str]:
-    """The scripts in which any of the languages is written today, as ISO 15924 codes.
-
-    Raises:
-        XlsrError: the scripts of a language are unknown.
-
-    Examples:
-        >>> sorted(scripts_of(["ja", "en"]))
-        ['Hani', 'Hira', 'Kana', 'Latn']
-    """
+    """The scripts in which any of the languages is written today, as ISO 15924 codes."""
     return frozenset(script for language in languages for script in _scripts(language_code(language)))
 
 
@@ -96,19 +85,9 @@ def _scripts(code: str) -> tuple[str, ...]:
 
 
 def foreign_letters(text: str, side: tuple[str, ...], row: tuple[str, ...] | None = None) -> int:
-    """How many letters of a text are outside the scripts of its languages; letters of many scripts never are.
+    """How many letters of a text are outside the scripts of its languages `side`; letters of many scripts never are.
 
-    Args:
-        text: Any text.
-        side: The languages that the text may be in.
-        row: Languages whose `ALPHABETS` together have the Latin letters that are not foreign; None checks scripts only.
-
-    Raises:
-        XlsrError: the scripts, or with `row` the alphabet, of a language are unknown.
-
-    Examples:
-        >>> foreign_letters("Это test", ("en",)), foreign_letters("Señor", ("en",), ("en", "fr"))
-        (3, 1)
+    The `ALPHABETS` of the languages `row` have the Latin letters that are not foreign; None checks scripts only.
     """
     return len(_not_foreign(side, row).sub("", text if row is None else text.lower()))
 
@@ -134,11 +113,7 @@ def _not_foreign(side: tuple[str, ...], row: tuple[str, ...] | None) -> regex.Pa
 
 @cache
 def language_identifier() -> Any:
-    """The language identifier of py3langid, with probabilities.
-
-    Raises:
-        XlsrError: py3langid is not installed.
-    """
+    """The language identifier of py3langid, with probabilities."""
     require_package("py3langid")
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
@@ -147,11 +122,7 @@ def language_identifier() -> Any:
 
 @cache
 def identifier_labels(languages: tuple[str, ...]) -> frozenset[str]:
-    """The labels of `language_identifier` for any of the languages.
-
-    Raises:
-        XlsrError: it does not support one of them.
-    """
+    """The labels of `language_identifier` for any of the languages; an error if it does not support one."""
     known = frozenset(language_identifier().nb_classes)
     for language in languages:
         if not _same_language(language) & known:
@@ -165,23 +136,11 @@ def _same_language(language: str) -> frozenset[str]:
 
 
 def language_shares(languages: Sequence[str], *, place: str, advice: str) -> Callable[[str], tuple[float, ...] | None]:
-    """A function from a text to how much of it is in each of the given languages.
+    """A function from a text to how much of it is in each of the languages; to None for a text without their letters.
 
     Languages that share a script, directly or through a third one, form a group. Letters determine the share of each
     group, where a letter in another script counts as much as four Latin ones; within a group py3langid decides. A
-    language that it does not support gets what is left by the others.
-
-    Args:
-        languages: Tags of two or more different languages.
-        place: Name of the text in errors.
-        advice: Second part of the error about languages that cannot be told apart.
-
-    Returns:
-        A function from a text to one share per language, which sum to 1; or to None for a text without letters of
-        any of the languages.
-
-    Raises:
-        XlsrError: py3langid is needed and missing, or cannot tell two of the languages apart.
+    language that it does not support gets what is left by the others; two of these are an error that names `place`.
 
     Examples:
         >>> shares = language_shares(["en", "ru"], place="a text", advice="name its language")

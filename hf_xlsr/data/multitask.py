@@ -16,12 +16,7 @@ TASK = "task"
 
 
 class TaskKey(NamedTuple):
-    """Names an example of one of several datasets.
-
-    Attributes:
-        task: Name of the task; `MAIN` for the main one.
-        key: Key of the example in the task's own sampler.
-    """
+    """An example of one of several datasets: its task, and its key in the task's own sampler."""
 
     task: str
     key: Any
@@ -42,21 +37,7 @@ class EpochBatchSampler(Protocol):
 
 
 def endless_batches(sampler: EpochBatchSampler, start: int = 0) -> Iterator[list[Any]]:
-    """The batches of all epochs, from a given batch on.
-
-    Args:
-        sampler: Has at least one batch per epoch.
-        start: Number of the first batch, counted from epoch 0.
-
-    Yields:
-        Batch `start`, `start + 1`, and so on.
-
-    Examples:
-        >>> from hf_xlsr.data.sampling import LengthBucketBatchSampler
-        >>> sampler = LengthBucketBatchSampler([3, 9, 4, 8], batch_size=2)
-        >>> [batch[0][0] for batch in islice(endless_batches(sampler, start=3), 4)]  # the epochs
-        [1, 2, 2, 3]
-    """
+    """The batches of all epochs, from the one of number `start` on, counted from epoch 0."""
     epoch, skipped = divmod(start, len(sampler))
     while True:
         sampler.set_epoch(epoch)
@@ -65,26 +46,15 @@ def endless_batches(sampler: EpochBatchSampler, start: int = 0) -> Iterator[list
 
 
 class MultiTaskBatchSampler(Sampler[list[TaskKey]]):
-    """Batches of several tasks: each has one batch of the main task and one of every other.
+    """Batches of several tasks: each has one batch of the main task, which sets the epoch, and one of every other.
 
     Batch `b` of epoch `e` takes batch `e * len(main) + b` of every other task, whose epochs are independent. It is thus a
     function of epoch and number: skipping the first `n` batches resumes exactly.
 
-    Args:
-        main: Sets the length of the epoch.
-        others: Name -> sampler of each other task, with the process arguments of `main`.
-
-    Attributes:
-        batch_size: Examples of the main task in a batch.
-
-    Raises:
-        XlsrError: a task has fewer examples than one batch.
-
     Examples:
         >>> from hf_xlsr.data.sampling import LengthBucketBatchSampler
         >>> main, nli = LengthBucketBatchSampler([5] * 8, 4), LengthBucketBatchSampler([5] * 6, 2)
-        >>> sampler = MultiTaskBatchSampler(main, {"nli": nli})
-        >>> [[key.task for key in batch] for batch in sampler]
+        >>> [[key.task for key in batch] for batch in MultiTaskBatchSampler(main, {"nli": nli})]
         [['main', 'main', 'main', 'main', 'nli', 'nli'], ['main', 'main', 'main', 'main', 'nli', 'nli']]
     """
 
@@ -115,17 +85,9 @@ class MultiTaskBatchSampler(Sampler[list[TaskKey]]):
 
 
 class MultiTaskDataset(TorchDataset):
-    """The datasets of several tasks, fetched by the keys of `MultiTaskBatchSampler`.
+    """The datasets of several tasks, the main one first, fetched by the keys of `MultiTaskBatchSampler`.
 
     Its length is that of the main task. Each feature has its task under `TASK`.
-
-    Args:
-        datasets: Name -> dataset of each task, the main task first; their features are mappings.
-
-    Examples:
-        >>> data = MultiTaskDataset({"pairs": [{"x": 1}, {"x": 2}], "nli": [{"y": 3}]})
-        >>> data.__getitems__([TaskKey(MAIN, 1), TaskKey("nli", 0)])
-        [{'task': 'main', 'x': 2}, {'task': 'nli', 'y': 3}]
     """
 
     def __init__(self, datasets: Mapping[str, Any]) -> None:
@@ -149,19 +111,7 @@ class MultiTaskDataset(TorchDataset):
 
 
 class MultiTaskCollator:
-    """Collates each task separately; the tensors of all tasks but the main one are prefixed with `TASK_`.
-
-    Args:
-        collators: Name -> collator of each task, the main task first; they return mappings.
-
-    Returns:
-        One mapping for all tasks in the batch.
-
-    Examples:
-        >>> collate = MultiTaskCollator({"pairs": lambda rows: {"x": len(rows)}, "nli": lambda rows: {"x": len(rows)}})
-        >>> collate([{"task": "main"}, {"task": "nli"}, {"task": "nli"}])
-        {'x': 1, 'nli_x': 2}
-    """
+    """Collates each task separately, the main one first; the tensors of all others are prefixed with `TASK_`."""
 
     def __init__(self, collators: Mapping[str, Callable[[list[dict[str, Any]]], Mapping[str, Any]]]) -> None:
         self.collators = _first_is_main(collators)

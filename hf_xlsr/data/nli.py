@@ -41,18 +41,11 @@ def prepare_nli(
             has it, `lang`; or a corpus such as `snli`. Of a file with a column per language, `columns` with
             `premise=premise_{lang}` and `hypothesis=hypothesis_{lang}` gives one pair per row in two different
             languages, drawn by the seed; `lang` is that of the premise.
-        languages: Languages of the recipe; see `open_texts`.
-        tokenizers: One tokenizer, or a mapping from language to tokenizer.
-        evaluation_texts: Sentences that are removed from both sides, or their `evaluation_keys`.
-        seed: Chooses the rows of a source with `sample`.
         **options: `folder`, `max_length`, `num_proc` and `prompt` of `prepare_rows`.
 
     Returns:
         Rows of `premise_ids`, `hypothesis_ids`, `label` and `lang`; the report has `pairs`, `languages`, `labels` (rows
         by label) and `unlabelled` (skipped rows).
-
-    Raises:
-        XlsrError: what `prepare_rows` raises; a file without labels; an invalid label.
     """
     sources, unlabelled = as_list(sources), Counter[str]()
     check_tokenizers(tokenizers, [default_language(source, languages) for source in sources])
@@ -88,18 +81,7 @@ def prepare_nli(
 
 
 def label_number(label: Any) -> int | None:
-    """The number of an NLI label; None for no label.
-
-    Args:
-        label: 0 entailment, 1 neutral, 2 contradiction, or these words; nothing, `-` and -1 are no label.
-
-    Raises:
-        ValueError: the label is invalid.
-
-    Examples:
-        >>> label_number("neutral"), label_number(2), label_number("-")
-        (1, 2, None)
-    """
+    """The number of an NLI label (0 entailment, 1 neutral, 2 contradiction) or word; None for nothing, `-` and -1."""
     number = TASK.value(label)
     return None if number is None else int(number)
 

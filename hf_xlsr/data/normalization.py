@@ -18,19 +18,11 @@ _VIRAMA = 9  # canonical combining class
 
 
 def normalize_text(text: str, form: Literal["NFKC", "NFC"] = "NFKC", lowercase: bool = False) -> str:
-    r"""Normalises Unicode, removes invisible characters and collapses white space; idempotent.
+    """Normalises Unicode, removes invisible characters and collapses white space; idempotent.
 
     Control and zero-width characters are removed, except joiners between letters, which are part of the spelling in
-    Persian, Hindi and other languages. All white space, including no-break spaces, becomes single spaces.
-
-    Args:
-        text: Any text.
-        form: `NFKC` also replaces ligatures, full-width letters and other variants; `NFC` does not.
-        lowercase: Lower-case the text.
-
-    Examples:
-        >>> normalize_text("  ﬁne\u200b\u00a0 day ")
-        'fine day'
+    Persian, Hindi and other languages. All white space, including no-break spaces, becomes single spaces. `NFKC` also
+    replaces ligatures, full-width letters and other variants; `NFC` does not.
     """
     text, before = _compose(text, form), ""
     # Characters that become adjacent can compose or change places, so that a joiner loses its neighbours.
@@ -79,18 +71,12 @@ _KEY_CHARACTERS = _KeyCharacters()
 def match_key(text: str) -> str:
     """A key that is equal for texts that differ only in case, punctuation, spacing or Unicode form.
 
-    Args:
-        text: Any text.
-
-    Returns:
-        Its letters, marks and digits in NFKC, case-folded, with single spaces between; for a text without letters and
-        digits the folded text itself; empty only for a text without visible characters.
+    It has the letters, marks and digits in NFKC, case-folded, with single spaces between; for a text without letters and
+    digits it is the folded text itself. It is empty only for a text without visible characters.
 
     Examples:
-        >>> match_key(" Don't  PANIC！")
-        'don t panic'
-        >>> match_key("?!")
-        '?!'
+        >>> match_key(" Don't  PANIC！"), match_key("?!")
+        ('don t panic', '?!')
     """
     visible = text if text.isprintable() else _INVISIBLE.sub("", text)
     folded = _compose(_compose(visible, "NFKC").casefold(), "NFKC")
@@ -99,10 +85,5 @@ def match_key(text: str) -> str:
 
 
 def width(text: str) -> int:
-    """The length in characters, where Chinese, Japanese and Korean ones count two.
-
-    Examples:
-        >>> width("ab"), width("漢字")
-        (2, 4)
-    """
+    """The length in characters, where Chinese, Japanese and Korean ones count two."""
     return len(text) if text.isascii() else len(text) + len(_WIDE.findall(text))

@@ -65,17 +65,12 @@ def prepare(
         data: The recipe's `data` section.
         tokenizer: Its `tokenizer` section: `path` of an existing one, or options of `trained_tokenizer`. Not used with
             `tokenizers`.
-        languages: All languages of the recipe.
         evaluation_texts: Sentences that are removed from both sides, or their `evaluation_keys`.
         folder: Folder of the run: gets `prepared.json`, `tokenizer/` and perhaps `rejected.jsonl`; see `prepare_rows`.
         seed: Chooses sampled rows and the text that a tokenizer is trained on.
         tokenizers: Language -> path or id of an existing tokenizer; copies go to `tokenizer/LANGUAGE/`.
-        num_proc: Number of processes that tokenise.
         prompt: Put before every text.
         kind: `PAIRS`, or `TAUGHT_PAIRS` with the text of the source.
-
-    Raises:
-        XlsrError: what `prepare_rows` and tokenizer training raise.
     """
     sources, length = as_list(data["train"]), data["max_length"]
     paths = {language: str(path) for language, path in (tokenizers or {}).items()}
@@ -129,20 +124,11 @@ def prepare_texts(
 ) -> PreparedRows:
     """Reads, cleans and tokenises single sentences, or finds them in the cache.
 
-    Args:
-        sources: One source or several: rows of `text` and, if a file has it, `lang`. With `split_sentences` a text is a
-            document.
-        languages: Languages of the recipe; see `open_texts`.
-        evaluation_texts: Sentences that are removed, or their `evaluation_keys`.
-        cleaning: Steps as in a recipe; those that compare two sides are ignored.
-        seed: Chooses the rows of a source with `sample`.
-        **options: `folder`, `tokenizers`, `max_length`, `num_proc` and `prompt` of `prepare_rows`.
+    Sources have rows of `text` and, if a file has it, `lang`; with `split_sentences` a text is a document. Cleaning steps
+    that compare two sides are ignored; `options` are those of `prepare_rows`.
 
     Returns:
         Rows of `text_ids` and `lang`; the report has `texts` and `languages`.
-
-    Raises:
-        XlsrError: what `prepare_rows` raises.
     """
     from hf_xlsr.data.running_text import split_sentences  # which imports this module
 
@@ -171,11 +157,7 @@ def prepare_texts(
 
 
 def pair_facts(pairs: Dataset) -> dict[str, Any]:
-    """Counts of pairs for a report: `pairs` and `language_pairs`, sorted.
-
-    Raises:
-        XlsrError: both sides of a pair are in one language.
-    """
+    """Counts of pairs for a report: `pairs` and `language_pairs`, sorted."""
     found: set[tuple[str, str]] = set()
     for batch in pairs.select_columns(["source_lang", "target_lang"]).iter(batch_size=10_000):
         found.update(zip(batch["source_lang"], batch["target_lang"], strict=True))
@@ -210,11 +192,7 @@ def evaluation_rows(
 
 
 def load_tokenizer(path: str, key: str) -> Any:
-    """Loads the tokenizer of a folder or Hub id; `key` is the name of the option in errors.
-
-    Raises:
-        XlsrError: no tokenizer loads, or it has no padding token.
-    """
+    """Loads the tokenizer of a folder or Hub id; `key` is the name of the option in errors."""
     try:
         tokenizer = load_auto(AutoTokenizer, path)
     except (OSError, ValueError) as error:
@@ -234,18 +212,8 @@ def trained_tokenizer(
 ) -> Any:
     """Trains a tokenizer on stored rows, with smoothing over their languages.
 
-    Args:
-        rows: Texts and their languages.
-        options: A recipe's `tokenizer` section: `smoothing` (see `smoothed_text`), and `vocab_size`, `algorithm`,
-            `lowercase` and `frame` of `train_tokenizer`.
-        columns: Each text column with its language column.
-        max_length: `model_max_length` of the tokenizer.
-        seed: Chooses the text.
-
-    Examples:
-        >>> rows = Dataset.from_dict({"text": ["the cat sat", "le chat dort"] * 50, "lang": ["en", "fr"] * 50})
-        >>> len(trained_tokenizer(rows, {"vocab_size": 20, "algorithm": "bpe"}))
-        20
+    `options` are a recipe's `tokenizer` section: `smoothing` (see `smoothed_text`), and `vocab_size`, `algorithm`,
+    `lowercase` and `frame` of `train_tokenizer`; `columns` are each text column with its language column.
     """
     sizes: Counter[str] = Counter()
     for _, lang_column in columns:

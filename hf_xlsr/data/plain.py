@@ -70,15 +70,11 @@ class DataConverter:
         prompts: Text before every text; or by role (`source`, `target`, `text`, `premise`, `hypothesis`) or language.
         num_proc: Processes of `Dataset.map`.
 
-    Raises:
-        XlsrError: a dataset is empty, lacks columns, or has a language without tokenizer; a dict has several splits.
-
     Examples:
         >>> from hf_xlsr.data.tokenization import train_tokenizer
         >>> tokenizer = train_tokenizer(["the cat sat", "die Katze lag"] * 50, vocab_size=30, algorithm="bpe")
         >>> convert = DataConverter(tokenizer, languages=("en", "de"), max_length=32)
-        >>> rows = [{"anchor": "the cat", "positive": "die Katze", "negative": "lag"}]
-        >>> pairs = convert.pairs(rows)
+        >>> pairs = convert.pairs([{"anchor": "the cat", "positive": "die Katze", "negative": "lag"}])
         >>> pairs.language_pairs, tokenizer.decode(pairs[0, 0]["negative_ids"][0])
         ([('en', 'de')], 'lag')
     """
@@ -96,15 +92,11 @@ class DataConverter:
         self.languages = tuple(languages or (tokenizers if isinstance(tokenizers, Mapping) else ()))
 
     def pairs(self, data: Any, name: str = "train_dataset") -> Any:
-        """Translation pairs: `PreparedPairs`, or `StreamedRows` if a dataset is streamed.
+        """Translation pairs: `PreparedPairs`, or `StreamedRows` of streams; errors name `name`.
 
         Columns: `source` and `target`, `anchor` and `positive`, or `english` and `non_english` (with `source_lang` and
         `target_lang`); `translation`, a dict from language to text; or two columns named by languages. Columns
         `negative`, `negative_1`, ... are hard negatives in the language of the target; rows may lack some.
-
-        Args:
-            data: See the class.
-            name: Name of the argument in errors.
         """
         return self._convert(data, name, "pairs")
 

@@ -135,14 +135,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Rows that are tokenised already, whose missing columns are filled.
-
-    Args:
-        kind: Columns of the rows.
-        languages: Languages of rows that name none.
-        negatives: Columns of hard negatives.
-        ordered: Whether rows must be read in their order.
-    """
+    """Rows that are tokenised already, whose missing columns are filled."""
 
     kind: RowKind
     languages: tuple[str, ...]
@@ -196,16 +189,9 @@ def open_reader(
     """A reader for rows like the first one; None if they lack the columns of the kind.
 
     Args:
-        kind: `PAIRS`, `TAUGHT_PAIRS`, `TEXTS`, `NLI` or `SENTENCES`.
-        first: The first row.
         key: Name of the dataset in its dict, such as `en-de`: the languages of rows that name none.
         languages: Languages of the model: of two, source and target.
         labels: Names of the raw labels' numbers.
-
-    Examples:
-        >>> reader = open_reader(PAIRS, {"anchor": "a cat", "positive": "eine Katze"}, key="en-de")
-        >>> list(reader({"anchor": ["a dog", ""], "positive": ["ein Hund", "nichts"]}))
-        [{'source': 'a dog', 'target': 'ein Hund', 'source_lang': 'en', 'target_lang': 'de'}]
     """
     pair = _key_languages(key, languages) or (tuple(languages) if languages and len(languages) == 2 else None)
     one = key if langcodes.tag_is_valid(key) else languages[0] if languages and len(languages) == 1 else UNDETERMINED

@@ -42,10 +42,7 @@ BATCH_ROWS = 1000  # tokenised and stored together
 class PreparedFolder(NamedTuple):
     """Prepared rows in the cache.
 
-    Attributes:
-        path: Their folder, with `rows.arrow`, `report.json`, `rejected.jsonl` for bad lines, and perhaps `tokenizer/`.
-        rows: The tokenised rows, memory-mapped.
-        report: Counts of the preparation.
+    `path` is their folder, with `rows.arrow`, `report.json`, `rejected.jsonl` for bad lines, and perhaps `tokenizer/`.
     """
 
     path: Path
@@ -81,28 +78,16 @@ def prepare_rows(
     rows. A killed call resumes with the shards that are missing.
 
     Args:
-        kind: Columns of the rows.
         read: Yields rows; bad lines go to the quarantine.
-        sources: Sources of the rows.
-        languages: Languages of the recipe.
         folder: Folder of the run; gets copies of the report (`prepared.json`, with the address as `cache`), the
             bad lines and the tokenizers.
-        cleaner: Cleans the rows.
         tokenizers: One tokenizer, or a mapping from language to tokenizer; None with `train`.
-        max_length: Longer texts are truncated to this many tokens.
-        prompt: Put before every text.
         describe: The caller's part of the report, from the clean rows; may raise an error.
-        encoder: `RowEncoder` or a subclass.
         key: What else the rows depend on.
         train: Trains a tokenizer on the clean rows.
         keep_tokenizers: Store the tokenizers with the rows; of one, `vocab_size` is in the report.
         finish: Changes the clean rows before they are stored.
-        limit: Keep at most this many clean rows.
         seed: Of `read`; part of the address where a source draws rows.
-        num_proc: Number of processes that tokenise.
-
-    Raises:
-        XlsrError: no row is left; `folder` was used for other data; what reading, cleaning and tokenising raise.
     """
     drawn = any(as_source(source).get("sample") or "{lang}" in str(source) for source in sources)
     cleaning = [repr(step) for step in cleaner.steps]
@@ -202,14 +187,7 @@ def store_rows(rows: Iterable[Mapping[str, Any]], features: Features, path: Path
 
 
 def tokenize_shard(folder: Path, encoder: RowEncoder, salt: str | None, number: int) -> None:
-    """Tokenises one shard of `clean.arrow` into `shards/`, unless it is there with the same text.
-
-    Args:
-        folder: Of the preparation.
-        encoder: Has counted no row.
-        salt: Changes with the encoder.
-        number: Of the shard.
-    """
+    """Tokenises a shard of `clean.arrow` into `shards/`, unless the same text and encoder (`salt`) are there."""
     with pa.memory_map(str(folder / "clean.arrow")) as file:
         reader = pa.ipc.open_stream(file)
         for _ in range(number + 1):

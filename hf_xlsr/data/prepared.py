@@ -26,7 +26,6 @@ class PreparedRows(TorchDataset):
     Args:
         rows: Columns of token ids, `length` (tokens of the longest text), and `lang` or `source_lang` and
             `target_lang`.
-        report: Counts of the preparation.
 
     Attributes:
         lengths: Length of each example in tokens, `(n,)`.
@@ -36,10 +35,8 @@ class PreparedRows(TorchDataset):
     Examples:
         >>> rows = {"text_ids": [[4, 5], [6]], "length": [2, 1], "lang": ["sw", "en"]}
         >>> data = PreparedRows(Dataset.from_dict(rows))
-        >>> data[3, 0]
-        {'text_ids': [4, 5], 'lang': 'sw', 'index': 0, 'epoch': 3}
-        >>> data.languages, data.groups.tolist(), data.lengths.tolist()
-        (['en', 'sw'], [1, 0], [2, 1])
+        >>> data[3, 0], data.languages, data.groups.tolist()
+        ({'text_ids': [4, 5], 'lang': 'sw', 'index': 0, 'epoch': 3}, ['en', 'sw'], [1, 0])
     """
 
     def __init__(self, rows: Dataset, report: Mapping[str, Any] | None = None) -> None:
@@ -67,18 +64,7 @@ class PreparedRows(TorchDataset):
 
 
 class PreparedPairs(PreparedRows):
-    """Tokenised translation pairs.
-
-    Attributes:
-        language_pairs: Source and target language of each group, sorted.
-
-    Examples:
-        >>> rows = {"source_ids": [[4, 5]], "target_ids": [[6]], "length": [2]}
-        >>> rows |= {"source_lang": ["en"], "target_lang": ["fr"]}
-        >>> pairs = PreparedPairs(Dataset.from_dict(rows))
-        >>> pairs[3, 0]["target_ids"], pairs.language_pairs, pairs.languages
-        ([6], [('en', 'fr')], ['fr'])
-    """
+    """Tokenised translation pairs; `language_pairs` are the source and target language of each group, sorted."""
 
     @property
     def language_pairs(self) -> list[tuple[str, str]]:
@@ -88,21 +74,7 @@ class PreparedPairs(PreparedRows):
 class ConcatenatedRows(TorchDataset):
     """Several datasets one after the other; groups are the languages of all of them.
 
-    Args:
-        parts: The datasets in order. The index of an example counts over all of them.
-
-    Attributes:
-        languages: Language of each group, sorted.
-        lengths: Length of each example in tokens, `(n,)`.
-        groups: Group of each example, `(n,)`.
-        strata: Number of each example's dataset and group, `(n,)`.
-
-    Examples:
-        >>> rows = {"text_ids": [[4, 5], [6]], "length": [2, 1], "lang": ["en", "sw"]}
-        >>> texts = PreparedRows(Dataset.from_dict(rows))
-        >>> both = ConcatenatedRows([texts, texts])
-        >>> len(both), both.groups.tolist(), both[0, 3]["text_ids"], both[0, 3]["index"]
-        (4, [0, 1, 0, 1], [6], 3)
+    The index of an example counts over all parts. `strata` number each example's dataset and group, `(n,)`.
     """
 
     def __init__(self, parts: Sequence[PreparedRows]) -> None:
@@ -143,7 +115,6 @@ class PreparedRunningText(PreparedRows):
     Args:
         rows: Sentences in document order: `text_ids`, `length` (0 is a gap), `lang` and `continues` (whether the next row
             is the next sentence of the document).
-        report: Counts of the preparation.
         tokenizer: The tokenizer of all languages; None where each has its own.
 
     Attributes:
@@ -156,11 +127,8 @@ class PreparedRunningText(PreparedRows):
     Examples:
         >>> rows = {"text_ids": [[4], [5, 6], [7], [8], [9]], "length": [1, 2, 1, 1, 1]}
         >>> rows |= {"lang": ["en", "en", "en", "sw", "sw"], "continues": [True, True, False, True, False]}
-        >>> text = PreparedRunningText(Dataset.from_dict(rows))
-        >>> text[0, 1]
+        >>> PreparedRunningText(Dataset.from_dict(rows))[0, 1]
         {'first_ids': [5, 6], 'second_ids': [7], 'lang': 'en', 'index': 1, 'epoch': 0}
-        >>> text[0, 2]["first_ids"], text.lengths.tolist(), text.groups.tolist()
-        ([8], [2, 2, 1], [0, 0, 1])
     """
 
     def __init__(self, rows: Dataset, report: Mapping[str, Any] | None = None, tokenizer: Any = None) -> None:
@@ -182,18 +150,8 @@ class PreparedRunningText(PreparedRows):
 class PackedRunningText(TorchDataset):
     """Pairs of consecutive sequences, each of as many consecutive sentences as `max_length` has room for.
 
-    A document that fits into one sequence is split in the middle, so that it makes a pair. Examples are those of
-    `PreparedRunningText`.
-
-    Args:
-        text: Sentences in document order.
-        tokenizer: Tells which tokens frame a sentence; a sequence has them once. A prompt stays before every sentence.
-        max_length: Tokens of a sequence, special tokens included.
-
-    Attributes:
-        lengths: Length of the longer sequence of each pair in tokens, `(n,)`.
-        groups: Language of each pair, `(n,)`.
-        strata: The groups.
+    A document that fits into one sequence is split in the middle, so that it makes a pair. A sequence has the special
+    tokens around a sentence once; a prompt stays before every sentence. Examples are those of `PreparedRunningText`.
     """
 
     def __init__(self, text: PreparedRunningText, tokenizer: Any, max_length: int) -> None:

@@ -66,32 +66,12 @@ def prepare_running_text(
             existing one, or options of `trained_tokenizer`, kept in `folder/tokenizer/`.
         evaluation_texts: Sentences that are removed, or their `evaluation_keys`.
         cleaning: Steps as in a recipe; those that compare two sides are ignored.
-        max_length: Longer sentences are truncated to this many tokens.
         seed: Chooses the rows of a source with `sample`, and the text that a tokenizer is trained on.
         **more: `folder`, `num_proc` and `prompt` of `prepare_rows`.
 
     Returns:
         The pairs. The report has `sentences`, `pairs`, `documents` (unbroken stretches of two or more sentences),
         `single` (sentences without a neighbour), `languages`, and `vocab_size` where a tokenizer was made.
-
-    Raises:
-        XlsrError: what `prepare_rows` raises; a cleaning step that samples sentences.
-
-    Examples:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> with tempfile.TemporaryDirectory() as scratch:
-        ...     file = Path(scratch) / "stories.txt"
-        ...     _ = file.write_text("the cat sat\\nit slept\\nit woke\\n\\na dog came\\nit ran\\n")
-        ...     text = prepare_running_text(
-        ...         str(file),
-        ...         languages=["en"],
-        ...         tokenizers={"vocab_size": 30, "algorithm": "bpe"},
-        ...         folder=Path(scratch) / "text",
-        ...         evaluation_texts=["It woke!"],
-        ...     )
-        ...     [text.tokenizer.decode(text[0, index]["second_ids"]) for index in range(len(text))]
-        ['it slept', 'it ran']
     """
     sources, options = as_list(sources), None
     if isinstance(tokenizers, Mapping) and not any(map(callable, tokenizers.values())):  # tokenizers are callable
@@ -146,18 +126,7 @@ def prepare_running_text(
 def mark_neighbours(rows: Iterable[Mapping[str, Any]], counts: dict[str, int]) -> Iterator[dict[str, Any]]:
     """Drops sentences without a neighbour; for the others, `continues` is whether the next row follows.
 
-    Args:
-        rows: Rows of `read_running_text`, cleaned.
-        counts: `documents` and `single` are incremented.
-
-    Examples:
-        >>> places = {"One.": 1, "Two.": 2, "Alone.": 4, "Three.": 6, "Four.": 7}
-        >>> counts = {"documents": 0, "single": 0}
-        >>> rows = ({"text": text, "lang": "en", "place": place} for text, place in places.items())
-        >>> [(row["text"], row["continues"]) for row in mark_neighbours(rows, counts)]
-        [('One.', True), ('Two.', False), ('Three.', True), ('Four.', False)]
-        >>> counts
-        {'documents': 2, 'single': 1}
+    Increments `documents` and `single` of the counts.
     """
     held, joined = None, False  # the row before, and whether it follows the one before it
     for row in chain(rows, [None]):
@@ -190,18 +159,9 @@ def read_running_text(
     The corpora `bible`, `wikipedia` and `cc-text` are read in each language of the source, or else of the recipe, one
     after the other; `limit` and `sample` then apply to each language.
 
-    Args:
-        sources: One or several, as in a recipe.
-        languages: Languages of the recipe.
-        quarantine: Counts and stores bad lines.
-        seed: Chooses the rows of `sample`.
-
     Returns:
         Rows of `text`, `lang` and `place`, an increasing number: by one from a sentence to the next one of its document,
         by two otherwise. The neighbours of a dropped row are thus not consecutive.
-
-    Raises:
-        XlsrError: what readers raise; columns of no form above; a key that removes single sentences of a document.
 
     Examples:
         >>> import tempfile
@@ -355,23 +315,14 @@ def _file_rows(
 
 
 def split_sentences(text: str, language: str) -> list[str]:
-    """Splits a document into sentences by the rules and abbreviations of `sentencex`.
+    """Splits a document into sentences by the rules and abbreviations of `sentencex`, with single spaces.
 
     A blank line ends a sentence; a single line break is white space. Unknown languages fall back to a related one or to
     English. Languages without sentence marks, such as Thai, are hardly split: provide one sentence per row instead.
 
-    Args:
-        text: A document.
-        language: Its language; see `language_code`.
-
-    Returns:
-        The sentences that are not empty, with single spaces.
-
     Examples:
         >>> split_sentences("Dr. Lee came  at 5.30 p.m. yesterday.\\nNobody\\nknew why.\\n\\nThe end", "en")
         ['Dr. Lee came at 5.30 p.m. yesterday.', 'Nobody knew why.', 'The end']
-        >>> split_sentences("今天天气很好。我们走吧！", "zh-Hans")
-        ['今天天气很好。', '我们走吧！']
     """
     return [" ".join(words) for sentence in _segments(text, language_code(language)) if (words := sentence.split())]
 

@@ -29,19 +29,13 @@ class Batching:
         batch_size: Rows per batch and process.
         mixing: `proportional` (each row once), `equal` (the same number from each group) or `temperature` (shares
             proportional to `n ** exponent`).
-        exponent: Exponent of `temperature`.
         homogeneous: Fill each global batch from one language pair or language; those with fewer rows than one batch are
             skipped, with a warning that counts them.
         bucket: Sort by length; otherwise batches are random.
-        seed: Seed of the run.
         num_processes: Processes that train together. Each takes its slice of every global batch, so two processes of 64
             see the batches of one process of 128.
-        process_index: This one's rank.
         batch_option: Name of `batch_size` in errors.
         contrast: Whether a loss compares the rows of a batch, which needs two.
-
-    Raises:
-        XlsrError: `contrast` and a batch of one row.
     """
 
     def __init__(
@@ -73,17 +67,7 @@ def mixing_power(mixing: str, exponent: float) -> float:
 
 
 def group_counts(sizes: Sequence[int], mixing: str = "proportional", exponent: float = 0.3) -> list[int]:
-    """How many examples of each group an epoch draws; the sum is the number of all examples.
-
-    Args:
-        sizes: Examples in each group (language or language pair).
-        mixing: See `Batching`.
-        exponent: See `Batching`.
-
-    Examples:
-        >>> group_counts([900, 100], "equal")
-        [500, 500]
-    """
+    """How many examples of each group an epoch draws; the sum is the number of all examples."""
     total = sum(sizes)
     shares = smoothed_shares({str(index): size for index, size in enumerate(sizes)}, mixing_power(mixing, exponent))
     exact = [shares[str(index)] * total for index in range(len(sizes))]
@@ -97,23 +81,10 @@ def group_counts(sizes: Sequence[int], mixing: str = "proportional", exponent: f
 def balanced_length_order(
     lengths: np.ndarray, strata: np.ndarray, rng: Callable[[], np.random.Generator]
 ) -> np.ndarray:
-    """An order by length in which every stretch holds each stratum in its share.
+    """An order by length, as indices `(n,)`, in which every stretch holds each stratum in its share.
 
     The place of an example is its rank by length within its stratum, as a share of the stratum. The strata in a stretch
-    are thus at the same quantile of their lengths.
-
-    Args:
-        lengths: Length of each example, `(n,)`.
-        strata: Number of the language, language pair or task of each example, `(n,)`.
-        rng: Gives the generator that breaks ties between strata, if there are several.
-
-    Returns:
-        Indices, `(n,)`.
-
-    Examples:
-        >>> order = balanced_length_order(np.array([9, 8, 3, 5]), np.array([0, 0, 1, 1]), np.random.default_rng)
-        >>> sorted(order[:2].tolist()), sorted(order[2:].tolist())
-        ([1, 2], [0, 3])
+    are thus at the same quantile of their lengths. `rng` gives the generator that breaks ties between strata.
     """
     order = np.argsort(lengths, kind="stable")
     _, strata, sizes = np.unique(strata[order], return_inverse=True, return_counts=True)
@@ -137,13 +108,9 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
 
     Args:
         lengths: Length of each example in tokens.
-        batch_size: See `Batching`.
         groups: Group of each example, `0 .. n - 1`, for `mixing` and `homogeneous`; one group when absent.
         strata: What every batch holds in its share, numbered; by default the groups.
         **options: Of `Batching`.
-
-    Raises:
-        XlsrError: no batch can be filled, or a batch has one example.
 
     Examples:
         >>> sampler = LengthBucketBatchSampler([3, 9, 4, 8], batch_size=2, seed=1)
@@ -250,12 +217,6 @@ class _Split:
     """The batches of one sequence of examples; buckets are sorted by length when a batch first needs them.
 
     All random numbers are drawn at once, so that the order of use does not matter.
-
-    Args:
-        draw: Gives the indices of the examples.
-        order: Gives the order of a bucket's examples; None does not sort.
-        size: Examples per batch.
-        rng: Draws the shuffle, the examples to drop, and the order inside each batch.
     """
 
     def __init__(

@@ -11,12 +11,7 @@ BUFFER_LIMIT = 1 << 16  # hashes kept in a Python set (about 6 MB when full) bef
 
 
 def hash64(key: str | bytes) -> int:
-    """The 64-bit BLAKE2b hash of a key, the same on every machine and in every run.
-
-    Examples:
-        >>> hash64("Hello") == hash64(b"Hello")
-        True
-    """
+    """The 64-bit BLAKE2b hash of a key, the same on every machine and in every run."""
     return int.from_bytes(_digest(key), "little")
 
 
@@ -35,18 +30,6 @@ class SeenHashes:
 
     Keys with equal hashes count as equal. A new key has the hash of one of `n` stored keys with probability `n / 2**64`,
     so about `n**2 / 2**65` of `n` distinct keys are wrongly called seen: 0.002 of 300 million, 0.03 of a billion.
-
-    Args:
-        keys: The first keys.
-
-    Examples:
-        >>> seen = SeenHashes()
-        >>> seen.add("a"), seen.add("b"), seen.add("a")
-        (True, True, False)
-        >>> seen.add_many(["b", "c", "c"]).tolist()
-        [False, True, False]
-        >>> len(seen), "c" in seen
-        (3, True)
     """
 
     def __init__(self, keys: Iterable[str | bytes] = ()) -> None:
@@ -71,14 +54,7 @@ class SeenHashes:
         return True
 
     def add_many(self, keys: Sequence[str | bytes]) -> np.ndarray:
-        """Adds keys in order, several times as fast as `add` one by one and with the same answers.
-
-        Args:
-            keys: The batch.
-
-        Returns:
-            Whether each key is new, `(len(keys),)`, bool. Of equal keys in the batch only the first can be new.
-        """
+        """Whether each key is new, `(len(keys),)`, bool; the answers of `add` one by one, several times as fast."""
         hashes, first = np.unique(_hash_array(keys), return_index=True)
         fresh = ~self._holds_sorted(hashes)
         self._buffer.update(hashes[fresh].tolist())

@@ -103,9 +103,6 @@ class Source(Section):
 def check_source(value: Any) -> dict[str, Any]:
     """`as_source`, validated.
 
-    Raises:
-        XlsrError: a key is unknown or unsupported for the kind of source, or a value is invalid.
-
     Examples:
         >>> check_source({"path": "pairs.tsv", "limt": 5})
         Traceback (most recent call last):
@@ -131,11 +128,7 @@ def unset_variables(path: Any) -> list[str]:
 
 
 def expand(path: Any) -> Any:
-    """Expands environment variables of a path or a list of paths.
-
-    Raises:
-        XlsrError: a variable is not set.
-    """
+    """Expands environment variables of a path or a list of paths; an error if one is not set."""
     if isinstance(path, (list, tuple)):
         return [expand(part) for part in path]
     if unset := unset_variables(path):
@@ -144,38 +137,20 @@ def expand(path: Any) -> Any:
 
 
 def as_source(value: Any) -> dict[str, Any]:
-    """A source as a mapping; a string is a corpus if one has that name, else a path.
-
-    Examples:
-        >>> as_source("bible"), as_source("pairs.tsv")
-        ({'corpus': 'bible'}, {'path': 'pairs.tsv'})
-    """
+    """A source as a mapping; a string is a corpus if one has that name, else a path."""
     if isinstance(value, Mapping):
         return dict(value)
     return {"corpus": value} if isinstance(value, str) and value in CORPORA else {"path": value}
 
 
 def source_name(value: Any) -> str:
-    """The name of a source in metric keys and cards: its corpus, or the stem of its file.
-
-    Examples:
-        >>> source_name({"path": "data/test.en-fr.tsv.gz"})
-        'test'
-    """
+    """The name of a source in metric keys and cards: its corpus, or the stem of its file."""
     source = as_source(value)
     return str(source.get("corpus") or Path(str(as_list(source["path"])[0])).name.split(".")[0])
 
 
 class RowFilter:
-    """Selects rows by the values of columns (`where`) and by the crc32 of one (`hash_split`).
-
-    Args:
-        options: A valid source; its keys `where`, `hash_split`, `hash_key`, `hash_modulus` are used.
-
-    Examples:
-        >>> RowFilter({"where": {"lang": ["fr", "it"]}}).keeps({"lang": "de"})
-        False
-    """
+    """Selects rows by the values of columns (`where`) and by the crc32 of one (`hash_split`) of a valid source."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.conditions = {
@@ -220,21 +195,15 @@ def open_source(
 
     Args:
         source: A `Source` as a mapping, or another form that `as_source` accepts.
-        languages: Languages of the recipe.
         split: Split of a corpus or dataset when the source names none.
         required: Columns that every row must have.
         optional: Columns read where a file has them; None reads all of ours unless the source maps columns.
-        quarantine: Counts and stores bad lines.
         seed: Chooses the rows of `sample`.
         wide: The caller's names -> columns of a file, instead of the source's `columns`; cells may be empty.
 
     Returns:
         Rows of `source`, `target`, `source_lang`, `target_lang` (or of `required`). With `parallel`, the pairs of a row
         of the file one after the other, in the order of its languages there.
-
-    Raises:
-        XlsrError: a key is unknown or unsupported for the kind of source, a source of pairs does not name its two
-            languages, or what the readers raise.
 
     Examples:
         >>> import tempfile
@@ -283,12 +252,7 @@ def open_texts(
 ) -> Iterator[dict[str, Any]]:
     """`open_source` for texts that are not translations, each row with its language in `lang`.
 
-    Args:
-        source: A source of a recipe.
-        columns: The text columns.
-        languages: Languages of the recipe.
-        more: Further columns, read where a file has them.
-        **options: `split`, `quarantine` and `seed` of `open_source`.
+    The columns `more` are read where a file has them.
     """
     default = default_language(source, languages)
     for row in open_source(source, languages=[default], required=columns, optional=(*more, "lang"), **options):
@@ -317,10 +281,7 @@ def _random_rows(
     seed: int,
     quarantine: Quarantine | None,
 ) -> Iterator[dict[str, Any]]:
-    """A random subset of the rows, each of its size equally likely, in order and in bounded memory.
-
-    Selection sampling (Knuth, volume 2, algorithm S): a row is kept with probability wanted / left.
-    """
+    """A random subset of the rows, in order and in bounded memory: selection sampling (Knuth, volume 2, algorithm S)."""
     rows = read(quarantine)
     first = list(islice(rows, FEW_ROWS))
     left = len(first) + sum(1 for _ in rows)

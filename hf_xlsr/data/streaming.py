@@ -37,7 +37,6 @@ class Stream:
     """Rows of a `datasets.IterableDataset`, tokenised when they are used.
 
     Args:
-        data: Raw rows.
         read: Reads rows of text or token ids from batches of raw rows.
         encoder: Its `encode` makes columns of token ids from rows.
         kind: Columns of the rows.
@@ -55,11 +54,7 @@ class Stream:
 
 @dataclass
 class StreamedRows:
-    """Streams whose rows are mixed: what prepared rows are for stored data. `StreamBatches` makes batches of it.
-
-    Args:
-        streams: One or several.
-    """
+    """Streams whose rows are mixed: what prepared rows are for stored data. `StreamBatches` makes batches of it."""
 
     streams: Sequence[Stream]
 
@@ -68,10 +63,7 @@ class FeatureBatches(TorchIterableDataset):
     """Batches of features, as a function of the epoch: a dataset for a `DataLoader` with `batch_size=None`.
 
     The workers of a data loader take turns, so that their number does not change the batches. Skipping the first `n`
-    batches resumes exactly.
-
-    Args:
-        epochs: Epochs in one iteration, from the one of `set_epoch` on; None is endless.
+    batches resumes exactly. An iteration has `epochs` epochs from the one of `set_epoch` on; None is endless.
     """
 
     batch_option = "per_device_train_batch_size"
@@ -121,24 +113,13 @@ class StreamBatches(Batching, FeatureBatches):
     """Batches of streamed rows of similar length.
 
     An epoch is a pure function of `(seed, epoch)`: each stream is shuffled by shard and buffer, by
-    `IterableDataset.shuffle`, and mixed with the others; of each `buffer_size` rows, sorted by length, full batches are
-    made and shuffled, and rows left over wait for the next ones. The last rows that fill no batch are dropped. Every
-    process reads all rows, but tokenises only its slice of each global batch.
+    `IterableDataset.shuffle`, and mixed with the others; of each `buffer_size` rows (at least four global batches),
+    sorted by length, full batches are made and shuffled, and rows left over wait for the next ones. The last rows that
+    fill no batch are dropped. Every process reads all rows, but tokenises only its slice of each global batch.
 
     Several streams are mixed row by row, with shares by size, `proportional` or smoothed by `temperature`, if all
     sizes are known, and with equal shares otherwise. `proportional` yields each row once. With `equal` and
     `temperature`, shorter streams start again until the longest has ended once.
-
-    Args:
-        data: Streams.
-        batch_size: See `Batching`.
-        buffer_size: Rows that are shuffled and sorted together, at least four global batches.
-        epochs: See `FeatureBatches`.
-        **options: Of `Batching`.
-
-    Raises:
-        XlsrError: a batch of one row; or, when an epoch ends, fewer rows than one batch. Errors of a stream are raised
-            as they are.
 
     Examples:
         >>> from hf_xlsr.data.plain import DataConverter
@@ -258,12 +239,7 @@ class StreamBatches(Batching, FeatureBatches):
 
 
 class KeyedBatches(FeatureBatches):
-    """The batches of a stored dataset, for a task next to a stream.
-
-    Args:
-        data: Fetched by the sampler's keys, such as `PreparedRows`.
-        sampler: Batches of keys.
-    """
+    """The batches of a stored dataset, fetched by a sampler's keys, for a task next to a stream."""
 
     def __init__(self, data: Any, sampler: EpochBatchSampler, epochs: int | None = 1) -> None:
         super().__init__(epochs)
@@ -284,21 +260,6 @@ class MultiTaskBatches(FeatureBatches):
 
     The main task sets the epoch, and the others start again when they end. An iteration from epoch `e` starts them at
     epochs that no other iteration uses. Features have their task under `TASK`, for `MultiTaskCollator`.
-
-    Args:
-        main: Batches of the main task.
-        others: Name -> batches of each other task.
-        epochs: See `FeatureBatches`.
-
-    Examples:
-        >>> from hf_xlsr.data.prepared import PreparedRows
-        >>> from hf_xlsr.data.sampling import LengthBucketBatchSampler
-        >>> from datasets import Dataset
-        >>> rows = {"text_ids": [[4], [6]], "length": [1, 1], "lang": ["en", "en"]}
-        >>> data = PreparedRows(Dataset.from_dict(rows))
-        >>> batches = KeyedBatches(data, LengthBucketBatchSampler(data.lengths, 2))
-        >>> [[feature["task"] for feature in batch] for batch in MultiTaskBatches(batches, {"nli": batches})]
-        [['main', 'main', 'nli', 'nli']]
     """
 
     def __init__(self, main: FeatureBatches, others: Mapping[str, FeatureBatches], epochs: int | None = 1) -> None:

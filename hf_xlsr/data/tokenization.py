@@ -41,11 +41,7 @@ MARKS = ("▁", "##")
 
 
 def smoothed_shares(sizes: Mapping[str, int], exponent: float = 0.3) -> dict[str, float]:
-    r"""Sampling shares `q_l = n_l^\alpha / \sum_k n_k^\alpha` of languages of different sizes.
-
-    Args:
-        sizes: Number of sentences of each language.
-        exponent: The smoothing exponent: 1 is proportional, 0 equal.
+    r"""Sampling shares `q_l = n_l^\alpha / \sum_k n_k^\alpha` of languages of different sizes; an exponent of 0 is equal.
 
     Examples:
         >>> {k: round(v, 3) for k, v in smoothed_shares({"en": 1000, "sw": 10}, 0.3).items()}
@@ -64,20 +60,10 @@ def smoothed_text(
     limit: int = 2_000_000,
     seed: int = 1,
 ) -> Iterator[str]:
-    """Draws training text for a tokenizer with smoothed shares of the languages.
+    """Draws training text for a tokenizer with smoothed shares of the languages, language by language.
 
-    Large languages are subsampled, small ones repeated. The total is the size of all text, at most `limit`. The text
-    is held in memory; `texts` is read once.
-
-    Args:
-        texts: Language and sentence, in any order.
-        sizes: Number of sentences of each language.
-        exponent: See `smoothed_shares`.
-        limit: Maximum number of sentences.
-        seed: Seed of the subsampling.
-
-    Yields:
-        Sentences, language by language.
+    Large languages are subsampled, small ones repeated. The total is the size of all text, at most `limit` sentences. The
+    text, pairs of language and sentence in any order, is held in memory and read once.
     """
     total = min(sum(sizes.values()), limit)
     passes: dict[str, int] = {}
@@ -123,17 +109,12 @@ def train_tokenizer(
         texts: Sentences of all languages; see `smoothed_text` for several.
         vocab_size: Vocabulary size, special tokens included. 50,000 is that of the lightweight paper.
         algorithm: `unigram` or `bpe`.
-        lowercase: Lower-case all text.
         max_length: `model_max_length` of the tokenizer.
         frame: Put `<s>` before and `</s>` after each sentence, and `</s>` after each of two, for models whose sentence
             embedding is the first state.
-        show_progress: Show the trainer's progress bars.
 
     Returns:
         A tokenizer with `<pad>` 0, `<unk>` 1 and `<mask>` 2, then `<s>` and `</s>` with `frame`; padding on the right.
-
-    Raises:
-        XlsrError: the algorithm is unknown, or the text is too small for the vocabulary size.
 
     Examples:
         >>> tokenizer = train_tokenizer(["the cat sat", "le chat dort"] * 50, vocab_size=20, algorithm="bpe")
@@ -219,13 +200,7 @@ def _make_reproducible(tokenizer: Tokenizer, special: int) -> None:
 
 
 def punctuation_ids(tokenizer: Any) -> np.ndarray:
-    """Tokens without a letter or digit: True for punctuation and special tokens, `(vocabulary,)`.
-
-    Examples:
-        >>> tokenizer = train_tokenizer(["yes, no. yes"] * 20, vocab_size=12, algorithm="bpe")
-        >>> bool(punctuation_ids(tokenizer)[tokenizer.convert_tokens_to_ids(",")])
-        True
-    """
+    """Tokens without a letter or digit: True for punctuation and special tokens, `(vocabulary,)`."""
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     special = set(tokenizer.all_special_ids)
     return np.array(
@@ -256,14 +231,9 @@ def trim_vocabulary(
     Returns:
         The new tokenizer, and the old ids of its tokens in the new order: the rows of the embedding table to keep.
 
-    Raises:
-        XlsrError: the tokenizer is unsupported, the texts are empty, or `vocab_size` is less than what is always kept.
-
     Examples:
         >>> whole = train_tokenizer(["red birds", "blue fish", "old stone"] * 50, vocab_size=18)
         >>> small, kept = trim_vocabulary(whole, ["red birds"])
-        >>> small.tokenize("red birds") == whole.tokenize("red birds"), len(small) < len(whole)
-        (True, True)
         >>> whole.convert_ids_to_tokens(kept) == small.convert_ids_to_tokens(range(len(small)))
         True
     """
@@ -371,14 +341,7 @@ def _renumber(processor: Any, new: dict[int, int]) -> None:
 
 
 def tokenizer_hash(tokenizers: Any) -> str | None:
-    """A short hash of what one tokenizer makes of text, or one for each language; None for None.
-
-    Examples:
-        >>> words = ["The cat sat"] * 50
-        >>> lower, cased = (train_tokenizer(words, vocab_size=12, lowercase=flag) for flag in (True, False))
-        >>> tokenizer_hash(lower) == tokenizer_hash({"en": lower}) or tokenizer_hash(lower) == tokenizer_hash(cased)
-        False
-    """
+    """A short hash of what one tokenizer makes of text, or one for each language; None for None."""
     if tokenizers is None:
         return None
     named = tokenizers if isinstance(tokenizers, Mapping) else {"": tokenizers}

@@ -11,21 +11,11 @@ from hf_xlsr.data.collators.padding import pad_rows
 
 
 class LabelledCollator:
-    """Pads rows on the right.
-
-    Args:
-        pad_id: Id of the tokenizer's padding token.
-        max_length: Longest row in tokens; rows are already truncated.
-        pad_to_multiple_of: Rounds the length up; 8 suits tensor cores.
+    """Pads rows on the right, to a multiple of `pad_to_multiple_of` but at most `max_length` tokens.
 
     Returns:
         `input_ids`, `attention_mask` and, if the rows have them, `token_type_ids`, each `(batch, length)`, int64; if the
         rows have labels also `labels`, `(batch,)`, int64 for classes and float32 for scores.
-
-    Examples:
-        >>> batch = LabelledCollator(1)([{"input_ids": [0, 7, 2], "label": 1}, {"input_ids": [0, 2], "label": 0}])
-        >>> batch["input_ids"].tolist(), batch["labels"].tolist()
-        ([[0, 7, 2], [0, 2, 1]], [1, 0])
     """
 
     def __init__(self, pad_id: int, *, max_length: int = 128, pad_to_multiple_of: int = 1) -> None:

@@ -14,25 +14,20 @@ from hf_xlsr.utils.errors import XlsrError
 
 
 class CmlmCollator:
-    """Builds the inputs of `CmlmModel` from consecutive sentences.
+    """Builds the inputs of `CmlmModel` from consecutive sentences: a sentence, and its masked neighbour.
 
-    Features have `first_ids`, `second_ids`, `index` and `epoch`, as those of `PreparedRunningText`. Half of the pairs are
-    swapped, so that a sentence is predicted from the one before it or from the one after it (section 3).
+    Features are those of `PreparedRunningText`. Half of the pairs are swapped, so that a sentence is predicted from the
+    one before it or from the one after it (section 3).
 
     Args:
-        tokenizer: Tokenizer with a mask token.
         mlm_probability: Share of the second sentence's tokens that are masked, exact but for rounding, at least one;
             80/10/10 as in BERT. Special tokens are never masked.
-        seed: Seed of the run; determines order and masks with example and epoch.
+        seed: Determines order and masks, together with example and epoch.
         max_length: Sentences are truncated to this many tokens; the last token is kept.
-        pad_to_multiple_of: Rounds lengths up; 8 suits tensor cores.
 
     Returns:
         `first_input_ids`, `first_attention_mask`, `(batch, length)`; `second_input_ids`, `second_attention_mask` and
         `labels`, `(batch, second_length)`, -100 where nothing is masked; all int64.
-
-    Raises:
-        XlsrError: the tokenizer has no mask token, or no token of a whole batch can be masked.
 
     Examples:
         >>> from hf_xlsr.data.tokenization import train_tokenizer

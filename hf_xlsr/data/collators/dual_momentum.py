@@ -33,12 +33,7 @@ class _SideCollator:
 class DualCollator(_SideCollator):
     """Pads the sources and the targets of one language pair separately, for one encoder each.
 
-    Features are those of `PreparedPairs`.
-
-    Args:
-        pad_ids: Language -> id of its padding token.
-        max_length: Sentences are truncated to this many tokens; the special last token is kept.
-        pad_to_multiple_of: Rounds lengths up; 8 suits tensor cores.
+    Features are those of `PreparedPairs`; `pad_ids` maps languages to their padding tokens.
 
     Returns:
         `source_input_ids`, `source_attention_mask`, `target_input_ids`, `target_attention_mask`, each
@@ -46,15 +41,6 @@ class DualCollator(_SideCollator):
         `examples` (number of the pair in the data), each `(batch,)`, int64; `source_lang` and `target_lang`. If rows have
         hard negatives (`negative_ids` and `negative_text`, in the language of the target), also `negative_input_ids` and
         `negative_attention_mask`, `(negatives, length)`, and `negative_texts`, `(negatives,)`.
-
-    Raises:
-        XlsrError: the batch has several language pairs.
-
-    Examples:
-        >>> pair = {"source_ids": [5, 6], "target_ids": [7], "source_text": 11, "target_text": 12, "index": 3}
-        >>> batch = DualCollator({"en": 0, "fr": 1})([{**pair, "source_lang": "en", "target_lang": "fr"}])
-        >>> batch["source_input_ids"].tolist(), batch["examples"].tolist(), batch["target_lang"]
-        ([[5, 6]], [3], 'fr')
     """
 
     def __call__(self, features: Sequence[Feature]) -> dict[str, Any]:
@@ -76,27 +62,12 @@ class DualCollator(_SideCollator):
 
 
 class NliCollator(_SideCollator):
-    """Pads premises and hypotheses, all of one language where each has its own encoder.
-
-    Features are rows of `prepare_nli`.
-
-    Args:
-        pad_ids: Language -> id of its padding token; or one id, for an encoder of all languages.
-        max_length: Sentences are truncated to this many tokens; the special last token is kept.
-        pad_to_multiple_of: Rounds lengths up; 8 suits tensor cores.
+    """Pads premises and hypotheses, all of one language where each has its own encoder and `pad_ids` is a mapping.
 
     Returns:
         `premise_input_ids`, `premise_attention_mask`, `hypothesis_input_ids`, `hypothesis_attention_mask`, each
-        `(batch, length)` with a length a side, int64; `labels`, `(batch,)`, int64; `lang`, where
-        languages have an encoder each.
-
-    Raises:
-        XlsrError: the batch has several languages.
-
-    Examples:
-        >>> batch = NliCollator({"en": 0})([{"premise_ids": [5, 6], "hypothesis_ids": [7], "label": 2, "lang": "en"}])
-        >>> batch["premise_input_ids"].tolist(), batch["labels"].tolist(), batch["lang"]
-        ([[5, 6]], [2], 'en')
+        `(batch, length)` with a length a side, int64; `labels`, `(batch,)`, int64; `lang`, where languages have an
+        encoder each.
     """
 
     def __call__(self, features: Sequence[Feature]) -> dict[str, Any]:

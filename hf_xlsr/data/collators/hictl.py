@@ -17,18 +17,9 @@ _FIRST_MASK_DRAW = 4096
 
 
 def join_sides(source: Sequence[int], target: Sequence[int], max_length: int) -> list[int]:
-    """`[CLS] x [SEP] y [SEP]` of two rows of ids that both have their special tokens.
+    """`[CLS] x [SEP] y [SEP]` of `[CLS] x [SEP]` and `[CLS] y [SEP]`.
 
     If both do not fit, tokens are removed one by one from the end of the longer one, before its last.
-
-    Args:
-        source: `[CLS] x [SEP]`.
-        target: `[CLS] y [SEP]`.
-        max_length: Maximum number of tokens.
-
-    Examples:
-        >>> join_sides([0, 5, 6, 7, 2], [0, 8, 2], 6)
-        [0, 5, 6, 2, 8, 2]
     """
     first, second = list(source), list(target[1:])
     surplus = len(first) + len(second) - max_length
@@ -40,22 +31,17 @@ def join_sides(source: Sequence[int], target: Sequence[int], max_length: int) ->
 
 
 class HictlCollator:
-    """Builds the inputs of `HictlForPreTraining` from pairs and single sentences.
-
-    Features of pairs have `source_ids` and `target_ids`, those of single sentences `text_ids`; all have `index` and
-    `epoch`, from which everything random follows.
+    """Builds the inputs of `HictlForPreTraining` from pairs and single sentences (features with `text_ids`).
 
     Section 3.1: for a pair, y is the translation; for a single sentence it is x with its tokens in another order (the
     paper does not say how far they move; here all orders are equally likely). The language model sees
     `[CLS] x [SEP] y [SEP]` of a pair (TLM) and `[CLS] x [SEP]` of a single sentence (MLM), since the reordering would
-    show the masked tokens.
+    show the masked tokens. Everything random follows from seed, epoch and example.
 
     Args:
         tokenizer: Frames a sentence by a special token on each side.
         mlm_probability: Share of masked tokens, 80/10/10 as in BERT; special tokens are never masked.
-        seed: Seed of the run.
         max_length: Sentences, and both together, are truncated to this many tokens.
-        pad_to_multiple_of: Rounds lengths up; 8 suits tensor cores.
 
     Returns:
         `input_ids` and `attention_mask`, `(2 * batch, length)`, all x and then all y; `lm_input_ids`,
@@ -63,9 +49,6 @@ class HictlCollator:
         `joint_attention_mask`, both sentences unmasked, whose tokens are the bag of words, `(batch, joint_length)`. If
         rows have hard negatives (`negative_ids`), also `negative_input_ids` and `negative_attention_mask`,
         `(negatives, negative_length)`.
-
-    Raises:
-        XlsrError: the tokenizer does not frame sentences, or has no mask.
     """
 
     def __init__(

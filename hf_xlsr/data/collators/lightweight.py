@@ -20,20 +20,15 @@ MASKINGS = ("none", "single", "mlm")
 class PairCollator:
     """Stacks the sources of a batch over its targets and masks them for the generative task.
 
-    Features need `source_ids`, `target_ids` (lists of token ids), `index` and `epoch`; with `identities` also
-    `source_text` and `target_text`.
+    Features need `source_ids`, `target_ids`, `index` and `epoch`; with `identities` also `source_text` and `target_text`.
 
     Args:
-        tokenizer: Gives the ids of padding and mask, and which tokens are punctuation.
         masking: `none`; `single`, one token on one side of each pair (SMLM, UGT); or `mlm`, 15 % of the tokens of both
-            sides, 80 % of them replaced by `<mask>`, 10 % by a random token, 10 % kept.
+            sides, at least one of each, 80 % of them replaced by `<mask>`, 10 % by a random token, 10 % kept.
         mask_punctuation: Whether `single` may mask punctuation, which it always does in a sentence of nothing else. The
             special tokens around a sentence are only masked if there are no others.
-        mlm_probability: Share for `mlm`; at least one token of each sentence is masked.
-        seed: Seed of the run.
         max_length: Sentences are truncated to this many tokens; a special last token is kept.
         pad_to_multiple_of: Rounds the length up; 8 suits tensor cores.
-        identities: Whether batches have the identities of their texts.
 
     Returns:
         `input_ids`, `attention_mask`, `original_ids`, each `(2 * batch, length)`; with `single` also `masked_ids`

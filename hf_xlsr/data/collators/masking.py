@@ -26,19 +26,7 @@ def _mix(values: np.ndarray) -> np.ndarray:
 def counter_uniform(
     seed: int, epochs: np.ndarray | int, examples: np.ndarray, draw: np.ndarray | int = 0
 ) -> np.ndarray:
-    """Uniform numbers in [0, 1), one per element of the broadcast arguments, float64.
-
-    Args:
-        seed: Seed of the run.
-        epochs: Epoch of each example.
-        examples: Index of each example in the dataset.
-        draw: Which of an example's numbers; arrays broadcast, e.g. one number per token position.
-
-    Examples:
-        >>> first = counter_uniform(1, 0, np.arange(3))
-        >>> bool((first == counter_uniform(1, 0, np.arange(3))).all()), bool((first[1:] == first[:-1]).any())
-        (True, False)
-    """
+    """Uniform numbers in [0, 1), one per element of the broadcast arguments, float64."""
     with np.errstate(over="ignore"):
         state = _mix(np.uint64(seed & 0xFFFFFFFFFFFFFFFF) * _GOLDEN + np.uint64(1))
         for part in (epochs, examples, draw):
@@ -47,11 +35,7 @@ def counter_uniform(
 
 
 def mask_token_id(tokenizer: Any) -> int:
-    """The id of the mask token.
-
-    Raises:
-        XlsrError: the tokenizer has none.
-    """
+    """The id of the mask token; an error if there is none."""
     if tokenizer.mask_token_id is None:
         raise XlsrError("masking needs a tokenizer with a mask token.")
     return int(tokenizer.mask_token_id)
@@ -60,14 +44,8 @@ def mask_token_id(tokenizer: Any) -> int:
 class MaskDrawer:
     """Selects tokens to predict: 80 % become the mask token, 10 % a random token, 10 % are kept.
 
-    Args:
-        tokenizer: Gives the ids of the mask token and of ordinary tokens.
-        probability: Share of the tokens; at least one token of each row that has any is selected.
-        seed: Seed of the run.
-        exact: Select exactly that share of each row's tokens, rounded, instead of each token by its own draw.
-
-    Raises:
-        XlsrError: the tokenizer has no mask token.
+    At least one token of each row is selected; with `exact`, that share of each row's tokens, rounded, instead of each
+    token by its own draw.
     """
 
     def __init__(self, tokenizer: Any, *, probability: float = 0.15, seed: int = 1, exact: bool = False) -> None:
@@ -78,17 +56,9 @@ class MaskDrawer:
     def __call__(
         self, ids: np.ndarray, allowed: np.ndarray, epochs: np.ndarray, examples: np.ndarray, positions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Masks rows of ids.
+        """The masked ids, and labels: the original token where one is selected, -100 elsewhere; both `(rows, length)`.
 
-        Args:
-            ids: `(rows, length)`.
-            allowed: Which of them may be selected, `(rows, length)`, boolean.
-            epochs: Epoch of each row, `(rows,)`.
-            examples: Number of each row's example, `(rows,)`.
-            positions: A number per position, unique for one example and epoch; broadcasts to `(rows, length)`.
-
-        Returns:
-            The masked ids, and labels: the original token where one is selected, -100 elsewhere.
+        `positions` broadcast to `(rows, length)`: a number per position, unique for one example and epoch.
         """
         epoch, example = epochs[:, None], examples[:, None]
         first = np.asarray(positions) * 3  # three numbers per position, none shared

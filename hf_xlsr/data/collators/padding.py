@@ -9,22 +9,12 @@ import numpy as np
 
 
 def truncate_row(ids: Sequence[int], max_length: int) -> Sequence[int]:
-    """A row of at most `max_length` ids that keeps its last id.
-
-    Examples:
-        >>> truncate_row([101, 7, 8, 9, 102], 3)
-        [101, 7, 102]
-    """
+    """A row of at most `max_length` ids that keeps its last id."""
     return ids if len(ids) <= max_length else [*ids[: max_length - 1], ids[-1]]
 
 
 def negatives_of(features: Sequence[Mapping[str, Any]], column: str = "negative_ids") -> list[Any]:
-    """The hard negatives of all rows, row by row; rows may have any number of them.
-
-    Examples:
-        >>> negatives_of([{"negative_ids": [[5, 6], [7]]}, {"negative_ids": None}, {}, {"negative_ids": [[8]]}])
-        [[5, 6], [7], [8]]
-    """
+    """The hard negatives of all rows, row by row; rows may have any number of them."""
     return [negative for feature in features for negative in feature.get(column) or ()]
 
 
@@ -33,17 +23,7 @@ def pad_rows(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pads rows of ids on the right: ids and attention mask, both `(rows, length)`, int64.
 
-    Args:
-        rows: Rows of ids.
-        pad_id: Id of the padding token.
-        multiple_of: Rounds the length up.
-        limit: Maximum of the rounded length, unless a row is longer: an encoder may have no more positions.
-
-    Examples:
-        >>> pad_rows([[5, 6], [7]], 0)[0].tolist()
-        [[5, 6], [7, 0]]
-        >>> pad_rows([[5, 6]], 0, multiple_of=4, limit=3)[0].tolist()
-        [[5, 6, 0]]
+    The rounded length is at most `limit`, unless a row is longer: an encoder may have no more positions.
     """
     lengths = np.array([len(row) for row in rows])
     longest = max(1, int(lengths.max(initial=1)))

@@ -17,19 +17,8 @@ class TranslationCollator:
     Features are those of `PreparedPairs`, tokenised with a special token before and after each sentence. The first token
     of a target is not a label: the decoder starts with it.
 
-    Args:
-        pad_id: Id of the padding token.
-        max_length: Sentences are truncated to this many tokens; the special last token is kept.
-        pad_to_multiple_of: Rounds lengths up; 8 suits tensor cores.
-
     Returns:
         `input_ids` and `attention_mask`, `(batch, length)`; `labels`, `(batch, target length)`, -100 on padding; int64.
-
-    Examples:
-        >>> first = {"source_ids": [0, 5, 2], "target_ids": [0, 7, 8, 2]}
-        >>> batch = TranslationCollator(pad_id=1)([first, {"source_ids": [0, 2], "target_ids": [0, 9, 2]}])
-        >>> batch["input_ids"].tolist(), batch["labels"].tolist()
-        ([[0, 5, 2], [0, 2, 1]], [[7, 8, 2], [9, 2, -100]])
     """
 
     def __init__(self, pad_id: int, *, max_length: int = 128, pad_to_multiple_of: int = 1) -> None:

@@ -35,16 +35,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Translation:
-    """One translation of the Bible.
-
-    Attributes:
-        code: Name in the database, one character.
-        language: ISO 639-1.
-        title: Title in the package.
-        year: Year in the package, or None.
-        status: Copyright as generally known, not legal advice.
-        default: Read for the language when no version is named.
-    """
+    """One translation: its `code` in the database; `status` is the copyright as generally known, not legal advice."""
 
     code: str
     language: str
@@ -76,22 +67,10 @@ def bible_pairs(
     target_version: str | Sequence[str] | None = None,
     database: str | Path | None = None,
 ) -> Iterator[dict[str, str]]:
-    """Aligned verses of two languages, or of two translations of one language.
+    """Rows of aligned verses of two languages, or of two translations of one language.
 
-    Args:
-        source: Language of the source side, ISO 639-1.
-        target: Language of the target side.
-        split: `train`, `dev` (John) or `test` (Acts).
-        source_version: A translation's code, or several; None is the language's default.
-        target_version: The same for the target side. With several, every source version is paired with every target
-            version in the order given, one pair of versions after the other; a version is never paired with itself.
-        database: An SQLite file to read instead of the installed package's.
-
-    Returns:
-        Rows of `source`, `target`, `source_lang`, `target_lang` and `id` (book.chapter.verse: `43.3.16`).
-
-    Raises:
-        XlsrError: the language, version or split is unknown; the package is missing; there is nothing to pair.
+    A version is a translation's code, or several; None is the language's default. Every source version is paired with
+    every target version, one pair of versions after the other, never one with itself.
 
     Examples:
         >>> bible_pairs("en", "fr", "tset")
@@ -123,21 +102,9 @@ def bible_text(
     version: str | Sequence[str] | None = None,
     database: str | Path | None = None,
 ) -> Iterator[dict[str, str]]:
-    """Running text: each verse with the next one of the same book.
+    """Running text: each verse with the next one of the same book; several versions one after the other.
 
     Pairs cross chapters but not books. Verses without text are skipped, so that their neighbours form a row.
-
-    Args:
-        lang: Language, ISO 639-1.
-        split: `train`, `dev` (John) or `test` (Acts).
-        version: A translation's code, or several, read one after the other; None is the language's default.
-        database: An SQLite file to read instead of the installed package's.
-
-    Returns:
-        Rows of `first`, `second`, `lang` and `id`, the first verse's.
-
-    Raises:
-        XlsrError: the language, version or split is unknown, or the package is missing.
     """
     versions = _versions(lang, version)
     path = _database(database, split)
@@ -265,15 +232,9 @@ def clean_verse(text: str, version: str) -> str:
     characters, placeholders for verses that a translation leaves out or has merged, and what `_REPAIRS` lists. Words are
     never changed; spaces before commas and full stops are removed.
 
-    Args:
-        text: The verse as stored.
-        version: The translation's code; some repairs belong to one translation only.
-
     Examples:
         >>> clean_verse("(22:9) Be the [LORD`s] own,  he said*.", "4")
         "Be the LORD's own, he said."
-        >>> clean_verse("(aynı)", "t")
-        ''
     """
     for pattern, replacement in _REPAIRS.get(version, ()):
         text = pattern.sub(replacement, text)

@@ -14,24 +14,7 @@ from hf_xlsr.data.corpora.bible import LANGUAGES as BIBLE_LANGUAGES
 
 @dataclass(frozen=True)
 class Corpus:
-    """One named corpus.
-
-    Attributes:
-        name: Name in recipes.
-        kind: `parallel`, `text`, `nli` or `classification`.
-        languages: ISO 639-1 codes; empty for very many: the code is passed on to the Hub.
-        licence: As generally stated; to be checked before use.
-        source: Publisher.
-        size: Approximate size.
-        hub_id: Dataset on the Hub, or None.
-        config: Template of the configuration's name over `{source}`, `{target}`, `{lang}` and `{task}`, or None.
-        order: Which language of a pair the Hub calls source: `alphabetical`, `en-first` or `en-last`.
-        pairs: The only pairs there are, in that order; empty for all.
-        columns: Our column -> column of the dataset, dotted where nested, a template like `config`.
-        splits: Our split -> split of the dataset.
-        codes: ISO 639-1 -> the dataset's code, where it differs.
-        note: Remarks, or where to get the files of a corpus without id.
-    """
+    """One named corpus; `catalog.yaml` explains the fields."""
 
     name: str
     kind: str

@@ -35,9 +35,6 @@ def load_corpus(
         tasks of `glue` `text`, `label`, `lang`. `bible` adds `id`; with one language its rows are `first`, `second`,
         `lang`, `id`. Rows with an empty side or without a label are skipped and their number logged.
 
-    Raises:
-        XlsrError: the name or a language is unknown; the Hub cannot be reached or lacks the data.
-
     Examples:
         >>> load_corpus("opus100", languages=["en", "fr"])
         Traceback (most recent call last):
@@ -138,15 +135,7 @@ def _value(row: Any, path: str) -> Any:
 
 
 def corpora_table() -> list[dict[str, str]]:
-    """The corpora as rows of text, for printing.
-
-    Returns:
-        Rows of `name`, `kind`, `languages`, `size`, `licence`, `source`, `hub_id`, `splits` and `note`.
-
-    Examples:
-        >>> [row["name"] for row in corpora_table()][:3]
-        ['bible', 'tatoeba', 'opus-100']
-    """
+    """The corpora as rows of text, for printing."""
     return [
         {
             "name": corpus.name,

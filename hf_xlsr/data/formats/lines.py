@@ -32,11 +32,7 @@ COMPRESSIONS = frozenset(_OPENERS)
 
 
 def open_binary(path: Path) -> io.BufferedReader:
-    """Opens a file for reading bytes, decompressed according to its suffix (`.gz`, `.bz2`, `.xz`, `.zst`).
-
-    Raises:
-        BrokenFile: the file cannot be opened.
-    """
+    """Opens a file for reading bytes, decompressed according to its suffix (`.gz`, `.bz2`, `.xz`, `.zst`)."""
     opener = _OPENERS.get(path.suffix.lower())
     with read_errors():
         return path.open("rb") if opener is None else io.BufferedReader(opener(str(path)), BLOCK)
@@ -61,13 +57,6 @@ def iter_lines(file: BinaryIO) -> Iterator[bytes]:
     r"""The lines of a file, split at `\n` only and without it; a byte order mark at the start is dropped.
 
     An over-long line is truncated to `MAX_LINE + 1` bytes, which `decode` rejects.
-
-    Raises:
-        BrokenFile: the file cannot be read to its end, or is UTF-16.
-
-    Examples:
-        >>> list(iter_lines(io.BytesIO(b"one\ntwo")))
-        [b'one', b'two']
     """
     first = True
     with read_errors():
@@ -88,11 +77,7 @@ def iter_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def decode(line: bytes) -> str:
-    """The text of a line.
-
-    Raises:
-        BadLine: the line is over-long, has a NUL character or is not UTF-8.
-    """
+    """The text of a line; `BadLine` if it is over-long, has a NUL character or is not UTF-8."""
     reason = "over-long line" if len(line) > MAX_LINE else "NUL character" if b"\0" in line else "invalid UTF-8"
     if reason == "invalid UTF-8":
         with suppress(UnicodeDecodeError):

@@ -11,21 +11,16 @@ MAX_TEXT = 1000
 
 
 class Quarantine:
-    """Collects the lines that a reader cannot use.
+    """Collects the lines that a reader cannot use; without a path it only counts them.
 
     The side file is JSONL with the fields `file`, `line`, `reason` and `text`, written from the first bad line on. That
     of an earlier run is removed at once.
 
-    Args:
-        path: The side file; None counts only.
-
     Examples:
         >>> bad = Quarantine()
         >>> bad.reject("corpus.tsv", 7, "wrong column count", "one column only")
-        >>> bad.counts
-        {'wrong column count': 1}
-        >>> bad.report()
-        '1 bad line was skipped (1 wrong column count).'
+        >>> bad.counts, bad.report()
+        ({'wrong column count': 1}, '1 bad line was skipped (1 wrong column count).')
     """
 
     def __init__(self, path: Path | str | None = None) -> None:
@@ -42,13 +37,9 @@ class Quarantine:
         return sum(self.counts.values())
 
     def reject(self, file: Path | str, line_number: int, reason: str, text: str | bytes) -> None:
-        """Counts a bad line and keeps it in the side file.
+        """Counts a bad line and keeps its first 1,000 characters, undecodable bytes as backslash escapes.
 
-        Args:
-            file: The file of the line.
-            line_number: Its number, from 1; the row's number where a format has no lines.
-            reason: A few words, the same for all lines with the same fault.
-            text: The line; its first 1,000 characters are kept, undecodable bytes as backslash escapes.
+        Lines have numbers from 1; rows where a format has no lines. All lines with one fault have the same reason.
         """
         self.counts[reason] = self.counts.get(reason, 0) + 1
         if self.path is None:

@@ -76,18 +76,12 @@ def read_rows(
             of our names, unless `columns` is given.
         selecting: Columns by which the caller selects rows; each is read unchanged, under its name after an underscore.
         format: One of `READERS`; None infers it from the suffix.
-        split: Split of a dataset.
         default_split: Split of a dataset with several when `split` is None.
-        config: Configuration of a dataset.
         quarantine: Gets bad lines; None counts them and logs one warning at the end.
 
     Returns:
         An iterator over rows with our names as keys: the required, mapped and selecting ones. Texts are `str`; `label`
-        and `score` are as in the file.
-
-    Raises:
-        XlsrError: a file is missing, damaged, malformed or of unknown format, lacks a column, or is not line-aligned
-            with the other; some of these only while iterating.
+        and `score` are as in the file. Some errors of a file are raised only while iterating.
 
     Examples:
         >>> import tempfile
@@ -136,12 +130,7 @@ def _invalid(format: str, paths: Sequence[Path], **options: str | None) -> str |
 
 
 def expand_braces(path: AnyPath | Sequence[AnyPath]) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """The files of a path, and the labels that distinguish their names.
-
-    Examples:
-        >>> expand_braces("corpus.{en,fr}")[1]
-        ('en', 'fr')
-    """
+    """The files of a path, and the labels that distinguish their names."""
     if not isinstance(path, (str, os.PathLike)):
         paths = tuple(Path(part).expanduser() for part in path)
         return paths, tuple(format_suffix(part).removeprefix(".") for part in paths)
@@ -153,21 +142,13 @@ def expand_braces(path: AnyPath | Sequence[AnyPath]) -> tuple[tuple[Path, ...], 
 
 
 def format_suffix(path: Path) -> str:
-    """The suffix before that of a compression.
-
-    Examples:
-        >>> format_suffix(Path("corpus.de.gz"))
-        '.de'
-    """
+    """The suffix before that of a compression."""
     inner = path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path
     return inner.suffix.lower()
 
 
 def detect_format(paths: Sequence[Path]) -> str:
     """The name in `READERS` for files, by their suffixes.
-
-    Raises:
-        XlsrError: the suffix is unknown.
 
     Examples:
         >>> detect_format([Path("pairs.tsv.gz")]), detect_format([Path("owner/data-set")])

@@ -36,21 +36,12 @@ class BrokenFile(Exception):
 
 @dataclass
 class Source:
-    """A corpus to read.
+    """A corpus to read: the arguments of `read_rows`.
 
     Attributes:
         name: Name for messages, as the user gave it.
         paths: One file, or one per side for Moses; the id for a dataset on the Hub.
         labels: Distinct parts of the names of Moses files, usually languages.
-        columns: Our name -> file column; empty for the default of the format.
-        required: Our names that every row must have.
-        optional: Our names that are read where a table has them; None reads all of ours when `columns` is empty.
-        selecting: Columns that select rows, read under their names after an underscore.
-        languages: Languages of the required columns, for TMX.
-        split: Split of a dataset.
-        default_split: Split of a dataset with several, when none is named.
-        config: Configuration of a dataset.
-        quarantine: Gets bad lines.
         num_rows: Rows read so far, good and bad.
         malformed: Bad lines so far, by those reasons that have a likely cause.
     """
@@ -75,11 +66,7 @@ class Source:
         return resolve_columns(self.columns, self.required, names, self.name, self.optional, self.selecting)
 
     def reject(self, number: int, reason: object, text: str | bytes, path: Path | None = None) -> None:
-        """Sends a line to the quarantine, under the source's name unless one of several files is meant.
-
-        Raises:
-            XlsrError: too many lines are malformed.
-        """
+        """Sends a line to the quarantine; an error if too many lines are malformed."""
         self.quarantine.reject(path or self.name, number, str(reason), text)
         self.num_rows += 1
         if str(reason) not in LIKELY_CAUSES:

@@ -22,11 +22,7 @@ TableRow = tuple[int, "Sequence[bytes] | BadLine", bytes]
 
 
 def read_moses(source: Source) -> Iterator[Record]:
-    """Line-aligned files, one per required column: by their languages, by place, or as in `columns`.
-
-    Raises:
-        XlsrError: there are fewer or more files than columns, names and languages contradict, or the lengths differ.
-    """
+    """Line-aligned files, one per required column: by their languages, by place, or as in `columns`."""
     positions = _moses_positions(source)
     with ExitStack() as stack:
         sides = [iter_lines(stack.enter_context(open_binary(path))) for path in source.paths]
@@ -75,11 +71,7 @@ def _moses_positions(source: Source) -> dict[str, int]:
 
 
 def _moses_order(source: Source) -> Sequence[int]:
-    """The file of each required column: the one named by its language, else the one at its place.
-
-    Raises:
-        XlsrError: a file has the language of another column in its name.
-    """
+    """The file of each required column: the one named by its language, else the one at its place."""
     labels, languages = source.labels, source.languages
     places = range(len(labels))
     if len(languages) != len(labels):

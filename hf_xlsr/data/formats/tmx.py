@@ -29,12 +29,7 @@ XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
 def matches_language(wanted: str, given: str) -> bool:
-    """Whether a language tag is the wanted one or a regional form of it.
-
-    Examples:
-        >>> matches_language("en", "EN_us"), matches_language("pt-BR", "pt-PT")
-        (True, False)
-    """
+    """Whether a language tag is the wanted one or a regional form of it."""
     wanted, given = (tag.lower().replace("_", "-") for tag in (wanted, given))
     return given == wanted or given.startswith(wanted + "-")
 
@@ -112,12 +107,7 @@ def _refuse_declarations(name: str, system_id: str | None, public_id: str | None
 
 
 def read_tmx(source: Source) -> Iterator[Record]:
-    """Pairs every variant of one language with every variant of the other, unit by unit.
-
-    Raises:
-        XlsrError: a language is missing.
-        BrokenFile: the file is damaged, or declares entities.
-    """
+    """Pairs every variant of one language with every variant of the other, unit by unit."""
     wanted = dict(zip(source.required, source.languages, strict=False)) | dict(source.columns)
     absent = [ours for ours in source.required if ours not in wanted]
     if absent:
