@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Annotated, Any, ClassVar, Literal, Protocol, cast
+from math import inf
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
@@ -40,28 +40,21 @@ def evaluation_keys(rows: Iterable[Mapping[str, Any]]) -> SeenHashes:
     return SeenHashes(key for row in rows for column in text_columns(row) if (key := match_key(row[column])))
 
 
-class Step(Protocol):
-    """One step of cleaning."""
+class Step:
+    """One step of cleaning; most keep or remove one row at a time."""
 
     name: ClassVar[str]
 
     def apply(self, rows: list[Row]) -> list[Row | None]:
         """For each row of a batch the row itself, a changed copy, or None to remove it."""
-        ...
-
-
-class _Filter(ABC):
-    """A step that keeps or removes one row at a time."""
-
-    def apply(self, rows: list[Row]) -> list[Row | None]:
         return [row if self.keeps(row) else None for row in rows]
 
-    @abstractmethod
-    def keeps(self, row: Row) -> bool: ...
+    def keeps(self, row: Row) -> bool:
+        raise NotImplementedError
 
 
 @dataclass(kw_only=True, config=_OPTIONS)
-class Normalize:
+class Normalize(Step):
     """Normalises every side with `normalize_text`; removes rows with an empty side."""
 
     name: ClassVar[str] = "normalize"
@@ -69,17 +62,17 @@ class Normalize:
     lowercase: bool = False
 
     def apply(self, rows: list[Row]) -> list[Row | None]:
-        return [self._row(row) for row in rows]
+        return [self._normalized(row) for row in rows]
 
-    def _row(self, row: Row) -> Row | None:
+    def _normalized(self, row: Row) -> Row | None:
         texts = {column: normalize_text(row[column] or "", self.form, self.lowercase) for column in text_columns(row)}
         if not all(texts.values()):
             return None
-        return row if all(row[column] == text for column, text in texts.items()) else {**row, **texts}
+        return {**row, **texts} if any(row[column] != text for column, text in texts.items()) else row
 
 
 @dataclass(kw_only=True, config=_OPTIONS)
-class Deduplicate:
+class Deduplicate(Step):
     """Keeps the first of all rows seen that are equal by `match_key`, on all text columns (`pair`) or on one.
 
     Rows in different languages (`source_lang`, `target_lang`, `lang`) are never equal, so a source sentence with
@@ -115,7 +108,7 @@ class NearDuplicates(Deduplicate):
 
 
 @dataclass(kw_only=True, config=_OPTIONS)
-class LengthBounds(_Filter):
+class LengthBounds(Step):
     """Removes rows with a side that is too short or too long; None sets no limit. Words are separated by white space."""
 
     name: ClassVar[str] = "length"
@@ -125,20 +118,16 @@ class LengthBounds(_Filter):
     max_words: int | None = None
 
     def keeps(self, row: Row) -> bool:
+        max_chars, max_words = (inf if most is None else most for most in (self.max_chars, self.max_words))
         texts = [row[column] for column in text_columns(row)]
-        if not all(_within(len(text), self.min_chars, self.max_chars) for text in texts):
-            return False
-        if self.min_words == 0 and self.max_words is None:
-            return True
-        return all(_within(len(text.split()), self.min_words, self.max_words) for text in texts)
-
-
-def _within(size: int, least: int, most: int | None) -> bool:
-    return least <= size and (most is None or size <= most)
+        return all(
+            self.min_chars <= len(text) <= max_chars and self.min_words <= len(text.split()) <= max_words
+            for text in texts
+        )
 
 
 @dataclass(kw_only=True, config=_OPTIONS)
-class RatioBounds(_Filter):
+class RatioBounds(Step):
     """Keeps pairs with `(longer + slack) / (shorter + slack) <= max_ratio`.
 
     Lengths are in characters; Chinese, Japanese and Korean ones count two, so that one bound serves all languages. The
@@ -156,7 +145,7 @@ class RatioBounds(_Filter):
 
 
 @dataclass(kw_only=True, config=_OPTIONS)
-class NumberMatch(_Filter):
+class NumberMatch(Step):
     """Keeps pairs whose sides share at least `min_share` of their digits: 2 x common / all, in any order.
 
     Digits of all scripts count, zeros do not, so that `1,5 million` and `1.500.000` agree. A number in words on one side
@@ -176,7 +165,7 @@ def _digit(letter: str) -> int:
 
 
 @dataclass(kw_only=True, config=_OPTIONS)
-class DropIdentical(_Filter):
+class DropIdentical(Step):
     """Removes untranslated copies: pairs whose sides are equal by `match_key`."""
 
     name: ClassVar[str] = "drop_identical"
@@ -186,7 +175,7 @@ class DropIdentical(_Filter):
 
 
 @dataclass(kw_only=True, config=_OPTIONS)
-class LanguageFilter(_Filter):
+class LanguageFilter(Step):
     """Removes rows with a side of which more than `1 - min_share` is foreign. The method defines what is foreign:
 
     - `script`: letters outside the scripts of the side's language (`scripts_of`). Text without letters is kept.
@@ -240,7 +229,7 @@ class LanguageFilter(_Filter):
         return (letters - foreign) / letters
 
 
-class RemoveEvaluation:
+class RemoveEvaluation(Step):
     """Removes rows with a side that occurs, by `match_key`, in an evaluation set: texts, or their `evaluation_keys`."""
 
     name: ClassVar[str] = "remove_evaluation"
@@ -260,7 +249,7 @@ class RemoveEvaluation:
 
 
 @dataclass(kw_only=True, config=_OPTIONS)
-class Sample(_Filter):
+class Sample(Step):
     """Keeps a share of the rows, chosen by a hash of their text: the same rows whatever their order or number.
 
     With one seed, a smaller share is part of every larger one.
@@ -330,13 +319,11 @@ class Cleaner:
         return counts
 
 
-STEPS: Mapping[str, type] = {
-    step.name: step
-    for step in (
-        *(Normalize, Deduplicate, NearDuplicates, LengthBounds, RatioBounds, NumberMatch, DropIdentical),
-        *(LanguageFilter, Sample),
-    )
-}
+_NAMED = (
+    *(Normalize, Deduplicate, NearDuplicates, LengthBounds, RatioBounds, NumberMatch, DropIdentical),
+    *(LanguageFilter, Sample),
+)
+STEPS: Mapping[str, Callable[..., Step]] = {step.name: step for step in _NAMED}
 """The steps that a recipe can name; `RemoveEvaluation` takes texts, not options."""
 
 
@@ -370,7 +357,7 @@ def _build_step(name: Any, options: Any, languages: Sequence[str] | None) -> Ste
         raise XlsrError(f"cleaning step '{name}' is unknown; {did_you_mean(str(name), STEPS)}")
     options = {"languages": languages} | (options or {}) if name == LanguageFilter.name else options or {}
     try:
-        return cast(Step, STEPS[name](**options))
+        return STEPS[name](**options)
     except (TypeError, ValidationError) as error:
         fault = str(error)
         if isinstance(error, ValidationError):

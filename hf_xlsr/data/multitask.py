@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import Sampler
 
+from hf_xlsr.data.sampling import LengthBucketBatchSampler
 from hf_xlsr.utils.errors import XlsrError
 
 MAIN = "main"
@@ -22,21 +23,7 @@ class TaskKey(NamedTuple):
     key: Any
 
 
-class EpochBatchSampler(Protocol):
-    """Batches of keys whose order is a function of the epoch alone, such as `LengthBucketBatchSampler`."""
-
-    batch_size: int
-    drop_last: bool
-
-    def set_epoch(self, epoch: int) -> None:
-        """Selects the epoch that the next iteration yields."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[list[Any]]: ...
-
-
-def endless_batches(sampler: EpochBatchSampler, start: int = 0) -> Iterator[list[Any]]:
+def endless_batches(sampler: LengthBucketBatchSampler, start: int = 0) -> Iterator[list[Any]]:
     """The batches of all epochs, from the one of number `start` on, counted from epoch 0."""
     epoch, skipped = divmod(start, len(sampler))
     while True:
@@ -52,13 +39,12 @@ class MultiTaskBatchSampler(Sampler[list[TaskKey]]):
     function of epoch and number: skipping the first `n` batches resumes exactly.
 
     Examples:
-        >>> from hf_xlsr.data.sampling import LengthBucketBatchSampler
         >>> main, nli = LengthBucketBatchSampler([5] * 8, 4), LengthBucketBatchSampler([5] * 6, 2)
         >>> [[key.task for key in batch] for batch in MultiTaskBatchSampler(main, {"nli": nli})]
         [['main', 'main', 'main', 'main', 'nli', 'nli'], ['main', 'main', 'main', 'main', 'nli', 'nli']]
     """
 
-    def __init__(self, main: EpochBatchSampler, others: Mapping[str, EpochBatchSampler]) -> None:
+    def __init__(self, main: LengthBucketBatchSampler, others: Mapping[str, LengthBucketBatchSampler]) -> None:
         self.main, self.others = main, dict(others)
         self.batch_size, self.drop_last = main.batch_size, main.drop_last
         self.epoch = 0

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import numpy as np
 
 BUFFER_LIMIT = 1 << 16  # hashes kept in a Python set (about 6 MB when full) before they become a sorted array
+BATCH = 4096
 
 
 def hash64(key: str | bytes) -> int:
@@ -35,23 +37,19 @@ class SeenHashes:
     def __init__(self, keys: Iterable[str | bytes] = ()) -> None:
         self._buffer: set[int] = set()
         self._arrays: list[np.ndarray] = []  # sorted uint64, disjoint, longest first
-        for key in keys:
-            self.add(key)
+        stream = iter(keys)
+        while batch := list(islice(stream, BATCH)):
+            self.add_many(batch)
 
     def __len__(self) -> int:
         return len(self._buffer) + sum(map(len, self._arrays))
 
     def __contains__(self, key: str | bytes) -> bool:
-        return self._holds(hash64(key))
+        return bool(self.contains_many([key])[0])
 
     def add(self, key: str | bytes) -> bool:
         """Adds a key, as text or as its UTF-8 bytes; returns whether it is new."""
-        value = hash64(key)
-        if self._holds(value):
-            return False
-        self._buffer.add(value)
-        self._flush_when_full()
-        return True
+        return bool(self.add_many([key])[0])
 
     def add_many(self, keys: Sequence[str | bytes]) -> np.ndarray:
         """Whether each key is new, `(len(keys),)`, bool; the answers of `add` one by one, several times as fast."""
@@ -72,16 +70,6 @@ class SeenHashes:
         """Whether each key was added before, `(len(keys),)`, bool."""
         hashes, inverse = np.unique(_hash_array(keys), return_inverse=True)
         return self._holds_sorted(hashes)[inverse]
-
-    def _holds(self, value: int) -> bool:
-        if value in self._buffer:
-            return True
-        needle = np.uint64(value)
-        for array in self._arrays:
-            position = array.searchsorted(needle)
-            if position < len(array) and array[position] == needle:
-                return True
-        return False
 
     def _holds_sorted(self, hashes: np.ndarray) -> np.ndarray:
         found = np.fromiter((value in self._buffer for value in hashes.tolist()), dtype=bool, count=len(hashes))

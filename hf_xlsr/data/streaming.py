@@ -17,8 +17,8 @@ from torch.utils.data import IterableDataset as TorchIterableDataset
 from torch.utils.data import get_worker_info
 
 from hf_xlsr.data.encoding import Row, RowKind
-from hf_xlsr.data.multitask import MAIN, TASK, EpochBatchSampler
-from hf_xlsr.data.sampling import Batching, balanced_length_order, mixing_power
+from hf_xlsr.data.multitask import MAIN, TASK
+from hf_xlsr.data.sampling import Batching, LengthBucketBatchSampler, balanced_length_order, mixing_power
 from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
@@ -241,7 +241,7 @@ class StreamBatches(Batching, FeatureBatches):
 class KeyedBatches(FeatureBatches):
     """The batches of a stored dataset, fetched by a sampler's keys, for a task next to a stream."""
 
-    def __init__(self, data: Any, sampler: EpochBatchSampler, epochs: int | None = 1) -> None:
+    def __init__(self, data: Any, sampler: LengthBucketBatchSampler, epochs: int | None = 1) -> None:
         super().__init__(epochs)
         self.data, self.sampler = data, sampler
 
