@@ -193,10 +193,6 @@ def check_tokenizers(tokenizers: Any, languages: Iterable[str]) -> None:
             )
 
 
-def _tokenizer_of(tokenizers: Any, language: str) -> Any:
-    return tokenizers[language] if isinstance(tokenizers, Mapping) else tokenizers
-
-
 class TokenCounts:
     """Tokenises texts, batch by batch, with one tokenizer or that of their language, and counts tokens."""
 
@@ -220,7 +216,8 @@ class TokenCounts:
     def tokenize(self, texts: Sequence[str], languages: Sequence[str]) -> list[list[int]]:
         """Token ids of texts; a truncated text keeps its special tokens. Mostly unknown tokens are an error."""
         check_tokenizers(self.tokenizers, set(languages))
-        chosen = [_tokenizer_of(self.tokenizers, language) for language in languages]
+        own = isinstance(self.tokenizers, Mapping)
+        chosen = [self.tokenizers[language] if own else self.tokenizers for language in languages]
         result: list[list[int]] = [[] for _ in texts]
         for one in {id(part): part for part in chosen}.values():
             places = [place for place, part in enumerate(chosen) if part is one]

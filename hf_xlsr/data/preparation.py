@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from datasets import Dataset, Features
 from huggingface_hub import HfApi
 
 from hf_xlsr.data.cleaning import Cleaner
-from hf_xlsr.data.corpora.catalog import CORPORA
+from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.encoding import Row, RowEncoder, RowKind
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import expand_braces
@@ -37,17 +37,6 @@ FORMAT = 3
 """Version of prepared data and of what readers and cleaning make of a file: part of every address."""
 SHARD_ROWS = 20_000
 BATCH_ROWS = 1000  # tokenised and stored together
-
-
-class PreparedFolder(NamedTuple):
-    """Prepared rows in the cache.
-
-    `path` is their folder, with `rows.arrow`, `report.json`, `rejected.jsonl` for bad lines, and perhaps `tokenizer/`.
-    """
-
-    path: Path
-    rows: Dataset
-    report: dict[str, Any]
 
 
 def prepare_rows(
@@ -70,7 +59,7 @@ def prepare_rows(
     limit: int | None = None,
     seed: int = 1,
     num_proc: int = 1,
-) -> PreparedFolder:
+) -> tuple[Path, Dataset, dict[str, Any]]:
     """Reads, cleans and tokenises rows into the cache, or finds there what an earlier call made of the same.
 
     Every row that is read is kept, dropped by a cleaning step (`cleaning`), or quarantined (`rejected`); rows after
@@ -88,27 +77,16 @@ def prepare_rows(
         keep_tokenizers: Store the tokenizers with the rows; of one, `vocab_size` is in the report.
         finish: Changes the clean rows before they are stored.
         seed: Of `read`; part of the address where a source draws rows.
+
+    Returns:
+        The folder in the cache, with `rejected.jsonl` for bad lines and perhaps `tokenizer/`; the rows; the report.
     """
     drawn = any(as_source(source).get("sample") or "{lang}" in str(source) for source in sources)
     cleaning = [repr(step) for step in cleaner.steps]
-    address = address_of(
-        [
-            FORMAT,
-            (kind.texts, kind.languages, dict(kind.kept), kind.identities),
-            languages,
-            cleaning,
-            limit,
-            max_length,
-        ]
-        + [
-            key,
-            prompt,
-            tokenizer_hash(tokenizers),
-            seed if drawn else None,
-            [source_content(source) for source in sources],
-        ]
-    )
-
+    columns = (kind.texts, kind.languages, dict(kind.kept), kind.identities)
+    contents = [source_content(source) for source in sources]
+    given = [FORMAT, columns, languages, cleaning, limit, max_length, key, prompt, tokenizer_hash(tokenizers)]
+    address = address_of([*given, seed if drawn else None, contents])
     pointer = Path(folder) / "prepared.json"
     if pointer.is_file() and read_json(pointer)["cache"] != address:
         raise XlsrError(
@@ -158,21 +136,14 @@ def prepare_rows(
     path = cached(address, make)
     rows, report = Dataset.from_file(str(path / "rows.arrow")), read_json(path / "report.json")
     rows._fingerprint = address
-    _record(path, report, Path(folder))
-    return PreparedFolder(path, rows, report)
-
-
-def _record(path: Path, report: Mapping[str, Any], folder: Path) -> None:
-    """Copies what a run keeps of its prepared data."""
-    pointer = folder / "prepared.json"
-    if pointer.is_file():
-        return  # of several processes, one copies
-    folder.mkdir(parents=True, exist_ok=True)
-    if (path / "tokenizer").is_dir():
-        shutil.copytree(path / "tokenizer", folder / "tokenizer", dirs_exist_ok=True)
-    if (path / "rejected.jsonl").is_file():
-        shutil.copyfile(path / "rejected.jsonl", folder / "rejected.jsonl")
-    write_json(pointer, {**report, "cache": path.name})
+    if not pointer.is_file():  # of several processes, one copies
+        pointer.parent.mkdir(parents=True, exist_ok=True)
+        if (path / "tokenizer").is_dir():
+            shutil.copytree(path / "tokenizer", pointer.with_name("tokenizer"), dirs_exist_ok=True)
+        if (path / "rejected.jsonl").is_file():
+            shutil.copyfile(path / "rejected.jsonl", pointer.with_name("rejected.jsonl"))
+        write_json(pointer, {**report, "cache": address})
+    return path, rows, report
 
 
 def store_rows(rows: Iterable[Mapping[str, Any]], features: Features, path: Path) -> Iterator[int]:
@@ -201,21 +172,20 @@ def tokenize_shard(folder: Path, encoder: RowEncoder, salt: str | None, number: 
         return
     target.parent.mkdir(exist_ok=True)
     encoder.counts.clear()
-    with atomic_write(target) as partial_file:
-        _write_tokens(partial_file, encoder, batch)
+    schema = encoder.features.arrow_schema
+    with (
+        atomic_write(target) as partial_file,
+        pa.OSFile(str(partial_file), "wb") as stream,
+        pa.ipc.new_stream(stream, schema) as writer,
+    ):
+        for start in range(0, len(batch), BATCH_ROWS):
+            columns = encoder.encode(batch.slice(start, BATCH_ROWS).to_pylist())
+            writer.write_batch(pa.RecordBatch.from_pydict(columns, schema))
     write_json(marker, {"content": digest.hexdigest(), "counts": encoder.counts.counts})
 
 
 def _shard_paths(folder: Path, number: int) -> tuple[Path, Path]:
     return folder / "shards" / f"{number:06d}.arrow", folder / "shards" / f"{number:06d}.json"
-
-
-def _write_tokens(path: Path, encoder: RowEncoder, rows: pa.RecordBatch) -> None:
-    schema = encoder.features.arrow_schema
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
-        for start in range(0, len(rows), BATCH_ROWS):
-            columns = encoder.encode(rows.slice(start, BATCH_ROWS).to_pylist())
-            writer.write_batch(pa.RecordBatch.from_pydict(columns, schema))
 
 
 def join_shards(folder: Path, encoder: RowEncoder, shards: int) -> None:

@@ -17,7 +17,22 @@ from hf_xlsr.data.sampling import ExampleKey
 LANGUAGE_COLUMNS = (("source_lang", "target_lang"), ("lang",))
 
 
-class PreparedRows(TorchDataset):
+class _KeyedRows(TorchDataset):
+    """Rows that are fetched by keys; `lengths` has one number each."""
+
+    lengths: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, key: ExampleKey) -> dict[str, Any]:
+        return self.__getitems__([key])[0]
+
+    def __getitems__(self, keys: Sequence[ExampleKey]) -> list[dict[str, Any]]:
+        raise NotImplementedError
+
+
+class PreparedRows(_KeyedRows):
     """Tokenised rows, fetched by the `(epoch, index)` keys of `LengthBucketBatchSampler`.
 
     An example is a mapping with the columns of its row but `length`, and its `index` and `epoch`. Groups are languages or
@@ -53,12 +68,6 @@ class PreparedRows(TorchDataset):
         """What every batch holds in its share, `(n,)`: the groups."""
         return self.groups
 
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __getitem__(self, key: ExampleKey) -> dict[str, Any]:
-        return self.__getitems__([key])[0]
-
     def __getitems__(self, keys: Sequence[ExampleKey]) -> list[dict[str, Any]]:
         return examples_of(self.rows[[index for _, index in keys]], keys)
 
@@ -71,7 +80,7 @@ class PreparedPairs(PreparedRows):
         return [(source, target) for source, target in self.group_names]
 
 
-class ConcatenatedRows(TorchDataset):
+class ConcatenatedRows(_KeyedRows):
     """Several datasets one after the other; groups are the languages of all of them.
 
     The index of an example counts over all parts. `strata` number each example's dataset and group, `(n,)`.
@@ -88,12 +97,6 @@ class ConcatenatedRows(TorchDataset):
         )
         number = np.repeat(np.arange(len(self.parts)), [len(part) for part in self.parts])
         self.strata = number * len(self.languages) + self.groups
-
-    def __len__(self) -> int:
-        return int(self.starts[-1])
-
-    def __getitem__(self, key: ExampleKey) -> dict[str, Any]:
-        return self.__getitems__([key])[0]
 
     def __getitems__(self, keys: Sequence[ExampleKey]) -> list[dict[str, Any]]:
         part_of = np.searchsorted(self.starts, [index for _, index in keys], side="right") - 1
@@ -147,7 +150,7 @@ class PreparedRunningText(PreparedRows):
         return examples_of({"first_ids": ids[::2], "second_ids": ids[1::2], "lang": langs[::2]}, keys)
 
 
-class PackedRunningText(TorchDataset):
+class PackedRunningText(_KeyedRows):
     """Pairs of consecutive sequences, each of as many consecutive sentences as `max_length` has room for.
 
     A document that fits into one sequence is split in the middle, so that it makes a pair. A sequence has the special
@@ -175,12 +178,6 @@ class PackedRunningText(TorchDataset):
         lengths = np.diff(tokens[self.bounds]) + frame
         self.lengths = np.maximum(lengths[self._places], lengths[self._places + 1])
         self.groups = self.strata = text.row_groups[self.bounds[self._places]]
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __getitem__(self, key: ExampleKey) -> dict[str, Any]:
-        return self.__getitems__([key])[0]
 
     def __getitems__(self, keys: Sequence[ExampleKey]) -> list[dict[str, Any]]:
         spans = [range(*self.bounds[place : place + 2]) for key in keys for place in self._places[key[1]] + (0, 1)]

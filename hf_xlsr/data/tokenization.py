@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice, pairwise
 from typing import Any
 
@@ -248,19 +248,21 @@ def trim_vocabulary(
     letters = {letter for token in used for letter in names[token]}
     kept = set(tokenizer.all_special_ids) | {token["id"] for token in spec["added_tokens"]}
     kept |= set(range((tokenizer.pad_token_id or 0) + 1))  # positions of some encoders start at the padding id
-    kept |= {token for token, name in enumerate(names) if len(bare := _bare(name)) == 1 and bare in letters}
+    marked = letters | {mark + letter for mark in MARKS for letter in letters}
+    kept |= {token for token, name in enumerate(names) if name in marked}
     kept |= {token for token, name in enumerate(names) if re.fullmatch("<0x[0-9A-F]{2}>", name)}  # bytes
     model = spec["model"]
     merges = [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in model.get("merges", ())]
     if any(isinstance(part, dict) and part.get("type") == "ByteLevel" for part in _parts_of(spec["pre_tokenizer"])):
         kept |= {token for token, name in enumerate(names) if len(name) == 1}
-    parts = _BpeParts(merges, model["vocab"]) if kind == "BPE" else None
+    ranks = {pair: rank for rank, pair in enumerate(merges)}
     if vocab_size is not None and vocab_size < len(kept):
         raise XlsrError(
             f"vocab_size must be at least {len(kept):,}, the letters and special tokens, got {vocab_size}."
         )
     for token, _ in used.most_common():
-        more = {token, *(parts(names[token]) if parts else ())} - kept
+        parts = _bpe_parts(names[token], ranks) if kind == "BPE" else ()
+        more = {token, *(model["vocab"][part] for part in parts if part in model["vocab"])} - kept
         if vocab_size is None or len(kept) + len(more) <= vocab_size:
             kept |= more
     rows = sorted(kept)
@@ -286,20 +288,15 @@ def trim_vocabulary(
     return small, rows
 
 
-class _BpeParts:
+def _bpe_parts(name: str, ranks: Mapping[tuple[str, ...], int]) -> set[str]:
     """The tokens that a BPE tokenizer makes on its way to a token, which cannot be made without them."""
-
-    def __init__(self, merges: Sequence[tuple[str, ...]], vocab: Mapping[str, int]) -> None:
-        self.ranks, self.vocab = {pair: rank for rank, pair in enumerate(merges)}, vocab
-
-    def __call__(self, name: str) -> set[int]:
-        symbols, found = list(name), set(name)
-        while pairs := [pair for pair in pairwise(symbols) if pair in self.ranks]:
-            best = min(pairs, key=self.ranks.__getitem__)
-            place = next(place for place, pair in enumerate(pairwise(symbols)) if pair == best)
-            symbols[place : place + 2] = ["".join(best)]
-            found.add(symbols[place])
-        return {self.vocab[part] for part in found if part in self.vocab}
+    symbols, found = list(name), set(name)
+    while pairs := [pair for pair in pairwise(symbols) if pair in ranks]:
+        best = min(pairs, key=ranks.__getitem__)
+        place = next(place for place, pair in enumerate(pairwise(symbols)) if pair == best)
+        symbols[place : place + 2] = ["".join(best)]
+        found.add(symbols[place])
+    return found
 
 
 def _parts_of(part: Any) -> Iterator[Any]:
@@ -318,12 +315,6 @@ def _used_tokens(tokenizer: Any, texts: Iterable[str]) -> Counter[int]:
     if not used:
         raise XlsrError("the sources of the vocabulary have no text.")
     return used
-
-
-def _bare(name: str) -> str:
-    """A token without its prefix."""
-    mark = next((mark for mark in MARKS if name.startswith(mark) and name != mark), "")
-    return name[len(mark) :]
 
 
 def _renumber(processor: Any, new: dict[int, int]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from hf_xlsr.data.columns import selecting_columns
-from hf_xlsr.data.corpora.catalog import CORPORA
+from hf_xlsr.data.corpora.loading import CORPORA
 from hf_xlsr.data.sources import RowFilter, as_list, as_source, check_source, expand, open_source
 from hf_xlsr.utils.errors import XlsrError
 

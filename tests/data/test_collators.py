@@ -14,14 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from translation_helpers import translation_pairs, translation_tokenizer
 
-from hf_xlsr.data.collators.classification import LabelledCollator
 from hf_xlsr.data.collators.cmlm import CmlmCollator
 from hf_xlsr.data.collators.dual_momentum import DualCollator, NliCollator
 from hf_xlsr.data.collators.hictl import HictlCollator, join_sides
 from hf_xlsr.data.collators.lightweight import PairCollator
 from hf_xlsr.data.collators.masking import MaskDrawer, counter_uniform
-from hf_xlsr.data.collators.padding import pad_rows, truncate_row
-from hf_xlsr.data.collators.translation import TranslationCollator
+from hf_xlsr.data.collators.padding import LabelledCollator, TranslationCollator, pad_rows, truncate_row
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.losses.masked_lm import IGNORE
 from hf_xlsr.utils.errors import XlsrError

@@ -1,4 +1,4 @@
-"""Truncation and padding of rows of token ids."""
+"""Truncation and padding of rows of token ids, and the collators that do nothing else."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+
+from hf_xlsr.losses.masked_lm import IGNORE
 
 
 def truncate_row(ids: Sequence[int], max_length: int) -> Sequence[int]:
@@ -34,3 +37,53 @@ def pad_rows(
     ids = np.full((len(rows), width), pad_id, dtype=np.int64)
     ids[mask.astype(bool)] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
     return ids, mask
+
+
+class LabelledCollator:
+    """Pads rows on the right, to a multiple of `pad_to_multiple_of` but at most `max_length` tokens.
+
+    Returns:
+        `input_ids`, `attention_mask` and, if the rows have them, `token_type_ids`, each `(batch, length)`, int64; if the
+        rows have labels also `labels`, `(batch,)`, int64 for classes and float32 for scores.
+    """
+
+    def __init__(self, pad_id: int, *, max_length: int = 128, pad_to_multiple_of: int = 1) -> None:
+        self.pad_id, self.max_length, self.pad_to_multiple_of = pad_id, max_length, pad_to_multiple_of
+
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        rounding = self.pad_to_multiple_of, self.max_length
+        ids, mask = pad_rows([feature["input_ids"] for feature in features], self.pad_id, *rounding)
+        batch = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
+        if "token_type_ids" in features[0]:
+            types, _ = pad_rows([feature["token_type_ids"] for feature in features], 0, *rounding)
+            batch["token_type_ids"] = torch.from_numpy(types)
+        if "label" in features[0]:
+            batch["labels"] = torch.tensor([feature["label"] for feature in features])
+        return batch
+
+
+class TranslationCollator:
+    """Pads sources and targets of pairs, each side separately.
+
+    Features are those of `PreparedPairs`, tokenised with a special token before and after each sentence. The first token
+    of a target is not a label: the decoder starts with it.
+
+    Returns:
+        `input_ids` and `attention_mask`, `(batch, length)`; `labels`, `(batch, target length)`, -100 on padding; int64.
+    """
+
+    def __init__(self, pad_id: int, *, max_length: int = 128, pad_to_multiple_of: int = 1) -> None:
+        self.pad_id, self.max_length, self.pad_to_multiple_of = pad_id, max_length, pad_to_multiple_of
+
+    def __call__(self, features: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        sources, targets = (
+            [truncate_row(feature[side], self.max_length) for feature in features]
+            for side in ("source_ids", "target_ids")
+        )
+        ids, mask = pad_rows(sources, self.pad_id, self.pad_to_multiple_of, self.max_length)
+        labels, _ = pad_rows([target[1:] for target in targets], IGNORE, self.pad_to_multiple_of, self.max_length)
+        return {
+            "input_ids": torch.from_numpy(ids),
+            "attention_mask": torch.from_numpy(mask),
+            "labels": torch.from_numpy(labels),
+        }

@@ -156,10 +156,6 @@ def _database(path: str | Path | None, split: str) -> Path:
     return Path(spec.submodule_search_locations[0]) / "data" / "bible.db"
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
-
-
 def _aligned(path: Path, codes: Sequence[str], split: str) -> Iterator[tuple[str, list[str]]]:
     """Ids and cleaned verses of the versions `codes`, in the order of the books; "" where a version has none."""
     columns = ", ".join(f"v{index}.vText" for index in range(len(codes)))
@@ -173,7 +169,7 @@ def _aligned(path: Path, codes: Sequence[str], split: str) -> Iterator[tuple[str
         f"SELECT v0.bNumber, v0.cNumber, v0.vNumber, {columns} FROM bible v0 {joins}"
         f" WHERE v0.bbName = ? AND v0.bNumber IN ({books}) ORDER BY v0.bNumber, v0.cNumber, v0.vNumber"
     )
-    with closing(_connect(path)) as connection:
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
         for book, chapter, verse, *texts in connection.execute(query, (*codes[1:], codes[0])):
             cleaned = [clean_verse(text or "", code) for text, code in zip(texts, codes, strict=True)]
             yield f"{book}.{chapter}.{verse}", cleaned
