@@ -27,12 +27,7 @@ from hf_xlsr.data.encoding import (
     RowKind,
     check_tokenizers,
 )
-from hf_xlsr.data.plain_rows import (
-    UNNAMED,
-    Reader,
-    StoredRows,
-    open_reader,
-)
+from hf_xlsr.data.plain_rows import UNNAMED, Reader, StoredRows, open_reader
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedPairs, PreparedRows, PreparedRunningText
 from hf_xlsr.data.streaming import Stream, StreamedRows
 from hf_xlsr.data.tokenization import tokenizer_hash
@@ -206,17 +201,10 @@ class DataConverter:
 
     def _stream(self, data: Dataset | IterableDataset, reader: Reader | StoredRows) -> Stream:
         kind = CONSECUTIVE if reader.kind == SENTENCES else reader.kind
-        if isinstance(data, IterableDataset):
-            return Stream(data, reader.stream, self._encoder(reader, kind), kind, ordered=reader.ordered)
-        shards = min(len(data), _SHARDS)
-        return Stream(
-            data.to_iterable_dataset(shards),
-            reader.stream,
-            self._encoder(reader, kind),
-            kind,
-            len(data),
-            reader.ordered,
-        )
+        size = None if isinstance(data, IterableDataset) else len(data)
+        if not isinstance(data, IterableDataset):
+            data = data.to_iterable_dataset(min(len(data), _SHARDS))
+        return Stream(data, reader.stream, self._encoder(reader, kind), kind, size, reader.ordered)
 
     def _encoder(self, reader: Reader | StoredRows, kind: RowKind) -> RowEncoder | StoredRows:
         if isinstance(reader, StoredRows):

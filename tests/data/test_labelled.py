@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizer_helpers import framed_tokenizer, word_tokenizer
 
-from hf_xlsr.data import sources
 from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.labelled import (
     LabelledSet,
@@ -87,15 +86,12 @@ def test_classes_by_name_and_number(label: Any, number: int | None) -> None:
     assert NLI.value(label) == label_number(label) == number
 
 
-@pytest.mark.parametrize("label", [3, -2, "maybe", 0.5, True])
-def test_invalid_class(label: Any) -> None:
-    with pytest.raises(ValueError):
-        NLI.value(label)
-
-
-def test_class_names_precede_numbers() -> None:
+def test_class_names_precede_numbers_and_others_are_invalid() -> None:
     stars = LabelledTask(texts="single", labels=("1", "2", "none"))
     assert [stars.value(value) for value in ("1", 2, "none", None, "")] == [0, 1, 2, 2, None]
+    for label in (3, -2, "maybe", 0.5, True):
+        with pytest.raises(ValueError):
+            NLI.value(label)
 
 
 def test_scores() -> None:
@@ -106,24 +102,13 @@ def test_scores() -> None:
             STS.value(wrong)
 
 
-def test_metrics_and_outputs_follow_from_the_task() -> None:
-    assert (NLI.metrics, STS.metrics) == (("accuracy",), ("pearson", "spearman"))
-    assert (NLI.num_labels, STS.num_labels, NLI.columns, SINGLE.columns) == (3, 1, ("first", "second"), ("text",))
-
-
 # Sources.
 
 
 def test_wide_source_is_split_by_language() -> None:
     def view(language: str, **options: Any) -> dict[str, Any]:
         names = {"first": f"premise_{language}", "second": f"hypothesis_{language}"}
-        return {
-            "path": f"{language}/x.tsv",
-            "columns": names,
-            "config": language,
-            "where": {"l": [language]},
-            **options,
-        }
+        return {"path": f"{language}/x.tsv", "columns": names, "where": {"l": [language]}, **options}
 
     source = view("{lang}", languages=["sw", "ur"], sample=3)
     assert language_views(source, ["en"]) == [view(code, languages=[code], sample=3) for code in ("sw", "ur")]
@@ -255,20 +240,6 @@ def test_unlabelled_and_evaluation_rows_of_inference(tokenizers: dict[str, Any],
     assert decoded(data, tokenizers) == [("dogs run", "cats sleep", 0, "en"), ("cats", "run", 2, "en")]
     assert data.report["unlabelled"] == 2 and data.report["rejected"] == {"empty premise": 1}
     assert data.report["cleaning"] == {"remove_evaluation": {"in": 4, "out": 2, "changed": 0}}
-
-
-def test_corpora_are_read_in_the_first_language(
-    tokenizers: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-
-    def load(name: str, *, languages: list[str], split: str) -> Any:
-        asked.append((name, languages, split))
-        return iter([{"premise": "dogs", "hypothesis": "run", "label": 1, "lang": "en"}])
-
-    monkeypatch.setattr(sources, "load_corpus", load)
-    assert len(inference(["snli", {"corpus": "multinli"}], tokenizers, tmp_path / "nli")) == 2
-    assert asked == [("snli", ["en"], "train"), ("multinli", ["en"], "train")]
 
 
 def test_wide_file_is_read_crosswise(tmp_path: Path) -> None:

@@ -81,19 +81,6 @@ def test_processes_split_the_batches_of_one_process(main: int, other: int, epoch
             assert keys_of(together, task) == sum((keys_of(part, task) for part in parts), [])
 
 
-def test_simultaneous_iterations() -> None:
-    sampler, expected = make(10, 33), [epoch_of(make(10, 33), epoch) for epoch in range(3)]
-    assert epoch_of(sampler, 0) == expected[0]
-    sampler.set_epoch(1)
-    first = iter(sampler)
-    found = [next(first)]
-    second = iter(sampler)
-    both = [(next(first), next(second)) for _ in range(2)]
-    assert found + [one for one, _ in both] + list(first) == expected[1]
-    assert [other for _, other in both] + list(second) == expected[1]
-    assert epoch_of(sampler, 2) == expected[2]
-
-
 class Numbers(torch.utils.data.Dataset):
     """A task's examples: its name and the key."""
 

@@ -20,21 +20,16 @@ TEXTS = st.one_of(st.text(st.sampled_from(ODD), max_size=12), st.text(max_size=8
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ("Hello, World!", "hello world"),
         ("Don’t", "don t"),
-        ("STRASSE", "strasse"),
         ("Straße", "strasse"),
         ("ＡＢＣ１２", "abc12"),
         ("e\u0301te\u0301", "été"),
         ("नमस्ते।", "नमस्ते"),
         ("co\u00adop\u200berate\ufeff", "cooperate"),
         ("I ❤\ufe0f you", "i you"),
-        ("C_3", "c 3"),
         ("a\u070fb", "ab"),  # a format character that can be seen
-        ("  ?! \t", "?!"),
-        ("…", "..."),
+        ("  …! \t", "...!"),
         (" \u200b\n", ""),
-        ("", ""),
     ],
 )
 def test_match_key(text: str, key: str) -> None:
@@ -58,13 +53,10 @@ def test_match_key_is_stable_and_sees_through_normalisation(text: str) -> None:
     [
         ("  a\t b\u00a0\u2003c\n", "a b c"),
         ("a\u200bb\x00c\u00add\ufeff", "abcd"),
-        ("ﬁ １", "fi 1"),
         ("e\u200b\u0301", "é"),
         ("می\u200cخواهم", "می\u200cخواهم"),  # a joiner between letters is spelling
-        ("क्\u200dष", "क्\u200dष"),
         ("ന്\u200d", "ന്\u200d"),  # behind a virama, at the end of the word
         ("a\u200c b\u200d", "a b"),
-        ("\u200ca", "a"),
         ("क\u200c\u200c\u200bष", "क\u200cष"),
         ("\ud800x", "x"),
         ("\u0301\x00\u094d\u200c", "\u094d\u0301"),  # the marks change places once the control is gone

@@ -41,42 +41,38 @@ WORDS = [*ENGLISH, *GERMAN, *FRENCH]
 
 
 def pairs_of(path: str, folder: Path, tokenizer: Any, held: Any = ()) -> PreparedRows:
-    tokenizer.save_pretrained(str(folder.with_name("given")))
+    given = str(folder.with_name("given"))
+    tokenizer.save_pretrained(given)
     data = {"train": {"path": path, "columns": {"source": "first", "target": "second"}}, "cleaning": ["deduplicate"]}
-    return prepare(
-        data={**data, "fraction": 1.0, "limit": None, "max_length": 16},
-        tokenizer={"path": str(folder.with_name("given"))},
-        languages=["en", "de"],
-        evaluation_texts=held,
-        folder=folder,
-        seed=1,
-    ).train
+    data |= {"fraction": 1.0, "limit": None, "max_length": 16}
+    more: dict[str, Any] = {"languages": ["en", "de"], "evaluation_texts": held, "seed": 1}
+    return prepare(data=data, tokenizer={"path": given}, folder=folder, **more).train
 
 
-def texts_of(path: str, folder: Path, tokenizer: Any, held: Any = ()) -> PreparedRows:
-    source = {"path": path, "columns": {"text": "first"}}
-    more: dict[str, Any] = {"cleaning": ["deduplicate"], "evaluation_texts": held}
-    return prepare_texts(source, languages=["en"], tokenizers=tokenizer, folder=folder, **more)
+def rows_of(make: Any, columns: str, **options: Any) -> Prepare:
+    """One of the other preparations, of a file with these columns."""
+
+    def run(path: str, folder: Path, tokenizer: Any, held: Any = ()) -> PreparedRows:
+        name = "tokenizer" if make is prepare_labelled else "tokenizers"
+        more = {name: tokenizer, "languages": ["en"], "evaluation_texts": held, **options}
+        return make({"path": path, "columns": columns}, folder=folder, **more)
+
+    return run
 
 
-def nli_of(path: str, folder: Path, tokenizer: Any, held: Any = ()) -> PreparedRows:
-    source = {"path": path, "columns": {"premise": "first", "hypothesis": "second", "label": "label"}}
-    return prepare_nli(source, languages=["en"], tokenizers=tokenizer, folder=folder, evaluation_texts=held)
-
-
-def running_text_of(path: str, folder: Path, tokenizer: Any, held: Any = ()) -> PreparedRows:
-    source = {"path": path, "columns": {"text": "first", "document": "label"}}
-    more: dict[str, Any] = {"cleaning": ["deduplicate"], "evaluation_texts": held}
-    return prepare_running_text(source, languages=["en"], tokenizers=tokenizer, folder=folder, **more)
-
-
-def labelled_of(path: str, folder: Path, tokenizer: Any, held: Any = ()) -> PreparedRows:
-    more: dict[str, Any] = {"cleaning": ["deduplicate"], "evaluation_texts": held, "languages": ["en"]}
-    return prepare_labelled(path, task=LabelledTask(labels=("0", "1")), tokenizer=tokenizer, folder=folder, **more)
-
-
-KINDS = [pairs_of, texts_of, nli_of, running_text_of, labelled_of]
 Prepare = Callable[..., PreparedRows]
+KINDS = {
+    "pairs": pairs_of,
+    "texts": rows_of(prepare_texts, "text=first", cleaning=["deduplicate"]),
+    "nli": rows_of(prepare_nli, "premise=first,hypothesis=second,label=label"),
+    "running text": rows_of(prepare_running_text, "text=first,document=label", cleaning=["deduplicate"]),
+    "labelled": rows_of(
+        prepare_labelled,
+        "first=first,second=second,label=label",
+        task=LabelledTask(labels=("0", "1")),
+        cleaning=["deduplicate"],
+    ),
+}
 
 
 def write(path: Path, rows: list[tuple[str | None, str, int]]) -> str:
@@ -115,7 +111,7 @@ def addresses(cache: Path) -> set[str]:
     return {path.parent.name for path in cache.glob("*/report.json")}
 
 
-@pytest.mark.parametrize("run", KINDS)
+@pytest.mark.parametrize("run", KINDS.values(), ids=KINDS)
 def test_every_row_is_kept_dropped_or_quarantined(run: Prepare, file: str, tokenizer: Any, tmp_path: Path) -> None:
     data = run(file, tmp_path / "out", tokenizer, ["Two!"])
     report = data.report
@@ -132,7 +128,7 @@ def test_every_row_is_kept_dropped_or_quarantined(run: Prepare, file: str, token
     assert keys.report == report
 
 
-@pytest.mark.parametrize("run", KINDS)
+@pytest.mark.parametrize("run", KINDS.values(), ids=KINDS)
 def test_equal_content_is_prepared_once(run: Prepare, file: str, tokenizer: Any, tmp_path: Path, cache: Path) -> None:
     first = run(file, tmp_path / "one", tokenizer)
     (tmp_path / "elsewhere").mkdir()
@@ -145,7 +141,7 @@ def test_equal_content_is_prepared_once(run: Prepare, file: str, tokenizer: Any,
     assert {path.suffix for path in cache.iterdir() if path.name != "files"} == {"", ".lock"}
 
 
-@pytest.mark.parametrize("run", KINDS)
+@pytest.mark.parametrize("run", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("change", ["file", "vocabulary", "held out", "version"])
 def test_changed_input_is_prepared_anew(
     change: str, run: Prepare, file: str, tokenizer: Any, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
@@ -167,7 +163,7 @@ def test_changed_input_is_prepared_anew(
     assert (len(again) < len(first)) == (change == "held out")
 
 
-@pytest.mark.parametrize("run", KINDS)
+@pytest.mark.parametrize("run", KINDS.values(), ids=KINDS)
 def test_nothing_left_is_an_error(run: Prepare, file: str, tokenizer: Any, tmp_path: Path, cache: Path) -> None:
     with pytest.raises(XlsrError, match="left|empty"):
         run(file, tmp_path / "out", tokenizer, [*ENGLISH, "one two"])
@@ -241,15 +237,7 @@ def test_killed_preparation_resumes(victim: str, tokenizer: Any, tmp_path: Path,
 # Token counts.
 
 
-LATIN = ["the cat sat", "the dog ran"] * 20
-
-
-@pytest.fixture(params=[False, True])
-def latin(request: pytest.FixtureRequest) -> Any:
-    return train_tokenizer(LATIN, vocab_size=22, algorithm="bpe", frame=request.param)
-
-
-@pytest.mark.parametrize("max_length", range(2, 7))
+@pytest.mark.parametrize("max_length", [2, 4, 6])
 def test_truncated_text_keeps_its_special_tokens(max_length: int) -> None:
     texts = [" ".join(ENGLISH[:count]) for count in range(5)]
     counts = TokenCounts({"en": word_tokenizer(ENGLISH)}, max_length)
@@ -259,18 +247,11 @@ def test_truncated_text_keeps_its_special_tokens(max_length: int) -> None:
     assert counts.report()["num_truncated"] == sum(count + 2 > max_length for count in range(5))
 
 
-def test_counts_add_up_over_batches(latin: Any) -> None:
-    counts, texts = TokenCounts(latin, max_length=6), ["the cat", "the cat sat the dog ran"]
-    ids = [counts.tokenize(texts, ["en", "fr"]) for _ in range(2)]
-    whole = [latin(text)["input_ids"] for text in texts]
-    assert ids[0] == ids[1] and [len(row) for row in ids[0]] == [min(len(row), 6) for row in whole]
-    truncated, tokens = 2 * sum(len(row) > 6 for row in whole), 2 * sum(map(len, ids[0]))
-    assert counts.report() == {"num_truncated": truncated, "tokens": tokens, "unknown_tokens": 0}
-
-
+@pytest.mark.parametrize("frame", [False, True])
 def test_unknown_script_is_an_error_and_few_unknown_tokens_a_warning(
-    latin: Any, caplog: pytest.LogCaptureFixture
+    frame: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    latin = train_tokenizer(["the cat sat", "the dog ran"] * 20, vocab_size=22, algorithm="bpe", frame=frame)
     counts = TokenCounts(latin, max_length=90)
     counts.tokenize(["the cat sat the dog ran ж ж ж", "да"], ["en", "ru"])  # a few rows are no evidence
     assert counts.report()["unknown_tokens"] > 3 and "'en'" in caplog.text
@@ -279,16 +260,7 @@ def test_unknown_script_is_an_error_and_few_unknown_tokens_a_warning(
             counts.tokenize(["да", "the cat"], ["ru", "en"])
 
 
-def test_unknown_tokens_of_bytes_and_frames_are_not_counted() -> None:
-    class Bytes:
-        unk_token_id = None
-
-        def __call__(self, texts: list[str], **_: Any) -> dict[str, Any]:
-            return {"input_ids": [list(text.encode()) for text in texts]}
-
-    counts = TokenCounts({"en": Bytes(), "ru": Bytes()}, max_length=50)
-    counts.tokenize(["да"], ["ru"])
-    assert counts.report() == {"num_truncated": 0, "tokens": 4, "unknown_tokens": 0}
+def test_unknown_tokens_of_frames_are_not_counted() -> None:
     framed = word_tokenizer(["one", "two"])
     framed.unk_token = framed.sep_token
     counts = TokenCounts(framed, max_length=4)
@@ -433,11 +405,8 @@ def test_texts_are_grouped_by_language(tmp_path: Path, tokenizer: Any) -> None:
         cleaning=["normalize", "drop_identical", {"deduplicate": {"on": "source"}}],  # written for pairs
     )
     assert texts.languages == ["en", "fr"] == texts.report["languages"] and texts.groups.tolist() == [0, 0, 1, 1]
-    assert texts.report["texts"] == 4 and list(texts.report["cleaning"]) == [
-        "normalize",
-        "deduplicate",
-        "remove_evaluation",
-    ]
+    assert texts.report["texts"] == 4
+    assert list(texts.report["cleaning"]) == ["normalize", "deduplicate", "remove_evaluation"]
     example = texts[2, 3]
     assert example["lang"] == "fr" and example["epoch"] == 2
     assert tokenizer.decode(example["text_ids"], skip_special_tokens=True) == "trois"

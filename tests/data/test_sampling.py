@@ -91,17 +91,6 @@ def test_batches_depend_on_seed_and_epoch() -> None:
     assert epoch_of(one, 1) != epoch_of(LengthBucketBatchSampler(lengths, 4, seed=2), 1)
 
 
-def test_buckets_leave_little_padding() -> None:
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(1, 100, 5000)
-
-    def padded(bucket: bool) -> float:
-        batches = epoch_of(LengthBucketBatchSampler(lengths, 32, bucket=bucket), 0)
-        return sum(len(batch) * lengths[batch].max() for batch in batches) / sum(lengths[b].sum() for b in batches)
-
-    assert padded(True) < 1.1 < 1.7 < padded(False)
-
-
 def test_every_batch_holds_every_stratum_in_its_share() -> None:
     rng = np.random.default_rng(0)
     strata = np.repeat(np.arange(6), [2000, 1500, 1000, 300, 150, 50])
@@ -130,12 +119,6 @@ def test_equal_mixing() -> None:
     assert np.bincount(drawn, minlength=100)[90:].tolist() == [5] * 10
 
 
-def test_thinned_group_shows_all_before_repeating() -> None:
-    sampler = LengthBucketBatchSampler([1] * 100, 10, groups=[0] * 90 + [1] * 10, mixing="equal")
-    seen = [index for epoch in range(2) for batch in epoch_of(sampler, epoch) for index in batch if index < 90]
-    assert len(set(seen)) == 90  # 50 + 50 draws cover all 90
-
-
 @given(
     st.lists(st.integers(0, 1000), min_size=1, max_size=6), st.sampled_from(["proportional", "equal", "temperature"])
 )
@@ -145,7 +128,4 @@ def test_group_counts_add_up(sizes: list[int], mixing: str) -> None:
     assert sum(counts) == sum(sizes) and min(counts) >= 0
     if mixing == "proportional":
         assert counts == sizes
-
-
-def test_temperature_lies_between_equal_and_proportional() -> None:
-    assert group_counts([900, 100], "equal")[1] > group_counts([900, 100], "temperature")[1] > 100
+    assert group_counts([900, 100], "temperature") == [659, 341]  # 900 ** 0.3 to 100 ** 0.3

@@ -58,11 +58,6 @@ def test_where_and_hash_split(table: Path) -> None:
     assert held == [i for i in range(400) if is_held(str(i), 10)] and sorted(rest + held) == list(range(400))
 
 
-def test_environment_variables_are_expanded(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XLSR_TEST_FOLDER", str(table.parent))
-    assert len(read("${XLSR_TEST_FOLDER}/table.parquet")) == 400
-
-
 def test_dataset_splits(tmp_path: Path) -> None:
     splits = {name: Dataset.from_list([{"source": f"{name} a", "target": f"{name} b"}]) for name in ("train", "test")}
     DatasetDict(splits).save_to_disk(str(tmp_path / "both"))
@@ -91,13 +86,6 @@ def test_parallel_rows_are_selected_limited_and_sampled(wide: Path) -> None:
         assert parallel(wide, hash_split=part, hash_key="key", hash_modulus=2) == expected
     some = parallel(wide, sample=3)
     assert len(some) == 3 and [line for line in parallel(wide) if line in some] == some
-
-
-@pytest.mark.parametrize(("text", "columns"), [("en\tfr\nyes\toui\nno\tnon\n", ("en", "fr")), ("yes\toui\n", (0, 1))])
-def test_parallel_reads_tables_with_and_without_header(tmp_path: Path, text: str, columns: Any) -> None:
-    (tmp_path / "wide.tsv").write_text(text, "utf-8")
-    source = {"path": str(tmp_path / "wide.tsv"), "parallel": dict(zip(("en", "fr"), columns, strict=True))}
-    assert next(open_source(source, languages=["en", "fr"]))["target"] == "oui"
 
 
 def test_sample_keeps_order_and_follows_the_seed(table: Path) -> None:

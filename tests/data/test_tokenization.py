@@ -44,15 +44,6 @@ def test_punctuation_is_a_token_of_its_own(trained: Any) -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 10**6), min_size=1), st.floats(0, 1))
-def test_smoothing_keeps_order_and_sums_to_one(sizes: dict[str, int], exponent: float) -> None:
-    shares = smoothed_shares(sizes, exponent)
-    assert abs(sum(shares.values()) - 1) < 1e-9
-    order = sorted(sizes, key=lambda name: sizes[name])
-    assert all(shares[a] <= shares[b] + 1e-12 for a, b in zip(order, order[1:], strict=False))
-
-
-@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.sampled_from("abcd"), min_size=1, max_size=200),
     st.floats(0, 1),

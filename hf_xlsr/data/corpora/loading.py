@@ -32,7 +32,6 @@ class Corpus:
     hub_id: str | None = None
     config: str | None = None
     order: str = "alphabetical"
-    pairs: tuple[str, ...] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
     splits: Mapping[str, str] = field(default_factory=dict)
     codes: Mapping[str, str] = field(default_factory=dict)
@@ -43,8 +42,7 @@ def _read_catalog() -> tuple[dict[str, Corpus], dict[str, dict[str, str]]]:
     table: dict[str, Any] = yaml.safe_load((resources.files(__package__) / "catalog.yaml").read_text("utf-8"))
     corpora = {}
     for name, fields in table["corpora"].items():
-        lists = {key: tuple(fields.get(key, "").split()) for key in ("languages", "pairs")}
-        corpora[name] = Corpus(name=name, **{**fields, **lists})
+        corpora[name] = Corpus(name=name, **{**fields, "languages": tuple(fields.get("languages", "").split())})
     corpora["bible"] = Corpus(name="bible", **table["corpora"]["bible"], languages=BIBLE_LANGUAGES)
     return corpora, table["glue"]
 

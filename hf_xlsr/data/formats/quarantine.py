@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import TextIO
 
 MAX_TEXT = 1000
 
 
-class Quarantine:
+class Quarantine(AbstractContextManager["Quarantine"]):
     """Collects the lines that a reader cannot use; without a path it only counts them.
 
     The side file is JSONL with the fields `file`, `line`, `reason` and `text`, written from the first bad line on. That
@@ -61,16 +61,16 @@ class Quarantine:
 
     def report(self) -> str:
         """The number of bad lines, their reasons and their file, and the number of repairs; empty for none."""
-        removed = ", ".join(f"{fault}: {count:,}" for fault, count in self.repairs.items())
-        return " ".join(filter(None, (self._bad_lines(), removed and f"Removed from the text: {removed}.")))
-
-    def _bad_lines(self) -> str:
-        if not self.counts:
-            return ""
-        reasons = ", ".join(f"{n:,} {reason}" for reason, n in sorted(self.counts.items(), key=lambda item: -item[1]))
-        lines = "1 bad line was" if self.total == 1 else f"{self.total:,} bad lines were"
-        place = "skipped" if self.path is None else f"written to {self.path}"
-        return f"{lines} {place} ({reasons})."
+        parts = []
+        if self.counts:
+            counts = sorted(self.counts.items(), key=lambda item: -item[1])
+            lines = "1 bad line was" if self.total == 1 else f"{self.total:,} bad lines were"
+            place = "skipped" if self.path is None else f"written to {self.path}"
+            parts.append(f"{lines} {place} ({', '.join(f'{count:,} {reason}' for reason, count in counts)}).")
+        if self.repairs:
+            removed = ", ".join(f"{fault}: {count:,}" for fault, count in self.repairs.items())
+            parts.append(f"Removed from the text: {removed}.")
+        return " ".join(parts)
 
     def close(self) -> None:
         """Closes the side file; a later `reject` appends to it."""
@@ -78,10 +78,5 @@ class Quarantine:
             self._file.close()
             self._file = None
 
-    def __enter__(self) -> Quarantine:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
