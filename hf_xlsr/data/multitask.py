@@ -37,11 +37,6 @@ class MultiTaskBatchSampler(Sampler[list[TaskKey]]):
 
     Batch `b` of epoch `e` takes batch `e * len(main) + b` of every other task, whose epochs are independent. It is thus a
     function of epoch and number: skipping the first `n` batches resumes exactly.
-
-    Examples:
-        >>> main, nli = LengthBucketBatchSampler([5] * 8, 4), LengthBucketBatchSampler([5] * 6, 2)
-        >>> [[key.task for key in batch] for batch in MultiTaskBatchSampler(main, {"nli": nli})]
-        [['main', 'main', 'main', 'main', 'nli', 'nli'], ['main', 'main', 'main', 'main', 'nli', 'nli']]
     """
 
     def __init__(self, main: LengthBucketBatchSampler, others: Mapping[str, LengthBucketBatchSampler]) -> None:

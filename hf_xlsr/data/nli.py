@@ -36,12 +36,9 @@ def prepare_nli(
 ) -> PreparedRows:
     """Reads, cleans and tokenises labelled pairs, or finds them in the cache.
 
-    Args:
-        sources: One source or several: rows of `premise`, `hypothesis`, `label` (see `label_number`) and, if a file
-            has it, `lang`; or a corpus such as `snli`. Of a file with a column per language, `columns` with
-            `premise=premise_{lang}` and `hypothesis=hypothesis_{lang}` gives one pair per row in two different
-            languages, drawn by the seed; `lang` is that of the premise.
-        **options: `folder`, `max_length`, `num_proc` and `prompt` of `prepare_rows`.
+    Sources have rows of `premise`, `hypothesis`, `label` (see `label_number`) and perhaps `lang`. Of a file with a column
+    per language, `columns` with `premise=premise_{lang}` and `hypothesis=hypothesis_{lang}` gives one pair per row in two
+    different languages, drawn by the seed; `lang` is that of the premise. `options` are those of `prepare_rows`.
 
     Returns:
         Rows of `premise_ids`, `hypothesis_ids`, `label` and `lang`; the report has `pairs`, `languages`, `labels` (rows

@@ -24,10 +24,9 @@ Batch = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads the texts of raw rows.
+    """Reads the texts of raw rows as rows of `kind`.
 
     Args:
-        kind: Columns of the rows it returns: `kind.texts`, `kind.languages` and `kind.kept`.
         columns: Columns of the texts in the raw rows.
         languages: Languages of the texts where rows name none.
         negatives: Columns of hard negatives, one text or a list of texts each.
@@ -188,10 +187,7 @@ def open_reader(
 ) -> Reader | StoredRows | None:
     """A reader for rows like the first one; None if they lack the columns of the kind.
 
-    Args:
-        key: Name of the dataset in its dict, such as `en-de`: the languages of rows that name none.
-        languages: Languages of the model: of two, source and target.
-        labels: Names of the raw labels' numbers.
+    The key of the dataset in its dict, such as `en-de`, has the languages of rows that name none, else `languages`.
     """
     pair = _key_languages(key, languages) or (tuple(languages) if languages and len(languages) == 2 else None)
     one = key if langcodes.tag_is_valid(key) else languages[0] if languages and len(languages) == 1 else UNDETERMINED

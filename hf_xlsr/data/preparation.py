@@ -67,16 +67,12 @@ def prepare_rows(
     rows. A killed call resumes with the shards that are missing.
 
     Args:
-        read: Yields rows; bad lines go to the quarantine.
-        folder: Folder of the run; gets copies of the report (`prepared.json`, with the address as `cache`), the
-            bad lines and the tokenizers.
-        tokenizers: One tokenizer, or a mapping from language to tokenizer; None with `train`.
+        folder: Of the run; gets copies of the report (`prepared.json`), the bad lines and the tokenizers.
+        tokenizers: One tokenizer, or a mapping from language to tokenizer; None with `train`, which trains one.
         describe: The caller's part of the report, from the clean rows; may raise an error.
         key: What else the rows depend on.
-        train: Trains a tokenizer on the clean rows.
         keep_tokenizers: Store the tokenizers with the rows; of one, `vocab_size` is in the report.
         finish: Changes the clean rows before they are stored.
-        seed: Of `read`; part of the address where a source draws rows.
 
     Returns:
         The folder in the cache, with `rejected.jsonl` for bad lines and perhaps `tokenizer/`; the rows; the report.

@@ -35,17 +35,8 @@ class _KeyedRows(TorchDataset):
 class PreparedRows(_KeyedRows):
     """Tokenised rows, fetched by the `(epoch, index)` keys of `LengthBucketBatchSampler`.
 
-    An example is a mapping with the columns of its row but `length`, and its `index` and `epoch`. Groups are languages or
-    language pairs; they come from the rows, so that datasets can be concatenated.
-
-    Args:
-        rows: Columns of token ids, `length` (tokens of the longest text), and `lang` or `source_lang` and
-            `target_lang`.
-
-    Attributes:
-        lengths: Length of each example in tokens, `(n,)`.
-        groups: Group of each example, `(n,)`.
-        languages: Language of each group, sorted; of a language pair, the target language.
+    An example has the columns of its row but `length` (tokens of the longest text), and its `index` and `epoch`. Groups
+    are languages, or language pairs; `languages` has that of each group, sorted: of a pair the target language.
 
     Examples:
         >>> rows = {"text_ids": [[4, 5], [6]], "length": [2, 1], "lang": ["sw", "en"]}
@@ -110,22 +101,15 @@ class ConcatenatedRows(_KeyedRows):
 
 
 class PreparedRunningText(PreparedRows):
-    """Pairs of consecutive sentences.
+    """Pairs of consecutive sentences, with `first_ids`, `second_ids`, `lang`, `index` and `epoch`.
 
-    An example has `first_ids`, `second_ids`, `lang`, `index` and `epoch`. Each sentence is stored once, though most
-    are the second of one pair and the first of the next.
+    Each sentence is stored once, though most are the second of one pair and the first of the next. `lengths` and `groups`
+    are those of the pairs, `row_lengths`, `row_groups` and `continues` those of the sentences.
 
     Args:
         rows: Sentences in document order: `text_ids`, `length` (0 is a gap), `lang` and `continues` (whether the next row
             is the next sentence of the document).
         tokenizer: The tokenizer of all languages; None where each has its own.
-
-    Attributes:
-        lengths: Length of the longer sentence of each pair in tokens, `(n,)`.
-        groups: Language of each pair, `(n,)`.
-        row_lengths: Length of each sentence in tokens, `(sentences,)`.
-        row_groups: Language of each sentence, `(sentences,)`.
-        continues: Whether the next sentence makes a pair with each, `(sentences,)`.
 
     Examples:
         >>> rows = {"text_ids": [[4], [5, 6], [7], [8], [9]], "length": [1, 2, 1, 1, 1]}

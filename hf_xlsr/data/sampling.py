@@ -26,15 +26,12 @@ class Batching:
     """How batches are made of rows, stored or streamed.
 
     Args:
-        batch_size: Rows per batch and process.
+        batch_size: Rows per batch and process; `batch_option` is its name in errors.
         mixing: `proportional` (each row once), `equal` (the same number from each group) or `temperature` (shares
             proportional to `n ** exponent`).
-        homogeneous: Fill each global batch from one language pair or language; those with fewer rows than one batch are
-            skipped, with a warning that counts them.
+        homogeneous: Fill each global batch from one language pair or language; smaller ones are skipped, with a warning.
         bucket: Sort by length; otherwise batches are random.
-        num_processes: Processes that train together. Each takes its slice of every global batch, so two processes of 64
-            see the batches of one process of 128.
-        batch_option: Name of `batch_size` in errors.
+        num_processes: Each takes its slice of every global batch: two of 64 see the batches of one process of 128.
         contrast: Whether a loss compares the rows of a batch, which needs two.
     """
 
@@ -96,21 +93,16 @@ def balanced_length_order(
 
 
 class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
-    """Batches of examples of similar length, in random order, split over processes.
+    """Batches of `(epoch, index)` pairs of examples of similar length, in random order, split over processes.
 
     An epoch is a pure function of `(seed, epoch)`: examples are drawn (each group without repetition until it is used
     up), shuffled, split into buckets of 50 batches, sorted by length inside a bucket with every stratum in its share
     (`balanced_length_order`), split into global batches, which are shuffled. Skipping the first `n` batches resumes
-    exactly, because the sampler has no other state.
-
-    It yields `(epoch, index)` pairs, so that all random draws of an example (its mask) depend on the example and the
-    epoch, not on the worker that loads it.
+    exactly. All random draws of an example (its mask) depend on its pair, not on the worker that loads it.
 
     Args:
-        lengths: Length of each example in tokens.
         groups: Group of each example, `0 .. n - 1`, for `mixing` and `homogeneous`; one group when absent.
         strata: What every batch holds in its share, numbered; by default the groups.
-        **options: Of `Batching`.
 
     Examples:
         >>> sampler = LengthBucketBatchSampler([3, 9, 4, 8], batch_size=2, seed=1)
@@ -182,7 +174,7 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
         drawn = [group for group, count in enumerate(self.counts) if count]
         order = partial(self._order, epoch) if self.bucket else None
         splits = [
-            _Split(self._draw(groups, epoch), order, self.global_batch, rng)
+            _Split(partial(self._draw, groups, epoch), order, self.global_batch, rng)
             for groups in ([[group] for group in drawn] if self.homogeneous else [drawn])
         ]
         ends = np.cumsum([len(split.orders) for split in splits])
@@ -220,11 +212,12 @@ class _Split:
 
     def __init__(
         self,
-        examples: np.ndarray,
+        draw: Callable[[], np.ndarray],
         order: Callable[[np.ndarray], np.ndarray] | None,
         size: int,
         rng: np.random.Generator,
     ) -> None:
+        examples = draw()
         kept_type, examples = examples.dtype, examples.astype(np.intp)  # numpy shuffles other types more slowly
         rng.shuffle(examples)
         self.examples, self.order, self.size = examples.astype(kept_type), order, size

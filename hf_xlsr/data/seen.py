@@ -27,11 +27,10 @@ class SeenHashes:
     """A set that remembers 64-bit hashes of its keys: 8 bytes for each distinct key.
 
     The hashes are in a few sorted arrays, each more than twice as long as the next, and a small buffer; a full buffer is
-    merged with the arrays that are not larger (a log-structured merge). A lookup is one binary search per array. During
-    a merge the memory can double.
+    merged with the arrays that are not larger. During a merge the memory can double.
 
-    Keys with equal hashes count as equal. A new key has the hash of one of `n` stored keys with probability `n / 2**64`,
-    so about `n**2 / 2**65` of `n` distinct keys are wrongly called seen: 0.002 of 300 million, 0.03 of a billion.
+    Keys with equal hashes count as equal: about `n**2 / 2**65` of `n` distinct keys are wrongly called seen, 0.002 of 300
+    million, 0.03 of a billion.
     """
 
     def __init__(self, keys: Iterable[str | bytes] = ()) -> None:

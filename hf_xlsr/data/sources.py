@@ -191,19 +191,15 @@ def open_source(
     seed: int = 1,
     wide: Mapping[str, str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Streams the rows of one source of a recipe.
+    """Streams the rows of one source of a recipe: `source`, `target` and their languages, or those of `required`.
+
+    With `parallel`, the pairs of a row of the file come one after the other, in the order of its languages there.
 
     Args:
-        source: A `Source` as a mapping, or another form that `as_source` accepts.
         split: Split of a corpus or dataset when the source names none.
-        required: Columns that every row must have.
         optional: Columns read where a file has them; None reads all of ours unless the source maps columns.
         seed: Chooses the rows of `sample`.
         wide: The caller's names -> columns of a file, instead of the source's `columns`; cells may be empty.
-
-    Returns:
-        Rows of `source`, `target`, `source_lang`, `target_lang` (or of `required`). With `parallel`, the pairs of a row
-        of the file one after the other, in the order of its languages there.
 
     Examples:
         >>> import tempfile

@@ -34,14 +34,10 @@ Features = list[dict[str, Any]]
 
 @dataclass
 class Stream:
-    """Rows of a `datasets.IterableDataset`, tokenised when they are used.
+    """Rows of a `datasets.IterableDataset`, tokenised by `encoder.encode` when they are used.
 
-    Args:
-        read: Reads rows of text or token ids from batches of raw rows.
-        encoder: Its `encode` makes columns of token ids from rows.
-        kind: Columns of the rows.
-        size: Number of raw rows, where known.
-        ordered: Whether rows must be read in their order.
+    `read` makes rows of text or token ids of batches of raw rows; `size` is the number of raw rows, where known;
+    `ordered` is whether rows must be read in their order.
     """
 
     data: IterableDataset

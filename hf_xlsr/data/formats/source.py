@@ -36,14 +36,9 @@ class BrokenFile(Exception):
 
 @dataclass
 class Source:
-    """A corpus to read: the arguments of `read_rows`.
+    """A corpus to read: the arguments of `read_rows`, and what was counted.
 
-    Attributes:
-        name: Name for messages, as the user gave it.
-        paths: One file, or one per side for Moses; the id for a dataset on the Hub.
-        labels: Distinct parts of the names of Moses files, usually languages.
-        num_rows: Rows read so far, good and bad.
-        malformed: Bad lines so far, by those reasons that have a likely cause.
+    `paths` is one file, one per side for Moses, or the id of a dataset; `labels` are the distinct parts of their names.
     """
 
     name: str
