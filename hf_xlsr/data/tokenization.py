@@ -123,7 +123,6 @@ def train_tokenizer(
     require_choice("algorithm", algorithm, ALGORITHMS)
     special = [AddedToken(token, special=True, normalized=False) for token in (PAD, UNK, MASK, *FRAME[: 2 * frame])]
     options: dict[str, Any] = {"vocab_size": vocab_size, "special_tokens": special, "show_progress": False}
-    options: dict[str, Any] = {"vocab_size": vocab_size, "special_tokens": special, "show_progress": False}
     if algorithm == "unigram":
         tokenizer = Tokenizer(models.Unigram())
         trainer: Any = trainers.UnigramTrainer(unk_token=UNK, **options)
