@@ -53,8 +53,8 @@ def table_lines(table: Table, spreads: Spreads, trained: Mapping[str, Any]) -> l
     command = f"`python -m benchmarks.papers --only {table.name}`"
     text = [f"{command}. All rows have equal {table.equal}{table.but and ', but '}{table.but}."]
     if several:
-        others = "; seed 1 of the others" if len(several) < len(rows) else ""
-        text.append(f"Several seeds of {', '.join(several)}{others}.")
+        others = "; the others have seed 1" if len(several) < len(rows) else ""
+        text.append(f"Rows with several seeds: {', '.join(several)}{others}.")
     if trained["trainings"]:
         where = f", on {' and '.join(trained['hardware'])}" if trained["hardware"] else ""
         threads = f", {' or '.join(map(str, trained['threads']))} thread(s) each" if trained["threads"] else ""
