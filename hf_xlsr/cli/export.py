@@ -91,7 +91,7 @@ def export(
 
 def _save(model: Any, place: str, max_length: int | None, folder: Path) -> None:
     from hf_xlsr.export.sentence_transformer import save_export
-    from hf_xlsr.runs.card import card_of_run
+    from hf_xlsr.runs.card import PLOTS, card_of_run
 
     card, text = Path(place) / "model" / "README.md", ""
     changed = {"data": {"max_length": max_length}} if max_length else {}
@@ -100,6 +100,8 @@ def _save(model: Any, place: str, max_length: int | None, folder: Path) -> None:
     save_export(model, folder)
     if text:
         (folder / "README.md").write_text(text, "utf-8")
+        for plot in (path for path in map(Path(place).joinpath, PLOTS) if path.is_file()):
+            shutil.copyfile(plot, folder / plot.name)  # the card shows them
 
 
 def _tokenizer(given: list[str] | None) -> str | dict[str, str] | None:

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from hf_xlsr.losses.row_storage import QuantizedRows
 from hf_xlsr.losses.sentence_contrast import check_shapes, check_temperature
 from hf_xlsr.losses.sparse_targets import accumulation_dtype
-from hf_xlsr.utils.errors import XlsrError, require_choice
+from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
 
 LOSS_PRECISIONS = ("auto", "float32", "bfloat16")
 # Rows of a chunk and bytes of its logits, at most. Measured on a CPU at batches of 256 and 1,024: 1,024 to 4,096
@@ -212,6 +212,7 @@ def queue_info_nce(
         raise XlsrError(f"`queue` must be floating-point rows or QuantizedRows, got {queue.dtype}.")
     banks = [queue] if other_keys is None else [queue, other_keys]
     on_cpu = queries.device.type == "cpu"
+    require_positive("chunk_size", chunk_size)  # a negative one would drop all negatives
     if chunk_size is None:
         most_rows, most_bytes = _CPU_CHUNK if on_cpu else _OTHER_CHUNK
         chunk_size = max(256, min(most_rows, most_bytes // (4 * max(1, len(queries)))))

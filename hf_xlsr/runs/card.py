@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ from hf_xlsr.utils.front_matter import front_matter
 PLACE = "path/to/this/folder"
 EXAMPLES = ("The weather is lovely today.", "It is sunny outside.")
 POOLINGS = ("mean", "max", "cls")
+PLOTS = {"loss.png": "Loss over training", "tsne.png": "Test pairs in two dimensions, by t-SNE"}
+FRAMEWORKS = ("transformers", "sentence-transformers", "torch")
 UNKNOWN = "unknown"  # licence of the weights where none was chosen and none follows from the base models
 
 
@@ -65,6 +68,7 @@ def render_card(run: Method, metrics: Results, settings: Mapping[str, Any]) -> s
                 (code(key, cell=True), *values) for key, *values in comparison_rows(settings.get("comparison") or {})
             ],
             facts=_facts(run, settings),
+            plots={name: PLOTS[name] for name in settings.get("plots", ()) if name in PLOTS},
             licence=_licence_sentence(recipe),
             max_length=prose(recipe.data.max_length),
             citation=run.citation,
@@ -90,7 +94,8 @@ def card_of_run(
     results, content = load_results(folder.results), method.recipe.settings()
     for section, values in {"card": chosen or {}, **(changed or {})}.items():
         content[section] |= values
-    return render_card(type(method).bind(content), results["metrics"], results.get("settings") or {})
+    settings = {**(results.get("settings") or {}), "versions": results.get("versions", {})}
+    return render_card(type(method).bind(content), results["metrics"], settings)
 
 
 def card_of_model(name: str, chosen: Mapping[str, Any] | None = None) -> str:
@@ -177,7 +182,7 @@ def _licence_sentence(recipe: Recipe) -> str:
 
 
 def _facts(run: Method, settings: Mapping[str, Any]) -> dict[str, str]:
-    data = settings["data"]
+    data, versions = settings["data"], settings.get("versions", {})
     time = f"{settings['seconds']['training']:.0f} s on {settings['device']}, {settings['processes']} process(es), "
     facts = {
         **({"pairs after cleaning": f"{data['pairs']:,}"} if data["pairs"] else {}),
@@ -187,6 +192,7 @@ def _facts(run: Method, settings: Mapping[str, Any]) -> dict[str, str]:
         "time": f"{time}{settings['threads']} threads, {settings['precision']}",
         **({"hardware": settings["hardware"]} if settings.get("hardware") else {}),
         "seed": str(run.recipe.seed),
+        "versions": ", ".join(f"{name} {versions.get(name) or version(name)}" for name in FRAMEWORKS),
     }
     sources = dict.fromkeys(map(_source_text, training_sources(run.recipe)))
     return {"training data": "; ".join(sources), **{prose(name): prose(value) for name, value in facts.items()}}

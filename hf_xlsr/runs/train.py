@@ -209,6 +209,7 @@ def _finish(
         "threads": torch.get_num_threads(),
         "dimension": finished.dimension,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "plots": [plot.name for plot in finished.plots],
         **({"comparison": finished.comparison} if finished.comparison else {}),
     }
     save_results(folder.results, finished.metrics, settings=settings, data_hashes=finished.data_hashes)

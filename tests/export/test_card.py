@@ -65,3 +65,11 @@ def test_comparison_with_the_start() -> None:
     comparison = {key: {"before": 0.5, "after": 0.75, "difference": 0.25}}
     text = render_card(load_runs("quickstart")[0], METRICS, {**SETTINGS, "comparison": comparison})
     assert f"| `{key}` | 50.0 | 75.0 | +25.0 |" in text
+
+
+def test_plots_versions_and_javascript() -> None:
+    settings = {**SETTINGS, "plots": ["loss.png"], "versions": {"torch": "9.9"}}
+    text = render_card(load_runs("quickstart")[0], METRICS, settings)
+    assert "(loss.png)" in text and "tsne.png" not in text and "torch 9.9" in text
+    assert "sentence_embedding" in text.split("```js")[1]
+    assert ".png" not in render_card(load_runs("quickstart")[0], METRICS, SETTINGS)
