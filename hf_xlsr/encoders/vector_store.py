@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import uuid
 from collections.abc import Hashable, Mapping, Sequence
@@ -12,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from hf_xlsr.utils.errors import XlsrError, error_line
+from hf_xlsr.utils.errors import error_line
 from hf_xlsr.utils.files import atomic_write
 
+logger = logging.getLogger(__name__)
 DIGEST = 16  # bytes of a key on disk
 VECTORS, KEYS = ".vectors.npy", ".keys.npy"
 
@@ -66,9 +68,8 @@ class VectorStore:
             try:
                 vectors, digests = np.load(self.folder / f"{name}{VECTORS}", mmap_mode="r"), np.load(file)
             except Exception as error:  # a damaged file raises errors of many types
-                raise XlsrError(
-                    f"'{file}' or its vectors are damaged; remove both: {error_line(error, 100)}"
-                ) from error
+                logger.warning("'%s' is damaged; its texts are encoded again: %s", file, error_line(error, 100))
+                vectors, digests = np.empty((0, 0)), np.empty((0, DIGEST), np.uint8)
             self._files[name] = np.asarray(vectors)  # a plain view: rows of `memmap` are slow
             for row, digest in enumerate(digests[: len(vectors)]):
                 self._places.setdefault(digest.tobytes(), (name, row))

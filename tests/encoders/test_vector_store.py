@@ -67,3 +67,15 @@ def test_concurrent_writers(tmp_path: Path) -> None:
         found = list(pool.map(run, [0, 0, 3, 7]))
     for start, rows in zip([0, 0, 3, 7], found, strict=True):
         assert [row[0] for row in rows] == [m for n in range(start, start + 50, 5) for m in range(n, n + 20)]
+
+
+@pytest.mark.parametrize("part", ["vectors", "keys"])
+def test_torn_files_are_encoded_again(part: str, tmp_path: Path) -> None:
+    texts = [f"text {number}" for number in range(8)]
+    for texts_of_call in (texts[:4], texts[4:]):
+        CachedEncoder(Numbers(), VectorStore(tmp_path, {"model": "a"})).encode(texts_of_call)
+    torn = min(tmp_path.rglob(f"*.{part}.npy"))
+    torn.write_bytes(torn.read_bytes()[: torn.stat().st_size // 2])
+    encoder = Numbers()
+    found = CachedEncoder(encoder, VectorStore(tmp_path, {"model": "a"})).encode(texts)
+    assert len(encoder.texts) == 4 and np.asarray(found)[:, 0].tolist() == [float(number) for number in range(8)]
