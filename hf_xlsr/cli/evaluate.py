@@ -100,7 +100,7 @@ def evaluate(
     data, encoder, seed = data_options(given, name), encoder_options(given), given.pop("seed")
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     places: dict[str, Any] = {"output": output, "report": report, "predictions": predictions, "vectors": vectors}
-    results = evaluate_files(models[0], protocol, data, options, encoder=encoder, seed=seed, **places)
+    results = evaluate_files(models[0], str(protocol), data, options, encoder=encoder, seed=seed, **places)
     # A share for each pair of languages is for the plot.
     shown = Results(record for record in results.records.values() if not record.metric.startswith(SHARE))
     Console().print(results_table(shown, title=f"{models[0]}, {protocol}"))
