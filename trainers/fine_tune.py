@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -46,10 +46,10 @@ class FineTuneTrainingArguments(XlsrTrainingArguments):
     evaluates_rows = True
     trains_embeddings = False
 
-    max_length: int = 128
-    learning_rate: float = 2.5e-5
-    per_device_train_batch_size: int = 32
-    per_device_eval_batch_size: int = 128
+    max_length: int = field(default=128, metadata={"help": "tokens to which rows are truncated"})
+    learning_rate: float = field(default=2.5e-5, metadata={"help": "at the start"})
+    per_device_train_batch_size: int = field(default=32, metadata={"help": "rows per step and process"})
+    per_device_eval_batch_size: int = field(default=128, metadata={"help": "rows evaluated together"})
 
 
 class LiveClassifier:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -33,10 +33,10 @@ class TranslationTrainingArguments(XlsrTrainingArguments):
 
     smooths_labels = True
     trains_embeddings = False
-    max_length: int = 128
-    learning_rate: float = 2e-5
-    lr_scheduler_type: str = "inverse_sqrt"
-    freeze_encoder: bool = False
+    max_length: int = field(default=128, metadata={"help": "tokens to which sentences are truncated"})
+    learning_rate: float = field(default=2e-5, metadata={"help": "at the start"})
+    lr_scheduler_type: str = field(default="inverse_sqrt", metadata={"help": "of transformers"})
+    freeze_encoder: bool = field(default=False, metadata={"help": "train the decoder alone"})
 
 
 class LiveTranslator:
