@@ -25,7 +25,7 @@ Prompts = str | Mapping[str, str] | None
 def named_prompts(prompts: Prompts) -> dict[str, str]:
     """Prompts by name as in sentence-transformers: `default`, or `query` and `document` for sources and targets."""
     if isinstance(prompts, str):
-        return {"default": prompts}
+        return dict.fromkeys(("default", "query", "document"), prompts)
     given = dict(prompts or {})
     roles = {"query": "source", "document": "target"}
     return {**{name: given[role] for name, role in roles.items() if role in given}, **given}

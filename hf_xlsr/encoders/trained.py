@@ -41,7 +41,9 @@ def trained_sentence_transformer(
     limit = _max_length(model, given, max_length, data.get("max_length"))
     exported = model.to_sentence_transformer(given, max_length=limit, **recipe.get("export", {}))
     if prompt := data.get("prompt"):
-        exported.prompts["default"], exported.default_prompt_name = prompt, "default"
+        # `encode_query` and `encode_document` take prompts of their own.
+        exported.prompts |= dict.fromkeys(("default", "query", "document"), prompt)
+        exported.default_prompt_name = "default"
     return exported
 
 

@@ -63,6 +63,11 @@ def debias_sentence_transformer(
             f"truncate_dim is {model.truncate_dim}, which truncates after all modules. Load the model without it, and "
             "set it on the result."
         )
+    width = model.get_embedding_dimension()
+    if width is not None and width != debias.dimension:
+        raise XlsrError(
+            f"the model's embeddings have width {width}, but debias was fitted on width {debias.dimension}."
+        )
     routes: dict[str, list[Any]] = {
         language: [*_route_modules(model, language), removal_module(debias, language)] for language in debias.languages
     }

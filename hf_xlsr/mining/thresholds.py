@@ -164,7 +164,14 @@ def hidden_curve(
         return (pairs * true / np.maximum(total, 1e-12))[last], true
 
     rng = np.random.default_rng(seed)
-    drawn = [fit([rng.choice(one, len(one)) if len(one) else one for one in kinds])[0] for _ in range(RESAMPLES)]
+
+    def redraw(found: np.ndarray) -> np.ndarray:
+        """Another sample: as many scores as Poisson's law gives. Half a pseudo-score keeps a kind not seen possible."""
+        count = rng.poisson(len(found) + 0.5)
+        pseudo = rng.random(count) < 0.5 / (len(found) + 0.5)
+        return np.where(pseudo, rng.choice(scores, count), rng.choice(found if len(found) else scores, count))
+
+    drawn = [fit(list(map(redraw, kinds)))[0] for _ in range(RESAMPLES)]
     low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
     precision, recall = fit(kinds)
     basis = f"{len(complete):,} hidden pairs and {alone:,} hidden sentences without translation"
@@ -198,16 +205,18 @@ def label_curve(labels: Sequence[tuple[float, bool]], scores: np.ndarray, seed: 
     pairs = _at_least(scores, grid)
     order = np.sort(scores)[::-1]
 
-    def fit(rows: np.ndarray) -> np.ndarray:
-        if accepted[rows].all() or not accepted[rows].any():
-            chance = np.full(len(order), (accepted[rows].sum() + 1) / (len(rows) + 2))
+    def fit(rows: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
+        yes = int(accepted[rows].sum())
+        if yes in (0, len(rows)):  # labels of one kind; a resample of them draws from the posterior of Jeffreys' prior
+            share = rng.beta(yes + 0.5, len(rows) - yes + 0.5) if rng else (yes + 1) / (len(rows) + 2)
+            chance = np.full(len(order), share)
         else:
             model = LogisticRegression(C=10.0).fit((at[rows, None] - at.mean()) / scale, accepted[rows])
             chance = model.predict_proba((order[:, None] - at.mean()) / scale)[:, 1]
         return (np.cumsum(chance) / np.arange(1, len(order) + 1))[pairs.astype(int) - 1]
 
     rng = np.random.default_rng(seed)
-    drawn = [fit(rng.integers(0, len(at), len(at))) for _ in range(RESAMPLES)]
+    drawn = [fit(rng.integers(0, len(at), len(at)), rng) for _ in range(RESAMPLES)]
     low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
     basis = f"{len(at):,} labels, {int(accepted.sum()):,} of them accepted"
     return PrecisionCurve(grid, fit(np.arange(len(at))), low, high, None, pairs, basis)

@@ -67,6 +67,12 @@ def test_comparison_with_the_start() -> None:
     assert f"| `{key}` | 50.0 | 75.0 | +25.0 |" in text
 
 
+def test_prompt_of_training_is_in_the_code() -> None:
+    (run,) = load_runs("quickstart", ["--data.prompt", "query: "])
+    text = render_card(run, METRICS, SETTINGS)
+    assert text.count('"query: The weather is lovely today."') == 2  # transformers alone, and JavaScript
+
+
 def test_plots_versions_and_javascript() -> None:
     settings = {**SETTINGS, "plots": ["loss.png"], "versions": {"torch": "9.9"}}
     text = render_card(load_runs("quickstart")[0], METRICS, settings)

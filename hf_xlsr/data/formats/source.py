@@ -8,10 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from langcodes import tag_is_valid
+
 from hf_xlsr.data.columns import resolve_columns
 from hf_xlsr.data.formats.quarantine import Quarantine
+from hf_xlsr.data.languages import language_code
 from hf_xlsr.utils.errors import XlsrError
 
+LONGEST_CODE = 8  # letters of a language code, as in eng_Latn
 # A file with a larger share of malformed lines than this, after so many lines, is not what the options say.
 MAX_BAD, MIN_LINES = 0.2, 1000
 # Faults of lines that are malformed. Empty sides are not: catalogues and multilingual files have many.
@@ -58,7 +62,16 @@ class Source:
 
     def resolve(self, names: Collection[str]) -> dict[str, str]:
         """Our name -> column, for a table that has columns of these names."""
-        return resolve_columns(self.columns, self.required, names, self.name, self.optional, self.selecting)
+        columns = self.columns or self.columns_of_languages(names)
+        return resolve_columns(columns, self.required, names, self.name, self.optional, self.selecting)
+
+    def columns_of_languages(self, names: Collection[str]) -> dict[str, str]:
+        """Columns named like the two languages, for a table of pairs without columns `source` and `target`."""
+        if self.required != ("source", "target") or len(self.languages) != 2 or {*self.required} & {*names}:
+            return {}
+        codes = {language_code(name): name for name in names if len(name) <= LONGEST_CODE and tag_is_valid(name)}
+        found = [codes.get(language_code(language)) for language in self.languages]
+        return dict(zip(self.required, found, strict=True)) if all(found) else {}  # type: ignore[arg-type]
 
     def reject(self, number: int, reason: object, text: str | bytes, path: Path | None = None) -> None:
         """Sends a line to the quarantine; an error if too many lines are malformed."""

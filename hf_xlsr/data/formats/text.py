@@ -12,11 +12,10 @@ from langcodes import tag_is_valid
 
 from hf_xlsr.data.columns import column_value, flat_names, resolve_columns, selecting_columns
 from hf_xlsr.data.formats.lines import MAX_LINE, decode, iter_lines, open_binary
-from hf_xlsr.data.formats.source import BadLine, Record, Source
+from hf_xlsr.data.formats.source import LONGEST_CODE, BadLine, Record, Source
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.utils.errors import XlsrError
 
-LONGEST_CODE = 8  # letters, as in eng_Latn
 # A row of a table: line number, its fields (or why there are none), the raw line.
 TableRow = tuple[int, "Sequence[bytes] | BadLine", bytes]
 
@@ -199,7 +198,9 @@ def _layout(source: Source, first: list[str]) -> tuple[dict[str, int], bool]:
     required, columns, file = source.required, source.columns, source.name
     header, numbers = [name.strip() for name in first], [str(place) for place in range(len(first))]
     has_header = (
-        not all(theirs.isdecimal() for theirs in columns.values()) if columns else set(required) <= set(header)
+        not all(theirs.isdecimal() for theirs in columns.values())
+        if columns
+        else set(required) <= set(header) or bool(source.columns_of_languages(header))
     )
     if has_header:
         return {ours: header.index(theirs) for ours, theirs in source.resolve(header).items()}, True
