@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import snapshot_download
 
 from hf_xlsr.encoders.places import find_model
+from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.hashing import update_from_file
 
 NO_PART_OF_A_MODEL = (".md", ".png", ".jpg", ".jpeg", ".svg", ".pdf")
@@ -28,7 +28,7 @@ def content_hash(model: str | os.PathLike[str] | Any) -> str:
     if not isinstance(model, (str, os.PathLike)):
         return loaded_hash(model)
     found = find_model(os.fspath(model)).path
-    folder = Path(found if Path(found).is_dir() else snapshot_download(found, local_files_only=True))
+    folder = Path(found) if Path(found).is_dir() else _cached_folder(found)
     files = {
         path.relative_to(folder).as_posix(): path
         for path in folder.rglob("*")
@@ -39,6 +39,16 @@ def content_hash(model: str | os.PathLike[str] | Any) -> str:
         digest.update(f"{name}\0{path.stat().st_size}\0".encode())
         update_from_file(digest, path)
     return digest.hexdigest()
+
+
+def _cached_folder(model: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(model, local_files_only=True))
+    except (HFValidationError, LocalEntryNotFoundError) as error:
+        raise XlsrError(f"Model '{model}' is neither a folder nor in the local cache of the Hub.") from error
 
 
 def _is_of_the_model(path: Path) -> bool:

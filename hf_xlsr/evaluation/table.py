@@ -171,8 +171,10 @@ class Table:
             if UNKNOWN in view:
                 raise self._unknown_language(reader.language_columns[view.index(UNKNOWN)])
             languages = view
-        elif "corpus" in options:
-            languages = view
+        elif "corpus" in options or (
+            {"source", "target"} <= {*reader.required} and not options.get("columns") and UNKNOWN not in view
+        ):
+            languages = view  # columns may be named like them
         key = str(options), split, languages, reader.required
         if key not in reader.cache:
             reader.cache[key] = list(self._read(options, split, languages))

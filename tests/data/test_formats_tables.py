@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from formats_helpers import fails, read_with_side_file, write
 
 from hf_xlsr.data.formats.reading import read_rows
@@ -99,3 +101,12 @@ def test_stream_that_breaks_off(monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", lambda path, **options: {"train": stream})
     assert next(read_rows("owner/name")) == {"source": "a", "target": "1"}
     fails("owner/name", "owner/name", "first 1 rows", "reset by peer")
+
+
+@pytest.mark.parametrize("header", ["en\tde", "deu\teng", "id\tde\ten"])
+def test_columns_named_like_the_languages(header: str, tmp_path: Path) -> None:
+    texts = {"en": "one", "eng": "one", "de": "eins", "deu": "eins", "id": "7"}
+    row = "\t".join(texts[name] for name in header.split("\t"))
+    (tmp_path / "pairs.tsv").write_text(f"{header}\n{row}\n", "utf-8")
+    (found,) = read_rows(tmp_path / "pairs.tsv", languages=["en", "de"])
+    assert (found["source"], found["target"]) == ("one", "eins")
