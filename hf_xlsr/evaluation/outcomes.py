@@ -32,6 +32,11 @@ def f1(predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
     return both / np.maximum(predicted.sum(axis=-1) + truth.sum(axis=-1), 1)
 
 
+def micro_f1(right: np.ndarray, found: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    """F1 of counts that are added up."""
+    return 2.0 * right.sum(axis=-1) / np.maximum(found.sum(axis=-1) + gold.sum(axis=-1), 1)
+
+
 def pearson(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Pearson's correlation; 0 where it is not defined."""
     defined = (np.ptp(x, axis=-1) > 0) & (np.ptp(y, axis=-1) > 0)
@@ -59,6 +64,7 @@ def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
 STATISTICS: dict[str, Callable[..., np.ndarray]] = {
     "mean": mean,
     "f1": f1,
+    "micro_f1": micro_f1,
     "pearson": pearson,
     "spearman": spearman,
     "average_precision": average_precision,

@@ -24,7 +24,14 @@ from hf_xlsr.utils.errors import XlsrError, error_line
 from hf_xlsr.utils.files import atomic_write, write_text
 
 PACKAGES = "torch transformers sentence-transformers datasets numpy scipy scikit-learn faiss-cpu mteb".split()
-COUNTS = ("pairs", "queries", "documents", "sentences", "rows")  # metrics that count what the others are measured on
+COUNTS = (
+    "gold",
+    "pairs",
+    "queries",
+    "documents",
+    "sentences",
+    "rows",
+)  # metrics that count what the others are measured on
 AVERAGE = re.compile(r"(?:mean|average)-of-\d+")
 
 

@@ -208,3 +208,16 @@ def test_tuned_threshold_gives_the_best_f1(candidates: list[tuple[float, bool]],
         == pytest.approx(2 * sum(taken) / (len(taken) + gold))
         == pytest.approx(best_by_trying(scores, correct, gold))
     )
+
+
+def test_outcomes_of_two_encoders_are_of_the_same_examples() -> None:
+    found = []
+    for noise in (0.3, 1.6):
+        encoder, tune, test = toy(60, 0.5, 1, noise)
+        results = bucc(encoder, tune, test, languages=LANGUAGES, name="toy")
+        records = {record.metric: record for record in results.records.values() if record.split == "test"}
+        for metric in ("recall", "f1"):
+            assert results.outcomes[records[metric].key].value() == pytest.approx(records[metric].value)
+        found.append(records)
+    assert found[0]["pairs"].value != found[1]["pairs"].value  # and yet comparable
+    assert all(found[0][metric].n == found[1][metric].n for metric in ("recall", "f1"))

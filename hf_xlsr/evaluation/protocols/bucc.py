@@ -93,8 +93,8 @@ def bucc_settings(
     tuned, tested = (_search(encoder, data, languages, widest, **encoding) for data in (tune, test))
     results = Results()
     for (k, margin), full_name in zip(settings, protocols, strict=True):
-        threshold, tune_f1 = tune_threshold(*_candidates(tuned, k, margin), len(tune.gold))
-        scores, correct = _candidates(tested, k, margin)
+        threshold, tune_f1 = tune_threshold(*_candidates(tuned, k, margin)[:2], len(tune.gold))
+        scores, correct, codes = _candidates(tested, k, margin)
         extracted = scores >= threshold
         right, pairs, gold = int((correct & extracted).sum()), int(extracted.sum()), len(test.gold)
         values = {
@@ -105,13 +105,15 @@ def bucc_settings(
             "pairs": pairs,
             "gold": gold,
         }
-        # One outcome for each extracted pair, and one for each gold pair that was not extracted.
-        missed = np.zeros(gold - right, bool)
-        taken = np.concatenate([np.ones(pairs, bool), missed])
+        # Examples that all encoders share: gold pairs, and sources with their counts of right, extracted and gold pairs.
+        counted = (
+            np.bincount(one // len(test.targets), minlength=len(test.sources))
+            for one in (codes[extracted & correct], codes[extracted], tested.gold)
+        )
         outcomes: dict[str, Outcomes | np.ndarray] = {
             "precision": correct[extracted],
-            "recall": np.arange(gold) < right,
-            "f1": Outcomes("f1", (taken, np.concatenate([correct[extracted], ~missed]))),
+            "recall": np.isin(tested.gold, codes[extracted]),
+            "f1": Outcomes("micro_f1", tuple(counted)),
         }
         results |= measured(name, full_name, languages, split, values, outcomes)
         results |= measured(name, full_name, languages, tune_split, {"f1": tune_f1})
@@ -175,8 +177,8 @@ def _distinct(sentences: Sequence[str]) -> tuple[list[str], np.ndarray]:
     return list(row_of), np.array(list(row_of.values()))
 
 
-def _candidates(searched: _Searched, k: int, margin: str) -> tuple[np.ndarray, np.ndarray]:
-    """Scores of the mined pairs of texts with one id each, and whether each is a gold pair."""
+def _candidates(searched: _Searched, k: int, margin: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of the mined pairs of texts with one id each: the score, whether it is a gold pair, and its code as in `gold`."""
     from hf_xlsr.mining.search.extraction import extract_pairs
 
     found = searched.neighbours
@@ -185,7 +187,8 @@ def _candidates(searched: _Searched, k: int, margin: str) -> tuple[np.ndarray, n
     mined = extract_pairs(replace(found, **nearest), margin=margin)
     sources, targets = searched.source_rows[mined.source], searched.target_rows[mined.target]
     single = (sources >= 0) & (targets >= 0)
-    return mined.score[single], np.isin(sources[single] * searched.target_count + targets[single], searched.gold)
+    codes = sources[single] * searched.target_count + targets[single]
+    return mined.score[single], np.isin(codes, searched.gold), codes
 
 
 def _read(protocol: Protocol, data: DataOptions, options: Mapping[str, Any]) -> Inputs:
