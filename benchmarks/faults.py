@@ -57,7 +57,7 @@ def make_inputs(folder: Path) -> None:
     to_sentence_transformer(encoder, tokenizer, pooling="mean").save_pretrained(str(folder / "model"))
     rows = [line.split("\t") for line in (folder / "pairs.tsv").read_text("utf-8").splitlines()]
     for side, language in enumerate(("en", "fr")):
-        (folder / f"{language}.txt").write_text("".join(f"{row[side]}\n" for row in rows), "utf-8")
+        (folder / f"{language}.txt").write_text("".join(f"{row[side]}\n" for row in rows[300:]), "utf-8")
     (folder / "test.tsv").write_text(
         "source\ttarget\n" + "".join("\t".join(row) + "\n" for row in rows[:300]), "utf-8"
     )

@@ -176,6 +176,8 @@ class TextStore:
         self.folder, self.name = folder, name
         self._rows = np.load(folder / ROWS, mmap_mode="r")
         self._file: BinaryIO = (folder / TEXTS).open("rb")
+        if len(self._rows) and (folder / TEXTS).stat().st_size < self._rows[-1, 1]:  # else other texts would be paired
+            raise XlsrError(f"'{folder / TEXTS}' is shorter than written; remove the folder '{folder.parent}'.")
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -138,3 +138,11 @@ def test_unusable_files(content: bytes, options: dict[str, Any], key: str, tmp_p
     file.write_bytes(content)
     with pytest.raises(XlsrError, match=key):
         store_of(file, tmp_path, **options)
+
+
+def test_torn_texts_are_refused(tmp_path: Path) -> None:
+    read_texts(["one", "two", "three"], tmp_path, name="side")
+    file = tmp_path / module.TEXTS
+    file.write_bytes(file.read_bytes()[:5])
+    with pytest.raises(XlsrError, match="remove the folder"):
+        TextStore(tmp_path, "side")
