@@ -159,14 +159,6 @@ def mining(folder: Path, out: Path) -> None:
     )
 
 
-def mining_by_two(folder: Path, out: Path) -> None:
-    """Two workers on one work folder, which wait for nothing but each other's parts."""
-    helper = FORKED.Process(target=run_job, args=(mining, folder, out, out / "second.log", {}))
-    helper.start()
-    mining(folder, out)
-    helper.join()
-
-
 def nothing(folder: Path, out: Path) -> None:
     """Starts the server of processes, whose imports take longer than most cases."""
 
@@ -180,13 +172,11 @@ CASES: dict[str, tuple[Callable[[Path, Path], None], tuple[str, ...]]] = {
     "encode": (encode, ("files/*",)),
     "suite": (suite, ("results/table.*", "results/plots/*")),
     "mining": (mining, ("pairs.tsv",)),
-    "mining by two": (mining_by_two, ("pairs.tsv",)),
 }
 SPAWNED = multiprocessing.get_context("forkserver")
 SPAWNED.set_forkserver_preload(
     ["torch", "transformers", "datasets", "sentence_transformers", "hf_xlsr.cli", "hf_xlsr.runs.train"]
 )
-FORKED = multiprocessing.get_context("fork")
 
 
 def run_job(job: Callable[[Path, Path], None], folder: Path, out: Path, log: Path, limits: dict[str, int]) -> None:
