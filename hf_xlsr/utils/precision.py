@@ -25,7 +25,7 @@ def cpu_has_fast_bfloat16() -> bool:
 def choose_precision(precision: str = "auto", *, cpu: bool | None = None) -> str:
     """Resolves `auto` to `bfloat16` if the device computes it fast, else `float32`.
 
-    It is the precision of autocast; weights stay float32. `cpu` is by default whether there is no accelerator.
+    Autocast uses this precision; weights stay float32. By default, `cpu` is true without an accelerator.
     """
     require_choice("precision", precision, PRECISIONS)
     cpu = not torch.accelerator.is_available() if cpu is None else cpu

@@ -67,11 +67,13 @@ class Source:
 
     def columns_of_languages(self, names: Collection[str]) -> dict[str, str]:
         """Columns named like the two languages, for a table of pairs without columns `source` and `target`."""
-        if self.required != ("source", "target") or len(self.languages) != 2 or {*self.required} & {*names}:
+        if self.required != ("source", "target") or len(set(self.languages)) != 2 or {*self.required} & {*names}:
             return {}
-        codes = {language_code(name): name for name in names if len(name) <= LONGEST_CODE and tag_is_valid(name)}
-        found = [codes.get(language_code(language)) for language in self.languages]
-        return dict(zip(self.required, found, strict=True)) if all(found) else {}  # type: ignore[arg-type]
+        wanted = list(map(language_code, self.languages))
+        columns = {language_code(name): name for name in names if len(name) <= LONGEST_CODE and tag_is_valid(name)}
+        if not columns.keys() >= {*wanted}:
+            return {}
+        return {ours: columns[code] for ours, code in zip(self.required, wanted, strict=True)}
 
     def reject(self, number: int, reason: object, text: str | bytes, path: Path | None = None) -> None:
         """Sends a line to the quarantine; an error if too many lines are malformed."""
