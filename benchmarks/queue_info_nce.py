@@ -46,11 +46,10 @@ def queue_of(rows: int, width: int, storage: str, device: str) -> torch.Tensor |
     return QuantizedRows(values, scales) if storage == "int8" else values
 
 
-def naive_loss(queries: torch.Tensor, keys: torch.Tensor, queue: torch.Tensor, precision: str) -> torch.Tensor:
-    with torch.autocast(queries.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-        scaled = queries / TEMPERATURE
-        logits = torch.cat([(scaled * keys).sum(1, keepdim=True), scaled @ queue.T], 1)
-        return F.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device))
+def naive_loss(queries: torch.Tensor, keys: torch.Tensor, queue: torch.Tensor) -> torch.Tensor:
+    scaled = queries / TEMPERATURE
+    logits = torch.cat([(scaled * keys).sum(1, keepdim=True), scaled @ queue.T], 1)
+    return F.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device))
 
 
 def prepare(job: Job, sides: list[str]) -> Step:
@@ -66,10 +65,11 @@ def prepare(job: Job, sides: list[str]) -> Step:
     def step(side: str, warm_up: bool) -> dict[str, float]:
         queries.grad = None
         queue = queues[storages[side]][: 64 if warm_up else None]
-        if side == "naive":
-            loss = naive_loss(queries, keys, queue, job["products"])
-        else:
-            loss = queue_info_nce(queries, keys, queue, temperature=TEMPERATURE, precision=job["products"])
+        with torch.autocast(device, torch.bfloat16, enabled=job["products"] == "bfloat16"):
+            if side == "naive":
+                loss = naive_loss(queries, keys, queue)
+            else:
+                loss = queue_info_nce(queries, keys, queue, temperature=TEMPERATURE)
         loss.backward()
         return {"loss": float(loss.detach())}
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForMaskedLM
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 
-from hf_xlsr.losses.masked_lm import IGNORE, masked_lm_loss
+from hf_xlsr.losses.vocabulary import IGNORE, masked_lm_loss
 from hf_xlsr.utils.distributed import scaled_to_mean
 from hf_xlsr.utils.pretrained import load_auto
 

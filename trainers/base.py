@@ -21,7 +21,7 @@ from hf_xlsr.data.plain import DataConverter
 from hf_xlsr.data.prepared import PreparedPairs
 from hf_xlsr.data.streaming import StreamedRows
 from hf_xlsr.encoders.stock import max_positions
-from hf_xlsr.losses.masked_lm import IGNORE
+from hf_xlsr.losses.vocabulary import IGNORE
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.trainers.callbacks import GracefulStopCallback, SamplerEpochCallback
 from hf_xlsr.trainers.data_flow import DataFlow

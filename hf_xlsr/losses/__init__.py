@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from hf_xlsr.losses.additive_margin import additive_margin_loss
-from hf_xlsr.losses.alignment import alignment_loss
-from hf_xlsr.losses.combination import matryoshka_mean, weighted_sum
-from hf_xlsr.losses.distillation import matching_loss, teacher_loss
-from hf_xlsr.losses.gradient_cache import encode_in_chunks
-from hf_xlsr.losses.masked_lm import masked_lm_loss
-from hf_xlsr.losses.queue_info_nce import matching_pairs, queue_info_nce
-from hf_xlsr.losses.row_storage import STORAGES, QuantizedRows, quantize_rows, truncate_rows
-from hf_xlsr.losses.sentence_contrast import sentence_contrast_loss
-from hf_xlsr.losses.similarity import similarity_loss
-from hf_xlsr.losses.sparse_targets import sparse_target_cross_entropy
-from hf_xlsr.losses.unified_generative import generative_labels, generative_loss, swap_sides
+from hf_xlsr.losses.combination import encode_in_chunks, matryoshka_mean, weighted_sum
+from hf_xlsr.losses.in_batch import (
+    additive_margin_loss,
+    alignment_loss,
+    matching_loss,
+    sentence_contrast_loss,
+    similarity_loss,
+    teacher_loss,
+)
+from hf_xlsr.losses.queue_info_nce import (
+    STORAGES,
+    QuantizedRows,
+    matching_pairs,
+    quantize_rows,
+    queue_info_nce,
+    truncate_rows,
+)
+from hf_xlsr.losses.vocabulary import (
+    generative_labels,
+    generative_loss,
+    masked_lm_loss,
+    sparse_target_cross_entropy,
+    swap_sides,
+)
 from hf_xlsr.losses.word_contrast import bags_of_words, draw_negative_words, hard_word_share, word_contrast_loss
 
 __all__ = [

@@ -1,12 +1,55 @@
-"""Combined losses: weighted sums of named parts, means over truncated embeddings."""
+"""Around a loss: the gradient cache, means over truncated embeddings, weighted sums of named parts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
+from typing import Any
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
+from hf_xlsr.utils.distributed import world_size
 from hf_xlsr.utils.errors import XlsrError
+
+
+def encode_in_chunks(encode: Callable[..., Any], cache_batch_size: int | None) -> Callable[..., Any]:
+    """A function that encodes rows in chunks and keeps only their embeddings (Gao et al., 2021).
+
+    The backward pass computes each chunk again, one at a time, with the random state and the autocast of its first pass.
+    The gradient equals that of the same chunks with their graphs kept. Call `backward`, not `torch.autograd.grad`.
+
+    Args:
+        encode: Returns an embedding, or a tuple of tensors, of tensors whose first dimension counts rows. Tensors after
+            the first may be None.
+        cache_batch_size: Rows of a chunk; None encodes all rows at once.
+
+    Examples:
+        >>> layer = torch.nn.Linear(2, 3)
+        >>> encode_in_chunks(layer, 2)(torch.ones(5, 2)).shape
+        torch.Size([5, 3])
+    """
+    if cache_batch_size is None:
+        return encode
+
+    def encode_chunks(*rows: torch.Tensor | None) -> Any:
+        splits: list[Any] = [repeat(None) if row is None else row.split(cache_batch_size) for row in rows]
+        chunks = zip(*splits, strict=False)  # None repeats without end
+        if world_size() > 1:
+            found = [checkpoint(encode, *chunk, use_reentrant=False) for chunk in chunks]
+        else:
+            # Without even the nodes of the graph. DDP would see the gradient of a parameter once for each chunk.
+            leaf = torch.empty(0, requires_grad=True)  # or nothing would have a gradient
+
+            def rerun(_: torch.Tensor, *chunk: torch.Tensor | None) -> Any:
+                return encode(*chunk)
+
+            found = [checkpoint(rerun, leaf, *chunk, use_reentrant=True) for chunk in chunks]
+        if isinstance(found[0], tuple):
+            return tuple(map(torch.cat, zip(*found, strict=True)))
+        return torch.cat(found)
+
+    return encode_chunks
 
 
 def weighted_sum(parts: Mapping[str, torch.Tensor], weights: Mapping[str, float]) -> torch.Tensor:

@@ -1,25 +1,92 @@
-"""InfoNCE against a queue of negatives, equation 2 of dual momentum contrast, without the matrix of all logits."""
+"""InfoNCE against a queue of negatives, equation 2 of dual momentum contrast, and how the rows of a queue are stored."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
 
-from hf_xlsr.losses.row_storage import QuantizedRows
-from hf_xlsr.losses.sentence_contrast import check_shapes, check_temperature
-from hf_xlsr.losses.sparse_targets import accumulation_dtype
-from hf_xlsr.utils.errors import XlsrError, require_choice, require_positive
+from hf_xlsr.losses.in_batch import check_shapes, check_temperature
+from hf_xlsr.losses.vocabulary import accumulation_dtype
+from hf_xlsr.utils.errors import XlsrError, require_positive
 
-LOSS_PRECISIONS = ("auto", "float32", "bfloat16")
+STORAGES = ("float32", "bfloat16", "int8")
+LARGEST = 127  # of an 8-bit number
 # Rows of a chunk and bytes of its logits, at most. Measured on a CPU at batches of 256 and 1,024: 1,024 to 4,096
 # rows are about as fast, fewer and more are slower. An accelerator would wait for the launches of small chunks.
 _CPU_CHUNK = 4096, 16 << 20
 _OTHER_CHUNK = 32768, 128 << 20
+
+
+@dataclass(frozen=True)
+class QuantizedRows:
+    """Rows with a scale each; row `i` is `scales[i] * values[i]`.
+
+    `values` are int8 (any type for truncated rows), `(rows, width)`; `scales` float32, `(rows,)`.
+
+    Examples:
+        >>> rows = QuantizedRows(torch.tensor([[127, 0], [64, -127]], dtype=torch.int8), torch.tensor([0.5, 2.0]))
+        >>> len(rows), rows[1:2].dequantize()
+        (2, tensor([[ 128., -254.]]))
+    """
+
+    values: torch.Tensor
+    scales: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, rows: slice) -> QuantizedRows:
+        """A run of rows, without a copy."""
+        return QuantizedRows(self.values[rows], self.scales[rows])
+
+    def dequantize(self, out: torch.Tensor | None = None) -> torch.Tensor:
+        """The rows as float32, or written over `out` in its own type, `(rows, width)`."""
+        if out is None:
+            out = torch.empty_like(self.values, dtype=torch.float32)
+        return out.copy_(self.values).mul_(self.scales.unsqueeze(1))
+
+
+def quantize_rows(rows: torch.Tensor) -> QuantizedRows:
+    r"""Rows as 8-bit numbers: symmetric, with one scale for each row, rounded to the nearest.
+
+    ```math
+    s_i = \max_j |x_{ij}| / 127, \quad v_{ij} = \operatorname{round}(x_{ij} / s_i)
+    ```
+
+    A row of zeros stays zero; a row with an infinite entry or one that is not a number comes back as not a number.
+
+    Examples:
+        >>> quantize_rows(torch.tensor([[1.0, -0.5, 0.0], [0.0, 0.0, 0.0]])).values
+        tensor([[127, -64,   0],
+                [  0,   0,   0]], dtype=torch.int8)
+    """
+    rows = rows.detach().float()
+    scales = rows.abs().amax(1) / LARGEST
+    # A scale of 0 comes of a row of zeros; a subnormal one is so coarse that its row's largest entry passes 127.
+    values = (rows / torch.where(scales == 0, 1, scales).unsqueeze(1)).round_().clamp_(-LARGEST, LARGEST)
+    return QuantizedRows(values.to(torch.int8), scales)
+
+
+def truncate_rows(rows: torch.Tensor | QuantizedRows, dim: int) -> QuantizedRows:
+    """The first dimensions of rows in any storage, at length 1; the values are a view, not a copy.
+
+    Examples:
+        >>> truncate_rows(torch.tensor([[3.0, 4.0, 12.0], [0.0, 0.0, 1.0]]), 2).dequantize()
+        tensor([[0.6000, 0.8000],
+                [0.0000, 0.0000]])
+    """
+    values = (rows.values if isinstance(rows, QuantizedRows) else rows)[:, :dim]
+    # A common factor of a row, such as its scale, has no effect.
+    parts = values.split(8192)
+    lengths = torch.cat([torch.linalg.vector_norm(part.to(accumulation_dtype(part)), dim=1) for part in parts])
+    return QuantizedRows(values, 1 / lengths.masked_fill(lengths == 0, 1.0))
+
 
 Rows = torch.Tensor | QuantizedRows
 Pairs = tuple[torch.Tensor, torch.Tensor]
@@ -146,16 +213,11 @@ class _QueueInfoNCE(torch.autograd.Function):
         return (*grads, None, None, None, None)
 
 
-def _in_bfloat16(precision: str, queries: torch.Tensor) -> bool:
-    """Whether products run in bfloat16; `auto` follows autocast if the device has bfloat16."""
-    require_choice("precision", precision, LOSS_PRECISIONS)
+def _in_bfloat16(queries: torch.Tensor) -> bool:
+    """Whether products run in bfloat16: under autocast, if the device has bfloat16."""
     device = queries.device.type
-    if queries.dtype == torch.float64 or precision == "float32":
-        return False
-    if precision == "bfloat16":
-        return True
     fast = device != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
-    return fast and torch.is_autocast_enabled(device)
+    return queries.dtype != torch.float64 and fast and torch.is_autocast_enabled(device)
 
 
 def queue_info_nce(
@@ -167,7 +229,6 @@ def queue_info_nce(
     other_keys: torch.Tensor | None = None,
     masked: Pairs | None = None,
     chunk_size: int | None = None,
-    precision: str = "auto",
 ) -> torch.Tensor:
     r"""InfoNCE of each query with its positive key and the keys of a queue, equation 2 of the paper.
 
@@ -191,12 +252,10 @@ def queue_info_nce(
         masked: Rows and columns, two int64 tensors of equal length: query `rows[i]` does not count column `columns[i]`
             as a negative.
         chunk_size: Negatives per chunk; bounds memory and does not change the result. By default the fastest number.
-        precision: Of the matrix products: `float32`; `bfloat16`, summed in float32, on processors and CUDA devices;
-            `auto` is `bfloat16` under autocast to bfloat16 or float16.
 
     Returns:
         The mean over the batch, a scalar; exactly 0 when a query has no negatives. Sums run in float32, or all in
-        float64 for float64 queries. Differentiable once.
+        float64 for float64 queries; under autocast the matrix products run in bfloat16. Differentiable once.
 
     Examples:
         >>> queries = torch.eye(2, 4)
@@ -216,7 +275,7 @@ def queue_info_nce(
     if chunk_size is None:
         most_rows, most_bytes = _CPU_CHUNK if on_cpu else _OTHER_CHUNK
         chunk_size = max(256, min(most_rows, most_bytes // (4 * max(1, len(queries)))))
-    bfloat16 = _in_bfloat16(precision, queries)
+    bfloat16 = _in_bfloat16(queries)
     products: AbstractContextManager[None] = _bfloat16_products() if bfloat16 and on_cpu else nullcontext()
     graded = torch.is_grad_enabled()
     with_gradient = graded and queries.requires_grad, graded and positive_keys.requires_grad

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from hf_xlsr.losses.sentence_contrast import check_temperature, row_lengths, unit_rows
+from hf_xlsr.losses.in_batch import check_temperature, row_lengths, unit_rows
 from hf_xlsr.utils.distributed import own_generator
 from hf_xlsr.utils.errors import XlsrError
 
@@ -40,15 +40,6 @@ def bags_of_words(input_ids: torch.Tensor, attention_mask: torch.Tensor, special
     return rows, tokens[rows, columns]
 
 
-def _excluded_pairs(batch_size: int, bags: Bags, special_ids: Ids) -> Bags:
-    """Rows and tokens that must not be sampled, sorted by token."""
-    rows, tokens = bags
-    special = _as_ids(special_ids, rows.device).unique()
-    every_row = torch.arange(batch_size, device=rows.device)
-    tokens, order = torch.cat([tokens, special.repeat(batch_size)]).sort()
-    return torch.cat([rows, every_row.repeat_interleave(len(special))])[order], tokens
-
-
 def _gumbel_noise(like: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
     """`-log(-log(1 - u))`; on a CPU uniform numbers take a fifth of the time of `exponential_`."""
     uniform = torch.empty_like(like).uniform_(generator=generator)  # multiples of eps / 2, 0 among them
@@ -58,35 +49,6 @@ def _gumbel_noise(like: torch.Tensor, generator: torch.Generator | None) -> torc
 
 @torch.compiler.disable  # it would unroll the loop over the chunks, and compile for minutes
 @torch.no_grad()
-def _draw(
-    directions: torch.Tensor,
-    embeddings: torch.Tensor,
-    excluded: Bags,
-    count: int,
-    chunk_size: int,
-    generator: torch.Generator | None,
-) -> torch.Tensor:
-    """The tokens of the `count` greatest products plus noise; `excluded` is sorted by token."""
-    (batch_size, _), device = directions.shape, directions.device
-    generator = own_generator(device) if generator is None else generator
-    rows, tokens = excluded
-    starts = range(0, len(embeddings), chunk_size)
-    edges = torch.searchsorted(tokens, torch.tensor([*starts, len(embeddings)], device=device)).tolist()
-    best = directions.new_full((batch_size, count), -math.inf)
-    drawn = torch.zeros(batch_size, count, dtype=torch.long, device=device)
-    for start, first, last in zip(starts, edges[:-1], edges[1:], strict=True):
-        chunk = embeddings[start : start + chunk_size].to(directions.dtype)
-        with torch.autocast(device.type, enabled=False):
-            scores = directions @ chunk.T  # (batch, chunk)
-        scores /= row_lengths(chunk)
-        scores += _gumbel_noise(scores, generator)
-        scores[rows[first:last], tokens[first:last] - start] = -math.inf
-        best, chosen = torch.cat([best, scores], 1).topk(count, sorted=False)
-        kept = drawn.gather(1, chosen.clamp(max=count - 1))
-        drawn = torch.where(chosen < count, kept, chosen + (start - count))
-    return drawn
-
-
 def draw_negative_words(
     queries: torch.Tensor,
     embeddings: torch.Tensor,
@@ -132,11 +94,29 @@ def draw_negative_words(
         tensor([[3, 4, 7]])
     """
     check_temperature(temperature)
-    rows, tokens = _excluded_pairs(len(queries), bags, special_ids)
+    directions, device = unit_rows(queries) / temperature, queries.device
+    generator = own_generator(device) if generator is None else generator
+    special, every_row = _as_ids(special_ids, device).unique(), torch.arange(len(queries), device=device)
+    rows = torch.cat([bags[0], every_row.repeat_interleave(len(special))])  # pairs that must not be sampled
     left = len(embeddings) - max(rows.bincount().tolist(), default=0)
     if left < count:
         raise XlsrError(f"`count` must be at most the {left} words that are left for a row, got {count}.")
-    return _draw(unit_rows(queries.detach()) / temperature, embeddings, (rows, tokens), count, chunk_size, generator)
+    tokens, order = torch.cat([bags[1], special.repeat(len(queries))]).sort()
+    rows, starts = rows[order], range(0, len(embeddings), chunk_size)
+    edges = torch.searchsorted(tokens, torch.tensor([*starts, len(embeddings)], device=device)).tolist()
+    best = directions.new_full((len(queries), count), -math.inf)
+    drawn = torch.zeros(len(queries), count, dtype=torch.long, device=device)
+    for start, first, last in zip(starts, edges[:-1], edges[1:], strict=True):
+        chunk = embeddings[start : start + chunk_size].to(directions.dtype)
+        with torch.autocast(device.type, enabled=False):
+            scores = directions @ chunk.T  # (batch, chunk)
+        scores /= row_lengths(chunk)
+        scores += _gumbel_noise(scores, generator)
+        scores[rows[first:last], tokens[first:last] - start] = -math.inf
+        best, chosen = torch.cat([best, scores], 1).topk(count, sorted=False)
+        kept = drawn.gather(1, chosen.clamp(max=count - 1))
+        drawn = torch.where(chosen < count, kept, chosen + (start - count))
+    return drawn
 
 
 @torch.no_grad()

@@ -15,8 +15,7 @@ from transformers.utils import ModelOutput, can_return_tuple
 
 from hf_xlsr.encoders.stock import first_position
 from hf_xlsr.losses import additive_margin_loss, encode_in_chunks, matryoshka_mean, weighted_sum
-from hf_xlsr.losses.masked_lm import IGNORE
-from hf_xlsr.losses.sparse_targets import accumulation_dtype
+from hf_xlsr.losses.vocabulary import IGNORE, accumulation_dtype
 from hf_xlsr.modeling.encoding import (
     Encode,
     encode_by_length,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from hf_xlsr.losses.row_storage import QuantizedRows, quantize_rows
+from hf_xlsr.losses.queue_info_nce import QuantizedRows, quantize_rows
 from hf_xlsr.utils.errors import XlsrError
 
 NO_TEXT = -1  # example number of empty rows

@@ -8,7 +8,7 @@ from transformers.configuration_utils import SubConfigSpec
 from transformers.utils.type_validators import interval
 
 from hf_xlsr.encoders.stock import ATTENTION_DROPOUTS, STATE_DROPOUTS, own_dropout
-from hf_xlsr.losses.sparse_targets import LOGITS
+from hf_xlsr.losses.vocabulary import LOGITS
 
 POSITIONS = 512  # of the decoder, for encoders without a table of positions
 

@@ -16,7 +16,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
 
 from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_config, encoder_from_pretrained, own_dropout
-from hf_xlsr.losses.masked_lm import IGNORE
+from hf_xlsr.losses.vocabulary import IGNORE
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.pooling import pool

@@ -16,8 +16,8 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import can_return_tuple
 
 from hf_xlsr.encoders.stock import check_token_ids, encoder_from_config, max_positions, resized_bias
-from hf_xlsr.losses.masked_lm import IGNORE, biased_cross_entropy
-from hf_xlsr.losses.sentence_contrast import row_lengths
+from hf_xlsr.losses.in_batch import row_lengths
+from hf_xlsr.losses.vocabulary import IGNORE, masked_lm_loss
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.pooling import normalize
@@ -283,7 +283,7 @@ class HictlForConditionalGeneration(XlsrPreTrainedModel, GenerationMixin):
         if labels is None:
             logits = hidden @ table.weight.T + (bias if similarities is None else bias.unsqueeze(1))
         else:
-            mean = biased_cross_entropy(
+            mean = masked_lm_loss(
                 hidden,
                 labels,
                 table.weight,

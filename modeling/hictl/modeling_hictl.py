@@ -21,7 +21,7 @@ from hf_xlsr.losses import (
     weighted_sum,
     word_contrast_loss,
 )
-from hf_xlsr.losses.masked_lm import IGNORE
+from hf_xlsr.losses.vocabulary import IGNORE
 from hf_xlsr.modeling.encoding import encode_by_length, encode_negatives, in_order, length_chunks
 from hf_xlsr.modeling.pretraining import EncoderWithLmHead
 from hf_xlsr.utils.distributed import gather_with_gradient

@@ -24,7 +24,7 @@ from hf_xlsr.losses import (
     similarity_loss,
     weighted_sum,
 )
-from hf_xlsr.losses.masked_lm import IGNORE
+from hf_xlsr.losses.vocabulary import IGNORE
 from hf_xlsr.modeling.base import XlsrPreTrainedModel
 from hf_xlsr.modeling.encoding import encode_negatives
 from hf_xlsr.utils.distributed import gather_rows, gather_with_gradient, scaled_to_mean

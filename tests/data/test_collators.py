@@ -18,7 +18,7 @@ from hf_xlsr.data.collators.lightweight import PairCollator
 from hf_xlsr.data.collators.masking import counter_uniform
 from hf_xlsr.data.collators.padding import LabelledCollator, TranslationCollator, pad_rows, truncate_row
 from hf_xlsr.data.tokenization import train_tokenizer
-from hf_xlsr.losses.masked_lm import IGNORE
+from hf_xlsr.losses.vocabulary import IGNORE
 from hf_xlsr.utils.errors import XlsrError
 
 TEXTS = ["the cat, the dog sees bright rivers.", "le chat , le chien voit une belle maison ."] * 50

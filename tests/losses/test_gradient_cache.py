@@ -12,7 +12,6 @@ from hf_xlsr.losses import (
     additive_margin_loss,
     alignment_loss,
     encode_in_chunks,
-    gradient_cache,
     matching_loss,
     sentence_contrast_loss,
     similarity_loss,
@@ -62,7 +61,7 @@ def test_blocks_change_no_loss(loss: Any, options: dict[str, Any], size: int, mo
     vectors = [torch.randn(rows, 6, generator=generator, dtype=torch.float64) for rows in (9, 9, 4)]
     vectors = [one.requires_grad_() for one in vectors[: 2 if loss in (similarity_loss, matching_loss) else 3]]
     whole = loss(*vectors, **options)
-    monkeypatch.setattr(gradient_cache, "SIMILARITIES", size)
+    monkeypatch.setattr("hf_xlsr.losses.in_batch.SIMILARITIES", size)
     blocks = loss(*vectors, **options)
     torch.testing.assert_close(blocks, whole)
     torch.testing.assert_close(torch.autograd.grad(blocks, vectors), torch.autograd.grad(whole, vectors))

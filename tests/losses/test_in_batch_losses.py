@@ -190,7 +190,7 @@ def test_zero_vectors_have_bounded_gradients(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(("negatives", "block"), [(0, 2**17), (3, 2**17), (3, 16)])
 def test_equal_texts_are_no_negatives(negatives: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_xlsr.losses.gradient_cache.SIMILARITIES", block)
+    monkeypatch.setattr("hf_xlsr.losses.in_batch.SIMILARITIES", block)
     rows = sides(4, negatives=negatives)
     identities = torch.tensor([[1, 2, 1, 3], [5, 6, 7, 6]])  # sources 0 and 2 are one text, and targets 1 and 3
 

@@ -20,7 +20,6 @@ from hf_xlsr.losses import (
     weighted_sum,
     word_contrast_loss,
 )
-from hf_xlsr.losses.masked_lm import biased_cross_entropy
 
 SIDES = ((5, 4), (5, 4))
 HARD = (*SIDES, (3, 4))  # with hard negatives
@@ -45,7 +44,7 @@ LOSSES: dict[str, tuple[tuple[tuple[int, ...], ...], Callable[..., torch.Tensor]
         lambda *x: sparse_target_cross_entropy(*x, IDS, MASS, ROW_WEIGHTS, chunk_size=3),
     ),
     "masked LM": (((2, 3, 4), (9, 4), (9,)), lambda hidden, *x: masked_lm_loss(hidden, LABELS, *x, chunk_size=2)),
-    "biased": (((2, 3, 4), (9, 4), (2, 9)), lambda hidden, *x: biased_cross_entropy(hidden, LABELS, *x, chunk_size=2)),
+    "biased": (((2, 3, 4), (9, 4), (2, 9)), lambda hidden, *x: masked_lm_loss(hidden, LABELS, *x, chunk_size=2)),
 }
 # The others multiply in the precision of autocast.
 IN_FLOAT32 = ["alignment", "similarity", "additive margin", "sentence contrast", "word contrast"]

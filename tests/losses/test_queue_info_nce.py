@@ -152,11 +152,9 @@ def test_batch_times_queue_is_never_held() -> None:
     keys, rows = unit_rows(batch_size, width, 1, torch.float32), unit_rows(queue_rows, width, 2, torch.float32)
     masked = matching_pairs(torch.arange(batch_size), torch.arange(queue_rows) // 2)
     for queue in (rows, rows.bfloat16(), quantize_rows(rows)):
-        for precision in ("float32", "bfloat16"):
-            with watched() as seen:
-                queue_info_nce(
-                    queries, keys, queue, masked=masked, chunk_size=chunk_size, precision=precision
-                ).backward()
+        for bfloat16 in (False, True):
+            with watched() as seen, torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+                queue_info_nce(queries, keys, queue, masked=masked, chunk_size=chunk_size).backward()
             assert max(size for _, size, _ in seen) == batch_size * chunk_size
             assert sum(name == "aten.mm.out" for name, _, _ in seen) == 2 * queue_rows / chunk_size
     with watched() as seen, torch.no_grad():
@@ -180,18 +178,19 @@ def test_matching_pairs(ids: list[int], queue_ids: list[int]) -> None:
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("storage", ["float32", "bfloat16", "int8"])
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_accelerator_gives_the_same(storage: str, precision: str) -> None:
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_accelerator_gives_the_same(storage: str, bfloat16: bool) -> None:
     queries, keys, rows = (unit_rows(count, 64, seed, torch.float32) for count, seed in ((16, 0), (16, 1), (500, 2)))
     masked = matching_pairs(torch.arange(16), torch.arange(500) // 3)
     expected = value_and_gradients(queue_info_nce, [queries, keys], rows, masked=masked)
     there = rows.cuda()
     queue = quantize_rows(there) if storage == "int8" else there.to(getattr(torch, storage))
     on_device = masked[0].cuda(), masked[1].cuda()
-    found = value_and_gradients(
-        queue_info_nce, [queries.cuda(), keys.cuda()], queue, masked=on_device, chunk_size=77, precision=precision
-    )
-    tolerance = 1e-4 if (storage, precision) == ("float32", "float32") else 0.02
+    with torch.autocast("cuda", torch.bfloat16, enabled=bfloat16):
+        found = value_and_gradients(
+            queue_info_nce, [queries.cuda(), keys.cuda()], queue, masked=on_device, chunk_size=77
+        )
+    tolerance = 1e-4 if storage == "float32" and not bfloat16 else 0.02
     for one, twin in zip(found, expected, strict=True):
         assert (one.cpu() - twin).norm() <= tolerance * twin.norm()
 
@@ -244,30 +243,24 @@ def test_nan_reaches_loss_and_gradient(place: str) -> None:
     assert value.isnan() and slope.isnan().any() and key_slope.isnan().any()
 
 
-def test_bfloat16_products(own_precision: str) -> None:
+def test_autocast_multiplies_in_bfloat16(own_precision: str) -> None:
     queries, keys, queue = (unit_rows(count, 64, seed, torch.float32) for count, seed in ((16, 0), (16, 1), (500, 2)))
 
-    def run(precision: str, dtype: torch.dtype | None = None, **change: Any) -> tuple[Any, set[str]]:
+    def run(dtype: torch.dtype | None) -> tuple[Any, set[str]]:
         with watched() as seen, torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
-            found = value_and_gradients(queue_info_nce, [queries, keys], queue, precision=precision, **change)
+            found = value_and_gradients(queue_info_nce, [queries, keys], queue)
         assert torch.backends.mkldnn.matmul.fp32_precision == own_precision  # type: ignore[attr-defined]
         return found, {products for name, _, products in seen if name == "aten.mm.out"}
 
-    exact, products = run("auto")
+    exact, products = run(None)
     assert products == {own_precision}
-    near, products = run("bfloat16")
-    assert products == {"bf16"}
-    for one, twin in zip(near, exact, strict=True):
-        # bfloat16 keeps 8 bits: one part in 256 of each operand.
-        assert (one - twin).norm() <= 0.01 * twin.norm()
-        assert one.dtype == torch.float32
     for dtype in (torch.bfloat16, torch.float16):
-        cast, products = run("auto", dtype)
+        near, products = run(dtype)
         assert products == {"bf16"}
-        assert all(torch.equal(one, twin) for one, twin in zip(cast, near, strict=True))
-    forced, products = run("float32", torch.bfloat16)
-    assert products == {own_precision}
-    assert all(torch.equal(one, twin) for one, twin in zip(forced, exact, strict=True))
+        for one, twin in zip(near, exact, strict=True):
+            # bfloat16 keeps 8 bits: one part in 256 of each operand.
+            assert (one - twin).norm() <= 0.01 * twin.norm()
+            assert one.dtype == torch.float32
 
 
 def test_precision_setting_is_restored_after_an_error(own_precision: str) -> None:
@@ -277,6 +270,6 @@ def test_precision_setting_is_restored_after_an_error(own_precision: str) -> Non
                 raise MemoryError
             return function(*args, **(kwargs or {}))
 
-    with pytest.raises(MemoryError), Failing():
-        queue_info_nce(torch.ones(2, 3), torch.ones(2, 3), torch.ones(5, 3), precision="bfloat16")
+    with pytest.raises(MemoryError), Failing(), torch.autocast("cpu", torch.bfloat16):
+        queue_info_nce(torch.ones(2, 3), torch.ones(2, 3), torch.ones(5, 3))
     assert torch.backends.mkldnn.matmul.fp32_precision == own_precision  # type: ignore[attr-defined]

@@ -10,7 +10,6 @@ from translation_helpers import ENCODERS, small_encoder
 
 from hf_xlsr import LightweightDualTransformer
 from hf_xlsr.losses import alignment_loss, generative_labels, generative_loss, similarity_loss
-from hf_xlsr.losses.unified_generative import GENERATIVE_TASKS
 from hf_xlsr.utils.pooling import pool
 
 
@@ -101,7 +100,7 @@ def test_gradients_of_every_encoder(name: str) -> None:
     gradients(lightweight(small_encoder(name, VOCABULARY)).train(), lightweight_batch())
 
 
-@pytest.mark.parametrize("task", GENERATIVE_TASKS)
+@pytest.mark.parametrize("task", ["smlm", "xtr", "ugt", "mlm", "mlm+xtr"])
 @pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
 def test_gradients_in_every_task(task: str, pooling: str) -> None:
     batch = lightweight_batch(task=task)

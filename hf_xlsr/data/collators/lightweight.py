@@ -11,7 +11,7 @@ import torch
 from hf_xlsr.data.collators.masking import MaskDrawer, counter_uniform, mask_token_id
 from hf_xlsr.data.collators.padding import negatives_of, pad_rows, truncate_row
 from hf_xlsr.data.tokenization import punctuation_ids
-from hf_xlsr.losses.masked_lm import IGNORE
+from hf_xlsr.losses.vocabulary import IGNORE
 from hf_xlsr.utils.errors import require_choice
 
 MASKINGS = ("none", "single", "mlm")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_xlsr.losses.masked_lm import IGNORE
+from hf_xlsr.losses.vocabulary import IGNORE
 
 
 def truncate_row(ids: Sequence[int], max_length: int) -> Sequence[int]:
