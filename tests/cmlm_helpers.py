@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from conftest import make_pairs, tiny_encoder
 
-from hf_xlsr.data.collators.cmlm import CmlmCollator
+from hf_xlsr.data.collators import CmlmCollator
 from hf_xlsr.modeling.cmlm import CmlmConfig, CmlmModel
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from conftest import ENGLISH, FRENCH, make_pairs, tiny_encoder
 
-from hf_xlsr.data.collators.hictl import HictlCollator
+from hf_xlsr.data.collators import HictlCollator
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.modeling.hictl import HictlConfig, HictlForPreTraining
 

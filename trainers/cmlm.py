@@ -9,9 +9,7 @@ from typing import Any
 
 import torch
 
-from hf_xlsr.data.collators.cmlm import CmlmCollator
-from hf_xlsr.data.collators.dual_momentum import NliCollator
-from hf_xlsr.data.collators.lightweight import PairCollator
+from hf_xlsr.data.collators import CmlmCollator, NliCollator, PairCollator
 from hf_xlsr.data.multitask import MAIN, MultiTaskCollator
 from hf_xlsr.data.prepared import PackedRunningText, PreparedPairs, PreparedRunningText
 from hf_xlsr.encoders.stock import check_token_ids, max_positions, vocab_size_of

@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from hf_xlsr.data.collators.dual_momentum import DualCollator, NliCollator
+from hf_xlsr.data.collators import DualCollator, NliCollator
 from hf_xlsr.data.multitask import MultiTaskCollator
 from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
 from hf_xlsr.modeling.dual_momentum import DualMomentumConfig

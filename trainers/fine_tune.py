@@ -14,7 +14,7 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
-from hf_xlsr.data.collators.padding import LabelledCollator
+from hf_xlsr.data.collators import LabelledCollator
 from hf_xlsr.data.labelled import LabelledSet, convert_labelled
 from hf_xlsr.encoders.stock import check_token_ids, max_positions, vocab_size_of
 from hf_xlsr.evaluation.outcomes import pearson, spearman

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hf_xlsr.data.collators.hictl import HictlCollator
+from hf_xlsr.data.collators import HictlCollator
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedRows
 from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
 from hf_xlsr.modeling.hictl import HictlForPreTraining

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from hf_xlsr.data.collators.lightweight import PairCollator
+from hf_xlsr.data.collators import PairCollator
 from hf_xlsr.encoders.stock import check_token_ids, vocab_size_of
 from hf_xlsr.modeling.lightweight import LightweightDualTransformer
 from hf_xlsr.trainers.base import XlsrTrainer, converter_of, usable_length

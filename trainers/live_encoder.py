@@ -16,7 +16,7 @@ from sentence_transformers.util import (
 )
 from transformers import PreTrainedModel
 
-from hf_xlsr.data.collators.padding import pad_rows, truncate_row
+from hf_xlsr.data.collators import pad_rows, truncate_row
 from hf_xlsr.utils.pooling import normalize
 
 Prompts = str | Mapping[str, str] | None

@@ -9,7 +9,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import TrainerCallback
 
-from hf_xlsr.data.collators.padding import pad_rows, truncate_row
+from hf_xlsr.data.collators import pad_rows, truncate_row
 from hf_xlsr.trainers.adapters import base_model
 from hf_xlsr.utils.distributed import gather_rows, process_index, world_size
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from hf_xlsr.data.collators.padding import TranslationCollator, pad_rows
+from hf_xlsr.data.collators import TranslationCollator, pad_rows
 from hf_xlsr.encoders.stock import max_positions
 from hf_xlsr.modeling.hictl.modeling_generation import check_vocabulary, sentence_ends
 from hf_xlsr.trainers.adapters import base_model

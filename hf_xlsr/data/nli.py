@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from hf_xlsr.data.cleaning import Cleaner
-from hf_xlsr.data.collators.masking import counter_uniform
 from hf_xlsr.data.columns import parse_columns
 from hf_xlsr.data.encoding import NLI, Row, check_tokenizers
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.labelled import LabelledTask, label_facts, with_labels
+from hf_xlsr.data.masking import counter_uniform
 from hf_xlsr.data.pairs import with_removal
 from hf_xlsr.data.preparation import prepare_rows
 from hf_xlsr.data.prepared import PreparedRows

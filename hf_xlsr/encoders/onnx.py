@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_xlsr.data.collators.padding import pad_rows
+from hf_xlsr.data.collators import pad_rows
 from hf_xlsr.encoders.encoding import unit_length
 from hf_xlsr.encoders.parts import export_parts
 from hf_xlsr.utils.errors import XlsrError, require_choice

@@ -11,12 +11,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_xlsr.data.collators.cmlm import CmlmCollator
-from hf_xlsr.data.collators.dual_momentum import DualCollator, NliCollator
-from hf_xlsr.data.collators.hictl import HictlCollator, join_sides
-from hf_xlsr.data.collators.lightweight import PairCollator
-from hf_xlsr.data.collators.masking import counter_uniform
-from hf_xlsr.data.collators.padding import LabelledCollator, TranslationCollator, pad_rows, truncate_row
+from hf_xlsr.data.collators import (
+    CmlmCollator,
+    DualCollator,
+    HictlCollator,
+    LabelledCollator,
+    NliCollator,
+    PairCollator,
+    TranslationCollator,
+    join_sides,
+    pad_rows,
+    truncate_row,
+)
+from hf_xlsr.data.masking import counter_uniform
 from hf_xlsr.data.tokenization import train_tokenizer
 from hf_xlsr.losses.vocabulary import IGNORE
 from hf_xlsr.utils.errors import XlsrError

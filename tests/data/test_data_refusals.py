@@ -15,10 +15,7 @@ from datasets import Dataset
 from tokenizer_helpers import word_tokenizer
 
 from hf_xlsr.data.cleaning import LanguageFilter, build_cleaner
-from hf_xlsr.data.collators.cmlm import CmlmCollator
-from hf_xlsr.data.collators.dual_momentum import DualCollator, NliCollator
-from hf_xlsr.data.collators.hictl import HictlCollator
-from hf_xlsr.data.collators.lightweight import PairCollator
+from hf_xlsr.data.collators import CmlmCollator, DualCollator, HictlCollator, NliCollator, PairCollator
 from hf_xlsr.data.columns import parse_columns, resolve_columns
 from hf_xlsr.data.corpora.bible import bible_pairs
 from hf_xlsr.data.corpora.loading import load_corpus

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from hf_xlsr.data.collators.hictl import HictlCollator
+from hf_xlsr.data.collators import HictlCollator
 from hf_xlsr.data.pairs import PreparedData, load_tokenizer, prepare, prepare_texts
 from hf_xlsr.data.prepared import ConcatenatedRows
 from hf_xlsr.data.sources import as_list, expand

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from hf_xlsr.data.collators.masking import MaskDrawer
 from hf_xlsr.data.encoding import PAIRS
+from hf_xlsr.data.masking import MaskDrawer
 from hf_xlsr.data.pairs import PreparedData, prepare
 from hf_xlsr.encoders.stock import DROPOUTS, encoder_from_pretrained
 from hf_xlsr.modeling import citations

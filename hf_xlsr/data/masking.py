@@ -17,7 +17,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def _mix(values: np.ndarray) -> np.ndarray:
-    """The finaliser of the SplitMix64 generator: every input bit reaches every output bit."""
+    """The finaliser of SplitMix64."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
@@ -35,7 +35,6 @@ def counter_uniform(
 
 
 def mask_token_id(tokenizer: Any) -> int:
-    """The id of the mask token; an error if there is none."""
     if tokenizer.mask_token_id is None:
         raise XlsrError("masking needs a tokenizer with a mask token.")
     return int(tokenizer.mask_token_id)
@@ -50,7 +49,8 @@ class MaskDrawer:
 
     def __init__(self, tokenizer: Any, *, probability: float = 0.15, seed: int = 1, exact: bool = False) -> None:
         self.mask_id = mask_token_id(tokenizer)
-        self.ordinary = np.setdiff1d(np.arange(len(tokenizer)), tokenizer.all_special_ids)
+        self.special = np.array(sorted(tokenizer.all_special_ids))
+        self.ordinary = np.setdiff1d(np.arange(len(tokenizer)), self.special)
         self.probability, self.seed, self.exact = probability, seed, exact
 
     def __call__(

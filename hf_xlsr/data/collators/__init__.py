@@ -1,3 +1,0 @@
-"""Collators: from examples to padded batches."""
-
-from __future__ import annotations
