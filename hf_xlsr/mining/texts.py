@@ -14,10 +14,9 @@ import numpy as np
 from tqdm import tqdm
 
 from hf_xlsr.data.cleaning import build_cleaner, build_text_cleaner
-from hf_xlsr.data.formats.lines import decode, iter_lines, open_binary
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import SUFFIXES, format_suffix
-from hf_xlsr.data.formats.source import BadLine, BrokenFile
+from hf_xlsr.data.formats.source import BadLine, BrokenFile, decode, iter_lines, open_binary
 from hf_xlsr.data.running_text import split_sentences
 from hf_xlsr.data.seen import hash64
 from hf_xlsr.data.sources import open_texts

@@ -169,7 +169,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, kind: str) -> None:
     assert len(content) > 20_000_000
     path = write(tmp_path, f"a.{kind.split()[0]}.gz", gzip.compress(content.encode(), 1))
     del content  # the reader's memory is measured, not the test's
-    assert peak_of(path, **EN_FR) < 5_000_000
+    assert peak_of(path, **EN_FR) < 7_000_000
 
 
 def test_parquet_memory_is_bounded_within_a_row_group(tmp_path: Path) -> None:

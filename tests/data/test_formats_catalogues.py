@@ -4,9 +4,9 @@ import polib
 import pytest
 from formats_helpers import fails, read_with_side_file, write
 
-from hf_xlsr.data.formats.lines import MAX_LINE
 from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.formats.reading import read_rows
+from hf_xlsr.data.formats.source import MAX_LINE
 
 
 def tmx(body: str, top: str = "") -> str:

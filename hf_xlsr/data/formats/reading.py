@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from hf_xlsr.data.columns import NUMERIC_COLUMNS, parse_columns
-from hf_xlsr.data.formats.gettext import read_mo, read_po
-from hf_xlsr.data.formats.lines import COMPRESSIONS
+from hf_xlsr.data.formats.catalogues import read_mo, read_po, read_tmx
 from hf_xlsr.data.formats.quarantine import Quarantine
-from hf_xlsr.data.formats.source import BrokenFile, Reader, Source
+from hf_xlsr.data.formats.source import OPENERS, BrokenFile, Reader, Source
 from hf_xlsr.data.formats.tables import read_datasets, read_parquet
 from hf_xlsr.data.formats.text import read_csv, read_jsonl, read_moses, read_tsv
-from hf_xlsr.data.formats.tmx import read_tmx
 from hf_xlsr.utils.errors import XlsrError, did_you_mean, require_choice
 
 logger = logging.getLogger(__name__)
@@ -93,11 +91,17 @@ def read_rows(
     """
     paths, labels = expand_braces(path)
     name = str(path) if isinstance(path, (str, os.PathLike)) else " + ".join(map(str, paths))
-    if format is None:
-        format = detect_format(paths)
+    format = format or detect_format(paths)
     require_choice("format", format, READERS)
-    if fault := _invalid(format, paths, split=split, config=config):
-        raise XlsrError(f"{name}: {fault}")
+    fault = None
+    if format != "moses" and len(paths) > 1:
+        fault = f"format '{format}' reads one file, got {len(paths)} files"
+    elif format != "datasets" and (split is not None or config is not None):
+        fault = f"`{'config' if split is None else 'split'}` is only for datasets, but this is a {format} file"
+    elif format != "datasets" and (missing := [file for file in paths if not file.is_file()]):
+        fault = f"the file {missing[0]} does not exist"
+    if fault:
+        raise XlsrError(f"{name}: {fault}.")
     mapping = parse_columns(columns) if isinstance(columns, str) else {k: str(v) for k, v in (columns or {}).items()}
     source = Source(
         name=name,
@@ -116,19 +120,6 @@ def read_rows(
     return _rows(source, READERS[format], log=quarantine is None)
 
 
-def _invalid(format: str, paths: Sequence[Path], **options: str | None) -> str | None:
-    """The fault of a call of `read_rows`, if any."""
-    if format != "moses" and len(paths) > 1:
-        return f"format '{format}' reads one file, got {len(paths)} files."
-    if format == "datasets":
-        return None
-    for option, value in options.items():
-        if value is not None:
-            return f"`{option}` is only for datasets, but this is a {format} file."
-    missing = next((file for file in paths if not file.is_file()), None)
-    return None if missing is None else f"the file {missing} does not exist."
-
-
 def expand_braces(path: AnyPath | Sequence[AnyPath]) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     """The files of a path, and the labels that distinguish their names."""
     if not isinstance(path, (str, os.PathLike)):
@@ -143,7 +134,7 @@ def expand_braces(path: AnyPath | Sequence[AnyPath]) -> tuple[tuple[Path, ...], 
 
 def format_suffix(path: Path) -> str:
     """The suffix before that of a compression."""
-    inner = path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path
+    inner = path.with_suffix("") if path.suffix.lower() in OPENERS else path
     return inner.suffix.lower()
 
 

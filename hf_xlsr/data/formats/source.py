@@ -1,13 +1,21 @@
-"""What readers take and yield."""
+"""What readers take and yield, and the lines of plain and compressed files."""
 
 from __future__ import annotations
 
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+import pyarrow as pa
 from langcodes import tag_is_valid
 
 from hf_xlsr.data.columns import resolve_columns
@@ -15,6 +23,16 @@ from hf_xlsr.data.formats.quarantine import Quarantine
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.utils.errors import XlsrError
 
+MAX_LINE = 1 << 20  # bytes
+BLOCK = 1 << 16
+READ_ERRORS = (EOFError, OSError, zlib.error, lzma.LZMAError)
+OPENERS: dict[str, Callable[[str], Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    # Arrow's stream, unlike that of the zstandard package, detects a truncated file.
+    ".zst": lambda path: pa.input_stream(path, compression="zstd"),
+}
 LONGEST_CODE = 8  # letters of a language code, as in eng_Latn
 # A file with a larger share of malformed lines than this, after so many lines, is not what the options say.
 MAX_BAD, MIN_LINES = 0.2, 1000
@@ -36,6 +54,60 @@ class BadLine(Exception):
 
 class BrokenFile(Exception):
     """The file cannot be read any further; the message is the cause."""
+
+
+def open_binary(path: Path) -> io.BufferedReader:
+    """Opens a file for reading bytes, decompressed by its suffix in `OPENERS`."""
+    opener = OPENERS.get(path.suffix.lower())
+    with read_errors():
+        return path.open("rb") if opener is None else io.BufferedReader(opener(str(path)), BLOCK)
+
+
+@contextmanager
+def read_errors(errors: tuple[type[Exception], ...] = READ_ERRORS) -> Iterator[None]:
+    """Converts errors of libraries to `BrokenFile`."""
+    try:
+        yield
+    except errors as error:
+        raise BrokenFile(cause(error)) from error
+
+
+def cause(error: Exception) -> str:
+    """The first line of a library's error, without a full stop."""
+    text = (getattr(error, "strerror", None) or str(error)).strip() or type(error).__name__
+    return text.splitlines()[0].rstrip(".")
+
+
+def iter_lines(file: BinaryIO) -> Iterator[bytes]:
+    r"""The lines of a file, split at `\n` only and without it; a byte order mark at the start is dropped.
+
+    An over-long line is truncated to `MAX_LINE + 1` bytes, which `decode` rejects.
+    """
+    first = True
+    with read_errors():
+        while line := file.readline(MAX_LINE + 1):
+            if first:
+                if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                    raise BrokenFile("it is UTF-16, not UTF-8")
+                if line.startswith(codecs.BOM_UTF8):
+                    line = line[3:] + (b"" if line.endswith(b"\n") else file.readline(3))
+                first = False
+            if line.endswith(b"\n"):
+                yield line[:-1]
+                continue
+            yield line
+            if len(line) > MAX_LINE:
+                while (rest := file.readline(BLOCK)) and not rest.endswith(b"\n"):
+                    pass
+
+
+def decode(line: bytes) -> str:
+    """The text of a line; `BadLine` if it is over-long, has a NUL character or is not UTF-8."""
+    reason = "over-long line" if len(line) > MAX_LINE else "NUL character" if b"\0" in line else "invalid UTF-8"
+    if reason == "invalid UTF-8":
+        with suppress(UnicodeDecodeError):
+            return line.decode("utf-8")
+    raise BadLine(reason)
 
 
 @dataclass
@@ -64,6 +136,10 @@ class Source:
         """Our name -> column, for a table that has columns of these names."""
         columns = self.columns or self.columns_of_languages(names)
         return resolve_columns(columns, self.required, names, self.name, self.optional, self.selecting)
+
+    def resolve_among(self, names: Collection[str], columns: Mapping[str, str]) -> dict[str, str]:
+        """As `resolve`, for a file whose columns have no names of ours; `columns` are the default."""
+        return resolve_columns(self.columns or columns, self.required, names, self.name, selecting=self.selecting)
 
     def columns_of_languages(self, names: Collection[str]) -> dict[str, str]:
         """Columns named like the two languages, for a table of pairs without columns `source` and `target`."""

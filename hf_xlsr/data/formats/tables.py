@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hf_xlsr.data.columns import column_value, flat_names, split_name
-from hf_xlsr.data.formats.lines import READ_ERRORS, cause, read_errors
-from hf_xlsr.data.formats.quarantine import Quarantine
-from hf_xlsr.data.formats.source import BrokenFile, Record, Source
+from hf_xlsr.data.formats.source import READ_ERRORS, BrokenFile, Record, Source, cause, read_errors
 from hf_xlsr.utils.errors import XlsrError
 
 BATCH = 1024  # rows
@@ -30,18 +29,11 @@ def read_parquet(source: Source) -> Iterator[Record]:
             chosen = source.resolve(names)
             wanted = list(dict.fromkeys(chosen.values()))
             _check_expansion(file.metadata, wanted)
-        batches = file.iter_batches(BATCH, columns=wanted, use_threads=False)
-        number = 0
-        while True:
-            with read_errors(ARROW_ERRORS):
-                batch = next(batches, None)
-            if batch is None:
-                return
-            for record in _records(batch):
-                number += 1
-                if record is None:
-                    source.reject(number, "invalid UTF-8", "")
-                    continue
+        batches = _guarded(file.iter_batches(BATCH, columns=wanted, use_threads=False), ARROW_ERRORS)
+        for number, record in enumerate(chain.from_iterable(map(_records, batches)), 1):
+            if record is None:
+                source.reject(number, "invalid UTF-8", "")
+            else:
                 yield number, {ours: column_value(record, theirs) for ours, theirs in chosen.items()}, None
 
 
@@ -77,50 +69,50 @@ def _records(batch: Any) -> Iterator[dict[str, Any] | None]:
 
 def read_datasets(source: Source) -> Iterator[Record]:
     """The rows of a dataset, streamed."""
-    data = _choose_split(_load(source), source).with_format(None)
-    features = data.features
-    rows: Iterator[dict[str, Any]] = iter(data)
-    if features is None:
-        names = flat_names(_next(rows) or {})
-        rows = iter(data)
-    else:
-        names = list(features.flatten())
+    data = _choose_split(_load(source.name, source.paths[0], source.config), source).with_format(None)
+    # Network, archive and format errors have no common base.
+    names = (
+        list(data.features.flatten()) if data.features else flat_names(next(_guarded(iter(data), (Exception,)), {}))
+    )
     if not names:
         return
     chosen = source.resolve(names)
-    if features is not None:
-        wanted = [name for name in features if any(f"{path}.".startswith(f"{name}.") for path in chosen.values())]
-        rows = iter(data.select_columns(wanted))
-    number = 0
-    while (record := _next(rows)) is not None:
-        number += 1
+    if data.features is not None:
+        paths = [f"{path}." for path in chosen.values()]
+        data = data.select_columns(
+            [name for name in data.features if any(path.startswith(f"{name}.") for path in paths)]
+        )
+    for number, record in enumerate(_guarded(iter(data), (Exception,)), 1):
         yield number, {ours: column_value(record, theirs) for ours, theirs in chosen.items()}, None
 
 
-def _next(rows: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
-    with read_errors((Exception,)):  # network, archive and format errors have no common base
-        return next(rows, None)
+def _guarded(items: Iterator[Any], errors: tuple[type[Exception], ...]) -> Iterator[Any]:
+    """The items; errors of their libraries become `BrokenFile`."""
+    while True:
+        with read_errors(errors):
+            item = next(items, None)
+        if item is None:
+            return
+        yield item
 
 
-def _load(source: Source) -> Any:
+def _load(name: str, path: Path, config: str | None) -> Any:
     import datasets
 
-    path = source.paths[0]
     try:
         if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
             return datasets.load_from_disk(path.as_posix())
-        return datasets.load_dataset(path.as_posix(), name=source.config, streaming=True)
+        return datasets.load_dataset(path.as_posix(), name=config, streaming=True)
     except Exception as error:
         raise XlsrError(
-            f"'{source.name}' cannot be opened as a dataset ({cause(error)}). Offline, give a folder written by "
+            f"'{name}' cannot be opened as a dataset ({cause(error)}). Offline, give a folder written by "
             "`save_to_disk`."
         ) from error
 
 
 def dataset_splits(path: str, config: str | None = None) -> list[str]:
     """Names of the splits of a dataset; empty where it has none."""
-    source = Source(path, (Path(path),), (), {}, (), (), None, config, Quarantine())
-    data = _load(source)
+    data = _load(path, Path(path), config)
     return sorted(data) if isinstance(data, dict) else []
 
 

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
 from langcodes import tag_is_valid
 
-from hf_xlsr.data.columns import column_value, flat_names, resolve_columns, selecting_columns
-from hf_xlsr.data.formats.lines import MAX_LINE, decode, iter_lines, open_binary
-from hf_xlsr.data.formats.source import LONGEST_CODE, BadLine, Record, Source
+from hf_xlsr.data.columns import column_value, flat_names
+from hf_xlsr.data.formats.source import (
+    LONGEST_CODE,
+    MAX_LINE,
+    BadLine,
+    Record,
+    Source,
+    decode,
+    iter_lines,
+    open_binary,
+)
 from hf_xlsr.data.languages import language_code
 from hf_xlsr.utils.errors import XlsrError
 
 # A row of a table: line number, its fields (or why there are none), the raw line.
 TableRow = tuple[int, "Sequence[bytes] | BadLine", bytes]
+# Stands for a carriage return within a line, which `csv` refuses.
+_RETURN = "\u0100"
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))
 
 
 def read_moses(source: Source) -> Iterator[Record]:
@@ -52,21 +66,14 @@ def read_moses(source: Source) -> Iterator[Record]:
 
 def _moses_positions(source: Source) -> dict[str, int]:
     keys = [*map(str, range(len(source.paths))), *source.labels]
-
-    def positions(chosen: Mapping[str, str]) -> dict[str, int]:
-        return {ours: keys.index(theirs) % len(source.paths) for ours, theirs in chosen.items()}
-
-    if source.columns:
-        return positions(
-            resolve_columns(source.columns, source.required, keys, source.name, selecting=source.selecting)
-        )
-    if len(source.paths) != len(source.required):
+    if not source.columns and len(source.paths) != len(source.required):
         raise XlsrError(
             f"{source.name} is {len(source.paths)} file(s) for the columns {', '.join(source.required)}; give one file "
             "per column, such as 'corpus.{en,fr}'."
         )
-    by_place = dict(zip(source.required, _moses_order(source), strict=True))
-    return by_place | positions(selecting_columns(source.selecting, by_place, keys, source.name))
+    by_place = {} if source.columns else dict(zip(source.required, map(str, _moses_order(source)), strict=True))
+    chosen = source.resolve_among(keys, by_place)
+    return {ours: keys.index(theirs) % len(source.paths) for ours, theirs in chosen.items()}
 
 
 def _moses_order(source: Source) -> Sequence[int]:
@@ -75,9 +82,9 @@ def _moses_order(source: Source) -> Sequence[int]:
     places = range(len(labels))
     if len(languages) != len(labels):
         return places
-    codes = [language_code(label) for label in labels], [language_code(language) for language in languages]
-    for files, wanted in ((list(labels), list(languages)), codes):
-        if files != wanted and len(set(wanted)) == len(wanted) and set(files) == set(wanted):
+    codes = tuple(map(language_code, labels)), tuple(map(language_code, languages))
+    for files, wanted in ((labels, languages), codes):
+        if len(set(wanted)) == len(wanted) and set(files) == set(wanted):
             return [files.index(language) for language in wanted]
     for place, (file, wanted_here) in enumerate(zip(*codes, strict=True)):
         if file in codes[1] and codes[1].index(file) != place and wanted_here != file:
@@ -108,94 +115,68 @@ def csv_rows(lines: Iterator[bytes]) -> Iterator[TableRow]:
     continues with the second: a stray quotation mark does not swallow the lines after it.
     """
     pending: deque[bytes] = deque()
+
+    def following() -> bytes | None:
+        return pending.popleft() if pending else next(lines, None)
+
     number = 0
-    while (line := pending.popleft() if pending else next(lines, None)) is not None:
+    while (line := following()) is not None:
         number += 1
         if b'"' not in line or len(line) > MAX_LINE:
             yield number, line.removesuffix(b"\r").split(b","), line
             continue
-        record, size, fields = [line], len(line), list[bytes]()
+        record = [line]
         try:
-            quoted = _scan(line, fields, None)
-            while quoted is not None and size <= MAX_LINE:
-                following = pending.popleft() if pending else next(lines, None)
-                if following is None:
-                    break
-                record.append(following)
-                size += 1 + len(following)
-                if size <= MAX_LINE:
-                    quoted = _scan(following, fields, quoted)
-            bad = BadLine("unclosed quote") if quoted is not None else None
-        except BadLine as error:
-            bad = error
-        if bad is not None:
+            fields = next(csv.reader(_open_lines(record, following), strict=True))
+        except csv.Error as error:
             pending.extendleft(reversed(record[1:]))
-            yield number, bad, line
+            unclosed = "unexpected end of data" in str(error)
+            yield number, BadLine("unclosed quote" if unclosed else "malformed quoting"), line
             continue
-        yield number, fields, b"\n".join(record)
+        yield number, [field.replace(_RETURN, "\r").encode("latin-1") for field in fields], b"\n".join(record)
         number += len(record) - 1
 
 
-_QUOTED = re.compile(rb'[^"]*(?:""[^"]*)*')
-
-
-def _scan(line: bytes, fields: list[bytes], quoted: list[bytes] | None) -> list[bytes] | None:
-    """Appends the fields of a line; returns the parts of a quoted field that the next line continues, or None."""
-    at = 0
-    while True:
-        if quoted is None and line.startswith(b'"', at):
-            quoted, at = [], at + 1
-        if quoted is None:
-            end = line.find(b",", at)
-            if end < 0:
-                fields.append(line[at:].removesuffix(b"\r"))
-                return None
-            fields.append(line[at:end])
-        else:
-            match = _QUOTED.match(line, at)
-            end = match.end() if match else at
-            quoted.append(line[at:end])
-            if end == len(line):
-                quoted.append(b"\n")
-                return quoted
-            fields.append(b"".join(quoted).replace(b'""', b'"'))
-            quoted = None
-            end += 1
-            if end == len(line) or (end == len(line) - 1 and line.endswith(b"\r")):
-                return None
-            if line[end : end + 1] != b",":
-                raise BadLine("malformed quoting")
-        at = end + 1
+def _open_lines(record: list[bytes], following: Callable[[], bytes | None]) -> Iterator[str]:
+    """The lines of a row, of which `csv` takes more while a quote is open; they are added to the record."""
+    line: bytes | None = record[0]
+    size = 0
+    while line is not None and (size := size + len(line)) <= MAX_LINE:
+        text = line.decode("latin-1")  # which decodes all bytes
+        yield text[:-1].replace("\r", _RETURN) + text[-1:] + "\n"
+        line = following()
+        if line is not None:
+            record.append(line)
+            size += 1
 
 
 def _table(source: Source, rows: Iterator[TableRow]) -> Iterator[Record]:
     """Rows of a table under our names; the first good line gives the columns."""
-    places: dict[str, int] | None = None
-    width = 0
+    places: dict[str, int] = {}
+    width = None
     for number, parts, raw in rows:
-        bad: object = parts if isinstance(parts, BadLine) else "over-long line" if len(raw) > MAX_LINE else None
-        fields: list[str] = []
-        if bad is None and not isinstance(parts, BadLine):
-            try:
-                fields = [decode(part) for part in parts]
-            except BadLine as error:
-                bad = error
-        if bad is None and places is None:
-            width = len(fields)
-            places, is_header = _layout(source, fields)
-            if is_header:
-                continue
-        if bad is None and len(fields) != width:
-            bad = "wrong column count"
-        if bad is not None or places is None:
+        try:
+            if isinstance(parts, BadLine):
+                raise parts
+            if len(raw) > MAX_LINE:
+                raise BadLine("over-long line")
+            fields = [decode(part) for part in parts]
+            if width is None:
+                width = len(fields)
+                places, is_header = _layout(source, fields)
+                if is_header:
+                    continue
+            if len(fields) != width:
+                raise BadLine("wrong column count")
+        except BadLine as bad:
             source.reject(number, bad, raw)
-            continue
-        yield number, {ours: fields[place] for ours, place in places.items()}, raw
+        else:
+            yield number, {ours: fields[place] for ours, place in places.items()}, raw
 
 
 def _layout(source: Source, first: list[str]) -> tuple[dict[str, int], bool]:
     """Our name -> position, and whether the first line is a header."""
-    required, columns, file = source.required, source.columns, source.name
+    required, columns = source.required, source.columns
     header, numbers = [name.strip() for name in first], [str(place) for place in range(len(first))]
     has_header = (
         not all(theirs.isdecimal() for theirs in columns.values())
@@ -209,11 +190,10 @@ def _layout(source: Source, first: list[str]) -> tuple[dict[str, int], bool]:
             named = ",".join(f"{ours}={theirs}" for ours, theirs in zip(required, header, strict=False))
             placed = ",".join(f"{ours}={place}" for place, ours in enumerate(required))
             raise XlsrError(
-                f"the first line of {file} has {len(first)} columns and does not name {', '.join(required)}; set columns "
-                f"to {named} if it is a header, else to {placed}."
+                f"the first line of {source.name} has {len(first)} columns and does not name {', '.join(required)}; set "
+                f"columns to {named} if it is a header, else to {placed}."
             )
-        columns = dict(zip(required, numbers, strict=True))
-    chosen = resolve_columns(columns, required, numbers, file, selecting=source.selecting)
+    chosen = source.resolve_among(numbers, dict(zip(required, numbers, strict=False)))
     return {ours: int(theirs) for ours, theirs in chosen.items()}, False
 
 
@@ -225,9 +205,6 @@ def _names_languages(header: Sequence[str]) -> bool:
     )
 
 
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-
-
 def read_jsonl(source: Source) -> Iterator[Record]:
     """One JSON object per line; the first one gives the columns."""
     chosen: dict[str, str] | None = None
@@ -235,10 +212,7 @@ def read_jsonl(source: Source) -> Iterator[Record]:
         for number, line in enumerate(iter_lines(file), 1):
             try:
                 record = _json_object(decode(line))
-                bad: object = "malformed JSON"
-            except BadLine as error:
-                record, bad = None, error
-            if record is None:
+            except BadLine as bad:
                 source.reject(number, bad, line)
                 continue
             if chosen is None:
@@ -246,12 +220,14 @@ def read_jsonl(source: Source) -> Iterator[Record]:
             yield number, {ours: column_value(record, theirs) for ours, theirs in chosen.items()}, line
 
 
-def _json_object(text: str) -> dict[str, object] | None:
+def _json_object(text: str) -> dict[str, object]:
     try:
         record = json.loads(text)
         # Half of a surrogate pair passes the parser but no tokenizer.
         if _SURROGATE.search(text):
             json.dumps(record, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None
+        record = None
+    if not isinstance(record, dict):
+        raise BadLine("malformed JSON")
+    return record

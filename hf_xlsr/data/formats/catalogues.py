@@ -1,18 +1,34 @@
-"""Translation memories (TMX), read as a stream of parser events, without a tree and without expanding entities."""
+"""Translation memories (TMX) and gettext catalogues (PO, MO).
+
+TMX is read as a stream of parser events, without a tree and without expanding entities; catalogues are read whole.
+"""
 
 from __future__ import annotations
 
 import codecs
+import gettext
 import io
 import re
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
+from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import ParseError
 
-from hf_xlsr.data.formats.lines import BLOCK, MAX_LINE, READ_ERRORS, cause, open_binary
-from hf_xlsr.data.formats.source import BrokenFile, Record, Source
+from hf_xlsr.data.formats.source import (
+    BLOCK,
+    MAX_LINE,
+    READ_ERRORS,
+    BrokenFile,
+    Record,
+    Source,
+    cause,
+    open_binary,
+    read_errors,
+)
 from hf_xlsr.utils.errors import XlsrError
 from hf_xlsr.utils.extras import require_package
 
@@ -26,12 +42,7 @@ _CONTROLS = re.compile(
 _OPEN_REFERENCE = re.compile(rb"&[#\w]{0,20}\Z")
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
 XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
-
-
-def matches_language(wanted: str, given: str) -> bool:
-    """Whether a language tag is the wanted one or a regional form of it."""
-    wanted, given = (tag.lower().replace("_", "-") for tag in (wanted, given))
-    return given == wanted or given.startswith(wanted + "-")
+LARGEST = 1 << 26  # bytes; the parser takes 14 times as much memory
 
 
 @dataclass
@@ -41,7 +52,13 @@ class _Unit:
     size: int = 0  # characters of all segments
 
     def texts(self, language: str) -> list[str]:
-        return [text for given, text in self.variants if matches_language(language, given)]
+        """The variants in a language or a regional form of it."""
+        prefix = _tag(language) + "-"
+        return [text for given, text in self.variants if f"{_tag(given)}-".startswith(prefix)]
+
+
+def _tag(language: str) -> str:
+    return language.lower().replace("_", "-")
 
 
 class _Collector:
@@ -113,8 +130,7 @@ def read_tmx(source: Source) -> Iterator[Record]:
     if absent:
         raise XlsrError(f"{source.name} needs a language for '{absent[0]}'; set `languages`.")
     wanted |= {f"_{name}": name for name in source.selecting if name not in wanted}
-    collector = _Collector()
-    for unit in _units(source, collector):
+    for unit in _units(source):
         rest = "\t".join(text for _, text in unit.variants)
         texts = {ours: unit.texts(language) for ours, language in wanted.items()}
         missing = [wanted[ours] for ours, found in texts.items() if not found]
@@ -124,14 +140,13 @@ def read_tmx(source: Source) -> Iterator[Record]:
             source.reject(unit.line, f"no variant in '{missing[0]}'", rest)
         else:
             for choice in product(*texts.values()):
-                row: dict[str, Any] = dict(zip(texts, choice, strict=True))
-                yield unit.line, row, rest
+                yield unit.line, dict(zip(texts, choice, strict=True)), rest
 
 
-def _units(source: Source, collector: _Collector) -> Iterator[_Unit]:
+def _units(source: Source) -> Iterator[_Unit]:
+    collector, failure = _Collector(), None
     from defusedxml.common import DefusedXmlException
 
-    failure: Exception | None = None
     with open_binary(source.paths[0]) as file:
         blocks = _blocks(source, file)
         block: str | bytes | None = b""
@@ -163,3 +178,66 @@ def _blocks(source: Source, file: io.BufferedReader) -> Iterator[str | bytes]:
         source.quarantine.repair("control characters", count)
         # The parser takes a str for text whatever encoding the document declares.
         yield text.decode() if decoder else text
+
+
+def read_po(source: Source) -> Iterator[Record]:
+    """Entries of a PO file that are neither obsolete nor fuzzy."""
+    return _read_catalogue(source, "pofile")
+
+
+def read_mo(source: Source) -> Iterator[Record]:
+    """Entries of an MO file, with their numbers instead of line numbers."""
+    return _read_catalogue(source, "mofile")
+
+
+def _read_catalogue(source: Source, parser: str) -> Iterator[Record]:
+    require_package("polib")
+    import polib
+
+    names = ("msgid", "msgstr")
+    chosen = source.resolve_among(names, dict(zip(source.required, names, strict=False)))
+    # The parser lets errors of many kinds through for a damaged file.
+    with read_errors((Exception,)), _plain(source.paths[0]) as path:
+        catalogue = getattr(polib, parser)(path)
+    forms = _plural_forms(catalogue.metadata.get("Plural-Forms", ""))
+    for number, entry in enumerate(catalogue, 1):
+        if entry.obsolete or "fuzzy" in getattr(entry, "flags", ()):
+            continue
+        for msgid, msgstr in _pairs(entry, forms):
+            row = {ours: msgid if theirs == "msgid" else msgstr for ours, theirs in chosen.items()}
+            yield getattr(entry, "linenum", number), row, f"{msgid}\t{msgstr}"
+
+
+@contextmanager
+def _plain(path: Path) -> Iterator[str]:
+    """The path of a decompressed copy, since the parser only accepts paths."""
+    with open_binary(path) as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise BrokenFile(f"it is larger than {LARGEST:,} bytes, the most for a catalogue")
+    with tempfile.TemporaryDirectory() as folder:
+        plain = Path(folder) / "catalogue"
+        plain.write_bytes(content)
+        yield str(plain)
+
+
+def _plural_forms(header: str) -> tuple[int, int] | None:
+    """The forms for the number 1 and for 5, the plain plural of most languages."""
+    match = re.search(r"\bplural\s*=([^;]+)", header)
+    try:
+        rule = gettext.c2py(match.group(1)) if match else None
+        return (rule(1), rule(5)) if rule else None
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def _pairs(entry: Any, forms: tuple[int, int] | None) -> Iterator[tuple[str, str]]:
+    """The singular with the form of 1 and the plural with the form of 5; one form alone belongs to the plural."""
+    if not entry.msgid_plural:
+        yield entry.msgid, entry.msgstr
+        return
+    translations: dict[int, str] = entry.msgstr_plural
+    one, many = forms or (0, max(translations, default=0))
+    if one != many:
+        yield entry.msgid, translations.get(one, "")
+    yield entry.msgid_plural, translations.get(many, "")
