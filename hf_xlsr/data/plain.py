@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise, repeat
 from typing import Any
 
+import langcodes
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import ClassLabel, Dataset, IterableDataset, concatenate_datasets
+from datasets import ClassLabel, Dataset, Features, IterableDataset, concatenate_datasets
 
 from hf_xlsr.data.encoding import (
     CONSECUTIVE,
@@ -23,12 +25,15 @@ from hf_xlsr.data.encoding import (
     TEXTS,
     UNDETERMINED,
     Prompts,
+    Row,
     RowEncoder,
     RowKind,
     check_tokenizers,
+    lengths_of,
 )
-from hf_xlsr.data.plain_rows import UNNAMED, Reader, StoredRows, open_reader
+from hf_xlsr.data.nli import label_number
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedPairs, PreparedRows, PreparedRunningText
+from hf_xlsr.data.running_text import split_sentences
 from hf_xlsr.data.streaming import Stream, StreamedRows
 from hf_xlsr.data.tokenization import tokenizer_hash
 from hf_xlsr.utils.cache import address_of
@@ -42,21 +47,21 @@ _SHARDS = 64  # of a stored dataset that is mixed with streams
 _SPLITS = {"train", "training", "validation", "valid", "val", "dev", "eval", "test"}
 _KINDS = {"pairs": PAIRS, "taught pairs": TAUGHT_PAIRS, "texts": TEXTS, "inference": NLI, "running text": SENTENCES}
 _PREPARED = {"pairs": PreparedPairs, "taught pairs": PreparedPairs, "running text": PreparedRunningText}
-_Part = tuple[str, Dataset | IterableDataset, Reader | StoredRows]
+# Languages of pairs whose rows, dataset and model name none.
+_UNNAMED = ("source", "target")
+
+Batch = Mapping[str, Sequence[Any]]
 
 
 class DataConverter:
     """Converts the data that users have to what trainers read.
 
-    Each method takes a `datasets.Dataset`, a list of dicts, a `datasets.IterableDataset` (streamed: nothing is written
-    to disk), or a `DatasetDict` or dict of these, whose rows are mixed. Data that is converted or prepared already is
-    returned as it is. Stored datasets are tokenised by `Dataset.map`, whose cache depends on the data, the tokenizers,
-    `max_length` and `prompts`.
+    Each method takes a `Dataset`, a list of dicts, an `IterableDataset` (nothing is written to disk), or a dict of
+    these, whose rows are mixed; converted or prepared data is returned as it is. The cache of `Dataset.map` depends on
+    data, tokenizers, `max_length` and `prompts`. Rows with an empty text are skipped, with a warning that counts them.
 
-    Languages are stored row by row. They come from, in this order: the rows (`source_lang` and `target_lang`, or
-    `lang`; names of columns; keys of `translation`); the key of the dataset in its dict (`en-de`, or `en`); `languages`.
-
-    Rows with an empty text are skipped, with a warning that counts them.
+    The language of a row comes from, in this order: the row (`source_lang` and `target_lang`, or `lang`; names of
+    columns; keys of `translation`); the key of the dataset in its dict (`en-de`, or `en`); `languages`.
 
     Args:
         tokenizers: One tokenizer, or a mapping from language to tokenizer.
@@ -145,8 +150,10 @@ class DataConverter:
             raise XlsrError(f"no row of `{name}` is usable: {' or '.join(forms)} have empty texts or no label.")
         return found[0] if len(found) == 1 else ConcatenatedRows(found)
 
-    def _open(self, key: str, data: Any, forms: Sequence[str], name: str) -> _Part:
-        """The form of a dataset, its rows without a format, and a reader of them."""
+    def _open(
+        self, key: str, data: Any, forms: Sequence[str], name: str
+    ) -> tuple[str, Dataset | IterableDataset, Reader | StoredRows]:
+        """The form of a dataset, its rows, and a reader of them."""
         place = f"`{name}`" + (f" ('{key}')" if key else "")
         first = next(iter(data), None)
         if first is None:
@@ -165,11 +172,12 @@ class DataConverter:
     def _check_languages(self, reader: Any, data: Any, first: Mapping[str, Any], place: str) -> None:
         if not isinstance(self.tokenizers, Mapping) or getattr(reader, "columns", ()) == ("translation",):
             return
-        for column, default in zip(reader.kind.languages, reader.languages, strict=True):
+        defaults = getattr(reader, "languages", reader.kind.languages)
+        for column, default in zip(reader.kind.languages, defaults, strict=True):
             if column in first:
                 known = data.unique(column) if isinstance(data, Dataset) else [first[column]]
                 check_tokenizers(self.tokenizers, filter(None, known))
-            elif default in (*UNNAMED, UNDETERMINED):
+            elif default in (*_UNNAMED, UNDETERMINED):
                 raise XlsrError(
                     f"{place} names no languages, but each has its own tokenizer. Add the columns "
                     f"{' and '.join(reader.kind.languages)}, or use a dict such as {{'en-de': dataset}}."
@@ -180,9 +188,6 @@ class DataConverter:
     def _stored(self, data: Dataset, reader: Reader | StoredRows) -> Dataset:
         """A dataset with the columns of its kind, tokenised in the cache of `datasets`."""
         encoder = self._encoder(reader, reader.kind)
-        if isinstance(reader, StoredRows) and set(encoder.features) <= set(data.column_names):
-            data = data.select_columns(list(encoder.features))
-            return data if data.features == encoder.features else data.cast(encoder.features)
         if "document" in data.column_names and reader.kind == SENTENCES:
             data = _with_neighbours(data)
         settings = [_VERSION, data._fingerprint, repr(reader), self._identity, self.max_length, self.prompts]
@@ -213,7 +218,6 @@ class DataConverter:
 
     @cached_property
     def _identity(self) -> str | None:
-        """What the token ids of a text depend on."""
         return tokenizer_hash(self.tokenizers)
 
 
@@ -256,3 +260,191 @@ def _with_neighbours(data: Dataset) -> Dataset:
         equal = pc.equal(pc.add(before.cast(pa.int64()), 1) if name == "position" else before, after)
         follows &= np.asarray(equal.fill_null(False))
     return data.add_column("continues", [*follows.tolist(), False])
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads the texts of raw rows as rows of `kind`.
+
+    Args:
+        columns: Columns of the texts in the raw rows.
+        languages: Languages of the texts where rows name none.
+        negatives: Columns of hard negatives, one text or a list of texts each.
+        labels: Names of the raw labels' numbers, where the dataset has names.
+        documents: Whether a text of running text is a document to split.
+    """
+
+    kind: RowKind
+    columns: tuple[str, ...]
+    languages: tuple[str, ...]
+    negatives: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    documents: bool = False
+
+    def __call__(self, batch: Batch) -> Iterator[Row]:
+        """Rows of text; rows with an empty text, or without a label, are skipped."""
+        if self.columns == ("translation",):
+            rows: Iterable[Row] = map(self._translation, batch["translation"])
+        else:
+            names = (*self.kind.texts, *self.kind.languages)
+            languages = map(self._languages, repeat(batch), self.kind.languages, self.languages)
+            columns = zip(*(batch[name] for name in self.columns), *languages, strict=False)
+            rows = (dict(zip(names, values, strict=True)) for values in columns)
+        for place, row in enumerate(rows):
+            if "continues" in self.kind.kept:
+                yield from self._sentences(row, batch.get("continues"), place)
+            elif all([_filled(row[text]) for text in self.kind.texts]):
+                if self.negatives:
+                    row["negatives"] = list(_negatives(batch[name][place] for name in self.negatives))
+                if "label" in self.kind.kept:
+                    row["label"] = self._label(batch["label"][place])
+                    if row["label"] is None:
+                        continue
+                yield row
+
+    @property
+    def ordered(self) -> bool:
+        """Whether rows must be read in their order."""
+        return "continues" in self.kind.kept and not self.documents
+
+    def stream(self, batches: Iterable[Batch]) -> Iterator[Row]:
+        """Rows of all batches; of running text, pairs of consecutive sentences."""
+        if "continues" in self.kind.kept:
+            return self._consecutive(batches)
+        return chain.from_iterable(map(self, batches))
+
+    def _consecutive(self, batches: Iterable[Batch]) -> Iterator[Row]:
+        before: tuple[Any, ...] = ()
+        for batch in batches:
+            if self.documents:
+                for row, following in pairwise(chain(self(batch), [{}])):
+                    if row["continues"]:
+                        yield {"first": row["text"], "second": following["text"], "lang": row["lang"]}
+                continue
+            nothing = [None] * len(batch["text"])
+            columns = [batch[name] if name in batch else nothing for name in ("text", "document", "lang", "position")]
+            for text, document, lang, position in zip(*columns, strict=True):
+                lang, position = lang or self.languages[0], None if position is None else int(position)
+                expected = (document, lang, None if position is None else position - 1)
+                if document is not None and before[1:] == expected and _filled(text) and _filled(before[0]):
+                    yield {"first": before[0], "second": text, "lang": lang}
+                before = (text, document, lang, position)
+
+    def _languages(self, batch: Batch, column: str, default: str) -> Iterable[str]:
+        return [name or default for name in batch[column]] if column in batch else repeat(default)
+
+    def _translation(self, texts: Mapping[str, Any] | None) -> Row:
+        filled = {language: text for language, text in (texts or {}).items() if text}
+        if set(self.languages) <= set(filled):
+            source, target = self.languages
+        elif len(filled) == 2:
+            source, target = filled
+        elif len(filled) < 2:
+            return dict.fromkeys((*PAIRS.texts, *PAIRS.languages))
+        else:
+            raise XlsrError(
+                f"`translation` has the languages {', '.join(filled)}; give `languages` the two to train on."
+            )
+        return {"source": filled[source], "target": filled[target], "source_lang": source, "target_lang": target}
+
+    def _label(self, label: Any) -> int | None:
+        try:
+            named = self.labels[label] if self.labels and isinstance(label, int) and label >= 0 else label
+            return None if label is None else label_number(named)
+        except (ValueError, IndexError):
+            raise XlsrError(
+                f"`label` must be 0 (entailment), 1 (neutral) or 2 (contradiction), or these words, got {label!r}."
+            ) from None
+
+    def _sentences(self, row: Row, continues: Any, place: int) -> Iterator[Row]:
+        text = row["text"] if _filled(row["text"]) else ""
+        if self.documents:
+            sentences = split_sentences(text, row["lang"])
+            for number, sentence in enumerate(sentences, 1):
+                yield {**row, "text": sentence, "continues": number < len(sentences)}
+        else:
+            yield {**row, "text": text, "continues": bool(continues[place])}
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """Reads and "encodes" rows that are tokenised already, those of `PreparedRows` or `ConcatenatedRows`."""
+
+    kind: RowKind
+    negatives: bool
+    ordered: bool
+
+    @property
+    def features(self) -> Features:
+        return self.kind.token_features(self.negatives)
+
+    def __call__(self, batch: Batch) -> Iterator[Row]:
+        return (dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True))
+
+    def stream(self, batches: Iterable[Batch]) -> Iterator[Row]:
+        """The rows of all batches; of running text, pairs of consecutive sentences."""
+        rows = chain.from_iterable(map(self, batches))
+        if "continues" not in self.kind.kept:
+            return rows
+        return (
+            {"first_ids": row["text_ids"], "second_ids": following["text_ids"], "lang": row["lang"]}
+            for row, following in pairwise(rows)
+            if row["continues"]
+        )
+
+    def encode(self, rows: Sequence[Row]) -> dict[str, Any]:
+        columns: dict[str, Any] = {name: [row.get(name) for row in rows] for name in self.features}
+        return {**columns, "length": lengths_of(*(columns[f"{text}_ids"] for text in self.kind.texts))}
+
+
+def open_reader(
+    kind: RowKind,
+    first: Mapping[str, Any],
+    *,
+    key: str = "",
+    languages: Sequence[str] | None = None,
+    labels: Sequence[str] = (),
+) -> Reader | StoredRows | None:
+    """A reader for rows like the first one; None if they lack the columns of the kind."""
+    pair = _key_languages(key, languages) or (tuple(languages) if languages and len(languages) == 2 else None)
+    one = key if langcodes.tag_is_valid(key) else languages[0] if languages and len(languages) == 1 else UNDETERMINED
+    if kind.token_features().keys() - {"length"} <= first.keys():
+        return StoredRows(kind, "negative_ids" in first, "continues" in kind.kept)
+    columns = kind.columns_of(first)
+    if kind.texts != PAIRS.texts:
+        documents = "document" not in first
+        return Reader(kind, columns, (one,), labels=tuple(labels), documents=documents) if columns else None
+    if columns is None and isinstance(first.get("translation"), Mapping):
+        columns = ("translation",)
+    if columns is None:
+        pair = columns = _language_columns(first, pair or languages or ())
+    negatives = tuple(name for name in first if re.fullmatch(r"negatives?(_\d+)?", name))
+    return Reader(kind, columns, pair or _UNNAMED, negatives) if columns else None
+
+
+def _key_languages(key: str, languages: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The two languages in the name of a dataset, such as `en-de` or `eng_Latn-zho_Hans`."""
+    parts = key.split("-")
+    splits = [("-".join(parts[:place]), "-".join(parts[place:])) for place in range(1, len(parts))]
+    known = [pair for pair in splits if set(pair) <= set(languages or ())]
+    valid = [pair for pair in splits if all(map(langcodes.tag_is_valid, pair))]
+    return next(iter(known or (valid if len(valid) == 1 else ())), None)
+
+
+def _language_columns(first: Mapping[str, Any], wanted: Sequence[str]) -> tuple[str, ...] | None:
+    """The two columns of text that are named by languages, if there are two, in the order of those wanted."""
+    found = [name for name, value in first.items() if isinstance(value, str | None) and langcodes.tag_is_valid(name)]
+    found = [name for name in wanted if name in found] if len(set(wanted) & set(found)) == 2 else found
+    return tuple(found) if len(found) == 2 else None
+
+
+def _filled(text: Any) -> bool:
+    if text is not None and not isinstance(text, str):
+        raise XlsrError(f"texts must be strings, got {text!r:.60}.")
+    return bool(text and text.strip())
+
+
+def _negatives(values: Iterable[Any]) -> Iterator[str]:
+    """The texts of a row's negatives; a row may lack some."""
+    for value in values:
+        yield from filter(_filled, [value] if isinstance(value, str | None) else value)

@@ -78,13 +78,6 @@ def test_concatenated_datasets_keep_their_languages() -> None:
     assert CONVERT.pairs(german) is german
 
 
-def test_stored_ids_are_completed() -> None:
-    ids = [{"source_ids": [2, 4, 3], "target_ids": [2, 5, 6, 3]}, {"source_ids": [2, 4, 3], "target_ids": [2, 3]}]
-    found = DataConverter(TOKENIZER, languages=("en", "de")).pairs(ids)
-    assert found.lengths.tolist() == [4, 3] and found.language_pairs == [("en", "de")]
-    assert found[0, 0]["source_text"] == found[0, 1]["source_text"] != found[0, 0]["target_text"]
-
-
 def test_hard_negatives() -> None:
     rows = [
         {"anchor": "red", "positive": "eins", "negative": "zwei", "negative_1": ["drei", "", "vier"]},
