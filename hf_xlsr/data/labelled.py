@@ -1,4 +1,4 @@
-"""Labelled texts and pairs of texts: tasks, rows, evaluation sets, and tokenised training rows."""
+"""Labelled texts and pairs of texts, also of natural language inference: tasks, evaluation sets, tokenised rows."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 from datasets import Dataset, Features, Value
 from datasets import Sequence as ListOf
 
-from hf_xlsr.data.cleaning import RemoveEvaluation, Sample, build_cleaner
-from hf_xlsr.data.encoding import LABELLED, UNDETERMINED, Row, RowEncoder, RowKind, num_longer
+from hf_xlsr.data.cleaning import Cleaner, RemoveEvaluation, build_cleaner
+from hf_xlsr.data.columns import parse_columns
+from hf_xlsr.data.encoding import LABELLED, NLI, UNDETERMINED, Row, RowEncoder, RowKind, check_tokenizers, num_longer
 from hf_xlsr.data.formats.quarantine import Quarantine
+from hf_xlsr.data.masking import counter_uniform
+from hf_xlsr.data.pairs import with_removal
 from hf_xlsr.data.preparation import prepare_rows
 from hf_xlsr.data.prepared import PreparedRows
 from hf_xlsr.data.seen import SeenHashes
-from hf_xlsr.data.sources import as_list, as_source, open_texts, source_name
+from hf_xlsr.data.sources import as_list, as_source, default_language, open_source, open_texts, source_name
 from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
@@ -69,18 +73,15 @@ class LabelledTask:
 
     @property
     def kind(self) -> RowKind:
-        """The columns of a row."""
         kind = LABELLED[self.texts]
         return kind if self.labels else replace(kind, kept={"label": "float32"})
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The text columns of a row."""
         return self.kind.texts
 
     @property
     def num_labels(self) -> int:
-        """Number of outputs of a model for this task."""
         return len(self.labels) or 1
 
     def value(self, label: Any) -> int | float | None:
@@ -113,10 +114,9 @@ class LabelledTask:
 def language_views(source: Any, languages: Sequence[str]) -> list[dict[str, Any]]:
     """Splits a source that contains `{lang}` into one source per language."""
     options = as_source(source)
-    chosen = [str(language) for language in as_list(options.get("languages")) or languages]
-    rest = {key: value for key, value in options.items() if key != "languages"}
-    wide = _filled(rest, "") != rest
-    return [{**_filled(rest, language), "languages": [language]} for language in (chosen if wide else chosen[:1])]
+    chosen = [str(language) for language in as_list(options.pop("languages", None)) or languages]
+    wide = _filled(options, "") != options
+    return [{**_filled(options, language), "languages": [language]} for language in (chosen if wide else chosen[:1])]
 
 
 def _filled(value: Any, language: str) -> Any:
@@ -142,16 +142,18 @@ def labelled_rows(
     Sources may contain `{lang}`, for each of their languages; `columns` maps those of the file to `text`, or `first` and
     `second`, and to `label`. Rows without a label are skipped and counted in `unlabelled` by source.
     """
-    missing: Counter[str] = Counter() if unlabelled is None else unlabelled
+    missing = Counter[str]() if unlabelled is None else unlabelled
     options: dict[str, Any] = {"split": split, "quarantine": quarantine, "seed": seed}
     for view in [view for source in sources for view in language_views(source, languages)]:
         rows = open_texts(view, task.columns, languages=languages, more=("label",), **options)
-        for row in with_labels(rows, task, source_name(view), missing):
-            yield {name: row[name] for name in (*task.columns, "lang", "label")}
+        yield from with_labels(rows, task, source_name(view), missing)
 
 
-def with_labels(rows: Iterable[Row], task: LabelledTask, place: str, unlabelled: Counter[str]) -> Iterator[Row]:
-    """Rows with numeric labels; rows without a label are skipped and counted under `place`."""
+def with_labels(
+    rows: Iterable[Row], task: LabelledTask, place: str, unlabelled: Counter[str], columns: Sequence[str] = ()
+) -> Iterator[Row]:
+    """Texts, `lang` and numeric `label` of rows; those without a label are skipped and counted under `place`."""
+    columns = columns or task.columns
     for number, row in enumerate(rows):
         try:
             label = task.value(row["label"])
@@ -163,7 +165,7 @@ def with_labels(rows: Iterable[Row], task: LabelledTask, place: str, unlabelled:
         if label is None:
             unlabelled[place] += 1
         else:
-            yield {**row, "label": label}
+            yield {**{name: row[name] for name in (*columns, "lang")}, "label": label}
 
 
 @dataclass
@@ -184,9 +186,8 @@ class LabelledSet:
         """The rows for `LabelledCollator`, without labels; tokenised once."""
         key = (id(tokenizer), max_length)
         if key not in self._encoded:
-            columns, _ = encode_texts(
-                [[row[name] for row in self.rows] for name in self.task.columns], tokenizer, max_length
-            )
+            texts = [[row[name] for row in self.rows] for name in self.task.columns]
+            columns, _ = encode_texts(texts, tokenizer, max_length)
             self._encoded[key] = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return self._encoded[key]
 
@@ -197,7 +198,7 @@ def read_sets(
     """Reads the evaluation sets of a recipe's `data.dev` or `data.test`: name -> sources that together are one set."""
     result = []
     for name, sources in (sets or {}).items():
-        missing: Counter[str] = Counter()
+        missing = Counter[str]()
         common: dict[str, Any] = {"languages": languages, "split": split, "unlabelled": missing, "seed": seed}
         rows = list(labelled_rows(as_list(sources), task, **common))
         if missing:
@@ -226,12 +227,10 @@ def prepare_labelled(
 
     Args:
         sources: One source or several; see `labelled_rows`.
-        tokenizer: Tokenizer of the encoder; the two texts of a pair are one sequence.
         evaluation_texts: Texts that are removed from training, or their `evaluation_keys`; with `overlap` `row`, texts of
             `row_text`.
         max_length: Longer rows are truncated to this many tokens, the longer text of a pair first. 128 is the paper's
             value for pretraining.
-        fraction: Share of the rows that is kept.
         overlap: `text` removes rows with a text of an evaluation set; `row` only rows all of whose texts are in one row
             of an evaluation set, for data whose splits share texts by design (Quora's question pairs).
         **options: `folder`, `limit` and `num_proc` of `prepare_rows`.
@@ -243,18 +242,15 @@ def prepare_labelled(
     check_tokenizer(tokenizer, task)
     views = [view for source in as_list(sources) for view in language_views(source, languages)]
     cleaner = build_cleaner(cleaning or [], languages=list(languages))
-    cleaner.steps.append({"text": RemoveEvaluation, "row": RemoveEvaluationRows}[overlap](evaluation_texts))
-    if fraction != 1.0:
-        cleaner.steps.append(Sample(fraction=fraction, seed=seed))
-    unlabelled: Counter[str] = Counter()
+    removal = {"text": RemoveEvaluation, "row": RemoveEvaluationRows}[overlap]
+    unlabelled = Counter[str]()
     more: dict[str, Any] = {"languages": languages, "unlabelled": unlabelled, "seed": seed}
-
     _, rows, report = prepare_rows(
         task.kind,
         lambda quarantine: labelled_rows(views, task, quarantine=quarantine, **more),
         sources=views,
         languages=languages,
-        cleaner=cleaner,
+        cleaner=with_removal(cleaner, evaluation_texts, fraction, seed, removal),
         tokenizers=tokenizer,
         max_length=max_length,
         describe=lambda rows: {**label_facts(rows, task), "unlabelled": unlabelled},
@@ -278,14 +274,12 @@ class LabelledEncoder(RowEncoder):
 
     @property
     def features(self) -> Features:
-        """Columns of tokenised rows."""
         ids = {name: ListOf(Value("int32")) for name in _id_columns(self.counts.tokenizers)}
         return Features(
             {**ids, "label": Value(self.kind.kept["label"]), "lang": Value("string"), "length": Value("int32")}
         )
 
     def encode(self, rows: Sequence[Row]) -> dict[str, Any]:
-        """Columns of `features`."""
         texts, counts = [[row[name] for row in rows] for name in self.kind.texts], self.counts
         columns, truncated = encode_texts(texts, counts.tokenizers, counts.max_length)
         lengths = [len(ids) for ids in columns["input_ids"]]
@@ -310,12 +304,12 @@ def convert_labelled(data: Any, tokenizer: Any, max_length: int, name: str) -> P
     label = rows.features["label"]
     names = getattr(label, "names", None) or (sorted(rows.unique("label")) if "int" in label.dtype else [])
     encoder = LabelledEncoder(replace(kind, kept={"label": "int32" if names else "float32"}), tokenizer, max_length)
+    ours = (*kind.texts, "label", "lang")
 
     def encode(batch: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-        texts = dict(zip(kind.texts, (batch[column] for column in columns), strict=True))
         languages = batch.get("lang") or [UNDETERMINED] * len(batch["label"])
-        values = {**texts, "label": batch["label"], "lang": languages}
-        return encoder.encode([dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)])
+        values = zip(*(batch[column] for column in (*columns, "label")), languages, strict=True)
+        return encoder.encode([dict(zip(ours, row, strict=True)) for row in values])
 
     tokenised = rows.map(
         encode, batched=True, remove_columns=rows.column_names, features=encoder.features, desc="tokenising"
@@ -364,3 +358,95 @@ def encode_texts(
 
 def _id_columns(tokenizer: Any) -> list[str]:
     return [name for name in ("input_ids", "token_type_ids") if name in tokenizer.model_input_names]
+
+
+NLI_TASK = LabelledTask(labels=("entailment", "neutral", "contradiction"))
+
+
+def prepare_nli(
+    sources: Any,
+    *,
+    languages: Sequence[str],
+    tokenizers: Any,
+    evaluation_texts: Iterable[str] | SeenHashes,
+    seed: int = 1,
+    **options: Any,
+) -> PreparedRows:
+    """Reads, cleans and tokenises labelled pairs, or finds them in the cache.
+
+    Sources have rows of `premise`, `hypothesis`, `label` (see `label_number`) and perhaps `lang`. Of a file with a column
+    per language, `columns` with `premise=premise_{lang}` and `hypothesis=hypothesis_{lang}` gives one pair per row in two
+    different languages, drawn by the seed; `lang` is that of the premise. `options` are those of `prepare_rows`.
+
+    Returns:
+        Rows of `premise_ids`, `hypothesis_ids`, `label` and `lang`; the report has `pairs`, `languages`, `labels` (rows
+        by label) and `unlabelled` (skipped rows).
+    """
+    sources, unlabelled = as_list(sources), Counter[str]()
+    check_tokenizers(tokenizers, [default_language(source, languages) for source in sources])
+
+    def read(quarantine: Quarantine) -> Iterator[Row]:
+        common: dict[str, Any] = {"languages": languages, "quarantine": quarantine, "seed": seed}
+        for source in sources:
+            place = source_name(source)
+            if "{lang}" not in str(as_source(source).get("columns")):
+                rows = open_texts(source, NLI.texts, more=("label",), **common)
+            elif isinstance(tokenizers, Mapping):
+                raise XlsrError(
+                    f"NLI data '{place}' has premise and hypothesis in two languages, but each language has its own "
+                    "encoder; name the columns of one language."
+                )
+            else:
+                rows = _crossed_rows(source, **common)
+            yield from with_labels(rows, NLI_TASK, place, unlabelled, NLI.texts)
+
+    _, rows, report = prepare_rows(
+        NLI,
+        read,
+        sources=sources,
+        languages=languages,
+        cleaner=with_removal(Cleaner(), evaluation_texts),
+        tokenizers=tokenizers,
+        describe=lambda rows: {**label_facts(rows, NLI_TASK), "unlabelled": unlabelled.total()},
+        seed=seed,
+        **options,
+    )
+    return PreparedRows(rows, report)
+
+
+def label_number(label: Any) -> int | None:
+    """The number of an NLI label (0 entailment, 1 neutral, 2 contradiction) or word; None for nothing, `-` and -1."""
+    number = NLI_TASK.value(label)
+    return None if number is None else int(number)
+
+
+def _crossed_rows(source: Any, *, languages: Sequence[str], seed: int, quarantine: Quarantine) -> Iterator[Row]:
+    """One pair per row of a wide file, premise and hypothesis in two languages whose cells are filled."""
+    columns = parse_columns(as_source(source)["columns"])
+    wanted = [str(language) for language in as_list(as_source(source).get("languages")) or languages]
+    if (
+        len(set(wanted)) < 2
+        or not all("{lang}" in columns.get(side, "") for side in NLI.texts)
+        or "label" not in columns
+    ):
+        raise XlsrError(
+            f"NLI data '{source_name(source)}' needs two or more `languages`, and `columns` with {{lang}} in premise and "
+            "hypothesis, and with label."
+        )
+    wide = {f"{side} {code}": columns[side].replace("{lang}", code) for side in NLI.texts for code in wanted}
+    wide["label"] = columns["label"]
+    rows = open_source(source, languages=wanted, required=(), quarantine=quarantine, seed=seed, wide=wide)
+    for number, row in enumerate(rows):
+        filled = [code for code in wanted if all(str(row[f"{side} {code}"] or "").strip() for side in NLI.texts)]
+        if len(filled) < 2:
+            quarantine.reject(source_name(source), number + 1, "fewer than two languages filled", str(row["label"]))
+            continue
+        first = int(counter_uniform(seed, 0, np.array(number), 0) * len(filled))
+        step = 1 + int(counter_uniform(seed, 0, np.array(number), 1) * (len(filled) - 1))
+        premise, hypothesis = filled[first], filled[(first + step) % len(filled)]
+        yield {
+            "premise": row[f"premise {premise}"],
+            "hypothesis": row[f"hypothesis {hypothesis}"],
+            "label": row["label"],
+            "lang": premise,
+        }

@@ -171,10 +171,14 @@ def pair_facts(pairs: Dataset) -> dict[str, Any]:
 
 
 def with_removal(
-    cleaner: Cleaner, evaluation_texts: Iterable[str] | SeenHashes, fraction: float = 1.0, seed: int = 1
+    cleaner: Cleaner,
+    evaluation_texts: Iterable[str] | SeenHashes,
+    fraction: float = 1.0,
+    seed: int = 1,
+    step: type[RemoveEvaluation] = RemoveEvaluation,
 ) -> Cleaner:
     """Adds the removal of evaluation texts, and sampling for a fraction below 1."""
-    cleaner.steps.append(RemoveEvaluation(evaluation_texts))
+    cleaner.steps.append(step(evaluation_texts))
     if fraction != 1.0:
         cleaner.steps.append(Sample(fraction=fraction, seed=seed))
     return cleaner

@@ -31,7 +31,7 @@ from hf_xlsr.data.encoding import (
     check_tokenizers,
     lengths_of,
 )
-from hf_xlsr.data.nli import label_number
+from hf_xlsr.data.labelled import label_number
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedPairs, PreparedRows, PreparedRunningText
 from hf_xlsr.data.running_text import split_sentences
 from hf_xlsr.data.streaming import Stream, StreamedRows

@@ -20,9 +20,8 @@ from hf_xlsr.data.columns import parse_columns, resolve_columns
 from hf_xlsr.data.corpora.bible import bible_pairs
 from hf_xlsr.data.corpora.loading import load_corpus
 from hf_xlsr.data.formats.reading import read_rows
-from hf_xlsr.data.labelled import LabelledTask, check_tokenizer, labelled_rows, read_sets
+from hf_xlsr.data.labelled import LabelledTask, check_tokenizer, labelled_rows, prepare_nli, read_sets
 from hf_xlsr.data.multitask import MultiTaskBatchSampler
-from hf_xlsr.data.nli import prepare_nli
 from hf_xlsr.data.pairs import pair_facts, prepare
 from hf_xlsr.data.running_text import prepare_running_text, read_running_text
 from hf_xlsr.data.sampling import LengthBucketBatchSampler

@@ -21,12 +21,13 @@ from hf_xlsr.data.labelled import (
     LabelledSet,
     LabelledTask,
     encode_texts,
+    label_number,
     labelled_rows,
     prepare_labelled,
+    prepare_nli,
     read_sets,
     row_text,
 )
-from hf_xlsr.data.nli import label_number, prepare_nli
 from hf_xlsr.data.prepared import PreparedRows
 
 WORDS = "dogs cats birds run sleep sing hunde katzen laufen schlafen a b c d e f g h".split()

@@ -22,8 +22,7 @@ from tokenizer_helpers import framed_tokenizer, word_tokenizer
 from hf_xlsr.data import preparation
 from hf_xlsr.data.cleaning import evaluation_keys
 from hf_xlsr.data.encoding import TokenCounts, text_identities
-from hf_xlsr.data.labelled import LabelledTask, prepare_labelled
-from hf_xlsr.data.nli import prepare_nli
+from hf_xlsr.data.labelled import LabelledTask, prepare_labelled, prepare_nli
 from hf_xlsr.data.pairs import PreparedData, prepare, prepare_texts
 from hf_xlsr.data.plain import DataConverter
 from hf_xlsr.data.prepared import ConcatenatedRows, PreparedRows

@@ -79,11 +79,11 @@ def nli(
 
 
 def _label(label: Any, row: int, name: str) -> str:
-    from hf_xlsr.data.nli import LABEL_NAMES, label_number
+    from hf_xlsr.data.labelled import NLI_TASK, label_number
 
     with suppress(ValueError):
         if (number := label_number(label)) is not None:
-            return LABEL_NAMES[number]
+            return NLI_TASK.labels[number]
     raise XlsrError(
         f"Row {row} of {name} has an invalid label {label!r:.40}. Expected entailment, neutral, contradiction or 0, 1, "
         "2; leave out rows without a label."

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from hf_xlsr.data.labelled import prepare_nli
 from hf_xlsr.data.masking import MaskDrawer
-from hf_xlsr.data.nli import prepare_nli
 from hf_xlsr.data.pairs import PreparedData, load_tokenizer, prepare
 from hf_xlsr.data.running_text import prepare_running_text
 from hf_xlsr.data.sources import as_list, expand

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from hf_xlsr.data.nli import prepare_nli
+from hf_xlsr.data.labelled import prepare_nli
 from hf_xlsr.data.pairs import PreparedData, prepare
 from hf_xlsr.data.sources import as_list, expand
 from hf_xlsr.modeling import citations
