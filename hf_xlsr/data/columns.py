@@ -37,13 +37,10 @@ def parse_columns(text: str | Mapping[Any, Any] | None) -> dict[str, str]:
         >>> parse_columns("en=source, fr=target"), parse_columns({"source": 0})
         ({'source': 'en', 'target': 'fr'}, {'source': '0'})
     """
-    pairs: list[tuple[Any, ...]]
-    if text is None:
-        pairs = []
-    elif isinstance(text, str):
-        pairs = [tuple(side.strip() for side in part.split("=")) for part in text.split(",")]
+    if isinstance(text, str):
+        pairs: list[Any] = [tuple(side.strip() for side in part.split("=")) for part in text.split(",")]
     else:
-        pairs = list(text.items())
+        pairs = list((text or {}).items())
     mapping: dict[str, str] = {}
     for sides in pairs:
         # YAML reads the bare word `no`, the code of Norwegian, as False.
@@ -69,11 +66,9 @@ def resolve_columns(
 ) -> dict[str, str]:
     """Our name -> file column for one file; an error for a column that it lacks.
 
-    Args:
-        columns: Our name -> file column; empty, without `optional`, for all columns of the file with one of our names.
-        required: Our names of required columns; without a mapping, under their own name.
-        optional: Our names that are read where the file has a column of that name and nothing else is mapped to it.
-        selecting: Columns that select rows: those of the file, under their names after an underscore, or else ours.
+    `required` names without a mapping in `columns` have their own; `optional` ones are read where the file has a column
+    of that name and nothing else is mapped to it. Without both, all columns with one of our names are read. `selecting`
+    columns are those of the file, under their names after an underscore, or else ours.
     """
     mapping = {ours: ours for ours in required} | dict(columns)
     if optional is not None:
@@ -89,10 +84,7 @@ def resolve_columns(
 def selecting_columns(
     selecting: Sequence[str], mapping: Collection[str], names: Collection[str], file: str
 ) -> dict[str, str]:
-    """The columns of a file that select rows, under their names after an underscore.
-
-    A name that the file lacks must be one of ours in `mapping`, which is read anyway.
-    """
+    """The columns that select rows, under their names after an underscore; one of `mapping` is read anyway."""
     for name in selecting:
         if name not in mapping:
             _require(names, name, name, file)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +27,11 @@ _TOKENIZER_OPTIONS = ("vocab_size", "algorithm", "lowercase", "frame")
 
 @dataclass
 class PreparedData:
-    """Training data of a run.
+    """Training data of a run: `train` is `PreparedPairs`, or what a method made of them.
 
-    Args:
-        train: `PreparedPairs`, or what a method made of them.
-        tokenizer: The tokenizer of all languages; None where each has its own.
-        report: Counts: `cleaning` (rows in and out by step), `rejected` (bad lines by reason), `pairs`, `tokens`,
-            `num_truncated`, `language_pairs`, `vocab_size` (of one tokenizer).
-        tokenizers: Language -> tokenizer, where each has its own; languages with one path share one object.
-        nli: Inference rows of a second task, where a method has one.
+    `tokenizer` is that of all languages, or `tokenizers` maps each language to its own; languages with one path share
+    one object. The report has `cleaning` (rows in and out by step), `rejected` (bad lines by reason), `pairs`, `tokens`,
+    `num_truncated`, `language_pairs` and, of one tokenizer, `vocab_size`. `nli` are the rows of a second task.
     """
 
     train: Any
@@ -73,32 +68,34 @@ def prepare(
         kind: `PAIRS`, or `TAUGHT_PAIRS` with the text of the source.
     """
     sources, length = as_list(data["train"]), data["max_length"]
-    paths = {language: str(path) for language, path in (tokenizers or {}).items()}
-    section, given = tokenizer or {}, None
+    section, paths = tokenizer or {}, {language: str(path) for language, path in (tokenizers or {}).items()}
+    given = load_tokenizer(expand(section["path"]), "tokenizer.path") if section.get("path") and not paths else None
     if paths:
         by_path = {path: load_tokenizer(path, "tokenizers") for path in dict.fromkeys(paths.values())}
         given = {language: by_path[path] for language, path in paths.items()}
         check_tokenizers(given, languages)  # before hours of reading
-    elif section.get("path"):
-        given = load_tokenizer(expand(section["path"]), "tokenizer.path")
-    columns = [(side, f"{side}_lang") for side in PAIRS.texts]
-    options = {"columns": columns, "max_length": length, "seed": seed}
+
+    def read(quarantine: Quarantine) -> Iterator[Row]:
+        for source in sources:
+            yield from open_source(source, languages=languages, quarantine=quarantine, seed=seed)
+
+    def train_on(rows: Dataset) -> Any:
+        columns = [(side, f"{side}_lang") for side in PAIRS.texts]
+        return trained_tokenizer(rows, section, columns=columns, max_length=length, seed=seed)
+
+    cleaner = build_cleaner(data["cleaning"] or [], languages=list(languages))
     path, rows, report = prepare_rows(
         kind,
-        lambda quarantine: chain.from_iterable(
-            open_source(source, languages=languages, quarantine=quarantine, seed=seed) for source in sources
-        ),
+        read,
         sources=sources,
         languages=languages,
         folder=folder,
-        cleaner=with_removal(
-            build_cleaner(data["cleaning"] or [], languages=list(languages)), evaluation_texts, data["fraction"], seed
-        ),
+        cleaner=with_removal(cleaner, evaluation_texts, data["fraction"], seed),
         tokenizers=given,
         max_length=length,
         describe=pair_facts,
         key=None if given else [section, seed],
-        train=None if given else lambda pairs: trained_tokenizer(pairs, section, **options),
+        train=None if given else train_on,
         keep_tokenizers=True,
         limit=data["limit"],
         seed=seed,
@@ -108,6 +105,7 @@ def prepare(
     train, saved = PreparedPairs(rows, report), path / "tokenizer"
     if not paths:
         return PreparedData(train, load_auto(AutoTokenizer, str(saved)), report)
+    # Of languages that share a path, the copy of the last.
     copies = {path: saved / language for language, path in paths.items()}
     loaded = {path: load_auto(AutoTokenizer, str(copy)) for path, copy in copies.items()}
     return PreparedData(train, None, report, {language: loaded[path] for language, path in paths.items()})
@@ -136,12 +134,10 @@ def prepare_texts(
 
     def read(quarantine: Quarantine) -> Iterator[Row]:
         for source in sources:
-            rows = open_texts(source, TEXTS.texts, languages=languages, quarantine=quarantine, seed=seed)
-            if not as_source(source).get("split_sentences"):
-                yield from rows
-                continue
-            for row in rows:
-                yield from ({**row, "text": text} for text in split_sentences(row["text"], row["lang"]))
+            split = as_source(source).get("split_sentences")
+            for row in open_texts(source, TEXTS.texts, languages=languages, quarantine=quarantine, seed=seed):
+                sentences = split_sentences(row["text"], row["lang"]) if split else [row["text"]]
+                yield from ({**row, "text": text} for text in sentences)
 
     _, rows, report = prepare_rows(
         TEXTS,
@@ -214,15 +210,13 @@ def trained_tokenizer(
     max_length: int = 200,
     seed: int = 1,
 ) -> Any:
-    """Trains a tokenizer on stored rows, with smoothing over their languages.
-
-    `options` are a recipe's `tokenizer` section: `smoothing` (see `smoothed_text`), and `vocab_size`, `algorithm`,
-    `lowercase` and `frame` of `train_tokenizer`; `columns` are each text column with its language column.
+    """Trains a tokenizer on stored rows, by the `options` of a recipe's `tokenizer` section (see `smoothed_text` and
+    `train_tokenizer`); `columns` are each text column with its language column.
     """
     sizes: Counter[str] = Counter()
-    for _, lang_column in columns:
-        for batch in rows.select_columns([lang_column]).iter(batch_size=10_000):
-            sizes.update(batch[lang_column])
+    for batch in rows.select_columns([lang_column for _, lang_column in columns]).iter(batch_size=10_000):
+        for names in batch.values():
+            sizes.update(names)
     texts = (
         pair
         for batch in rows.iter(batch_size=1_000)

@@ -83,20 +83,19 @@ class Source(Section):
     @model_validator(mode="after")
     def _check_keys(self) -> Source:
         given = set(self.model_dump(exclude_none=True, exclude_defaults=True))
-        kind = "corpus" if self.corpus else "path"
-        if kind not in given:
+        if not given & {"corpus", "path"}:
             raise ValueError("a source needs `corpus` or `path`")
-        unsupported = sorted(given - _CORPUS_KEYS if kind == "corpus" else given & {*_VERSIONS})
+        unsupported = sorted(given - _CORPUS_KEYS if "corpus" in given else given & {*_VERSIONS})
         if unsupported:
+            kind = "corpus" if "corpus" in given else "path"
             raise ValueError(f"a source with `{kind}` does not support the key '{unsupported[0]}'")
         if self.hash_split and self.hash_key is None:
             raise ValueError("`hash_split` needs `hash_key`")
-        if self.parallel is not None:
-            wanted = set(self.languages or self.parallel)
-            if self.columns is not None:
-                raise ValueError("`parallel` excludes `columns`")
-            if len(wanted) < 2 or not wanted <= set(self.parallel):
-                raise ValueError(f"needs two or more languages of `parallel`, got {', '.join(sorted(wanted))}")
+        wanted, known = set(self.languages or self.parallel or ()), set(self.parallel or ())
+        if self.parallel is not None and self.columns is not None:
+            raise ValueError("`parallel` excludes `columns`")
+        if self.parallel is not None and (len(wanted) < 2 or not wanted <= known):
+            raise ValueError(f"needs two or more languages of `parallel`, got {', '.join(sorted(wanted))}")
         return self
 
 
@@ -153,13 +152,11 @@ class RowFilter:
     """Selects rows by the values of columns (`where`) and by the crc32 of one (`hash_split`) of a valid source."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self.conditions = {
-            str(name): set(map(_plain, as_list(value))) for name, value in (options.get("where") or {}).items()
-        }
-        self.part, self.key = options.get("hash_split"), options.get("hash_key")
-        if self.key is not None:
-            self.key = str(self.key)  # a position, or a name like 2017
-        self.modulus = options.get("hash_modulus", 100)
+        conditions = (options.get("where") or {}).items()
+        self.conditions = {str(name): set(map(_plain, as_list(value))) for name, value in conditions}
+        self.part, self.modulus = options.get("hash_split"), options.get("hash_modulus", 100)
+        # A column by its position, or by a name like 2017.
+        self.key = None if options.get("hash_key") is None else str(options["hash_key"])
         self.columns = list(dict.fromkeys([*self.conditions, *([self.key] if self.key else [])]))
 
     def keeps(self, row: Mapping[str, Any]) -> bool:
@@ -215,25 +212,21 @@ def open_source(
     except XlsrError as error:
         raise XlsrError(f"data source {source}: {error}") from None
     own = as_list(options.get("languages"))
-    parallel = options.get("parallel")  # language -> column of the file
-    if parallel is not None:
-        parallel = {
-            str(language): str(column) for language, column in parallel.items() if language in (own or parallel)
-        }
     languages = own or list(languages)
-    if "source" not in required and parallel is not None:
+    parallel = {str(name): str(column) for name, column in (options.get("parallel") or {}).items()}
+    if parallel:
+        parallel = {name: column for name, column in parallel.items() if name in (own or parallel)}
+    if parallel and "source" not in required:
         raise XlsrError(f"data source {options}: `parallel` only gives pairs.")
-    if "source" in required and parallel is None and len(languages) != 2:
+    if "source" in required and not parallel and len(languages) != 2:
         raise XlsrError(f"data source {options} needs two languages, got {', '.join(languages)}; set its `languages`.")
-    sample = options.get("sample")
 
     def read(quarantine: Quarantine | None) -> Iterator[dict[str, Any]]:
-        rows: Iterator[dict[str, Any]]
         more: dict[str, Any] = {"split": split, "quarantine": quarantine}
         if options.get("corpus"):
             extra = {key: options[key] for key in _VERSIONS if options.get(key) is not None}
             rows = load_corpus(options["corpus"], languages=languages, split=options.get("split") or split, **extra)
-        elif parallel is not None:
+        elif parallel:
             rows = _parallel_pairs(_chosen_rows(options, parallel, list(parallel), **more), list(parallel))
         elif wide is not None:
             rows = _chosen_rows(options, wide, languages, **more)
@@ -244,6 +237,7 @@ def open_source(
                 rows = _with_languages(rows, languages, source_name(options), quarantine)
         return _without_repeats(rows, required) if options.get("distinct") else rows
 
+    sample = options.get("sample")
     rows = read(quarantine) if sample is None else _random_rows(read, sample, seed, quarantine)
     return islice(rows, options.get("limit"))
 
@@ -277,10 +271,7 @@ def _without_repeats(rows: Iterator[dict[str, Any]], columns: Sequence[str]) -> 
 
 
 def _random_rows(
-    read: Callable[[Quarantine | None], Iterator[dict[str, Any]]],
-    size: int,
-    seed: int,
-    quarantine: Quarantine | None,
+    read: Callable[[Quarantine | None], Iterator[dict[str, Any]]], size: int, seed: int, quarantine: Quarantine | None
 ) -> Iterator[dict[str, Any]]:
     """A random subset of the rows, in order and in bounded memory: selection sampling (Knuth, volume 2, algorithm S)."""
     rows = read(quarantine)
@@ -311,19 +302,12 @@ def _with_languages(
 
 
 def _chosen_rows(
-    options: Mapping[str, Any],
-    columns: Mapping[str, str],
-    languages: Sequence[str],
-    *,
-    split: str,
-    quarantine: Quarantine | None,
-    required: Sequence[str] = (),
-    optional: Sequence[str] | None = None,
+    options: Mapping[str, Any], columns: Mapping[str, str], languages: Sequence[str], *, split: str, **more: Any
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a file that `where` and `hash_split` keep."""
+    """The rows of a file that `where` and `hash_split` keep; by default no column is required."""
     chosen = RowFilter(options)
-    more: dict[str, Any] = {"optional": optional, "selecting": chosen.columns, "default_split": split}
-    rows = read_file(options, columns, languages=languages[:2], required=required, quarantine=quarantine, **more)
+    more = {"required": (), "languages": languages[:2], "default_split": split, **more}
+    rows = read_file(options, columns, selecting=chosen.columns, **more)
     yield from (row for row in rows if chosen.takes(row))
 
 
