@@ -16,9 +16,9 @@ from torch import nn
 from transformers import EarlyStoppingCallback, Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 
-from hf_xlsr.data.multitask import MAIN
 from hf_xlsr.data.plain import DataConverter
 from hf_xlsr.data.prepared import PreparedPairs
+from hf_xlsr.data.sampling import MAIN
 from hf_xlsr.data.streaming import StreamedRows
 from hf_xlsr.encoders.stock import max_positions
 from hf_xlsr.losses.vocabulary import IGNORE

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from hf_xlsr.data.collators import CmlmCollator, NliCollator, PairCollator
-from hf_xlsr.data.multitask import MAIN, MultiTaskCollator
 from hf_xlsr.data.prepared import PackedRunningText, PreparedPairs, PreparedRunningText
+from hf_xlsr.data.sampling import MAIN, MultiTaskCollator
 from hf_xlsr.encoders.stock import check_token_ids, max_positions, vocab_size_of
 from hf_xlsr.modeling.cmlm import CmlmModel
 from hf_xlsr.trainers.adapters import base_model

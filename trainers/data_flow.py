@@ -11,9 +11,8 @@ from datasets import Dataset, DatasetDict, IterableDataset
 from torch.utils.data import DataLoader
 from transformers.trainer_utils import seed_worker
 
-from hf_xlsr.data.multitask import MultiTaskBatchSampler, MultiTaskDataset
 from hf_xlsr.data.plain import DataConverter
-from hf_xlsr.data.sampling import LengthBucketBatchSampler
+from hf_xlsr.data.sampling import LengthBucketBatchSampler, MultiTaskBatchSampler, MultiTaskDataset
 from hf_xlsr.data.streaming import FeatureBatches, KeyedBatches, MultiTaskBatches, StreamBatches, StreamedRows
 from hf_xlsr.trainers.callbacks import GracefulStopCallback
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from hf_xlsr.data.multitask import MAIN, TASK
 from hf_xlsr.data.prepared import PreparedPairs
+from hf_xlsr.data.sampling import MAIN, TASK
 from hf_xlsr.evaluation.protocols.tatoeba import nearest_row
 from hf_xlsr.utils.pooling import normalize
 

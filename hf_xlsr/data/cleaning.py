@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from math import inf
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -66,9 +66,8 @@ class Normalize(Step):
 
     def _normalized(self, row: Row) -> Row | None:
         texts = {column: normalize_text(row[column] or "", self.form, self.lowercase) for column in text_columns(row)}
-        if not all(texts.values()):
-            return None
-        return {**row, **texts} if any(row[column] != text for column, text in texts.items()) else row
+        changed = {**row, **texts} if any(row[column] != text for column, text in texts.items()) else row
+        return changed if all(texts.values()) else None
 
 
 @dataclass(kw_only=True, config=_OPTIONS)
@@ -119,10 +118,9 @@ class LengthBounds(Step):
 
     def keeps(self, row: Row) -> bool:
         max_chars, max_words = (inf if most is None else most for most in (self.max_chars, self.max_words))
-        texts = [row[column] for column in text_columns(row)]
         return all(
             self.min_chars <= len(text) <= max_chars and self.min_words <= len(text.split()) <= max_words
-            for text in texts
+            for text in (row[column] for column in text_columns(row))
         )
 
 
@@ -156,12 +154,9 @@ class NumberMatch(Step):
     min_share: Share = 0.5
 
     def keeps(self, row: Row) -> bool:
-        source, target = (Counter(digit for digit in map(_digit, row[side]) if digit) for side in ("source", "target"))
+        digits = ([unicodedata.digit(letter, 0) for letter in row[side]] for side in ("source", "target"))
+        source, target = (Counter(filter(None, side)) for side in digits)
         return 2 * (source & target).total() >= self.min_share * (source.total() + target.total())
-
-
-def _digit(letter: str) -> int:
-    return unicodedata.digit(letter, 0)
 
 
 @dataclass(kw_only=True, config=_OPTIONS)
@@ -202,11 +197,9 @@ class LanguageFilter(Step):
 
     def keeps(self, row: Row) -> bool:
         sides = {column: self._languages_of(row, column) for column in text_columns(row)}
-        everything = tuple(language for languages in sides.values() for language in languages)
-        return all(
-            self._own_share(row[column], languages, everything) >= self._min_share
-            for column, languages in sides.items()
-        )
+        everything = tuple(chain.from_iterable(sides.values()))
+        shares = (self._own_share(row[column], languages, everything) for column, languages in sides.items())
+        return all(share >= self._min_share for share in shares)
 
     def _languages_of(self, row: Row, column: str) -> tuple[str, ...]:
         named = f"{column}_lang" if column in ("source", "target") else "lang"
@@ -242,7 +235,7 @@ class RemoveEvaluation(Step):
 
     def apply(self, rows: list[Row]) -> list[Row | None]:
         keys = [[match_key(row[column]) for column in text_columns(row)] for row in rows]
-        found = iter(self._keys.contains_many([key for row_keys in keys for key in row_keys]).tolist())
+        found = iter(self._keys.contains_many(list(chain.from_iterable(keys))).tolist())
         # An empty key never counts, even if the given set of keys contains one.
         hits = [[next(found) and key != "" for key in row_keys] for row_keys in keys]
         return [None if any(row_hits) else row for row, row_hits in zip(rows, hits, strict=True)]
@@ -291,11 +284,8 @@ class Cleaner:
     def _clean(self, batch: list[Row]) -> Iterator[Row]:
         stages: list[list[Row | None]] = [list(batch)]
         for step in self.steps:
-            alive = [(place, row) for place, row in enumerate(stages[-1]) if row is not None]
-            after: list[Row | None] = [None] * len(batch)
-            for (place, _), row in zip(alive, step.apply([row for _, row in alive]), strict=True):
-                after[place] = row
-            stages.append(after)
+            results = iter(step.apply([row for row in stages[-1] if row is not None]))
+            stages.append([None if row is None else next(results) for row in stages[-1]])
         counts = list(self.counts.values())
         for row_stages in zip(*stages, strict=True):
             for count, before, now in zip(counts, row_stages, row_stages[1:], strict=False):
@@ -319,17 +309,16 @@ class Cleaner:
         return counts
 
 
-_NAMED = (
-    *(Normalize, Deduplicate, NearDuplicates, LengthBounds, RatioBounds, NumberMatch, DropIdentical),
-    *(LanguageFilter, Sample),
-)
-STEPS: Mapping[str, Callable[..., Step]] = {step.name: step for step in _NAMED}
+_TEXT_STEPS = (Normalize, Deduplicate, NearDuplicates, LengthBounds, LanguageFilter, Sample)
+_PAIR_STEPS = (RatioBounds, NumberMatch, DropIdentical)
+STEPS: Mapping[str, Callable[..., Step]] = {step.name: step for step in (*_TEXT_STEPS, *_PAIR_STEPS)}
 """The steps that a recipe can name; `RemoveEvaluation` takes texts, not options."""
 
 
-def build_cleaner(
-    config: Sequence[str | Mapping[str, Any]] | Mapping[str, Any], languages: Sequence[str] | None = None
-) -> Cleaner:
+Config = Sequence[str | Mapping[str, Any]] | Mapping[str, Any]
+
+
+def build_cleaner(config: Config, languages: Sequence[str] | None = None) -> Cleaner:
     """Builds a cleaner from a recipe's `cleaning`: names and `{name: options}`, or a mapping from names to options."""
     steps: list[tuple[Any, Any]] = []
     for entry in [config] if isinstance(config, Mapping) else config:
@@ -337,15 +326,13 @@ def build_cleaner(
     return Cleaner(_build_step(name, options, languages) for name, options in steps)
 
 
-def build_text_cleaner(
-    config: Sequence[str | Mapping[str, Any]] | Mapping[str, Any], languages: Sequence[str] | None = None
-) -> Cleaner:
+def build_text_cleaner(config: Config, languages: Sequence[str] | None = None) -> Cleaner:
     """`build_cleaner` for single sentences, from a section written for pairs.
 
     Steps that compare two sides are ignored, and `deduplicate` on one of the sides compares the sentences.
     """
     cleaner = build_cleaner(config, languages)
-    cleaner.steps = [step for step in cleaner.steps if not isinstance(step, (DropIdentical, NumberMatch, RatioBounds))]
+    cleaner.steps = [step for step in cleaner.steps if not isinstance(step, _PAIR_STEPS)]
     for step in cleaner.steps:
         if isinstance(step, Deduplicate) and step.on in ("source", "target"):
             step.on = "pair"  # all texts of a row

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -31,23 +32,14 @@ _ENCODING: dict[str, Any] = {"add_special_tokens": True, "return_attention_mask"
 
 @dataclass(frozen=True)
 class RowKind:
-    """The columns of one kind of row.
-
-    Args:
-        texts: Columns that are tokenised, each to `TEXT_ids`.
-        languages: The language column of each text, or one for all texts.
-        kept: Further columns and their types, stored as they are.
-        identities: Also store `TEXT_text`, the signed `hash64` of each text: equal for equal texts.
-        names: Other names of `texts` in data of users.
-        accepted: All columns that data of users may have, for errors.
-        empty: Error message when no row is left.
-    """
+    """The columns of one kind of row; `texts` are tokenised, each to `TEXT_ids`."""
 
     texts: tuple[str, ...]
-    languages: tuple[str, ...] = ("lang",)
-    kept: Mapping[str, str] = field(default_factory=dict)
-    identities: bool = False
-    names: tuple[tuple[str, ...], ...] = ()
+    languages: tuple[str, ...] = ("lang",)  # of each text, or one for all
+    kept: Mapping[str, str] = field(default_factory=dict)  # further columns, stored as they are, and their types
+    identities: bool = False  # also store `TEXT_text`, the signed `hash64` of each text
+    names: tuple[tuple[str, ...], ...] = ()  # other names of `texts` in data of users
+    # For errors: all columns that data of users may have, and what to do when no row is left.
     accepted: str = ""
     empty: str = "no row is left after cleaning; check the sources and the counts of each cleaning step."
 
@@ -139,7 +131,6 @@ class RowEncoder:
 
     @property
     def features(self) -> Features:
-        """Columns of tokenised rows."""
         return self.kind.token_features(self.negatives)
 
     def encode(self, rows: Sequence[Row]) -> dict[str, Any]:
@@ -156,10 +147,9 @@ class RowEncoder:
         if self.negatives:
             texts = [text for row in rows for text in row["negatives"]]
             languages_of = [row["target_lang"] for row in rows for _ in row["negatives"]]
-            found = zip(self._ids(texts, languages_of, "target"), text_identities(texts).tolist(), strict=True)
-            parts = [[next(found) for _ in row["negatives"]] for row in rows]
-            columns["negative_ids"] = [[ids for ids, _ in part] for part in parts]
-            columns["negative_text"] = [[identity for _, identity in part] for part in parts]
+            ids, identities = iter(self._ids(texts, languages_of, "target")), iter(text_identities(texts).tolist())
+            for name, values in (("negative_ids", ids), ("negative_text", identities)):
+                columns[name] = [list(islice(values, len(row["negatives"]))) for row in rows]
         return columns
 
     def _ids(self, texts: Sequence[str], languages: Sequence[str], role: str) -> list[list[int]]:

@@ -21,16 +21,12 @@ _SCRIPTS = {
     **dict.fromkeys(("az", "bs", "sr", "tk", "uz"), ("Latn", "Cyrl")),
     **dict.fromkeys(("cr", "iu"), ("Cans", "Latn")),
     **dict.fromkeys(("ks", "sd"), ("Arab", "Deva")),
-    "kk": ("Cyrl", "Latn", "Arab"),
-    "ku": ("Latn", "Arab"),
-    "mn": ("Cyrl", "Mong"),
-    "ie": ("Latn",),
+    **{"kk": ("Cyrl", "Latn", "Arab"), "ku": ("Latn", "Arab"), "mn": ("Cyrl", "Mong"), "ie": ("Latn",)},
 }
 # ISO 15924 codes that stand for several scripts of Unicode.
 _PARTS = {
     **dict.fromkeys(("Hans", "Hant"), ("Hani", "Bopo")),
-    "Jpan": ("Hani", "Hira", "Kana"),
-    "Kore": ("Hang", "Hani"),
+    **{"Jpan": ("Hani", "Hira", "Kana"), "Kore": ("Hang", "Hani")},
 }
 ALPHABETS: Mapping[str, frozenset[str]] = {
     language: frozenset(ascii_lowercase + extra)
@@ -94,16 +90,14 @@ def foreign_letters(text: str, side: tuple[str, ...], row: tuple[str, ...] | Non
 
 @cache
 def _not_foreign(side: tuple[str, ...], row: tuple[str, ...] | None) -> regex.Pattern[str]:
-    scripts = scripts_of(side)
-    letters = ""
+    scripts, letters = scripts_of(side), ""
     if row is not None:
         latin = [code for code in map(language_code, row) if "Latn" in scripts_of([code])]
-        for code in latin:
-            if code not in ALPHABETS:
-                raise XlsrError(
-                    f"the alphabet of language '{code}' is unknown; use `method: script`, or one of "
-                    f"{', '.join(ALPHABETS)}."
-                )
+        if unknown := [code for code in latin if code not in ALPHABETS]:
+            raise XlsrError(
+                f"the alphabet of language '{unknown[0]}' is unknown; use `method: script`, or one of "
+                f"{', '.join(ALPHABETS)}."
+            )
         if "Latn" in scripts:
             letters = "".join(sorted(frozenset().union(*(ALPHABETS[code] for code in latin))))
             scripts -= {"Latn"}
@@ -149,10 +143,7 @@ def language_shares(languages: Sequence[str], *, place: str, advice: str) -> Cal
     """
     codes = tuple(map(language_code, languages))
     groups = _groups(codes)
-    labels: dict[str, frozenset[str]] = {}
-    for group in groups:
-        if len(group) > 1:
-            labels |= _labels(group, place, advice)
+    labels = {code: found for group in groups for code, found in _labels(group, place, advice).items()}
 
     def shares(text: str) -> tuple[float, ...] | None:
         letters = sum(map(str.isalpha, text))
@@ -161,9 +152,8 @@ def language_shares(languages: Sequence[str], *, place: str, advice: str) -> Cal
             return None
         found: dict[str, float] = {}
         for group, weight in zip(groups, weights, strict=True):
-            within = [1.0] * len(group)
-            if weight and len(group) > 1:
-                within = _probabilities(text, [labels[code] for code in group])
+            within = _probabilities(text, [labels[code] for code in group]) if weight and len(group) > 1 else None
+            within = within or [1.0] * len(group)
             if not sum(within):
                 return None
             share = weight / sum(weights)
@@ -188,7 +178,9 @@ def _groups(languages: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def _labels(group: tuple[str, ...], place: str, advice: str) -> dict[str, frozenset[str]]:
-    """The labels of each language; none for one that py3langid does not support."""
+    """The labels of each language of several; none for one that py3langid does not support."""
+    if len(group) == 1:
+        return {}
     known = frozenset(language_identifier().nb_classes)
     labels = {code: _same_language(code) if _same_language(code) & known else frozenset[str]() for code in group}
     shared = sum(map(len, labels.values())) > len(frozenset().union(*labels.values()))

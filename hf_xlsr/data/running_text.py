@@ -62,23 +62,22 @@ def prepare_running_text(
     are not neighbours. A sentence without neighbours is dropped.
 
     Args:
-        sources: One source or several, as in a recipe; see `read_running_text`.
-        languages: Languages of the recipe; the first is that of a file that names none.
+        sources: One source or several; see `read_running_text`.
+        languages: The first is that of a file that names none.
         tokenizers: One tokenizer; a mapping from language to tokenizer; or a recipe's `tokenizer` section: `path` of an
             existing one, or options of `trained_tokenizer`, kept in `folder/tokenizer/`.
         evaluation_texts: Sentences that are removed, or their `evaluation_keys`.
         cleaning: Steps as in a recipe; those that compare two sides are ignored.
-        seed: Chooses the rows of a source with `sample`, and the text that a tokenizer is trained on.
         **more: `folder`, `num_proc` and `prompt` of `prepare_rows`.
 
     Returns:
         The pairs. The report has `sentences`, `pairs`, `documents` (unbroken stretches of two or more sentences),
         `single` (sentences without a neighbour), `languages`, and `vocab_size` where a tokenizer was made.
     """
-    sources, options = as_list(sources), None
+    sources, section = as_list(sources), None
     if isinstance(tokenizers, Mapping) and not any(map(callable, tokenizers.values())):  # tokenizers are callable
-        options = tokenizers
-        tokenizers = load_tokenizer(expand(options["path"]), "tokenizer.path") if options.get("path") else None
+        section = tokenizers
+        tokenizers = load_tokenizer(expand(section["path"]), "tokenizer.path") if section.get("path") else None
     check_tokenizers(tokenizers, languages)  # before hours of reading
     cleaner = with_removal(build_text_cleaner(cleaning or [], languages=list(languages)), evaluation_texts)
     if any(isinstance(step, Sample) for step in cleaner.steps):
@@ -100,7 +99,10 @@ def prepare_running_text(
             )
         return {"sentences": len(rows), "pairs": pairs, "languages": sorted(rows.unique("lang")), **counts}
 
-    trained = options is not None and tokenizers is None
+    def train_on(rows: Dataset) -> Any:
+        return trained_tokenizer(rows, section or {}, max_length=max_length, seed=seed)
+
+    trained = section is not None and tokenizers is None
     path, rows, report = prepare_rows(
         SENTENCES,
         lambda quarantine: read_running_text(sources, languages=languages, quarantine=quarantine, seed=seed),
@@ -110,17 +112,15 @@ def prepare_running_text(
         tokenizers=tokenizers,
         max_length=max_length,
         describe=describe,
-        key=[options, seed] if trained else options is None,
-        train=(lambda rows: trained_tokenizer(rows, options or {}, max_length=max_length, seed=seed))
-        if trained
-        else None,
-        keep_tokenizers=options is not None,
+        key=[section, seed] if trained else section is None,
+        train=train_on if trained else None,
+        keep_tokenizers=section is not None,
         finish=lambda clean: mark_neighbours(clean, counts),
         seed=seed,
         **more,
     )
     tokenizer = None if isinstance(tokenizers, Mapping) else tokenizers
-    if options is not None:
+    if section is not None:
         tokenizer = load_auto(AutoTokenizer, str(path / "tokenizer"))
     return PreparedRunningText(rows, report, tokenizer)
 
@@ -158,12 +158,11 @@ def read_running_text(
       first of the next are one document.
     - one file of plain text (`.txt`, or `format: moses`): one sentence per line, and blank lines between documents.
 
-    The corpora `bible`, `wikipedia` and `cc-text` are read in each language of the source, or else of the recipe, one
-    after the other; `limit` and `sample` then apply to each language.
+    A corpus is read in each language of the source, or else of the recipe; `limit` and `sample` apply to each language.
 
     Returns:
-        Rows of `text`, `lang` and `place`, an increasing number: by one from a sentence to the next one of its document,
-        by two otherwise. The neighbours of a dropped row are thus not consecutive.
+        Rows of `text`, `lang` and `place`, which grows by one from a sentence to the next one of its document, and by two
+        otherwise. The neighbours of a dropped row are thus not consecutive.
 
     Examples:
         >>> import tempfile
@@ -189,23 +188,23 @@ def _sentences(
 ) -> Iterator[_Sentence]:
     """The sentences of one source."""
     named = [str(language) for language in as_list(options.get("languages")) or languages]
-    columns: Mapping[str, str] = {}
     if "corpus" in options:
         form = "pairs" if options["corpus"] == "bible" else "documents"
-        views = [{**options, "languages": [language]} for language in named]
     else:
-        views = [{**options, "languages": named[:1]}]
         check_source(options)
         paths, _ = expand_braces(expand(options["path"]))
         columns = parse_columns(options.get("columns"))
         lines = (options.get("format") or detect_format(paths)) == "moses" and len(paths) == 1
         form = "lines" if lines else _form(options, columns)
+        named = named[:1]
     if form == "lines":
-        yield from _of_lines(views[0], named[0], quarantine)
-    elif form == "sentences":
+        yield from _of_lines({**options, "languages": named}, named[0], quarantine)
+        return
+    if form == "sentences":
         yield from islice(_of_rows(options, columns, named[0], quarantine), options.get("limit"))
-    for view in views if form in ("pairs", "documents") else ():
-        texts = CONSECUTIVE.texts if form == "pairs" else ("text",)
+        return
+    for language in named:
+        view, texts = {**options, "languages": [language]}, CONSECUTIVE.texts if form == "pairs" else ("text",)
         rows = open_texts(view, texts, languages=named, quarantine=quarantine, seed=seed)
         yield from _of_pairs(rows) if form == "pairs" else _of_documents(rows)
 

@@ -1,14 +1,15 @@
-"""Mixing of languages and batching by length, as a function of seed and epoch."""
+"""Mixing of languages and tasks, and batching by length, as a function of seed and epoch."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from itertools import count, islice
+from typing import Any, NamedTuple
 
 import numpy as np
-from torch.utils.data import Sampler
+from torch.utils.data import Dataset, Sampler
 
 from hf_xlsr.data.tokenization import smoothed_shares
 from hf_xlsr.utils.errors import XlsrError
@@ -18,6 +19,8 @@ logger = logging.getLogger(__name__)
 MIXINGS = ("proportional", "equal", "temperature")
 # Number of batches whose examples are sorted by length together: large for little padding, small for random batches.
 BATCHES_PER_BUCKET = 50
+
+MAIN, TASK = "main", "task"
 
 ExampleKey = tuple[int, int]
 
@@ -66,8 +69,8 @@ def mixing_power(mixing: str, exponent: float) -> float:
 def group_counts(sizes: Sequence[int], mixing: str = "proportional", exponent: float = 0.3) -> list[int]:
     """How many examples of each group an epoch draws; the sum is the number of all examples."""
     total = sum(sizes)
-    shares = smoothed_shares({str(index): size for index, size in enumerate(sizes)}, mixing_power(mixing, exponent))
-    exact = [shares[str(index)] * total for index in range(len(sizes))]
+    shares = smoothed_shares(dict(enumerate(sizes)), mixing_power(mixing, exponent))
+    exact = [share * total for share in shares.values()]
     counts = [int(value) for value in exact]
     # The largest remainders get the examples lost by rounding down.
     for index in sorted(range(len(sizes)), key=lambda i: exact[i] - counts[i], reverse=True)[: total - sum(counts)]:
@@ -142,22 +145,17 @@ class LengthBucketBatchSampler(Batching, Sampler[list[ExampleKey]]):
         """Draws no example of the groups that fill no batch."""
         filled = [group for group, count in enumerate(self.counts) if count]  # a group may have no examples
         small = [group for group in filled if self.counts[group] < self.global_batch]
-        lost = sum(self.counts[group] for group in small)
         if small == filled:
             raise XlsrError(
                 f"homogeneous_batches: no language pair has the {self.global_batch:,} examples per epoch of one batch; "
                 f"lower {self.batch_option} or use another mixing."
             )
+        if small and self.process_index == 0:
+            lost = sum(self.counts[group] for group in small)
+            what = f"{len(small)} of {len(filled)} language pairs ({lost:,} examples)"
+            logger.warning("%s are skipped: each has fewer than the %s of one batch.", what, f"{self.global_batch:,}")
         for group in small:
             self.counts[group] = 0
-        if small and self.process_index == 0:
-            logger.warning(
-                "%d of %d language pairs (%s examples) are skipped: each has fewer than the %s of one batch.",
-                len(small),
-                len(filled),
-                f"{lost:,}",
-                f"{self.global_batch:,}",
-            )
 
     def set_epoch(self, epoch: int) -> None:
         """Selects the epoch that the next iteration yields."""
@@ -242,3 +240,101 @@ class _Split:
                 examples[:] = examples[self.order(examples)]
                 self.sorted[bucket] = True
         return self.examples[places[self.orders[number]]]
+
+
+class TaskKey(NamedTuple):
+    """An example of one of several datasets: its task, and its key in the task's own sampler."""
+
+    task: str
+    key: Any
+
+
+def endless_batches(sampler: LengthBucketBatchSampler, start: int = 0) -> Iterator[list[Any]]:
+    """The batches of all epochs, from the one of number `start` on, counted from epoch 0."""
+    first, skipped = divmod(start, len(sampler))
+    for epoch in count(first):
+        sampler.set_epoch(epoch)
+        yield from islice(sampler, skipped if epoch == first else 0, None)
+
+
+class MultiTaskBatchSampler(Sampler[list[TaskKey]]):
+    """Batches of several tasks: each has one batch of the main task, which sets the epoch, and one of every other.
+
+    Batch `b` of epoch `e` takes batch `e * len(main) + b` of every other task, whose epochs are independent. It is thus a
+    function of epoch and number: skipping the first `n` batches resumes exactly.
+    """
+
+    def __init__(self, main: LengthBucketBatchSampler, others: Mapping[str, LengthBucketBatchSampler]) -> None:
+        self.main, self.others = main, dict(others)
+        self.batch_size, self.drop_last = main.batch_size, main.drop_last
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Selects the epoch that the next iteration yields."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.main)
+
+    def __iter__(self) -> Iterator[list[TaskKey]]:
+        self.main.set_epoch(self.epoch)
+        start = self.epoch * len(self.main)
+        streams = {name: endless_batches(sampler, start) for name, sampler in self.others.items()}
+        for batch in self.main:
+            keys = [TaskKey(MAIN, key) for key in batch]
+            for name, stream in streams.items():
+                keys += [TaskKey(name, key) for key in next(stream)]
+            yield keys
+
+
+class MultiTaskDataset(Dataset):
+    """The datasets of several tasks, the main one first, fetched by the keys of `MultiTaskBatchSampler`.
+
+    Its length is that of the main task. Each feature has its task under `TASK`.
+    """
+
+    def __init__(self, datasets: Mapping[str, Any]) -> None:
+        self.datasets = _first_is_main(datasets)
+
+    def __len__(self) -> int:
+        return len(self.datasets[MAIN])
+
+    def __getitem__(self, key: TaskKey) -> dict[str, Any]:
+        return self.__getitems__([key])[0]
+
+    def __getitems__(self, keys: Sequence[TaskKey]) -> list[dict[str, Any]]:
+        features: list[dict[str, Any]] = [{} for _ in keys]
+        for task in dict.fromkeys(task for task, _ in keys):
+            places = [place for place, key in enumerate(keys) if key.task == task]
+            data, wanted = self.datasets[task], [keys[place].key for place in places]
+            found = data.__getitems__(wanted) if hasattr(data, "__getitems__") else [data[key] for key in wanted]
+            for place, feature in zip(places, found, strict=True):
+                features[place] = {TASK: task, **feature}
+        return features
+
+
+class MultiTaskCollator:
+    """Collates each task separately, the main one first; the tensors of all others are prefixed with `TASK_`."""
+
+    def __init__(self, collators: Mapping[str, Callable[[list[dict[str, Any]]], Mapping[str, Any]]]) -> None:
+        self.collators = _first_is_main(collators)
+
+    @property
+    def max_length(self) -> int:
+        return self.collators[MAIN].max_length
+
+    def __call__(self, features: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        parts: dict[str, list[dict[str, Any]]] = {}
+        for feature in features:
+            parts.setdefault(feature[TASK], []).append(feature)
+        batch: dict[str, Any] = {}
+        for task, part in parts.items():
+            prefix = "" if task == MAIN else f"{task}_"
+            batch.update({f"{prefix}{name}": value for name, value in self.collators[task](part).items()})
+        return batch
+
+
+def _first_is_main(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The first part under `MAIN`, the others under their names."""
+    first, *others = parts.items()
+    return {MAIN: first[1], **dict(others)}

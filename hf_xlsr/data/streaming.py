@@ -17,8 +17,7 @@ from torch.utils.data import IterableDataset as TorchIterableDataset
 from torch.utils.data import get_worker_info
 
 from hf_xlsr.data.encoding import Row, RowKind
-from hf_xlsr.data.multitask import MAIN, TASK
-from hf_xlsr.data.sampling import Batching, LengthBucketBatchSampler, balanced_length_order, mixing_power
+from hf_xlsr.data.sampling import MAIN, TASK, Batching, LengthBucketBatchSampler, balanced_length_order, mixing_power
 from hf_xlsr.utils.errors import XlsrError
 
 logger = logging.getLogger(__name__)
@@ -81,7 +80,6 @@ class FeatureBatches(TorchIterableDataset):
         """The features of a drawn batch."""
 
     def draw_all(self, first: int, epochs: int | None) -> Iterator[Any]:
-        """Drawn batches of several epochs, or of all."""
         for epoch in count(first) if epochs is None else range(first, first + epochs):
             batches = self.draw(epoch)
             try:
@@ -128,13 +126,7 @@ class StreamBatches(Batching, FeatureBatches):
     """
 
     def __init__(
-        self,
-        data: StreamedRows,
-        batch_size: int,
-        *,
-        buffer_size: int = 10_000,
-        epochs: int | None = 1,
-        **options: Any,
+        self, data: StreamedRows, batch_size: int, *, buffer_size: int = 10_000, epochs: int | None = 1, **options: Any
     ) -> None:
         Batching.__init__(self, batch_size, **options)
         FeatureBatches.__init__(self, epochs)
@@ -143,7 +135,6 @@ class StreamBatches(Batching, FeatureBatches):
         self.shares = np.array([1.0 if None in sizes else float(size or 0) ** power for size in sizes])
 
     def draw(self, epoch: int) -> Iterator[list[_Drawn]]:
-        """This process's slice of each global batch."""
         rng = np.random.default_rng([self.seed, epoch])
         rows, more = self._mixed(epoch), True
         waiting: dict[Any, list[_Drawn]] = {}
@@ -165,7 +156,6 @@ class StreamBatches(Batching, FeatureBatches):
                 logger.warning("%d rows of %s are skipped: fewer than a batch.", len(rest), "-".join(group))
 
     def fetch(self, drawn: Sequence[_Drawn]) -> Features:
-        """Tokenises the rows."""
         features: Features = [{} for _ in drawn]
         for number in {one.stream for one in drawn}:
             places = [place for place, one in enumerate(drawn) if one.stream == number]
@@ -195,11 +185,10 @@ class StreamBatches(Batching, FeatureBatches):
         return [[rows[place] for place in batch] for batch in batches], [rows[place] for place in rest]
 
     def _size(self, one: _Drawn) -> int:
-        """The longest text: tokens if there are any, or bytes, which measure texts of several scripts better than
-        characters."""
-        texts = self.streams[one.stream].kind.texts
+        """The length of the longest text, in tokens or else in bytes, which suit several scripts better than letters."""
+        names = self.streams[one.stream].kind.texts
         return max(
-            len(one.row[f"{text}_ids"] if f"{text}_ids" in one.row else one.row[text].encode()) for text in texts
+            len(one.row[f"{name}_ids"] if f"{name}_ids" in one.row else one.row[name].encode()) for name in names
         )
 
     def _mixed(self, epoch: int) -> Iterator[_Drawn]:
@@ -242,12 +231,10 @@ class KeyedBatches(FeatureBatches):
         self.data, self.sampler = data, sampler
 
     def draw(self, epoch: int) -> Iterator[list[Any]]:
-        """The sampler's keys."""
         self.sampler.set_epoch(epoch)
         return iter(self.sampler)
 
     def fetch(self, drawn: Any) -> Features:
-        """The examples of the keys."""
         return list(self.data.__getitems__(drawn))
 
 
@@ -263,15 +250,12 @@ class MultiTaskBatches(FeatureBatches):
         self.parts = {MAIN: main, **others}
 
     def draw(self, epoch: int) -> Iterator[dict[str, Any]]:
-        """One drawn batch of each task."""
         return self.draw_all(epoch, 1)
 
     def draw_all(self, first: int, epochs: int | None) -> Iterator[dict[str, Any]]:
-        """Drawn batches of each task; the other tasks continue over the epochs of the main one."""
         main, *others = self.parts.values()
         parts = [main.draw_all(first, epochs), *(other.draw_all(first << _EPOCHS_OF_OTHERS, None) for other in others)]
         return (dict(zip(self.parts, drawn, strict=True)) for drawn in zip(*parts, strict=False))
 
     def fetch(self, drawn: Mapping[str, Any]) -> Features:
-        """The features of each task."""
         return [{TASK: task, **feature} for task, batch in drawn.items() for feature in self.parts[task].fetch(batch)]

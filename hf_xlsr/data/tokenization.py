@@ -6,7 +6,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice, pairwise
+from dataclasses import dataclass, field
+from itertools import chain, islice, pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ BATCH = 1000
 MARKS = ("▁", "##")
 
 
-def smoothed_shares(sizes: Mapping[str, int], exponent: float = 0.3) -> dict[str, float]:
+def smoothed_shares(sizes: Mapping[Any, int], exponent: float = 0.3) -> dict[Any, float]:
     r"""Sampling shares `q_l = n_l^\alpha / \sum_k n_k^\alpha` of languages of different sizes; an exponent of 0 is equal.
 
     Examples:
@@ -65,29 +66,36 @@ def smoothed_text(
     Large languages are subsampled, small ones repeated. The total is the size of all text, at most `limit` sentences. The
     text, pairs of language and sentence in any order, is held in memory and read once.
     """
-    total = min(sum(sizes.values()), limit)
-    passes: dict[str, int] = {}
-    chances: dict[str, float] = {}
-    draws: dict[str, np.random.Generator] = {}
-    before = 0
+    total, before = min(sum(sizes.values()), limit), 0
+    drawn: dict[str, _Drawn] = {}
     for name, share in smoothed_shares(sizes, exponent).items():
         if sizes[name]:
             whole, rest = divmod(share * total, sizes[name])
-            passes[name], chances[name] = int(whole), rest / sizes[name]
             # One random stream for all languages, one number per sentence.
-            draws[name] = np.random.Generator(np.random.PCG64(seed).advance(before))
+            rng = np.random.Generator(np.random.PCG64(seed).advance(before))
+            drawn[name] = _Drawn(int(whole), rest / sizes[name], rng)
             before += sizes[name]
-    all_of: dict[str, list[str]] = {name: [] for name in passes}
-    some_of: dict[str, list[str]] = {name: [] for name in passes}
     for name, text in texts:
-        if passes[name]:
-            all_of[name].append(text)
-        if draws[name].random() < chances[name]:
-            some_of[name].append(text)
-    for name, whole in passes.items():
-        for _ in range(whole):
-            yield from all_of[name]
-        yield from some_of[name]
+        drawn[name].add(text)
+    for one in drawn.values():
+        yield from chain(*repeat(one.every, one.passes), one.some)
+
+
+@dataclass
+class _Drawn:
+    """The sentences of a language: `every` one in each of some passes, and `some` by chance."""
+
+    passes: int
+    chance: float
+    rng: np.random.Generator
+    every: list[str] = field(default_factory=list)
+    some: list[str] = field(default_factory=list)
+
+    def add(self, text: str) -> None:
+        if self.passes:
+            self.every.append(text)
+        if self.rng.random() < self.chance:
+            self.some.append(text)
 
 
 def train_tokenizer(
@@ -137,21 +145,13 @@ def train_tokenizer(
     )
     tokenizer.decoder = decoders.Metaspace()
 
-    seen = 0
-
-    def counted() -> Iterator[str]:
-        nonlocal seen
-        for text in texts:
-            seen += 1
-            yield text
-
-    tokenizer.train_from_iterator(counted(), trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     learned = tokenizer.get_vocab_size()
     # The unigram trainer prunes in steps and stops a little short even on large text; half is too little text.
     if learned < vocab_size * (0.5 if algorithm == "unigram" else 1.0):
         raise XlsrError(
-            f"tokenizer.vocab_size is {vocab_size:,}, but {seen:,} sentences give only {learned:,} tokens; set it to "
-            f"{learned:,} or less, or give more text."
+            f"tokenizer.vocab_size is {vocab_size:,}, but the text gives only {learned:,} tokens; set it to {learned:,} "
+            "or less, or give more text."
         )
     if algorithm == "unigram":
         _make_reproducible(tokenizer, len(special))
@@ -200,29 +200,21 @@ def _make_reproducible(tokenizer: Tokenizer, special: int) -> None:
 def punctuation_ids(tokenizer: Any) -> np.ndarray:
     """Tokens without a letter or digit: True for punctuation and special tokens, `(vocabulary,)`."""
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    special = set(tokenizer.all_special_ids)
-    return np.array(
-        [
-            index in special or not any(character.isalnum() for character in token)
-            for index, token in enumerate(tokens)
-        ],
-        dtype=bool,
-    )
+    found = np.array([not any(map(str.isalnum, token)) for token in tokens], dtype=bool)
+    found[tokenizer.all_special_ids] = True
+    return found
 
 
 def trim_vocabulary(
     tokenizer: Any, texts: Iterable[str], *, vocab_size: int | None = None
 ) -> tuple[PreTrainedTokenizerFast, list[int]]:
-    """A tokenizer with the tokens that occur in texts; it splits these texts like the original.
+    """A tokenizer with the tokens that occur in texts of all languages; it splits these texts like the original.
 
-    A multilingual vocabulary of 250,000 tokens is mostly of other languages; its embeddings and its softmax dominate the
-    cost of a small model. Special tokens are kept, and the single letters of the kept tokens, so that other words in the
-    same scripts are split into smaller tokens; letters of other scripts become the unknown token.
+    Special tokens are kept, and the single letters of the kept tokens, so that other words in the same scripts are split
+    into smaller tokens; letters of other scripts become the unknown token.
 
     Args:
-        tokenizer: A fast tokenizer with a Unigram vocabulary (XLM-R, E5), a WordPiece one (multilingual BERT), or a BPE
-            one (ModernBERT, Llama).
-        texts: Text in all languages of the model.
+        tokenizer: A fast one: Unigram (XLM-R, E5), WordPiece (multilingual BERT) or BPE (ModernBERT, Llama).
         vocab_size: Number of tokens to keep, the most frequent ones: words with a rarer token are then split into
             smaller tokens. Letters, special tokens and the parts of BPE tokens are always kept.
 
@@ -247,12 +239,12 @@ def trim_vocabulary(
     kept = set(tokenizer.all_special_ids) | {token["id"] for token in spec["added_tokens"]}
     kept |= set(range((tokenizer.pad_token_id or 0) + 1))  # positions of some encoders start at the padding id
     marked = letters | {mark + letter for mark in MARKS for letter in letters}
-    kept |= {token for token, name in enumerate(names) if name in marked}
-    kept |= {token for token, name in enumerate(names) if re.fullmatch("<0x[0-9A-F]{2}>", name)}  # bytes
+    byte_level = "ByteLevel" in json.dumps(spec["pre_tokenizer"])
+    for token, name in enumerate(names):
+        if name in marked or re.fullmatch("<0x[0-9A-F]{2}>", name) or (byte_level and len(name) == 1):
+            kept.add(token)
     model = spec["model"]
     merges = [tuple(pair.split(" ") if isinstance(pair, str) else pair) for pair in model.get("merges", ())]
-    if any(isinstance(part, dict) and part.get("type") == "ByteLevel" for part in _parts_of(spec["pre_tokenizer"])):
-        kept |= {token for token, name in enumerate(names) if len(name) == 1}
     ranks = {pair: rank for rank, pair in enumerate(merges)}
     if vocab_size is not None and vocab_size < len(kept):
         raise XlsrError(
@@ -297,13 +289,6 @@ def _bpe_parts(name: str, ranks: Mapping[tuple[str, ...], int]) -> set[str]:
     return found
 
 
-def _parts_of(part: Any) -> Iterator[Any]:
-    """A part of a tokenizer and the parts inside it."""
-    yield part
-    for inner in (part or {}).get("pretokenizers", ()):
-        yield from _parts_of(inner)
-
-
 def _used_tokens(tokenizer: Any, texts: Iterable[str]) -> Counter[int]:
     used: Counter[int] = Counter()
     stream = iter(texts)
@@ -317,8 +302,7 @@ def _used_tokens(tokenizer: Any, texts: Iterable[str]) -> Counter[int]:
 
 def _renumber(processor: Any, new: dict[int, int]) -> None:
     """Sets the new ids of the special tokens of a post-processor."""
-    if not processor:
-        return
+    processor = processor or {}
     for part in processor.get("processors", ()):
         _renumber(part, new)
     for token in processor.get("special_tokens", {}).values():

@@ -21,7 +21,6 @@ from hf_xlsr.data.corpora.bible import bible_pairs
 from hf_xlsr.data.corpora.loading import load_corpus
 from hf_xlsr.data.formats.reading import read_rows
 from hf_xlsr.data.labelled import LabelledTask, check_tokenizer, labelled_rows, prepare_nli, read_sets
-from hf_xlsr.data.multitask import MultiTaskBatchSampler
 from hf_xlsr.data.pairs import pair_facts, prepare
 from hf_xlsr.data.running_text import prepare_running_text, read_running_text
 from hf_xlsr.data.sampling import LengthBucketBatchSampler
@@ -109,11 +108,6 @@ def maskless() -> Any:
     tokenizer = copy.deepcopy(train_tokenizer(TEXTS, vocab_size=20, algorithm="bpe"))
     tokenizer.mask_token = None
     return tokenizer
-
-
-class Empty(LengthBucketBatchSampler):
-    def __len__(self) -> int:
-        return 0
 
 
 def dual(*languages: tuple[str, str]) -> Any:
@@ -208,7 +202,6 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (lambda: sampler(2, 1), "per_device_train_batch_size"),
     (lambda: sampler(3, 4, batch_option="nli_batch_size"), "nli_batch_size"),
     (lambda: sampler(12, 4, groups=[0, 1, 2, 3] * 3, homogeneous=True), "homogeneous_batches"),
-    (lambda: MultiTaskBatchSampler(sampler(4, 2), {"nli": Empty([5] * 4, 2)}), "'nli'"),
     (lambda: dual(("en", "zh"), ("zh", "en")), "homogeneous_batches"),
     (lambda: inference("en", "zh"), "en, zh"),
     (lambda: PairCollator(maskless()), "mask token"),

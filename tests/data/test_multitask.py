@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from hf_xlsr.data.multitask import (
+from hf_xlsr.data.sampling import (
     MAIN,
+    LengthBucketBatchSampler,
     MultiTaskBatchSampler,
     MultiTaskCollator,
     MultiTaskDataset,
     TaskKey,
 )
-from hf_xlsr.data.sampling import LengthBucketBatchSampler
 
 SIZES = st.integers(4, 60)
 

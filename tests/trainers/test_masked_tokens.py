@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from two_processes import run_on_two_processes
 
 from hf_xlsr import trainers
-from hf_xlsr.data.multitask import MAIN, TASK
+from hf_xlsr.data.sampling import MAIN, TASK
 
 KINDS = ("Lightweight", "Hictl", "Cmlm")
 ROWS = 16
